@@ -1,0 +1,190 @@
+//! Sets of GPUs: of one host ([`GpuMask`]) and of a cluster ([`Allocation`]).
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Most GPUs that one host may have (DGX-2 and p2-class hosts have 16).
+pub const GPUS_PER_HOST_MAX: usize = 16;
+/// Most hosts in a cluster.
+pub const HOSTS_MAX: usize = 65_536;
+
+/// A host, as its place in [`crate::Cluster::hosts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HostId(pub u32);
+
+impl HostId {
+    /// As an index into [`crate::Cluster::hosts`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One GPU of a cluster; `n0:3` in text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GpuId {
+    /// Its host.
+    pub host: HostId,
+    /// Its index on the host, as `nvidia-smi` counts.
+    pub gpu: u8,
+}
+
+/// A set of GPUs of one host; bit `i` is GPU `i`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GpuMask(pub u32);
+
+impl GpuMask {
+    /// No GPU.
+    pub const EMPTY: GpuMask = GpuMask(0);
+
+    /// GPUs 0 to `n - 1`.
+    pub const fn first(n: usize) -> Self {
+        GpuMask(((1u64 << n) - 1) as u32)
+    }
+    /// From indices.
+    pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
+        GpuMask(indices.into_iter().fold(0, |m, i| m | 1 << i))
+    }
+    /// How many GPUs.
+    pub const fn count(self) -> usize {
+        self.0.count_ones() as usize
+    }
+    /// No GPU?
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// Is GPU `i` in it?
+    pub const fn contains(self, i: usize) -> bool {
+        i < 32 && self.0 >> i & 1 == 1
+    }
+    /// Are all GPUs of `other` in it?
+    pub const fn contains_all(self, other: GpuMask) -> bool {
+        other.0 & !self.0 == 0
+    }
+    /// Both sets together.
+    pub const fn union(self, other: GpuMask) -> GpuMask {
+        GpuMask(self.0 | other.0)
+    }
+    /// Without the GPUs of `other`.
+    pub const fn minus(self, other: GpuMask) -> GpuMask {
+        GpuMask(self.0 & !other.0)
+    }
+    /// The indices, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            (rest != 0).then(|| {
+                let i = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                i
+            })
+        })
+    }
+    /// All non-empty subsets of this set, in ascending order of the bits. 2^count - 1 of them.
+    pub fn subsets(self) -> impl Iterator<Item = GpuMask> {
+        let full = self.0;
+        let mut sub = 0u32;
+        std::iter::from_fn(move || {
+            sub = sub.wrapping_sub(full) & full;
+            (sub != 0).then_some(GpuMask(sub))
+        })
+    }
+}
+
+impl fmt::Display for GpuMask {
+    /// `{0,1,5}`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list: Vec<String> = self.iter().map(|i| i.to_string()).collect();
+        write!(f, "{{{}}}", list.join(","))
+    }
+}
+
+/// A set of GPUs given to one job. Parts are sorted by host, no part is empty, no host appears twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Allocation {
+    parts: Vec<(HostId, GpuMask)>,
+}
+
+impl Allocation {
+    /// From parts in any order; parts of one host are merged, empty ones dropped. O(h log h).
+    pub fn new(parts: impl IntoIterator<Item = (HostId, GpuMask)>) -> Self {
+        let mut parts: Vec<_> = parts.into_iter().filter(|(_, m)| !m.is_empty()).collect();
+        parts.sort_by_key(|p| p.0);
+        parts.dedup_by(|b, a| {
+            let same = a.0 == b.0;
+            if same {
+                a.1 = a.1.union(b.1);
+            }
+            same
+        });
+        Allocation { parts }
+    }
+    /// From single GPUs.
+    pub fn from_gpus(gpus: impl IntoIterator<Item = GpuId>) -> Self {
+        Self::new(gpus.into_iter().map(|g| (g.host, GpuMask(1 << g.gpu))))
+    }
+    /// Host and GPUs, ascending by host.
+    pub fn parts(&self) -> &[(HostId, GpuMask)] {
+        &self.parts
+    }
+    /// How many GPUs in all.
+    pub fn gpu_count(&self) -> usize {
+        self.parts.iter().map(|p| p.1.count()).sum()
+    }
+    /// How many hosts.
+    pub fn host_count(&self) -> usize {
+        self.parts.len()
+    }
+    /// No GPU?
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+    /// The GPUs of one host.
+    pub fn mask(&self, host: HostId) -> GpuMask {
+        match self.parts.binary_search_by_key(&host, |p| p.0) {
+            Ok(i) => self.parts[i].1,
+            Err(_) => GpuMask::EMPTY,
+        }
+    }
+    /// Every GPU, by host and index.
+    pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
+        self.parts.iter().flat_map(|&(host, m)| m.iter().map(move |i| GpuId { host, gpu: i as u8 }))
+    }
+    /// Is every GPU of `other` in it?
+    pub fn contains_all(&self, other: &Allocation) -> bool {
+        other.parts.iter().all(|&(h, m)| self.mask(h).contains_all(m))
+    }
+    /// GPUs per host, in order of the hosts: `[4, 4]`.
+    pub fn counts(&self) -> Vec<usize> {
+        self.parts.iter().map(|p| p.1.count()).collect()
+    }
+    /// GPUs per host, largest first, as people write a split: `6+2`.
+    pub fn split(&self) -> String {
+        let mut counts = self.counts();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        counts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subsets_are_complete_and_distinct() {
+        let all: Vec<_> = GpuMask(0b1011).subsets().collect();
+        assert_eq!(all.len(), 7);
+        assert!(all.windows(2).all(|w| w[0] < w[1]));
+        assert!(all.iter().all(|m| GpuMask(0b1011).contains_all(*m)));
+    }
+
+    #[test]
+    fn an_allocation_is_the_same_whatever_the_order_it_was_given_in() {
+        let a = Allocation::new([(HostId(1), GpuMask(3)), (HostId(0), GpuMask(4)), (HostId(1), GpuMask(8))]);
+        let b = Allocation::new([(HostId(0), GpuMask(4)), (HostId(1), GpuMask(11)), (HostId(2), GpuMask(0))]);
+        assert_eq!(a, b);
+        assert_eq!(a.split(), "3+1");
+        assert_eq!(a.gpu_count(), 4);
+    }
+}

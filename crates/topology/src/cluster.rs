@@ -1,0 +1,221 @@
+//! Hosts joined by a network.
+
+use crate::allocation::{Allocation, GpuId, GpuMask, HOSTS_MAX, HostId};
+use crate::host::HostType;
+use crate::quantity::Bandwidth;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// What carries the bytes between hosts; each class has its own documented efficiency in `fabric`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkClass {
+    /// InfiniBand with GPUDirect RDMA.
+    #[default]
+    Infiniband,
+    /// RDMA over Converged Ethernet with GPUDirect.
+    Roce,
+    /// AWS Elastic Fabric Adapter.
+    Efa,
+    /// RDMA without GPUDirect: bytes cross host memory.
+    RdmaNoGdr,
+    /// TCP (sockets, or GPUDirect-TCPX class transports).
+    Tcp,
+}
+
+/// One layer of switches above the hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tier {
+    /// `leaf`, `spine`, ...
+    pub name: String,
+    /// Hosts below one switch of this tier, in host order.
+    pub hosts_per_switch: usize,
+    /// Bandwidth below over bandwidth above; 1.0 is non-blocking.
+    pub oversubscription: f64,
+}
+
+/// A rate between two hosts that differs from what their NICs would give.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HostLink {
+    /// One end.
+    pub a: HostId,
+    /// The other end.
+    pub b: HostId,
+    /// Rate of the pair, one direction, all NICs together.
+    pub rate: Bandwidth,
+}
+
+/// The network between hosts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// Its class.
+    pub class: NetworkClass,
+    /// Layers of switches, nearest to the hosts first; none = one non-blocking switch.
+    pub tiers: Vec<Tier>,
+    /// Pairs with a rate of their own.
+    pub host_links: Vec<HostLink>,
+}
+
+/// One host of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Name, unique in the cluster.
+    pub name: String,
+    /// Index into [`Cluster::types`].
+    pub host_type: usize,
+    /// GPUs that get no work (all of them: the host is drained).
+    pub drained: GpuMask,
+    /// Health of every NIC, 1.0 = full rate, 0.0 = dead; empty = all healthy.
+    pub nic_health: Vec<f64>,
+    /// GPU UUIDs in GPU order, where known (Slurm, Kubernetes and CUDA name GPUs so).
+    pub gpu_uuids: Vec<String>,
+}
+
+/// Everything that linkwise knows about a cluster's hardware.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Its name.
+    pub name: String,
+    /// The types of its hosts.
+    pub types: Vec<HostType>,
+    /// Its hosts; [`HostId`] is the place here.
+    pub hosts: Vec<Host>,
+    /// What joins them.
+    pub network: Network,
+}
+
+impl Cluster {
+    /// The host of an id.
+    pub fn host(&self, id: HostId) -> &Host {
+        &self.hosts[id.index()]
+    }
+    /// The type of a host.
+    pub fn type_of(&self, id: HostId) -> &HostType {
+        &self.types[self.host(id).host_type]
+    }
+    /// Every host id.
+    pub fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
+        (0..self.hosts.len() as u32).map(HostId)
+    }
+    /// How many GPUs in all, drained ones included.
+    pub fn gpu_count(&self) -> usize {
+        self.host_ids().map(|h| self.type_of(h).gpu_count()).sum()
+    }
+    /// Every GPU that is not drained.
+    pub fn usable(&self) -> Allocation {
+        Allocation::new(self.host_ids().map(|h| (h, self.type_of(h).all_gpus().minus(self.host(h).drained))))
+    }
+    /// Rate of one NIC of a host: line rate times health.
+    pub fn nic_rate(&self, host: HostId, nic: usize) -> Bandwidth {
+        let health = self.host(host).nic_health.get(nic).copied().unwrap_or(1.0);
+        Bandwidth::from_gb_per_s(self.type_of(host).nics[nic].line_rate.gb_per_s() * health)
+    }
+    /// Host ids by name. O(hosts) to build; build once for many look-ups.
+    pub fn host_index(&self) -> HashMap<&str, HostId> {
+        self.hosts.iter().enumerate().map(|(i, h)| (h.name.as_str(), HostId(i as u32))).collect()
+    }
+
+    /// One GPU in text: `n0:3`.
+    pub fn gpu_name(&self, gpu: GpuId) -> String {
+        format!("{}:{}", self.host(gpu.host).name, gpu.gpu)
+    }
+    /// Every GPU of an allocation in text, by host and index.
+    pub fn gpu_names(&self, allocation: &Allocation) -> Vec<String> {
+        allocation.gpus().map(|g| self.gpu_name(g)).collect()
+    }
+
+    /// Reads one GPU: `host:index`, or a GPU UUID that the cluster knows. The error says what is known.
+    pub fn parse_gpu(&self, text: &str) -> Result<GpuId, String> {
+        self.parse_gpu_indexed(&self.host_index(), text)
+    }
+
+    /// As [`Cluster::parse_gpu`], with the index of [`Cluster::host_index`] for many look-ups.
+    pub fn parse_gpu_indexed(&self, index: &HashMap<&str, HostId>, text: &str) -> Result<GpuId, String> {
+        let t = text.trim();
+        if let Some((host, gpu)) = t.rsplit_once(':') {
+            let id = *index.get(host).ok_or_else(|| {
+                format!("`{t}`: cluster `{}` has no host `{host}`; its hosts are {}", self.name, self.hosts_in_words())
+            })?;
+            let n = self.type_of(id).gpu_count();
+            return match gpu.parse::<usize>() {
+                Ok(g) if g < n => Ok(GpuId { host: id, gpu: g as u8 }),
+                _ => Err(format!("`{t}`: host `{host}` has GPUs 0 to {}", n - 1)),
+            };
+        }
+        for h in self.host_ids() {
+            if let Some(g) = self.host(h).gpu_uuids.iter().position(|u| u == t) {
+                return Ok(GpuId { host: h, gpu: g as u8 });
+            }
+        }
+        Err(format!(
+            "`{t}` names no GPU; write HOST:INDEX (for example {}:0) or a known GPU UUID",
+            self.hosts.first().map_or("n0", |h| &h.name)
+        ))
+    }
+
+    /// Reads a list of GPUs (separated by spaces or commas); a bare host name means all its GPUs. Duplicates are an error.
+    pub fn parse_gpus<'a>(&self, items: impl IntoIterator<Item = &'a str>) -> Result<Allocation, String> {
+        let index = self.host_index();
+        let mut masks: HashMap<HostId, GpuMask> = HashMap::new();
+        let mut add = |host: HostId, mask: GpuMask, what: &str| {
+            let m = masks.entry(host).or_default();
+            if m.0 & mask.0 != 0 {
+                return Err(format!("`{what}` is named twice"));
+            }
+            *m = m.union(mask);
+            Ok(())
+        };
+        for item in items {
+            for t in item.split([' ', ',', '\t', '\n', '\r']).filter(|t| !t.is_empty()) {
+                if let Some(&h) = index.get(t) {
+                    add(h, self.type_of(h).all_gpus(), t)?;
+                } else {
+                    let g = self.parse_gpu_indexed(&index, t)?;
+                    add(g.host, GpuMask(1 << g.gpu), t)?;
+                }
+            }
+        }
+        Ok(Allocation::new(masks))
+    }
+
+    fn hosts_in_words(&self) -> String {
+        let names: Vec<&str> = self.hosts.iter().take(4).map(|h| h.name.as_str()).collect();
+        let rest = self.hosts.len().saturating_sub(4);
+        if rest > 0 { format!("{} and {rest} more", names.join(", ")) } else { names.join(", ") }
+    }
+
+    /// Is every rule kept (names unique, types known, limits)? The first broken rule in one sentence.
+    pub fn check(&self) -> Result<(), String> {
+        if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
+            return Err(format!(
+                "cluster `{}` has {} hosts; 1 to {HOSTS_MAX} are supported",
+                self.name,
+                self.hosts.len()
+            ));
+        }
+        for t in &self.types {
+            t.check()?;
+        }
+        let mut seen = HashMap::new();
+        for (i, h) in self.hosts.iter().enumerate() {
+            let Some(t) = self.types.get(h.host_type) else {
+                return Err(format!("host `{}` has no known type", h.name));
+            };
+            if let Some(first) = seen.insert(h.name.as_str(), i) {
+                return Err(format!("hosts {first} and {i} are both named `{}`", h.name));
+            }
+            if !h.nic_health.is_empty() && h.nic_health.len() != t.nics.len() {
+                return Err(format!(
+                    "host `{}` tells the health of {} NICs but has {}",
+                    h.name,
+                    h.nic_health.len(),
+                    t.nics.len()
+                ));
+            }
+            if !t.all_gpus().contains_all(h.drained) {
+                return Err(format!("host `{}` drains GPUs that it does not have", h.name));
+            }
+        }
+        Ok(())
+    }
+}
