@@ -1,2 +1,75 @@
 //! The command line of linkwise.
-fn main() {}
+
+mod cmd;
+mod failure;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Places multi-GPU jobs from measured bandwidth.
+#[derive(Parser)]
+#[command(name = "linkwise", version, about, max_term_width = 110)]
+#[command(after_help = "Exit codes: 0 done, 1 the request cannot be met (says why), 2 bad input or usage.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show a cluster, or read what nvidia-smi, NCCL and P2P tests say about one
+    #[command(subcommand)]
+    Topology(cmd::topology::Topology),
+    /// Take bandwidth measurements into a store
+    Measure(cmd::measure::Args),
+    /// Fit a bandwidth model on a store's measurements
+    Fit(cmd::fit::Args),
+    /// Which GPUs should a job get?
+    Place(cmd::place::Args),
+    /// How good are the choices? Replay requests against a table of true bandwidths
+    Evaluate(cmd::evaluate::Args),
+    /// Compare the physics with published measurements
+    Validate(cmd::validate::Args),
+    /// Check a folder of public data sets
+    #[command(subcommand)]
+    Data(cmd::data::Data),
+    /// The main job end to end, with a report
+    Demo(cmd::demo::Args),
+    /// Print the completion script of a shell
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
+        Command::Topology(a) => cmd::topology::run(a),
+        Command::Measure(a) => cmd::measure::run(a),
+        Command::Fit(a) => cmd::fit::run(a),
+        Command::Place(a) => cmd::place::run(a),
+        Command::Evaluate(a) => cmd::evaluate::run(a),
+        Command::Validate(a) => cmd::validate::run(a),
+        Command::Data(a) => cmd::data::run(a),
+        Command::Demo(a) => cmd::demo::run(a),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "linkwise", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

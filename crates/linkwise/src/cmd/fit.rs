@@ -1,0 +1,12 @@
+//! `linkwise fit`.
+
+use crate::failure::Failure;
+
+/// Arguments of `linkwise fit`.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Runs it.
+pub fn run(_args: Args) -> Result<(), Failure> {
+    Err(Failure::input("this build has no `fit` yet"))
+}
