@@ -1,1 +1,16 @@
-//! placeholder
+//! What any allocation will get: bandwidth models and sampling designs.
+
+pub mod bound;
+pub mod features;
+pub mod fit;
+pub mod gp;
+pub mod intra;
+pub mod lbfgs;
+pub mod linalg;
+pub mod model;
+pub mod parts;
+
+pub use fit::{FitError, Kind, Report, fit};
+pub use intra::IntraTables;
+pub use model::{BandwidthModel, Correction, Model, Oracle, Prediction};
+pub use parts::{Candidates, Part, PartTable};

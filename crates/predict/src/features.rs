@@ -1,0 +1,105 @@
+//! What the Gaussian process looks at.
+//!
+//! Features depend on counts, NIC rates and host types only, never on the intra bandwidth of the very GPUs chosen. That enters
+//! through the bound alone, which rises with it: so for given counts and NICs the best mask is the one with the best intra
+//! bandwidth, whatever the fitted correction, and the exact search may keep one mask for each.
+
+use crate::parts::Part;
+use topology::Bytes;
+
+/// Features that every cluster has; one more per host type follows where there are several.
+pub const BASE_NAMES: [&str; 12] = [
+    "ln thinnest NIC rate",
+    "ln GPUs",
+    "two hosts",
+    "ln hosts",
+    "thinnest over fattest",
+    "ln second thinnest over thinnest",
+    "ln second fattest over thinnest",
+    "share of NIC rate left idle",
+    "a host is taken whole",
+    "every host gives more than half",
+    "ln class intra over NIC",
+    "ln size",
+];
+/// How many features every cluster has.
+pub const BASE: usize = BASE_NAMES.len();
+/// Most host types that get a feature of their own.
+pub const TYPES_MAX: usize = 8;
+/// Most features.
+pub const FEATURES_MAX: usize = BASE + TYPES_MAX;
+
+/// A feature vector; only the first `feature_count` entries are used.
+pub type Row = [f64; FEATURES_MAX];
+
+/// How many features a cluster with so many host types has.
+pub fn feature_count(host_types: usize) -> usize {
+    if host_types < 2 { BASE } else { BASE + host_types.min(TYPES_MAX) }
+}
+
+const NIC_MAX_GB_PER_S: f64 = 1e5;
+
+/// The features of a candidate of two or more hosts. `gpus_of_type[t]` is how many GPUs a host of type `t` has. O(hosts).
+pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes) -> Row {
+    let mut row = [0.0; FEATURES_MAX];
+    let m = parts.len();
+    let (mut lo1, mut lo2) = (f64::INFINITY, f64::INFINITY);
+    let (mut hi1, mut hi2) = (0.0f64, 0.0f64);
+    let (mut sum, mut gpus, mut whole, mut more_than_half) = (0.0, 0usize, false, true);
+    let mut class = f64::INFINITY;
+    for p in parts {
+        let n = p.nic_gb_per_s.min(NIC_MAX_GB_PER_S);
+        if n < lo1 {
+            lo2 = lo1;
+            lo1 = n;
+        } else if n < lo2 {
+            lo2 = n;
+        }
+        if n > hi1 {
+            hi2 = hi1;
+            hi1 = n;
+        } else if n > hi2 {
+            hi2 = n;
+        }
+        sum += n;
+        gpus += p.count as usize;
+        whole |= p.whole;
+        more_than_half &= 2 * p.count > gpus_of_type[p.host_type as usize];
+        class = class.min(p.class_intra_gb_per_s);
+    }
+    let lo1 = lo1.max(1e-6);
+    row[0] = lo1.ln();
+    row[1] = (gpus as f64).ln();
+    row[2] = f64::from(m == 2);
+    row[3] = (m as f64).ln();
+    row[4] = lo1 / hi1.max(lo1);
+    row[5] = (lo2.min(NIC_MAX_GB_PER_S) / lo1).ln();
+    row[6] = (hi2 / lo1).ln();
+    row[7] = (sum - m as f64 * lo1) / sum.max(1e-9);
+    row[8] = f64::from(whole);
+    row[9] = f64::from(more_than_half);
+    row[10] = if class.is_finite() { (class / lo1).ln().clamp(-2.0, 2.0) } else { 2.0 };
+    row[11] = size.as_f64().max(1.0).ln();
+    if gpus_of_type.len() >= 2 {
+        for p in parts {
+            let t = p.host_type as usize;
+            if t < TYPES_MAX {
+                // 1 where the thinnest host is of this type, smaller the more slack the type has, 0 where it is absent.
+                let slack = lo1 / p.nic_gb_per_s.clamp(lo1, NIC_MAX_GB_PER_S);
+                row[BASE + t] = row[BASE + t].max(slack);
+            }
+        }
+    }
+    row
+}
+
+/// How much a host of the candidate counts in its result: 1 for the thinnest, little for hosts with slack.
+pub fn host_weight(part: &Part, thinnest_gb_per_s: f64) -> f64 {
+    let s = (thinnest_gb_per_s / part.nic_gb_per_s.min(NIC_MAX_GB_PER_S)).clamp(0.0, 1.0);
+    s * s * s
+}
+
+/// The thinnest NIC side of a candidate, GB/s.
+pub fn thinnest_gb_per_s(parts: &[Part]) -> f64 {
+    parts.iter().map(|p| p.nic_gb_per_s).fold(NIC_MAX_GB_PER_S, f64::min)
+}

@@ -1,0 +1,193 @@
+//! From measurements to a [`Model`].
+
+use crate::gp::Gp;
+use crate::intra::{HostReadings, IntraTables};
+use crate::model::{Correction, Model, SizeTables, point_of};
+use crate::parts::{Part, PartTable};
+use std::collections::{BTreeMap, BTreeSet};
+use store::{Measurement, Quality};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
+
+/// Which correction to learn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One offset.
+    Bound,
+    /// A Gaussian process.
+    Gp,
+}
+
+/// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
+pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
+
+/// Why nothing could be fitted.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FitError {
+    /// Nothing to learn from.
+    #[error("no usable measurement of {collective} in the store; take some with `linkwise measure`")]
+    Empty {
+        /// The collective asked for.
+        collective: Collective,
+    },
+    /// Several collectives and none was named.
+    #[error("the store holds {0}; name one with --collective")]
+    SeveralCollectives(String),
+    /// The process could not be conditioned on the data.
+    #[error("the Gaussian process could not be fitted to {0} readings; is one of them absurd?")]
+    Degenerate(usize),
+}
+
+/// What went into a fit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Readings of single hosts.
+    pub intra_readings: usize,
+    /// Distinct multi-host readings (repetitions are merged).
+    pub multi_host_readings: usize,
+    /// Readings left out: rejected, or of another collective.
+    pub left_out: usize,
+    /// Multi-host readings that the process distrusts.
+    pub distrusted: usize,
+    /// Masks of single hosts whose reading lies outside their class.
+    pub intra_suspects: usize,
+}
+
+/// Fits a model. `analytic(host type, mask, size)` gives the intra bandwidth in GB/s where nobody measured.
+///
+/// Pure: the same measurements in the same order give the same model. Cost: dominated by the process, see [`crate::gp`].
+pub fn fit(
+    cluster: &Cluster,
+    measurements: &[Measurement],
+    collective: Option<Collective>,
+    kind: Kind,
+    analytic: &dyn Fn(usize, GpuMask, Bytes) -> f64,
+) -> Result<(Model, Report), FitError> {
+    let usable =
+        |m: &&Measurement| m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite();
+    let collective = match collective {
+        Some(c) => c,
+        None => {
+            let all: BTreeSet<Collective> = measurements.iter().filter(usable).map(|m| m.collective).collect();
+            match all.len() {
+                0 => return Err(FitError::Empty { collective: Collective::AllReduce }),
+                1 => *all.first().unwrap_or(&Collective::AllReduce),
+                _ => {
+                    let names: Vec<&str> = all.iter().map(|c| c.name()).collect();
+                    return Err(FitError::SeveralCollectives(names.join(", ")));
+                }
+            }
+        }
+    };
+    let mut report = Report::default();
+    let mut intra: BTreeMap<Bytes, Vec<HostReadings>> = BTreeMap::new();
+    let mut multi: BTreeMap<(Bytes, Allocation), Vec<f64>> = BTreeMap::new();
+    for m in measurements {
+        if !usable(&m) || m.collective != collective || m.contention.is_some() || m.allocation.gpu_count() < 2 {
+            report.left_out += 1;
+            continue;
+        }
+        let v = m.busbw.gb_per_s();
+        if m.allocation.host_count() == 1 {
+            report.intra_readings += 1;
+            let (h, mask) = m.allocation.parts()[0];
+            intra.entry(m.size).or_insert_with(|| vec![HostReadings::new(); cluster.hosts.len()])[h.index()]
+                .entry(mask)
+                .or_default()
+                .push(v);
+        } else {
+            multi.entry((m.size, m.allocation.clone())).or_default().push(v);
+        }
+    }
+    let sizes: BTreeSet<Bytes> = intra.keys().copied().chain(multi.keys().map(|k| k.0)).collect();
+    if sizes.is_empty() {
+        return Err(FitError::Empty { collective });
+    }
+    report.multi_host_readings = multi.len();
+    let none = vec![HostReadings::new(); cluster.hosts.len()];
+    let tables: Vec<SizeTables> = sizes
+        .iter()
+        .map(|&size| {
+            let readings = intra.get(&size).unwrap_or(&none);
+            let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
+            let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
+            let parts = PartTable::new(cluster, &tables);
+            report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
+            SizeTables { size, intra: tables, parts, intra_sd }
+        })
+        .collect();
+    let repeat_noise = repeat_noise(&multi);
+    let mut model = Model {
+        cluster: cluster.clone(),
+        collective,
+        tables,
+        gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
+        correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
+        repeat_noise,
+    };
+    let points: Vec<_> = multi
+        .iter()
+        .map(|((size, allocation), values)| {
+            let table = &model.tables(*size).parts;
+            let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+            let mut v = values.clone();
+            v.sort_by(f64::total_cmp);
+            point_of(&parts, &model.row(&parts, *size)[..model.width()], v[v.len() / 2])
+        })
+        .collect();
+    if points.is_empty() {
+        return Ok((model, report)); // intra tables alone: the bound stands as it is, with a wide deviation
+    }
+    let count = points.len();
+    model.correction = match kind {
+        Kind::Bound => {
+            let mut y: Vec<f64> = points.iter().map(|p| p.y).collect();
+            y.sort_by(f64::total_cmp);
+            let ln_factor = y[count / 2];
+            let mut off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
+            off.sort_by(f64::total_cmp);
+            Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) }
+        }
+        Kind::Gp => Correction::Gp(Box::new(Gp::fit(points).ok_or(FitError::Degenerate(count))?)),
+    };
+    if let Correction::Gp(gp) = &model.correction {
+        report.distrusted = gp.points().iter().filter(|p| p.noise_factor > 1.5).count();
+    }
+    Ok((model, report))
+}
+
+/// Relative deviation of a single-host prediction: how much hosts of a type differ on the same subset, robustly.
+fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share: f64) -> f64 {
+    if measured_share == 0.0 {
+        return 0.15; // nothing measured: the analytic value only
+    }
+    let mut ratios = Vec::new();
+    for (h, r) in readings.iter().enumerate() {
+        for (g, s) in readings.iter().enumerate().skip(h + 1) {
+            if cluster.hosts[g].host_type == cluster.hosts[h].host_type {
+                ratios.extend(r.iter().filter_map(|(m, v)| s.get(m).map(|w| (v[0] / w[0]).ln().abs())));
+            }
+        }
+    }
+    if ratios.is_empty() {
+        return 0.01;
+    }
+    ratios.sort_by(f64::total_cmp);
+    // The difference of two readings deviates sqrt(2) times as much as one.
+    (1.4826 * ratios[ratios.len() / 2] / std::f64::consts::SQRT_2).max(0.003)
+}
+
+fn repeat_noise(multi: &BTreeMap<(Bytes, Allocation), Vec<f64>>) -> f64 {
+    let mut spreads: Vec<f64> = multi
+        .values()
+        .filter(|v| v.len() >= 2)
+        .map(|v| {
+            let mean = v.iter().map(|x| x.ln()).sum::<f64>() / v.len() as f64;
+            (v.iter().map(|x| (x.ln() - mean).powi(2)).sum::<f64>() / (v.len() - 1) as f64).sqrt()
+        })
+        .collect();
+    if spreads.len() < 3 {
+        return REPEAT_NOISE_DEFAULT;
+    }
+    spreads.sort_by(f64::total_cmp);
+    spreads[spreads.len() / 2].clamp(0.001, 0.2)
+}

@@ -1,0 +1,540 @@
+//! A Gaussian process on the log-ratio of measured bandwidth to the bound.
+//!
+//! `ln(busbw / bound) = m + f(x) + l(x) + Σ_h w_h b_h + e`, where `f` has a Matérn 5/2 kernel with one length per feature (ARD),
+//! `l` is linear, `b_h` is the effect of host `h` weighted by how much the host counts in the result, and `e` is noise together
+//! with the irregularity that no feature explains. Hyperparameters maximise the marginal likelihood times weak log-normal
+//! priors. Readings whose leave-one-out residual is implausible get their own larger noise (a Student-t in effect), so that no
+//! single bad reading decides.
+//!
+//! Cost: one likelihood with gradient n³/2 multiply-adds; a fit of 250 points 20 to 40 of them; a mean O(n d); a deviation O(n²);
+//! an update O(n²).
+
+use crate::linalg::{Lower, dot, exp_neg};
+use serde::{Deserialize, Serialize};
+
+/// Most readings that a process keeps.
+pub const POINTS_MAX: usize = 4096;
+/// Most likelihood evaluations of one fit.
+const EVALUATIONS_MAX: usize = 40;
+/// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
+const OUTLIER_SDS: f64 = 2.8;
+/// Jitter that keeps the matrix positive definite, in units of the target's variance.
+const JITTER: f64 = 1e-6;
+
+/// One reading, as the process sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Features.
+    pub x: Vec<f64>,
+    /// Hosts and their weights.
+    pub hosts: Vec<(u32, f64)>,
+    /// `ln(busbw / bound)`.
+    pub y: f64,
+    /// Its noise variance as a multiple of the common one; 1 = an ordinary reading.
+    pub noise_factor: f64,
+}
+
+/// Logarithms of the hyperparameters: lengths first, then standard deviations in units of the target's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hyper {
+    /// ln of one length per active feature.
+    pub ln_length: Vec<f64>,
+    /// ln of the deviation of the smooth part.
+    pub ln_smooth: f64,
+    /// ln of the deviation of noise and irregularity.
+    pub ln_noise: f64,
+    /// ln of the deviation of the linear part.
+    pub ln_linear: f64,
+    /// ln of the deviation of a host's effect.
+    pub ln_host: f64,
+}
+
+/// A fitted process.
+#[derive(Clone, Debug)]
+pub struct Gp {
+    points: Vec<Point>,
+    hyper: Hyper,
+    /// Which of the features vary and are used.
+    active: Vec<usize>,
+    /// Per active feature: mean and deviation over the points of the fit.
+    scale: Vec<(f64, f64)>,
+    y_mean: f64,
+    y_sd: f64,
+    // Derived:
+    /// Feature-major: `columns[d * n + i]` is the scaled coordinate over its length.
+    columns: Vec<f64>,
+    /// As above, without the lengths (for the linear part): weights of the linear posterior mean.
+    linear_weights: Vec<f64>,
+    linear_constant: f64,
+    factor: Lower,
+    alpha: Vec<f64>,
+    host_effect: Vec<f64>,
+    evaluations: usize,
+}
+
+/// What a [`Gp`] is kept as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedGp {
+    /// Readings.
+    pub points: Vec<Point>,
+    /// Hyperparameters.
+    pub hyper: Hyper,
+    /// Features in use.
+    pub active: Vec<usize>,
+    /// Mean and deviation of each.
+    pub scale: Vec<(f64, f64)>,
+    /// Mean of the target.
+    pub y_mean: f64,
+    /// Deviation of the target.
+    pub y_sd: f64,
+}
+
+/// Matérn 5/2 with unit variance at squared distance `r2`, and its derivative by `-r2 / 2`.
+#[inline(always)]
+fn matern(r2: f64) -> (f64, f64) {
+    let r = (5.0 * r2).sqrt();
+    let e = exp_neg(-r);
+    ((1.0 + r + r * r * (1.0 / 3.0)) * e, (5.0 / 3.0) * (1.0 + r) * e)
+}
+
+fn host_overlap(a: &[(u32, f64)], b: &[(u32, f64)]) -> f64 {
+    // Both lists are sorted by host.
+    let (mut i, mut j, mut s) = (0, 0, 0.0);
+    while i < a.len() && j < b.len() {
+        match a[i].0.cmp(&b[j].0) {
+            std::cmp::Ordering::Less => i += 1,
+            std::cmp::Ordering::Greater => j += 1,
+            std::cmp::Ordering::Equal => {
+                s += a[i].1 * b[j].1;
+                i += 1;
+                j += 1;
+            }
+        }
+    }
+    s
+}
+
+fn mean_sd(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+    let n = v.clone().count().max(1) as f64;
+    let mean = v.clone().sum::<f64>() / n;
+    (mean, (v.map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt())
+}
+
+impl Gp {
+    /// Fits hyperparameters and conditions on the points (hosts sorted, at most [`POINTS_MAX`]). `None` without points.
+    pub fn fit(points: Vec<Point>) -> Option<Gp> {
+        if points.is_empty() || points.len() > POINTS_MAX {
+            return None;
+        }
+        let width = points[0].x.len();
+        let mut active = Vec::new();
+        let mut scale: Vec<(f64, f64)> = Vec::new();
+        for d in 0..width {
+            let (mean, sd) = mean_sd(points.iter().map(|p| p.x[d]));
+            if sd < 1e-9 {
+                continue;
+            }
+            // A feature that repeats another one (correlation 0.9999 and more) adds cost and no knowledge.
+            let repeats = active.iter().zip(&scale).any(|(&e, s): (&usize, _)| {
+                let c: f64 = points.iter().map(|p| (p.x[d] - mean) * (p.x[e] - s.0)).sum::<f64>() / points.len() as f64;
+                (c / (sd * s.1)).abs() > 0.9999
+            });
+            if !repeats {
+                active.push(d);
+                scale.push((mean, sd));
+            }
+        }
+        let mut ys: Vec<f64> = points.iter().map(|p| p.y).collect();
+        ys.sort_by(f64::total_cmp);
+        let y_mean = ys[ys.len() / 2];
+        let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
+        let d = active.len();
+        let mut gp = Gp {
+            points,
+            hyper: Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 },
+            active,
+            scale,
+            y_mean,
+            y_sd,
+            columns: Vec::new(),
+            linear_weights: Vec::new(),
+            linear_constant: 0.0,
+            factor: Lower::default(),
+            alpha: Vec::new(),
+            host_effect: Vec::new(),
+            evaluations: 0,
+        };
+        gp.optimise(EVALUATIONS_MAX);
+        if !gp.condition() {
+            return None;
+        }
+        if gp.mark_outliers() {
+            gp.optimise(EVALUATIONS_MAX / 2);
+            if !gp.condition() {
+                return None;
+            }
+            if gp.mark_outliers() && !gp.condition() {
+                return None;
+            }
+        }
+        Some(gp)
+    }
+
+    /// The scaled coordinates, point-major.
+    fn scaled(&self) -> Vec<Vec<f64>> {
+        self.points
+            .iter()
+            .map(|p| self.active.iter().zip(&self.scale).map(|(&d, s)| (p.x[d] - s.0) / s.1).collect())
+            .collect()
+    }
+
+    fn optimise(&mut self, evaluations_max: usize) {
+        let n = self.points.len();
+        let d = self.active.len();
+        let x = self.scaled();
+        let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
+        let noise: Vec<f64> = self.points.iter().map(|p| p.noise_factor).collect();
+        let linear: Vec<Vec<f64>> =
+            (0..n).map(|i| (0..=i).map(|j| 1.0 + dot(&x[i], &x[j]) / d.max(1) as f64).collect()).collect();
+        let hosts: Vec<Vec<f64>> = (0..n)
+            .map(|i| (0..=i).map(|j| host_overlap(&self.points[i].hosts, &self.points[j].hosts)).collect())
+            .collect();
+        let mut theta: Vec<f64> = self.hyper.ln_length.clone();
+        theta.extend([self.hyper.ln_smooth, self.hyper.ln_noise, self.hyper.ln_linear, self.hyper.ln_host]);
+        let mut bounds = vec![(-2.0, 5.0); d];
+        bounds.extend([(-3.0, 3.0), (-5.0, 1.0), (-5.0, 2.0), (-6.0, 0.5)]);
+        // Weak priors: (mean, sd) of each logarithm.
+        let mut prior = vec![(1.0, 1.0); d];
+        prior.extend([(0.0, 3.0), (-2.0, 1.4), (-1.0, 3.0), (-2.5, 1.0)]);
+        let mut smooth: Vec<Vec<f64>> = (0..n).map(|i| vec![0.0; i + 1]).collect();
+        let mut slope: Vec<Vec<f64>> = smooth.clone();
+        let mut f = |t: &[f64], g: &mut [f64]| -> f64 {
+            let inverse_sq: Vec<f64> = t[..d].iter().map(|l| (-2.0 * l).exp()).collect();
+            let [s2, n2, l2, h2] = [0, 1, 2, 3].map(|i| (2.0 * t[d + i]).exp());
+            let scaled: Vec<Vec<f64>> =
+                x.iter().map(|r| r.iter().zip(&inverse_sq).map(|(v, i)| v * i.sqrt()).collect()).collect();
+            let mut k = Lower::zeros(n);
+            for i in 0..n {
+                let row = k.row_mut(i);
+                for j in 0..=i {
+                    let r2: f64 = scaled[i].iter().zip(&scaled[j]).map(|(a, b)| (a - b) * (a - b)).sum();
+                    let (v, dv) = matern(r2);
+                    smooth[i][j] = s2 * v;
+                    slope[i][j] = s2 * dv;
+                    row[j] = s2 * v + l2 * linear[i][j] + h2 * hosts[i][j];
+                }
+                row[i] += n2 * noise[i] + JITTER;
+            }
+            let Some(factor) = k.cholesky() else {
+                g.fill(0.0);
+                return 1e9;
+            };
+            let mut a = y.clone();
+            factor.solve(&mut a);
+            let mut value = 0.5 * dot(&y, &a) + factor.half_log_det();
+            let inverse = factor.inverse();
+            g.fill(0.0);
+            for i in 0..n {
+                let inv = inverse.row(i);
+                for j in 0..=i {
+                    // Off-diagonal entries stand for two.
+                    let w = (inv[j] - a[i] * a[j]) * if i == j { 0.5 } else { 1.0 };
+                    let ws = w * slope[i][j];
+                    for (gd, (p, q)) in g[..d].iter_mut().zip(scaled[i].iter().zip(&scaled[j])) {
+                        *gd += ws * (p - q) * (p - q);
+                    }
+                    g[d] += 2.0 * w * smooth[i][j];
+                    g[d + 2] += 2.0 * w * l2 * linear[i][j];
+                    g[d + 3] += 2.0 * w * h2 * hosts[i][j];
+                    if i == j {
+                        g[d + 1] += 2.0 * w * n2 * noise[i];
+                    }
+                }
+            }
+            for (i, (mean, sd)) in prior.iter().enumerate() {
+                let z = (t[i] - mean) / sd;
+                value += 0.5 * z * z;
+                g[i] += z / sd;
+            }
+            value
+        };
+        let effort = crate::lbfgs::minimise(&mut f, &mut theta, &bounds, evaluations_max);
+        self.evaluations += effort.evaluations;
+        self.hyper = Hyper {
+            ln_length: theta[..d].to_vec(),
+            ln_smooth: theta[d],
+            ln_noise: theta[d + 1],
+            ln_linear: theta[d + 2],
+            ln_host: theta[d + 3],
+        };
+    }
+
+    fn variances(&self) -> [f64; 4] {
+        let h = &self.hyper;
+        [h.ln_smooth, h.ln_noise, h.ln_linear, h.ln_host].map(|l| (2.0 * l).exp())
+    }
+
+    /// Factors the kernel matrix of the points. `false` if it is not positive definite.
+    fn condition(&mut self) -> bool {
+        let n = self.points.len();
+        self.refresh_columns();
+        let mut k = Lower::zeros(n);
+        let mut row = vec![0.0; n];
+        for i in 0..n {
+            self.kernel_of_point(i, i, &mut row);
+            k.row_mut(i).copy_from_slice(&row[..=i]);
+            let own = self.own_variance(i);
+            k.row_mut(i)[i] = own;
+        }
+        match k.cholesky() {
+            Some(f) => self.factor = f,
+            None => return false,
+        }
+        self.refresh_alpha();
+        true
+    }
+
+    /// Prior variance of point `i` with its noise, scaled units.
+    fn own_variance(&self, i: usize) -> f64 {
+        let [s2, n2, l2, h2] = self.variances();
+        let p = &self.points[i];
+        let x: Vec<f64> = self.scaled_row(&p.x);
+        let d = self.active.len().max(1) as f64;
+        s2 + l2 * (1.0 + dot(&x, &x) / d)
+            + h2 * p.hosts.iter().map(|h| h.1 * h.1).sum::<f64>()
+            + n2 * p.noise_factor
+            + JITTER
+    }
+
+    fn scaled_row(&self, x: &[f64]) -> Vec<f64> {
+        self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1).collect()
+    }
+
+    fn refresh_columns(&mut self) {
+        let n = self.points.len();
+        let x = self.scaled();
+        self.columns = vec![0.0; self.active.len() * n];
+        for d in 0..self.active.len() {
+            let inverse = (-self.hyper.ln_length[d]).exp();
+            for i in 0..n {
+                self.columns[d * n + i] = x[i][d] * inverse;
+            }
+        }
+    }
+
+    /// Kernel of point `i` with points `0..=last`, without noise.
+    fn kernel_of_point(&self, i: usize, last: usize, out: &mut [f64]) {
+        let p = &self.points[i];
+        let x = self.scaled_row(&p.x);
+        let mut k = vec![0.0; self.points.len()];
+        self.smooth_kernel(&x, &mut k);
+        let [_, _, l2, h2] = self.variances();
+        let d = self.active.len().max(1) as f64;
+        for j in 0..=last {
+            let q = &self.points[j];
+            let xj = self.scaled_row(&q.x);
+            out[j] = k[j] + l2 * (1.0 + dot(&x, &xj) / d) + h2 * host_overlap(&p.hosts, &q.hosts);
+        }
+    }
+
+    /// The Matérn part of the kernel between scaled features and every point.
+    fn smooth_kernel(&self, x: &[f64], out: &mut [f64]) {
+        let n = self.points.len();
+        let out = &mut out[..n];
+        out.fill(0.0);
+        for (d, v) in x.iter().enumerate() {
+            let v = v * (-self.hyper.ln_length[d]).exp();
+            for (o, c) in out.iter_mut().zip(&self.columns[d * n..(d + 1) * n]) {
+                *o += (v - c) * (v - c);
+            }
+        }
+        let s2 = self.variances()[0];
+        for o in out.iter_mut() {
+            *o = s2 * matern(*o).0;
+        }
+    }
+
+    fn refresh_alpha(&mut self) {
+        let mut a: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
+        self.factor.solve(&mut a);
+        let [_, _, l2, h2] = self.variances();
+        let x = self.scaled();
+        let d = self.active.len();
+        self.linear_constant = l2 * a.iter().sum::<f64>();
+        self.linear_weights =
+            (0..d).map(|k| l2 / d as f64 * a.iter().zip(&x).map(|(a, r)| a * r[k]).sum::<f64>()).collect();
+        let hosts = self.points.iter().flat_map(|p| p.hosts.iter().map(|h| h.0 as usize + 1)).max().unwrap_or(0);
+        self.host_effect = vec![0.0; hosts];
+        for (p, a) in self.points.iter().zip(&a) {
+            for &(h, w) in &p.hosts {
+                self.host_effect[h as usize] += h2 * a * w;
+            }
+        }
+        self.alpha = a;
+    }
+
+    /// Gives implausible readings their own noise. `true` if anything changed.
+    fn mark_outliers(&mut self) -> bool {
+        let n2 = self.variances()[1];
+        let inverse = self.factor.inverse();
+        let mut changed = false;
+        for i in 0..self.points.len() {
+            let v = 1.0 / inverse.row(i)[i];
+            let residual = self.alpha[i] * v;
+            // The deviation that it would have as an ordinary reading.
+            let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
+            let factor =
+                if residual * residual > OUTLIER_SDS * OUTLIER_SDS * ordinary { residual * residual / n2 } else { 1.0 };
+            let factor = factor.clamp(1.0, 1e4);
+            if (factor / self.points[i].noise_factor - 1.0).abs() > 0.05 {
+                self.points[i].noise_factor = factor;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// The part of the mean that depends on features: `m + f(x) + l(x)`, of `ln(busbw / bound)`. `scratch` needs room for the points.
+    pub fn feature_mean(&self, x: &[f64], scratch: &mut Vec<f64>) -> f64 {
+        scratch.resize(self.points.len(), 0.0);
+        let row = self.scaled_row(x);
+        self.smooth_kernel(&row, scratch);
+        let v = dot(scratch, &self.alpha) + self.linear_constant + dot(&row, &self.linear_weights);
+        self.y_mean + self.y_sd * v
+    }
+
+    /// What a host adds at full weight; 0 for hosts never seen.
+    pub fn host_effect(&self, host: u32) -> f64 {
+        self.host_effect.get(host as usize).copied().unwrap_or(0.0) * self.y_sd
+    }
+
+    /// Deviation of `ln(busbw / bound)` at a place: of the mean, and with the irregularity of a single allocation added. O(n²).
+    pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> (f64, f64) {
+        let n = self.points.len();
+        let [s2, n2, l2, h2] = self.variances();
+        let row = self.scaled_row(x);
+        let d = self.active.len().max(1) as f64;
+        let mut k = vec![0.0; n];
+        self.smooth_kernel(&row, &mut k);
+        for (k, p) in k.iter_mut().zip(&self.points) {
+            *k += l2 * (1.0 + dot(&row, &self.scaled_row(&p.x)) / d) + h2 * host_overlap(hosts, &p.hosts);
+        }
+        self.factor.solve_lower(&mut k);
+        let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
+        let v = (prior - dot(&k, &k)).max(1e-9);
+        (self.y_sd * v.sqrt(), self.y_sd * (v + n2).sqrt())
+    }
+
+    /// Deviation of what no feature explains, of `ln(busbw / bound)`.
+    pub fn noise_sd(&self) -> f64 {
+        self.y_sd * self.variances()[1].sqrt()
+    }
+
+    /// Leave-one-out means and deviations at the points, from the fitted hyperparameters (Rasmussen and Williams, 5.4.2).
+    pub fn leave_one_out(&self) -> Vec<(f64, f64)> {
+        let inverse = self.factor.inverse();
+        (0..self.points.len())
+            .map(|i| {
+                let v = 1.0 / inverse.row(i)[i];
+                (self.points[i].y - self.y_sd * self.alpha[i] * v, self.y_sd * v.sqrt())
+            })
+            .collect()
+    }
+
+    /// Learns one more reading, hyperparameters unchanged: O(n²). `false` if the process is full or the reading degenerate.
+    pub fn update(&mut self, point: Point) -> bool {
+        if self.points.len() >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
+            return false;
+        }
+        let mut point = point;
+        let mut scratch = Vec::new();
+        let expected = self.feature_mean(&point.x, &mut scratch)
+            + point.hosts.iter().map(|&(h, w)| w * self.host_effect(h)).sum::<f64>();
+        let (_, sd) = self.deviation(&point.x, &point.hosts);
+        let z2 = ((point.y - expected) / sd).powi(2);
+        if z2 > OUTLIER_SDS * OUTLIER_SDS {
+            // Believed only as far as a few such readings would have to agree.
+            point.noise_factor = ((point.y - expected) / self.noise_sd()).powi(2).clamp(1.0, 1e4);
+        }
+        self.points.push(point);
+        self.refresh_columns();
+        let i = self.points.len() - 1;
+        let mut row = vec![0.0; i + 1];
+        self.kernel_of_point(i, i, &mut row);
+        row[i] = self.own_variance(i);
+        if !self.factor.append(&row) {
+            self.points.pop();
+            self.refresh_columns();
+            return false;
+        }
+        self.refresh_alpha();
+        true
+    }
+
+    /// The readings that it knows.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+    /// Likelihood evaluations that the fit took.
+    pub fn evaluations(&self) -> usize {
+        self.evaluations
+    }
+
+    /// To keep.
+    pub fn save(&self) -> SavedGp {
+        SavedGp {
+            points: self.points.clone(),
+            hyper: self.hyper.clone(),
+            active: self.active.clone(),
+            scale: self.scale.clone(),
+            y_mean: self.y_mean,
+            y_sd: self.y_sd,
+        }
+    }
+
+    /// From what was kept; the message says what is wrong with it.
+    pub fn load(s: SavedGp, width: usize) -> Result<Gp, String> {
+        let d = s.active.len();
+        if s.points.is_empty() || s.points.len() > POINTS_MAX {
+            return Err(format!("{} readings; 1 to {POINTS_MAX} are supported", s.points.len()));
+        }
+        if s.scale.len() != d || s.hyper.ln_length.len() != d || s.active.iter().any(|&a| a >= width) {
+            return Err("features, scales and lengths do not match".into());
+        }
+        let fine = |v: f64| v.is_finite() && v.abs() < 1e6;
+        let h = &s.hyper;
+        let all_fine = s.scale.iter().all(|p| fine(p.0) && fine(p.1) && p.1 > 0.0)
+            && h.ln_length.iter().chain([&h.ln_smooth, &h.ln_noise, &h.ln_linear, &h.ln_host]).all(|v| v.abs() <= 10.0)
+            && fine(s.y_mean)
+            && fine(s.y_sd)
+            && s.y_sd > 0.0
+            && s.points.iter().all(|p| {
+                p.x.len() == width
+                    && p.x.iter().all(|v| fine(*v))
+                    && fine(p.y)
+                    && p.noise_factor >= 1.0
+                    && p.noise_factor <= 1e4
+                    && p.hosts.iter().all(|h| fine(h.1) && (h.0 as usize) < topology::HOSTS_MAX)
+                    && p.hosts.windows(2).all(|w| w[0].0 < w[1].0)
+            });
+        if !all_fine {
+            return Err("a number is not finite or out of range".into());
+        }
+        let mut gp = Gp {
+            points: s.points,
+            hyper: s.hyper,
+            active: s.active,
+            scale: s.scale,
+            y_mean: s.y_mean,
+            y_sd: s.y_sd,
+            columns: Vec::new(),
+            linear_weights: Vec::new(),
+            linear_constant: 0.0,
+            factor: Lower::default(),
+            alpha: Vec::new(),
+            host_effect: Vec::new(),
+            evaluations: 0,
+        };
+        if gp.condition() { Ok(gp) } else { Err("the kernel matrix is not positive definite".into()) }
+    }
+}

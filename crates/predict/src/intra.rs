@@ -1,0 +1,176 @@
+//! Intra tables: bandwidth of every GPU subset of one host.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use topology::{Cluster, GpuMask, HostId};
+
+/// The intra tables of a cluster for one collective and one size.
+///
+/// A reading of a host is used for that host; a subset that a host did not measure takes the median of the readings of the
+/// same subset on hosts of its type; a subset that nobody measured takes the analytic value that the caller supplies.
+#[derive(Clone, Debug)]
+pub struct IntraTables {
+    /// By host: GB/s busbw by mask; 0 for fewer than two GPUs.
+    by_host: Vec<Arc<[f64]>>,
+    /// By host: masks whose own reading lies far from its class (outliers, or real defects).
+    suspects: Vec<Vec<GpuMask>>,
+    /// Share of multi-GPU subsets with a reading of their own or of a host of the type.
+    measured: f64,
+}
+
+/// Readings of one host by mask; several readings of a mask are averaged by their median.
+pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
+
+/// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
+pub const OUTLIER_RATIO: f64 = 1.15;
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    if n == 0 {
+        f64::NAN
+    } else if n % 2 == 1 {
+        values[n / 2]
+    } else {
+        0.5 * (values[n / 2 - 1] + values[n / 2])
+    }
+}
+
+impl IntraTables {
+    /// From readings by host, with `analytic(host type, mask)` in GB/s where nobody measured.
+    ///
+    /// A host's single reading that differs by more than [`OUTLIER_RATIO`] from the median of the same subset over the other
+    /// hosts of its type, or from the subsets that its topology makes equivalent, is a suspect: it is used, since it may be a
+    /// real defect, but listed, so that ties go elsewhere and campaigns repeat it.
+    pub fn new(cluster: &Cluster, readings: &[HostReadings], analytic: &dyn Fn(usize, GpuMask) -> f64) -> Self {
+        let mut analytic_cache: HashMap<usize, Vec<f64>> = HashMap::new();
+        let mut of_type: HashMap<(usize, GpuMask), Vec<f64>> = HashMap::new();
+        for (h, r) in readings.iter().enumerate() {
+            let t = cluster.hosts[h].host_type;
+            for (&m, v) in r {
+                of_type.entry((t, m)).or_default().push(median(&mut v.clone()));
+            }
+        }
+        let typical: HashMap<(usize, GpuMask), f64> =
+            of_type.iter().map(|(k, v)| (*k, median(&mut v.clone()))).collect();
+        let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
+        let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
+        let mut suspects = Vec::with_capacity(cluster.hosts.len());
+        let (mut known, mut all) = (0usize, 0usize);
+        for h in cluster.host_ids() {
+            let t = cluster.host(h).host_type;
+            let ty = cluster.type_of(h);
+            let own = readings.get(h.index()).filter(|r| !r.is_empty());
+            let mut bad = Vec::new();
+            let build = |analytic_cache: &mut HashMap<usize, Vec<f64>>, own: Option<&HostReadings>| -> Arc<[f64]> {
+                let n = 1usize << ty.gpu_count();
+                let fallback = analytic_cache.entry(t).or_insert_with(|| {
+                    (0..n as u32).map(|m| if GpuMask(m).count() < 2 { 0.0 } else { analytic(t, GpuMask(m)) }).collect()
+                });
+                (0..n as u32)
+                    .map(|m| {
+                        let m = GpuMask(m);
+                        if m.count() < 2 {
+                            return 0.0;
+                        }
+                        own.and_then(|o| o.get(&m))
+                            .map(|v| median(&mut v.clone()))
+                            .or_else(|| typical.get(&(t, m)).copied())
+                            .unwrap_or(fallback[m.0 as usize])
+                    })
+                    .collect()
+            };
+            let table = match own {
+                Some(o) => build(&mut analytic_cache, Some(o)),
+                None => shared.entry(t).or_insert_with(|| build(&mut analytic_cache, None)).clone(),
+            };
+            let subsets = (1usize << ty.gpu_count()) - 1 - ty.gpu_count();
+            all += subsets;
+            known += typical.keys().filter(|k| k.0 == t).count().min(subsets);
+            if let Some(o) = own {
+                for (&m, v) in o {
+                    let others: Vec<f64> = readings
+                        .iter()
+                        .enumerate()
+                        .filter(|(i, _)| *i != h.index() && cluster.hosts[*i].host_type == t)
+                        .filter_map(|(_, r)| r.get(&m).map(|v| median(&mut v.clone())))
+                        .collect();
+                    let mut class = if others.len() >= 2 {
+                        others
+                    } else {
+                        o.iter().filter(|(k, _)| equivalent(ty, **k, m)).map(|(_, v)| median(&mut v.clone())).collect()
+                    };
+                    if class.len() < 3 {
+                        continue;
+                    }
+                    let typical = median(&mut class);
+                    let ratio = median(&mut v.clone()) / typical;
+                    if !(1.0 / OUTLIER_RATIO..=OUTLIER_RATIO).contains(&ratio) {
+                        bad.push(m);
+                    }
+                }
+                bad.sort();
+            }
+            by_host.push(table);
+            suspects.push(bad);
+        }
+        IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
+    }
+
+    /// GB/s busbw by mask of one host.
+    pub fn of_host(&self, host: HostId) -> Arc<[f64]> {
+        self.by_host[host.index()].clone()
+    }
+    /// Masks of a host whose readings are suspect.
+    pub fn suspects(&self, host: HostId) -> &[GpuMask] {
+        &self.suspects[host.index()]
+    }
+    /// Share of subsets that were measured on the host or on one of its type, 0 to 1.
+    pub fn measured_share(&self) -> f64 {
+        self.measured
+    }
+
+    /// Best bandwidth of any subset of each size on hosts of a type, by count; infinite for 0 and 1.
+    ///
+    /// The median over the type's hosts, so that one odd host does not set what the type can do.
+    pub fn best_by_count(&self, cluster: &Cluster, host_type: usize) -> Vec<f64> {
+        let n = cluster.types[host_type].gpu_count();
+        let mut seen: Vec<*const f64> = Vec::new();
+        let mut per_host: Vec<Vec<f64>> = Vec::new();
+        for h in cluster.host_ids().filter(|h| cluster.host(*h).host_type == host_type) {
+            let table = &self.by_host[h.index()];
+            if seen.contains(&table.as_ptr()) || seen.len() >= 64 {
+                continue;
+            }
+            seen.push(table.as_ptr());
+            let mut best = vec![0.0f64; n + 1];
+            for (m, v) in table.iter().enumerate() {
+                let c = (m as u32).count_ones() as usize;
+                best[c] = best[c].max(*v);
+            }
+            per_host.push(best);
+        }
+        (0..=n)
+            .map(|c| {
+                if c < 2 {
+                    return f64::INFINITY;
+                }
+                median(&mut per_host.iter().map(|b| b[c]).collect::<Vec<_>>())
+            })
+            .collect()
+    }
+}
+
+/// Do two subsets of a host look alike to the topology: same count, same multiset of path labels?
+fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
+    if a.count() != b.count() {
+        return false;
+    }
+    let labels = |m: GpuMask| {
+        let mut v: Vec<_> =
+            m.iter().flat_map(|i| m.iter().filter(move |j| *j > i).map(move |j| ty.gpu_paths[i][j])).collect();
+        v.sort();
+        v
+    };
+    labels(a) == labels(b)
+}

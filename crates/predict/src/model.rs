@@ -1,0 +1,268 @@
+//! [`BandwidthModel`] and its kinds.
+
+use crate::bound::bound;
+use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
+use crate::gp::Gp;
+use crate::intra::IntraTables;
+use crate::parts::{Candidates, Part, PartTable};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use topology::{Allocation, Bytes, Cluster, Collective};
+
+/// What a model expects of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Prediction {
+    /// Expected bus bandwidth; 0 for fewer than two GPUs, which communicate with nobody.
+    pub busbw_gb_per_s: f64,
+    /// Standard deviation of what a single allocation may really have, irregularity included.
+    pub std_gb_per_s: f64,
+}
+
+/// Anything that predicts the bandwidth of allocations of one cluster for one collective.
+pub trait BandwidthModel: Send + Sync {
+    /// `bound`, `gp`, ...
+    fn kind(&self) -> &'static str;
+    /// The parts that searches combine, for messages of `size`. Models fitted on several sizes use the nearest.
+    fn part_table(&self, size: Bytes) -> &PartTable;
+    /// Expected bus bandwidth in GB/s of every candidate, in order. One batch; `out` is overwritten.
+    fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
+    /// Mean and deviation of one candidate.
+    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
+    /// If every prediction for two and more hosts is exactly this factor times [`bound()`]: the factor. Lets searches prune.
+    fn factor_on_bound(&self) -> Option<f64>;
+    /// Relative deviation of repeated measurements of one and the same allocation.
+    fn repeat_noise(&self) -> f64;
+}
+
+/// The intra tables of one size, ready for use.
+#[derive(Clone, Debug)]
+pub struct SizeTables {
+    /// The size.
+    pub size: Bytes,
+    /// The tables.
+    pub intra: IntraTables,
+    /// The same, as parts.
+    pub parts: PartTable,
+    /// Relative deviation of a single-host prediction.
+    pub intra_sd: f64,
+}
+
+/// The correction that is learned on top of the bound.
+#[derive(Clone, Debug)]
+pub enum Correction {
+    /// One offset for everything that spans hosts: `ln(busbw / bound)` and its deviation.
+    Offset {
+        /// The offset.
+        ln_factor: f64,
+        /// Deviation of single readings around it.
+        sd: f64,
+    },
+    /// A Gaussian process.
+    Gp(Box<Gp>),
+}
+
+/// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub(crate) cluster: Cluster,
+    pub(crate) collective: Collective,
+    pub(crate) tables: Vec<SizeTables>,
+    pub(crate) gpus_of_type: Vec<u8>,
+    pub(crate) correction: Correction,
+    pub(crate) repeat_noise: f64,
+}
+
+impl Model {
+    /// The cluster that it was fitted on.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+    /// The collective that it answers for.
+    pub fn collective(&self) -> Collective {
+        self.collective
+    }
+    /// The sizes that it was fitted on, ascending.
+    pub fn sizes(&self) -> Vec<Bytes> {
+        self.tables.iter().map(|t| t.size).collect()
+    }
+    /// What was learned on top of the bound.
+    pub fn correction(&self) -> &Correction {
+        &self.correction
+    }
+    /// The tables nearest to a size (on a logarithmic scale).
+    pub fn tables(&self, size: Bytes) -> &SizeTables {
+        let ln = size.as_f64().max(1.0).ln();
+        self.tables
+            .iter()
+            .min_by(|a, b| (a.size.as_f64().ln() - ln).abs().total_cmp(&(b.size.as_f64().ln() - ln).abs()))
+            .expect("a model has at least one size")
+    }
+    /// Mean and deviation of an allocation.
+    pub fn predict_allocation(&self, size: Bytes, allocation: &Allocation) -> Prediction {
+        let table = self.part_table(size);
+        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        self.predict(size, &parts)
+    }
+
+    pub(crate) fn row(&self, parts: &[Part], size: Bytes) -> Row {
+        features(parts, &self.gpus_of_type, size)
+    }
+    pub(crate) fn width(&self) -> usize {
+        feature_count(self.gpus_of_type.len())
+    }
+
+    /// Learns one more reading of a multi-host allocation at once: O(n²). `false` if it cannot be used
+    /// (one host, another collective's bound, degenerate).
+    pub fn update(&mut self, allocation: &Allocation, size: Bytes, busbw_gb_per_s: f64) -> bool {
+        if allocation.host_count() < 2 || !(busbw_gb_per_s.is_finite() && busbw_gb_per_s > 0.0) {
+            return false;
+        }
+        let table = self.part_table(size);
+        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let point = point_of(&parts, &self.row(&parts, size)[..self.width()], busbw_gb_per_s);
+        match &mut self.correction {
+            Correction::Gp(gp) => gp.update(point),
+            Correction::Offset { .. } => false,
+        }
+    }
+}
+
+/// Hosts and weights of a candidate, sorted by host.
+pub(crate) fn weights_of(parts: &[Part]) -> Vec<(u32, f64)> {
+    let thinnest = thinnest_gb_per_s(parts);
+    let mut v: Vec<(u32, f64)> = parts.iter().map(|p| (p.host.0, host_weight(p, thinnest))).collect();
+    v.sort_by_key(|w| w.0);
+    v
+}
+
+pub(crate) fn point_of(parts: &[Part], row: &[f64], busbw_gb_per_s: f64) -> crate::gp::Point {
+    crate::gp::Point {
+        x: row.to_vec(),
+        hosts: weights_of(parts),
+        y: (busbw_gb_per_s / bound(parts).0).ln(),
+        noise_factor: 1.0,
+    }
+}
+
+/// Hash of feature bits: they repeat thousands of times in one search, and the standard hash would cost more than they save.
+#[derive(Default)]
+struct BitsHasher(u64);
+impl Hasher for BitsHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.write_u64(u64::from(*b));
+        }
+    }
+    fn write_u64(&mut self, v: u64) {
+        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+}
+
+impl BandwidthModel for Model {
+    fn kind(&self) -> &'static str {
+        match self.correction {
+            Correction::Offset { .. } => "bound",
+            Correction::Gp(_) => "gp",
+        }
+    }
+
+    fn part_table(&self, size: Bytes) -> &PartTable {
+        &self.tables(size).parts
+    }
+
+    fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        out.clear();
+        out.reserve(candidates.len());
+        match &self.correction {
+            Correction::Offset { ln_factor, .. } => {
+                let factor = ln_factor.exp();
+                out.extend(candidates.iter().map(|p| if p.len() == 1 { bound(p).0 } else { bound(p).0 * factor }));
+            }
+            Correction::Gp(gp) => {
+                let width = self.width();
+                // Equal hosts make many candidates look the same: evaluate each distinct feature vector once.
+                let mut seen: HashMap<[u64; FEATURES_MAX], f64, BuildHasherDefault<BitsHasher>> = HashMap::default();
+                let mut scratch = Vec::new();
+                for parts in candidates.iter() {
+                    let b = bound(parts).0;
+                    if parts.len() == 1 {
+                        out.push(b);
+                        continue;
+                    }
+                    let row = self.row(parts, size);
+                    let mean = *seen
+                        .entry(row.map(f64::to_bits))
+                        .or_insert_with(|| gp.feature_mean(&row[..width], &mut scratch));
+                    let thinnest = thinnest_gb_per_s(parts);
+                    let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
+                    out.push(b * (mean + hosts).exp());
+                }
+            }
+        }
+    }
+
+    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
+        let (b, _) = bound(parts);
+        if parts.len() < 2 {
+            let suspect = parts.first().is_some_and(|p| self.tables(size).intra.suspects(p.host).contains(&p.mask));
+            let sd = if suspect { 0.3 } else { self.tables(size).intra_sd };
+            return Prediction { busbw_gb_per_s: b, std_gb_per_s: b * sd };
+        }
+        let (ln_factor, sd) = match &self.correction {
+            Correction::Offset { ln_factor, sd } => (*ln_factor, *sd),
+            Correction::Gp(gp) => {
+                let row = self.row(parts, size);
+                let hosts = weights_of(parts);
+                let mean = gp.feature_mean(&row[..self.width()], &mut Vec::new())
+                    + hosts.iter().map(|&(h, w)| w * gp.host_effect(h)).sum::<f64>();
+                (mean, gp.deviation(&row[..self.width()], &hosts).1)
+            }
+        };
+        let v = b * ln_factor.exp();
+        Prediction { busbw_gb_per_s: v, std_gb_per_s: v * sd }
+    }
+
+    fn factor_on_bound(&self) -> Option<f64> {
+        match self.correction {
+            Correction::Offset { ln_factor, .. } => Some(ln_factor.exp()),
+            Correction::Gp(_) => None,
+        }
+    }
+
+    fn repeat_noise(&self) -> f64 {
+        self.repeat_noise
+    }
+}
+
+/// A model that knows the truth of every candidate: for ceilings and for tests of searches.
+pub struct Oracle<F> {
+    /// Its parts.
+    pub table: PartTable,
+    /// Truth in GB/s of a candidate.
+    pub truth: F,
+}
+
+impl<F: Fn(&[Part]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
+    fn kind(&self) -> &'static str {
+        "truth"
+    }
+    fn part_table(&self, _: Bytes) -> &PartTable {
+        &self.table
+    }
+    fn means(&self, _: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        out.clear();
+        out.extend(candidates.iter().map(&self.truth));
+    }
+    fn predict(&self, _: Bytes, parts: &[Part]) -> Prediction {
+        Prediction { busbw_gb_per_s: (self.truth)(parts), std_gb_per_s: 0.0 }
+    }
+    fn factor_on_bound(&self) -> Option<f64> {
+        None
+    }
+    fn repeat_noise(&self) -> f64 {
+        0.0
+    }
+}

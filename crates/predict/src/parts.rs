@@ -1,0 +1,170 @@
+//! What models see of an allocation: one [`Part`] per host, and many allocations in one flat [`Candidates`].
+
+use crate::intra::IntraTables;
+use topology::{Allocation, Cluster, GpuMask, HostId};
+
+/// The GPUs that a candidate takes of one host, with everything that a model may use about them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// The host.
+    pub host: HostId,
+    /// The GPUs.
+    pub mask: GpuMask,
+    /// How many.
+    pub count: u8,
+    /// Does it take the whole host?
+    pub whole: bool,
+    /// Bandwidth inside the host (its intra table), GB/s busbw; infinite for one GPU, which needs no inside link.
+    pub intra_gb_per_s: f64,
+    /// Together rate of the NICs that the GPUs touch, one direction, GB/s; infinite where the host has no NIC listed.
+    pub nic_gb_per_s: f64,
+    /// Best intra bandwidth of any `count` GPUs of this host type (not only of those chosen); infinite for one GPU.
+    pub class_intra_gb_per_s: f64,
+    /// The host's type, index into `Cluster::types`.
+    pub host_type: u16,
+}
+
+/// Looks parts up: built once per cluster and size, then O(1) per part.
+#[derive(Clone, Debug)]
+pub struct PartTable {
+    hosts: Vec<HostParts>,
+}
+
+#[derive(Clone, Debug)]
+struct HostParts {
+    host_type: u16,
+    all: GpuMask,
+    /// By mask: intra bandwidth.
+    intra: std::sync::Arc<[f64]>,
+    /// By mask: NIC rate.
+    nic: std::sync::Arc<[f64]>,
+    /// By count: best intra bandwidth of the type.
+    class: std::sync::Arc<[f64]>,
+}
+
+impl PartTable {
+    /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
+    pub fn new(cluster: &Cluster, intra: &IntraTables) -> Self {
+        use std::collections::HashMap;
+        use std::sync::Arc;
+        let mut nic_cache: HashMap<(usize, Vec<u64>), Arc<[f64]>> = HashMap::new();
+        let class: Vec<Arc<[f64]>> = (0..cluster.types.len()).map(|t| intra.best_by_count(cluster, t).into()).collect();
+        let hosts = cluster
+            .host_ids()
+            .map(|h| {
+                let host = cluster.host(h);
+                let ty = cluster.type_of(h);
+                let key = (host.host_type, host.nic_health.iter().map(|f| f.to_bits()).collect());
+                let nic = nic_cache.entry(key).or_insert_with(|| {
+                    let rates: Vec<f64> = (0..ty.nics.len()).map(|i| cluster.nic_rate(h, i).gb_per_s()).collect();
+                    let touched: Vec<u32> = (0..ty.gpu_count()).map(|g| ty.nearest_nics(g)).collect();
+                    (0..1u32 << ty.gpu_count())
+                        .map(|m| {
+                            if rates.is_empty() {
+                                return f64::INFINITY;
+                            }
+                            let nics = GpuMask(m).iter().fold(0u32, |s, g| s | touched[g]);
+                            (0..rates.len()).filter(|i| nics >> i & 1 == 1).map(|i| rates[i]).sum()
+                        })
+                        .collect()
+                });
+                HostParts {
+                    host_type: host.host_type as u16,
+                    all: ty.all_gpus(),
+                    intra: intra.of_host(h),
+                    nic: nic.clone(),
+                    class: class[host.host_type].clone(),
+                }
+            })
+            .collect();
+        PartTable { hosts }
+    }
+
+    /// The part of `mask` on `host`. Panics if the host has no such GPU.
+    pub fn part(&self, host: HostId, mask: GpuMask) -> Part {
+        let h = &self.hosts[host.index()];
+        let count = mask.count();
+        Part {
+            host,
+            mask,
+            count: count as u8,
+            whole: mask == h.all,
+            intra_gb_per_s: if count < 2 { f64::INFINITY } else { h.intra[mask.0 as usize] },
+            nic_gb_per_s: h.nic[mask.0 as usize],
+            class_intra_gb_per_s: h.class[count],
+            host_type: h.host_type,
+        }
+    }
+    /// The intra bandwidth of the GPUs of `mask`, 0 for fewer than two.
+    pub fn intra_gb_per_s(&self, host: HostId, mask: GpuMask) -> f64 {
+        if mask.count() < 2 { 0.0 } else { self.hosts[host.index()].intra[mask.0 as usize] }
+    }
+    /// How many hosts it knows.
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+    /// All GPUs of a host.
+    pub fn all_gpus(&self, host: HostId) -> GpuMask {
+        self.hosts[host.index()].all
+    }
+}
+
+/// Many candidate allocations in one flat memory.
+#[derive(Clone, Debug)]
+pub struct Candidates {
+    parts: Vec<Part>,
+    ends: Vec<u32>,
+}
+
+impl Default for Candidates {
+    fn default() -> Self {
+        Candidates { parts: Vec::new(), ends: Vec::new() }
+    }
+}
+
+impl Candidates {
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Of whole allocations.
+    pub fn of<'a>(table: &PartTable, allocations: impl IntoIterator<Item = &'a Allocation>) -> Self {
+        let mut c = Candidates::new();
+        for a in allocations {
+            c.parts.extend(a.parts().iter().map(|&(h, m)| table.part(h, m)));
+            c.ends.push(c.parts.len() as u32);
+        }
+        c
+    }
+    /// Adds one, as its parts in any order.
+    pub fn push(&mut self, parts: &[Part]) {
+        self.parts.extend_from_slice(parts);
+        self.ends.push(self.parts.len() as u32);
+    }
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+    /// None?
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+    /// The parts of candidate `i`.
+    pub fn parts(&self, i: usize) -> &[Part] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+        &self.parts[start..self.ends[i] as usize]
+    }
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &[Part]> {
+        (0..self.len()).map(|i| self.parts(i))
+    }
+    /// Candidate `i` as an allocation.
+    pub fn allocation(&self, i: usize) -> Allocation {
+        Allocation::new(self.parts(i).iter().map(|p| (p.host, p.mask)))
+    }
+    /// Forgets all, keeps the memory.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+        self.ends.clear();
+    }
+}
