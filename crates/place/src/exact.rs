@@ -1,0 +1,275 @@
+//! The exact search: every count vector over the hosts, with the masks that can matter per host and count.
+//!
+//! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises (all of
+//! linkwise's): proved against brute force over all subsets in the tests. For a model that is a multiple of the bound the
+//! enumeration is a branch and bound; for others it is complete up to [`COMBINATIONS_MAX`], beyond which it refuses.
+
+use crate::options::{HostOptions, host_options};
+use crate::request::{Refusal, Request};
+use predict::bound::{bound, network_gb_per_s};
+use predict::{BandwidthModel, Candidates, Part, Prediction};
+use topology::Allocation;
+
+/// Most candidates that are combined without pruning.
+pub const COMBINATIONS_MAX: u64 = 1_000_000;
+/// Most nodes that branch and bound visits.
+pub const NODES_MAX: u64 = 20_000_000;
+/// Predictions closer than this, relatively, are a tie: far below what any model knows.
+pub const TIE: f64 = 1e-9;
+
+/// One candidate with its prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// The GPUs.
+    pub allocation: Allocation,
+    /// What the model expects.
+    pub prediction: Prediction,
+}
+
+/// The outcome of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Best first; at least one, at most as many as asked for, with different splits over the hosts.
+    pub best: Vec<Scored>,
+    /// Candidates that the model judged.
+    pub evaluations: u64,
+}
+
+/// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
+///
+/// First, hosts that were wholly free and are only partly taken; then hosts touched; then GPUs left over on touched hosts.
+fn fragmentation(parts: &[Part], free: &Allocation, whole: &dyn Fn(&Part) -> bool) -> (usize, usize, usize) {
+    let mut broken = 0;
+    let mut left = 0;
+    for p in parts {
+        let rest = free.mask(p.host).minus(p.mask).count();
+        broken += usize::from(rest > 0 && whole(p));
+        left += rest;
+    }
+    (broken, parts.len(), left)
+}
+
+/// The best `keep` allocations for a request, exactly.
+pub fn exact(model: &dyn BandwidthModel, request: &Request, keep: usize) -> Result<Found, Refusal> {
+    let k = request.gpus;
+    if k == 0 {
+        return Err(Refusal::NoGpus);
+    }
+    let free = request.free.gpu_count();
+    if free < k {
+        return Err(Refusal::NotEnough { wanted: k, free });
+    }
+    let table = model.part_table(request.size);
+    let options = host_options(table, &request.free, k);
+    let mut candidates = Candidates::new();
+    let evaluations;
+    match model.factor_on_bound() {
+        Some(factor) => {
+            evaluations = branch_and_bound(&options, k, factor, keep.max(1), &mut candidates)?;
+        }
+        None => {
+            let combinations = combinations(&options, k);
+            if combinations > u128::from(COMBINATIONS_MAX) {
+                return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
+            }
+            enumerate(&options, k, &mut candidates);
+            evaluations = candidates.len() as u64;
+        }
+    }
+    let mut means = Vec::new();
+    model.means(request.size, &candidates, &mut means);
+    let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);
+    Ok(Found { best: rank(model, request, &candidates, &means, keep.max(1), &whole), evaluations })
+}
+
+/// The best `keep` of scored candidates, ties towards less fragmentation, with different splits.
+fn rank(
+    model: &dyn BandwidthModel,
+    request: &Request,
+    candidates: &Candidates,
+    means: &[f64],
+    keep: usize,
+    whole: &dyn Fn(&Part) -> bool,
+) -> Vec<Scored> {
+    let mut order: Vec<u32> = (0..candidates.len() as u32).collect();
+    // Only the head is needed in order: ties and near-ties of the best, then enough for the runner-ups.
+    let head = order.len().min(64.max(keep * 8));
+    let by_mean = |a: &u32, b: &u32| means[*b as usize].total_cmp(&means[*a as usize]).then(a.cmp(b));
+    if head < order.len() {
+        order.select_nth_unstable_by(head - 1, by_mean);
+        // Everything that ties with the best belongs to the head, wherever the selection cut.
+        let best = order[..head].iter().map(|i| means[*i as usize]).fold(0.0, f64::max);
+        let tied: Vec<u32> =
+            order[head..].iter().copied().filter(|i| means[*i as usize] >= best * (1.0 - TIE)).collect();
+        order.truncate(head);
+        order.extend(tied);
+    }
+    order.sort_by(by_mean);
+    let best = means[order[0] as usize];
+    let ties = order.iter().take_while(|i| means[**i as usize] >= best * (1.0 - TIE)).count();
+    order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, whole), *i));
+    let mut out: Vec<Scored> = Vec::with_capacity(keep);
+    let mut splits: Vec<String> = Vec::new();
+    for i in order {
+        if out.len() == keep {
+            break;
+        }
+        let allocation = candidates.allocation(i as usize);
+        let split = allocation.split();
+        if splits.contains(&split) {
+            continue;
+        }
+        splits.push(split);
+        out.push(Scored { prediction: model.predict(request.size, candidates.parts(i as usize)), allocation });
+    }
+    out
+}
+
+/// How many candidates a complete enumeration has: a convolution over hosts. O(hosts x k x counts).
+pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
+    let mut ways = vec![0u128; k + 1];
+    ways[0] = 1;
+    for o in options {
+        for total in (1..=k).rev() {
+            let mut sum = ways[total];
+            for (c, parts) in o.by_count.iter().enumerate() {
+                if c < total {
+                    sum = sum.saturating_add(ways[total - c - 1].saturating_mul(parts.len() as u128));
+                }
+            }
+            ways[total] = sum;
+        }
+    }
+    ways[k]
+}
+
+/// GPUs that hosts `i..` can give.
+fn remaining(options: &[HostOptions]) -> Vec<usize> {
+    let mut r = vec![0; options.len() + 1];
+    for i in (0..options.len()).rev() {
+        r[i] = r[i + 1] + options[i].by_count.len();
+    }
+    r
+}
+
+/// Every combination, in the order of the hosts.
+fn enumerate(options: &[HostOptions], k: usize, out: &mut Candidates) {
+    fn go(options: &[HostOptions], rest: &[usize], left: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
+        if left == 0 {
+            out.push(chosen);
+            return;
+        }
+        let Some((host, others)) = options.split_first() else { return };
+        if rest[0] < left {
+            return;
+        }
+        go(others, &rest[1..], left, chosen, out);
+        for parts in host.by_count.iter().take(left) {
+            for p in parts {
+                chosen.push(*p);
+                go(others, &rest[1..], left - p.count as usize, chosen, out);
+                chosen.pop();
+            }
+        }
+    }
+    go(options, &remaining(options), k, &mut Vec::new(), out);
+}
+
+/// For models that are a multiple of the bound: visits only what can still be among the best, and collects what was.
+fn branch_and_bound(
+    options: &[HostOptions],
+    k: usize,
+    factor: f64,
+    keep: usize,
+    out: &mut Candidates,
+) -> Result<u64, Refusal> {
+    struct Search<'a> {
+        options: &'a [HostOptions],
+        rest: Vec<usize>,
+        k: usize,
+        factor: f64,
+        keep: usize,
+        /// Best values seen, descending, for different splits.
+        floor: Vec<(f64, Vec<u8>)>,
+        nodes: u64,
+        leaves: u64,
+    }
+    impl Search<'_> {
+        /// The value that a candidate must reach to matter.
+        fn needed(&self) -> f64 {
+            if self.floor.len() < self.keep { 0.0 } else { self.floor[self.keep - 1].0 * (1.0 - TIE) }
+        }
+        fn go(
+            &mut self,
+            i: usize,
+            left: usize,
+            chosen: &mut Vec<Part>,
+            intra: f64,
+            nic: f64,
+            out: &mut Candidates,
+        ) -> bool {
+            self.nodes += 1;
+            if self.nodes > NODES_MAX {
+                return false;
+            }
+            if left == 0 {
+                self.leaves += 1;
+                let v = bound(chosen).0 * if chosen.len() > 1 { self.factor } else { 1.0 };
+                if v >= self.needed() {
+                    out.push(chosen);
+                    let mut split: Vec<u8> = chosen.iter().map(|p| p.count).collect();
+                    split.sort_unstable();
+                    match self.floor.iter_mut().find(|f| f.1 == split) {
+                        Some(f) => f.0 = f.0.max(v),
+                        None => self.floor.push((v, split)),
+                    }
+                    self.floor.sort_by(|a, b| b.0.total_cmp(&a.0));
+                    self.floor.truncate(self.keep);
+                }
+                return true;
+            }
+            if self.rest[i] < left {
+                return true;
+            }
+            // What can still come of this branch: more hosts only lower the minima; two hosts carry at most twice the NICs.
+            let hosts = chosen.len();
+            let most = match hosts {
+                0 => f64::INFINITY,
+                1 => {
+                    intra.min(network_gb_per_s(nic, 2, self.k)).max(network_gb_per_s(nic, 3, self.k).min(intra))
+                        * self.factor
+                }
+                _ => intra.min(network_gb_per_s(nic, 3, self.k)) * self.factor,
+            };
+            if most < self.needed() {
+                return true;
+            }
+            let options = self.options;
+            // Large counts first: good candidates early make the floor high.
+            for parts in options[i].by_count.iter().take(left).rev() {
+                for p in parts {
+                    chosen.push(*p);
+                    let more = self.go(
+                        i + 1,
+                        left - p.count as usize,
+                        chosen,
+                        intra.min(p.intra_gb_per_s),
+                        nic.min(p.nic_gb_per_s),
+                        out,
+                    );
+                    chosen.pop();
+                    if !more {
+                        return false;
+                    }
+                }
+            }
+            self.go(i + 1, left, chosen, intra, nic, out)
+        }
+    }
+    let mut s = Search { options, rest: remaining(options), k, factor, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
+    if s.go(0, k, &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
+        Ok(s.leaves)
+    } else {
+        Err(Refusal::TooLarge { combinations: combinations(options, k), limit: NODES_MAX })
+    }
+}

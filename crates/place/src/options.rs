@@ -1,0 +1,51 @@
+//! Per host and count, the few masks that can be part of a best allocation.
+
+use predict::{Part, PartTable};
+use topology::{Allocation, GpuMask};
+
+/// The masks of one host worth combining, by count.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// `by_count[c - 1]`: parts with `c` GPUs that no other part dominates.
+    pub by_count: Vec<Vec<Part>>,
+}
+
+/// How much a mask damages what stays free on its host: smaller is better. Compared only between masks that serve the job equally.
+fn leftover_gb_per_s(table: &PartTable, part: &Part, free: GpuMask) -> f64 {
+    table.intra_gb_per_s(part.host, free.minus(part.mask))
+}
+
+/// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
+///
+/// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, which never hurts
+/// (see [`predict::features`]): the best one stays; between equals, the one that leaves the best-connected rest. Masks with
+/// different NIC rates all stay, since a correction may prefer either. O(2^GPUs) per host.
+pub fn host_options(table: &PartTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
+    free.parts()
+        .iter()
+        .map(|&(host, mask)| {
+            let counts = mask.count().min(gpus_max);
+            let mut by_count: Vec<Vec<Part>> = vec![Vec::new(); counts];
+            for m in mask.subsets() {
+                let c = m.count();
+                if c > counts {
+                    continue;
+                }
+                let part = table.part(host, m);
+                let slot = &mut by_count[c - 1];
+                match slot.iter_mut().find(|p| p.nic_gb_per_s == part.nic_gb_per_s) {
+                    None => slot.push(part),
+                    Some(p) => {
+                        let better = part.intra_gb_per_s > p.intra_gb_per_s
+                            || (part.intra_gb_per_s == p.intra_gb_per_s
+                                && leftover_gb_per_s(table, &part, mask) > leftover_gb_per_s(table, p, mask));
+                        if better {
+                            *p = part;
+                        }
+                    }
+                }
+            }
+            HostOptions { by_count }
+        })
+        .collect()
+}
