@@ -7,3 +7,7 @@ pub mod request;
 
 pub use exact::{Found, Scored, exact};
 pub use request::{Refusal, Request};
+pub mod decide;
+pub mod explain;
+pub use decide::{Decision, Reading, decide, worth_measuring};
+pub use explain::{Answer, Bottleneck, answer};

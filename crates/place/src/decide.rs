@@ -1,0 +1,129 @@
+//! Probing: choose, measure the few candidates worth it, decide.
+//!
+//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] says which of
+//! them to measure, the caller measures, and [`decide`] takes the readings.
+
+use crate::exact::Scored;
+
+/// One measured candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// Index into the candidates that were offered.
+    pub candidate: usize,
+    /// What was measured, GB/s busbw.
+    pub busbw_gb_per_s: f64,
+}
+
+/// A decision after probing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// Index into the candidates.
+    pub candidate: usize,
+    /// What is now expected of it.
+    pub busbw_gb_per_s: f64,
+    /// With which deviation.
+    pub std_gb_per_s: f64,
+}
+
+/// Relative deviation of a prediction.
+fn relative_sd(s: &Scored) -> f64 {
+    s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9)
+}
+
+/// Which of the candidates to measure, most promising first: by mean plus one deviation, at most `count`.
+///
+/// The choice itself is always among them: its reading says whether to look further. O(n log n).
+pub fn worth_measuring(candidates: &[Scored], count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    let optimistic = |i: &usize| candidates[*i].prediction.busbw_gb_per_s + candidates[*i].prediction.std_gb_per_s;
+    order.sort_by(|a, b| optimistic(b).total_cmp(&optimistic(a)).then(a.cmp(b)));
+    if let Some(at) = order.iter().position(|i| *i == 0) {
+        order.remove(at);
+        order.insert(0, 0);
+    }
+    order.truncate(count);
+    order
+}
+
+/// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are
+/// (`repeat_noise`, relative): `sd² / (sd² + noise²)` of the surprise is believed, in logarithms.
+///
+/// A candidate that nobody measured must beat the measured ones by one of its own deviations: the largest of many predictions
+/// is an optimistic one, and the readings of its rivals were not chosen for being high. `None` without candidates.
+pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Option<Decision> {
+    let mut best: Option<(f64, Decision)> = None;
+    for (i, c) in candidates.iter().enumerate() {
+        let mean = c.prediction.busbw_gb_per_s;
+        let sd = relative_sd(c);
+        let mut of_it: Vec<f64> = readings
+            .iter()
+            .filter(|r| r.candidate == i && r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s.is_finite())
+            .map(|r| (r.busbw_gb_per_s / mean.max(1e-9)).ln())
+            .collect();
+        of_it.sort_by(f64::total_cmp);
+        let (score, decision) = if of_it.is_empty() || mean <= 0.0 {
+            let penalty = if readings.is_empty() { 0.0 } else { sd };
+            let d = Decision { candidate: i, busbw_gb_per_s: mean, std_gb_per_s: c.prediction.std_gb_per_s };
+            (mean * (-penalty).exp(), d)
+        } else {
+            let surprise = of_it.iter().sum::<f64>() / of_it.len() as f64;
+            let noise2 = (repeat_noise * repeat_noise / of_it.len() as f64).max(1e-12);
+            let share = sd * sd / (sd * sd + noise2);
+            let v = mean * (share * surprise).exp();
+            let d = Decision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * (share * noise2).sqrt() };
+            (v, d)
+        };
+        if best.as_ref().is_none_or(|b| score > b.0) {
+            best = Some((score, decision));
+        }
+    }
+    best.map(|b| b.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use predict::Prediction;
+    use topology::Allocation;
+
+    fn scored(mean: f64, sd: f64) -> Scored {
+        Scored { allocation: Allocation::default(), prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd } }
+    }
+
+    #[test]
+    fn without_readings_the_choice_stands() {
+        assert_eq!(decide(&[scored(10.0, 1.0), scored(9.0, 5.0)], &[], 0.01).unwrap().candidate, 0);
+        assert!(decide(&[], &[], 0.01).is_none());
+    }
+
+    #[test]
+    fn a_bad_reading_of_the_choice_moves_it_to_the_next() {
+        let c = [scored(100.0, 5.0), scored(98.0, 5.0), scored(97.0, 5.0)];
+        let r = [
+            Reading { candidate: 0, busbw_gb_per_s: 70.0 },
+            Reading { candidate: 1, busbw_gb_per_s: 97.0 },
+            Reading { candidate: 2, busbw_gb_per_s: 99.0 },
+        ];
+        assert_eq!(decide(&c, &r, 0.01).unwrap().candidate, 2);
+    }
+
+    #[test]
+    fn a_reading_as_noisy_as_the_model_is_sure_is_half_believed() {
+        let d = decide(&[scored(100.0, 1.0)], &[Reading { candidate: 0, busbw_gb_per_s: 104.0 }], 0.01).unwrap();
+        assert!((d.busbw_gb_per_s - 102.0).abs() < 0.05, "{d:?}");
+    }
+
+    #[test]
+    fn what_is_worth_measuring_starts_with_the_choice() {
+        let c = [scored(100.0, 1.0), scored(99.0, 9.0), scored(50.0, 1.0), scored(99.5, 1.0)];
+        assert_eq!(worth_measuring(&c, 3), vec![0, 1, 3]);
+    }
+
+    #[test]
+    fn nonsense_readings_are_ignored() {
+        for v in [0.0, -3.0, f64::NAN, f64::INFINITY] {
+            let d = decide(&[scored(100.0, 1.0)], &[Reading { candidate: 0, busbw_gb_per_s: v }], 0.01).unwrap();
+            assert_eq!(d.busbw_gb_per_s, 100.0);
+        }
+    }
+}

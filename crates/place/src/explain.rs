@@ -1,0 +1,86 @@
+//! The answer to a request, with its reasons.
+
+use crate::baselines::packed;
+use crate::exact::{Found, Scored, exact};
+use crate::request::{Refusal, Request};
+use predict::bound::{Limit, bound};
+use predict::{BandwidthModel, Part, Prediction};
+use topology::{Allocation, Cluster, HostId};
+
+/// What holds a choice back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Bottleneck {
+    /// The links inside a host.
+    Host {
+        /// Which.
+        host: HostId,
+    },
+    /// The NICs that the chosen GPUs of a host touch.
+    Nic {
+        /// Which host.
+        host: HostId,
+        /// Names of the NICs.
+        nics: Vec<String>,
+        /// Their rate together, GB/s.
+        gb_per_s: f64,
+    },
+    /// One GPU: nothing to communicate with.
+    None,
+}
+
+/// Everything that an answer tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The choice.
+    pub choice: Scored,
+    /// What limits it.
+    pub bottleneck: Bottleneck,
+    /// What a packing scheduler would have given, and what the model expects of that.
+    pub packed: Option<Scored>,
+    /// The next best splits.
+    pub runner_ups: Vec<Scored>,
+    /// Candidates judged.
+    pub evaluations: u64,
+}
+
+/// How many runner-ups an answer carries.
+pub const RUNNER_UPS: usize = 7;
+
+/// Answers a request by exact search.
+pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
+    let Found { mut best, evaluations } = exact(model, request, 1 + RUNNER_UPS)?;
+    let choice = best.remove(0);
+    let packed = packed(cluster, &request.free, request.gpus).map(|allocation| {
+        let prediction = predict_allocation(model, request, &allocation);
+        Scored { allocation, prediction }
+    });
+    let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
+    Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations })
+}
+
+fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {
+    let table = model.part_table(request.size);
+    allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
+}
+
+/// What the model expects of any allocation.
+pub fn predict_allocation(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Prediction {
+    model.predict(request.size, &parts_of(model, request, allocation))
+}
+
+fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
+    if a.gpu_count() < 2 {
+        return Bottleneck::None;
+    }
+    let parts = parts_of(model, request, a);
+    match bound(&parts).1 {
+        Limit::Intra { part } => Bottleneck::Host { host: parts[part].host },
+        Limit::Nic { part } => {
+            let p = &parts[part];
+            let ty = cluster.type_of(p.host);
+            let touched = ty.nics_touched(p.mask);
+            let nics = (0..ty.nics.len()).filter(|i| touched >> i & 1 == 1).map(|i| ty.nics[i].name.clone()).collect();
+            Bottleneck::Nic { host: p.host, nics, gb_per_s: p.nic_gb_per_s }
+        }
+    }
+}
