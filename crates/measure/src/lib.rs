@@ -1,1 +1,20 @@
-//! placeholder
+//! What links did carry: backends that take readings, and campaigns that decide which to take.
+//!
+//! A [`Backend`] turns a [`Point`] into a [`Reading`]: `nccl_tests`, `command` (the user's own benchmark) and `simulated`. A
+//! [`campaign`] walks through intra tables, spot checks and multi-host samples of a [`design()`], re-measures outliers, and
+//! keeps everything in a [`store::Store`], from which a killed campaign goes on.
+
+pub mod backend;
+pub mod campaign;
+pub mod command;
+pub mod design;
+pub mod features;
+pub mod intra;
+pub mod nccl_tests;
+pub mod outlier;
+pub mod simulated;
+mod statistics;
+
+pub use backend::{Backend, BackendError, Point, Reading};
+
+pub use design::{DesignKind, Uncertainty, design};

@@ -1,5 +1,22 @@
 //! Measurements: one schema, kept in SQLite, in and out as CSV.
+//!
+//! A [`Store`] belongs to one cluster and remembers which. What is acknowledged survives a kill at any moment: SQLite in WAL mode with
+//! `synchronous=FULL`, every insert (single or batch) is one transaction. A run that carries a run id is stored once, however
+//! often it is offered, so a resumed campaign repeats nothing.
 
+pub mod csv_in;
+pub mod csv_out;
+pub mod digest;
+pub mod error;
+pub mod identity;
 pub mod measurement;
+pub mod query;
+mod schema;
+mod sqlite;
 
-pub use measurement::{Measurement, Quality, Source};
+pub use csv_in::{CsvError, HostMap, parse_csv};
+pub use csv_out::{CSV_HEADER, write_csv};
+pub use error::StoreError;
+pub use measurement::{Measurement, Quality, Record, Source};
+pub use query::{Place, Query};
+pub use sqlite::{Inserted, Store};

@@ -1,0 +1,267 @@
+//! The text that nccl-tests prints, of old and new versions.
+//!
+//! Columns are found by the names in the header line (`size count type redop root time algbw busbw #wrong ...`), so that rows of 12 fields
+//! (no root), 13, 21 (`-I`), with `cputime` (`-C`), an `error` instead of `#wrong`, or time stamps (`-S`, two more tokens) all
+//! read alike. Without a header the number of fields decides. Lines that are neither comments nor rows (NCCL's log, MPI's remarks)
+//! are passed over.
+
+use super::report::{
+    Half, OUTPUT_BYTES_MAX, ParseError, RANKS_MAX, ROWS_MAX, Rank, Report, Row, shorten, version_of_code,
+};
+
+/// Longest line, bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Column {
+    Size,
+    Count,
+    Type,
+    Op,
+    Root,
+    Time,
+    Algbw,
+    Busbw,
+    Wrong,
+    Error,
+    Other,
+}
+
+fn column(name: &str) -> Column {
+    match name.trim_start_matches('#') {
+        "size" | "bytes" => Column::Size,
+        "count" | "N" => Column::Count,
+        "type" => Column::Type,
+        "redop" | "op" => Column::Op,
+        "root" => Column::Root,
+        "time" | "cputime" => Column::Time,
+        "algbw" => Column::Algbw,
+        "busbw" => Column::Busbw,
+        "wrong" => Column::Wrong,
+        "error" | "res" => Column::Error,
+        _ => Column::Other,
+    }
+}
+
+/// The columns when there is no header: 12, 13 or 21 fields.
+fn columns_by_count(fields: usize) -> Option<Vec<Column>> {
+    use Column::*;
+    let mut columns = vec![Size, Count, Type, Op];
+    if fields != 12 {
+        columns.push(Root);
+    }
+    let half: &[Column] = match fields {
+        12 | 13 => &[Time, Algbw, Busbw, Wrong],
+        21 => &[Time, Algbw, Busbw, Wrong, Other, Other, Other, Other],
+        _ => return None,
+    };
+    columns.extend(half.iter().chain(half));
+    Some(columns)
+}
+
+/// Reads the output of one run. Pure; O(bytes). Errors are located; an output without any result row is an error that quotes the
+/// failure that nccl-tests reported, if it did.
+pub fn parse_text(text: &str) -> Result<Report, ParseError> {
+    if text.len() > OUTPUT_BYTES_MAX {
+        return Err(ParseError::at(1, 1, format!("the output is larger than {} MiB", OUTPUT_BYTES_MAX >> 20)));
+    }
+    let mut report = Report::default();
+    let mut columns: Option<Vec<Column>> = None;
+    let mut failure: Option<(usize, String)> = None;
+    let mut lines = 0;
+    for (i, raw) in text.lines().enumerate() {
+        lines = i + 1;
+        if raw.len() > LINE_BYTES_MAX {
+            return Err(ParseError::at(lines, 1, format!("a line of {} bytes; at most {LINE_BYTES_MAX}", raw.len())));
+        }
+        let line = without_mpi_tag(raw);
+        if let Some(comment) = line.trim_start().strip_prefix('#') {
+            if let Some(header) = header_columns(comment) {
+                columns = Some(header);
+            } else {
+                read_comment(comment, &mut report);
+            }
+            continue;
+        }
+        let tokens = without_time_stamp(tokens(line, raw.len() - line.len()));
+        let Some(first) = tokens.first() else { continue };
+        if !first.1.bytes().all(|b| b.is_ascii_digit()) || tokens.len() < 8 {
+            if failure.is_none() && is_failure(line) {
+                failure = Some((lines, shorten(line.trim())));
+            }
+            continue;
+        }
+        if report.rows.len() >= ROWS_MAX {
+            return Err(ParseError::at(lines, 1, format!("more than {ROWS_MAX} result rows")));
+        }
+        report.rows.push(read_row(&tokens, columns.as_deref(), lines)?);
+    }
+    if report.rows.is_empty() {
+        return Err(match failure {
+            Some((line, what)) => ParseError::at(line, 1, format!("the run failed: {what}")),
+            None => ParseError::at(
+                lines.max(1),
+                1,
+                "no result row; a line such as `16777216 4194304 float sum -1 ...` was expected",
+            ),
+        });
+    }
+    Ok(report)
+}
+
+fn is_failure(line: &str) -> bool {
+    ["Test NCCL failure", "Test CUDA failure", "Test failure", "NCCL WARN", "error while loading shared libraries"]
+        .iter()
+        .any(|f| line.contains(f))
+}
+
+/// Open MPI's `--tag-output` puts `[1,0]<stdout>:` before every line.
+fn without_mpi_tag(line: &str) -> &str {
+    match line.strip_prefix('[').and_then(|l| l.split_once("<stdout>:")) {
+        Some((tag, rest)) if tag.len() < 40 => rest,
+        _ => line,
+    }
+}
+
+/// Tokens with their columns (characters from 1).
+fn tokens(line: &str, offset: usize) -> Vec<(usize, &str)> {
+    let base = line.as_ptr() as usize;
+    line.split_whitespace().map(|t| (offset + t.as_ptr() as usize - base + 1, t)).collect()
+}
+
+/// Without a date and a time at either end.
+fn without_time_stamp(mut tokens: Vec<(usize, &str)>) -> Vec<(usize, &str)> {
+    let digits = |t: &str, sep: char| {
+        let parts: Vec<&str> = t.split(sep).collect();
+        parts.len() == 3 && parts.iter().all(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
+    };
+    let stamp = |a: &str, b: &str| digits(a, '-') && digits(b, ':');
+    let n = tokens.len();
+    if n >= 2 && stamp(tokens[n - 2].1, tokens[n - 1].1) {
+        tokens.truncate(n - 2);
+    } else if n >= 2 && stamp(tokens[0].1, tokens[1].1) {
+        tokens.drain(..2);
+    }
+    tokens
+}
+
+fn header_columns(comment: &str) -> Option<Vec<Column>> {
+    let names: Vec<&str> = comment.split_whitespace().collect();
+    let all: Vec<Column> = names.iter().filter(|n| !n.eq_ignore_ascii_case("timestamp")).map(|n| column(n)).collect();
+    let has = |c| all.contains(&c);
+    (has(Column::Size) && has(Column::Count) && has(Column::Busbw)).then_some(all)
+}
+
+fn read_comment(comment: &str, report: &mut Report) {
+    let c = comment.trim();
+    let after = |key: &str| c.split_once(key).map(|(_, rest)| rest.trim());
+    let number = |key: &str| {
+        after(key)
+            .and_then(|r| r.trim_start_matches([':', '=']).split_whitespace().next())
+            .and_then(|t| t.parse::<u64>().ok())
+    };
+    if let Some(rest) = c.strip_prefix("nccl-tests version") {
+        report.version = rest.split_whitespace().next().map(shorten);
+    }
+    if let Some(code) = number("nccl-library") {
+        report.nccl_version = Some(version_of_code(code));
+    } else if let Some(v) = after("NCCL version").filter(|_| report.nccl_version.is_none()) {
+        let v = v.split(['+', ' ']).next().unwrap_or("");
+        report.nccl_version = (!v.is_empty()).then(|| shorten(v));
+    }
+    if let Some(name) = after("Collective test starting:") {
+        report.collective = name.trim_end_matches("_perf").parse().ok();
+    }
+    if c.starts_with("Out of bounds values") {
+        report.out_of_bounds = number("Out of bounds values");
+    }
+    if let Some(avg) = after("Avg bus bandwidth") {
+        report.average_busbw_gb_per_s = avg.trim_start_matches(':').trim().parse().ok().filter(|v: &f64| v.is_finite());
+    }
+    if c.starts_with("Rank") && report.ranks.len() < RANKS_MAX {
+        let tokens: Vec<&str> = c.split_whitespace().collect();
+        let next = |key: &str| tokens.iter().position(|t| *t == key).and_then(|i| tokens.get(i + 1)).copied();
+        if let (Some(Ok(rank)), Some(host), Some(Ok(device))) =
+            (next("Rank").map(str::parse), next("on"), next("device").map(str::parse))
+        {
+            report.ranks.push(Rank { rank, host: shorten(host), device });
+        }
+    }
+}
+
+fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) -> Result<Row, ParseError> {
+    let by_count;
+    let columns = match header {
+        Some(h) if h.len() == tokens.len() => h,
+        // A header may be wider than its rows were in versions that left `root` out of them.
+        _ => match columns_by_count(tokens.len()) {
+            Some(c) if header.is_none() => {
+                by_count = c;
+                &by_count
+            }
+            _ => {
+                let expected = header.map_or("12, 13 or 21".to_owned(), |h| h.len().to_string());
+                let end = tokens.last().map_or(1, |t| t.0);
+                let found = tokens.len();
+                return Err(ParseError::at(
+                    line,
+                    end,
+                    format!("a row of {found} fields; {expected} were expected (cut off?)"),
+                ));
+            }
+        },
+    };
+    let mut fields = columns.iter().zip(tokens);
+    let mut row = Row {
+        size_bytes: 0,
+        count: 0,
+        dtype: String::new(),
+        redop: None,
+        root: None,
+        out_of_place: Half { time_us: 0.0, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None },
+        in_place: None,
+    };
+    let mut halves: Vec<Half> = Vec::new();
+    for (column, &(at, token)) in &mut fields {
+        let whole = || -> Result<u64, ParseError> {
+            token.parse().map_err(|_| ParseError::at(line, at, format!("`{}` is not a whole number", shorten(token))))
+        };
+        let number = || -> Result<f64, ParseError> {
+            token.parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0).ok_or_else(|| {
+                ParseError::at(line, at, format!("`{}` is not a number of microseconds or GB/s", shorten(token)))
+            })
+        };
+        match column {
+            Column::Size => row.size_bytes = whole()?,
+            Column::Count => row.count = whole()?,
+            Column::Type => row.dtype = shorten(token),
+            Column::Op => row.redop = (token != "none").then(|| shorten(token)),
+            Column::Root => {
+                let root: i64 = token
+                    .parse()
+                    .map_err(|_| ParseError::at(line, at, format!("root `{}` is not a rank", shorten(token))))?;
+                row.root = (root >= 0).then_some(root);
+            }
+            Column::Time => {
+                let half = Half { time_us: number()?, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None };
+                halves.push(half);
+            }
+            Column::Algbw | Column::Busbw | Column::Wrong => {
+                let Some(half) = halves.last_mut() else {
+                    return Err(ParseError::at(line, at, "a bandwidth before any time; the header is not nccl-tests'"));
+                };
+                match column {
+                    Column::Algbw => half.algbw_gb_per_s = number()?,
+                    Column::Busbw => half.busbw_gb_per_s = number()?,
+                    _ if token == "N/A" => {}
+                    _ => half.wrong = Some(number()? as u64),
+                }
+            }
+            Column::Error | Column::Other => {}
+        }
+    }
+    let mut halves = halves.into_iter();
+    row.out_of_place = halves.next().ok_or_else(|| ParseError::at(line, 1, "the row has no time"))?;
+    row.in_place = halves.next();
+    Ok(row)
+}

@@ -1,0 +1,84 @@
+//! Which readings lie far from what their like say.
+//!
+//! Inside one host the like are the subsets of the same class of links ([`crate::intra::class`]); over hosts they are the nearest
+//! count vectors, compared as log-ratio to the expected bandwidth. Both use medians, so one bad reading never decides
+//! about others.
+
+use crate::features::{distance, features};
+use crate::intra::class;
+use crate::statistics::{median, spread};
+use std::collections::BTreeMap;
+use topology::{Allocation, Cluster, GpuMask, HostType};
+
+/// A reading is an outlier beyond so many robust standard deviations ...
+pub const Z_MAX: f64 = 5.0;
+/// ... where the standard deviation is taken as at least this (log units) inside a host ...
+pub const SPREAD_INTRA_MIN: f64 = 0.015;
+/// ... and this over hosts, where the expectation itself is rough.
+pub const SPREAD_MULTI_MIN: f64 = 0.03;
+/// Smaller classes are not judged: of two that differ nobody knows which is wrong.
+pub const CLASS_MIN: usize = 4;
+/// Neighbours that judge a count vector.
+pub const NEIGHBOURS: usize = 6;
+/// Two readings of one point agree within this (log units).
+pub const AGREE: f64 = 0.06;
+
+/// Indices of outliers among the readings of one host (GB/s; zero or less is always one). O(n log n).
+pub fn intra(host: &HostType, readings: &[(GpuMask, f64)]) -> Vec<usize> {
+    let mut classes: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (i, (mask, gb_per_s)) in readings.iter().enumerate() {
+        if *gb_per_s > 0.0 {
+            classes.entry(class(host, *mask)).or_default().push(i);
+        }
+    }
+    let mut found: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 <= 0.0).collect();
+    for members in classes.values().filter(|m| m.len() >= CLASS_MIN) {
+        let logs: Vec<f64> = members.iter().map(|&i| readings[i].1.ln()).collect();
+        let centre = median(&logs);
+        let limit = Z_MAX * spread(&logs, centre).max(SPREAD_INTRA_MIN);
+        found.extend(members.iter().zip(&logs).filter(|(_, l)| (*l - centre).abs() > limit).map(|(i, _)| *i));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Indices of outliers among readings over hosts; each comes with its expected bandwidth (GB/s). O(n² d).
+pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usize> {
+    let mut found: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 <= 0.0).collect();
+    let usable: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 > 0.0 && readings[i].2 > 0.0).collect();
+    if usable.len() > NEIGHBOURS {
+        let points: Vec<(Vec<f64>, f64)> =
+            usable.iter().map(|&i| (features(cluster, &readings[i].0), (readings[i].1 / readings[i].2).ln())).collect();
+        let residuals: Vec<f64> = (0..points.len())
+            .map(|i| {
+                let mut near: Vec<(f64, f64)> = (0..points.len())
+                    .filter(|&j| j != i)
+                    .map(|j| (distance(&points[i].0, &points[j].0), points[j].1))
+                    .collect();
+                near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+                let logs: Vec<f64> = near.iter().take(NEIGHBOURS).map(|n| n.1).collect();
+                points[i].1 - median(&logs)
+            })
+            .collect();
+        let limit = Z_MAX * spread(&residuals, median(&residuals)).max(SPREAD_MULTI_MIN);
+        found.extend(usable.iter().zip(&residuals).filter(|(_, r)| r.abs() > limit).map(|(i, _)| *i));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// What repeated readings of one point come to: the median wins; which readings lie far from it.
+pub fn verdict(readings: &[f64]) -> (f64, Vec<bool>) {
+    let positive: Vec<f64> = readings.iter().map(|r| r.max(1e-9)).collect();
+    // Of an even number, the upper middle one: contention and interruptions only ever slow a run down.
+    let mut sorted = positive.clone();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+    (middle, positive.iter().map(|r| (r / middle).ln().abs() > AGREE).collect())
+}
+
+/// Do two readings of one point agree?
+pub fn agree(a: f64, b: f64) -> bool {
+    a > 0.0 && b > 0.0 && (a / b).ln().abs() <= AGREE
+}

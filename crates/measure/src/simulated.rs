@@ -1,0 +1,130 @@
+//! The simulated backend: an expected bandwidth with seeded irregularity and noise.
+//!
+//! Irregularity is a property of the simulated hardware: the same GPUs always show the same one. Noise differs between repetitions.
+//! Every reading is a function of the seed and the point alone, so order, batches and restarts change nothing.
+
+use crate::backend::{Backend, BackendError, Point, Reading};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use store::{Source, digest::fnv64};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
+
+/// How long nccl-tests takes for one point with its default counts; the published campaigns imply 2 to 6 s
+/// (`facts/placement-prototype.md`, pitfall 5).
+pub const NOMINAL_SECONDS: f64 = 4.0;
+
+/// How irregular and noisy the simulated cluster is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Irregularity {
+    /// Chooses the simulated hardware and its noise.
+    pub seed: u64,
+    /// Standard deviation of the log factor of every host, every GPU subset of a host, and every split over hosts.
+    pub irregularity: f64,
+    /// Standard deviation of the log factor of one reading.
+    pub noise: f64,
+    /// Probability that a reading is an outlier: 0.3 to 0.7 of the true value.
+    pub outlier_rate: f64,
+}
+
+impl Default for Irregularity {
+    fn default() -> Self {
+        Irregularity { seed: 1, irregularity: 0.02, noise: 0.02, outlier_rate: 0.0 }
+    }
+}
+
+/// Simulates the benchmark; `F` says what an allocation should get.
+pub struct Simulated<'c, F> {
+    cluster: &'c Cluster,
+    expected: F,
+    options: Irregularity,
+}
+
+/// The simulated backend on the physics of `cluster`.
+pub fn on_fabric(
+    cluster: &Cluster,
+    options: Irregularity,
+) -> Simulated<'_, impl Fn(&Allocation, Collective, Bytes) -> Bandwidth + '_> {
+    let fabric = fabric::Fabric::new(cluster);
+    Simulated::new(cluster, options, move |a: &Allocation, c, s| fabric.estimate(a, c, s).busbw)
+}
+
+impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
+    /// On any expectation.
+    pub fn new(cluster: &'c Cluster, options: Irregularity, expected: F) -> Self {
+        Simulated { cluster, expected, options }
+    }
+
+    /// What the simulated hardware really gives, without noise.
+    pub fn truth(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Bandwidth {
+        let base = (self.expected)(allocation, collective, size).gb_per_s();
+        let sd = self.options.irregularity;
+        let host_factor = |name: &str| (sd * self.normal(&["host", name])).exp();
+        let slowest = allocation
+            .parts()
+            .iter()
+            .map(|(h, _)| host_factor(&self.cluster.host(*h).name))
+            .fold(f64::INFINITY, f64::min);
+        // Inside one host every subset differs; between hosts every split does.
+        let class = match allocation.parts() {
+            [(h, mask)] => format!("{} {mask}", self.cluster.host(*h).name),
+            parts => {
+                let split: Vec<String> =
+                    parts.iter().map(|(h, m)| format!("{}:{}", self.cluster.host(*h).name, m.count())).collect();
+                split.join(" ")
+            }
+        };
+        Bandwidth::from_gb_per_s(base * slowest.min(f64::MAX) * (sd * self.normal(&["class", &class])).exp())
+    }
+
+    fn rng(&self, key: &[&str]) -> ChaCha8Rng {
+        let seed = self.options.seed.to_string();
+        ChaCha8Rng::seed_from_u64(fnv64(std::iter::once(seed.as_str()).chain(key.iter().copied())))
+    }
+
+    /// A standard normal number that belongs to `key` (Box-Muller).
+    fn normal(&self, key: &[&str]) -> f64 {
+        let mut rng = self.rng(key);
+        let (u, v): (f64, f64) = (rng.random(), rng.random());
+        (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+}
+
+impl<F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Backend for Simulated<'_, F> {
+    fn source(&self) -> Source {
+        Source::Simulated
+    }
+    fn identity(&self) -> String {
+        let o = &self.options;
+        format!("simulated-{}-{}-{}-{}", o.seed, o.irregularity, o.noise, o.outlier_rate)
+    }
+    fn provenance(&self) -> String {
+        let o = &self.options;
+        format!(
+            "simulated: seed {}, irregularity {}, noise {}, outliers {}",
+            o.seed, o.irregularity, o.noise, o.outlier_rate
+        )
+    }
+    fn width(&self) -> usize {
+        usize::MAX
+    }
+    fn expected(&self, _: &Point) -> Seconds {
+        Seconds(NOMINAL_SECONDS)
+    }
+    fn measure(&mut self, point: &Point) -> Result<Reading, BackendError> {
+        let gpus = self.cluster.gpu_names(&point.allocation).join(" ");
+        let (size, repetition) = (point.size.0.to_string(), point.repetition.to_string());
+        let key = |what| [what, gpus.as_str(), point.collective.name(), size.as_str(), repetition.as_str()];
+        let mut gb_per_s = self.truth(&point.allocation, point.collective, point.size).gb_per_s()
+            * (self.options.noise * self.normal(&key("noise"))).exp();
+        let mut rng = self.rng(&key("outlier"));
+        if rng.random_bool(self.options.outlier_rate.clamp(0.0, 1.0)) {
+            gb_per_s *= rng.random_range(0.3..0.7);
+        }
+        let mut reading = Reading::new(Bandwidth::from_gb_per_s(gb_per_s), Seconds(NOMINAL_SECONDS));
+        let factor = point.collective.bus_factor(point.allocation.gpu_count());
+        if gb_per_s > 0.0 {
+            reading.time = Some(Seconds(point.size.as_f64() * factor / (gb_per_s * 1e9)));
+        }
+        Ok(reading)
+    }
+}

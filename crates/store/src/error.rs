@@ -1,0 +1,79 @@
+//! [`StoreError`]: one clear sentence for everything that can go wrong with a store.
+
+use std::path::PathBuf;
+
+/// Why the store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// There is no such file.
+    #[error("there is no store at {}; `linkwise measure --store` makes one", .0.display())]
+    Missing(PathBuf),
+    /// The file is something else.
+    #[error("{} is not a linkwise store: {why}. Name another file, or move this one away", .path.display())]
+    NotAStore {
+        /// The file.
+        path: PathBuf,
+        /// What it seems to be.
+        why: String,
+    },
+    /// SQLite found the file damaged.
+    #[error("the store {} is damaged: {why}. Restore a copy, or save what is readable with `sqlite3 FILE .recover`", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        why: String,
+    },
+    /// A later linkwise wrote it.
+    #[error("the store {} has schema version {found}; this linkwise knows up to {known}. Use the newer linkwise that wrote it", .path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The latest version known.
+        known: i64,
+    },
+    /// The store belongs to another cluster.
+    #[error("the store {} belongs to cluster `{stored}`, not to `{given}`: {difference}. Use another --store, or name the cluster it was made for", .path.display())]
+    OtherCluster {
+        /// The file.
+        path: PathBuf,
+        /// Name of the store's cluster.
+        stored: String,
+        /// Name of the cluster given.
+        given: String,
+        /// The first difference.
+        difference: String,
+    },
+    /// Another process kept the store locked for longer than the time limit.
+    #[error("the store {} is locked by another process; wait until it ends", .0.display())]
+    Busy(PathBuf),
+    /// A measurement that no store takes.
+    #[error("a measurement cannot be stored: {0}")]
+    Invalid(String),
+    /// SQLite or the file system refused.
+    #[error("cannot {doing} the store {}: {why}", .path.display())]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What was said.
+        why: String,
+    },
+}
+
+impl StoreError {
+    /// Turns an error of SQLite into the sentence that fits it.
+    pub(crate) fn of(doing: &'static str, path: &std::path::Path, e: &rusqlite::Error) -> Self {
+        use rusqlite::ErrorCode as C;
+        let path = path.to_path_buf();
+        match e.sqlite_error_code() {
+            Some(C::NotADatabase) => StoreError::NotAStore { path, why: "it is not a SQLite database".into() },
+            Some(C::DatabaseCorrupt) => StoreError::Damaged { path, why: e.to_string() },
+            Some(C::DatabaseBusy | C::DatabaseLocked) => StoreError::Busy(path),
+            _ => StoreError::Io { doing, path, why: e.to_string() },
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! [`Store`]: measurements in one SQLite file.
+
+use crate::error::StoreError;
+use crate::identity::{difference, fingerprint, identity};
+use crate::measurement::{Measurement, Quality, Record};
+use crate::query::{Place, Query};
+use crate::schema;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
+
+/// How long a writer waits for another process before it gives up.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest run id, bytes. An allocation of a thousand GPUs in text is about ten thousand.
+const RUN_ID_BYTES_MAX: usize = 64 << 10;
+
+/// How many of the offered records were new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inserted {
+    /// Stored now.
+    pub added: usize,
+    /// Known already by their run id, left as they were.
+    pub already: usize,
+}
+
+/// The measurements of one cluster.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    conn: Connection,
+    cluster: Cluster,
+}
+
+const COLUMNS: &str = "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
+                       nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
+
+impl Store {
+    /// Opens a store that exists and belongs to `cluster`. Migrates an older schema.
+    pub fn open(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
+        Self::at(path, cluster, false)
+    }
+
+    /// Opens a store, or makes an empty one for `cluster` where there is no file.
+    pub fn create(path: &Path, cluster: &Cluster) -> Result<Self, StoreError> {
+        Self::at(path, cluster, true)
+    }
+
+    fn at(path: &Path, cluster: &Cluster, create: bool) -> Result<Self, StoreError> {
+        if path.is_dir() {
+            return Err(StoreError::NotAStore { path: path.into(), why: "it is a folder".into() });
+        }
+        if !create && !path.exists() {
+            return Err(StoreError::Missing(path.into()));
+        }
+        let fail = |doing| move |e: rusqlite::Error| StoreError::of(doing, path, &e);
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+        let mut conn = Connection::open_with_flags(path, flags).map_err(fail("open"))?;
+        conn.busy_timeout(BUSY_TIMEOUT).map_err(fail("open"))?;
+        let number = |c: &Connection, sql| c.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(fail("open"));
+        let tables = number(&conn, "SELECT count(*) FROM sqlite_schema")?;
+        let version = number(&conn, "PRAGMA user_version")?;
+        if tables > 0 && number(&conn, "PRAGMA application_id")? != schema::APPLICATION_ID {
+            let why = "it is a SQLite database of another program".into();
+            return Err(StoreError::NotAStore { path: path.into(), why });
+        }
+        if tables == 0 && !create {
+            return Err(StoreError::NotAStore { path: path.into(), why: "it is empty".into() });
+        }
+        if version > schema::VERSION {
+            return Err(StoreError::Newer { path: path.into(), found: version, known: schema::VERSION });
+        }
+        conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
+        // FULL: what was acknowledged survives a power cut as well; a benchmark takes seconds, an fsync milliseconds.
+        conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
+        if version < schema::VERSION {
+            schema::migrations().to_latest(&mut conn).map_err(|e| StoreError::Io {
+                doing: "migrate",
+                path: path.into(),
+                why: e.to_string(),
+            })?;
+        }
+        let mut store = Store { path: path.into(), conn, cluster: cluster.clone() };
+        store.claim(cluster)?;
+        Ok(store)
+    }
+
+    /// Remembers the cluster in a new store, compares it in an old one.
+    fn claim(&mut self, cluster: &Cluster) -> Result<(), StoreError> {
+        let path = self.path.clone();
+        let fail = |e: rusqlite::Error| StoreError::of("open", &path, &e);
+        let given = identity(cluster);
+        if let Some(stored) = self.meta("cluster_identity")? {
+            return match difference(&stored, &given) {
+                None => Ok(()),
+                Some(difference) => Err(StoreError::OtherCluster {
+                    path,
+                    stored: self.meta("cluster_name")?.unwrap_or_default(),
+                    given: cluster.name.clone(),
+                    difference,
+                }),
+            };
+        }
+        let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
+        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        for (key, value) in [
+            ("cluster_name", &cluster.name),
+            ("cluster_identity", &given),
+            ("cluster_fingerprint", &fingerprint(&given)),
+            ("cluster_json", &json),
+        ] {
+            tx.execute("INSERT OR IGNORE INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
+        }
+        tx.commit().map_err(fail)?;
+        self.claim(cluster) // another process may have been first, with another cluster
+    }
+
+    fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        self.conn
+            .query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
+            .optional()
+            .map_err(|e| self.error("read", &e))
+    }
+
+    fn error(&self, doing: &'static str, e: &rusqlite::Error) -> StoreError {
+        StoreError::of(doing, &self.path, e)
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// The cluster it was opened with.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+    /// Fingerprint of the cluster's identity, as stored.
+    pub fn cluster_fingerprint(&self) -> Result<String, StoreError> {
+        Ok(self.meta("cluster_fingerprint")?.unwrap_or_default())
+    }
+
+    /// Stores one record; when this returns, it survives a kill.
+    pub fn insert(&mut self, record: &Record) -> Result<Inserted, StoreError> {
+        self.insert_batch(std::slice::from_ref(record))
+    }
+
+    /// Stores all records in one transaction, or none of them.
+    pub fn insert_batch(&mut self, records: &[Record]) -> Result<Inserted, StoreError> {
+        let gpus: usize = self.cluster.gpu_count();
+        for r in records {
+            r.measurement.check().map_err(StoreError::Invalid)?;
+            if r.run_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > RUN_ID_BYTES_MAX) {
+                return Err(StoreError::Invalid(format!("run_id: it has not 1 to {RUN_ID_BYTES_MAX} bytes")));
+            }
+            if r.measurement.allocation.gpu_count() > gpus
+                || !all_gpus(&self.cluster).contains_all(&r.measurement.allocation)
+            {
+                let why = format!("allocation: it has GPUs that cluster `{}` has not", self.cluster.name);
+                return Err(StoreError::Invalid(why));
+            }
+        }
+        let (path, cluster) = (&self.path, &self.cluster);
+        let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+        let mut inserted = Inserted::default();
+        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        {
+            let sql = format!(
+                "INSERT INTO measurement ({COLUMNS}, host) VALUES \
+                 (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) ON CONFLICT (run_id) DO NOTHING"
+            );
+            let mut insert = tx.prepare_cached(&sql).map_err(fail)?;
+            for Record { run_id, measurement: m } in records {
+                let host = match m.allocation.parts() {
+                    [(h, _)] => Some(cluster.host(*h).name.as_str()),
+                    _ => None,
+                };
+                let n = insert
+                    .execute(params![
+                        run_id,
+                        allocation_text(cluster, &m.allocation),
+                        m.collective.name(),
+                        m.size.0 as i64,
+                        m.busbw.gb_per_s(),
+                        m.time.map(|t| t.0),
+                        m.algorithm,
+                        m.protocol,
+                        m.channels,
+                        m.nccl_version,
+                        m.contention,
+                        m.job,
+                        m.taken_at_unix_s,
+                        m.source.name(),
+                        m.provenance,
+                        m.quality.name(),
+                        host,
+                    ])
+                    .map_err(fail)?;
+                inserted.added += n;
+                inserted.already += 1 - n;
+            }
+        }
+        tx.commit().map_err(fail)?;
+        Ok(inserted)
+    }
+
+    /// Changes the quality of stored runs, all in one transaction; unknown run ids are left alone. Returns how many changed.
+    pub fn set_quality<'a>(
+        &mut self,
+        changes: impl IntoIterator<Item = (&'a str, Quality)>,
+    ) -> Result<usize, StoreError> {
+        let path = &self.path;
+        let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        let mut changed = 0;
+        for (run_id, quality) in changes {
+            changed += tx
+                .execute(
+                    "UPDATE measurement SET quality = ?2 WHERE run_id = ?1 AND quality <> ?2",
+                    params![run_id, quality.name()],
+                )
+                .map_err(fail)?;
+        }
+        tx.commit().map_err(fail)?;
+        Ok(changed)
+    }
+
+    /// The measurements asked for, in the order they were stored.
+    pub fn measurements(&self, query: &Query) -> Result<Vec<Measurement>, StoreError> {
+        Ok(self.records(query)?.into_iter().map(|r| r.measurement).collect())
+    }
+
+    /// As [`Store::measurements`], with run ids.
+    pub fn records(&self, query: &Query) -> Result<Vec<Record>, StoreError> {
+        let (clause, values) = self.clause(query);
+        let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {clause} ORDER BY id");
+        let mut statement = self.conn.prepare_cached(&sql).map_err(|e| self.error("read", &e))?;
+        let index = self.cluster.host_index();
+        let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(|e| self.error("read", &e))?;
+        let mut out = Vec::new();
+        while let Some(row) = rows.next().map_err(|e| self.error("read", &e))? {
+            let record = record_of(row, &self.cluster, &index)
+                .map_err(|why| StoreError::Damaged { path: self.path.clone(), why })?;
+            out.push(record);
+        }
+        Ok(out)
+    }
+
+    /// How many measurements fit the question.
+    pub fn count(&self, query: &Query) -> Result<usize, StoreError> {
+        let (clause, values) = self.clause(query);
+        let sql = format!("SELECT count(*) FROM measurement WHERE {clause}");
+        self.conn
+            .query_row(&sql, rusqlite::params_from_iter(values), |r| r.get::<_, i64>(0))
+            .map(|n| n as usize)
+            .map_err(|e| self.error("read", &e))
+    }
+
+    /// Ids of all runs that start with `prefix`.
+    pub fn run_ids(&self, prefix: &str) -> Result<HashSet<String>, StoreError> {
+        let query = Query { run_prefix: Some(prefix.into()), ..Query::all() };
+        Ok(self.records(&query)?.into_iter().filter_map(|r| r.run_id).collect())
+    }
+
+    /// The intra table of one host: every subset measured, with the median of its usable readings.
+    pub fn intra_table(
+        &self,
+        host: HostId,
+        collective: Collective,
+        size: Bytes,
+    ) -> Result<BTreeMap<GpuMask, Bandwidth>, StoreError> {
+        let query = Query::usable().collective(collective).size(size).place(Place::Host(host));
+        let mut readings: BTreeMap<GpuMask, Vec<f64>> = BTreeMap::new();
+        for m in self.measurements(&query)? {
+            readings.entry(m.allocation.mask(host)).or_default().push(m.busbw.gb_per_s());
+        }
+        Ok(readings
+            .into_iter()
+            .map(|(mask, mut v)| {
+                v.sort_by(f64::total_cmp);
+                let mid = v.len() / 2;
+                let median = if v.len() % 2 == 1 { v[mid] } else { (v[mid - 1] + v[mid]) / 2.0 };
+                (mask, Bandwidth::from_gb_per_s(median))
+            })
+            .collect())
+    }
+
+    /// SQLite's own check of the whole file. O(file).
+    pub fn check(&self) -> Result<(), StoreError> {
+        let why: String =
+            self.conn.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0)).map_err(|e| self.error("check", &e))?;
+        if why == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: self.path.clone(), why }) }
+    }
+
+    fn clause(&self, q: &Query) -> (String, Vec<Value>) {
+        let mut clause = vec!["1".to_owned()];
+        let mut values: Vec<Value> = Vec::new();
+        let mut is = |column: &str, op: &str, value: Value| {
+            values.push(value);
+            clause.push(format!("{column} {op} ?{}", values.len()));
+        };
+        if let Some(c) = q.collective {
+            is("collective", "=", c.name().to_owned().into());
+        }
+        if let Some(s) = q.size {
+            is("size_bytes", "=", (s.0 as i64).into());
+        }
+        if let Some(s) = q.source {
+            is("source", "=", s.name().to_owned().into());
+        }
+        match q.quality {
+            Some(quality) => is("quality", "=", quality.name().to_owned().into()),
+            None if q.with_rejected => {}
+            None => is("quality", "<>", Quality::Rejected.name().to_owned().into()),
+        }
+        if let Some(prefix) = &q.run_prefix {
+            values.push(prefix.clone().into());
+            clause.push(format!("substr(run_id, 1, length(?{0})) = ?{0}", values.len()));
+        }
+        match q.place {
+            Place::Any => {}
+            Place::OneHost => clause.push("host IS NOT NULL".into()),
+            Place::SeveralHosts => clause.push("host IS NULL".into()),
+            Place::Host(h) => {
+                values.push(self.cluster.host(h).name.clone().into());
+                clause.push(format!("host = ?{}", values.len()));
+            }
+        }
+        (clause.join(" AND "), values)
+    }
+}
+
+/// Every GPU of a cluster, drained ones too: measurements may be older than a drain.
+fn all_gpus(cluster: &Cluster) -> Allocation {
+    Allocation::new(cluster.host_ids().map(|h| (h, cluster.type_of(h).all_gpus())))
+}
+
+/// The canonical text of an allocation: `n0:0 n0:1`.
+pub(crate) fn allocation_text(cluster: &Cluster, allocation: &Allocation) -> String {
+    cluster.gpu_names(allocation).join(" ")
+}
+
+/// The reverse of [`allocation_text`]; also takes commas. Duplicates and unknown GPUs are errors.
+pub(crate) fn allocation_of(
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    text: &str,
+) -> Result<Allocation, String> {
+    let mut gpus = Vec::new();
+    let mut seen = HashSet::new();
+    for t in text.split([' ', ',']).filter(|t| !t.is_empty()) {
+        let g = cluster.parse_gpu_indexed(index, t)?;
+        if !seen.insert(g) {
+            return Err(format!("`{t}` is named twice"));
+        }
+        gpus.push(g);
+    }
+    if gpus.is_empty() {
+        return Err("no GPU is named; write for example `n0:0 n0:1`".into());
+    }
+    Ok(Allocation::from_gpus(gpus))
+}
+
+fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, HostId>) -> Result<Record, String> {
+    fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
+        row.get(i).map_err(|e| format!("a measurement cannot be read: {e}"))
+    }
+    let text: String = get(row, 1)?;
+    Ok(Record {
+        run_id: get(row, 0)?,
+        measurement: Measurement {
+            allocation: allocation_of(cluster, index, &text).map_err(|e| format!("allocation `{text}`: {e}"))?,
+            collective: get::<String>(row, 2)?.parse()?,
+            size: Bytes(get::<i64>(row, 3)?.max(0) as u64),
+            busbw: Bandwidth::from_gb_per_s(get(row, 4)?),
+            time: get::<Option<f64>>(row, 5)?.map(Seconds),
+            algorithm: get(row, 6)?,
+            protocol: get(row, 7)?,
+            channels: get(row, 8)?,
+            nccl_version: get(row, 9)?,
+            contention: get(row, 10)?,
+            job: get(row, 11)?,
+            taken_at_unix_s: get(row, 12)?,
+            source: get::<String>(row, 13)?.parse()?,
+            provenance: get(row, 14)?,
+            quality: get::<String>(row, 15)?.parse()?,
+        },
+    })
+}
