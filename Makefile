@@ -1,0 +1,26 @@
+# Every target is a script in scripts/, so that it can be read, and run where there is no make.
+.PHONY: help setup build test demo audit bench fmt
+
+help: ## this list
+	@awk -F': .*## ' '/^[a-z]+: .*## /{ printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what is missing to build (C compiler, Rust); uses what is there
+	@scripts/setup.sh
+
+build: ## build the command: target/debug/linkwise
+	@scripts/cargo.sh build --locked --workspace
+
+test: ## every check and test; the last line counts passed, failed and skipped
+	@scripts/test.sh
+
+demo: ## the main job end to end, with an HTML report in out/
+	@scripts/demo.sh
+
+audit: ## licences, known vulnerabilities and sources of every dependency
+	@scripts/audit.sh
+
+bench: ## micro-benchmarks
+	@scripts/bench.sh
+
+fmt: ## format the code
+	@scripts/cargo.sh fmt --all

@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# What the other scripts share; sourced, never run. Needs bash and awk.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 1
+
+# The oldest Rust that builds the workspace: said once, in Cargo.toml.
+rust_needed=$(awk -F'"' '/^rust-version *=/ { print $2; exit }' Cargo.toml)
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# version_at_least HAVE NEED: true when HAVE (such as 1.91.0-nightly) is NEED or newer.
+version_at_least() {
+  awk -v have="$1" -v need="$2" 'BEGIN {
+    split(have, h, /[.-]/); split(need, n, /[.-]/)
+    for (i = 1; i <= 3; i++) { if (h[i] + 0 > n[i] + 0) exit 0; if (h[i] + 0 < n[i] + 0) exit 1 }
+    exit 0
+  }'
+}
+
+# The version of the rustc on PATH, or nothing. A rustup without a toolchain counts as nothing.
+rust_version() { rustc --version 2>/dev/null </dev/null | awk '{ print $2; exit }'; }
+
+rust_is_new_enough() {
+  local found
+  have cargo && found=$(rust_version) && [ -n "$found" ] && version_at_least "$found" "$rust_needed"
+}
+
+# Puts a new enough toolchain first on PATH, without installing anything: the one in use, else the one
+# in the home folder, else rustup's `stable`. False when there is none.
+use_rust() {
+  rust_is_new_enough && return 0
+  local home_bin=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}/bin
+  if [ -x "$home_bin/cargo" ]; then
+    PATH=$home_bin:$PATH
+    export PATH
+    hash -r
+    rust_is_new_enough && return 0
+  fi
+  if have rustup && rustup toolchain list 2>/dev/null | grep -q '^stable'; then
+    export RUSTUP_TOOLCHAIN=stable
+    rust_is_new_enough && return 0
+    unset RUSTUP_TOOLCHAIN
+  fi
+  return 1
+}
+
+# A toolchain is there afterwards, or the script ends with the reason.
+require_rust() {
+  if ! { use_rust && have cc; }; then
+    "$root/scripts/setup.sh" || exit 1
+    use_rust || fail "no Rust $rust_needed or newer after setup; install one from rustup.rs and try again"
+  fi
+}

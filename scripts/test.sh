@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs every check in stages. Prints each stage with its seconds, failures in full, and as its last line
+#   N passed, N failed, N skipped
+# which counts every test once and every other stage once. A test that cannot run here prints
+# `SKIP <name>: <reason>` and is counted as skipped. With CI=true a skip that .ci/allowed-skips does not name is a failure.
+# Full output: target/test-logs/<stage>.log
+set -uo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_rust
+
+logs=${CARGO_TARGET_DIR:-target}/test-logs
+mkdir -p "$logs"
+rm -f "$logs"/*.log
+passed=0 failed=0 skipped=0
+skips=$logs/skips # one line per skip: name, tab, reason
+: >"$skips"
+started=$SECONDS
+
+# The last line, whatever happened before.
+finish() {
+  local rc=0
+  if [ -s "$skips" ]; then
+    say ""
+    say "skipped:"
+    sort -u "$skips" | awk -F'\t' '{ printf "  SKIP %s: %s\n", $1, $2 }'
+    if [ "${CI:-}" = true ]; then
+      local unlisted
+      unlisted=$(sort -u "$skips" | awk -F'\t' '
+        NR == FNR { sub(/#.*/, ""); gsub(/[ \t]+/, ""); if ($0 != "") allowed[$0] = 1; next }
+        !($1 in allowed) { print $1 }' .ci/allowed-skips - | sort -u)
+      if [ -n "$unlisted" ]; then
+        say "error: skipped in CI without being listed in .ci/allowed-skips:"
+        printf '%s\n' "$unlisted" | sed 's/^/  /'
+        failed=$((failed + $(printf '%s\n' "$unlisted" | wc -l)))
+      fi
+    fi
+  fi
+  [ "$failed" = 0 ] || rc=1
+  say ""
+  say "all stages: $((SECONDS - started)) s, full output in $logs"
+  say "$passed passed, $failed failed, $skipped skipped"
+  exit $rc
+}
+
+stage_line() { printf '%-8s %-7s %4d s%s\n' "$1" "$2" "$3" "${4:+   $4}"; }
+
+# Lines of cargo that say nothing about a failure.
+without_progress() { grep -vE '^ *(Compiling|Checking|Downloading|Downloaded|Updating|Locking|Adding|Fresh|Finished|Blocking) ' "$1"; }
+
+# check NAME COMMAND...: one stage that counts as one check.
+check() {
+  local name=$1 begin=$SECONDS log
+  shift
+  log=$logs/$name.log
+  if "$@" >"$log" 2>&1 </dev/null; then
+    if grep -q "^SKIP $name: " "$log"; then
+      skip "$name" "$(sed -n "s/^SKIP $name: //p" "$log" | head -n 1)"
+      return 0
+    fi
+    passed=$((passed + 1))
+    stage_line "$name" ok $((SECONDS - begin))
+    return 0
+  fi
+  failed=$((failed + 1))
+  stage_line "$name" FAILED $((SECONDS - begin)) "$*"
+  without_progress "$log" | sed 's/^/    /'
+  return 1
+}
+
+# skip NAME REASON: a stage that cannot run here.
+skip() {
+  skipped=$((skipped + 1))
+  printf '%s\t%s\n' "$1" "$2" >>"$skips"
+  stage_line "$1" skipped 0 "$2"
+}
+
+# shellcheck disable=SC2317 # called by check
+build() { cargo build --locked --workspace && cargo test --locked --workspace --no-run; }
+
+# Everything that cargo test finds: unit, integration and documentation tests, corpora included.
+tests() {
+  local begin=$SECONDS log=$logs/test.log rc tally
+  cargo test --locked --workspace --no-fail-fast -- --show-output 2>&1 </dev/null | tee "$log" | awk '
+    / Running / { name = $0; sub(/.*[\/\\]/, "", name); sub(/-[0-9a-f]+(\.exe)?\)$/, "", name); kind = ($0 ~ /unittests/) ? "unit" : "integration" }
+    / Doc-tests / { name = $NF; kind = "doc" }
+    /^test result: / { if ($4 + $6 + $8 > 0) { printf "  %-12s %-28s %s passed, %s failed, %s ignored\n", kind, name, $4, $6, $8; fflush() } }'
+  rc=${PIPESTATUS[0]}
+  # One line per skip goes to the list; the counts go to standard output. A test counts once however many SKIP lines it prints.
+  tally=$(awk -v skips="$skips" '
+    / Running |   Doc-tests / { binary++; section = "" }
+    /^---- .* stdout ----$/ { section = $2 }
+    /^(successes|failures|test result):/ { section = "" }
+    match($0, /(^|\.\.\. )SKIP [^ :]+: /) {
+      line = substr($0, RSTART); sub(/^.*SKIP /, "", line)
+      name = line; sub(/: .*/, "", name); sub(/^[^:]*: /, "", line)
+      printf "%s\t%s\n", name, line >>skips
+      key = binary SUBSEP (section == "" ? name : section)
+      if (!(key in seen)) { seen[key] = 1; quiet++ }
+    }
+    /^test .* \.\.\. ignored/ { reason = "marked #[ignore]"; if (match($0, /ignored, /)) reason = substr($0, RSTART + 9); printf "%s\t%s\n", $2, reason >>skips }
+    /^test result: / { ok += $4; bad += $6; ignored += $8 }
+    END { printf "%d %d %d", ok - quiet, bad, ignored + quiet }' "$log")
+  local ok bad quiet
+  read -r ok bad quiet <<<"$tally"
+  # A test binary that was killed or did not link leaves no result line.
+  if [ "$rc" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+  passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + quiet))
+  if [ "$bad" = 0 ]; then
+    stage_line test ok $((SECONDS - begin)) "$ok passed, $quiet skipped"
+    return 0
+  fi
+  stage_line test FAILED $((SECONDS - begin)) "$ok passed, $bad failed, $quiet skipped"
+  awk '/^failures:$/ { on = 1 } on { print "    " $0 } /^test result: / { on = 0 }' "$log"
+  grep -E '^error(\[|:)|\(signal: ' "$log" | sed 's/^/    /'
+  return 1
+}
+
+say "Rust $(rust_version), $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo '?') cores"
+check hygiene scripts/hygiene.sh
+if cargo fmt --version >/dev/null 2>&1; then check fmt cargo fmt --all --check; else skip fmt "this toolchain has no rustfmt"; fi
+if cargo clippy --version >/dev/null 2>&1; then
+  check clippy cargo clippy --locked --workspace --all-targets -- -D warnings
+else
+  skip clippy "this toolchain has no clippy"
+fi
+check build build || finish
+tests
+finish
