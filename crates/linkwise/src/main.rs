@@ -1,10 +1,11 @@
 //! The command line of linkwise.
 
 mod cmd;
+mod evaluation;
 mod failure;
+mod truth;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use failure::Failure;
 use std::process::ExitCode;
 
 /// Places multi-GPU jobs from measured bandwidth.

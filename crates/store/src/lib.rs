@@ -14,7 +14,7 @@ pub mod query;
 mod schema;
 mod sqlite;
 
-pub use csv_in::{CsvError, HostMap, parse_csv};
+pub use csv_in::{CsvError, FILE_BYTES_MAX as CSV_FILE_BYTES_MAX, HostMap, parse_csv};
 pub use csv_out::{CSV_HEADER, write_csv};
 pub use error::StoreError;
 pub use measurement::{Measurement, Quality, Record, Source};
