@@ -18,6 +18,8 @@ const FRUITLESS_DRAWS_MAX: usize = 2_000;
 const DRAWS_FOR_NEW_SPLIT: usize = 40;
 /// Most candidates of `worst-case` and of farthest-point.
 const CANDIDATES_MAX: usize = 20_000;
+/// One sample in so many of `stratified` is drawn evenly.
+const EVEN_ONE_IN: usize = 3;
 /// Subsets tried for the best-linked mask.
 const MASKS_TRIED: usize = 300;
 
@@ -26,7 +28,7 @@ const MASKS_TRIED: usize = 300;
 pub enum DesignKind {
     /// A random number of random GPUs.
     Random,
-    /// 60 % near-balanced splits, 40 % arbitrary, spread over host counts and smallest counts.
+    /// Spread over host counts and splits, with weight on the near-balanced ones that decisions compare.
     #[default]
     Stratified,
     /// The most unbalanced splits of every host count.
@@ -124,13 +126,17 @@ impl<'a> Sampler<'a> {
     fn take(mut self, n: usize, mut draw: impl FnMut(&mut Self, usize) -> Allocation) -> Vec<Allocation> {
         let (mut out, mut known, mut splits) = (Vec::new(), HashSet::new(), HashSet::new());
         let mut fruitless = 0;
+        let mut patience = DRAWS_FOR_NEW_SPLIT;
         while self.idle.host_count() >= 2 && out.len() < n && fruitless < FRUITLESS_DRAWS_MAX {
             let a = draw(&mut self, out.len());
             let new_split = splits.insert(split(self.cluster, &a));
-            let enough = new_split || fruitless >= DRAWS_FOR_NEW_SPLIT;
+            let enough = new_split || fruitless >= patience;
             if a.host_count() >= 2 && enough && known.insert(a.clone()) {
                 out.push(a);
                 fruitless = 0;
+                if !new_split {
+                    patience /= 2; // splits run out: waiting for the last ones is not worth it
+                }
             } else {
                 fruitless += 1;
             }
@@ -185,11 +191,12 @@ impl<'a> Sampler<'a> {
     /// Half of the time the best-linked GPUs, as a dispatcher would choose, else random ones.
     fn mask(&mut self, host: HostId, idle: GpuMask, count: usize) -> GpuMask {
         let count = count.clamp(1, idle.count());
-        let uniform = count == 1 || count == idle.count();
-        if uniform || self.rng.random_bool(0.5) {
+        let paths = &self.cluster.type_of(host).gpu_paths;
+        let first = idle.iter().zip(idle.iter().skip(1)).map(|(i, j)| paths[i][j]).next();
+        let alike = idle.iter().all(|i| idle.iter().all(|j| i == j || Some(paths[i][j]) == first));
+        if count == 1 || count == idle.count() || alike || self.rng.random_bool(0.5) {
             return random_mask(idle, count, &mut self.rng);
         }
-        let paths = &self.cluster.type_of(host).gpu_paths;
         let value = |p: PathKind| match p {
             PathKind::NvLink(n) => 10 + i64::from(n),
             PathKind::Same => 0,
@@ -208,18 +215,54 @@ impl<'a> Sampler<'a> {
     }
 }
 
+/// Spread over host counts and smallest counts, with weight on what decisions compare.
+///
+/// A dispatcher weighs near-balanced splits of many GPUs against each other; thin or lopsided ones seldom win, and a few of them
+/// tell the model how bad they are. So from a pool that is even over splits, each is drawn (without replacement) with weight
+/// `smallest x (smallest / largest)²`, counted in NIC rate where hosts differ; every third is drawn evenly, so that the model
+/// knows the rest of the space as well.
 fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
     let strata = host_counts(idle.host_count());
     let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
     let mut draws = 0;
-    Sampler::new(cluster, idle, seed).take(n, move |s, taken| {
-        // Three of five near-balanced; the smallest count goes round once per round of host counts.
+    let pool = Sampler::new(cluster, idle, seed).take(candidates(n), move |s, taken| {
         let hosts = strata[taken % strata.len()];
         let base = 1 + (taken / strata.len() + draws) % most;
         draws += 1; // another base when this one brought nothing new
-        let a = if taken * 3 % 5 < 3 { s.balanced(hosts, base) } else { s.arbitrary(hosts, base) };
-        if draws.is_multiple_of(4) { s.arbitrary(hosts, most) } else { a }
-    })
+        if draws.is_multiple_of(3) { s.balanced(hosts, base) } else { s.arbitrary(hosts, most) }
+    });
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x57a7_1f1e);
+    let mut splits = HashSet::new();
+    // Weighted order without replacement: the largest of ln(u) / weight first (Efraimidis and Spirakis). Splits that came up
+    // before go behind all new ones.
+    let mut keyed: Vec<(bool, f64, Allocation)> = pool
+        .into_iter()
+        .map(|a| {
+            let (least, largest) = extremes(cluster, &a);
+            let weight = (least * (least / largest).powi(2)).max(1e-6);
+            let u: f64 = rng.random_range(f64::MIN_POSITIVE..1.0);
+            (splits.insert(split(cluster, &a)), u.ln() / weight, a)
+        })
+        .collect();
+    keyed.sort_by(|a, b| b.0.cmp(&a.0).then(b.1.total_cmp(&a.1)).then_with(|| a.2.cmp(&b.2)));
+    let mut weighted: std::collections::VecDeque<Allocation> = keyed.into_iter().map(|k| k.2).collect();
+    let mut out = Vec::new();
+    while out.len() < n && !weighted.is_empty() {
+        let evenly = out.len() % EVEN_ONE_IN == EVEN_ONE_IN - 1;
+        let i = if evenly { rng.random_range(0..weighted.len()) } else { 0 };
+        out.extend(weighted.remove(i));
+    }
+    out
+}
+
+/// The thinnest and the fattest network side of an allocation's hosts, in NICs of 10 GB/s; GPU counts where no NIC is known.
+fn extremes(cluster: &Cluster, a: &Allocation) -> (f64, f64) {
+    let sides = a.parts().iter().map(|&(h, m)| {
+        let touched = cluster.type_of(h).nics_touched(m);
+        let rate: f64 = (0..32).filter(|i| touched >> i & 1 == 1).map(|i| cluster.nic_rate(h, i).gb_per_s()).sum();
+        if touched == 0 { m.count() as f64 } else { rate / 10.0 }
+    });
+    sides.fold((f64::INFINITY, 0.0), |e, s| (e.0.min(s), e.1.max(s)))
 }
 
 fn worst_case(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {

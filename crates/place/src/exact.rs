@@ -29,7 +29,8 @@ pub struct Scored {
 /// The outcome of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Best first; at least one, at most as many as asked for, with different splits over the hosts.
+    /// Best first; at least one, at most as many as asked for, with different splits over the hosts
+    /// (or on different hosts, where one host holds all).
     pub best: Vec<Scored>,
     /// Candidates that the model judged.
     pub evaluations: u64,
@@ -109,17 +110,18 @@ fn rank(
     let ties = order.iter().take_while(|i| means[**i as usize] >= best * (1.0 - TIE)).count();
     order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, whole), *i));
     let mut out: Vec<Scored> = Vec::with_capacity(keep);
-    let mut splits: Vec<String> = Vec::new();
+    let mut seen: Vec<(Option<topology::HostId>, String)> = Vec::new();
     for i in order {
         if out.len() == keep {
             break;
         }
         let allocation = candidates.allocation(i as usize);
-        let split = allocation.split();
-        if splits.contains(&split) {
+        let only_host = if let [(h, _)] = allocation.parts() { Some(*h) } else { None };
+        let key = (only_host, allocation.split());
+        if seen.contains(&key) {
             continue;
         }
-        splits.push(split);
+        seen.push(key);
         out.push(Scored { prediction: model.predict(request.size, candidates.parts(i as usize)), allocation });
     }
     out
