@@ -316,6 +316,39 @@ impl Default for Constants {
 }
 
 impl Constants {
+    /// The constants before any fit: measured and nominal fields as shipped, latencies near those of NCCL's own cost model
+    /// (base 6.6, 0.6 to 3.4 a step, NVLS 25, network 14; `facts/nccl.md` 3.2) and the same for every class. Fits start here.
+    pub fn nominal() -> Constants {
+        let mut c = Constants::default();
+        for class in &mut c.classes {
+            class.ring = curve(6.6, 1.0, 10.0, 1.0e6);
+            class.nvls = curve(25.0, 0.01, 20.0, 1.0e7);
+            class.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
+            class.own_copy = 3.0;
+            class.all_reduce_own_copy = 0.5;
+            class.direct_share = 0.9;
+            class.direct_own_copy = 3.0;
+        }
+        c.pcie.ring = curve(6.6, 1.0, 3.0, 1.0e5);
+        c.pcie.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
+        c.pcie.fill_per_step_us = 1.0;
+        c.pcie.direct_share = 0.9;
+        for n in &mut c.networks {
+            *n = NetworkConstants { efficiency: n.efficiency, ..INFINIBAND };
+            n.tree_base_us = 20.0;
+            n.tree_level_us = 14.0;
+            n.tree_fill_us = 20.0;
+            n.tree_fill_at = 3.0e4;
+            n.ring_base_us = 20.0;
+            n.ring_rank_us = 4.0;
+            n.nvls_tree_base_us = 50.0;
+            n.nvls_tree_host_us = 28.0;
+            n.nvls_tree_rank_us = 2.0;
+            n.ramp_us = 10.0;
+            n.ramp_at = 1.0e7;
+        }
+        c
+    }
     /// Of a GPU generation.
     pub fn class(&self, class: GpuClass) -> &ClassConstants {
         &self.classes[class as usize]

@@ -103,6 +103,10 @@ impl<'c> Fabric<'c> {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
         Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables) }
     }
+    /// The same fabric with other latencies and ramps; its intra tables are kept, so plateau rates do not change.
+    pub fn retuned(&self, constants: Constants) -> Self {
+        Fabric { cluster: self.cluster, constants: Arc::new(constants), tables: Arc::clone(&self.tables) }
+    }
     /// The cluster.
     pub fn cluster(&self) -> &'c Cluster {
         self.cluster
