@@ -4,6 +4,8 @@
 //! ramp, adjusted to published measurements by `linkwise validate --cross-fit`'s fitter). Bandwidth constants that are marked
 //! "measured" are plateau readings of single links, not fits over the families that `linkwise validate` reports.
 
+mod fitted;
+
 use topology::NetworkClass;
 
 /// GPU generations whose links and kernels behave alike.
@@ -52,8 +54,8 @@ impl GpuClass {
     }
 }
 
-/// `time = base + step * steps + bytes / bandwidth + fill * ln(1 + size / fill_at)`: the alpha-beta model with the cost of filling
-/// a pipeline whose chunks grow with the size (NCCL moves from LL over LL128 to Simple and enlarges its chunks).
+/// `time = base + step * steps + bytes / bandwidth + fill * steps^power * ln(1 + size / fill_at)`: the alpha-beta model with the cost
+/// of filling a pipeline whose chunks grow with the size (NCCL moves from LL over LL128 to Simple and enlarges its chunks).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Curve {
     /// Start of the kernel, microseconds (fitted).
@@ -64,19 +66,21 @@ pub struct Curve {
     pub fill_us: f64,
     /// Size where the ramp begins, bytes (fitted).
     pub fill_at: f64,
+    /// How the ramp grows with the steps: 0 not at all, 1 in proportion (fitted).
+    pub fill_power: f64,
 }
 
 impl Curve {
     /// Everything but the bytes, in microseconds.
     pub fn overhead_us(&self, steps: f64, size: f64) -> f64 {
-        self.base_us + self.step_us * steps + self.fill_us * (size / self.fill_at).ln_1p()
+        self.base_us + self.step_us * steps + self.fill_us * steps.powf(self.fill_power) * (size / self.fill_at).ln_1p()
     }
 }
 
 /// Constants of one GPU generation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassConstants {
-    /// Share of a link's nominal rate that a ring carries (measured): P100 17.36 of 20, A100 19.5 of 25, H100 20.33 of 25, B200
+    /// Share of a link's nominal rate that a ring carries (measured): P100 17.36 of 20, V100 22.6 of 25, A100 19.5 of 25, H100 20.33 of 25, B200
     /// 37.7 of 50 GB/s (`facts/measurements.md` section 2; NCCL's own table has 18, 20, 20.6, 40 in src/graph/topo.h).
     pub link_efficiency: f64,
     /// Ring collectives inside one host.
@@ -118,8 +122,10 @@ pub struct PcieConstants {
     pub gen3_sockets: f64,
     /// Ring collectives.
     pub ring: Curve,
-    /// Growth of the fill with the steps of the ring (fitted).
-    pub fill_per_step_us: f64,
+    /// Rate at which a rank copies its own share when a collective is not in place, over the ring's rate (fitted).
+    pub own_copy: f64,
+    /// As `own_copy`, for all-to-all (fitted).
+    pub direct_own_copy: f64,
     /// All-to-all.
     pub all_to_all: Curve,
     /// Rate of direct sends over the ring's rate (fitted).
@@ -185,133 +191,20 @@ pub struct Constants {
     classes: [ClassConstants; 6],
     /// PCIe paths.
     pub pcie: PcieConstants,
-    networks: [NetworkConstants; 5],
+    networks: [NetworkConstants; 6],
     /// Sharing of NICs and channels.
     pub share: ShareConstants,
     /// A relayed NVLink hop (through a GPU between) carries so much of a direct one (measured: V100 18 of 22 GB/s).
     pub relay: f64,
 }
 
-const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64) -> Curve {
-    Curve { base_us, step_us, fill_us, fill_at }
+const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> Curve {
+    Curve { base_us, step_us, fill_us, fill_at, fill_power }
 }
-
-const VOLTA: ClassConstants = ClassConstants {
-    link_efficiency: 0.885,
-    ring: curve(6.0, 0.6, 6.0, 1.0e6),
-    own_copy: 3.0,
-    all_reduce_own_copy: 0.5,
-    nvls: curve(60.0, 0.0, 40.0, 1.0e8),
-    nvls_share: 0.85,
-    all_to_all: curve(9.0, 0.3, 5.0, 5.0e5),
-    direct_share: 0.9,
-    direct_own_copy: 3.5,
-};
-
-const AMPERE: ClassConstants = ClassConstants {
-    link_efficiency: 0.78,
-    ring: curve(8.84, 0.935, 15.0, 1.22e6),
-    own_copy: 2.97,
-    all_reduce_own_copy: 1.0,
-    all_to_all: curve(11.4, 0.33, 8.5, 6.1e5),
-    direct_share: 0.916,
-    direct_own_copy: 3.55,
-    ..VOLTA
-};
-
-const HOPPER: ClassConstants = ClassConstants {
-    link_efficiency: 0.8133,
-    ring: curve(5.13, 0.837, 11.6, 2.36e6),
-    own_copy: 3.03,
-    all_reduce_own_copy: 0.54,
-    nvls: curve(68.9, 0.0, 59.3, 2.46e8),
-    nvls_share: 0.849,
-    all_to_all: curve(6.15, 0.227, 1.36, 9.4e3),
-    direct_share: 0.848,
-    direct_own_copy: 5.86,
-};
-
-const BLACKWELL: ClassConstants = ClassConstants {
-    link_efficiency: 0.7533,
-    ring: curve(7.9, 1.313, 8.2, 2.28e6),
-    own_copy: 2.57,
-    all_reduce_own_copy: 0.89,
-    nvls: curve(25.4, 0.0, 6.73, 1.42e4),
-    nvls_share: 0.71,
-    all_to_all: curve(9.44, 0.17, 1.25, 7.2e3),
-    direct_share: 0.90,
-    direct_own_copy: 1.168,
-};
-
-const INFINIBAND: NetworkConstants = NetworkConstants {
-    efficiency: 0.974,
-    tree_base_us: 22.0,
-    tree_level_us: 10.0,
-    tree_fill_us: 12.0,
-    tree_fill_at: 2.0e4,
-    ring_base_us: 35.6,
-    ring_rank_us: 7.5,
-    nvls_tree_base_us: 60.0,
-    nvls_tree_host_us: 34.0,
-    nvls_tree_rank_us: 1.9,
-    ramp_us: 1.0,
-    ramp_at: 3.0e7,
-};
 
 impl Default for Constants {
     fn default() -> Self {
-        let efa = NetworkConstants {
-            efficiency: 0.85,
-            tree_base_us: 45.0,
-            tree_level_us: 31.0,
-            tree_fill_us: 20.0,
-            tree_fill_at: 4.0e4,
-            ramp_us: 120.0,
-            ramp_at: 1.0e7,
-            ..INFINIBAND
-        };
-        Constants {
-            classes: [ClassConstants { link_efficiency: 0.868, ..VOLTA }, VOLTA, AMPERE, AMPERE, HOPPER, BLACKWELL],
-            pcie: PcieConstants {
-                switched: 0.70,
-                bridge_pair: 0.64,
-                bridge_ring: 0.42,
-                bridge_two_rings: 0.76,
-                bridge_shared_rings: 0.47,
-                staged_gpu: 0.43,
-                staged_socket: 0.52,
-                gen3_sockets: 0.38,
-                ring: curve(4.3, 1.45, 2.2, 1.4e5),
-                fill_per_step_us: 1.2,
-                all_to_all: curve(6.4, 0.4, 2.0, 1.7e4),
-                direct_share: 0.85,
-            },
-            networks: [
-                INFINIBAND,
-                NetworkConstants { efficiency: 0.90, ..INFINIBAND },
-                efa,
-                NetworkConstants { efficiency: 0.30, tree_base_us: 40.0, ..INFINIBAND },
-                NetworkConstants {
-                    efficiency: 0.71,
-                    tree_base_us: 90.0,
-                    tree_level_us: 40.0,
-                    ramp_us: 200.0,
-                    ..INFINIBAND
-                },
-            ],
-            share: ShareConstants {
-                channel_gb_per_s: 20.33,
-                met: 0.342,
-                incast: 1.008,
-                incast_far: 1.041,
-                scattered: 1.218,
-                tree: 0.90,
-                nvls_tree_many: 0.955,
-                nvls_tree_ceiling: 0.667,
-                tree_ll128: 1.65,
-            },
-            relay: 0.82,
-        }
+        fitted::SHIPPED
     }
 }
 
@@ -321,20 +214,20 @@ impl Constants {
     pub fn nominal() -> Constants {
         let mut c = Constants::default();
         for class in &mut c.classes {
-            class.ring = curve(6.6, 1.0, 10.0, 1.0e6);
-            class.nvls = curve(25.0, 0.01, 20.0, 1.0e7);
-            class.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
+            class.ring = curve(6.6, 1.0, 10.0, 1.0e6, 0.2);
+            class.nvls = curve(25.0, 0.01, 20.0, 1.0e7, 0.0);
+            class.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5, 0.1);
             class.own_copy = 3.0;
             class.all_reduce_own_copy = 0.5;
             class.direct_share = 0.9;
             class.direct_own_copy = 3.0;
         }
-        c.pcie.ring = curve(6.6, 1.0, 3.0, 1.0e5);
-        c.pcie.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
-        c.pcie.fill_per_step_us = 1.0;
+        c.pcie.ring = curve(6.6, 1.0, 3.0, 1.0e5, 0.2);
+        c.pcie.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5, 0.1);
+        c.pcie.own_copy = 3.0;
+        c.pcie.direct_own_copy = 3.0;
         c.pcie.direct_share = 0.9;
         for n in &mut c.networks {
-            *n = NetworkConstants { efficiency: n.efficiency, ..INFINIBAND };
             n.tree_base_us = 20.0;
             n.tree_level_us = 14.0;
             n.tree_fill_us = 20.0;
@@ -357,12 +250,24 @@ impl Constants {
     pub fn class_mut(&mut self, class: GpuClass) -> &mut ClassConstants {
         &mut self.classes[class as usize]
     }
-    /// Of a network class.
-    pub fn network(&self, class: NetworkClass) -> &NetworkConstants {
-        &self.networks[class as usize]
+    /// Of a network class between hosts whose oldest GPUs are of a generation: EFA's first version comes with A100 hosts (p4d,
+    /// p4de) and older ones, later versions with later GPUs.
+    pub fn network(&self, class: NetworkClass, oldest: GpuClass) -> &NetworkConstants {
+        &self.networks[network_slot(class, oldest)]
     }
-    /// Of a network class, to change.
-    pub fn network_mut(&mut self, class: NetworkClass) -> &mut NetworkConstants {
-        &mut self.networks[class as usize]
+    /// The same, to change.
+    pub fn network_mut(&mut self, class: NetworkClass, oldest: GpuClass) -> &mut NetworkConstants {
+        &mut self.networks[network_slot(class, oldest)]
+    }
+}
+
+fn network_slot(class: NetworkClass, oldest: GpuClass) -> usize {
+    match class {
+        NetworkClass::Infiniband => 0,
+        NetworkClass::Roce => 1,
+        NetworkClass::Efa if oldest <= GpuClass::Ampere => 5,
+        NetworkClass::Efa => 2,
+        NetworkClass::RdmaNoGdr => 3,
+        NetworkClass::Tcp => 4,
     }
 }

@@ -1,6 +1,6 @@
 //! [`Fabric`]: bandwidth and time of a collective on an allocation, from topology alone.
 
-use crate::constants::{Constants, GpuClass};
+use crate::constants::{Constants, GpuClass, NetworkConstants};
 use crate::intra::{self, Intra, IntraTable, Run};
 use crate::network::{self, Side};
 use crate::tree;
@@ -189,6 +189,11 @@ impl<'c> Fabric<'c> {
         Parts { intra_min_gb_per_s: intra_min.0, intra_host: intra_min.1, network_gb_per_s: network, nic, algorithm }
     }
 
+    fn network_constants(&self, allocation: &Allocation) -> &NetworkConstants {
+        let classes = allocation.parts().iter().map(|p| GpuClass::of(&self.cluster.type_of(p.0).gpu_model));
+        self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
+    }
+
     fn sides(&self, allocation: &Allocation) -> Vec<Side> {
         allocation
             .parts()
@@ -229,7 +234,7 @@ impl<'c> Fabric<'c> {
         forced: Option<Algorithm>,
     ) -> (f64, Limiter, Algorithm, bool) {
         let sides = self.sides(allocation);
-        let net = self.constants.network(self.cluster.network.class);
+        let net = self.network_constants(allocation);
         let ranks = allocation.gpu_count() as f64;
         let mut agreement = network::agree(&sides, size.as_f64());
         let algorithm = match (collective, forced) {
@@ -343,7 +348,7 @@ impl<'c> Fabric<'c> {
 
     fn across(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run) -> Estimate {
         let (limit, limiter, algorithm, ll128) = self.network_limit(allocation, collective, size, run.algorithm);
-        let net = self.constants.network(self.cluster.network.class);
+        let net = self.network_constants(allocation);
         let ranks = allocation.gpu_count();
         let hosts = allocation.host_count() as f64;
         let (r, s) = (ranks as f64, size.as_f64().max(1.0));
@@ -353,7 +358,9 @@ impl<'c> Fabric<'c> {
             let set = self.intra(host, mask);
             if mask.count() >= 2 {
                 let rate = match algorithm {
-                    Algorithm::Tree | Algorithm::NvlsTree => set.ring_gb_per_s * 2.0 * (r - 1.0) / r,
+                    // A chain inside the host sends every byte up and down through the same ports.
+                    Algorithm::Tree => set.ring_gb_per_s * (r - 1.0) / r,
+                    Algorithm::NvlsTree => set.ring_gb_per_s * 2.0 * (r - 1.0) / r,
                     Algorithm::Direct => {
                         let share = (mask.count() - 1) as f64 / (r - 1.0);
                         set.ring_gb_per_s / share.max(1e-9)

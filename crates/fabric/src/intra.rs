@@ -161,7 +161,8 @@ pub fn time_us(
         } else {
             (class.all_to_all, ring * class.direct_share)
         };
-        let copy = if pcie { 0.0 } else { own / (ring * class.direct_own_copy) };
+        let direct_own_copy = if pcie { constants.pcie.direct_own_copy } else { class.direct_own_copy };
+        let copy = own / (ring * direct_own_copy);
         return (curve.overhead_us(ranks - 1.0, s) + wire / rate + copy, Algorithm::Direct);
     }
     let steps = match collective {
@@ -170,15 +171,13 @@ pub fn time_us(
         _ => ranks - 1.0,
     };
     let curve = if pcie { constants.pcie.ring } else { class.ring };
-    let mut overhead = curve.overhead_us(steps, s);
-    if pcie {
-        overhead += constants.pcie.fill_per_step_us * steps * (s / curve.fill_at).ln_1p();
-    }
+    let overhead = curve.overhead_us(steps, s);
+    let own_copy = if pcie { constants.pcie.own_copy } else { class.own_copy };
     let copy = match collective {
-        _ if pcie => 0.0,
-        // An all-reduce copies its own share whatever the buffers.
+        // An all-reduce copies its own share whatever the buffers; over PCIe that hides behind the links.
+        Collective::AllReduce if pcie => 0.0,
         Collective::AllReduce => class.all_reduce_own_copy * (s / ranks / 1e3) / (ring * class.own_copy),
-        Collective::AllGather | Collective::ReduceScatter => own / (ring * class.own_copy),
+        Collective::AllGather | Collective::ReduceScatter => own / (ring * own_copy),
         _ => 0.0,
     };
     let by_ring = overhead + wire / ring + copy;

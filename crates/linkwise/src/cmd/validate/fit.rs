@@ -1,4 +1,5 @@
-//! Fitting the latency and ramp constants: pattern search on their logarithms, deterministic.
+//! Fitting the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms with weights that make
+//! outliers count less (iteratively re-weighted least squares), deterministic.
 //!
 //! Fitted are the fields that `fabric::constants` marks so (latencies, ramps, copies). Plateau rates, link and NIC efficiencies and
 //! NCCL's decisions are measured or nominal and stay as they are. The search starts from one nominal set for all classes (the
@@ -6,24 +7,32 @@
 
 use super::cases::Cases;
 use super::score::{Report, predict, score};
-use fabric::constants::Curve;
+use fabric::constants::{ClassConstants, Curve, NetworkConstants};
 use fabric::{Constants, Fabric, GpuClass};
+use rayon::prelude::*;
 use serde::Serialize;
 use topology::NetworkClass;
 
-/// Rounds of the search; every round tries every constant up and down; a step that does not help is halved.
-const ROUNDS: usize = 9;
-/// First step of a constant: a factor.
-const FIRST_STEP: f64 = 2.2;
+/// Steps of the search.
+const STEPS: usize = 48;
+/// Relative change that measures a derivative.
+const NUDGE: f64 = 0.01;
 /// Rows of one family that the fit looks at, evenly spread.
 const ROWS_PER_FAMILY: usize = 60;
-/// An error of one row counts at most so much (as a logarithm): outliers do not decide.
-const ERROR_MAX: f64 = 0.5;
+/// An error `e` of one row (as a logarithm) counts `e^2 / (e + ERROR_HALF)`: like a square near zero, like its amount beyond.
+const ERROR_HALF: f64 = 0.03;
 
-const CLASSES: [GpuClass; 6] =
-    [GpuClass::Pascal, GpuClass::Volta, GpuClass::Ampere, GpuClass::Ada, GpuClass::Hopper, GpuClass::Blackwell];
-const NETWORKS: [NetworkClass; 5] =
-    [NetworkClass::Infiniband, NetworkClass::Roce, NetworkClass::Efa, NetworkClass::RdmaNoGdr, NetworkClass::Tcp];
+/// Weight of staying near the start: constants that the rows say nothing about do not wander.
+const RIDGE: f64 = 0.003;
+
+/// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
+const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
+/// Networks with constants of their own to fit; RoCE, no-GPUDirect and TCP follow InfiniBand (too few sweeps are published).
+const NETWORKS: [(NetworkClass, GpuClass); 3] = [
+    (NetworkClass::Infiniband, GpuClass::Hopper),
+    (NetworkClass::Efa, GpuClass::Ampere),
+    (NetworkClass::Efa, GpuClass::Hopper),
+];
 
 /// Both halves.
 #[derive(Clone, Debug, Serialize)]
@@ -57,7 +66,7 @@ pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
 /// Shows every fitted constant to `see`, in a fixed order.
 fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64)) {
     fn curve(c: &mut Curve, see: &mut dyn FnMut(&mut f64)) {
-        [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at].into_iter().for_each(see);
+        [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power].into_iter().for_each(see);
     }
     for class in CLASSES {
         let k = c.class_mut(class);
@@ -69,10 +78,11 @@ fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64)) {
     }
     curve(&mut c.pcie.ring, see);
     curve(&mut c.pcie.all_to_all, see);
-    see(&mut c.pcie.fill_per_step_us);
+    see(&mut c.pcie.own_copy);
+    see(&mut c.pcie.direct_own_copy);
     see(&mut c.pcie.direct_share);
-    for class in NETWORKS {
-        let k = c.network_mut(class);
+    for (class, oldest) in NETWORKS {
+        let k = c.network_mut(class, oldest);
         let all = [
             &mut k.tree_base_us,
             &mut k.tree_level_us,
@@ -102,6 +112,14 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
         *v = values[i];
         i += 1;
     });
+    let volta = *c.class(GpuClass::Volta);
+    let pascal = c.class_mut(GpuClass::Pascal);
+    *pascal = ClassConstants { link_efficiency: pascal.link_efficiency, ..volta };
+    let infiniband = *c.network(NetworkClass::Infiniband, GpuClass::Hopper);
+    for class in [NetworkClass::Roce, NetworkClass::RdmaNoGdr, NetworkClass::Tcp] {
+        let n = c.network_mut(class, GpuClass::Hopper);
+        *n = NetworkConstants { efficiency: n.efficiency, ..infiniband };
+    }
     c
 }
 
@@ -118,37 +136,98 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
         }
     }
     by_family.retain(|rows| !rows.is_empty());
-    let cost = |c: &Constants| -> f64 {
-        let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(c.clone())).collect();
-        by_family
-            .iter()
-            .map(|rows| {
-                let sum: f64 = rows
-                    .iter()
-                    .map(|r| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln().abs().min(ERROR_MAX))
-                    .sum();
-                sum / rows.len() as f64
-            })
-            .sum()
-    };
-    let start = Constants::nominal();
-    let mut at = values(&start);
-    let mut best = cost(&start);
-    let mut step = vec![FIRST_STEP.ln(); at.len()];
-    for _ in 0..ROUNDS {
-        for i in 0..at.len() {
-            let mut moved = false;
-            for sign in [1.0, -1.0] {
-                let mut there = at.clone();
-                there[i] *= (sign * step[i]).exp();
-                let c = cost(&with(&start, &there));
-                if c < best - 1e-9 {
-                    (at, best, moved) = (there, c, true);
-                    break;
-                }
-            }
-            step[i] *= if moved { 1.2 } else { 0.5 };
+    // Plateau and sweep of a family count alike, whatever their numbers of rows.
+    let mut rows = Vec::new();
+    for family in &by_family {
+        for plateau in [false, true] {
+            let part: Vec<_> = family.iter().filter(|r| r.plateau == plateau).collect();
+            let weight = 1.0 / part.len().max(1) as f64;
+            rows.extend(part.into_iter().map(|r| (*r, weight)));
         }
     }
-    with(&start, &at)
+    let start = Constants::nominal();
+    let origin: Vec<f64> = values(&start).iter().map(|v| v.max(1e-3).ln()).collect();
+    let constants = |at: &[f64]| with(&start, &at.iter().map(|v| v.exp()).collect::<Vec<f64>>());
+    let errors = |at: &[f64]| -> Vec<f64> {
+        let c = constants(at);
+        let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(c.clone())).collect();
+        rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
+    };
+    let ridge = |at: &[f64]| at.iter().zip(&origin).map(|(a, o)| RIDGE * (a - o).powi(2)).sum::<f64>();
+    let cost = |e: &[f64], at: &[f64], half: f64| -> f64 {
+        e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e.abs() + half)).sum::<f64>() + ridge(at)
+    };
+    let mut at = origin.clone();
+    let mut now = errors(&at);
+    let mut damping = 1e-2;
+    for step in 0..STEPS {
+        // Wide first, so that no early outlier is lost for good.
+        let half = (1.5 * 0.85f64.powi(step as i32)).max(ERROR_HALF);
+        let columns: Vec<Vec<f64>> = (0..at.len())
+            .into_par_iter()
+            .map(|i| {
+                let mut there = at.clone();
+                there[i] += NUDGE;
+                errors(&there).iter().zip(&now).map(|(a, b)| (a - b) / NUDGE).collect()
+            })
+            .collect();
+        let weight: Vec<f64> = now.iter().zip(&rows).map(|(e, (_, w))| w / (e.abs() + half)).collect();
+        let n = at.len();
+        let mut normal = vec![vec![0.0; n]; n];
+        let mut right = vec![0.0; n];
+        for i in 0..n {
+            for j in 0..=i {
+                let sum: f64 = (0..rows.len()).map(|k| weight[k] * columns[i][k] * columns[j][k]).sum();
+                normal[i][j] = sum;
+                normal[j][i] = sum;
+            }
+            right[i] =
+                -(0..rows.len()).map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>() - RIDGE * (at[i] - origin[i]);
+            normal[i][i] += RIDGE;
+        }
+        let before = cost(&now, &at, half);
+        for _ in 0..6 {
+            let mut damped = normal.clone();
+            (0..n).for_each(|i| damped[i][i] *= 1.0 + damping);
+            let there: Vec<f64> = match solve(damped, right.clone()) {
+                Some(d) => at.iter().zip(&d).map(|(a, d)| a + d.clamp(-1.0, 1.0)).collect(),
+                None => break,
+            };
+            let e = errors(&there);
+            if cost(&e, &there, half) < before {
+                (at, now, damping) = (there, e, (damping * 0.4f64).max(1e-6));
+                break;
+            }
+            damping *= 4.0;
+        }
+    }
+    constants(&at)
+}
+
+/// Solves a symmetric positive definite system by Cholesky; `None` if it is not.
+fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Option<Vec<f64>> {
+    let n = b.len();
+    for i in 0..n {
+        for j in 0..=i {
+            let sum: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();
+            let v = a[i][j] - sum;
+            a[i][j] = if i == j {
+                if v <= 0.0 {
+                    return None;
+                }
+                v.sqrt()
+            } else {
+                v / a[j][j]
+            };
+        }
+    }
+    for i in 0..n {
+        let sum: f64 = (0..i).map(|k| a[i][k] * b[k]).sum();
+        b[i] = (b[i] - sum) / a[i][i];
+    }
+    for i in (0..n).rev() {
+        let sum: f64 = (i + 1..n).map(|k| a[k][i] * b[k]).sum();
+        b[i] = (b[i] - sum) / a[i][i];
+    }
+    Some(b)
 }

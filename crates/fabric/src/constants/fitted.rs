@@ -1,0 +1,205 @@
+//! The shipped constants. `linkwise validate --fit-all` adjusted the fields that [`super`] marks as fitted to the published
+//! measurements (all families, each family alike, from [`Constants::nominal`]); the others are measured or nominal.
+
+use super::{ClassConstants, Constants, Curve, NetworkConstants, PcieConstants, ShareConstants};
+
+const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> Curve {
+    Curve { base_us, step_us, fill_us, fill_at, fill_power }
+}
+
+/// What [`Constants::default`] gives.
+pub(super) const SHIPPED: Constants = Constants {
+    classes: [
+        // Pascal: P100.
+        ClassConstants {
+            link_efficiency: 0.868,
+            ring: curve(3.799, 0.7647, 2.135, 1.097e4, 0.721),
+            own_copy: 3.181,
+            all_reduce_own_copy: 0.4713,
+            nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
+            nvls_share: 0.85,
+            all_to_all: curve(6.6, 0.3, 3.0, 1.0e5, 0.1),
+            direct_share: 0.9,
+            direct_own_copy: 3.0,
+        },
+        // Volta: V100.
+        ClassConstants {
+            link_efficiency: 0.905,
+            ring: curve(3.799, 0.7647, 2.135, 1.097e4, 0.721),
+            own_copy: 3.181,
+            all_reduce_own_copy: 0.4713,
+            nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
+            nvls_share: 0.85,
+            all_to_all: curve(6.6, 0.3, 3.0, 1.0e5, 0.1),
+            direct_share: 0.9,
+            direct_own_copy: 3.0,
+        },
+        // Ampere: A100, A800, A6000, A40.
+        ClassConstants {
+            link_efficiency: 0.78,
+            ring: curve(6.867, 2.285, 4.626, 2.113e5, 0.509),
+            own_copy: 2.092,
+            all_reduce_own_copy: 2.083,
+            nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
+            nvls_share: 0.85,
+            all_to_all: curve(10.63, 0.3304, 15.86, 2.583e5, 0.1928),
+            direct_share: 0.9982,
+            direct_own_copy: 3.653,
+        },
+        // Ada: L40S, RTX 4090.
+        ClassConstants {
+            link_efficiency: 0.78,
+            ring: curve(6.6, 1.0, 10.0, 1.0e6, 0.2),
+            own_copy: 3.0,
+            all_reduce_own_copy: 0.5,
+            nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.0),
+            nvls_share: 0.85,
+            all_to_all: curve(6.6, 0.3, 3.0, 1.0e5, 0.1),
+            direct_share: 0.9,
+            direct_own_copy: 3.0,
+        },
+        // Hopper: H100, H200, H800, H20.
+        ClassConstants {
+            link_efficiency: 0.8133,
+            ring: curve(3.822, 1.454, 3.218, 3.851e5, 0.2048),
+            own_copy: 2.231,
+            all_reduce_own_copy: 1.423,
+            nvls: curve(46.52, 0.0101, 19.97, 1.095e7, 0.001004),
+            nvls_share: 0.849,
+            all_to_all: curve(6.484, 0.4033, 1.938, 6.7e4, 0.05658),
+            direct_share: 0.8793,
+            direct_own_copy: 5.563,
+        },
+        // Blackwell: B200, GB200, RTX PRO 6000.
+        ClassConstants {
+            link_efficiency: 0.7533,
+            ring: curve(7.947, 1.288, 4.228, 1.412e6, 0.1471),
+            own_copy: 2.182,
+            all_reduce_own_copy: 0.8798,
+            nvls: curve(25.95, 0.009913, 21.84, 1.104e7, 0.001001),
+            nvls_share: 0.71,
+            all_to_all: curve(9.636, 0.1553, 1.329, 1.28e4, 0.09256),
+            direct_share: 0.9582,
+            direct_own_copy: 1.093,
+        },
+    ],
+    pcie: PcieConstants {
+        switched: 0.7,
+        bridge_pair: 0.64,
+        bridge_ring: 0.42,
+        bridge_two_rings: 0.76,
+        bridge_shared_rings: 0.47,
+        staged_gpu: 0.43,
+        staged_socket: 0.52,
+        gen3_sockets: 0.38,
+        ring: curve(3.743, 1.662, 3.241, 6.05e4, 0.3661),
+        own_copy: 3.831,
+        direct_own_copy: 30.09,
+        all_to_all: curve(6.912, 0.4489, 0.9187, 3.889e4, 1.589),
+        direct_share: 0.6637,
+    },
+    networks: [
+        // InfiniBand.
+        NetworkConstants {
+            efficiency: 0.974,
+            tree_base_us: 21.03,
+            tree_level_us: 11.88,
+            tree_fill_us: 6.991,
+            tree_fill_at: 2054.0,
+            ring_base_us: 39.36,
+            ring_rank_us: 6.068,
+            nvls_tree_base_us: 868.8,
+            nvls_tree_host_us: 31.73,
+            nvls_tree_rank_us: 2.27,
+            ramp_us: 3.175,
+            ramp_at: 2.13e7,
+        },
+        // RoCE.
+        NetworkConstants {
+            efficiency: 0.92,
+            tree_base_us: 21.03,
+            tree_level_us: 11.88,
+            tree_fill_us: 6.991,
+            tree_fill_at: 2054.0,
+            ring_base_us: 39.36,
+            ring_rank_us: 6.068,
+            nvls_tree_base_us: 868.8,
+            nvls_tree_host_us: 31.73,
+            nvls_tree_rank_us: 2.27,
+            ramp_us: 3.175,
+            ramp_at: 2.13e7,
+        },
+        // EFA v2 and later (with H100 and later).
+        NetworkConstants {
+            efficiency: 0.92,
+            tree_base_us: 9.378,
+            tree_level_us: 63.08,
+            tree_fill_us: 10.11,
+            tree_fill_at: 5222.0,
+            ring_base_us: 52.28,
+            ring_rank_us: 26.04,
+            nvls_tree_base_us: 50.0,
+            nvls_tree_host_us: 28.0,
+            nvls_tree_rank_us: 2.0,
+            ramp_us: 7.719,
+            ramp_at: 1.241e7,
+        },
+        // RDMA without GPUDirect.
+        NetworkConstants {
+            efficiency: 0.3,
+            tree_base_us: 21.03,
+            tree_level_us: 11.88,
+            tree_fill_us: 6.991,
+            tree_fill_at: 2054.0,
+            ring_base_us: 39.36,
+            ring_rank_us: 6.068,
+            nvls_tree_base_us: 868.8,
+            nvls_tree_host_us: 31.73,
+            nvls_tree_rank_us: 2.27,
+            ramp_us: 3.175,
+            ramp_at: 2.13e7,
+        },
+        // TCP.
+        NetworkConstants {
+            efficiency: 0.71,
+            tree_base_us: 21.03,
+            tree_level_us: 11.88,
+            tree_fill_us: 6.991,
+            tree_fill_at: 2054.0,
+            ring_base_us: 39.36,
+            ring_rank_us: 6.068,
+            nvls_tree_base_us: 868.8,
+            nvls_tree_host_us: 31.73,
+            nvls_tree_rank_us: 2.27,
+            ramp_us: 3.175,
+            ramp_at: 2.13e7,
+        },
+        // EFA v1 (with A100 and older).
+        NetworkConstants {
+            efficiency: 0.92,
+            tree_base_us: 154.2,
+            tree_level_us: 17.52,
+            tree_fill_us: 49.31,
+            tree_fill_at: 1.786e4,
+            ring_base_us: 20.0,
+            ring_rank_us: 4.0,
+            nvls_tree_base_us: 50.0,
+            nvls_tree_host_us: 28.0,
+            nvls_tree_rank_us: 2.0,
+            ramp_us: 13.62,
+            ramp_at: 8.831e6,
+        },
+    ],
+    share: ShareConstants {
+        channel_gb_per_s: 20.33,
+        met: 0.342,
+        incast: 1.008,
+        incast_far: 1.041,
+        scattered: 1.218,
+        tree: 0.9,
+        nvls_tree_many: 0.955,
+        nvls_tree_ceiling: 0.667,
+        tree_ll128: 1.65,
+    },
+    relay: 0.82,
+};
