@@ -71,9 +71,12 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Everything but the bytes, in microseconds.
-    pub fn overhead_us(&self, steps: f64, size: f64) -> f64 {
-        self.base_us + self.step_us * steps + self.fill_us * steps.powf(self.fill_power) * (size / self.fill_at).ln_1p()
+    /// Everything but the bytes, in microseconds. `width`: the set's ring rate over that of a fully linked set of its class (more
+    /// lanes mean more channels, each with a smaller piece and its own pipeline to fill: a DGX-1 V100 at 16 MiB loses 15 us on two
+    /// rings, 30 to 42 on four, 50 on six).
+    pub fn overhead_us(&self, steps: f64, size: f64, width: f64) -> f64 {
+        let fill = self.fill_us * width.sqrt() * steps.powf(self.fill_power) * (size / self.fill_at).ln_1p();
+        self.base_us + self.step_us * steps + fill
     }
 }
 
@@ -83,6 +86,8 @@ pub struct ClassConstants {
     /// Share of a link's nominal rate that a ring carries (measured): P100 17.36 of 20, V100 22.6 of 25, A100 19.5 of 25, H100 20.33 of 25, B200
     /// 37.7 of 50 GB/s (`facts/measurements.md` section 2; NCCL's own table has 18, 20, 20.6, 40 in src/graph/topo.h).
     pub link_efficiency: f64,
+    /// Rate of a ring over all NVLinks of a GPU, GB/s (nominal links times `link_efficiency`): the unit of `width` in [`Curve`].
+    pub full_ring_gb_per_s: f64,
     /// Ring collectives inside one host.
     pub ring: Curve,
     /// Rate at which a rank copies its own share when a collective is not in place, over the ring's rate (fitted).

@@ -155,6 +155,7 @@ pub fn time_us(
     let own = if run.out_of_place { s / ranks / 1e3 } else { 0.0 };
     let ring = set.ring_gb_per_s;
     let pcie = set.carrier == Carrier::Pcie;
+    let width = if pcie { 1.0 } else { ring / class.full_ring_gb_per_s };
     if matches!(collective, Collective::AllToAll) {
         let (curve, rate) = if pcie {
             (constants.pcie.all_to_all, ring * constants.pcie.direct_share)
@@ -163,7 +164,7 @@ pub fn time_us(
         };
         let direct_own_copy = if pcie { constants.pcie.direct_own_copy } else { class.direct_own_copy };
         let copy = own / (ring * direct_own_copy);
-        return (curve.overhead_us(ranks - 1.0, s) + wire / rate + copy, Algorithm::Direct);
+        return (curve.overhead_us(ranks - 1.0, s, width) + wire / rate + copy, Algorithm::Direct);
     }
     let steps = match collective {
         Collective::AllReduce => 2.0 * (ranks - 1.0),
@@ -171,7 +172,7 @@ pub fn time_us(
         _ => ranks - 1.0,
     };
     let curve = if pcie { constants.pcie.ring } else { class.ring };
-    let overhead = curve.overhead_us(steps, s);
+    let overhead = curve.overhead_us(steps, s, width);
     let own_copy = if pcie { constants.pcie.own_copy } else { class.own_copy };
     let copy = match collective {
         // An all-reduce copies its own share whatever the buffers; over PCIe that hides behind the links.
@@ -186,7 +187,7 @@ pub fn time_us(
     }
     let by_nvls = (collective == Collective::AllReduce && set.nvls_gb_per_s > 0.0).then(|| {
         let busbw = 2.0 * set.nvls_gb_per_s * (ranks - 1.0) / (ranks + 1.0);
-        class.nvls.overhead_us(steps, s) + wire / busbw
+        class.nvls.overhead_us(steps, s, width) + wire / busbw
     });
     match (run.algorithm, by_nvls) {
         (Some(Algorithm::Ring), _) => (by_ring, Algorithm::Ring),

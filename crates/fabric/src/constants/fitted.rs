@@ -13,9 +13,10 @@ pub(super) const SHIPPED: Constants = Constants {
         // Pascal: P100.
         ClassConstants {
             link_efficiency: 0.868,
-            ring: curve(3.799, 0.7647, 2.135, 1.097e4, 0.721),
-            own_copy: 3.181,
-            all_reduce_own_copy: 0.4713,
+            full_ring_gb_per_s: 69.4,
+            ring: curve(3.905, 0.7482, 4.415, 1.218e4, 0.3531),
+            own_copy: 3.501,
+            all_reduce_own_copy: 0.4278,
             nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
             nvls_share: 0.85,
             all_to_all: curve(6.6, 0.3, 3.0, 1.0e5, 0.1),
@@ -25,9 +26,10 @@ pub(super) const SHIPPED: Constants = Constants {
         // Volta: V100.
         ClassConstants {
             link_efficiency: 0.905,
-            ring: curve(3.799, 0.7647, 2.135, 1.097e4, 0.721),
-            own_copy: 3.181,
-            all_reduce_own_copy: 0.4713,
+            full_ring_gb_per_s: 135.8,
+            ring: curve(3.905, 0.7482, 4.415, 1.218e4, 0.3531),
+            own_copy: 3.501,
+            all_reduce_own_copy: 0.4278,
             nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
             nvls_share: 0.85,
             all_to_all: curve(6.6, 0.3, 3.0, 1.0e5, 0.1),
@@ -37,9 +39,10 @@ pub(super) const SHIPPED: Constants = Constants {
         // Ampere: A100, A800, A6000, A40.
         ClassConstants {
             link_efficiency: 0.78,
-            ring: curve(6.867, 2.285, 4.626, 2.113e5, 0.509),
-            own_copy: 2.092,
-            all_reduce_own_copy: 2.083,
+            full_ring_gb_per_s: 234.0,
+            ring: curve(7.472, 2.322, 5.473, 4.607e5, 0.5564),
+            own_copy: 2.158,
+            all_reduce_own_copy: 2.106,
             nvls: curve(25.0, 0.01, 20.0, 1.0e7, 0.001),
             nvls_share: 0.85,
             all_to_all: curve(10.63, 0.3304, 15.86, 2.583e5, 0.1928),
@@ -49,6 +52,7 @@ pub(super) const SHIPPED: Constants = Constants {
         // Ada: L40S, RTX 4090.
         ClassConstants {
             link_efficiency: 0.78,
+            full_ring_gb_per_s: 234.0,
             ring: curve(6.6, 1.0, 10.0, 1.0e6, 0.2),
             own_copy: 3.0,
             all_reduce_own_copy: 0.5,
@@ -61,10 +65,11 @@ pub(super) const SHIPPED: Constants = Constants {
         // Hopper: H100, H200, H800, H20.
         ClassConstants {
             link_efficiency: 0.8133,
-            ring: curve(3.822, 1.454, 3.218, 3.851e5, 0.2048),
-            own_copy: 2.231,
-            all_reduce_own_copy: 1.423,
-            nvls: curve(46.52, 0.0101, 19.97, 1.095e7, 0.001004),
+            full_ring_gb_per_s: 366.0,
+            ring: curve(3.832, 1.46, 3.323, 4.127e5, 0.1972),
+            own_copy: 2.24,
+            all_reduce_own_copy: 1.424,
+            nvls: curve(46.51, 0.0101, 19.99, 1.096e7, 0.001004),
             nvls_share: 0.849,
             all_to_all: curve(6.484, 0.4033, 1.938, 6.7e4, 0.05658),
             direct_share: 0.8793,
@@ -73,6 +78,7 @@ pub(super) const SHIPPED: Constants = Constants {
         // Blackwell: B200, GB200, RTX PRO 6000.
         ClassConstants {
             link_efficiency: 0.7533,
+            full_ring_gb_per_s: 678.0,
             ring: curve(7.947, 1.288, 4.228, 1.412e6, 0.1471),
             own_copy: 2.182,
             all_reduce_own_copy: 0.8798,

@@ -114,7 +114,11 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
     });
     let volta = *c.class(GpuClass::Volta);
     let pascal = c.class_mut(GpuClass::Pascal);
-    *pascal = ClassConstants { link_efficiency: pascal.link_efficiency, ..volta };
+    *pascal = ClassConstants {
+        link_efficiency: pascal.link_efficiency,
+        full_ring_gb_per_s: pascal.full_ring_gb_per_s,
+        ..volta
+    };
     let infiniband = *c.network(NetworkClass::Infiniband, GpuClass::Hopper);
     for class in [NetworkClass::Roce, NetworkClass::RdmaNoGdr, NetworkClass::Tcp] {
         let n = c.network_mut(class, GpuClass::Hopper);
