@@ -7,6 +7,9 @@ use crate::tree;
 use std::sync::Arc;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
+/// Below this size an all-reduce between hosts may go over a tree of LL packets whatever the cost model says of larger ones.
+const SMALL_BYTES: f64 = (8 << 20) as f64;
+
 /// The algorithm that carries a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -393,7 +396,8 @@ impl<'c> Fabric<'c> {
         let mut us = overhead + ramp + flow * slower;
         let mut used = algorithm;
         // Small messages go over a tree of LL packets, whatever carries the large ones.
-        if collective == Collective::AllReduce && run.algorithm.is_none() && algorithm != Algorithm::Tree {
+        let small = s < SMALL_BYTES;
+        if small && collective == Collective::AllReduce && run.algorithm.is_none() && algorithm != Algorithm::Tree {
             let small = net.tree_base_us
                 + net.tree_level_us * hosts.log2()
                 + net.tree_fill_us * (s / net.tree_fill_at).ln_1p()

@@ -35,7 +35,7 @@ pub struct Args {
     /// Fit the constants on half of the families and report on the other half, both ways
     #[arg(long)]
     cross_fit: bool,
-    /// Fit the constants on all families and print them (how the shipped ones were made)
+    /// Fit the constants on all families and print them
     #[arg(long, hide = true)]
     fit_all: bool,
 }

@@ -17,6 +17,12 @@ use topology::NetworkClass;
 const STEPS: usize = 48;
 /// Relative change that measures a derivative.
 const NUDGE: f64 = 0.01;
+/// How far latencies and ramps of a class may move from nominal, as a factor.
+const CURVE_FACTOR: f64 = 12.0;
+/// The same for shares and copies.
+const SHARE_FACTOR: f64 = 2.0;
+/// The same for networks.
+const NETWORK_FACTOR: f64 = 6.0;
 /// Rows of one family that the fit looks at, evenly spread.
 const ROWS_PER_FAMILY: usize = 60;
 /// An error `e` of one row (as a logarithm) counts `e^2 / (e + ERROR_HALF)`: like a square near zero, like its amount beyond.
@@ -63,10 +69,12 @@ pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
     format!("{:#?}\n", fit(cases, fabrics, |_| true))
 }
 
-/// Shows every fitted constant to `see`, in a fixed order.
-fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64)) {
-    fn curve(c: &mut Curve, see: &mut dyn FnMut(&mut f64)) {
-        [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power].into_iter().for_each(see);
+/// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
+fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
+    fn curve(c: &mut Curve, see: &mut dyn FnMut(&mut f64, f64)) {
+        [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power]
+            .into_iter()
+            .for_each(|v| see(v, CURVE_FACTOR));
     }
     for class in CLASSES {
         let k = c.class_mut(class);
@@ -74,13 +82,13 @@ fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64)) {
         curve(&mut k.nvls, see);
         curve(&mut k.all_to_all, see);
         let shares = [&mut k.own_copy, &mut k.all_reduce_own_copy, &mut k.direct_share, &mut k.direct_own_copy];
-        shares.into_iter().for_each(&mut *see);
+        shares.into_iter().for_each(|v| see(v, SHARE_FACTOR));
     }
     curve(&mut c.pcie.ring, see);
     curve(&mut c.pcie.all_to_all, see);
-    see(&mut c.pcie.own_copy);
-    see(&mut c.pcie.direct_own_copy);
-    see(&mut c.pcie.direct_share);
+    see(&mut c.pcie.own_copy, SHARE_FACTOR);
+    see(&mut c.pcie.direct_own_copy, SHARE_FACTOR);
+    see(&mut c.pcie.direct_share, SHARE_FACTOR);
     for (class, oldest) in NETWORKS {
         let k = c.network_mut(class, oldest);
         let all = [
@@ -96,19 +104,19 @@ fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64)) {
             &mut k.ramp_us,
             &mut k.ramp_at,
         ];
-        all.into_iter().for_each(&mut *see);
+        all.into_iter().for_each(|v| see(v, NETWORK_FACTOR));
     }
 }
 
 fn values(c: &Constants) -> Vec<f64> {
     let mut out = Vec::new();
-    visit(&mut c.clone(), &mut |v| out.push(*v));
+    visit(&mut c.clone(), &mut |v, _| out.push(*v));
     out
 }
 
 fn with(c: &Constants, values: &[f64]) -> Constants {
     let (mut c, mut i) = (c.clone(), 0);
-    visit(&mut c, &mut |v| {
+    visit(&mut c, &mut |v, _| {
         *v = values[i];
         i += 1;
     });
@@ -161,12 +169,14 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     let cost = |e: &[f64], at: &[f64], half: f64| -> f64 {
         e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e.abs() + half)).sum::<f64>() + ridge(at)
     };
+    let mut reach = Vec::new();
+    visit(&mut start.clone(), &mut |_, factor| reach.push(factor.ln()));
     let mut at = origin.clone();
     let mut now = errors(&at);
     let mut damping = 1e-2;
     for step in 0..STEPS {
         // Wide first, so that no early outlier is lost for good.
-        let half = (1.5 * 0.85f64.powi(step as i32)).max(ERROR_HALF);
+        let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
         let columns: Vec<Vec<f64>> = (0..at.len())
             .into_par_iter()
             .map(|i| {
@@ -194,7 +204,9 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
             let mut damped = normal.clone();
             (0..n).for_each(|i| damped[i][i] *= 1.0 + damping);
             let there: Vec<f64> = match solve(damped, right.clone()) {
-                Some(d) => at.iter().zip(&d).map(|(a, d)| a + d.clamp(-1.0, 1.0)).collect(),
+                Some(d) => (0..n)
+                    .map(|i| (at[i] + d[i].clamp(-0.7, 0.7)).clamp(origin[i] - reach[i], origin[i] + reach[i]))
+                    .collect(),
                 None => break,
             };
             let e = errors(&there);
