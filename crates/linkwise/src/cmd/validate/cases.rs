@@ -7,8 +7,6 @@ use fabric::{Constants, Fabric, Run};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, catalog};
 
-/// Most bytes of one operation.
-const SIZE_MAX: f64 = (1u64 << 50) as f64;
 /// Sizes from here on, and peaks, count as plateau.
 pub const PLATEAU_BYTES: u64 = 64 << 20;
 /// The size at which peaks without a size are judged.
@@ -109,7 +107,7 @@ impl Cases {
     fn add_measurement(&mut self, table: &Table, row: &Row) -> Result<(), Failure> {
         let f = |c| table.field(row, c);
         let collective: Collective = f("collective").parse().map_err(|e| table.at(row, "collective", e))?;
-        let size = table.number(row, "size_bytes", 1.0, SIZE_MAX)?;
+        let size = table.size(row, "size_bytes")?;
         let time = table.number(row, "time_us", 0.0, 1e12)?;
         table.number(row, "algbw_GBps", 0.0, 1e6)?;
         let busbw = table.number(row, "busbw_GBps", 0.0, 1e6)?;
@@ -140,7 +138,7 @@ impl Cases {
         // busbw is printed with two decimals; the time of small messages says more.
         let ranks = case.allocation.gpu_count();
         let from_time = match (time, size) {
-            (Some(us), Some(s)) if us > 0.0 => Some(collective.busbw_gb_per_s(ranks, Bytes(s as u64), us * 1e-6)),
+            (Some(us), Some(s)) if us > 0.0 => Some(collective.busbw_gb_per_s(ranks, s, us * 1e-6)),
             _ => None,
         };
         let Some(measured) = from_time.or(busbw).filter(|b| *b > 0.0) else {
@@ -165,10 +163,10 @@ impl Cases {
             cluster,
             allocation: case.allocation,
             collective,
-            size: size.map_or(PEAK_SIZE, |s| Bytes(s as u64)),
+            size: size.unwrap_or(PEAK_SIZE),
             run: case.run,
             measured_gb_per_s: measured,
-            plateau: size.is_none_or(|s| s >= PLATEAU_BYTES as f64),
+            plateau: size.is_none_or(|s| s.0 >= PLATEAU_BYTES),
             place: format!("{}:{}", file_name(&table.name), row.line),
             words: f("allocation").into(),
         });
@@ -241,9 +239,9 @@ impl Cases {
     ) -> Result<(), Failure> {
         let collective: Collective =
             table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
-        let need = |v: Option<f64>, c: &str| v.ok_or_else(|| table.at(row, c, "empty"));
-        let size = need(table.number(row, "size_bytes", 1.0, SIZE_MAX)?, "size_bytes")?;
-        let busbw = need(table.number(row, "busbw_gb_per_s", 0.0, 1e6)?, "busbw_gb_per_s")?;
+        let size = table.size(row, "size_bytes")?.ok_or_else(|| table.at(row, "size_bytes", "empty"))?;
+        let busbw = table.number(row, "busbw_gb_per_s", 0.0, 1e6)?;
+        let busbw = busbw.ok_or_else(|| table.at(row, "busbw_gb_per_s", "empty"))?;
         if allocation.gpu_count() < 2 {
             self.leave(family, "a single GPU".into());
         } else if busbw <= 0.0 {
@@ -254,10 +252,10 @@ impl Cases {
                 cluster,
                 allocation,
                 collective,
-                size: Bytes(size as u64),
+                size,
                 run: Run::default(),
                 measured_gb_per_s: busbw,
-                plateau: size >= PLATEAU_BYTES as f64,
+                plateau: size.0 >= PLATEAU_BYTES,
                 place: format!("{}:{}", file_name(&table.name), row.line),
                 words,
             });

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use std::path::Path;
+use topology::Bytes;
 
 /// Largest file read, bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -9,6 +10,8 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 const ROWS_MAX: usize = 500_000;
 /// Longest field, bytes.
 const FIELD_BYTES_MAX: usize = 4_096;
+/// Largest operation, bytes.
+const SIZE_BYTES_MAX: u64 = 1 << 50;
 
 /// The formats that linkwise knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +53,26 @@ pub const MULTI_HOST_COLUMNS: [&str; 5] = ["counts", "gpus", "size_bytes", "coll
 /// Columns of a P2P matrix file.
 pub const P2P_COLUMNS: [&str; 10] =
     ["source", "system", "gpus", "kind", "p2p", "matrix_id", "src_gpu", "dst_gpu", "GBps", "note"];
+
+/// Other names under which published copies have a column.
+const OTHER_NAMES: [(&str, &[&str]); 8] = [
+    ("busbw_gb_per_s", &["busbw_gbps", "busbw", "busbw_gb/s", "bandwidth_gb_per_s"]),
+    ("busbw_GBps", &["busbw_gbps", "busbw", "busbw_gb/s", "busbw(gb/s)"]),
+    ("algbw_GBps", &["algbw_gbps", "algbw", "algbw_gb/s", "algbw(gb/s)"]),
+    ("time_us", &["time", "time(us)", "latency_us"]),
+    ("size_bytes", &["size", "size(b)", "bytes", "message_size"]),
+    ("gpus", &["gpu_subset", "gpu_ids"]),
+    ("collective", &["op", "operation"]),
+    ("nccl_version", &["nccl"]),
+];
+
+/// Where a column is in a header: under its own name or another.
+fn find(headers: &[String], column: &str) -> Option<usize> {
+    headers.iter().position(|h| h == column).or_else(|| {
+        let others = OTHER_NAMES.iter().find(|o| o.0 == column)?.1;
+        headers.iter().position(|h| others.contains(&h.to_ascii_lowercase().as_str()))
+    })
+}
 
 impl Kind {
     /// Its columns in their usual order.
@@ -140,7 +163,7 @@ impl Table {
         };
         let headers: Vec<String> = reader.headers().map_err(csv_error)?.iter().map(|h| h.trim().to_string()).collect();
         let kinds = [Kind::Measurements, Kind::IntraTable, Kind::MultiHostTable, Kind::P2pMatrix];
-        let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| headers.iter().any(|h| h == c)));
+        let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| find(&headers, c).is_some()));
         let Some(kind) = kind else {
             let found = headers.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(",");
             let found: String = found.chars().take(200).collect();
@@ -152,8 +175,7 @@ impl Table {
         if let Some((i, h)) = headers.iter().enumerate().find(|(i, h)| headers[..*i].contains(h)) {
             return Err(Failure::input(format!("{name}, line 1, field {}: column `{h}` appears twice", i + 1)));
         }
-        let places: Vec<usize> =
-            kind.columns().iter().map(|c| headers.iter().position(|h| h == c).unwrap_or(0)).collect();
+        let places: Vec<usize> = kind.columns().iter().map(|c| find(&headers, c).unwrap_or(0)).collect();
         let reordered = headers.iter().map(String::as_str).ne(kind.columns().iter().copied());
         let mut table =
             Table { name: name.into(), kind, rows: Vec::new(), reordered, foreign_text, places, text: text.into() };
@@ -200,6 +222,19 @@ impl Table {
     /// A field of a row.
     pub fn field<'r>(&self, row: &'r Row, column: &str) -> &'r str {
         self.kind.columns().iter().position(|c| *c == column).map_or("", |i| &row.fields[i])
+    }
+
+    /// A size in bytes, with or without a unit (`16MiB`); empty is `None`.
+    pub fn size(&self, row: &Row, column: &str) -> Result<Option<Bytes>, Failure> {
+        let text = self.field(row, column);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        match Bytes::parse(text) {
+            Ok(b) if (1..=SIZE_BYTES_MAX).contains(&b.0) => Ok(Some(b)),
+            Ok(b) => Err(self.at(row, column, format!("{} bytes is outside 1 to {SIZE_BYTES_MAX}", b.0))),
+            Err(e) => Err(self.at(row, column, shortened(&e))),
+        }
     }
 
     /// A number within bounds; empty is `None`.
