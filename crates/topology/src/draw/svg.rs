@@ -19,11 +19,13 @@ const HOSTS_PER_ROW: usize = 8;
 const HOST_HEIGHT: f64 = 92.0;
 const ROW_HEIGHT: f64 = 160.0;
 /// Height of the inside of a host type without title.
-const INSIDE_HEIGHT: f64 = 360.0;
+const INSIDE_HEIGHT: f64 = 240.0;
+/// What NVLinks need above that.
+const NVLINK_HEIGHT: f64 = 120.0;
 
 const STYLE: &str = "text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}\
 .t{font-size:17px;font-weight:600}.h{font-size:13px;font-weight:600}.s{font-size:11px;fill:#52606d}\
-.m{text-anchor:middle}.box{fill:#fff;stroke:#9aa5b1}.gpu{fill:#76b900;stroke:#4f7a00}.slow{fill:#f0b429;stroke:#8d6100}\
+.m{text-anchor:middle}.halo{paint-order:stroke;stroke:#fff;stroke-width:3px}.box{fill:#fff;stroke:#9aa5b1}.gpu{fill:#76b900;stroke:#4f7a00}.slow{fill:#f0b429;stroke:#8d6100}\
 .off{fill:#cbd2d9;stroke:#7b8794}.nic{fill:#2f80ed;stroke:#1b4f9c}.sw{fill:#7b61c4;stroke:#4b3a80}\
 .pcie{fill:#d9e2ec;stroke:#7b8794}.w{fill:#fff}.wire{stroke:#7b8794;stroke-width:1.5;fill:none}\
 .net{stroke:#2f80ed;fill:none}.nv{stroke:#4f7a00;fill:none}";
@@ -127,8 +129,12 @@ impl Picture {
                 .join("; "),
         };
         self.rect(MARGIN, top, bar, 28.0, "sw", &core);
-        let class = format!("{:?}", c.network.class);
-        self.text(WIDTH / 2.0, top + 18.5, "h m w", &cut(&format!("{class} network, {core}"), 130));
+        self.text(
+            WIDTH / 2.0,
+            top + 18.5,
+            "h m w",
+            &cut(&format!("{}, {core}", super::text::class(c.network.class)), 130),
+        );
         let rows = drawn.div_ceil(per_row);
         let trunk = MARGIN + 10.0;
         for r in 0..rows {
@@ -214,20 +220,25 @@ impl Picture {
     /// One host type: NVLinks on top, GPUs, PCIe switches, NICs, CPUs at the bottom.
     fn inside(&mut self, t: &HostType) {
         self.y += 14.0;
+        let nvlink =
+            t.nvlink.map_or(String::new(), |n| format!(", NVLink {} GB/s a link each way", n.link_rate.gb_per_s()));
         self.text(MARGIN, self.y + 16.0, "t", &cut(&t.name, 60));
-        self.text(MARGIN, self.y + 34.0, "s", &cut(&format!("{}. {}", t.description, t.gpu_model), 160));
+        self.text(MARGIN, self.y + 34.0, "s", &cut(&format!("{}. {}{nvlink}", t.description, t.gpu_model), 160));
         let top = self.y + 46.0;
-        self.rect(MARGIN, top, WIDTH - 2.0 * MARGIN, INSIDE_HEIGHT, "box", "");
+        let above = if t.nvlink.is_some() { NVLINK_HEIGHT } else { 12.0 };
+        let height = INSIDE_HEIGHT + above;
+        self.rect(MARGIN, top, WIDTH - 2.0 * MARGIN, height, "box", "");
+        let base = top + above;
         let place = Place::new(t);
         let y = Levels {
             nvlink: top + 14.0,
-            gpu: top + 132.0,
-            switch: top + 208.0,
-            tree: top + 240.0,
-            nic: top + 272.0,
-            cpu: top + 322.0,
+            gpu: base + 12.0,
+            switch: base + 88.0,
+            tree: base + 120.0,
+            nic: base + 152.0,
+            cpu: base + 202.0,
         };
-        self.sockets(t, &place, &y, top);
+        self.sockets(t, &place, &y, top + height);
         self.pcie(t, &place, &y);
         self.nvlinks(t, &place, &y);
         for (g, &x) in place.gpu_x.iter().enumerate() {
@@ -237,16 +248,16 @@ impl Picture {
         }
         for (k, &x) in place.nic_x.iter().enumerate() {
             let nic = &t.nics[k];
-            let w = place.nic_slot.min(76.0) - 6.0;
+            let w = (place.nic_slot * 0.8).min(70.0);
             let title = format!("{} {} Gbit/s", nic.name, nic.line_rate.gbit_per_s());
             self.rect(x - w / 2.0, y.nic, w, 28.0, "nic", &title);
             self.text(x, y.nic + 12.0, "s m w", &cut(&nic.name, (w / 6.0) as usize));
             self.text(x, y.nic + 24.0, "s m w", &cut(&format!("{}G", nic.line_rate.gbit_per_s()), (w / 6.0) as usize));
         }
-        self.y = top + INSIDE_HEIGHT + 10.0;
+        self.y = top + height + 10.0;
     }
 
-    fn sockets(&mut self, t: &HostType, place: &Place, y: &Levels, top: f64) {
+    fn sockets(&mut self, t: &HostType, place: &Place, y: &Levels, bottom: f64) {
         for (i, s) in place.sockets.iter().enumerate() {
             let (a, b) = place.socket_span(i);
             let _ = writeln!(
@@ -254,7 +265,7 @@ impl Picture {
                 "<rect x=\"{a:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"6\" fill=\"#eef2f6\" stroke=\"#cbd2d9\" stroke-dasharray=\"4 3\"/>",
                 y.gpu - 12.0,
                 b - a,
-                top + INSIDE_HEIGHT - y.gpu + 4.0
+                bottom - y.gpu + 4.0
             );
             self.rect(a + 8.0, y.cpu, b - a - 16.0, 20.0, "pcie", &format!("socket {s}"));
             let label = format!("socket {s}, PCIe Gen{} x{}", t.pcie.generation, t.pcie.lanes);
@@ -274,13 +285,14 @@ impl Picture {
             let gpus: Vec<f64> = group.iter().filter(|d| **d < n).map(|&d| x_of(d)).collect();
             let list = if gpus.is_empty() { group.iter().map(|&d| x_of(d)).collect() } else { gpus };
             let (a, b) = list.iter().fold((f64::MAX, f64::MIN), |(a, b), &x| (a.min(x), b.max(x)));
-            (a - 26.0f64.min(place.slot / 2.0 - 3.0), b + 26.0f64.min(place.slot / 2.0 - 3.0))
+            (a - 46.0f64.min(place.slot / 2.0 - 3.0), b + 46.0f64.min(place.slot / 2.0 - 3.0))
         };
         let mut attached = vec![false; n + t.nics.len()];
         for tree in &place.trees {
             let (a, b) = span(tree);
             self.rect(a, y.tree, b - a, 12.0, "pcie", "tree of PCIe switches (PXB)");
-            self.line((a + 5.0, y.tree + 12.0), (a + 5.0, y.cpu), "wire", 1.5);
+            self.text((a + b) / 2.0, y.tree + 10.0, "s m", "PCIe switches");
+            self.line((a + 2.0, y.tree + 12.0), (a + 2.0, y.cpu), "wire", 1.5);
         }
         for switch in &place.switches {
             let (a, b) = span(switch);
@@ -297,7 +309,7 @@ impl Picture {
                 true => y.tree,
                 false => y.cpu,
             };
-            self.line((a + 5.0, y.switch + 16.0), (a + 5.0, up), "wire", 1.5);
+            self.line((a + 2.0, y.switch + 16.0), (a + 2.0, up), "wire", 1.5);
         }
         for (d, done) in attached.iter().enumerate() {
             if *done {
@@ -341,7 +353,9 @@ impl Picture {
             .filter(|&(i, j)| links(i, j) > 0)
             .map(|(i, j)| i - j)
             .max()
-            .unwrap_or(1);
+            .unwrap_or(1)
+            .max(3);
+        let mut labels = Vec::new();
         for i in 0..n {
             for j in 0..i {
                 let k = links(i, j);
@@ -358,10 +372,12 @@ impl Picture {
                     y.gpu,
                     0.8 + f64::from(k) * 0.7
                 );
-                self.text((a + b) / 2.0, top - 2.0, "s m", &format!("NV{k}"));
+                labels.push(((a + b) / 2.0, top + 4.0, format!("NV{k}")));
             }
         }
-        self.text(WIDTH - MARGIN - 190.0, y.nvlink + 4.0, "s", &format!("NVLink {rate} GB/s a link each way"));
+        for (x, y, label) in labels {
+            self.text(x, y, "s m halo", &label);
+        }
     }
 
     fn legend(&mut self) {

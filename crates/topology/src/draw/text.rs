@@ -33,14 +33,15 @@ pub fn text(cluster: &Cluster) -> String {
 /// A paragraph, wrapped at spaces; later lines are indented by two more.
 fn line(out: &mut String, indent: usize, text: &str) {
     let mut width = 0;
+    let mut pad = indent;
     for word in text.split(' ') {
         let n = word.chars().count();
         if width > 0 && width + 1 + n > COLUMNS_MAX {
             out.push('\n');
             width = 0;
+            pad = indent + 2;
         }
         if width == 0 {
-            let pad = if out.ends_with('\n') && !out.is_empty() || out.is_empty() { indent } else { 0 };
             out.extend(std::iter::repeat_n(' ', pad));
             width = pad;
         } else {
@@ -61,15 +62,20 @@ fn line(out: &mut String, indent: usize, text: &str) {
     out.push('\n');
 }
 
-fn network(out: &mut String, c: &Cluster) {
-    let n: &Network = &c.network;
-    let class = match n.class {
+/// A network class in words.
+pub(super) fn class(class: NetworkClass) -> &'static str {
+    match class {
         NetworkClass::Infiniband => "InfiniBand with GPUDirect RDMA",
         NetworkClass::Roce => "RoCE with GPUDirect RDMA",
         NetworkClass::Efa => "AWS EFA",
         NetworkClass::RdmaNoGdr => "RDMA without GPUDirect",
         NetworkClass::Tcp => "TCP",
-    };
+    }
+}
+
+fn network(out: &mut String, c: &Cluster) {
+    let n: &Network = &c.network;
+    let class = class(n.class);
     let shape = if n.tiers.is_empty() { ", one non-blocking switch" } else { "" };
     line(out, 0, &format!("network: {class}{shape}"));
     for t in &n.tiers {

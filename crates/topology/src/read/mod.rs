@@ -195,9 +195,14 @@ pub fn read(text: &str, file: &str) -> Result<Reading, ReadError> {
     Ok(reading)
 }
 
+/// The last part of a file's path: what a cluster file may say about where its facts come from.
+pub(crate) fn base_name(file: &str) -> &str {
+    file.rsplit(['/', '\\']).next().unwrap_or(file)
+}
+
 /// A host type's name from the name of a file: its stem, reduced to letters, digits and dashes.
 pub(crate) fn type_name(file: &str) -> String {
-    let stem = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    let stem = base_name(file);
     let stem = stem.split('.').next().unwrap_or(stem);
     let mut name = String::new();
     for c in stem.chars().take(48) {

@@ -215,7 +215,7 @@ impl Reader<'_> {
         let host_type = HostType {
             name: type_name(self.file),
             description: format!("{} GPUs, {} NICs, from NCCL topology XML", gpus.len(), nics.len()),
-            source: self.file.to_string(),
+            source: super::base_name(self.file).to_string(),
             gpu_model: model.map_or("unknown", |m| m.name).to_string(),
             gpus: gpus.iter().map(|d| Gpu { socket: sockets[d.cpu], pci_bus_id: Some(d.bus_id.clone()) }).collect(),
             gpu_paths,

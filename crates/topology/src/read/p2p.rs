@@ -170,7 +170,7 @@ fn host_type(name: String, m: &Matrix, file: &str) -> HostType {
     HostType {
         name,
         description: format!("{n} GPUs, P2P rates measured ({})", m.words()),
-        source: if m.source.is_empty() { file.to_string() } else { m.source.clone() },
+        source: if m.source.is_empty() { super::base_name(file).to_string() } else { m.source.clone() },
         gpu_model: model.map_or("unknown", |m| m.name).to_string(),
         gpus: vec![Default::default(); n],
         pcie: infer::pcie(&paths, model).0,

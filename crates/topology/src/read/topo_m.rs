@@ -368,7 +368,7 @@ impl Block<'_> {
         let host_type = HostType {
             name: type_name(file),
             description: format!("{} GPUs, {} NICs, from nvidia-smi topo -m", self.gpus, nics.len()),
-            source: file.to_string(),
+            source: super::base_name(file).to_string(),
             gpu_model: known.map_or_else(|| "unknown".into(), |t| t.gpu_model),
             gpus,
             gpu_paths,
