@@ -167,7 +167,7 @@ pub fn load(dir: &Path, cluster: &Cluster) -> Result<Vec<Truth>, Failure> {
 
 /// One published CSV table.
 fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Record>, Failure> {
-    let text = crate::cmd::shared::read_text(file, store::CSV_FILE_BYTES_MAX as u64)?;
+    let text = crate::cmd::shared::read_text(file, store::CSV_FILE_BYTES_MAX)?;
     store::parse_csv(&text, &file.display().to_string(), cluster, map).map_err(Failure::input)
 }
 

@@ -69,6 +69,27 @@ pub struct Host {
     pub nic_health: Vec<f64>,
     /// GPU UUIDs in GPU order, where known (Slurm, Kubernetes and CUDA name GPUs so).
     pub gpu_uuids: Vec<String>,
+    /// Health of every GPU's links (NVLink and PCIe), 1.0 = full rate; empty = all healthy.
+    pub gpu_health: Vec<f64>,
+    /// Single links between two GPUs that are slower than their type says.
+    pub link_health: Vec<LinkHealth>,
+    /// Device minor numbers (`/dev/nvidiaN`) in GPU order, where they differ from it: Slurm's GRES index counts these.
+    pub gpu_minors: Vec<u8>,
+    /// Name in Slurm, where it differs from [`Host::name`].
+    pub slurm_name: Option<String>,
+    /// Name in Kubernetes, where it differs from [`Host::name`].
+    pub kubernetes_name: Option<String>,
+}
+
+/// A link between two GPUs of one host that runs below its rate (lost NVLink lanes, PCIe retraining).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinkHealth {
+    /// One GPU.
+    pub a: u8,
+    /// The other.
+    pub b: u8,
+    /// Share of the full rate that is left, 0 to 1.
+    pub factor: f64,
 }
 
 /// Everything that linkwise knows about a cluster's hardware.
@@ -109,6 +130,15 @@ impl Cluster {
     pub fn nic_rate(&self, host: HostId, nic: usize) -> Bandwidth {
         let health = self.host(host).nic_health.get(nic).copied().unwrap_or(1.0);
         Bandwidth::from_gb_per_s(self.type_of(host).nics[nic].line_rate.gb_per_s() * health)
+    }
+    /// Share of the nominal rate left between two GPUs of a host: the worse of both GPUs' health, times the link's own.
+    pub fn link_health(&self, host: HostId, a: usize, b: usize) -> f64 {
+        let h = self.host(host);
+        let gpu = |g: usize| h.gpu_health.get(g).copied().unwrap_or(1.0);
+        let link = h.link_health.iter().filter(|l| {
+            (usize::from(l.a), usize::from(l.b)) == (a, b) || (usize::from(l.a), usize::from(l.b)) == (b, a)
+        });
+        link.map(|l| l.factor).fold(gpu(a).min(gpu(b)), |f, l| f * l)
     }
     /// Host ids by name. O(hosts) to build; build once for many look-ups.
     pub fn host_index(&self) -> HashMap<&str, HostId> {
@@ -184,7 +214,8 @@ impl Cluster {
         if rest > 0 { format!("{} and {rest} more", names.join(", ")) } else { names.join(", ") }
     }
 
-    /// Is every rule kept (names unique, types known, limits)? The first broken rule in one sentence.
+    /// Is every rule kept (names unique, types known, factors between 0 and 1, limits)? The first broken rule in one
+    /// sentence. O(hosts + types).
     pub fn check(&self) -> Result<(), String> {
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return Err(format!(
@@ -193,27 +224,112 @@ impl Cluster {
                 self.hosts.len()
             ));
         }
+        let mut type_names = HashMap::new();
         for t in &self.types {
             t.check()?;
+            if type_names.insert(t.name.as_str(), ()).is_some() {
+                return Err(format!("two host types are named `{}`", t.name));
+            }
         }
         let mut seen = HashMap::new();
         for (i, h) in self.hosts.iter().enumerate() {
             let Some(t) = self.types.get(h.host_type) else {
                 return Err(format!("host `{}` has no known type", h.name));
             };
+            check_host_name(&h.name)?;
             if let Some(first) = seen.insert(h.name.as_str(), i) {
                 return Err(format!("hosts {first} and {i} are both named `{}`", h.name));
             }
-            if !h.nic_health.is_empty() && h.nic_health.len() != t.nics.len() {
+            h.check(t)?;
+        }
+        self.network.check(self.hosts.len())
+    }
+}
+
+/// A host name is 1 to 253 characters without spaces, commas, colons, brackets or control characters: those separate
+/// names in lists.
+pub(crate) fn check_host_name(name: &str) -> Result<(), String> {
+    let bad = |c: char| c.is_whitespace() || c.is_control() || ",:[]{}()\"'".contains(c);
+    if name.is_empty() || name.len() > 253 || name.contains(bad) {
+        return Err(format!(
+            "`{name}` cannot be a host name: 1 to 253 characters without spaces, commas, colons or brackets"
+        ));
+    }
+    Ok(())
+}
+
+impl Host {
+    /// Does everything said about the host fit its type? The first broken rule in one sentence.
+    pub fn check(&self, t: &HostType) -> Result<(), String> {
+        let name = &self.name;
+        let (gpus, nics) = (t.gpu_count(), t.nics.len());
+        let length = |what: &str, found: usize, wanted: usize| match found {
+            0 => Ok(()),
+            n if n == wanted => Ok(()),
+            n => Err(format!("host `{name}` tells {what} of {n}, but `{}` has {wanted}", t.name)),
+        };
+        length("the health of its NICs", self.nic_health.len(), nics)?;
+        length("the health of its GPUs", self.gpu_health.len(), gpus)?;
+        length("the UUIDs of its GPUs", self.gpu_uuids.len(), gpus)?;
+        length("the minor numbers of its GPUs", self.gpu_minors.len(), gpus)?;
+        if !t.all_gpus().contains_all(self.drained) {
+            return Err(format!("host `{name}` drains GPUs that it does not have"));
+        }
+        for l in &self.link_health {
+            if usize::from(l.a.max(l.b)) >= gpus || l.a == l.b {
+                return Err(format!("host `{name}`: GPU{} to GPU{} is no link of `{}`", l.a, l.b, t.name));
+            }
+        }
+        let factors = self.nic_health.iter().chain(&self.gpu_health).copied();
+        if let Some(f) = factors.chain(self.link_health.iter().map(|l| l.factor)).find(|f| !(0.0..=1.0).contains(f)) {
+            return Err(format!("host `{name}` has a health of {f}; 0 (dead) to 1 (full rate) is meant"));
+        }
+        let mut minors = self.gpu_minors.clone();
+        minors.sort_unstable();
+        if minors.windows(2).any(|w| w[0] == w[1]) {
+            return Err(format!("host `{name}` gives two GPUs the same minor number"));
+        }
+        let mut uuids: Vec<&str> = self.gpu_uuids.iter().map(String::as_str).filter(|u| !u.is_empty()).collect();
+        uuids.sort_unstable();
+        if let Some(w) = uuids.windows(2).find(|w| w[0] == w[1]) {
+            return Err(format!("host `{name}` gives two GPUs the UUID `{}`", w[0]));
+        }
+        for alias in [&self.slurm_name, &self.kubernetes_name].into_iter().flatten() {
+            check_host_name(alias)?;
+        }
+        Ok(())
+    }
+}
+
+impl Network {
+    /// Are tiers and host links possible on so many hosts? The first broken rule in one sentence.
+    pub fn check(&self, hosts: usize) -> Result<(), String> {
+        let mut below = 0;
+        for t in &self.tiers {
+            if t.hosts_per_switch == 0 || t.hosts_per_switch > HOSTS_MAX {
+                return Err(format!("tier `{}` has {} hosts per switch", t.name, t.hosts_per_switch));
+            }
+            if t.hosts_per_switch < below {
                 return Err(format!(
-                    "host `{}` tells the health of {} NICs but has {}",
-                    h.name,
-                    h.nic_health.len(),
-                    t.nics.len()
+                    "tier `{}` has {} hosts per switch, fewer than the tier below it ({below}); tiers go upwards from the hosts",
+                    t.name, t.hosts_per_switch
                 ));
             }
-            if !t.all_gpus().contains_all(h.drained) {
-                return Err(format!("host `{}` drains GPUs that it does not have", h.name));
+            if !(t.oversubscription >= 1.0 && t.oversubscription <= 1000.0) {
+                return Err(format!(
+                    "tier `{}` has an oversubscription of {}; 1 is non-blocking, 2 means half",
+                    t.name, t.oversubscription
+                ));
+            }
+            below = t.hosts_per_switch;
+        }
+        for l in &self.host_links {
+            if l.a.index().max(l.b.index()) >= hosts || l.a == l.b {
+                return Err(format!("a host link joins hosts {} and {}", l.a.0, l.b.0));
+            }
+            let gbit = l.rate.gbit_per_s();
+            if !(gbit > 0.0 && gbit <= 1e6) {
+                return Err(format!("the link of hosts {} and {} has a rate of {gbit} Gbit/s", l.a.0, l.b.0));
             }
         }
         Ok(())

@@ -216,10 +216,40 @@ impl HostType {
                 return Err(format!("host type `{name}`: NIC `{}` has a line rate of {gbit} Gbit/s", nic.name));
             }
         }
-        if let Some(p2p) = &self.p2p
-            && (p2p.len() != n || p2p.iter().any(|r| r.len() != n))
-        {
-            return Err(format!("host type `{name}`: the P2P matrix is not {n} x {n}"));
+        if let Some(p2p) = &self.p2p {
+            if p2p.len() != n || p2p.iter().any(|r| r.len() != n) {
+                return Err(format!("host type `{name}`: the P2P matrix is not {n} x {n}"));
+            }
+            for (i, row) in p2p.iter().enumerate() {
+                for (j, rate) in row.iter().enumerate() {
+                    let gb = rate.gb_per_s();
+                    let least = if i == j { 0.0 } else { f64::MIN_POSITIVE };
+                    if !(gb >= least && gb <= 100_000.0) {
+                        return Err(format!("host type `{name}`: P2P from GPU{i} to GPU{j} is {gb} GB/s"));
+                    }
+                }
+            }
+        }
+        if let Some(nv) = &self.nvlink {
+            let gb = nv.link_rate.gb_per_s();
+            if !(gb > 0.0 && gb <= 1000.0) {
+                return Err(format!("host type `{name}`: an NVLink of {gb} GB/s"));
+            }
+        }
+        if !(1..=7).contains(&self.pcie.generation) || !(1..=32).contains(&self.pcie.lanes) {
+            let Pcie { generation, lanes } = self.pcie;
+            return Err(format!("host type `{name}`: PCIe generation {generation} with {lanes} lanes"));
+        }
+        let mut nics: Vec<&str> = self.nics.iter().map(|n| n.name.as_str()).collect();
+        nics.sort_unstable();
+        if let Some(w) = nics.windows(2).find(|w| w[0] == w[1]) {
+            return Err(format!("host type `{name}` has two NICs named `{}`", w[0]));
+        }
+        if nics.iter().any(|n| n.is_empty() || n.contains(char::is_whitespace)) || name.is_empty() {
+            return Err(format!("host type `{name}`: a name is empty or has a space in it"));
+        }
+        if self.nics.iter().any(|n| n.gpu_paths.contains(&PathKind::Same)) {
+            return Err(format!("host type `{name}`: a NIC cannot be `X` (itself) to a GPU"));
         }
         Ok(())
     }

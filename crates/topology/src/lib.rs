@@ -1,14 +1,23 @@
 //! What the links are: clusters, hosts, GPUs, NICs, allocations, and the readers of topology files.
+//!
+//! Text goes in, values come out: nothing here opens a file or looks at a clock.
 
 pub mod allocation;
 pub mod catalog;
 pub mod cluster;
 pub mod collective;
+pub mod diagnose;
+pub mod draw;
+pub mod file;
 pub mod host;
+pub mod layout;
+pub mod names;
 pub mod quantity;
+pub mod read;
 
 pub use allocation::{Allocation, GPUS_PER_HOST_MAX, GpuId, GpuMask, HOSTS_MAX, HostId};
-pub use cluster::{Cluster, Host, HostLink, Network, NetworkClass, Tier};
+pub use cluster::{Cluster, Host, HostLink, LinkHealth, Network, NetworkClass, Tier};
 pub use collective::Collective;
+pub use diagnose::ReadError;
 pub use host::{Gpu, HostType, Nic, NvLinkFabric, PathKind, Pcie};
 pub use quantity::{Bandwidth, Bytes, Seconds};

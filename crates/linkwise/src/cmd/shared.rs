@@ -1,51 +1,79 @@
 //! What several commands need: loading a cluster by name or file.
 
 use crate::failure::Failure;
+use std::io::Read;
 use std::path::Path;
-use topology::{Bytes, Cluster, Collective};
+use topology::{Bytes, Cluster, Collective, ReadError, catalog, diagnose, file, read};
 
 /// A built-in cluster by name, or a cluster file.
 pub fn load_cluster(name_or_file: &str) -> Result<Cluster, Failure> {
-    if let Some(c) = topology::catalog::cluster(name_or_file) {
+    if let Some(c) = catalog::cluster(name_or_file) {
         return Ok(c);
     }
-    Err(Failure::input(format!(
-        "`{name_or_file}` is neither a built-in cluster ({}) nor a file",
-        topology::catalog::CLUSTERS.join(", ")
-    )))
+    let path = Path::new(name_or_file);
+    if !path.exists() {
+        return Err(no_such_cluster(name_or_file));
+    }
+    let bytes = read_limited(path, read::FILE_SIZE_MAX)?;
+    let text = read::text(&bytes, name_or_file, read::FILE_SIZE_MAX).map_err(located)?;
+    match read::detect(text) {
+        Some(read::Kind::ClusterFile) | None => file::read(text, name_or_file).map_err(located),
+        Some(kind) => Err(Failure::input(format!(
+            "{name_or_file} is {kind} output, not a cluster file; make one of it: \
+             linkwise topology import {name_or_file} -o cluster.yaml"
+        ))),
+    }
 }
 
-/// A text file, refused before it is read if it is larger than `bytes_max`.
-pub fn read_text(path: &Path, bytes_max: u64) -> Result<String, Failure> {
-    use std::io::Read;
-    let file = std::fs::File::open(path).map_err(|e| Failure::file("open", path, e))?;
-    let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(|e| Failure::file("read", path, e))?;
-    if bytes.len() as u64 > bytes_max {
-        return Err(Failure::file("read", path, format!("it is larger than {bytes_max} bytes")));
+fn no_such_cluster(name: &str) -> Failure {
+    let near = diagnose::did_you_mean(name, catalog::CLUSTERS);
+    let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+    let is_type = catalog::host_type(name).is_some();
+    let remedy = match is_type {
+        true => format!("; `{name}` is a host type: write a file with `hosts: [{{type: {name}, count: 4}}]`"),
+        false => String::new(),
+    };
+    Failure::input(format!(
+        "`{name}` is neither a built-in cluster ({}) nor a file{hint}{remedy}",
+        catalog::CLUSTERS.join(", ")
+    ))
+}
+
+/// A file's bytes, but never more than `size_max`: the size is looked at first, and what has none (a pipe) is cut off.
+pub fn read_limited(path: &Path, size_max: usize) -> Result<Vec<u8>, Failure> {
+    let name = path.display().to_string();
+    let meta = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?;
+    if meta.is_dir() {
+        return Err(Failure::input(format!("{name} is a folder, a file was expected")));
     }
-    String::from_utf8(bytes).map_err(|e| {
-        Failure::file(
-            "read",
-            path,
-            format!("it is not UTF-8 text (first bad byte at {})", e.utf8_error().valid_up_to()),
-        )
+    if meta.len() > size_max as u64 {
+        return Err(located(read::too_large(&name, size_max)));
+    }
+    let file = std::fs::File::open(path).map_err(|e| Failure::file("read", path, e))?;
+    let mut bytes = Vec::new();
+    file.take(size_max as u64 + 1).read_to_end(&mut bytes).map_err(|e| Failure::file("read", path, e))?;
+    if bytes.len() > size_max {
+        return Err(located(read::too_large(&name, size_max)));
+    }
+    Ok(bytes)
+}
+
+/// A reader's error as the command's failure.
+pub fn located(e: ReadError) -> Failure {
+    Failure::Located(miette::Report::new(e))
+}
+
+/// A text file of at most `bytes_max` bytes, as UTF-8.
+pub fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
+    String::from_utf8(read_limited(path, bytes_max)?).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Failure::file("read", path, format!("it is not UTF-8 text (first bad byte at {at})"))
     })
 }
 
 /// What the physics expects inside a host of a type, GB/s busbw: stands in where nobody measured.
 pub fn analytic_intra_gb_per_s(ty: &topology::HostType, mask: topology::GpuMask, c: Collective, size: Bytes) -> f64 {
-    let _ = (c, size);
-    // The nominal rate of the worst pair; replaced by the physics of `fabric` below.
-    let nv = ty.nvlink.map_or(0.0, |n| n.link_rate.gb_per_s());
-    let pcie = ty.pcie.rate().gb_per_s();
-    mask.iter()
-        .flat_map(|i| mask.iter().filter(move |j| *j > i).map(move |j| (i, j)))
-        .map(|(i, j)| match ty.gpu_paths[i][j] {
-            topology::PathKind::NvLink(n) => nv * f64::from(n) * 0.8,
-            _ => pcie * 0.6,
-        })
-        .fold(f64::INFINITY, f64::min)
+    fabric::intra_busbw(ty, mask, c, size).gb_per_s()
 }
 
 /// For people or for scripts.

@@ -1,6 +1,12 @@
-//! `linkwise topology`.
+//! `linkwise topology`: draw a cluster, make a cluster file of what nvidia-smi, NCCL and P2P tests print.
 
+use crate::cmd::shared::{load_cluster, located, read_limited};
 use crate::failure::Failure;
+use clap::ValueEnum;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use topology::read::{self, infer, merge};
+use topology::{Bandwidth, Cluster, Host, HostType, catalog, draw, file, names};
 
 /// Sub-commands of `linkwise topology`.
 #[derive(clap::Subcommand)]
@@ -9,10 +15,194 @@ pub enum Topology {
     Show {
         /// A built-in cluster or a cluster file
         cluster: String,
+        /// How: text, the cluster file as JSON or YAML, or a picture
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+        /// Write to a file instead of standard output
+        #[arg(short, long)]
+        output: Option<PathBuf>,
     },
+    /// Make a cluster file of `nvidia-smi topo -m` output, NCCL topology XML and P2P matrices of one host
+    Import(Import),
+    /// Print the JSON Schema of the cluster file
+    Schema,
+    /// List the host types of the catalog
+    Types,
+}
+
+/// Arguments of `linkwise topology import`.
+#[derive(clap::Args)]
+pub struct Import {
+    /// Files about one host, of any kind; the kind is told by the content
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Write the cluster file here instead of to standard output
+    #[arg(short, long)]
+    output: Option<PathBuf>,
+    /// Name of the cluster [default: the host type's]
+    #[arg(long)]
+    name: Option<String>,
+    /// How many such hosts the cluster has
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=topology::HOSTS_MAX as i64))]
+    count: u32,
+    /// Names of the hosts, as Slurm writes them (n[0-3]); instead of --count
+    #[arg(long, conflicts_with = "count")]
+    hosts: Option<String>,
+    /// GPU model, where the files do not say (H100, A100-SXM4-80GB, ...): sets link rates
+    #[arg(long)]
+    gpu_model: Option<String>,
+    /// Line rate of every NIC, where the files do not say, Gbit/s
+    #[arg(long)]
+    nic_gbit_per_s: Option<f64>,
+}
+
+/// Output of `linkwise topology show`.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Format {
+    /// For the terminal, at most 100 columns
+    Text,
+    /// The cluster file as JSON, every host type spelled out
+    Json,
+    /// The cluster file
+    Yaml,
+    /// A self-contained picture
+    Svg,
 }
 
 /// Runs it.
-pub fn run(_args: Topology) -> Result<(), Failure> {
-    Err(Failure::input("this build has no `topology` yet"))
+pub fn run(args: Topology) -> Result<(), Failure> {
+    match args {
+        Topology::Show { cluster, format, output } => {
+            let cluster = load_cluster(&cluster)?;
+            let text = match format {
+                Format::Text => draw::text(&cluster),
+                Format::Json => file::to_json(&cluster),
+                Format::Yaml => file::write(&cluster),
+                Format::Svg => draw::svg(&cluster),
+            };
+            put(&text, output.as_deref())
+        }
+        Topology::Import(a) => import(a),
+        Topology::Schema => put(&file::json_schema(), None),
+        Topology::Types => put(&types(), None),
+    }
+}
+
+/// To a file (replaced in one step) or standard output; a closed pipe is no failure.
+fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = output else {
+        return match std::io::stdout().write_all(text.as_bytes()) {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::input(format!("cannot write: {e}"))),
+            _ => Ok(()),
+        };
+    };
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || -> std::io::Result<()> {
+        let mut temporary = tempfile::Builder::new().prefix(".linkwise-").tempfile_in(folder)?;
+        temporary.write_all(text.as_bytes())?;
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        }
+        temporary.persist(path)?;
+        Ok(())
+    };
+    write().map_err(|e| Failure::file("write", path, e))
+}
+
+fn types() -> String {
+    let mut out = String::new();
+    let types = catalog::host_types();
+    let width = types.iter().map(|t| t.name.len()).max().unwrap_or(0);
+    for t in types {
+        out.push_str(&format!("{:<width$}  {}\n", t.name, t.description));
+    }
+    out
+}
+
+fn import(a: Import) -> Result<(), Failure> {
+    let mut sources = Vec::new();
+    for path in &a.files {
+        let name = path.display().to_string();
+        let bytes = read_limited(path, read::TOPOLOGY_SIZE_MAX)?;
+        let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX).map_err(located)?;
+        let reading = read::read(text, &name).map_err(located)?;
+        for refused in &reading.refused {
+            eprintln!("note: left out: {refused}");
+        }
+        sources.push(merge::Source { file: name, reading });
+    }
+    let (mut types, notes) = match &sources[..] {
+        // One file may describe several systems: each becomes a type of its own.
+        [one] => {
+            let notes = one.reading.notes.iter().map(|n| format!("{}: {n}", one.file)).collect();
+            (one.reading.types.clone(), notes)
+        }
+        several => {
+            let (t, notes) = merge::merge(several).map_err(Failure::input)?;
+            (vec![t], notes)
+        }
+    };
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    for t in &mut types {
+        apply(&a, t)?;
+    }
+    let cluster = cluster(&a, types)?;
+    cluster.check().map_err(Failure::input)?;
+    put(&file::write(&cluster), a.output.as_deref())?;
+    if let Some(path) = &a.output {
+        eprintln!("wrote {}: {} hosts, {} GPUs", path.display(), cluster.hosts.len(), cluster.gpu_count());
+    }
+    Ok(())
+}
+
+/// What the user knows better than the files.
+fn apply(a: &Import, t: &mut HostType) -> Result<(), Failure> {
+    if let Some(model) = &a.gpu_model {
+        let facts = infer::model_by_name(model);
+        t.gpu_model.clone_from(model);
+        if let Some(facts) = facts {
+            t.nvlink = match (t.nvlink, infer::nvlink(&t.gpu_paths, Some(facts))) {
+                (Some(had), Some((found, _))) => {
+                    Some(topology::NvLinkFabric { switched: had.switched || found.switched, ..found })
+                }
+                (had, _) => had,
+            };
+            t.pcie.generation = facts.pcie_generation;
+        } else {
+            eprintln!("note: link rates of `{model}` are not known; those of the files stay");
+        }
+    }
+    if let Some(gbit) = a.nic_gbit_per_s {
+        if !(gbit > 0.0 && gbit <= 10_000.0) {
+            return Err(Failure::input(format!("--nic-gbit-per-s {gbit}: above 0 and at most 10000 is possible")));
+        }
+        for nic in &mut t.nics {
+            nic.line_rate = Bandwidth::from_gbit_per_s(gbit);
+        }
+    }
+    Ok(())
+}
+
+fn cluster(a: &Import, types: Vec<HostType>) -> Result<Cluster, Failure> {
+    let name = a.name.clone().unwrap_or_else(|| types[0].name.clone());
+    let hosts: Vec<Host> = if types.len() > 1 {
+        if a.count > 1 || a.hosts.is_some() {
+            let message = "--count and --hosts are for files about one host; these describe";
+            return Err(Failure::input(format!("{message} {} systems", types.len())));
+        }
+        let host = |(i, _)| Host { name: format!("n{i}"), host_type: i, ..Host::default() };
+        types.iter().enumerate().map(host).collect()
+    } else {
+        let names = match &a.hosts {
+            Some(list) => names::hostlist::expand(list, topology::HOSTS_MAX)
+                .map_err(|e| Failure::input(format!("--hosts: {e}")))?,
+            None => (0..a.count).map(|i| format!("n{i}")).collect(),
+        };
+        names.into_iter().map(|name| Host { name, ..Host::default() }).collect()
+    };
+    Ok(Cluster { name, types, hosts, ..Cluster::default() })
 }

@@ -1,0 +1,7 @@
+//! Drawings of a cluster: text for the terminal, SVG for everything else.
+
+mod svg;
+mod text;
+
+pub use svg::svg;
+pub use text::text;

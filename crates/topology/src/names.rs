@@ -1,0 +1,409 @@
+//! Names that other systems use for hosts and GPUs, in and out: Slurm (host lists, GRES indices), Kubernetes (node
+//! names, device UUIDs), CUDA (`CUDA_VISIBLE_DEVICES`, UUIDs).
+
+use crate::allocation::{Allocation, GpuMask, HostId};
+use crate::cluster::{Cluster, Host};
+
+/// Longest list of names that is looked at, in bytes.
+const LIST_BYTES_MAX: usize = 16 << 20;
+
+/// Slurm's host lists: `n[0-3,7],login`.
+pub mod hostlist {
+    use std::fmt::Write;
+
+    /// The names in order. Padding is kept: `n[08-10]` is n08, n09, n10. At most `names_max` names. One pair of
+    /// brackets per name.
+    pub fn expand(list: &str, names_max: usize) -> Result<Vec<String>, String> {
+        if list.len() > super::LIST_BYTES_MAX {
+            return Err("the host list is longer than 16 MiB".into());
+        }
+        let mut names = Vec::new();
+        let mut rest = list.trim();
+        while !rest.is_empty() {
+            let end = end_of_item(rest).ok_or_else(|| format!("`{}` has an open bracket", shorten(rest)))?;
+            let item = rest[..end].trim();
+            rest = rest[end..].trim_start();
+            rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
+            if item.is_empty() {
+                return Err(format!("an empty name in `{}`", shorten(list)));
+            }
+            expand_item(item, names_max, &mut names)?;
+        }
+        if names.is_empty() { Err("no name".into()) } else { Ok(names) }
+    }
+
+    fn end_of_item(s: &str) -> Option<usize> {
+        let mut open = false;
+        for (i, c) in s.char_indices() {
+            match c {
+                '[' if open => return None,
+                '[' => open = true,
+                ']' => open = false,
+                ',' if !open => return Some(i),
+                _ => {}
+            }
+        }
+        (!open).then_some(s.len())
+    }
+
+    fn expand_item(item: &str, names_max: usize, names: &mut Vec<String>) -> Result<(), String> {
+        let mut push = |name: String| {
+            if names.len() >= names_max {
+                return Err(format!("`{}` stands for more than {names_max} names", shorten(item)));
+            }
+            names.push(name);
+            Ok(())
+        };
+        let Some(open) = item.find('[') else {
+            return if item.contains(']') {
+                Err(format!("`{}` closes a bracket that is not open", shorten(item)))
+            } else {
+                push(item.to_string())
+            };
+        };
+        let close = item[open..]
+            .find(']')
+            .map(|p| open + p)
+            .ok_or_else(|| format!("`{}` has an open bracket", shorten(item)))?;
+        let (head, tail) = (&item[..open], &item[close + 1..]);
+        if tail.contains(['[', ']']) {
+            return Err(format!("`{}` has two pairs of brackets; write the names in two lists", shorten(item)));
+        }
+        for range in item[open + 1..close].split(',') {
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            let (from, to) = (from.trim(), to.trim());
+            let number = |s: &str| {
+                let ok = !s.is_empty() && s.len() <= 9 && s.bytes().all(|b| b.is_ascii_digit());
+                ok.then(|| s.parse::<usize>().ok())
+                    .flatten()
+                    .ok_or_else(|| format!("`{}` is not a range of numbers", shorten(range)))
+            };
+            let (a, b) = (number(from)?, number(to)?);
+            if a > b {
+                return Err(format!("the range `{}` runs backwards", shorten(range)));
+            }
+            let width = from.len();
+            for i in a..=b {
+                push(format!("{head}{i:0width$}{tail}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn shorten(s: &str) -> String {
+        if s.chars().count() > 40 { s.chars().take(40).chain(['…']).collect() } else { s.to_string() }
+    }
+
+    /// The shortest list with the same names in the same order. O(bytes).
+    pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+        // Runs of one prefix and width, as (prefix, width, ranges).
+        let mut out = String::new();
+        let mut prefix: Option<(&str, usize)> = None;
+        let mut ranges: Vec<(usize, usize)> = Vec::new();
+        let flush = |out: &mut String, prefix: &Option<(&str, usize)>, ranges: &mut Vec<(usize, usize)>| {
+            let Some((head, width)) = *prefix else { return };
+            if !out.is_empty() {
+                out.push(',');
+            }
+            let range = |&(a, b): &(usize, usize)| {
+                if a == b { format!("{a:0width$}") } else { format!("{a:0width$}-{b:0width$}") }
+            };
+            match &ranges[..] {
+                [(a, b)] if a == b => write!(out, "{head}{a:0width$}").unwrap_or(()),
+                _ => write!(out, "{head}[{}]", ranges.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or(()),
+            }
+            ranges.clear();
+        };
+        for name in names {
+            let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count().min(9);
+            let (head, number) = name.split_at(name.len() - digits);
+            let Ok(n) = number.parse::<usize>() else {
+                flush(&mut out, &prefix, &mut ranges);
+                prefix = None;
+                if !out.is_empty() {
+                    out.push(',');
+                }
+                out.push_str(name);
+                continue;
+            };
+            // Without leading zeros the width is free as long as it does not pad.
+            let width = if number.starts_with('0') && digits > 1 { digits } else { 1 };
+            match (prefix, ranges.last_mut()) {
+                (Some(p), Some(last)) if p == (head, width) && last.1 + 1 == n && fits(width, n) => last.1 = n,
+                (Some(p), _) if p == (head, width) => ranges.push((n, n)),
+                _ => {
+                    flush(&mut out, &prefix, &mut ranges);
+                    prefix = Some((head, width));
+                    ranges.push((n, n));
+                }
+            }
+        }
+        flush(&mut out, &prefix, &mut ranges);
+        out
+    }
+
+    /// Has `n` exactly `width` digits when padded to it (or no padding is asked for)?
+    fn fits(width: usize, n: usize) -> bool {
+        width == 1 || n.to_string().len() <= width
+    }
+}
+
+/// Slurm: node names and GRES indices.
+pub mod slurm {
+    use super::*;
+
+    /// A host's name in Slurm.
+    pub fn node_name(host: &Host) -> &str {
+        host.slurm_name.as_deref().unwrap_or(&host.name)
+    }
+
+    /// The host of a Slurm node name.
+    pub fn host(cluster: &Cluster, node: &str) -> Option<HostId> {
+        find(cluster, node, node_name)
+    }
+
+    /// Node list and GRES of an allocation, node by node: `[("n0", "gpu:2(IDX:0,3)")]`, as `scontrol show job -d`
+    /// prints them. Indices count device minor numbers. O(GPUs).
+    pub fn gres(cluster: &Cluster, allocation: &Allocation) -> Vec<(String, String)> {
+        let part = |&(id, mask): &(HostId, GpuMask)| {
+            let host = cluster.host(id);
+            let mut minors: Vec<usize> = mask.iter().map(|g| minor(host, g)).collect();
+            minors.sort_unstable();
+            (node_name(host).to_string(), format!("gpu:{}(IDX:{})", minors.len(), ranges(&minors)))
+        };
+        allocation.parts().iter().map(part).collect()
+    }
+
+    /// `--nodelist` of an allocation.
+    pub fn node_list(cluster: &Cluster, allocation: &Allocation) -> String {
+        hostlist::compress(allocation.parts().iter().map(|p| node_name(cluster.host(p.0))))
+    }
+
+    /// GPUs of a node list and its GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`), the same on every node, as one line
+    /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d` says. Without an index list all GPUs are meant.
+    pub fn parse(cluster: &Cluster, nodes: &str, gres: &str) -> Result<Allocation, String> {
+        let names = hostlist::expand(nodes, cluster.hosts.len().max(1))?;
+        let mut parts = Vec::new();
+        for name in names {
+            let id = host(cluster, &name)
+                .ok_or_else(|| format!("no host of cluster `{}` is `{name}` in Slurm", cluster.name))?;
+            parts.push((id, mask(cluster, id, gres)?));
+        }
+        Ok(Allocation::new(parts))
+    }
+
+    fn mask(cluster: &Cluster, id: HostId, gres: &str) -> Result<GpuMask, String> {
+        let host = cluster.host(id);
+        let all = cluster.type_of(id).all_gpus();
+        let Some((_, list)) = gres.split_once("IDX:") else { return Ok(all) };
+        let list = list.split(')').next().unwrap_or("");
+        let mut mask = GpuMask::EMPTY;
+        if list.trim().is_empty() || list.trim() == "N/A" {
+            return Ok(mask);
+        }
+        for range in list.split(',') {
+            let (a, b) = range.split_once('-').unwrap_or((range, range));
+            let number = |s: &str| s.trim().parse::<usize>().map_err(|_| format!("`{gres}`: `{range}` is no index"));
+            for m in number(a)?..=number(b)?.min(64) {
+                let gpu = all.iter().find(|&g| minor(host, g) == m);
+                let gpu =
+                    gpu.ok_or_else(|| format!("`{gres}`: host `{}` has no GPU with minor number {m}", host.name))?;
+                mask = mask.union(GpuMask(1 << gpu));
+            }
+        }
+        Ok(mask)
+    }
+
+    fn minor(host: &Host, gpu: usize) -> usize {
+        host.gpu_minors.get(gpu).map_or(gpu, |&m| usize::from(m))
+    }
+
+    fn ranges(sorted: &[usize]) -> String {
+        let mut out: Vec<(usize, usize)> = Vec::new();
+        for &n in sorted {
+            match out.last_mut() {
+                Some(last) if last.1 + 1 == n => last.1 = n,
+                _ => out.push((n, n)),
+            }
+        }
+        let text = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
+        out.iter().map(text).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Kubernetes: node names and the device plugin's UUIDs.
+pub mod kubernetes {
+    use super::*;
+
+    /// A host's node name.
+    pub fn node_name(host: &Host) -> &str {
+        host.kubernetes_name.as_deref().unwrap_or(&host.name)
+    }
+
+    /// The host of a node name.
+    pub fn host(cluster: &Cluster, node: &str) -> Option<HostId> {
+        find(cluster, node, node_name)
+    }
+
+    /// Node and device UUIDs of an allocation. `Err` names the first host whose UUIDs are not known.
+    pub fn devices(cluster: &Cluster, allocation: &Allocation) -> Result<Vec<(String, Vec<String>)>, String> {
+        let part = |&(id, mask): &(HostId, GpuMask)| {
+            let host = cluster.host(id);
+            Ok((node_name(host).to_string(), mask.iter().map(|g| uuid(host, g)).collect::<Result<_, String>>()?))
+        };
+        allocation.parts().iter().map(part).collect()
+    }
+
+    /// GPUs of a node's device UUIDs, as the device plugin's allocation lists them.
+    pub fn parse<'a>(
+        cluster: &Cluster,
+        node: &str,
+        uuids: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Allocation, String> {
+        let id =
+            host(cluster, node).ok_or_else(|| format!("no host of cluster `{}` is node `{node}`", cluster.name))?;
+        let mut mask = GpuMask::EMPTY;
+        for u in uuids {
+            let at = by_uuid(cluster.host(id), u.trim())?;
+            mask = mask.union(GpuMask(1 << at));
+        }
+        Ok(Allocation::new([(id, mask)]))
+    }
+}
+
+/// CUDA: `CUDA_VISIBLE_DEVICES`.
+pub mod cuda {
+    use super::*;
+
+    /// Which numbers CUDA gives to the GPUs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Form {
+        /// Indices, right with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which is the order of nvidia-smi.
+        Indices,
+        /// UUIDs, right with any order.
+        Uuids,
+    }
+
+    /// The value of `CUDA_VISIBLE_DEVICES` that shows these GPUs of one host, in this order.
+    pub fn visible_devices(host: &Host, mask: GpuMask, form: Form) -> Result<String, String> {
+        let word = |g: usize| match form {
+            Form::Indices => Ok(g.to_string()),
+            Form::Uuids => uuid(host, g),
+        };
+        Ok(mask.iter().map(word).collect::<Result<Vec<_>, String>>()?.join(","))
+    }
+
+    /// The GPUs that a value shows, in CUDA's order (device 0 first). Indices are those of `CUDA_DEVICE_ORDER=PCI_BUS_ID`;
+    /// UUIDs may be shortened as CUDA allows. As in CUDA the list ends at the first entry that names no GPU; a GPU named
+    /// twice hides everything.
+    pub fn parse_visible_devices(cluster: &Cluster, id: HostId, value: &str) -> Vec<usize> {
+        let host = cluster.host(id);
+        let n = cluster.type_of(id).gpu_count();
+        let mut seen = Vec::new();
+        for word in value.split(',').map(str::trim) {
+            let gpu = match word.parse::<usize>() {
+                Ok(g) if g < n => g,
+                Ok(_) => break,
+                Err(_) if word.starts_with("GPU-") => match by_uuid(host, word) {
+                    Ok(g) => g,
+                    Err(_) => break,
+                },
+                Err(_) => break,
+            };
+            if seen.contains(&gpu) {
+                return Vec::new();
+            }
+            seen.push(gpu);
+        }
+        seen
+    }
+}
+
+fn find(cluster: &Cluster, name: &str, of: impl Fn(&Host) -> &str) -> Option<HostId> {
+    cluster.hosts.iter().position(|h| of(h) == name).map(|i| HostId(i as u32))
+}
+
+fn uuid(host: &Host, gpu: usize) -> Result<String, String> {
+    match host.gpu_uuids.get(gpu).filter(|u| !u.is_empty()) {
+        Some(u) => Ok(u.clone()),
+        None => Err(format!("the UUID of GPU {gpu} of host `{}` is not in the cluster file (`gpu_uuids`)", host.name)),
+    }
+}
+
+/// A UUID or an unambiguous beginning of one, `GPU-8932f937`.
+fn by_uuid(host: &Host, text: &str) -> Result<usize, String> {
+    let mut fitting = host.gpu_uuids.iter().enumerate().filter(|(_, u)| !text.is_empty() && u.starts_with(text));
+    match (fitting.next(), fitting.next()) {
+        (Some((g, _)), None) => Ok(g),
+        (Some(_), Some(_)) => Err(format!("`{text}` is the beginning of several UUIDs of host `{}`", host.name)),
+        _ => Err(format!("host `{}` has no GPU `{text}`", host.name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn cluster() -> Cluster {
+        let mut c = catalog::cluster("h100").unwrap();
+        for (i, h) in c.hosts.iter_mut().enumerate() {
+            h.gpu_uuids = (0..8).map(|g| format!("GPU-{i}{g}aa-bb")).collect();
+            h.slurm_name = Some(format!("gpu{i:02}"));
+            h.kubernetes_name = Some(format!("ip-10-0-0-{i}.internal"));
+        }
+        c.hosts[1].gpu_minors = vec![3, 2, 1, 0, 7, 6, 5, 4];
+        c
+    }
+
+    #[test]
+    fn host_lists_expand_and_compress_to_each_other() {
+        let list = "gpu[08-11,20],login,n[1-3]";
+        let names = hostlist::expand(list, 100).unwrap();
+        assert_eq!(names[..5], ["gpu08", "gpu09", "gpu10", "gpu11", "gpu20"]);
+        assert_eq!(hostlist::expand(&hostlist::compress(names.iter().map(String::as_str)), 100).unwrap(), names);
+        for bad in ["n[0-", "n[0-1]x[2]", "n[3-1]", "n[a]", "n]", "n[0-999999999]", "a,,b", "", "n[[0]]"] {
+            assert!(hostlist::expand(bad, 1000).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn slurm_gres_round_trips_through_minor_numbers() {
+        let c = cluster();
+        let a = c.parse_gpus(["n0:0", "n0:1", "n1:0", "n1:7"]).unwrap();
+        let gres = slurm::gres(&c, &a);
+        assert_eq!(gres, [("gpu00".into(), "gpu:2(IDX:0-1)".into()), ("gpu01".into(), "gpu:2(IDX:3-4)".into())]);
+        assert_eq!(slurm::node_list(&c, &a), "gpu[00-01]");
+        let back = gres.iter().flat_map(|(n, g)| slurm::parse(&c, n, g).unwrap().parts().to_vec());
+        assert_eq!(Allocation::new(back.collect::<Vec<_>>()), a);
+        assert!(slurm::parse(&c, "gpu00", "gpu:1(IDX:9)").is_err());
+        assert!(slurm::parse(&c, "n0", "gpu:1(IDX:0)").is_err(), "n0 is not its Slurm name");
+    }
+
+    #[test]
+    fn kubernetes_devices_round_trip() {
+        let c = cluster();
+        let a = c.parse_gpus(["n2:1", "n2:5"]).unwrap();
+        let devices = kubernetes::devices(&c, &a).unwrap();
+        assert_eq!(devices[0].0, "ip-10-0-0-2.internal");
+        let back = kubernetes::parse(&c, &devices[0].0, devices[0].1.iter().map(String::as_str)).unwrap();
+        assert_eq!(back, a);
+        let unknown = catalog::cluster("h100").unwrap();
+        assert!(kubernetes::devices(&unknown, &a).unwrap_err().contains("gpu_uuids"));
+    }
+
+    #[test]
+    fn cuda_visible_devices_follow_cudas_own_rules() {
+        let c = cluster();
+        let show = |v: &str| cuda::parse_visible_devices(&c, HostId(0), v);
+        assert_eq!(show("3,1"), [3, 1]);
+        assert_eq!(show("GPU-05,GPU-00aa"), [5, 0]);
+        assert_eq!(show("2,9,1"), [2], "the list ends at the first stranger");
+        assert_eq!(show("2,-1,1"), [2]);
+        assert!(show("1,1").is_empty());
+        assert!(show("GPU-0").is_empty(), "ambiguous");
+        let h = &c.hosts[0];
+        assert_eq!(cuda::visible_devices(h, GpuMask(0b1010), cuda::Form::Indices).unwrap(), "1,3");
+        assert_eq!(show(&cuda::visible_devices(h, GpuMask(0b1010), cuda::Form::Uuids).unwrap()), [1, 3]);
+    }
+}

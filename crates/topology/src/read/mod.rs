@@ -1,0 +1,250 @@
+//! Readers of what other programs say about a host: `nvidia-smi topo -m`, NCCL's topology XML, P2P bandwidth matrices.
+//!
+//! All input is hostile: the size is checked first, nothing is guessed silently (every inference is a note), and a bad
+//! file gets one [`ReadError`] with its place and remedy.
+
+pub mod infer;
+pub mod merge;
+pub mod nccl_xml;
+pub mod p2p;
+pub mod topo_m;
+
+use crate::diagnose::ReadError;
+use crate::host::HostType;
+
+/// Largest file that any reader looks at, in bytes; a topology is a few kilobytes, a cluster file of 65,536 hosts with
+/// UUIDs some 40 MB.
+pub const FILE_SIZE_MAX: usize = 64 << 20;
+/// Largest topology file (all kinds but the cluster file), in bytes.
+pub const TOPOLOGY_SIZE_MAX: usize = 8 << 20;
+/// Most host types that one file may describe.
+pub const TYPES_PER_FILE_MAX: usize = 256;
+
+/// What a file is, by its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The output of `nvidia-smi topo -m`.
+    TopoMatrix,
+    /// NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`, `NCCL_TOPO_FILE`).
+    NcclXml,
+    /// The output of CUDA's `p2pBandwidthLatencyTest`.
+    P2pText,
+    /// P2P matrices as CSV: one square of numbers, or one measurement per row.
+    P2pCsv,
+    /// linkwise's own cluster file.
+    ClusterFile,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Kind::TopoMatrix => "nvidia-smi topo -m",
+            Kind::NcclXml => "NCCL topology XML",
+            Kind::P2pText => "p2pBandwidthLatencyTest",
+            Kind::P2pCsv => "P2P matrix CSV",
+            Kind::ClusterFile => "linkwise cluster file",
+        })
+    }
+}
+
+/// What a reader found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reading {
+    /// The kind of the file.
+    pub kind: Kind,
+    /// One type per host described; for P2P matrices one per system measured.
+    pub types: Vec<HostType>,
+    /// What was inferred or left out, one sentence each.
+    pub notes: Vec<String>,
+    /// Parts that were refused (a matrix of a file with several), each with its reason.
+    pub refused: Vec<ReadError>,
+}
+
+impl Reading {
+    /// The only type, or `None` if there are several.
+    pub fn single(&self) -> Option<&HostType> {
+        match &self.types[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as text: UTF-8, a byte order mark is dropped. Refuses files over `size_max`, UTF-16, other encodings and
+/// binary data. O(bytes).
+pub fn text<'a>(bytes: &'a [u8], file: &str, size_max: usize) -> Result<&'a str, ReadError> {
+    if bytes.len() > size_max {
+        return Err(too_large(file, size_max));
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") || looks_utf16(bytes) {
+        return Err(ReadError::in_file(
+            file,
+            "the file is UTF-16, UTF-8 was expected",
+            format!("convert it: iconv -f UTF-16 -t UTF-8 {file}"),
+        ));
+    }
+    let place = |at: usize| {
+        let start = bytes[..at].iter().rposition(|&b| b == b'\n').map_or(0, |p| p + 1);
+        let line = bytes[..start].iter().filter(|&&b| b == b'\n').count() + 1;
+        (line, String::from_utf8_lossy(&bytes[start..at]).chars().count() + 1)
+    };
+    if let Some(at) = bytes.iter().position(|&b| b == 0) {
+        let (line, column) = place(at);
+        return Err(ReadError::in_bytes(
+            file,
+            line,
+            column,
+            "a zero byte: the file is binary, text was expected",
+            "give the text that nvidia-smi, NCCL or p2pBandwidthLatencyTest printed",
+        ));
+    }
+    std::str::from_utf8(bytes).map_err(|e| {
+        let at = e.valid_up_to();
+        let (line, column) = place(at);
+        ReadError::in_bytes(
+            file,
+            line,
+            column,
+            format!("byte 0x{:02x} is not UTF-8 (Latin-1?)", bytes[at]),
+            format!("convert it: iconv -f LATIN1 -t UTF-8 {file}"),
+        )
+    })
+}
+
+fn looks_utf16(bytes: &[u8]) -> bool {
+    let head = &bytes[..bytes.len().min(64) & !1];
+    let zeros = |parity: usize| head.iter().skip(parity).step_by(2).filter(|&&b| b == 0).count();
+    head.len() >= 4 && (zeros(0) * 4 >= head.len() || zeros(1) * 4 >= head.len())
+}
+
+/// The error of a file larger than a reader's limit.
+pub fn too_large(file: &str, size_max: usize) -> ReadError {
+    ReadError::in_file(
+        file,
+        format!("the file is larger than {} MiB, the limit for its kind", size_max >> 20),
+        "give the output of one command for one host, without logs around it",
+    )
+}
+
+/// What the text is, from its first telling lines; `None` if nothing tells. O(text), looks at 2,000 lines at most.
+pub fn detect(text: &str) -> Option<Kind> {
+    let head = text.trim_start_matches('\u{feff}').trim_start();
+    if head.starts_with('<') {
+        return Some(Kind::NcclXml);
+    }
+    for line in text.lines().take(2_000) {
+        let line = topo_m::plain(line);
+        if topo_m::is_header(&line) {
+            return Some(Kind::TopoMatrix);
+        }
+        if p2p::is_text_heading(&line) {
+            return Some(Kind::P2pText);
+        }
+    }
+    let mut lines = text.lines().filter(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#'));
+    let first = lines.next().unwrap_or("");
+    if p2p::is_csv_heading(first) {
+        return Some(Kind::P2pCsv);
+    }
+    let is_yaml =
+        |l: &str| crate::file::TOP_LEVEL_KEYS.iter().any(|k| l.strip_prefix(k).is_some_and(|r| r.starts_with(':')));
+    if text.lines().take(2_000).any(is_yaml) || first.starts_with('{') {
+        return Some(Kind::ClusterFile);
+    }
+    None
+}
+
+/// Reads a topology file of any kind but the cluster file. `Err` if it says nothing usable.
+pub fn read(text: &str, file: &str) -> Result<Reading, ReadError> {
+    if text.len() > TOPOLOGY_SIZE_MAX {
+        return Err(too_large(file, TOPOLOGY_SIZE_MAX));
+    }
+    let reading = match detect(text) {
+        Some(Kind::TopoMatrix) => topo_m::read(text, file)?,
+        Some(Kind::NcclXml) => nccl_xml::read(text, file)?,
+        Some(Kind::P2pText) => p2p::read_text(text, file)?,
+        Some(Kind::P2pCsv) => p2p::read_csv(text, file)?,
+        Some(Kind::ClusterFile) => {
+            return Err(ReadError::in_file(
+                file,
+                "this is a cluster file already",
+                format!("use it as it is: linkwise topology show {file}"),
+            ));
+        }
+        None => {
+            let (message, remedy) = match text.trim().is_empty() {
+                true => ("the file is empty".to_string(), "run the command again and keep what it prints"),
+                false => (
+                    "this is neither `nvidia-smi topo -m` output, NCCL topology XML, a P2P matrix nor a cluster file"
+                        .to_string(),
+                    "a matrix of nvidia-smi starts with a line of GPU0 GPU1 ..., XML with <system>, a P2P matrix with \
+                     its heading or with comma-separated numbers",
+                ),
+            };
+            return Err(ReadError::at(file, text, 0, 1, message, remedy));
+        }
+    };
+    if reading.types.len() > TYPES_PER_FILE_MAX {
+        return Err(ReadError::in_file(
+            file,
+            format!("{} systems in one file; at most {TYPES_PER_FILE_MAX}", reading.types.len()),
+            "split the file",
+        ));
+    }
+    Ok(reading)
+}
+
+/// The last part of a file's path: what a cluster file may say about where its facts come from.
+pub(crate) fn base_name(file: &str) -> &str {
+    file.rsplit(['/', '\\']).next().unwrap_or(file)
+}
+
+/// A host type's name from the name of a file: its stem, reduced to letters, digits and dashes.
+pub(crate) fn type_name(file: &str) -> String {
+    let stem = base_name(file);
+    let stem = stem.split('.').next().unwrap_or(stem);
+    let mut name = String::new();
+    for c in stem.chars().take(48) {
+        if c.is_ascii_alphanumeric() {
+            name.push(c.to_ascii_lowercase());
+        } else if !name.is_empty() && !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    let name = name.trim_end_matches('-');
+    if name.is_empty() { "host".into() } else { name.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_encodings_are_named_with_the_place() {
+        let utf16: Vec<u8> = "\u{feff}GPU0 GPU1".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert!(text(&utf16, "f", 100).unwrap_err().message().contains("UTF-16"));
+        assert!(text(&utf16[2..], "f", 100).unwrap_err().message().contains("UTF-16"), "without its mark");
+        let e = text(b"ab\ncd \xe9", "f", 100).unwrap_err();
+        assert_eq!((e.line(), e.column()), (2, 4));
+        assert!(text(b"ab\0", "f", 100).unwrap_err().message().contains("binary"));
+        assert_eq!(text(b"\xef\xbb\xbfab", "f", 100).unwrap(), "ab");
+        assert!(text(b"abc", "f", 2).unwrap_err().message().contains("larger"));
+    }
+
+    #[test]
+    fn kinds_are_told_by_content() {
+        assert_eq!(detect("\u{1b}[4m\tGPU0\tGPU1\tCPU Affinity\u{1b}[0m\nGPU0\t X \tSYS\n"), Some(Kind::TopoMatrix));
+        assert_eq!(detect("\n<system version=\"1\"/>"), Some(Kind::NcclXml));
+        assert_eq!(detect("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"), Some(Kind::P2pText));
+        assert_eq!(detect("0,10\n10,0\n"), Some(Kind::P2pCsv));
+        assert_eq!(detect("# mine\nname: a\nhosts: []\n"), Some(Kind::ClusterFile));
+        assert_eq!(detect("hello"), None);
+    }
+
+    #[test]
+    fn a_file_name_becomes_a_type_name() {
+        assert_eq!(type_name("/a/b/RTX4090_8gpu all.topo.txt"), "rtx4090-8gpu-all");
+        assert_eq!(type_name("..."), "host");
+    }
+}

@@ -1,0 +1,15 @@
+//! Where the published data lie.
+
+use std::path::PathBuf;
+
+/// The folder of the published data: `LINKWISE_DATA`, else `../shared/data` beside the workspace. Without it the test
+/// says so and is skipped.
+pub fn data(test: &str) -> Option<PathBuf> {
+    let beside = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let dir = std::env::var_os("LINKWISE_DATA").map_or(beside, PathBuf::from);
+    if dir.join("topologies").is_dir() {
+        return Some(dir);
+    }
+    eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
+    None
+}
