@@ -1,5 +1,13 @@
-//! What links should carry: the physics of collectives and max-min fair sharing.
+#![doc = include_str!("../README.md")]
 
+pub mod constants;
+pub mod cycles;
 pub mod estimate;
+pub mod intra;
+pub mod maxmin;
+pub mod network;
+pub mod tree;
 
-pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric};
+pub use constants::{Constants, GpuClass};
+pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric, Parts};
+pub use intra::{Intra, IntraTable, Run, intra_busbw};

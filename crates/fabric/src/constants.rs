@@ -1,0 +1,368 @@
+//! The numbers that physics cannot derive from the topology, one set per GPU generation and per network class.
+//!
+//! Every field says whether it is *nominal* (a property of the part or of NCCL, taken from a source) or *fitted* (a latency or a
+//! ramp, adjusted to published measurements by `linkwise validate --cross-fit`'s fitter). Bandwidth constants that are marked
+//! "measured" are plateau readings of single links, not fits over the families that `linkwise validate` reports.
+
+use topology::NetworkClass;
+
+/// GPU generations whose links and kernels behave alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuClass {
+    /// P100: NVLink 1.
+    Pascal,
+    /// V100: NVLink 2.
+    Volta,
+    /// A100, A800, A6000, A40: NVLink 3.
+    Ampere,
+    /// L40S, RTX 4090: PCIe only.
+    Ada,
+    /// H100, H200, H800, H20: NVLink 4, NVLink SHARP.
+    Hopper,
+    /// B200, GB200, RTX PRO 6000: NVLink 5, NVLink SHARP.
+    Blackwell,
+}
+
+impl GpuClass {
+    /// From a model name as `nvidia-smi -L` prints it or as people write it; unknown names count as Ampere.
+    pub fn of(model: &str) -> GpuClass {
+        Self::known(model).unwrap_or(GpuClass::Ampere)
+    }
+
+    /// From a model name, if it is one that linkwise knows.
+    pub fn known(model: &str) -> Option<GpuClass> {
+        let m: String = model.to_ascii_uppercase().replace(['_', '-'], " ");
+        let has = |words: &[&str]| words.iter().any(|w| m.contains(w));
+        Some(if has(&["B200", "B300", "B100", "RTX PRO", "5090", "5080"]) {
+            GpuClass::Blackwell
+        } else if has(&["H100", "H200", "H800", "H20", "GH200"]) {
+            GpuClass::Hopper
+        } else if has(&["L40", "L4 ", "L20", "4090", "4080", "6000 ADA"]) || m.ends_with("L4") {
+            GpuClass::Ada
+        } else if has(&["A100", "A800", "A6000", "A5000", "A4000", "A40", "A30", "A10", "3090"]) {
+            GpuClass::Ampere
+        } else if has(&["V100"]) {
+            GpuClass::Volta
+        } else if has(&["P100"]) {
+            GpuClass::Pascal
+        } else {
+            return None;
+        })
+    }
+}
+
+/// `time = base + step * steps + bytes / bandwidth + fill * ln(1 + size / fill_at)`: the alpha-beta model with the cost of filling
+/// a pipeline whose chunks grow with the size (NCCL moves from LL over LL128 to Simple and enlarges its chunks).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Curve {
+    /// Start of the kernel, microseconds (fitted).
+    pub base_us: f64,
+    /// Every step of the algorithm, microseconds (fitted; NCCL's own table has 0.6 to 4.0).
+    pub step_us: f64,
+    /// Weight of the ramp, microseconds (fitted).
+    pub fill_us: f64,
+    /// Size where the ramp begins, bytes (fitted).
+    pub fill_at: f64,
+}
+
+impl Curve {
+    /// Everything but the bytes, in microseconds.
+    pub fn overhead_us(&self, steps: f64, size: f64) -> f64 {
+        self.base_us + self.step_us * steps + self.fill_us * (size / self.fill_at).ln_1p()
+    }
+}
+
+/// Constants of one GPU generation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClassConstants {
+    /// Share of a link's nominal rate that a ring carries (measured): P100 17.36 of 20, A100 19.5 of 25, H100 20.33 of 25, B200
+    /// 37.7 of 50 GB/s (`facts/measurements.md` section 2; NCCL's own table has 18, 20, 20.6, 40 in src/graph/topo.h).
+    pub link_efficiency: f64,
+    /// Ring collectives inside one host.
+    pub ring: Curve,
+    /// Rate at which a rank copies its own share when a collective is not in place, over the ring's rate (fitted).
+    pub own_copy: f64,
+    /// The part of such a copy that an all-reduce pays (fitted).
+    pub all_reduce_own_copy: f64,
+    /// NVLink SHARP all-reduce inside one host.
+    pub nvls: Curve,
+    /// NVLink SHARP's one constant B over the ring's rate (measured: 306.6/366 on H200, 309.6/366 on H100).
+    pub nvls_share: f64,
+    /// All-to-all inside one host.
+    pub all_to_all: Curve,
+    /// Rate of direct sends over the ring's rate (fitted).
+    pub direct_share: f64,
+    /// As `own_copy`, for all-to-all (fitted).
+    pub direct_own_copy: f64,
+}
+
+/// Constants of PCIe paths; rates are shares of the line-coded rate of a GPU's own link ([`topology::Pcie::rate`]).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PcieConstants {
+    /// A ring below PCIe switches (measured: A6000 0.68, WRX90 with Gen5 switches 0.74).
+    pub switched: f64,
+    /// Two GPUs across a host bridge (measured: L40S 20.1 of 31.5, RTX PRO 6000 38.6 of 63 GB/s).
+    pub bridge_pair: f64,
+    /// A ring of three or more across host bridges or sockets (measured: RTX PRO 6000 0.40, A6000 0.41, L40S 0.48).
+    pub bridge_ring: f64,
+    /// Two rings over NVLink pairs, one pair per socket (measured: A100 NC96 0.75, H100 pairs 0.77).
+    pub bridge_two_rings: f64,
+    /// Two rings over NVLink pairs, several pairs per socket: the bridge is shared (measured: 8x A6000 0.47).
+    pub bridge_shared_rings: f64,
+    /// No peer-to-peer: one GPU through host memory (measured: 4090 across sockets 0.43).
+    pub staged_gpu: f64,
+    /// No peer-to-peer: all GPUs of one socket together through its memory (measured: 4090 0.52).
+    pub staged_socket: f64,
+    /// Old host bridges between sockets (Gen3; measured on a DGX-1 V100: 4.0 to 9.3 of 15.8 GB/s).
+    pub gen3_sockets: f64,
+    /// Ring collectives.
+    pub ring: Curve,
+    /// Growth of the fill with the steps of the ring (fitted).
+    pub fill_per_step_us: f64,
+    /// All-to-all.
+    pub all_to_all: Curve,
+    /// Rate of direct sends over the ring's rate (fitted).
+    pub direct_share: f64,
+}
+
+/// Constants of one network class.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetworkConstants {
+    /// Share of the NICs' line rate that reaches the bytes (measured: clean InfiniBand 0.95 to 0.98, RoCE and EFA 0.80 to 0.95,
+    /// TCPX 0.71, no GPUDirect 0.30; `facts/measurements.md` section 5).
+    pub efficiency: f64,
+    /// Small messages over a tree of hosts: microseconds at two hosts or more (fitted).
+    pub tree_base_us: f64,
+    /// Microseconds for every doubling of the host count (fitted).
+    pub tree_level_us: f64,
+    /// Ramp of trees (fitted).
+    pub tree_fill_us: f64,
+    /// Size where the tree's ramp begins, bytes (fitted).
+    pub tree_fill_at: f64,
+    /// A ring over hosts: start, microseconds (fitted).
+    pub ring_base_us: f64,
+    /// A ring over hosts: microseconds per rank (two steps, fitted).
+    pub ring_rank_us: f64,
+    /// NVLSTree: start, microseconds (fitted).
+    pub nvls_tree_base_us: f64,
+    /// NVLSTree: microseconds per host (fitted).
+    pub nvls_tree_host_us: f64,
+    /// NVLSTree: microseconds per rank (fitted).
+    pub nvls_tree_rank_us: f64,
+    /// Ramp of large messages beyond the alpha-beta line (congestion control, registration; fitted).
+    pub ramp_us: f64,
+    /// Size where that ramp begins, bytes (fitted).
+    pub ramp_at: f64,
+}
+
+/// How NICs, channels and trees share (labs/graph-search: NIC loads of NCCL's own rings and trees, fitted on half of the table).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShareConstants {
+    /// Ceiling of one channel, GB/s (measured: 8+8+8 18.7, 8+8+8+8 19.8).
+    pub channel_gb_per_s: f64,
+    /// Weight of channels that meet on other NICs of the ring (fitted).
+    pub met: f64,
+    /// Factor where several NICs send into one NIC (fitted).
+    pub incast: f64,
+    /// The same, and the receiving GPU is not beside that NIC (fitted).
+    pub incast_far: f64,
+    /// Factor where, in addition, one NIC's channels end on several GPUs (fitted).
+    pub scattered: f64,
+    /// Trees: share of the ring's efficiency (fitted).
+    pub tree: f64,
+    /// NVLSTree at three hosts or more (fitted).
+    pub nvls_tree_many: f64,
+    /// NVLSTree's ceiling: algorithm bandwidth over the ring rate of one host (fitted: 244 of 366 GB/s).
+    pub nvls_tree_ceiling: f64,
+    /// A tree of LL128 and mid sizes carries so many times fewer bytes per second (fitted).
+    pub tree_ll128: f64,
+}
+
+/// Every constant. [`Constants::default`] is what linkwise ships; fitting changes the fields that are marked so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constants {
+    classes: [ClassConstants; 6],
+    /// PCIe paths.
+    pub pcie: PcieConstants,
+    networks: [NetworkConstants; 5],
+    /// Sharing of NICs and channels.
+    pub share: ShareConstants,
+    /// A relayed NVLink hop (through a GPU between) carries so much of a direct one (measured: V100 18 of 22 GB/s).
+    pub relay: f64,
+}
+
+const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64) -> Curve {
+    Curve { base_us, step_us, fill_us, fill_at }
+}
+
+const VOLTA: ClassConstants = ClassConstants {
+    link_efficiency: 0.885,
+    ring: curve(6.0, 0.6, 6.0, 1.0e6),
+    own_copy: 3.0,
+    all_reduce_own_copy: 0.5,
+    nvls: curve(60.0, 0.0, 40.0, 1.0e8),
+    nvls_share: 0.85,
+    all_to_all: curve(9.0, 0.3, 5.0, 5.0e5),
+    direct_share: 0.9,
+    direct_own_copy: 3.5,
+};
+
+const AMPERE: ClassConstants = ClassConstants {
+    link_efficiency: 0.78,
+    ring: curve(8.84, 0.935, 15.0, 1.22e6),
+    own_copy: 2.97,
+    all_reduce_own_copy: 1.0,
+    all_to_all: curve(11.4, 0.33, 8.5, 6.1e5),
+    direct_share: 0.916,
+    direct_own_copy: 3.55,
+    ..VOLTA
+};
+
+const HOPPER: ClassConstants = ClassConstants {
+    link_efficiency: 0.8133,
+    ring: curve(5.13, 0.837, 11.6, 2.36e6),
+    own_copy: 3.03,
+    all_reduce_own_copy: 0.54,
+    nvls: curve(68.9, 0.0, 59.3, 2.46e8),
+    nvls_share: 0.849,
+    all_to_all: curve(6.15, 0.227, 1.36, 9.4e3),
+    direct_share: 0.848,
+    direct_own_copy: 5.86,
+};
+
+const BLACKWELL: ClassConstants = ClassConstants {
+    link_efficiency: 0.7533,
+    ring: curve(7.9, 1.313, 8.2, 2.28e6),
+    own_copy: 2.57,
+    all_reduce_own_copy: 0.89,
+    nvls: curve(25.4, 0.0, 6.73, 1.42e4),
+    nvls_share: 0.71,
+    all_to_all: curve(9.44, 0.17, 1.25, 7.2e3),
+    direct_share: 0.90,
+    direct_own_copy: 1.168,
+};
+
+const INFINIBAND: NetworkConstants = NetworkConstants {
+    efficiency: 0.974,
+    tree_base_us: 22.0,
+    tree_level_us: 10.0,
+    tree_fill_us: 12.0,
+    tree_fill_at: 2.0e4,
+    ring_base_us: 35.6,
+    ring_rank_us: 7.5,
+    nvls_tree_base_us: 60.0,
+    nvls_tree_host_us: 34.0,
+    nvls_tree_rank_us: 1.9,
+    ramp_us: 1.0,
+    ramp_at: 3.0e7,
+};
+
+impl Default for Constants {
+    fn default() -> Self {
+        let efa = NetworkConstants {
+            efficiency: 0.85,
+            tree_base_us: 45.0,
+            tree_level_us: 31.0,
+            tree_fill_us: 20.0,
+            tree_fill_at: 4.0e4,
+            ramp_us: 120.0,
+            ramp_at: 1.0e7,
+            ..INFINIBAND
+        };
+        Constants {
+            classes: [ClassConstants { link_efficiency: 0.868, ..VOLTA }, VOLTA, AMPERE, AMPERE, HOPPER, BLACKWELL],
+            pcie: PcieConstants {
+                switched: 0.70,
+                bridge_pair: 0.64,
+                bridge_ring: 0.42,
+                bridge_two_rings: 0.76,
+                bridge_shared_rings: 0.47,
+                staged_gpu: 0.43,
+                staged_socket: 0.52,
+                gen3_sockets: 0.38,
+                ring: curve(4.3, 1.45, 2.2, 1.4e5),
+                fill_per_step_us: 1.2,
+                all_to_all: curve(6.4, 0.4, 2.0, 1.7e4),
+                direct_share: 0.85,
+            },
+            networks: [
+                INFINIBAND,
+                NetworkConstants { efficiency: 0.90, ..INFINIBAND },
+                efa,
+                NetworkConstants { efficiency: 0.30, tree_base_us: 40.0, ..INFINIBAND },
+                NetworkConstants {
+                    efficiency: 0.71,
+                    tree_base_us: 90.0,
+                    tree_level_us: 40.0,
+                    ramp_us: 200.0,
+                    ..INFINIBAND
+                },
+            ],
+            share: ShareConstants {
+                channel_gb_per_s: 20.33,
+                met: 0.342,
+                incast: 1.008,
+                incast_far: 1.041,
+                scattered: 1.218,
+                tree: 0.90,
+                nvls_tree_many: 0.955,
+                nvls_tree_ceiling: 0.667,
+                tree_ll128: 1.65,
+            },
+            relay: 0.82,
+        }
+    }
+}
+
+impl Constants {
+    /// The constants before any fit: measured and nominal fields as shipped, latencies near those of NCCL's own cost model
+    /// (base 6.6, 0.6 to 3.4 a step, NVLS 25, network 14; `facts/nccl.md` 3.2) and the same for every class. Fits start here.
+    pub fn nominal() -> Constants {
+        let mut c = Constants::default();
+        for class in &mut c.classes {
+            class.ring = curve(6.6, 1.0, 10.0, 1.0e6);
+            class.nvls = curve(25.0, 0.01, 20.0, 1.0e7);
+            class.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
+            class.own_copy = 3.0;
+            class.all_reduce_own_copy = 0.5;
+            class.direct_share = 0.9;
+            class.direct_own_copy = 3.0;
+        }
+        c.pcie.ring = curve(6.6, 1.0, 3.0, 1.0e5);
+        c.pcie.all_to_all = curve(6.6, 0.3, 3.0, 1.0e5);
+        c.pcie.fill_per_step_us = 1.0;
+        c.pcie.direct_share = 0.9;
+        for n in &mut c.networks {
+            *n = NetworkConstants { efficiency: n.efficiency, ..INFINIBAND };
+            n.tree_base_us = 20.0;
+            n.tree_level_us = 14.0;
+            n.tree_fill_us = 20.0;
+            n.tree_fill_at = 3.0e4;
+            n.ring_base_us = 20.0;
+            n.ring_rank_us = 4.0;
+            n.nvls_tree_base_us = 50.0;
+            n.nvls_tree_host_us = 28.0;
+            n.nvls_tree_rank_us = 2.0;
+            n.ramp_us = 10.0;
+            n.ramp_at = 1.0e7;
+        }
+        c
+    }
+    /// Of a GPU generation.
+    pub fn class(&self, class: GpuClass) -> &ClassConstants {
+        &self.classes[class as usize]
+    }
+    /// Of a GPU generation, to change.
+    pub fn class_mut(&mut self, class: GpuClass) -> &mut ClassConstants {
+        &mut self.classes[class as usize]
+    }
+    /// Of a network class.
+    pub fn network(&self, class: NetworkClass) -> &NetworkConstants {
+        &self.networks[class as usize]
+    }
+    /// Of a network class, to change.
+    pub fn network_mut(&mut self, class: NetworkClass) -> &mut NetworkConstants {
+        &mut self.networks[class as usize]
+    }
+}
