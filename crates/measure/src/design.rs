@@ -211,14 +211,23 @@ impl<'a> Sampler<'a> {
 fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
     let strata = host_counts(idle.host_count());
     let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
-    let mut draws = 0;
+    // Draws for the sample that is being looked for.
+    let (mut sample, mut tries) = (0, 0);
     Sampler::new(cluster, idle, seed).take(n, move |s, taken| {
-        // Three of five near-balanced; the smallest count goes round once per round of host counts.
+        tries = if taken == sample { tries + 1 } else { 0 };
+        sample = taken;
         let hosts = strata[taken % strata.len()];
-        let base = 1 + (taken / strata.len() + draws) % most;
-        draws += 1; // another base when this one brought nothing new
-        let a = if taken * 3 % 5 < 3 { s.balanced(hosts, base) } else { s.arbitrary(hosts, base) };
-        if draws.is_multiple_of(4) { s.arbitrary(hosts, most) } else { a }
+        // The smallest count goes round once per round of host counts; another one when that brought nothing new.
+        let base = 1 + (taken / strata.len() + tries / 4) % most;
+        match taken * 3 % 5 < 3 {
+            true if tries < DRAWS_FOR_NEW_SPLIT / 2 => s.balanced(hosts, base),
+            // Near-balanced splits of so many hosts may be used up: any split, then any number of hosts.
+            _ if tries < DRAWS_FOR_NEW_SPLIT * 3 / 4 => s.arbitrary(hosts, base),
+            _ => {
+                let hosts = strata[s.rng.random_range(0..strata.len())];
+                s.arbitrary(hosts, most)
+            }
+        }
     })
 }
 

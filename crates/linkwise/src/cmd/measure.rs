@@ -61,9 +61,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         answer.exported = Some(tables::export(file, &store)?);
     }
     answer.measurements = store.count(&Query::all())?;
-    match args.format {
+    let text = match args.format {
         Format::Json => show::json(&answer),
         Format::Text => show::text(&answer),
+    };
+    // Standard output belongs to the export when that goes there.
+    if args.export.as_deref() == Some(Path::new("-")) {
+        eprint!("{text}");
+    } else {
+        show::print(&text);
     }
     Ok(())
 }

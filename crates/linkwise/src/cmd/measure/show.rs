@@ -51,13 +51,12 @@ pub fn print(text: &str) {
 }
 
 /// One JSON object.
-pub fn json(answer: &Answer) {
-    let text = serde_json::to_string_pretty(answer).unwrap_or_default();
-    print(&format!("{text}\n"));
+pub fn json(answer: &Answer) -> String {
+    serde_json::to_string_pretty(answer).unwrap_or_default() + "\n"
 }
 
 /// For people.
-pub fn text(answer: &Answer) {
+pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     for i in &answer.imports {
         out.push_str(&format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already));
@@ -76,7 +75,7 @@ pub fn text(answer: &Answer) {
         "{} holds {} measurements of cluster {}\n",
         answer.store, answer.measurements, answer.cluster
     ));
-    print(&out);
+    out
 }
 
 fn campaign(c: &CampaignAnswer) -> String {

@@ -149,7 +149,14 @@ impl Cases {
         };
         let key = format!(
             "{}|{}|{}|{}|{}|{}|{}|{}",
-            words.gpu, words.system, words.gpus_per_node, words.nodes, words.interconnect, words.nic, words.note, case.cluster.hosts.len()
+            words.gpu,
+            words.system,
+            words.gpus_per_node,
+            words.nodes,
+            words.interconnect,
+            words.nic,
+            words.note,
+            case.cluster.hosts.len()
         );
         let made = case.cluster;
         let cluster = self.cluster(key, || made);
@@ -189,7 +196,13 @@ impl Cases {
         for word in table.field(row, "gpus").split_whitespace() {
             match word.parse::<usize>() {
                 Ok(g) if g < n && !mask.contains(g) => mask = mask.union(GpuMask(1 << g)),
-                _ => return Err(table.at(row, "gpus", format!("`{}` is no GPU 0 to {} named once", shortened(word), n - 1))),
+                _ => {
+                    return Err(table.at(
+                        row,
+                        "gpus",
+                        format!("`{}` is no GPU 0 to {} named once", shortened(word), n - 1),
+                    ));
+                }
             }
         }
         let allocation = Allocation::new([(HostId(0), mask)]);
@@ -199,9 +212,8 @@ impl Cases {
     fn add_multi_host(&mut self, table: &Table, row: &Row) -> Result<(), Failure> {
         let family = self.table_family(table, row, "4 hosts")?;
         let cluster = self.cluster("cluster h100".into(), || catalog::cluster("h100").unwrap_or_default());
-        let allocation = self.clusters[cluster]
-            .parse_gpus([table.field(row, "gpus")])
-            .map_err(|e| table.at(row, "gpus", e))?;
+        let allocation =
+            self.clusters[cluster].parse_gpus([table.field(row, "gpus")]).map_err(|e| table.at(row, "gpus", e))?;
         if allocation.is_empty() {
             return Err(table.at(row, "gpus", "no GPU"));
         }
@@ -209,7 +221,8 @@ impl Cases {
     }
 
     fn table_family(&mut self, table: &Table, row: &Row, system: &str) -> Result<usize, Failure> {
-        let collective: Collective = table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
+        let collective: Collective =
+            table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
         Ok(self.family(FamilyName {
             source: "github SusCom-Lab/BandPilot".into(),
             system: system.into(),
@@ -226,7 +239,8 @@ impl Cases {
         allocation: Allocation,
         words: String,
     ) -> Result<(), Failure> {
-        let collective: Collective = table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
+        let collective: Collective =
+            table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
         let need = |v: Option<f64>, c: &str| v.ok_or_else(|| table.at(row, c, "empty"));
         let size = need(table.number(row, "size_bytes", 1.0, SIZE_MAX)?, "size_bytes")?;
         let busbw = need(table.number(row, "busbw_gb_per_s", 0.0, 1e6)?, "busbw_gb_per_s")?;

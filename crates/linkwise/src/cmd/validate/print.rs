@@ -25,7 +25,18 @@ fn table(head: &[&str]) -> Table {
 }
 
 fn families(out: &mut String, report: &Report) {
-    let mut t = table(&["source", "system", "collective", "rows", "left out", "median %", "p90 %", "signed %", "plateau %", "sweep %"]);
+    let mut t = table(&[
+        "source",
+        "system",
+        "collective",
+        "rows",
+        "left out",
+        "median %",
+        "p90 %",
+        "signed %",
+        "plateau %",
+        "sweep %",
+    ]);
     for f in &report.families {
         t.add_row(vec![
             f.source.trim_start_matches("github ").to_string(),

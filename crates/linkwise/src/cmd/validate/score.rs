@@ -117,7 +117,8 @@ fn stats(signed: &[f64]) -> Stats {
 
 fn over_families<'a>(of: impl Iterator<Item = &'a Stats>) -> Stats {
     let with: Vec<&Stats> = of.filter(|s| s.rows > 0).collect();
-    let median = |f: &dyn Fn(&Stats) -> Option<f64>| quantile(&mut with.iter().filter_map(|s| f(s)).collect::<Vec<_>>(), 0.5);
+    let median =
+        |f: &dyn Fn(&Stats) -> Option<f64>| quantile(&mut with.iter().filter_map(|s| f(s)).collect::<Vec<_>>(), 0.5);
     Stats {
         rows: with.iter().map(|s| s.rows).sum(),
         median_abs_error_pct: median(&|s| s.median_abs_error_pct),
@@ -181,7 +182,9 @@ pub fn score(cases: &Cases, fabrics: &[Fabric]) -> Report {
             }
         })
         .collect();
-    rows.sort_by(|a, b| b.2.signed_error_pct.abs().total_cmp(&a.2.signed_error_pct.abs()).then_with(|| a.2.row.cmp(&b.2.row)));
+    rows.sort_by(|a, b| {
+        b.2.signed_error_pct.abs().total_cmp(&a.2.signed_error_pct.abs()).then_with(|| a.2.row.cmp(&b.2.row))
+    });
     let overall = Overall {
         families: families.iter().filter(|f| f.all.rows > 0).count(),
         all: over_families(families.iter().map(|f| &f.all)),
@@ -202,9 +205,11 @@ fn why(rows: &[&RowError]) -> String {
         quantile(&mut e, 0.5)
     };
     let mut words = Vec::new();
-    for (name, low, high) in
-        [("up to 256 KiB", 0, (256 << 10) + 1), ("up to 64 MiB", (256 << 10) + 1, 64 << 20), ("from 64 MiB or peak", 64 << 20, u64::MAX)]
-    {
+    for (name, low, high) in [
+        ("up to 256 KiB", 0, (256 << 10) + 1),
+        ("up to 64 MiB", (256 << 10) + 1, 64 << 20),
+        ("from 64 MiB or peak", 64 << 20, u64::MAX),
+    ] {
         if let Some(e) = part(low, high) {
             let cause = match (low, e > 0.0) {
                 (0, true) => "this system starts a collective more slowly than its class",

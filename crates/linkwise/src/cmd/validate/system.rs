@@ -4,8 +4,8 @@
 
 use fabric::{Algorithm, GpuClass, Run};
 use topology::{
-    Allocation, Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostType, Network, NetworkClass, Nic, NvLinkFabric, PathKind, Pcie,
-    catalog,
+    Allocation, Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostType, Network, NetworkClass, Nic, NvLinkFabric,
+    PathKind, Pcie, catalog,
 };
 
 /// Most hosts that a row may name.
@@ -95,7 +95,8 @@ fn leading_number(text: &str) -> Option<usize> {
 fn nic_spec(text: &str, gpus: usize) -> Option<(usize, f64)> {
     let lower = text.to_ascii_lowercase();
     for (i, _) in lower.match_indices('x') {
-        let before: String = lower[..i].chars().rev().take_while(char::is_ascii_digit).collect::<String>().chars().rev().collect();
+        let before: String =
+            lower[..i].chars().rev().take_while(char::is_ascii_digit).collect::<String>().chars().rev().collect();
         let after: String = lower[i + 1..].chars().take_while(char::is_ascii_digit).collect();
         let speed = match after.parse::<f64>() {
             Ok(s) => s,
@@ -138,7 +139,9 @@ fn nvlinks(gpu: &str, interconnect: &str) -> Option<(u8, f64, bool)> {
         GpuClass::Pascal => (4, 20.0, false),
         GpuClass::Volta => (6, 25.0, false),
         GpuClass::Ampere if has("A800") => (8, 25.0, false),
-        GpuClass::Ampere if has("A6000") || has("A40") || has("3090") || has("A10") && !has("A100") => (4, 14.0625, false),
+        GpuClass::Ampere if has("A6000") || has("A40") || has("3090") || has("A10") && !has("A100") => {
+            (4, 14.0625, false)
+        }
         GpuClass::Ampere => (12, 25.0, false),
         GpuClass::Hopper if has("H800") || slow && !has("H20") => (8, 25.0, true),
         GpuClass::Hopper => (18, 25.0, true),
@@ -150,7 +153,10 @@ fn nvlinks(gpu: &str, interconnect: &str) -> Option<(u8, f64, bool)> {
 fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
     let text = interconnect.to_ascii_uppercase().replace(' ', "");
     for g in (3..=6).rev() {
-        if text.contains(&format!("PCIE{g}")) || text.contains(&format!("GEN{g}")) || text.contains(&format!("PCIEGEN{g}")) {
+        if text.contains(&format!("PCIE{g}"))
+            || text.contains(&format!("GEN{g}"))
+            || text.contains(&format!("PCIEGEN{g}"))
+        {
             return g;
         }
     }
@@ -163,7 +169,10 @@ fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
 
 fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     if n > topology::GPUS_PER_HOST_MAX {
-        return Err(format!("a link domain of {n} GPUs; cluster files hold hosts of up to {}", topology::GPUS_PER_HOST_MAX));
+        return Err(format!(
+            "a link domain of {n} GPUs; cluster files hold hosts of up to {}",
+            topology::GPUS_PER_HOST_MAX
+        ));
     }
     if GpuClass::known(w.gpu).is_none() {
         return Err(format!("GPU model `{}` is not stated or not known", super::table::shortened(w.gpu)));
@@ -188,7 +197,11 @@ fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
         let inside = inter.split('(').nth(1).and_then(leading_number);
         inside.unwrap_or_else(|| spec.map_or(1, |s| usize::from(s.0) / (n - 1).max(1)).max(1))
     });
-    let cube = inter.contains("CUBE") || (n == 8 && inter.contains("NVLINK") && GpuClass::of(w.gpu) <= GpuClass::Volta && !inter.contains("NVSWITCH"));
+    let cube = inter.contains("CUBE")
+        || (n == 8
+            && inter.contains("NVLINK")
+            && GpuClass::of(w.gpu) <= GpuClass::Volta
+            && !inter.contains("NVSWITCH"));
     let nvlink_stated = inter.contains("NV") && !switches || (inter.is_empty() || inter == "N/A") && spec.is_some();
     let matrix = |link: &dyn Fn(usize, usize) -> Option<u8>| -> Vec<Vec<PathKind>> {
         (0..n)
@@ -206,14 +219,20 @@ fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     let (gpu_paths, nvlink) = match spec {
         Some((links, rate, multicast)) if nvlink_stated => {
             let fabric = |switched: bool| {
-                Some(NvLinkFabric { link_rate: Bandwidth::from_gb_per_s(rate), switched, multicast: multicast && switched })
+                Some(NvLinkFabric {
+                    link_rate: Bandwidth::from_gb_per_s(rate),
+                    switched,
+                    multicast: multicast && switched,
+                })
             };
             if pairs {
                 (matrix(&|a, b| (a / 2 == b / 2).then_some(bridge_links(w, links))), fabric(false))
             } else if let Some(k) = direct.or(mesh).filter(|k| (1..=18).contains(k)) {
                 (matrix(&|_, _| Some(k as u8)), fabric(false))
             } else if cube {
-                let Some(v100) = catalog::host_type("dgx1-v100") else { return Err("no cube mesh in the catalog".into()) };
+                let Some(v100) = catalog::host_type("dgx1-v100") else {
+                    return Err("no cube mesh in the catalog".into());
+                };
                 (v100.gpu_paths, fabric(false))
             } else {
                 (matrix(&|_, _| Some(links)), fabric(true))
@@ -305,7 +324,10 @@ pub fn interpret(w: &Words) -> Result<Case, Reason> {
         return Err(format!("allocation `{}` does not fit {nodes} nodes", super::table::shortened(w.allocation)));
     }
     if counts.len() == 1 && nodes > 1 && !w.allocation.starts_with("group") {
-        return Err(format!("allocation `{}` does not say how GPUs are spread over {nodes} nodes", super::table::shortened(w.allocation)));
+        return Err(format!(
+            "allocation `{}` does not say how GPUs are spread over {nodes} nodes",
+            super::table::shortened(w.allocation)
+        ));
     }
     if counts.iter().sum::<usize>() < 2 {
         return Err("a single GPU".into());

@@ -25,8 +25,23 @@ pub enum Kind {
 
 /// Columns of the 17-column format, in order.
 pub const MEASUREMENT_COLUMNS: [&str; 17] = [
-    "source", "system", "gpu", "gpus_per_node", "nodes", "allocation", "interconnect", "nic", "collective", "algo", "proto",
-    "nccl_version", "size_bytes", "time_us", "algbw_GBps", "busbw_GBps", "note",
+    "source",
+    "system",
+    "gpu",
+    "gpus_per_node",
+    "nodes",
+    "allocation",
+    "interconnect",
+    "nic",
+    "collective",
+    "algo",
+    "proto",
+    "nccl_version",
+    "size_bytes",
+    "time_us",
+    "algbw_GBps",
+    "busbw_GBps",
+    "note",
 ];
 /// Columns of an intra table.
 pub const INTRA_COLUMNS: [&str; 5] = ["host", "gpus", "size_bytes", "collective", "busbw_gb_per_s"];
@@ -140,20 +155,15 @@ impl Table {
         let places: Vec<usize> =
             kind.columns().iter().map(|c| headers.iter().position(|h| h == c).unwrap_or(0)).collect();
         let reordered = headers.iter().map(String::as_str).ne(kind.columns().iter().copied());
-        let mut table = Table {
-            name: name.into(),
-            kind,
-            rows: Vec::new(),
-            reordered,
-            foreign_text,
-            places,
-            text: text.into(),
-        };
+        let mut table =
+            Table { name: name.into(), kind, rows: Vec::new(), reordered, foreign_text, places, text: text.into() };
         for record in reader.records() {
             let record = record.map_err(csv_error)?;
             let line = record.position().map_or(1, |p| p.line());
             if table.rows.len() >= ROWS_MAX {
-                return Err(Failure::input(format!("{name}, line {line}, column 1: more than {ROWS_MAX} rows; split the file")));
+                return Err(Failure::input(format!(
+                    "{name}, line {line}, column 1: more than {ROWS_MAX} rows; split the file"
+                )));
             }
             if record.len() != headers.len() {
                 return Err(Failure::input(format!(
