@@ -21,7 +21,7 @@ pub const FAILURES_IN_ROW_MAX: usize = 10;
 /// A host deviates from its type if the median of its spot checks does by more (log units) ...
 pub const SPOT_MEDIAN_MAX: f64 = 0.05;
 /// ... or any single one does.
-pub const SPOT_SINGLE_MAX: f64 = 0.12;
+pub const SPOT_SINGLE_MAX: f64 = 0.15;
 /// Rounds of an adaptive design.
 const ADAPTIVE_ROUNDS: usize = 8;
 

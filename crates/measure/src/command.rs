@@ -257,7 +257,7 @@ impl Running {
 
     fn kill(&mut self) {
         // The shell's own `kill` reaches the whole group; the standard library reaches only the child.
-        let group = format!("kill -KILL -- -{}", self.child.id());
+        let group = format!("kill -s KILL -- -{}", self.child.id());
         let _ = Command::new("sh")
             .args(["-c", &group])
             .stdin(Stdio::null())
