@@ -22,6 +22,8 @@ use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Most sizes of one campaign.
 const SIZES_MAX: usize = 32;
+/// Longest time limit of one point.
+const TIMEOUT_S_MAX: f64 = 86_400.0;
 /// Largest list of idle GPUs that is read, bytes.
 const IDLE_BYTES_MAX: u64 = 16 << 20;
 
@@ -102,6 +104,20 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<Plan, Failure> {
     }
     if args.budget_gpu_minutes.is_some_and(|b| !(b > 0.0 && b.is_finite())) {
         return Err(Failure::input("--budget-gpu-minutes: a number above 0 was expected"));
+    }
+    for (flag, value) in [("--irregularity", args.irregularity), ("--noise", args.noise), ("--outliers", args.outliers)]
+    {
+        if !(0.0..=100.0).contains(&value) {
+            return Err(Failure::input(format!("{flag}: {value} is not between 0 and 100 percent")));
+        }
+    }
+    if !(args.timeout_s > 0.0 && args.timeout_s <= TIMEOUT_S_MAX) {
+        let message = format!("--timeout-s: {} is not between 0 and {TIMEOUT_S_MAX} seconds", args.timeout_s);
+        return Err(Failure::input(message));
+    }
+    let command = args.command.as_deref().unwrap_or("").trim();
+    if args.backend == Some(BackendKind::Command) && command.is_empty() {
+        return Err(Failure::input("--backend command needs --command 'CMD ...'"));
     }
     Ok(Plan {
         idle,
@@ -219,38 +235,21 @@ fn with_backend(
                 noise: args.noise / 100.0,
                 outlier_rate: args.outliers / 100.0,
             };
-            for (flag, value) in
-                [("--irregularity", args.irregularity), ("--noise", args.noise), ("--outliers", args.outliers)]
-            {
-                if !(0.0..=100.0).contains(&value) {
-                    return Err(Failure::input(format!("{flag}: {value} is not between 0 and 100 percent")));
-                }
-            }
             campaign(args, cluster, plan, &mut on_fabric(cluster, options), store)
         }
         BackendKind::NcclTests => {
-            let timeout = Duration::from_secs_f64(point_timeout(args)?);
+            let timeout = Duration::from_secs_f64(args.timeout_s);
             campaign(args, cluster, plan, &mut NcclTests::new(cluster, launch_options(args), timeout), store)
         }
         BackendKind::Command => {
-            let command = args.command.as_deref().map(str::trim).filter(|c| !c.is_empty());
-            let command = command.ok_or_else(|| Failure::input("--backend command needs --command 'CMD ...'"))?;
+            let command = args.command.clone().unwrap_or_default();
             let options = CommandOptions {
-                timeout: Duration::from_secs_f64(point_timeout(args)?),
+                timeout: Duration::from_secs_f64(args.timeout_s),
                 attempts: args.attempts.clamp(1, 100),
                 ..CommandOptions::new(command)
             };
             campaign(args, cluster, plan, &mut CommandBackend::new(cluster, options), store)
         }
-    }
-}
-
-fn point_timeout(args: &Args) -> Result<f64, Failure> {
-    let s = args.timeout_s;
-    if s > 0.0 && s <= 86_400.0 {
-        Ok(s)
-    } else {
-        Err(Failure::input(format!("--timeout-s: {s} is not between 0 and 86400 seconds")))
     }
 }
 

@@ -7,17 +7,24 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  # a simulated cluster: intra tables and 100 multi-host samples
-  linkwise measure --cluster h100 --backend simulated --store sim.db
-  # real hosts through Slurm: first see the commands, then run them; killed or stopped, the same command goes on
-  linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db --dry-run
-  linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db --budget-gpu-minutes 600 --clip
-  # your own benchmark: it reads one JSON request per line and answers {\"id\":1,\"busbw_gb_per_s\":123.4} or {\"id\":1,\"error\":\"...\"}
-  linkwise measure --cluster h100 --backend command --command 'python3 bench.py' --sizes 16MiB,2GiB --store own.db
-  # published tables; the host names of the file are 26 and 27
-  linkwise measure --cluster h100 --store pub.db --import intra.csv --host-map 26=n0,27=n1
-  # everything out again
-  linkwise measure --cluster h100 --store pub.db --export all.csv
+  A simulated cluster: intra tables and 100 multi-host samples
+    linkwise measure --cluster h100 --backend simulated --store sim.db
+
+  Real hosts through Slurm: see the commands, then run them; after a stop the same command goes on
+    linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --dry-run
+    linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db
+
+  No more than ten GPU-hours, fewer samples if need be
+    linkwise measure ... --budget-gpu-minutes 600 --clip
+
+  Your own benchmark: it reads one JSON request per line and answers each with one line
+    linkwise measure --cluster h100 --backend command --command './bench' --store own.db
+    request {\"id\":1,\"gpus\":[\"n0:0\",\"n1:3\"],\"collective\":\"all_reduce\",\"size_bytes\":16777216}
+    answer  {\"id\":1,\"busbw_gb_per_s\":123.4}   or   {\"id\":1,\"error\":\"...\"}
+
+  Published tables, whose hosts are called 26 and 27; and everything out again
+    linkwise measure --cluster h100 --store pub.db --import t.csv --host-map 26=n0,27=n1
+    linkwise measure --cluster h100 --store pub.db --export all.csv
 
 Exit codes: 0 done, 1 the request cannot be met (budget, backend), 2 bad input or usage.")]
 pub struct Args {
