@@ -1,1 +1,573 @@
+//! Campaigns: intra tables, spot checks and multi-host samples, from the first point to the last, however often interrupted.
+//!
+//! For every size: the full table of one host of each type; spot checks on the other hosts of the type, and the full table of those that
+//! deviate; then the samples of a design. After each stage readings far from their like are taken again, up to twice; the median
+//! wins, the others are kept as rejected. A stage decides from stored readings alone, and every reading has a run id made
+//! of backend, point and repetition: a campaign that was killed goes on where it was and ends with the same points.
 
+use crate::backend::{Backend, BackendError, Point, Reading};
+use crate::design::{DesignKind, Uncertainty, adaptive_round, design};
+use crate::layout::Layout;
+use crate::outlier;
+use crate::statistics::median;
+use std::collections::HashMap;
+use store::{Measurement, Quality, Query, Record, Store, StoreError};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+
+/// Repetitions of a reading that lies far from its like.
+pub const REPETITIONS_MAX: u32 = 2;
+/// Points that may fail in a row before the campaign stops.
+pub const FAILURES_IN_ROW_MAX: usize = 10;
+/// A host deviates from its type if the median of its spot checks does by more (log units) ...
+pub const SPOT_MEDIAN_MAX: f64 = 0.05;
+/// ... or any single one does.
+pub const SPOT_SINGLE_MAX: f64 = 0.15;
+/// Rounds of an adaptive design.
+const ADAPTIVE_ROUNDS: usize = 8;
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// GPUs that may be used.
+    pub idle: Allocation,
+    /// What to run.
+    pub collective: Collective,
+    /// Each size gets tables and samples.
+    pub sizes: Vec<Bytes>,
+    /// Take intra tables?
+    pub intra: bool,
+    /// Multi-host samples per size.
+    pub samples: usize,
+    /// How they are chosen.
+    pub design: DesignKind,
+    /// Of designs and spot checks.
+    pub seed: u64,
+    /// Most GPU-minutes of this run; none = no limit.
+    pub budget_gpu_minutes: Option<f64>,
+}
+
+/// What a plan would take, repetitions and full tables of deviating hosts not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outlook {
+    /// Points of the plan.
+    pub points: usize,
+    /// Those in the store already.
+    pub already: usize,
+    /// GPU-minutes of the rest.
+    pub gpu_minutes: f64,
+    /// Wall-clock seconds of the rest.
+    pub seconds: f64,
+}
+
+/// What happens, for whoever shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A stage of so many points begins.
+    Stage {
+        /// `intra table n0, 16MiB` and the like.
+        name: String,
+        /// Points to take in it.
+        points: usize,
+        /// Points of it known already.
+        already: usize,
+    },
+    /// So many more points of the stage are in the store.
+    Taken(usize),
+    /// Something worth a line.
+    Note(String),
+}
+
+/// Counts of one kind of stage.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct StageSummary {
+    /// `intra tables`, `spot checks`, `multi-host samples`.
+    pub name: String,
+    /// Points that have a reading now.
+    pub points: usize,
+    /// Readings taken by this run, repetitions included.
+    pub readings_taken: usize,
+    /// Points that gave no reading.
+    pub failed: usize,
+    /// Points whose first reading was far from its like.
+    pub outliers: usize,
+    /// Readings rejected after repetition.
+    pub rejected: usize,
+    /// Outliers that could not be repeated.
+    pub suspect: usize,
+    /// Seconds that runs kept GPUs busy, one after the other.
+    pub run_seconds: f64,
+    /// The same times GPUs, in minutes.
+    pub gpu_minutes: f64,
+}
+
+/// How a campaign ended.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Summary {
+    /// By kind of stage.
+    pub stages: Vec<StageSummary>,
+    /// Hosts whose spot checks deviated and that got a full table.
+    pub deviating_hosts: Vec<String>,
+    /// The budget ended before the plan.
+    pub stopped_by_budget: bool,
+}
+
+impl Summary {
+    /// Readings taken by this run.
+    pub fn readings_taken(&self) -> usize {
+        self.stages.iter().map(|s| s.readings_taken).sum()
+    }
+    /// GPU-minutes of this run.
+    pub fn gpu_minutes(&self) -> f64 {
+        self.stages.iter().map(|s| s.gpu_minutes).sum()
+    }
+    /// Points that gave no reading.
+    pub fn failed(&self) -> usize {
+        self.stages.iter().map(|s| s.failed).sum()
+    }
+}
+
+/// Why a campaign stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum CampaignError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The backend cannot go on. What was taken is in the store.
+    #[error("{0}. What was measured so far is stored; the same command goes on from there")]
+    Backend(String),
+    /// The model of an adaptive design.
+    #[error("the adaptive design's model: {0}")]
+    Model(String),
+}
+
+enum Stop {
+    Budget,
+    Error(CampaignError),
+}
+
+impl<E: Into<CampaignError>> From<E> for Stop {
+    fn from(e: E) -> Self {
+        Stop::Error(e.into())
+    }
+}
+
+/// Where multi-host readings should lie: GB/s of an allocation.
+pub type Expected<'a> = &'a dyn Fn(&Allocation, Collective, Bytes) -> f64;
+
+/// One run of a plan.
+pub struct Campaign<'a> {
+    plan: &'a Plan,
+    cluster: Cluster,
+    store: &'a mut Store,
+    backend: &'a mut dyn Backend,
+    expected: Expected<'a>,
+    model: Option<&'a mut dyn Uncertainty>,
+    now_unix_s: &'a dyn Fn() -> f64,
+    tell: &'a mut dyn FnMut(Event),
+    known: HashMap<String, f64>,
+    failures_in_row: usize,
+    summary: Summary,
+}
+
+const INTRA: usize = 0;
+const SPOT: usize = 1;
+const MULTI: usize = 2;
+
+impl<'a> Campaign<'a> {
+    /// Reads what the store already has. `expected` judges multi-host readings, `now_unix_s` stamps new ones, `tell` hears what happens.
+    pub fn new(
+        plan: &'a Plan,
+        store: &'a mut Store,
+        backend: &'a mut dyn Backend,
+        expected: Expected<'a>,
+        now_unix_s: &'a dyn Fn() -> f64,
+        tell: &'a mut dyn FnMut(Event),
+    ) -> Result<Self, StoreError> {
+        let query = Query { run_prefix: Some(format!("{}/{}/", backend.identity(), plan.collective)), ..Query::all() };
+        let known = store
+            .records(&query)?
+            .into_iter()
+            .filter_map(|r| Some((r.run_id?, r.measurement.busbw.gb_per_s())))
+            .collect();
+        let stage = |name: &str| StageSummary { name: name.into(), ..StageSummary::default() };
+        let stages = vec![stage("intra tables"), stage("spot checks"), stage("multi-host samples")];
+        let cluster = store.cluster().clone();
+        let summary = Summary { stages, ..Summary::default() };
+        Ok(Campaign {
+            plan,
+            cluster,
+            store,
+            backend,
+            expected,
+            model: None,
+            now_unix_s,
+            tell,
+            known,
+            failures_in_row: 0,
+            summary,
+        })
+    }
+
+    /// Lets an adaptive design ask this model.
+    pub fn with_model(mut self, model: &'a mut dyn Uncertainty) -> Self {
+        self.model = Some(model);
+        self
+    }
+
+    /// What is left to do, before anything is done.
+    pub fn outlook(&self) -> Outlook {
+        let mut outlook = Outlook::default();
+        let mut add = |points: &[Point], width: usize| {
+            for p in points {
+                outlook.points += 1;
+                if self.known.contains_key(&self.run_id(p)) {
+                    outlook.already += 1;
+                    continue;
+                }
+                let seconds = self.backend.expected(p).0;
+                outlook.gpu_minutes += seconds * p.allocation.gpu_count() as f64 / 60.0;
+                outlook.seconds += seconds / width.max(1) as f64;
+            }
+        };
+        for &size in &self.plan.sizes {
+            let (tables, checks) = self.layout().hosts();
+            add(
+                &tables.iter().flat_map(|h| self.layout().table_points(*h, size)).collect::<Vec<_>>(),
+                self.backend.width().min(tables.len()),
+            );
+            let spots: Vec<Point> = checks.iter().flat_map(|(h, r)| self.layout().spot_points(*h, *r, size)).collect();
+            add(&spots, self.backend.width().min(checks.len()));
+            add(&self.layout().sample_points(size), 1);
+        }
+        outlook
+    }
+
+    /// Runs the plan to its end, or to the end of the budget.
+    pub fn run(mut self) -> Result<Summary, CampaignError> {
+        for &size in &self.plan.sizes {
+            match self.run_size(size) {
+                Ok(()) => {}
+                Err(Stop::Budget) => {
+                    self.summary.stopped_by_budget = true;
+                    break;
+                }
+                Err(Stop::Error(e)) => return Err(e),
+            }
+        }
+        Ok(self.summary)
+    }
+
+    fn run_size(&mut self, size: Bytes) -> Result<(), Stop> {
+        let (tables, checks) = self.layout().hosts();
+        if self.plan.intra {
+            self.take_tables(&tables, size)?;
+            let deviating = self.take_spot_checks(&checks, size)?;
+            self.take_tables(&deviating, size)?;
+        }
+        if self.plan.design == DesignKind::Adaptive && self.model.is_some() {
+            self.take_adaptive(size)
+        } else {
+            let points = self.layout().sample_points(size);
+            self.take(
+                MULTI,
+                &format!("{} multi-host samples ({}), {size}", points.len(), self.design_name()),
+                &points,
+            )?;
+            self.settle_multi(&points)
+        }
+    }
+
+    fn design_name(&self) -> &'static str {
+        match self.plan.design {
+            DesignKind::Adaptive if self.model.is_none() => "farthest-point",
+            d => d.name(),
+        }
+    }
+
+    fn layout(&self) -> Layout<'_> {
+        Layout { plan: self.plan, cluster: &self.cluster }
+    }
+
+    fn run_id(&self, p: &Point) -> String {
+        let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+        format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition)
+    }
+
+    fn value(&self, p: &Point) -> Option<f64> {
+        self.known.get(&self.run_id(p)).copied()
+    }
+
+    // ---- taking readings ----------------------------------------------------------------------------------------------
+
+    /// Takes what is missing of `points`, in batches of different hosts, each batch stored before the next begins.
+    fn take(&mut self, stage: usize, name: &str, points: &[Point]) -> Result<(), Stop> {
+        let missing: Vec<&Point> = points.iter().filter(|p| self.value(p).is_none()).collect();
+        let already = points.len() - missing.len();
+        (self.tell)(Event::Stage { name: name.into(), points: missing.len(), already });
+        if points.first().is_some_and(|p| p.repetition == 0) {
+            self.summary.stages[stage].points += already;
+        }
+        for batch in batches(&missing, self.backend.width()) {
+            self.take_batch(stage, &batch)?;
+        }
+        Ok(())
+    }
+
+    fn take_batch(&mut self, stage: usize, batch: &[Point]) -> Result<(), Stop> {
+        let cost: f64 = batch.iter().map(|p| self.backend.expected(p).0 * p.allocation.gpu_count() as f64 / 60.0).sum();
+        if self.plan.budget_gpu_minutes.is_some_and(|b| self.summary.gpu_minutes() + cost > b + 1e-9) {
+            return Err(Stop::Budget);
+        }
+        let results = self.backend.measure_batch(batch);
+        let mut records = Vec::new();
+        let mut fatal = None;
+        for (p, result) in batch.iter().zip(results) {
+            match result {
+                Ok(reading) => {
+                    self.failures_in_row = 0;
+                    let s = &mut self.summary.stages[stage];
+                    s.readings_taken += 1;
+                    s.points += usize::from(p.repetition == 0);
+                    s.run_seconds += reading.took.0;
+                    s.gpu_minutes += reading.took.0 * p.allocation.gpu_count() as f64 / 60.0;
+                    records.push(self.record(p, reading));
+                }
+                Err(BackendError::Point(why)) => {
+                    self.failures_in_row += 1;
+                    self.summary.stages[stage].failed += usize::from(p.repetition == 0);
+                    let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+                    (self.tell)(Event::Note(format!("no reading of {gpus}, {} {}: {why}", p.collective, p.size)));
+                    if self.failures_in_row >= FAILURES_IN_ROW_MAX {
+                        fatal = Some(format!("{FAILURES_IN_ROW_MAX} points failed in a row, the last with: {why}"));
+                    }
+                }
+                Err(BackendError::Fatal(why)) => fatal = Some(why),
+            }
+        }
+        self.store.insert_batch(&records)?;
+        for r in &records {
+            self.known.extend(r.run_id.clone().map(|id| (id, r.measurement.busbw.gb_per_s())));
+        }
+        (self.tell)(Event::Taken(batch.len()));
+        fatal.map_or(Ok(()), |why| Err(Stop::Error(CampaignError::Backend(why))))
+    }
+
+    fn record(&self, p: &Point, r: Reading) -> Record {
+        let mut m = Measurement::new(p.allocation.clone(), p.collective, p.size, r.busbw, self.backend.source());
+        m.time = r.time;
+        m.algorithm = r.algorithm;
+        m.protocol = r.protocol;
+        m.channels = r.channels;
+        m.nccl_version = r.nccl_version;
+        m.taken_at_unix_s = Some((self.now_unix_s)());
+        m.provenance = self.backend.provenance();
+        Record { run_id: Some(self.run_id(p)), measurement: m }
+    }
+
+    // ---- stages -------------------------------------------------------------------------------------------------------
+
+    /// Full tables of several hosts at a time, then their outliers again.
+    fn take_tables(&mut self, hosts: &[HostId], size: Bytes) -> Result<(), Stop> {
+        let tables: Vec<Vec<Point>> = hosts.iter().map(|h| self.layout().table_points(*h, size)).collect();
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = hosts.iter().map(|h| self.cluster.host(*h).name.as_str()).collect();
+        let name = format!("intra tables of {}, {size}", names.join(", "));
+        self.take(INTRA, &name, &interleaved(&tables))?;
+        let mut far = Vec::new();
+        for (h, table) in hosts.iter().zip(&tables) {
+            let readings: Vec<(&Point, f64)> = table.iter().filter_map(|p| Some((p, self.value(p)?))).collect();
+            let masks: Vec<(GpuMask, f64)> = readings.iter().map(|(p, v)| (p.allocation.mask(*h), *v)).collect();
+            far.extend(outlier::intra(self.cluster.type_of(*h), &masks).into_iter().map(|i| readings[i].0.clone()));
+        }
+        self.settle(INTRA, &far)
+    }
+
+    /// Spot checks; returns the hosts that deviate from the host their type was measured on.
+    fn take_spot_checks(&mut self, checks: &[(HostId, HostId)], size: Bytes) -> Result<Vec<HostId>, Stop> {
+        let spots: Vec<Vec<Point>> = checks.iter().map(|(h, r)| self.layout().spot_points(*h, *r, size)).collect();
+        if spots.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.take(SPOT, &format!("spot checks of {} hosts, {size}", checks.len()), &interleaved(&spots))?;
+        let mut far = Vec::new();
+        for ((_, r), points) in checks.iter().zip(&spots) {
+            let ratios = self.ratios(points, *r);
+            let centre = median(&ratios.iter().map(|x| x.1).collect::<Vec<_>>());
+            far.extend(ratios.iter().filter(|x| (x.1 - centre).abs() > SPOT_SINGLE_MAX).map(|x| x.0.clone()));
+        }
+        self.settle(SPOT, &far)?;
+        let mut deviating = Vec::new();
+        for ((h, r), points) in checks.iter().zip(&spots) {
+            let ratios: Vec<f64> = self.ratios(points, *r).iter().map(|x| x.1).collect();
+            if median(&ratios).abs() > SPOT_MEDIAN_MAX || ratios.iter().any(|x| x.abs() > SPOT_SINGLE_MAX) {
+                let name = self.cluster.host(*h).name.clone();
+                let percent = 100.0 * (median(&ratios).exp() - 1.0);
+                (self.tell)(Event::Note(format!(
+                    "{name} deviates from {} by {percent:+.1} % (median of {} spot checks): measuring its full table",
+                    self.cluster.host(*r).name,
+                    ratios.len()
+                )));
+                if !self.summary.deviating_hosts.contains(&name) {
+                    self.summary.deviating_hosts.push(name);
+                }
+                deviating.push(*h);
+            }
+        }
+        Ok(deviating)
+    }
+
+    /// Log-ratio of every spot check to the same subset of the reference host, best values of both.
+    fn ratios<'p>(&self, points: &'p [Point], reference: HostId) -> Vec<(&'p Point, f64)> {
+        let mut out = Vec::new();
+        for p in points {
+            let mask = p.allocation.parts().first().map_or(GpuMask::EMPTY, |x| x.1);
+            let there = self.layout().point(Allocation::new([(reference, mask)]), p.size);
+            if let (Some(a), Some(b)) = (self.settled(p), self.settled(&there)) {
+                out.push((p, (a.max(1e-9) / b.max(1e-9)).ln()));
+            }
+        }
+        out
+    }
+
+    fn settle_multi(&mut self, points: &[Point]) -> Result<(), Stop> {
+        let readings: Vec<(&Point, f64)> = points.iter().filter_map(|p| Some((p, self.value(p)?))).collect();
+        let judged: Vec<(Allocation, f64, f64)> = readings
+            .iter()
+            .map(|(p, v)| (p.allocation.clone(), *v, (self.expected)(&p.allocation, p.collective, p.size)))
+            .collect();
+        let far: Vec<Point> =
+            outlier::multi(&self.cluster, &judged).into_iter().map(|i| readings[i].0.clone()).collect();
+        self.settle(MULTI, &far)
+    }
+
+    /// Rounds: the model learns what is measured and names what it knows least about.
+    fn take_adaptive(&mut self, size: Bytes) -> Result<(), Stop> {
+        let per_round = self.plan.samples.div_ceil(ADAPTIVE_ROUNDS).max(4);
+        let (cluster, idle, seed) = (self.cluster.clone(), self.plan.idle.clone(), self.plan.seed);
+        let mut taken: Vec<Allocation> = Vec::new();
+        while taken.len() < self.plan.samples {
+            let n = per_round.min(self.plan.samples - taken.len());
+            let chosen = if taken.is_empty() {
+                design(&cluster, &idle, n, DesignKind::Adaptive, seed)
+            } else {
+                let measured = self.measured(&taken, size);
+                let Some(model) = self.model.as_deref_mut() else { break };
+                model.refit(&measured).map_err(|e| Stop::Error(CampaignError::Model(e)))?;
+                adaptive_round(&cluster, &idle, n, seed, &taken, model)
+            };
+            if chosen.is_empty() {
+                break;
+            }
+            let points: Vec<Point> = chosen.iter().map(|a| self.layout().point(a.clone(), size)).collect();
+            self.take(
+                MULTI,
+                &format!("adaptive samples {} to {}, {size}", taken.len() + 1, taken.len() + points.len()),
+                &points,
+            )?;
+            taken.extend(chosen);
+        }
+        let points: Vec<Point> = taken.into_iter().map(|a| self.layout().point(a, size)).collect();
+        self.settle_multi(&points)
+    }
+
+    /// First readings of the tables and of `taken`, in the order of the plan: the same after a restart as without one.
+    fn measured(&self, taken: &[Allocation], size: Bytes) -> Vec<Measurement> {
+        let (tables, _) = self.layout().hosts();
+        let tables = tables.iter().flat_map(|h| self.layout().table_points(*h, size));
+        let samples = taken.iter().map(|a| self.layout().point(a.clone(), size));
+        tables
+            .chain(samples)
+            .filter_map(|p| {
+                let busbw = topology::Bandwidth::from_gb_per_s(self.value(&p)?);
+                Some(Measurement::new(p.allocation, p.collective, size, busbw, self.backend.source()))
+            })
+            .collect()
+    }
+
+    // ---- outliers -----------------------------------------------------------------------------------------------------
+
+    /// All readings of a point, by repetition.
+    fn readings(&self, p: &Point) -> Vec<(String, f64)> {
+        (0..=REPETITIONS_MAX)
+            .filter_map(|repetition| {
+                let id = self.run_id(&Point { repetition, ..p.clone() });
+                self.known.get(&id).map(|v| (id.clone(), *v))
+            })
+            .collect()
+    }
+
+    /// The value that stands for a point: its only reading, or the median of several.
+    fn settled(&self, p: &Point) -> Option<f64> {
+        let readings: Vec<f64> = self.readings(p).into_iter().map(|r| r.1).collect();
+        (!readings.is_empty()).then(|| outlier::verdict(&readings).0)
+    }
+
+    /// Takes outliers again: once, and if that disagrees with the first reading once more. Then says which readings to believe.
+    fn settle(&mut self, stage: usize, far: &[Point]) -> Result<(), Stop> {
+        self.summary.stages[stage].outliers += far.len();
+        if far.is_empty() {
+            return Ok(());
+        }
+        for repetition in 1..=REPETITIONS_MAX {
+            let again: Vec<Point> = far
+                .iter()
+                .filter(|p| match self.readings(p)[..] {
+                    [(_, a), (_, b)] if repetition == 2 => !outlier::agree(a, b),
+                    _ => true,
+                })
+                .map(|p| Point { repetition, ..p.clone() })
+                .collect();
+            if !again.is_empty() {
+                self.take(
+                    stage,
+                    &format!("{} outliers again ({repetition} of {REPETITIONS_MAX})", again.len()),
+                    &again,
+                )?;
+            }
+        }
+        let mut changes = Vec::new();
+        for p in far {
+            let readings = self.readings(p);
+            let values: Vec<f64> = readings.iter().map(|r| r.1).collect();
+            let (_, rejected) = outlier::verdict(&values);
+            let s = &mut self.summary.stages[stage];
+            if let [(only, _)] = &readings[..] {
+                s.suspect += 1;
+                changes.push((only.clone(), Quality::Suspect));
+                continue;
+            }
+            for ((id, _), bad) in readings.into_iter().zip(rejected) {
+                s.rejected += usize::from(bad);
+                changes.push((id, if bad { Quality::Rejected } else { Quality::Good }));
+            }
+        }
+        self.store.set_quality(changes.iter().map(|(id, q)| (id.as_str(), *q)))?;
+        Ok(())
+    }
+}
+
+/// Points of several hosts in turn, so that hosts next to each other in the list can go in one batch.
+fn interleaved(groups: &[Vec<Point>]) -> Vec<Point> {
+    let longest = groups.iter().map(Vec::len).max().unwrap_or(0);
+    (0..longest).flat_map(|i| groups.iter().filter_map(move |g| g.get(i).cloned())).collect()
+}
+
+/// Consecutive points that share no host, at most `width` together. Points over several hosts go alone: they would share the network.
+fn batches(points: &[&Point], width: usize) -> Vec<Vec<Point>> {
+    let mut out: Vec<Vec<Point>> = Vec::new();
+    for p in points {
+        let fits = |b: &Vec<Point>| {
+            b.len() < width
+                && p.allocation.host_count() == 1
+                && b.iter()
+                    .all(|q| q.allocation.host_count() == 1 && q.allocation.parts()[0].0 != p.allocation.parts()[0].0)
+        };
+        match out.last_mut() {
+            Some(b) if fits(b) => b.push((*p).clone()),
+            _ => out.push(vec![(*p).clone()]),
+        }
+    }
+    out
+}

@@ -163,7 +163,7 @@ fn reading_of(answer: &Value, took: Seconds) -> Result<Reading, String> {
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(|t| t.chars().take(100).collect::<String>());
     let mut reading = Reading::new(Bandwidth::from_gb_per_s(busbw), took);
     reading.time =
-        answer.get("time_us").and_then(Value::as_f64).filter(|t| (0.0..=1e12).contains(t)).map(Seconds::from_us);
+        answer.get("time_us").and_then(Value::as_f64).filter(|t| (0.0..=1e12).contains(t)).map(|us| Seconds(us / 1e6));
     reading.algorithm = text("algorithm");
     reading.protocol = text("protocol");
     reading.nccl_version = text("nccl_version");
@@ -257,7 +257,7 @@ impl Running {
 
     fn kill(&mut self) {
         // The shell's own `kill` reaches the whole group; the standard library reaches only the child.
-        let group = format!("kill -KILL -- -{}", self.child.id());
+        let group = format!("kill -s KILL -- -{}", self.child.id());
         let _ = Command::new("sh")
             .args(["-c", &group])
             .stdin(Stdio::null())

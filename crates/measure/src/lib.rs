@@ -10,6 +10,7 @@ pub mod command;
 pub mod design;
 pub mod features;
 pub mod intra;
+mod layout;
 pub mod nccl_tests;
 pub mod outlier;
 pub mod simulated;
@@ -17,4 +18,6 @@ mod statistics;
 
 pub use backend::{Backend, BackendError, Point, Reading};
 
+pub use campaign::{Campaign, CampaignError, Event, Plan, Summary};
 pub use design::{DesignKind, Uncertainty, design};
+pub use layout::first_points;

@@ -1,12 +1,333 @@
-//! `linkwise measure`.
+//! `linkwise measure`: takes bandwidth measurements into a store, or brings in published ones.
 
+mod args;
+mod progress;
+mod show;
+mod tables;
+
+pub use args::Args;
+
+use crate::cmd::shared::load_cluster;
 use crate::failure::Failure;
+use args::{BackendKind, Format};
+use fabric::Fabric;
+use measure::command::{CommandBackend, CommandOptions};
+use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
+use measure::simulated::{Irregularity, on_fabric};
+use measure::{Backend, Campaign, CampaignError, Plan};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use store::{Query, Source, Store, StoreError};
+use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Arguments of `linkwise measure`.
-#[derive(clap::Args)]
-pub struct Args {}
+/// Most sizes of one campaign.
+const SIZES_MAX: usize = 32;
+/// Longest time limit of one point.
+const TIMEOUT_S_MAX: f64 = 86_400.0;
+/// Largest list of idle GPUs that is read, bytes.
+const IDLE_BYTES_MAX: u64 = 16 << 20;
+
+impl From<StoreError> for Failure {
+    fn from(e: StoreError) -> Self {
+        Failure::input(e)
+    }
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> Result<(), Failure> {
-    Err(Failure::input("this build has no `measure` yet"))
+pub fn run(args: Args) -> Result<(), Failure> {
+    let cluster = load_cluster(&args.cluster)?;
+    if args.backend.is_none() && args.import.is_empty() && args.export.is_none() {
+        return Err(Failure::input(
+            "nothing to do: give --backend, --import or --export (see `linkwise measure --help`)",
+        ));
+    }
+    let plan = plan(&args, &cluster)?;
+    if args.dry_run {
+        return dry_run(&args, &cluster, &plan);
+    }
+    let path =
+        args.store.as_deref().ok_or_else(|| Failure::input("--store FILE is missing: where measurements are kept"))?;
+    // Everything is read and judged before the store is touched.
+    let imports = tables::read_all(&args, &cluster)?;
+    let mut store = Store::create(path, &cluster)?;
+    let mut answer =
+        show::Answer { store: path.display().to_string(), cluster: cluster.name.clone(), ..Default::default() };
+    for import in imports {
+        answer.imports.push(tables::store_one(import, &mut store)?);
+    }
+    if let Some(kind) = args.backend {
+        warn_of_mixture(&store, kind)?;
+        answer.campaign = Some(with_backend(&args, &cluster, &plan, kind, &mut store)?);
+    }
+    if let Some(file) = &args.export {
+        answer.exported = Some(tables::export(file, &store)?);
+    }
+    answer.measurements = store.count(&Query::all())?;
+    let text = match args.format {
+        Format::Json => show::json(&answer),
+        Format::Text => show::text(&answer),
+    };
+    // Standard output belongs to the export when that goes there.
+    if args.export.as_deref() == Some(Path::new("-")) {
+        eprint!("{text}");
+    } else {
+        show::print(&text);
+    }
+    Ok(())
+}
+
+fn plan(args: &Args, cluster: &Cluster) -> Result<Plan, Failure> {
+    let collective: Collective = args.collective.parse().map_err(|e| Failure::input(format!("--collective: {e}")))?;
+    let mut sizes: Vec<Bytes> = Vec::new();
+    for text in args.sizes.split(',') {
+        let size = Bytes::parse(text).map_err(|e| Failure::input(format!("--sizes: {e}")))?;
+        if size.0 == 0 || size.0 > store::measurement::SIZE_BYTES_MAX {
+            return Err(Failure::input(format!("--sizes: `{text}` is not between 1 byte and 1024 TiB")));
+        }
+        if sizes.contains(&size) {
+            return Err(Failure::input(format!("--sizes: `{text}` is given twice")));
+        }
+        sizes.push(size);
+    }
+    if sizes.len() > SIZES_MAX {
+        return Err(Failure::input(format!("--sizes: {} sizes; at most {SIZES_MAX}", sizes.len())));
+    }
+    let mut idle = idle(args, cluster)?;
+    if args.backend == Some(BackendKind::NcclTests) && args.launcher == args::LauncherKind::Local {
+        idle = on_this_machine(args, cluster, &idle)?;
+    }
+    if idle.gpu_count() < 2 {
+        return Err(Failure::impossible("fewer than two idle GPUs: there is nothing to measure between"));
+    }
+    if args.samples > measure::design::SAMPLES_MAX {
+        return Err(Failure::input(format!("--samples: at most {}", measure::design::SAMPLES_MAX)));
+    }
+    if args.budget_gpu_minutes.is_some_and(|b| !(b > 0.0 && b.is_finite())) {
+        return Err(Failure::input("--budget-gpu-minutes: a number above 0 was expected"));
+    }
+    for (flag, value) in [("--irregularity", args.irregularity), ("--noise", args.noise), ("--outliers", args.outliers)]
+    {
+        if !(0.0..=100.0).contains(&value) {
+            return Err(Failure::input(format!("{flag}: {value} is not between 0 and 100 percent")));
+        }
+    }
+    if !(args.timeout_s > 0.0 && args.timeout_s <= TIMEOUT_S_MAX) {
+        let message = format!("--timeout-s: {} is not between 0 and {TIMEOUT_S_MAX} seconds", args.timeout_s);
+        return Err(Failure::input(message));
+    }
+    let command = args.command.as_deref().unwrap_or("").trim();
+    if args.backend == Some(BackendKind::Command) && command.is_empty() {
+        return Err(Failure::input("--backend command needs --command 'CMD ...'"));
+    }
+    Ok(Plan {
+        idle,
+        collective,
+        sizes,
+        intra: !args.no_intra,
+        samples: args.samples,
+        design: args.design.kind(),
+        seed: args.seed,
+        budget_gpu_minutes: args.budget_gpu_minutes,
+    })
+}
+
+/// `--idle LIST|FILE`; all usable GPUs without it. Drained GPUs cannot be idle.
+fn idle(args: &Args, cluster: &Cluster) -> Result<Allocation, Failure> {
+    let usable = cluster.usable();
+    let Some(text) = &args.idle else { return Ok(usable) };
+    let path = Path::new(text);
+    let list = if path.is_file() {
+        let bytes = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?.len();
+        if bytes > IDLE_BYTES_MAX {
+            return Err(Failure::file("read", path, format!("{bytes} bytes; at most {IDLE_BYTES_MAX}")));
+        }
+        std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, e))?
+    } else {
+        text.clone()
+    };
+    let idle = cluster.parse_gpus([list.as_str()]).map_err(|e| Failure::input(format!("--idle: {e}")))?;
+    if !usable.contains_all(&idle) {
+        let drained = idle.gpus().find(|g| !usable.mask(g.host).contains(usize::from(g.gpu)));
+        let name = drained.map(|g| cluster.gpu_name(g)).unwrap_or_default();
+        return Err(Failure::input(format!("--idle: `{name}` is drained in cluster `{}`", cluster.name)));
+    }
+    Ok(idle)
+}
+
+/// The part of `idle` that the local launcher reaches: one host.
+fn on_this_machine(args: &Args, cluster: &Cluster, idle: &Allocation) -> Result<Allocation, Failure> {
+    let index = cluster.host_index();
+    let host = match (&args.local_host, idle.parts()) {
+        (Some(name), _) => *index
+            .get(name.as_str())
+            .ok_or_else(|| Failure::input(format!("--local-host: cluster `{}` has no host `{name}`", cluster.name)))?,
+        (None, [(only, _)]) => *only,
+        (None, _) => {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            *index.get(name.trim()).ok_or_else(|| {
+                Failure::input(format!(
+                    "the local launcher measures this machine, but `{}` is no host of cluster `{}`; give --local-host, or --launcher mpirun or srun",
+                    name.trim(),
+                    cluster.name
+                ))
+            })?
+        }
+    };
+    Ok(Allocation::new([(host, idle.mask(host))]))
+}
+
+fn launch_options(args: &Args) -> LaunchOptions {
+    LaunchOptions {
+        launcher: match args.launcher {
+            args::LauncherKind::Local => Launcher::Local,
+            args::LauncherKind::Mpirun => Launcher::Mpirun,
+            args::LauncherKind::Srun => Launcher::Srun,
+        },
+        folder: args.nccl_tests.clone(),
+        iterations: args.iterations,
+        warmup: args.warmup,
+        launcher_args: args.launcher_args.split_whitespace().map(str::to_owned).collect(),
+    }
+}
+
+/// `--dry-run`: the exact commands of the plan, one a line; nothing is run and no store is touched.
+fn dry_run(args: &Args, cluster: &Cluster, plan: &Plan) -> Result<(), Failure> {
+    if args.backend != Some(BackendKind::NcclTests) {
+        return Err(Failure::input("--dry-run prints the commands of --backend nccl-tests; name that backend"));
+    }
+    let options = launch_options(args);
+    let mut out = String::new();
+    for p in measure::first_points(plan, cluster) {
+        let line = command_line(cluster, &p, &options, Path::new("HOSTFILE")).map_err(Failure::input)?;
+        if let Some(file) = &line.hostfile {
+            out.push_str(&format!("# HOSTFILE: {}\n", file.trim_end().replace('\n', " ")));
+        }
+        out.push_str(&format!("{line}\n"));
+    }
+    show::print(&out);
+    Ok(())
+}
+
+/// Simulated readings beside real ones are an accident more often than a wish.
+fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
+    let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() })?;
+    let real = store.count(&Query::all())? - simulated;
+    if (kind == BackendKind::Simulated && real > 0) || (kind != BackendKind::Simulated && simulated > 0) {
+        eprintln!(
+            "warning: this store will hold simulated and real measurements together; a fit uses both. Another --store keeps them apart"
+        );
+    }
+    Ok(())
+}
+
+fn with_backend(
+    args: &Args,
+    cluster: &Cluster,
+    plan: &Plan,
+    kind: BackendKind,
+    store: &mut Store,
+) -> Result<show::CampaignAnswer, Failure> {
+    match kind {
+        BackendKind::Simulated => {
+            let options = Irregularity {
+                seed: args.seed,
+                irregularity: args.irregularity / 100.0,
+                noise: args.noise / 100.0,
+                outlier_rate: args.outliers / 100.0,
+            };
+            campaign(args, cluster, plan, &mut on_fabric(cluster, options), store)
+        }
+        BackendKind::NcclTests => {
+            let timeout = Duration::from_secs_f64(args.timeout_s);
+            campaign(args, cluster, plan, &mut NcclTests::new(cluster, launch_options(args), timeout), store)
+        }
+        BackendKind::Command => {
+            let command = args.command.clone().unwrap_or_default();
+            let options = CommandOptions {
+                timeout: Duration::from_secs_f64(args.timeout_s),
+                attempts: args.attempts.clamp(1, 100),
+                ..CommandOptions::new(command)
+            };
+            campaign(args, cluster, plan, &mut CommandBackend::new(cluster, options), store)
+        }
+    }
+}
+
+fn campaign(
+    args: &Args,
+    cluster: &Cluster,
+    plan: &Plan,
+    backend: &mut dyn Backend,
+    store: &mut Store,
+) -> Result<show::CampaignAnswer, Failure> {
+    let fabric = Fabric::new(cluster);
+    let expected = |a: &Allocation, c: Collective, s: Bytes| fabric.estimate(a, c, s).busbw.gb_per_s();
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+    let mut plan = plan.clone();
+    let source = backend.source();
+    let outlook = {
+        let mut tell = |_| {};
+        let outlook =
+            |plan: &Plan, store: &mut Store, backend: &mut dyn Backend, tell: &mut dyn FnMut(measure::Event)| {
+                Campaign::new(plan, store, backend, &expected, &now, tell).map(|c| c.outlook())
+            };
+        let mut o = outlook(&plan, store, backend, &mut tell)?;
+        let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
+        if o.gpu_minutes > budget && args.clip {
+            // The largest number of samples that fits, by bisection: the estimate grows with it.
+            let (mut fits, mut too_many) = (0, plan.samples);
+            while too_many - fits > 1 {
+                plan.samples = (fits + too_many) / 2;
+                if outlook(&plan, store, backend, &mut tell)?.gpu_minutes > budget {
+                    too_many = plan.samples
+                } else {
+                    fits = plan.samples
+                }
+            }
+            plan.samples = fits;
+            o = outlook(&plan, store, backend, &mut tell)?;
+            eprintln!("clipped to {} multi-host samples per size to keep within the budget", plan.samples);
+        }
+        if o.gpu_minutes > budget {
+            return Err(Failure::impossible(format!(
+                "{} points would take about {:.0} GPU-minutes, the budget is {budget:.0}; raise --budget-gpu-minutes, lower --samples, use --clip or --no-intra",
+                o.points - o.already,
+                o.gpu_minutes
+            )));
+        }
+        o
+    };
+    let in_words = if source == Source::Simulated { "simulated " } else { "" };
+    if outlook.points == outlook.already {
+        eprintln!("all {} points of this campaign are in the store already", outlook.points);
+    } else {
+        eprintln!(
+            "{} points, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
+            outlook.points,
+            outlook.already,
+            outlook.gpu_minutes,
+            progress::duration(outlook.seconds),
+        );
+    }
+    let start = Instant::now();
+    let mut progress = progress::Progress::new();
+    let summary = {
+        let mut tell = |event: measure::Event| progress.hear(event);
+        Campaign::new(&plan, store, backend, &expected, &now, &mut tell)?.run()
+    };
+    progress.finish();
+    let summary = summary.map_err(|e| match e {
+        CampaignError::Store(e) => e.into(),
+        e => Failure::impossible(e),
+    })?;
+    Ok(show::CampaignAnswer {
+        source,
+        points_planned: outlook.points,
+        finished: !summary.stopped_by_budget && summary.failed() == 0,
+        nothing_to_do: summary.readings_taken() == 0 && summary.failed() == 0,
+        wall_seconds: start.elapsed().as_secs_f64(),
+        gpu_minutes: summary.gpu_minutes(),
+        readings_taken: summary.readings_taken(),
+        summary,
+    })
 }

@@ -67,7 +67,7 @@ impl<'c> NcclTests<'c> {
             return Err(BackendError::Point(format!("{n} wrong elements: the result of the collective is not right")));
         }
         let mut reading = Reading::new(Bandwidth::from_gb_per_s(row.out_of_place.busbw_gb_per_s), took);
-        reading.time = Some(Seconds::from_us(row.out_of_place.time_us));
+        reading.time = Some(Seconds(row.out_of_place.time_us / 1e6));
         reading.nccl_version = report.nccl_version.clone();
         Ok(reading)
     }

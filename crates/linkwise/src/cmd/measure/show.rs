@@ -1,0 +1,119 @@
+//! What `linkwise measure` says at the end.
+
+use super::tables::Imported;
+use comfy_table::{CellAlignment, Table, presets};
+use measure::Summary;
+use std::io::Write;
+use store::Source;
+
+/// Everything that was done.
+#[derive(Default, serde::Serialize)]
+pub struct Answer {
+    /// The store.
+    pub store: String,
+    /// Its cluster.
+    pub cluster: String,
+    /// Files brought in.
+    pub imports: Vec<Imported>,
+    /// The campaign, if there was one.
+    pub campaign: Option<CampaignAnswer>,
+    /// Rows written by `--export`.
+    pub exported: Option<usize>,
+    /// Measurements in the store now.
+    pub measurements: usize,
+}
+
+/// How the campaign went.
+#[derive(serde::Serialize)]
+pub struct CampaignAnswer {
+    /// Where its readings come from.
+    pub source: Source,
+    /// Points of the plan.
+    pub points_planned: usize,
+    /// Every point has a reading.
+    pub finished: bool,
+    /// It was finished before.
+    pub nothing_to_do: bool,
+    /// Of this run.
+    pub wall_seconds: f64,
+    /// Of this run.
+    pub gpu_minutes: f64,
+    /// By this run.
+    pub readings_taken: usize,
+    /// By stage.
+    #[serde(flatten)]
+    pub summary: Summary,
+}
+
+/// Prints, and does not mind a reader that has gone.
+pub fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// One JSON object.
+pub fn json(answer: &Answer) -> String {
+    serde_json::to_string_pretty(answer).unwrap_or_default() + "\n"
+}
+
+/// For people.
+pub fn text(answer: &Answer) -> String {
+    let mut out = String::new();
+    for i in &answer.imports {
+        out.push_str(&format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already));
+        if i.suspect > 0 {
+            out.push_str(&format!(", {} far from their like (suspect)", i.suspect));
+        }
+        out.push('\n');
+    }
+    if let Some(c) = &answer.campaign {
+        out.push_str(&campaign(c));
+    }
+    if let Some(n) = answer.exported {
+        out.push_str(&format!("{n} measurements exported\n"));
+    }
+    out.push_str(&format!(
+        "{} holds {} measurements of cluster {}\n",
+        answer.store, answer.measurements, answer.cluster
+    ));
+    out
+}
+
+fn campaign(c: &CampaignAnswer) -> String {
+    let simulated = c.source == Source::Simulated;
+    let what = if simulated { "simulated " } else { "" };
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let minutes = format!("{what}GPU-minutes");
+    let seconds = format!("{what}run seconds");
+    table.set_header(["stage", "points", "readings", "failed", "outliers", "rejected", "suspect", &seconds, &minutes]);
+    for s in c.summary.stages.iter().filter(|s| s.points + s.failed > 0) {
+        table.add_row([
+            s.name.clone(),
+            s.points.to_string(),
+            s.readings_taken.to_string(),
+            s.failed.to_string(),
+            s.outliers.to_string(),
+            s.rejected.to_string(),
+            s.suspect.to_string(),
+            format!("{:.0}", s.run_seconds),
+            format!("{:.1}", s.gpu_minutes),
+        ]);
+    }
+    for i in 1..9 {
+        if let Some(column) = table.column_mut(i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut out = format!("{table}\n");
+    let end = match c {
+        _ if c.nothing_to_do => "the campaign was finished before; nothing was measured".to_owned(),
+        _ if c.summary.stopped_by_budget => {
+            "the budget ended before the plan; the same command with a new budget goes on".to_owned()
+        }
+        _ if !c.finished => format!("{} points gave no reading; the same command tries them again", c.summary.failed()),
+        _ => "the campaign is finished".to_owned(),
+    };
+    let word = if simulated { "simulated readings" } else { "readings" };
+    out.push_str(&format!("{} {word} in {:.1} s; {end}\n", c.readings_taken, c.wall_seconds));
+    out
+}

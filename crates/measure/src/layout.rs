@@ -1,0 +1,82 @@
+//! Which points a plan consists of: a function of plan and cluster alone.
+
+use crate::backend::Point;
+use crate::campaign::Plan;
+use crate::design::design;
+use crate::intra;
+use std::collections::HashSet;
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
+
+/// The points of a plan on a cluster.
+#[derive(Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub plan: &'a Plan,
+    pub cluster: &'a Cluster,
+}
+
+impl Layout<'_> {
+    /// Hosts for full tables (of every type the one with most idle GPUs), and for spot checks with the host they are compared to.
+    pub fn hosts(&self) -> (Vec<HostId>, Vec<(HostId, HostId)>) {
+        let (mut tables, mut checks) = (Vec::new(), Vec::new());
+        if !self.plan.intra {
+            return (tables, checks);
+        }
+        for t in 0..self.cluster.types.len() {
+            let of_type: Vec<(HostId, GpuMask)> = self
+                .plan
+                .idle
+                .parts()
+                .iter()
+                .copied()
+                .filter(|(h, m)| self.cluster.host(*h).host_type == t && m.count() >= 2)
+                .collect();
+            let Some(&(first, _)) = of_type.iter().max_by_key(|(h, m)| (m.count(), std::cmp::Reverse(*h))) else {
+                continue;
+            };
+            tables.push(first);
+            checks.extend(of_type.iter().filter(|(h, _)| *h != first).map(|(h, _)| (*h, first)));
+        }
+        tables.sort_unstable();
+        checks.sort_unstable();
+        (tables, checks)
+    }
+
+    pub fn point(&self, allocation: Allocation, size: Bytes) -> Point {
+        Point { allocation, collective: self.plan.collective, size, repetition: 0 }
+    }
+
+    pub fn table_points(&self, host: HostId, size: Bytes) -> Vec<Point> {
+        let masks = intra::table(self.plan.idle.mask(host), self.plan.seed);
+        masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
+    }
+
+    /// Subsets that are idle on both hosts.
+    pub fn spot_points(&self, host: HostId, reference: HostId, size: Bytes) -> Vec<Point> {
+        let idle = &self.plan.idle;
+        let both = GpuMask(idle.mask(host).0 & idle.mask(reference).0);
+        let of_reference: HashSet<GpuMask> = intra::table(idle.mask(reference), self.plan.seed).into_iter().collect();
+        let mut common = intra::table(both, self.plan.seed);
+        common.retain(|m| of_reference.contains(m));
+        let masks = intra::spot_checks(&common, self.plan.seed);
+        masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
+    }
+
+    pub fn sample_points(&self, size: Bytes) -> Vec<Point> {
+        let chosen = design(&self.cluster, &self.plan.idle, self.plan.samples, self.plan.design, self.plan.seed);
+        chosen.into_iter().map(|a| self.point(a, size)).collect()
+    }
+}
+
+/// The points that a plan begins with whatever is measured: full tables, spot checks and samples (for an adaptive design, the
+/// farthest-point ones).
+pub fn first_points(plan: &Plan, cluster: &Cluster) -> Vec<Point> {
+    let layout = Layout { plan, cluster };
+    let mut out = Vec::new();
+    for &size in &plan.sizes {
+        let (tables, checks) = layout.hosts();
+        out.extend(tables.iter().flat_map(|h| layout.table_points(*h, size)));
+        out.extend(checks.iter().flat_map(|(h, r)| layout.spot_points(*h, *r, size)));
+        out.extend(layout.sample_points(size));
+    }
+    out
+}

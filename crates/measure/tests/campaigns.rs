@@ -1,0 +1,286 @@
+//! Campaigns: what they take, how they resume, and what they do about outliers.
+
+use measure::simulated::{Irregularity, Simulated};
+use measure::{Backend, BackendError, Campaign, DesignKind, Event, Plan, Point, Reading, Summary};
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use store::{Place, Quality, Query, Source, Store};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
+
+/// A rough bound: 200 inside a host, 48 for every GPU of the smallest part over hosts.
+fn bound(a: &Allocation, _: Collective, _: Bytes) -> Bandwidth {
+    let least = *a.counts().iter().min().unwrap() as f64;
+    Bandwidth::from_gb_per_s(if a.host_count() == 1 { 200.0 } else { 48.0 * least })
+}
+
+fn cluster(name: &str) -> Cluster {
+    topology::catalog::cluster(name).unwrap()
+}
+
+fn plan(c: &Cluster) -> Plan {
+    Plan {
+        idle: c.usable(),
+        collective: Collective::AllReduce,
+        sizes: vec![Bytes::mib(16)],
+        intra: true,
+        samples: 30,
+        design: DesignKind::Stratified,
+        seed: 1,
+        budget_gpu_minutes: None,
+    }
+}
+
+/// Points of one batch, as allocations.
+type Batches = Vec<Vec<Allocation>>;
+
+/// A backend with faults: ends for good after so many points; a slow host; outliers in first readings.
+struct Faulty<B> {
+    inner: B,
+    ends_after: usize,
+    slow: Option<HostId>,
+    fails: fn(&Point) -> bool,
+    batches: Batches,
+}
+
+impl<B: Backend> Faulty<B> {
+    fn new(inner: B) -> Self {
+        Faulty { inner, ends_after: usize::MAX, slow: None, fails: |_| false, batches: Vec::new() }
+    }
+}
+
+impl<B: Backend> Backend for Faulty<B> {
+    fn source(&self) -> Source {
+        self.inner.source()
+    }
+    fn identity(&self) -> String {
+        self.inner.identity()
+    }
+    fn provenance(&self) -> String {
+        self.inner.provenance()
+    }
+    fn width(&self) -> usize {
+        self.inner.width()
+    }
+    fn expected(&self, p: &Point) -> Seconds {
+        self.inner.expected(p)
+    }
+    fn measure(&mut self, p: &Point) -> Result<Reading, BackendError> {
+        if self.ends_after == 0 {
+            return Err(BackendError::Fatal("the machine room is on fire".into()));
+        }
+        self.ends_after -= 1;
+        if (self.fails)(p) {
+            return Err(BackendError::Point("no".into()));
+        }
+        let mut r = self.inner.measure(p)?;
+        if self.slow.is_some_and(|h| !p.allocation.mask(h).is_empty()) {
+            r.busbw = Bandwidth::from_gb_per_s(0.8 * r.busbw.gb_per_s());
+        }
+        Ok(r)
+    }
+    fn measure_batch(&mut self, points: &[Point]) -> Vec<Result<Reading, BackendError>> {
+        self.batches.push(points.iter().map(|p| p.allocation.clone()).collect());
+        points.iter().map(|p| self.measure(p)).collect()
+    }
+}
+
+fn simulated(c: &Cluster, outlier_rate: f64) -> Simulated<'_, impl Fn(&Allocation, Collective, Bytes) -> Bandwidth> {
+    Simulated::new(c, Irregularity { outlier_rate, ..Irregularity::default() }, bound)
+}
+
+fn run(
+    plan: &Plan,
+    store: &mut Store,
+    backend: &mut dyn Backend,
+) -> (Result<Summary, measure::CampaignError>, Vec<Event>) {
+    let mut events = Vec::new();
+    let mut tell = |e| events.push(e);
+    let expected = |a: &Allocation, c, s| bound(a, c, s).gb_per_s();
+    let result = Campaign::new(plan, store, backend, &expected, &|| 1.0, &mut tell).unwrap().run();
+    (result, events)
+}
+
+/// Run id to bandwidth and quality.
+fn content(store: &Store) -> BTreeMap<String, (String, Quality)> {
+    let all = store.records(&Query::all()).unwrap();
+    all.into_iter()
+        .map(|r| (r.run_id.unwrap(), (r.measurement.busbw.gb_per_s().to_string(), r.measurement.quality)))
+        .collect()
+}
+
+fn fresh(folder: &Path, name: &str, c: &Cluster) -> Store {
+    Store::create(&folder.join(name), c).unwrap()
+}
+
+#[test]
+fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("het-ra");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let mut quiet =
+        Simulated::new(&c, Irregularity { irregularity: 0.0, noise: 0.0, ..Irregularity::default() }, bound);
+    let p = plan(&c);
+    let mut nothing = |_| {};
+    let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
+    let outlook = Campaign::new(&p, &mut store, &mut quiet, &expected, &|| 1.0, &mut nothing).unwrap().outlook();
+    assert_eq!((outlook.points, outlook.already), (2 * 247 + 2 * 8 + 30, 0));
+    let mut backend = Faulty::new(quiet);
+    let summary = run(&p, &mut store, &mut backend).0.unwrap();
+    assert_eq!(summary.readings_taken(), outlook.points);
+    assert!((summary.gpu_minutes() - outlook.gpu_minutes).abs() < 1e-6);
+    let at = |h| store.count(&Query::all().place(Place::Host(HostId(h)))).unwrap();
+    assert_eq!([at(0), at(1), at(2), at(3)], [247, 8, 247, 8]);
+    assert_eq!(store.count(&Query::all().place(Place::SeveralHosts)).unwrap(), 30);
+    // Hosts in parallel for tables, never two points on one host, never two multi-host points together.
+    assert!(backend.batches.iter().filter(|b| b.len() == 2).count() >= 247);
+    for b in &backend.batches {
+        let hosts: Vec<HostId> = b.iter().flat_map(|a| a.parts().iter().map(|p| p.0)).collect();
+        assert_eq!(hosts.iter().collect::<HashSet<_>>().len(), hosts.len());
+        assert!(b.len() == 1 || b.iter().all(|a| a.host_count() == 1));
+    }
+}
+
+#[test]
+fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let p = Plan { sizes: vec![Bytes::mib(16), Bytes::gib(2)], ..plan(&c) };
+    let mut whole = fresh(folder.path(), "whole.db", &c);
+    let summary = run(&p, &mut whole, &mut simulated(&c, 0.05)).0.unwrap();
+    assert!(summary.stages.iter().any(|s| s.rejected > 0), "nothing interesting happened: {summary:?}");
+    for every in [19, 60, 260] {
+        let mut store = fresh(folder.path(), &format!("{every}.db"), &c);
+        let mut taken = 0;
+        for attempt in 0.. {
+            let mut backend = Faulty { ends_after: every, ..Faulty::new(simulated(&c, 0.05)) };
+            let (result, _) = run(&p, &mut store, &mut backend);
+            match result {
+                Ok(s) => {
+                    taken += s.readings_taken();
+                    break;
+                }
+                Err(e) => {
+                    assert!(e.to_string().contains("on fire") && e.to_string().contains("goes on from there"), "{e}")
+                }
+            }
+            assert!(attempt < 500);
+        }
+        assert!(taken <= every);
+        assert_eq!(content(&store), content(&whole), "stopped every {every}");
+    }
+    let (again, events) = run(&p, &mut whole, &mut simulated(&c, 0.05));
+    assert_eq!(again.unwrap().readings_taken(), 0);
+    assert!(events.iter().all(|e| !matches!(e, Event::Taken(_))));
+}
+
+#[test]
+fn outliers_are_taken_again_the_median_stands_and_the_rejected_reading_stays_in_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let backend = simulated(&c, 0.03);
+    let truth: BTreeMap<GpuMask, f64> = measure::intra::table(GpuMask::first(8), 1)
+        .into_iter()
+        .map(|m| {
+            (m, backend.truth(&Allocation::new([(HostId(0), m)]), Collective::AllReduce, Bytes::mib(16)).gb_per_s())
+        })
+        .collect();
+    let mut backend = backend;
+    let summary = run(&plan(&c), &mut store, &mut backend).0.unwrap();
+    let rejected = store.count(&Query { quality: Some(Quality::Rejected), ..Query::all() }).unwrap();
+    assert!(rejected >= 4, "{rejected} of about 8 planted");
+    assert_eq!(rejected, summary.stages.iter().map(|s| s.rejected).sum::<usize>());
+    let table = store.intra_table(HostId(0), Collective::AllReduce, Bytes::mib(16)).unwrap();
+    assert_eq!(table.len(), 247);
+    for (mask, v) in table {
+        let error = (v.gb_per_s() / truth[&mask] - 1.0).abs();
+        assert!(error < 0.1, "{mask}: {v} for {} after repetition", truth[&mask]);
+    }
+}
+
+#[test]
+fn a_host_that_deviates_gets_its_full_table_and_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let mut backend = Faulty { slow: Some(HostId(2)), ..Faulty::new(simulated(&c, 0.0)) };
+    let (summary, events) = run(&plan(&c), &mut store, &mut backend);
+    assert!(summary.unwrap().deviating_hosts.contains(&"n2".to_owned()));
+    assert_eq!(store.count(&Query::all().place(Place::Host(HostId(2)))).unwrap(), 247);
+    assert!(events.iter().any(|e| matches!(e, Event::Note(n) if n.starts_with("n2 deviates from n0 by -"))));
+}
+
+#[test]
+fn only_idle_gpus_are_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let idle = c.parse_gpus(["n0:1 n0:2 n0:5 n1:0 n1:2 n3"]).unwrap();
+    let p = Plan { idle: idle.clone(), ..plan(&c) };
+    run(&p, &mut store, &mut simulated(&c, 0.1)).0.unwrap();
+    let all = store.measurements(&Query::all()).unwrap();
+    assert!(all.len() > 247 && all.iter().all(|m| idle.contains_all(&m.allocation)));
+    assert!(all.iter().all(|m| m.source == Source::Simulated && m.taken_at_unix_s == Some(1.0)));
+}
+
+#[test]
+fn a_budget_ends_a_run_cleanly_and_the_next_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let p = Plan { budget_gpu_minutes: Some(20.0), ..plan(&c) };
+    let first = run(&p, &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert!(first.stopped_by_budget && first.gpu_minutes() <= 20.0 && first.readings_taken() > 10);
+    let rest = run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert!(!rest.stopped_by_budget);
+    let mut whole = fresh(folder.path(), "whole.db", &c);
+    run(&plan(&c), &mut whole, &mut simulated(&c, 0.0)).0.unwrap();
+    assert_eq!(content(&store), content(&whole));
+}
+
+#[test]
+fn failed_points_are_counted_and_tried_again_by_the_next_run_and_ten_in_a_row_stop_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    let some: fn(&Point) -> bool = |p| p.allocation.host_count() == 1 && p.allocation.parts()[0].1 == GpuMask(0b110);
+    let summary = run(&plan(&c), &mut store, &mut Faulty { fails: some, ..Faulty::new(simulated(&c, 0.0)) }).0.unwrap();
+    assert!(summary.failed() >= 1);
+    let again = run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert_eq!((again.failed(), again.readings_taken()), (0, summary.failed()));
+    let mut other = fresh(folder.path(), "t.db", &c);
+    let e =
+        run(&plan(&c), &mut other, &mut Faulty { fails: |_| true, ..Faulty::new(simulated(&c, 0.0)) }).0.unwrap_err();
+    assert!(e.to_string().contains("10 points failed in a row"), "{e}");
+}
+
+#[test]
+fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
+    /// Knows least about what is far from the mean of what it has seen: depends on readings, so a wrong replay would show.
+    #[derive(Default)]
+    struct Model(f64);
+    impl measure::Uncertainty for Model {
+        fn refit(&mut self, measured: &[store::Measurement]) -> Result<(), String> {
+            self.0 = measured.iter().map(|m| m.busbw.gb_per_s()).sum::<f64>() / measured.len() as f64;
+            Ok(())
+        }
+        fn std(&self, a: &[Allocation]) -> Vec<f64> {
+            a.iter().map(|a| ((a.gpu_count() as f64 * 7.3 + self.0) % 5.0) + a.host_count() as f64).collect()
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let p = Plan { design: DesignKind::Adaptive, ..plan(&c) };
+    let with_model = |store: &mut Store, ends_after| {
+        let mut backend = Faulty { ends_after, ..Faulty::new(simulated(&c, 0.0)) };
+        let (mut model, mut tell) = (Model::default(), |_| {});
+        let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
+        Campaign::new(&p, store, &mut backend, &expected, &|| 1.0, &mut tell).unwrap().with_model(&mut model).run()
+    };
+    let mut whole = fresh(folder.path(), "whole.db", &c);
+    with_model(&mut whole, usize::MAX).unwrap();
+    assert_eq!(whole.count(&Query::all().place(Place::SeveralHosts)).unwrap(), 30);
+    let mut store = fresh(folder.path(), "s.db", &c);
+    while with_model(&mut store, 33).is_err() {}
+    assert_eq!(content(&store), content(&whole));
+}
