@@ -3,9 +3,9 @@
 mod cmd;
 mod evaluation;
 mod failure;
-mod truth;
 #[allow(dead_code, unused_imports)] // until the demo writes its report
 mod report;
+mod truth;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
