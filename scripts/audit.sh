@@ -20,11 +20,11 @@ if ! have cargo-deny; then
 fi
 
 cargo deny --version
-cargo deny --log-level warn check licenses bans sources
+cargo deny --log-level warn check --hide-inclusion-graph licenses bans sources
 
 # The advisories need a copy of the public advisory database.
 if cargo deny --log-level error fetch db 2>/dev/null; then
-  cargo deny --log-level warn check advisories
+  cargo deny --log-level warn check --hide-inclusion-graph advisories
 else
   say "SKIP audit-advisories: the advisory database cannot be downloaded from here"
 fi

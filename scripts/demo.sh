@@ -4,11 +4,12 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_rust
-say "building (the first time takes minutes)"
-cargo build --locked --quiet --package linkwise
+cargo build --locked --package linkwise
 begin=$SECONDS
+before=$(mktemp)
+trap 'rm -f "$before"' EXIT
 cargo run --locked --quiet --package linkwise -- demo "$@"
 say "demo: $((SECONDS - begin)) s"
-for report in out/*.html; do
-  [ -f "$report" ] && say "report: $report (open it in a browser)"
+[ ! -d out ] || find out -name '*.html' -newer "$before" | while read -r report; do
+  say "report: $root/$report (open it in a browser)"
 done

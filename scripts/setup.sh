@@ -5,27 +5,20 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-rustup_script=https://sh.rustup.rs
-
-# Runs a command as root: directly, or through sudo. $1 names what it is for, should neither work.
-as_root() {
-  local purpose=$1
-  shift
-  if [ "$(id -u)" = 0 ]; then
-    "$@"
-  elif have sudo; then
-    sudo "$@"
-  else
-    fail "$purpose is missing and this user is neither root nor has sudo. As root: $*"
-  fi
-}
+# The script behind rustup.rs, by the name that the toolchains themselves come from.
+rustup_script=https://static.rust-lang.org/rustup/rustup-init.sh
 
 # apt_install PACKAGE...: only what is missing reaches this function.
 apt_install() {
+  local as_root=()
   have apt-get || fail "missing: $*. There is no apt-get here; install these with your system's package manager"
+  if [ "$(id -u)" != 0 ]; then
+    have sudo || fail "missing: $*. This user is neither root nor has sudo; as root, run: apt-get install $*"
+    as_root=(sudo)
+  fi
   say "setup: installing with apt-get: $*"
-  as_root "$*" apt-get update -q
-  as_root "$*" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+  "${as_root[@]}" apt-get update -q
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
 }
 
 packages=()

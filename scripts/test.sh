@@ -2,12 +2,15 @@
 # Runs every check in stages. Prints each stage with its seconds, failures in full, and as its last line
 #   N passed, N failed, N skipped
 # which counts every test once and every other stage once. A test that cannot run here prints
-# `SKIP <name>: <reason>` and is counted as skipped. With CI=true a skip that .ci/allowed-skips does not name is a failure.
+# `SKIP <name>: <reason>` and is counted as skipped. With CI=true skips that .ci/allowed-skips does not name are one failure.
 # Full output: target/test-logs/<stage>.log
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_rust
+
+# The logs are read by awk below.
+export CARGO_TERM_COLOR=never
 
 logs=${CARGO_TARGET_DIR:-target}/test-logs
 mkdir -p "$logs"
@@ -32,7 +35,7 @@ finish() {
       if [ -n "$unlisted" ]; then
         say "error: skipped in CI without being listed in .ci/allowed-skips:"
         printf '%s\n' "$unlisted" | sed 's/^/  /'
-        failed=$((failed + $(printf '%s\n' "$unlisted" | wc -l)))
+        failed=$((failed + 1))
       fi
     fi
   fi
@@ -118,7 +121,7 @@ tests() {
 
 say "Rust $(rust_version), $(getconf _NPROCESSORS_ONLN 2>/dev/null || echo '?') cores"
 check hygiene scripts/hygiene.sh
-if cargo fmt --version >/dev/null 2>&1; then check fmt cargo fmt --all --check; else skip fmt "this toolchain has no rustfmt"; fi
+if cargo fmt --version >/dev/null 2>&1; then check fmt cargo fmt --all --check -- --color never; else skip fmt "this toolchain has no rustfmt"; fi
 if cargo clippy --version >/dev/null 2>&1; then
   check clippy cargo clippy --locked --workspace --all-targets -- -D warnings
 else
