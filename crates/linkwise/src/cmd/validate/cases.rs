@@ -239,15 +239,9 @@ impl Cases {
     ) -> Result<(), Failure> {
         let collective: Collective =
             table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
-<<<<<<< HEAD
         let size = table.size(row, "size_bytes")?.ok_or_else(|| table.at(row, "size_bytes", "empty"))?;
         let busbw = table.number(row, "busbw_gb_per_s", 0.0, 1e6)?;
         let busbw = busbw.ok_or_else(|| table.at(row, "busbw_gb_per_s", "empty"))?;
-=======
-        let need = |v: Option<f64>, c: &str| v.ok_or_else(|| table.at(row, c, "empty"));
-        let size = need(table.number(row, "size_bytes", 1.0, SIZE_MAX)?, "size_bytes")?;
-        let busbw = need(table.number(row, "busbw_gb_per_s", 0.0, 1e6)?, "busbw_gb_per_s")?;
->>>>>>> w-store
         if allocation.gpu_count() < 2 {
             self.leave(family, "a single GPU".into());
         } else if busbw <= 0.0 {
