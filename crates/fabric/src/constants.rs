@@ -247,6 +247,26 @@ impl Constants {
         }
         c
     }
+    /// Nothing fitted at all: [`Constants::nominal`] with neutral weights for sharing and one round efficiency (0.95) everywhere.
+    /// For judging a learned model on the very tables from which the shipped constants were fitted.
+    pub fn unfitted() -> Constants {
+        let mut c = Constants::nominal();
+        for n in &mut c.networks {
+            n.efficiency = n.efficiency.min(0.95);
+        }
+        c.share = ShareConstants {
+            channel_gb_per_s: 20.6, // NCCL's own figure for one NVLink of an H100
+            met: 0.0,
+            incast: 1.0,
+            incast_far: 1.0,
+            scattered: 1.0,
+            tree: 1.0,
+            nvls_tree_many: 1.0,
+            nvls_tree_ceiling: 1.0,
+            tree_ll128: 1.0,
+        };
+        c
+    }
     /// Of a GPU generation.
     pub fn class(&self, class: GpuClass) -> &ClassConstants {
         &self.classes[class as usize]

@@ -88,6 +88,20 @@ pub struct Fabric<'c> {
     tables: Arc<Vec<IntraTable>>,
 }
 
+/// What a [`Fabric`] computed of its cluster's host types, without the cluster: for owners of a cluster who ask often.
+#[derive(Clone, Debug)]
+pub struct Tables {
+    constants: Arc<Constants>,
+    tables: Arc<Vec<IntraTable>>,
+}
+
+impl Tables {
+    /// The fabric of the cluster that these tables were computed of (or of one with the same types in the same order). O(1).
+    pub fn on<'c>(&self, cluster: &'c Cluster) -> Fabric<'c> {
+        Fabric { cluster, constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
+    }
+}
+
 /// What limits the network.
 #[derive(Clone, Debug)]
 enum Limiter {
@@ -109,6 +123,10 @@ impl<'c> Fabric<'c> {
     /// The same fabric with other latencies and ramps; its intra tables are kept, so plateau rates do not change.
     pub fn retuned(&self, constants: Constants) -> Self {
         Fabric { cluster: self.cluster, constants: Arc::new(constants), tables: Arc::clone(&self.tables) }
+    }
+    /// Its tables, to keep without the cluster.
+    pub fn tables(&self) -> Tables {
+        Tables { constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
     }
     /// The cluster.
     pub fn cluster(&self) -> &'c Cluster {

@@ -9,5 +9,5 @@ pub mod network;
 pub mod tree;
 
 pub use constants::{Constants, GpuClass};
-pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric, Parts};
+pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric, Parts, Tables};
 pub use intra::{Intra, IntraTable, Run, intra_busbw};

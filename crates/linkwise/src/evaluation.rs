@@ -39,6 +39,8 @@ pub struct Settings {
     pub probes: usize,
     /// What to do about missing rows.
     pub missing: Missing,
+    /// Take the shipped constants of the physics, some of which were fitted on published tables; else only nominal ones.
+    pub shipped: bool,
 }
 
 /// One request of the replay.
@@ -152,13 +154,14 @@ fn row(truth: &Truth, a: Allocation, v: f64) -> Measurement {
 struct Learning<'a> {
     cluster: &'a Cluster,
     intra: &'a [Measurement],
+    settings: &'a Settings,
     model: Option<Model>,
 }
 
 impl Uncertainty for Learning<'_> {
     fn refit(&mut self, measured: &[Measurement]) -> Result<(), String> {
         let all: Vec<Measurement> = self.intra.iter().chain(measured).cloned().collect();
-        self.model = Some(fit_gp(self.cluster, &all).map_err(|e| e.to_string())?);
+        self.model = Some(fit_kind(self.cluster, &all, Kind::Gp, self.settings)?);
         Ok(())
     }
     fn std(&self, allocations: &[Allocation]) -> Vec<f64> {
@@ -174,12 +177,9 @@ impl Uncertainty for Learning<'_> {
     }
 }
 
-fn analytic(cluster: &Cluster) -> impl Fn(usize, GpuMask, topology::Bytes) -> f64 + '_ {
-    move |t, m, s| crate::cmd::shared::analytic_intra_gb_per_s(&cluster.types[t], m, topology::Collective::AllReduce, s)
-}
-
-fn fit_gp(cluster: &Cluster, rows: &[Measurement]) -> Result<Model, predict::FitError> {
-    fit(cluster, rows, None, Kind::Gp, &analytic(cluster)).map(|f| f.0)
+fn fit_kind(cluster: &Cluster, rows: &[Measurement], kind: Kind, settings: &Settings) -> Result<Model, String> {
+    let constants = if settings.shipped { fabric::Constants::default() } else { fabric::Constants::unfitted() };
+    fit(cluster, rows, None, kind, constants).map(|f| f.0).map_err(|e| e.to_string())
 }
 
 /// Multi-host samples by design, read from the truth; allocations without a row are passed over.
@@ -210,7 +210,7 @@ pub fn samples(
     if settings.design != DesignKind::Adaptive {
         return read(design(cluster, &idle, n * 4 + 200, settings.design, seed), n);
     }
-    let mut learning = Learning { cluster, intra, model: None };
+    let mut learning = Learning { cluster, intra, settings, model: None };
     let mut out = read(design(cluster, &idle, n * 2 + 100, DesignKind::Stratified, seed), (n * 2 / 5).max(10).min(n));
     let mut round = 0;
     while out.len() < n && round < 60 {
@@ -234,9 +234,9 @@ pub fn run_seed(cluster: &Cluster, truth: &Truth, settings: &Settings, seed: u64
     let multi = samples(cluster, truth, settings, seed, &intra);
     let rows: Vec<Measurement> = intra.iter().chain(&multi).cloned().collect();
     let start = Instant::now();
-    let gp = fit_gp(cluster, &rows).map_err(|e| e.to_string())?;
+    let gp = fit_kind(cluster, &rows, Kind::Gp, settings)?;
     let fit_s = start.elapsed().as_secs_f64();
-    let bound = fit(cluster, &rows, None, Kind::Bound, &analytic(cluster)).map_err(|e| e.to_string())?.0;
+    let bound = fit_kind(cluster, &rows, Kind::Bound, settings)?;
     let mut result =
         SeedResult { fit_s, samples: multi.len(), accuracy: accuracy(&gp, truth, &multi), ..SeedResult::default() };
     let names = ["random", "packed", "bound", "gp", "gp + probes"];
@@ -295,7 +295,7 @@ pub fn leave_one_out(cluster: &Cluster, truth: &Truth, settings: &Settings, seed
     rows.sort_by(|a, b| a.0.cmp(&b.0)); // the order in which `fit` sees them
     let all: Vec<Measurement> =
         intra.iter().cloned().chain(rows.iter().map(|r| row(truth, r.0.clone(), r.2))).collect();
-    let model = fit_gp(cluster, &all).map_err(|e| e.to_string())?;
+    let model = fit_kind(cluster, &all, Kind::Gp, settings)?;
     let Correction::Gp(gp) = model.correction() else { return Err("no process was fitted".into()) };
     let without: HashMap<Vec<u8>, f64> =
         rows.iter().zip(gp.leave_one_out()).map(|((_, k, _), (y, _))| (k.clone(), y)).collect();
@@ -303,7 +303,7 @@ pub fn leave_one_out(cluster: &Cluster, truth: &Truth, settings: &Settings, seed
     let oracle = Oracle {
         table,
         truth: |parts: &[predict::Part]| {
-            let b = predict::bound::bound(parts).0;
+            let b = model.bounds(truth.size).of(parts, &mut Default::default()).bound_gb_per_s;
             if parts.len() < 2 { b } else { without.get(&Truth::key(parts)).map_or(0.0, |y| b * y.exp()) }
         },
     };

@@ -6,7 +6,6 @@
 
 use crate::options::{HostOptions, host_options};
 use crate::request::{Refusal, Request};
-use predict::bound::{bound, network_gb_per_s};
 use predict::{BandwidthModel, Candidates, Part, Prediction};
 use topology::Allocation;
 
@@ -64,9 +63,9 @@ pub fn exact(model: &dyn BandwidthModel, request: &Request, keep: usize) -> Resu
     let options = host_options(table, &request.free, k);
     let mut candidates = Candidates::new();
     let evaluations;
-    match model.factor_on_bound() {
-        Some(factor) => {
-            evaluations = branch_and_bound(&options, k, factor, keep.max(1), &mut candidates)?;
+    match model.at_most(f64::INFINITY, f64::INFINITY, 2, k) {
+        Some(_) => {
+            evaluations = branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?;
         }
         None => {
             let combinations = combinations(&options, k);
@@ -177,19 +176,19 @@ fn enumerate(options: &[HostOptions], k: usize, out: &mut Candidates) {
     go(options, &remaining(options), k, &mut Vec::new(), out);
 }
 
-/// For models that are a multiple of the bound: visits only what can still be among the best, and collects what was.
+/// For models that can bound a branch: visits only what can still be among the best, and collects what was.
 fn branch_and_bound(
+    model: &dyn BandwidthModel,
+    request: &Request,
     options: &[HostOptions],
-    k: usize,
-    factor: f64,
     keep: usize,
     out: &mut Candidates,
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
+        model: &'a dyn BandwidthModel,
+        request: &'a Request,
         options: &'a [HostOptions],
         rest: Vec<usize>,
-        k: usize,
-        factor: f64,
         keep: usize,
         /// Best values seen, descending, for different splits.
         floor: Vec<(f64, Vec<u8>)>,
@@ -216,7 +215,7 @@ fn branch_and_bound(
             }
             if left == 0 {
                 self.leaves += 1;
-                let v = bound(chosen).0 * if chosen.len() > 1 { self.factor } else { 1.0 };
+                let v = self.model.mean(self.request.size, chosen);
                 if v >= self.needed() {
                     out.push(chosen);
                     let mut split: Vec<u8> = chosen.iter().map(|p| p.count).collect();
@@ -233,16 +232,8 @@ fn branch_and_bound(
             if self.rest[i] < left {
                 return true;
             }
-            // What can still come of this branch: more hosts only lower the minima; two hosts carry at most twice the NICs.
-            let hosts = chosen.len();
-            let most = match hosts {
-                0 => f64::INFINITY,
-                1 => {
-                    intra.min(network_gb_per_s(nic, 2, self.k)).max(network_gb_per_s(nic, 3, self.k).min(intra))
-                        * self.factor
-                }
-                _ => intra.min(network_gb_per_s(nic, 3, self.k)) * self.factor,
-            };
+            // Something is left to place, so at least one more host comes.
+            let most = self.model.at_most(intra, nic, chosen.len() + 1, self.request.gpus).unwrap_or(f64::INFINITY);
             if most < self.needed() {
                 return true;
             }
@@ -268,7 +259,9 @@ fn branch_and_bound(
             self.go(i + 1, left, chosen, intra, nic, out)
         }
     }
-    let mut s = Search { options, rest: remaining(options), k, factor, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
+    let k = request.gpus;
+    let rest = remaining(options);
+    let mut s = Search { model, request, options, rest, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
     if s.go(0, k, &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {

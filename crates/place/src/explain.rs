@@ -3,7 +3,7 @@
 use crate::baselines::packed;
 use crate::exact::{Found, Scored, exact};
 use crate::request::{Refusal, Request};
-use predict::bound::{Limit, bound};
+use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, HostId};
 
@@ -24,6 +24,13 @@ pub enum Bottleneck {
         /// Their rate together, GB/s.
         gb_per_s: f64,
     },
+    /// A link between hosts, or a tier of switches.
+    Network {
+        /// Its name.
+        name: String,
+    },
+    /// The message is too small to fill any link.
+    Latency,
     /// One GPU: nothing to communicate with.
     None,
 }
@@ -73,14 +80,19 @@ fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, 
         return Bottleneck::None;
     }
     let parts = parts_of(model, request, a);
-    match bound(&parts).1 {
-        Limit::Intra { part } => Bottleneck::Host { host: parts[part].host },
-        Limit::Nic { part } => {
-            let p = &parts[part];
-            let ty = cluster.type_of(p.host);
-            let touched = ty.nics_touched(p.mask);
-            let nics = (0..ty.nics.len()).filter(|i| touched >> i & 1 == 1).map(|i| ty.nics[i].name.clone()).collect();
-            Bottleneck::Nic { host: p.host, nics, gb_per_s: p.nic_gb_per_s }
+    match model.limit(request.size, &parts) {
+        Limit::Intra { host } => Bottleneck::Host { host },
+        Limit::Network { name } => Bottleneck::Network { name },
+        Limit::Latency => Bottleneck::Latency,
+        Limit::Nic { host } => {
+            let ty = cluster.type_of(host);
+            let touched = ty.nics_touched(a.mask(host));
+            let of_it = |i: &usize| touched >> i & 1 == 1;
+            Bottleneck::Nic {
+                host,
+                nics: (0..ty.nics.len()).filter(of_it).map(|i| ty.nics[i].name.clone()).collect(),
+                gb_per_s: (0..ty.nics.len()).filter(of_it).map(|i| cluster.nic_rate(host, i).gb_per_s()).sum(),
+            }
         }
     }
 }

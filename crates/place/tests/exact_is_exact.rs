@@ -11,8 +11,8 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostI
 const SIZE: Bytes = Bytes::mib(16);
 
 /// Intra bandwidth that depends on the exact mask, so that the choice of GPUs matters.
-fn intra(host_type: usize, mask: GpuMask, salt: u64) -> f64 {
-    let h = (u64::from(mask.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 ^ salt.wrapping_mul(host_type as u64 + 3));
+fn intra(host: u32, mask: GpuMask, salt: u64) -> f64 {
+    let h = (u64::from(mask.0) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15 ^ salt.wrapping_mul(u64::from(host) + 3));
     20.0 + (h >> 56) as f64 / 3.0
 }
 
@@ -29,7 +29,18 @@ fn model(cluster: &Cluster, kind: Kind, seed: u64) -> Model {
         let v = 10.0 + place::baselines::below(&mut rng, 1000) as f64 / 10.0;
         rows.push(Measurement::new(a, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(v), Source::Simulated));
     }
-    fit(cluster, &rows, None, kind, &|t, m, _| intra(t, m, seed)).unwrap().0
+    let hosts = cluster.host_ids().take(4);
+    let row = |h, m, v| {
+        Measurement::new(
+            Allocation::new([(h, m)]),
+            Collective::AllReduce,
+            SIZE,
+            Bandwidth::from_gb_per_s(v),
+            Source::Simulated,
+        )
+    };
+    rows.extend(hosts.flat_map(|h| GpuMask::first(8).subsets().map(move |m| row(h, m, intra(h.0, m, seed)))));
+    fit(cluster, &rows, None, kind, fabric::Constants::default()).unwrap().0
 }
 
 fn brute_force(model: &dyn BandwidthModel, free: &Allocation, k: usize) -> f64 {
@@ -89,7 +100,9 @@ proptest! {
             fn part_table(&self, s: Bytes) -> &predict::PartTable { self.0.part_table(s) }
             fn means(&self, s: Bytes, c: &Candidates, o: &mut Vec<f64>) { self.0.means(s, c, o) }
             fn predict(&self, s: Bytes, p: &[predict::Part]) -> predict::Prediction { self.0.predict(s, p) }
-            fn factor_on_bound(&self) -> Option<f64> { None }
+            fn mean(&self, s: Bytes, p: &[predict::Part]) -> f64 { self.0.mean(s, p) }
+            fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
+            fn limit(&self, s: Bytes, p: &[predict::Part]) -> predict::bound::Limit { self.0.limit(s, p) }
             fn repeat_noise(&self) -> f64 { 0.0 }
         }
         let request = Request { gpus: k, free, size: SIZE };

@@ -1,62 +1,184 @@
-//! The analytic bound of an allocation: what its weakest host and its thinnest network side allow.
+//! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
 
 use crate::parts::Part;
+use fabric::{Bottleneck, Tables};
+use std::collections::HashMap;
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Which limit a bound comes from; indices are into the parts it was computed of.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// What sets a bound.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
     /// The links inside a host.
     Intra {
-        /// Which part.
-        part: usize,
+        /// The host.
+        host: HostId,
     },
-    /// The NICs of a host.
+    /// A NIC of a host.
     Nic {
-        /// Which part.
-        part: usize,
+        /// The host.
+        host: HostId,
     },
+    /// A link between hosts or a tier of switches.
+    Network {
+        /// Its name.
+        name: String,
+    },
+    /// Latency: the message is too small to fill any link.
+    Latency,
 }
 
-/// Bandwidth that the network side of an allocation allows at most, GB/s busbw, from the thinnest host's NICs.
+/// Which picture of the network a bound takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Picture {
+    /// Everything that `fabric` knows: channels, NIC loads, NCCL's algorithm, latency.
+    Physics,
+    /// Only the thinnest host's NICs; two hosts carry a tree. Rougher, but without jumps that may be in the wrong place.
+    Nics,
+}
+
+/// What the analytic side says of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Analytic {
+    /// The bound, GB/s busbw.
+    pub bound_gb_per_s: f64,
+    /// `ln(physics / NICs)`: how far the two pictures of the network differ; 0 on one host.
+    pub ln_physics_over_nics: f64,
+}
+
+/// Bounds of one cluster, collective and size.
 ///
-/// Two hosts carry a tree, whose bus bandwidth is `2 (n - 1) / n` times the NICs' rate, since every byte crosses the pair once
-/// per direction; three and more move like a ring, once the NICs' rate (facts: measurements, section 5).
-pub fn network_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
-    match hosts {
-        0 | 1 => f64::INFINITY,
-        2 => nic_min_gb_per_s * 2.0 * (gpus as f64 - 1.0) / gpus as f64,
-        _ => nic_min_gb_per_s,
+/// The bound is the smaller of the measured intra bandwidth of the weakest host and of what `fabric` expects between the hosts.
+/// The latter is asked about representatives (see [`Part::representative`]), so that it depends on counts and NIC rates only:
+/// for given counts and NIC rates a bound never falls when a part's intra bandwidth rises. Searches rely on that.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds<'m> {
+    /// The cluster.
+    pub cluster: &'m Cluster,
+    /// The physics.
+    pub tables: &'m Tables,
+    /// The collective.
+    pub collective: Collective,
+    /// The message size.
+    pub size: Bytes,
+    /// The picture of the network.
+    pub picture: Picture,
+}
+
+/// Network sides that were asked for before, in one batch.
+#[derive(Clone, Debug, Default)]
+pub struct Memo {
+    known: HashMap<Allocation, f64>,
+    parts: Vec<(HostId, GpuMask)>,
+}
+
+/// Stands in where the topology names no limit at all.
+const UNKNOWN_GB_PER_S: f64 = 1.0;
+
+impl Bounds<'_> {
+    /// The weakest host: its intra bandwidth and which it is; infinite if every host gives one GPU.
+    fn intra(parts: &[Part]) -> (f64, HostId) {
+        parts.iter().fold((f64::INFINITY, HostId(0)), |w, p| {
+            if p.intra_gb_per_s < w.0 { (p.intra_gb_per_s, p.host) } else { w }
+        })
+    }
+
+    /// The allocation that stands for a candidate between its hosts. Where hosts are alike, the largest count comes first: NCCL's rings
+    /// depend on the order of hosts, and the order is for linkwise to choose.
+    fn stand_in(&self, parts: &[Part], out: &mut Vec<(HostId, GpuMask)>) {
+        out.clear();
+        out.extend(parts.iter().map(|p| (p.host, p.representative)));
+        out.sort_unstable_by_key(|p| p.0);
+        let first = self.cluster.host(out[0].0);
+        let alike = self.cluster.network.tiers.is_empty()
+            && self.cluster.network.host_links.is_empty()
+            && out.iter().all(|p| {
+                let h = self.cluster.host(p.0);
+                h.host_type == first.host_type && h.nic_health.is_empty()
+            });
+        if alike {
+            let mut masks: Vec<GpuMask> = out.iter().map(|p| p.1).collect();
+            masks.sort_unstable_by_key(|m| (std::cmp::Reverse(m.count()), m.0));
+            for (p, m) in out.iter_mut().zip(masks) {
+                p.1 = m;
+            }
+        }
+    }
+
+    /// What the analytic side says of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) when the memo knows its like, else
+    /// about a microsecond.
+    pub fn of(&self, parts: &[Part], memo: &mut Memo) -> Analytic {
+        if parts.len() < 2 {
+            let bound = match parts.first() {
+                Some(p) if p.count >= 2 => p.intra_gb_per_s,
+                _ => 0.0,
+            };
+            return Analytic { bound_gb_per_s: bound, ln_physics_over_nics: 0.0 };
+        }
+        let mut list = std::mem::take(&mut memo.parts);
+        self.stand_in(parts, &mut list);
+        let key = Allocation::new(list.iter().copied());
+        memo.parts = list;
+        let physics = match memo.known.get(&key) {
+            Some(v) => *v,
+            None => {
+                let v = self.tables.on(self.cluster).estimate(&key, self.collective, self.size).busbw.gb_per_s();
+                memo.known.insert(key, v);
+                v
+            }
+        };
+        let gpus: usize = parts.iter().map(|p| p.count as usize).sum();
+        let nic = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
+        let nics = nics_gb_per_s(nic, parts.len(), gpus);
+        let network = match self.picture {
+            Picture::Physics => physics,
+            Picture::Nics => nics,
+        };
+        let v = Self::intra(parts).0.min(network);
+        let ln = (physics / nics).ln();
+        Analytic {
+            bound_gb_per_s: if v.is_finite() && v > 0.0 { v } else { UNKNOWN_GB_PER_S },
+            ln_physics_over_nics: if ln.is_finite() { ln.clamp(-3.0, 3.0) } else { 0.0 },
+        }
+    }
+
+    /// What sets the bound.
+    pub fn limit(&self, parts: &[Part]) -> Limit {
+        let (intra, host) = Self::intra(parts);
+        if parts.len() < 2 {
+            return Limit::Intra { host };
+        }
+        let mut list = Vec::new();
+        self.stand_in(parts, &mut list);
+        let e = self.tables.on(self.cluster).estimate(&Allocation::new(list), self.collective, self.size);
+        if intra < e.busbw.gb_per_s() {
+            return Limit::Intra { host };
+        }
+        // The stand-in may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
+        let thinnest = parts.iter().min_by(|a, b| a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)).map_or(host, |p| p.host);
+        match e.bottleneck {
+            Bottleneck::Host { host } => Limit::Intra { host },
+            Bottleneck::Nic { .. } => Limit::Nic { host: thinnest },
+            Bottleneck::Network { name } => Limit::Network { name },
+            Bottleneck::Latency => Limit::Latency,
+        }
     }
 }
 
-/// The bound of one candidate in GB/s busbw, and where it comes from. 0 for fewer than two GPUs. O(hosts).
-///
-/// For a given set of counts and NIC rates it never falls when a part's intra bandwidth rises: searches rely on that.
-pub fn bound(parts: &[Part]) -> (f64, Limit) {
-    let mut intra = (f64::INFINITY, 0);
-    let mut nic = (f64::INFINITY, 0);
-    let mut gpus = 0usize;
-    for (i, p) in parts.iter().enumerate() {
-        gpus += p.count as usize;
-        if p.intra_gb_per_s < intra.0 {
-            intra = (p.intra_gb_per_s, i);
+/// No bound of `hosts` or more hosts with `gpus` GPUs in all exceeds this, whatever their order: all the thinnest host's NICs at
+/// line rate, times what trees gain over rings (two hosts `2 (n - 1) / n`; three, two thirds of that; more, nothing).
+pub fn network_at_most_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
+    let bus = 2.0 * (gpus as f64 - 1.0) / gpus as f64;
+    nic_min_gb_per_s
+        * match hosts {
+            0..=2 => bus.max(1.0),
+            3 => (bus / 1.5).max(1.0),
+            _ => 1.0,
         }
-        if p.nic_gb_per_s < nic.0 {
-            nic = (p.nic_gb_per_s, i);
-        }
-    }
-    if gpus < 2 {
-        return (0.0, Limit::Intra { part: 0 });
-    }
-    let network = network_gb_per_s(nic.0, parts.len(), gpus);
-    let (value, limit) = if intra.0 <= network {
-        (intra.0, Limit::Intra { part: intra.1 })
-    } else {
-        (network, Limit::Nic { part: nic.1 })
-    };
-    // A host without any listed NIC and single GPUs everywhere leaves nothing to bound with.
-    (if value.is_finite() { value } else { UNKNOWN_GB_PER_S }, limit)
 }
 
-/// Stands in where the topology names no limit at all (no NIC listed, one GPU per host).
-pub const UNKNOWN_GB_PER_S: f64 = 1.0;
+/// The thinnest host's NICs, GB/s busbw: two hosts carry a tree, whose bus bandwidth is `2 (n - 1) / n` times the NICs' rate since
+/// every byte crosses once per direction; more move like a ring (facts: measurements, section 5).
+fn nics_gb_per_s(nic_min_gb_per_s: f64, hosts: usize, gpus: usize) -> f64 {
+    if hosts == 2 { nic_min_gb_per_s * 2.0 * (gpus as f64 - 1.0) / gpus as f64 } else { nic_min_gb_per_s }
+}

@@ -8,7 +8,7 @@ use crate::parts::Part;
 use topology::Bytes;
 
 /// Features that every cluster has; one more per host type follows where there are several.
-pub const BASE_NAMES: [&str; 12] = [
+pub const BASE_NAMES: [&str; 13] = [
     "ln thinnest NIC rate",
     "ln GPUs",
     "two hosts",
@@ -21,6 +21,7 @@ pub const BASE_NAMES: [&str; 12] = [
     "every host gives more than half",
     "ln class intra over NIC",
     "ln size",
+    "ln physics over NICs",
 ];
 /// How many features every cluster has.
 pub const BASE: usize = BASE_NAMES.len();
@@ -39,8 +40,8 @@ pub fn feature_count(host_types: usize) -> usize {
 
 const NIC_MAX_GB_PER_S: f64 = 1e5;
 
-/// The features of a candidate of two or more hosts. `gpus_of_type[t]` is how many GPUs a host of type `t` has. O(hosts).
-pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes) -> Row {
+/// The features of a candidate of two or more hosts. `ln_physics_over_nics` is of its [`crate::bound::Analytic`]. `gpus_of_type[t]` is how many GPUs a host of type `t` has. O(hosts).
+pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes, ln_physics_over_nics: f64) -> Row {
     let mut row = [0.0; FEATURES_MAX];
     let m = parts.len();
     let (mut lo1, mut lo2) = (f64::INFINITY, f64::INFINITY);
@@ -80,6 +81,7 @@ pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes) -> Row {
     row[9] = f64::from(more_than_half);
     row[10] = if class.is_finite() { (class / lo1).ln().clamp(-2.0, 2.0) } else { 2.0 };
     row[11] = size.as_f64().max(1.0).ln();
+    row[12] = ln_physics_over_nics;
     if gpus_of_type.len() >= 2 {
         for p in parts {
             let t = p.host_type as usize;

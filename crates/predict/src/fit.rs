@@ -1,5 +1,6 @@
 //! From measurements to a [`Model`].
 
+use crate::bound::{Memo, Picture};
 use crate::gp::Gp;
 use crate::intra::{HostReadings, IntraTables};
 use crate::model::{Correction, Model, SizeTables, point_of};
@@ -52,7 +53,7 @@ pub struct Report {
     pub intra_suspects: usize,
 }
 
-/// Fits a model. `analytic(host type, mask, size)` gives the intra bandwidth in GB/s where nobody measured.
+/// Fits a model over the physics of `constants`, which also stand in for subsets of a host that nobody measured.
 ///
 /// Pure: the same measurements in the same order give the same model. Cost: dominated by the process, see [`crate::gp`].
 pub fn fit(
@@ -60,7 +61,7 @@ pub fn fit(
     measurements: &[Measurement],
     collective: Option<Collective>,
     kind: Kind,
-    analytic: &dyn Fn(usize, GpuMask, Bytes) -> f64,
+    constants: fabric::Constants,
 ) -> Result<(Model, Report), FitError> {
     let usable =
         |m: &&Measurement| m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite();
@@ -103,6 +104,11 @@ pub fn fit(
         return Err(FitError::Empty { collective });
     }
     report.multi_host_readings = multi.len();
+    let physics = fabric::Fabric::with_constants(cluster, constants);
+    let a_host_of =
+        |t: usize| topology::HostId(cluster.hosts.iter().position(|h| h.host_type == t).unwrap_or(0) as u32);
+    let analytic =
+        |t: usize, m: GpuMask, size: Bytes| physics.intra_busbw(a_host_of(t), m, collective, size).gb_per_s();
     let none = vec![HostReadings::new(); cluster.hosts.len()];
     let tables: Vec<SizeTables> = sizes
         .iter()
@@ -110,7 +116,7 @@ pub fn fit(
             let readings = intra.get(&size).unwrap_or(&none);
             let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
             let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
-            let parts = PartTable::new(cluster, &tables);
+            let parts = PartTable::new(cluster, &tables, &physics.tables());
             report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
             SizeTables { size, intra: tables, parts, intra_sd }
         })
@@ -121,34 +127,54 @@ pub fn fit(
         collective,
         tables,
         gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
+        fabric: physics.tables(),
+        picture: Picture::Physics,
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise,
     };
-    let points: Vec<_> = multi
-        .iter()
-        .map(|((size, allocation), values)| {
-            let table = &model.tables(*size).parts;
-            let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-            let mut v = values.clone();
-            v.sort_by(f64::total_cmp);
-            point_of(&parts, &model.row(&parts, *size)[..model.width()], v[v.len() / 2])
-        })
-        .collect();
+    let points_under = |model: &Model| -> Vec<crate::gp::Point> {
+        let mut memo = BTreeMap::new();
+        multi
+            .iter()
+            .map(|((size, allocation), values)| {
+                let table = &model.tables(*size).parts;
+                let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                let mut v = values.clone();
+                v.sort_by(f64::total_cmp);
+                let analytic = model.bounds(*size).of(&parts, memo.entry(*size).or_insert_with(Memo::default));
+                let row = model.row(&parts, *size, analytic);
+                point_of(&parts, &row[..model.width()], analytic.bound_gb_per_s, v[v.len() / 2])
+            })
+            .collect()
+    };
+    let points = points_under(&model);
     if points.is_empty() {
         return Ok((model, report)); // intra tables alone: the bound stands as it is, with a wide deviation
     }
     let count = points.len();
-    model.correction = match kind {
+    match kind {
         Kind::Bound => {
             let mut y: Vec<f64> = points.iter().map(|p| p.y).collect();
             y.sort_by(f64::total_cmp);
             let ln_factor = y[count / 2];
             let mut off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
             off.sort_by(f64::total_cmp);
-            Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) }
+            model.correction = Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) };
         }
-        Kind::Gp => Correction::Gp(Box::new(Gp::fit(points).ok_or(FitError::Degenerate(count))?)),
-    };
+        Kind::Gp => {
+            // Which picture of the network to correct is decided by the evidence of the readings.
+            let physics = Gp::fit(points).ok_or(FitError::Degenerate(count))?;
+            model.picture = Picture::Nics;
+            let nics = Gp::fit(points_under(&model)).ok_or(FitError::Degenerate(count))?;
+            let better = if physics.ln_evidence() >= nics.ln_evidence() {
+                model.picture = Picture::Physics;
+                physics
+            } else {
+                nics
+            };
+            model.correction = Correction::Gp(Box::new(better));
+        }
+    }
     if let Correction::Gp(gp) = &model.correction {
         report.distrusted = gp.points().iter().filter(|p| p.noise_factor > 1.5).count();
     }

@@ -471,6 +471,14 @@ impl Gp {
         true
     }
 
+    /// Logarithm of the density that the readings have under the fitted process (in their own units, so that processes on different
+    /// bounds compare).
+    pub fn ln_evidence(&self) -> f64 {
+        let n = self.points.len() as f64;
+        let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
+        -0.5 * dot(&y, &self.alpha) - self.factor.half_log_det() - n * self.y_sd.ln()
+    }
+
     /// The readings that it knows.
     pub fn points(&self) -> &[Point] {
         &self.points

@@ -1,6 +1,6 @@
 //! [`BandwidthModel`] and its kinds.
 
-use crate::bound::bound;
+use crate::bound::{Analytic, Bounds, Limit, Memo, Picture, network_at_most_gb_per_s};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::gp::Gp;
 use crate::intra::IntraTables;
@@ -8,6 +8,9 @@ use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use topology::{Allocation, Bytes, Cluster, Collective};
+
+/// Relative deviation of a single-host prediction that rests on a suspect reading.
+const SUSPECT_SD: f64 = 0.3;
 
 /// What a model expects of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,8 +31,13 @@ pub trait BandwidthModel: Send + Sync {
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
     /// Mean and deviation of one candidate.
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
-    /// If every prediction for two and more hosts is exactly this factor times [`bound()`]: the factor. Lets searches prune.
-    fn factor_on_bound(&self) -> Option<f64>;
+    /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
+    fn mean(&self, size: Bytes, parts: &[Part]) -> f64;
+    /// What no candidate of `hosts` or more hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are (so far) these:
+    /// lets searches prune. None where the model cannot say.
+    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64>;
+    /// What limits a candidate, by physics.
+    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
 }
@@ -68,6 +76,8 @@ pub struct Model {
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) gpus_of_type: Vec<u8>,
+    pub(crate) fabric: fabric::Tables,
+    pub(crate) picture: Picture,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
 }
@@ -104,8 +114,19 @@ impl Model {
         self.predict(size, &parts)
     }
 
-    pub(crate) fn row(&self, parts: &[Part], size: Bytes) -> Row {
-        features(parts, &self.gpus_of_type, size)
+    /// The physics below the correction, for messages of `size`.
+    pub fn bounds(&self, size: Bytes) -> Bounds<'_> {
+        Bounds {
+            cluster: &self.cluster,
+            tables: &self.fabric,
+            collective: self.collective,
+            size,
+            picture: self.picture,
+        }
+    }
+
+    pub(crate) fn row(&self, parts: &[Part], size: Bytes, analytic: Analytic) -> Row {
+        features(parts, &self.gpus_of_type, size, analytic.ln_physics_over_nics)
     }
     pub(crate) fn width(&self) -> usize {
         feature_count(self.gpus_of_type.len())
@@ -119,7 +140,9 @@ impl Model {
         }
         let table = self.part_table(size);
         let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-        let point = point_of(&parts, &self.row(&parts, size)[..self.width()], busbw_gb_per_s);
+        let analytic = self.bounds(size).of(&parts, &mut Memo::default());
+        let row = self.row(&parts, size, analytic);
+        let point = point_of(&parts, &row[..self.width()], analytic.bound_gb_per_s, busbw_gb_per_s);
         match &mut self.correction {
             Correction::Gp(gp) => gp.update(point),
             Correction::Offset { .. } => false,
@@ -135,11 +158,11 @@ pub(crate) fn weights_of(parts: &[Part]) -> Vec<(u32, f64)> {
     v
 }
 
-pub(crate) fn point_of(parts: &[Part], row: &[f64], busbw_gb_per_s: f64) -> crate::gp::Point {
+pub(crate) fn point_of(parts: &[Part], row: &[f64], bound_gb_per_s: f64, busbw_gb_per_s: f64) -> crate::gp::Point {
     crate::gp::Point {
         x: row.to_vec(),
         hosts: weights_of(parts),
-        y: (busbw_gb_per_s / bound(parts).0).ln(),
+        y: (busbw_gb_per_s / bound_gb_per_s).ln(),
         noise_factor: 1.0,
     }
 }
@@ -161,6 +184,45 @@ impl Hasher for BitsHasher {
     }
 }
 
+/// One batch of predictions: what repeats in it is computed once.
+struct Eye<'m> {
+    model: &'m Model,
+    bounds: Bounds<'m>,
+    memo: Memo,
+    /// Equal hosts make many candidates look the same to the process.
+    seen: HashMap<[u64; FEATURES_MAX], f64, BuildHasherDefault<BitsHasher>>,
+    scratch: Vec<f64>,
+}
+
+impl<'m> Eye<'m> {
+    fn new(model: &'m Model, size: Bytes) -> Self {
+        let bounds = model.bounds(size);
+        Eye { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
+    }
+
+    fn mean(&mut self, parts: &[Part]) -> f64 {
+        let analytic = self.bounds.of(parts, &mut self.memo);
+        let b = analytic.bound_gb_per_s;
+        if parts.len() < 2 {
+            return b;
+        }
+        match &self.model.correction {
+            Correction::Offset { ln_factor, .. } => b * ln_factor.exp(),
+            Correction::Gp(gp) => {
+                let width = self.model.width();
+                let row = self.model.row(parts, self.bounds.size, analytic);
+                let features = *self
+                    .seen
+                    .entry(row.map(f64::to_bits))
+                    .or_insert_with(|| gp.feature_mean(&row[..width], &mut self.scratch));
+                let thinnest = thinnest_gb_per_s(parts);
+                let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
+                b * (features + hosts).exp()
+            }
+        }
+    }
+}
+
 impl BandwidthModel for Model {
     fn kind(&self) -> &'static str {
         match self.correction {
@@ -176,60 +238,44 @@ impl BandwidthModel for Model {
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         out.clear();
         out.reserve(candidates.len());
-        match &self.correction {
-            Correction::Offset { ln_factor, .. } => {
-                let factor = ln_factor.exp();
-                out.extend(candidates.iter().map(|p| if p.len() == 1 { bound(p).0 } else { bound(p).0 * factor }));
-            }
-            Correction::Gp(gp) => {
-                let width = self.width();
-                // Equal hosts make many candidates look the same: evaluate each distinct feature vector once.
-                let mut seen: HashMap<[u64; FEATURES_MAX], f64, BuildHasherDefault<BitsHasher>> = HashMap::default();
-                let mut scratch = Vec::new();
-                for parts in candidates.iter() {
-                    let b = bound(parts).0;
-                    if parts.len() == 1 {
-                        out.push(b);
-                        continue;
-                    }
-                    let row = self.row(parts, size);
-                    let mean = *seen
-                        .entry(row.map(f64::to_bits))
-                        .or_insert_with(|| gp.feature_mean(&row[..width], &mut scratch));
-                    let thinnest = thinnest_gb_per_s(parts);
-                    let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
-                    out.push(b * (mean + hosts).exp());
-                }
-            }
-        }
+        let mut eye = Eye::new(self, size);
+        out.extend(candidates.iter().map(|p| eye.mean(p)));
+    }
+
+    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
+        Eye::new(self, size).mean(parts)
     }
 
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
-        let (b, _) = bound(parts);
-        if parts.len() < 2 {
-            let suspect = parts.first().is_some_and(|p| self.tables(size).intra.suspects(p.host).contains(&p.mask));
-            let sd = if suspect { 0.3 } else { self.tables(size).intra_sd };
-            return Prediction { busbw_gb_per_s: b, std_gb_per_s: b * sd };
-        }
-        let (ln_factor, sd) = match &self.correction {
-            Correction::Offset { ln_factor, sd } => (*ln_factor, *sd),
-            Correction::Gp(gp) => {
-                let row = self.row(parts, size);
-                let hosts = weights_of(parts);
-                let mean = gp.feature_mean(&row[..self.width()], &mut Vec::new())
-                    + hosts.iter().map(|&(h, w)| w * gp.host_effect(h)).sum::<f64>();
-                (mean, gp.deviation(&row[..self.width()], &hosts).1)
+        let mean = self.mean(size, parts);
+        let sd = if parts.len() < 2 {
+            let intra = &self.tables(size).intra;
+            let suspect = parts.first().is_some_and(|p| intra.suspects(p.host).contains(&p.mask));
+            if suspect { SUSPECT_SD } else { self.tables(size).intra_sd }
+        } else {
+            match &self.correction {
+                Correction::Offset { sd, .. } => *sd,
+                Correction::Gp(gp) => {
+                    let analytic = self.bounds(size).of(parts, &mut Memo::default());
+                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts)).1
+                }
             }
         };
-        let v = b * ln_factor.exp();
-        Prediction { busbw_gb_per_s: v, std_gb_per_s: v * sd }
+        Prediction { busbw_gb_per_s: mean, std_gb_per_s: mean * sd }
     }
 
-    fn factor_on_bound(&self) -> Option<f64> {
+    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
         match self.correction {
-            Correction::Offset { ln_factor, .. } => Some(ln_factor.exp()),
+            _ if hosts < 2 => Some(f64::INFINITY),
+            Correction::Offset { ln_factor, .. } => {
+                Some(intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus)) * ln_factor.exp())
+            }
             Correction::Gp(_) => None,
         }
+    }
+
+    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
+        self.bounds(size).limit(parts)
     }
 
     fn repeat_noise(&self) -> f64 {
@@ -259,8 +305,14 @@ impl<F: Fn(&[Part]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
     fn predict(&self, _: Bytes, parts: &[Part]) -> Prediction {
         Prediction { busbw_gb_per_s: (self.truth)(parts), std_gb_per_s: 0.0 }
     }
-    fn factor_on_bound(&self) -> Option<f64> {
+    fn mean(&self, _: Bytes, parts: &[Part]) -> f64 {
+        (self.truth)(parts)
+    }
+    fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
         None
+    }
+    fn limit(&self, _: Bytes, parts: &[Part]) -> Limit {
+        Limit::Intra { host: parts.first().map_or(topology::HostId(0), |p| p.host) }
     }
     fn repeat_noise(&self) -> f64 {
         0.0

@@ -22,6 +22,9 @@ pub struct Part {
     pub class_intra_gb_per_s: f64,
     /// The host's type, index into `Cluster::types`.
     pub host_type: u16,
+    /// The GPUs of this host that stand for all sets of the same count and NIC rate when the network is asked: those whose inside
+    /// links are best by topology.
+    pub representative: GpuMask,
 }
 
 /// Looks parts up: built once per cluster and size, then O(1) per part.
@@ -40,14 +43,18 @@ struct HostParts {
     nic: std::sync::Arc<[f64]>,
     /// By count: best intra bandwidth of the type.
     class: std::sync::Arc<[f64]>,
+    /// By mask: its representative.
+    representative: std::sync::Arc<[u32]>,
 }
 
 impl PartTable {
     /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
-    pub fn new(cluster: &Cluster, intra: &IntraTables) -> Self {
+    pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::Tables) -> Self {
         use std::collections::HashMap;
         use std::sync::Arc;
-        let mut nic_cache: HashMap<(usize, Vec<u64>), Arc<[f64]>> = HashMap::new();
+        type Sides = (Arc<[f64]>, Arc<[u32]>);
+        let mut nic_cache: HashMap<(usize, Vec<u64>), Sides> = HashMap::new();
+        let fabric = fabric.on(cluster);
         let class: Vec<Arc<[f64]>> = (0..cluster.types.len()).map(|t| intra.best_by_count(cluster, t).into()).collect();
         let hosts = cluster
             .host_ids()
@@ -55,10 +62,10 @@ impl PartTable {
                 let host = cluster.host(h);
                 let ty = cluster.type_of(h);
                 let key = (host.host_type, host.nic_health.iter().map(|f| f.to_bits()).collect());
-                let nic = nic_cache.entry(key).or_insert_with(|| {
+                let (nic, representative) = nic_cache.entry(key).or_insert_with(|| {
                     let rates: Vec<f64> = (0..ty.nics.len()).map(|i| cluster.nic_rate(h, i).gb_per_s()).collect();
                     let touched: Vec<u32> = (0..ty.gpu_count()).map(|g| ty.nearest_nics(g)).collect();
-                    (0..1u32 << ty.gpu_count())
+                    let nic: Arc<[f64]> = (0..1u32 << ty.gpu_count())
                         .map(|m| {
                             if rates.is_empty() {
                                 return f64::INFINITY;
@@ -66,13 +73,26 @@ impl PartTable {
                             let nics = GpuMask(m).iter().fold(0u32, |s, g| s | touched[g]);
                             (0..rates.len()).filter(|i| nics >> i & 1 == 1).map(|i| rates[i]).sum()
                         })
-                        .collect()
+                        .collect();
+                    let mut best: HashMap<(u32, u64), (f64, u32)> = HashMap::new();
+                    let class = |m: u32| (m.count_ones(), nic[m as usize].to_bits());
+                    for m in 1..1u32 << ty.gpu_count() {
+                        let ring = fabric.intra(h, GpuMask(m)).ring_gb_per_s;
+                        let b = best.entry(class(m)).or_insert((ring, m));
+                        if ring > b.0 {
+                            *b = (ring, m);
+                        }
+                    }
+                    let representative =
+                        (0..1u32 << ty.gpu_count()).map(|m| if m == 0 { 0 } else { best[&class(m)].1 }).collect();
+                    (nic, representative)
                 });
                 HostParts {
                     host_type: host.host_type as u16,
                     all: ty.all_gpus(),
                     intra: intra.of_host(h),
                     nic: nic.clone(),
+                    representative: representative.clone(),
                     class: class[host.host_type].clone(),
                 }
             })
@@ -93,6 +113,7 @@ impl PartTable {
             nic_gb_per_s: h.nic[mask.0 as usize],
             class_intra_gb_per_s: h.class[count],
             host_type: h.host_type,
+            representative: GpuMask(h.representative[mask.0 as usize]),
         }
     }
     /// The intra bandwidth of the GPUs of `mask`, 0 for fewer than two.
@@ -110,16 +131,10 @@ impl PartTable {
 }
 
 /// Many candidate allocations in one flat memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Candidates {
     parts: Vec<Part>,
     ends: Vec<u32>,
-}
-
-impl Default for Candidates {
-    fn default() -> Self {
-        Candidates { parts: Vec::new(), ends: Vec::new() }
-    }
 }
 
 impl Candidates {

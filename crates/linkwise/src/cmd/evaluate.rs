@@ -45,6 +45,9 @@ pub struct Args {
     /// Requests some of whose candidates have no true row
     #[arg(long, value_enum, default_value = "leave-out")]
     missing: Missing,
+    /// Let the physics use the constants that linkwise ships, some of which were fitted on published tables, instead of nominal ones
+    #[arg(long)]
+    shipped_constants: bool,
     /// Also print a line per number of GPUs
     #[arg(long)]
     by_k: bool,
@@ -131,6 +134,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         per_k: args.per_k,
         probes: args.probes,
         missing: args.missing,
+        shipped: args.shipped_constants,
     };
     let seeds: Vec<u64> = (args.seed..args.seed + args.seeds.max(1)).collect();
     let mut reports = Vec::new();

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use std::io::Read;
 use std::path::Path;
-use topology::{Bytes, Cluster, Collective, ReadError, catalog, diagnose, file, read};
+use topology::{Cluster, ReadError, catalog, diagnose, file, read};
 
 /// A built-in cluster by name, or a cluster file.
 pub fn load_cluster(name_or_file: &str) -> Result<Cluster, Failure> {
@@ -69,11 +69,6 @@ pub fn read_text(path: &Path, bytes_max: usize) -> Result<String, Failure> {
         let at = e.utf8_error().valid_up_to();
         Failure::file("read", path, format!("it is not UTF-8 text (first bad byte at {at})"))
     })
-}
-
-/// What the physics expects inside a host of a type, GB/s busbw: stands in where nobody measured.
-pub fn analytic_intra_gb_per_s(ty: &topology::HostType, mask: topology::GpuMask, c: Collective, size: Bytes) -> f64 {
-    fabric::intra_busbw(ty, mask, c, size).gb_per_s()
 }
 
 /// For people or for scripts.
