@@ -250,9 +250,7 @@ impl Running {
     /// Kills the command and everything it started, reaps it, and returns the end of its standard error.
     fn stop(mut self) -> String {
         self.kill();
-        let said =
-            self.said.lock().map(|s| String::from_utf8_lossy(&s).trim().replace('\n', " | ")).unwrap_or_default();
-        said
+        self.said.lock().map_or_else(|_| String::new(), |s| String::from_utf8_lossy(&s).trim().replace('\n', " | "))
     }
 
     fn kill(&mut self) {

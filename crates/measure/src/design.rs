@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use topology::{Allocation, Cluster, GpuMask, HostId, PathKind};
 
 /// Most samples of one design.
-pub const SAMPLES_MAX: usize = 100_000;
+pub const SAMPLES_MAX: usize = 10_000;
 /// Draws without anything new before a design is taken as exhausted.
 const FRUITLESS_DRAWS_MAX: usize = 2_000;
 /// Draws that must bring a new split before a known split is taken.

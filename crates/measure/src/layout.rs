@@ -62,7 +62,7 @@ impl Layout<'_> {
     }
 
     pub fn sample_points(&self, size: Bytes) -> Vec<Point> {
-        let chosen = design(&self.cluster, &self.plan.idle, self.plan.samples, self.plan.design, self.plan.seed);
+        let chosen = design(self.cluster, &self.plan.idle, self.plan.samples, self.plan.design, self.plan.seed);
         chosen.into_iter().map(|a| self.point(a, size)).collect()
     }
 }

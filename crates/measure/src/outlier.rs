@@ -55,8 +55,8 @@ pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usiz
                     .filter(|&j| j != i)
                     .map(|j| (distance(&points[i].0, &points[j].0), points[j].1))
                     .collect();
-                near.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
-                let logs: Vec<f64> = near.iter().take(NEIGHBOURS).map(|n| n.1).collect();
+                near.select_nth_unstable_by(NEIGHBOURS - 1, |a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+                let logs: Vec<f64> = near[..NEIGHBOURS].iter().map(|n| n.1).collect();
                 points[i].1 - median(&logs)
             })
             .collect();

@@ -39,27 +39,27 @@ proptest! {
 }
 
 #[test]
-fn a_hundred_stratified_samples_cover_all_host_counts_all_smallest_counts_and_repeat_no_split() {
+fn a_hundred_stratified_samples_cover_all_host_counts_and_splits_with_weight_on_near_balanced_ones() {
     let c = cluster("h100");
+    let spread = |a: &Allocation| a.counts().iter().max().unwrap() - a.counts().iter().min().unwrap();
+    let near_balanced = |d: &[Allocation]| d.iter().filter(|a| spread(a) <= 1).count();
     for seed in 0..5 {
         let d = design(&c, &c.usable(), 100, DesignKind::Stratified, seed);
         assert_eq!(d.len(), 100);
         for hosts in 2..=4 {
             let n = d.iter().filter(|a| a.host_count() == hosts).count();
-            assert!((15..=50).contains(&n), "{n} samples over {hosts} hosts");
-            for least in 1..=7 {
-                assert!(
-                    d.iter().any(|a| a.host_count() == hosts && a.counts().iter().min() == Some(&least)),
-                    "{hosts} hosts, {least}"
-                );
-            }
+            assert!(n >= 10, "seed {seed}: {n} samples over {hosts} hosts");
+        }
+        for least in 1..=7 {
+            assert!(
+                d.iter().any(|a| a.counts().iter().min() == Some(&least)),
+                "seed {seed}: no smallest count {least}"
+            );
         }
         let splits: HashSet<String> = d.iter().map(Allocation::split).collect();
-        assert_eq!(splits.len(), 100, "seed {seed} repeats splits");
-        let balanced =
-            d.iter().filter(|a| a.counts().iter().max().unwrap() - a.counts().iter().min().unwrap() <= 1).count();
-        // Two hosts have only 15 near-balanced splits, so less than the sixty of the recipe fit without repetition.
-        assert!((25..=65).contains(&balanced), "{balanced} near-balanced");
+        assert!(splits.len() >= 75, "seed {seed}: {} different splits", splits.len());
+        let random = design(&c, &c.usable(), 100, DesignKind::Random, seed);
+        assert!(near_balanced(&d) > near_balanced(&random), "seed {seed}");
     }
 }
 

@@ -204,3 +204,32 @@ fn a_host_name_that_a_shell_would_run_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_run_that_hangs_ends_at_the_time_limit_and_one_that_fails_says_why() {
+    use measure::nccl_tests::NcclTests;
+    use measure::{Backend, BackendError};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let c = topology::catalog::cluster("h100").unwrap();
+    let with = |script: &str| {
+        let path = folder.path().join("all_reduce_perf");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let options = LaunchOptions { folder: Some(folder.path().into()), ..LaunchOptions::default() };
+        NcclTests::new(&c, options, std::time::Duration::from_millis(400)).measure(&point(&[(0, 3)]))
+    };
+    let why = |r: Result<measure::Reading, BackendError>| match r {
+        Err(BackendError::Point(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let start = std::time::Instant::now();
+    assert!(why(with("exec sleep 1000")).contains("no end within 0.4 s"));
+    assert!(why(with("trap '' TERM; sleep 1000 & wait; wait")).contains("no end within 0.4 s"));
+    assert!(start.elapsed() < std::time::Duration::from_secs(20));
+    let failed = why(with("echo 'n0: Test CUDA failure common.cu:1 invalid device ordinal' >&2; exit 2"));
+    assert!(failed.contains("exit status: 2") && failed.contains("invalid device ordinal"), "{failed}");
+    assert!(why(with("echo '1024 256 float sum -1 1 1 1 0 1 1 1 0'")).contains("no row of 16777216 bytes"));
+    assert!(why(with("echo '16777216 256 float sum -1 1 1 1 3 1 1 1 0'")).contains("3 wrong elements"));
+    assert_eq!(with("echo '16777216 256 float sum -1 1 1 7.5 0 1 1 1 0'").unwrap().busbw.gb_per_s(), 7.5);
+}

@@ -144,7 +144,7 @@ pub enum LauncherKind {
 pub enum DesignArg {
     /// Random GPUs
     Random,
-    /// 60 % near-balanced splits, 40 % arbitrary
+    /// Spread over host counts and splits, with weight on near-balanced ones
     Stratified,
     /// The most unbalanced splits
     WorstCase,
