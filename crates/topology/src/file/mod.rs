@@ -106,6 +106,11 @@ fn yaml_error(text: &str, file: &str, e: &serde_saphyr::Error) -> ReadError {
             "write entries out instead of nesting aliases; use `count:` or `name: n[0-99]` for many equal hosts".into(),
             1,
         ),
+        other if other.to_string().contains("recursion limit") => (
+            "lists or maps are nested too deeply".into(),
+            format!("a cluster file needs 6 levels; {DEPTH_MAX} are possible"),
+            1,
+        ),
         other => (
             first_line(&other.to_string()).to_string(),
             "compare with `linkwise topology show h100 --format yaml` and `linkwise topology schema`".into(),
