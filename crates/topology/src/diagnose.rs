@@ -28,6 +28,7 @@ struct Inner {
 struct Excerpt {
     file: String,
     line: usize,
+    column: usize,
     text: String,
     offset: usize,
     len: usize,
@@ -129,7 +130,7 @@ impl ReadError {
         let mut e = Self::in_file(file, message, remedy);
         e.0.line = line;
         e.0.column = column;
-        e.0.excerpt = Some(Excerpt { file: file.to_string(), line, text, offset, len });
+        e.0.excerpt = Some(Excerpt { file: file.to_string(), line, column, text, offset, len });
         e
     }
 
@@ -186,12 +187,13 @@ impl SourceCode for Excerpt {
         after: usize,
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
         let inner = self.text.read_span(span, before, after)?;
+        let column = if inner.column() == 0 { 0 } else { self.column - 1 };
         Ok(Box::new(MietteSpanContents::new_named(
             self.file.clone(),
             inner.data(),
             *inner.span(),
             self.line - 1,
-            inner.column(),
+            column,
             1,
         )))
     }

@@ -65,6 +65,7 @@ refused! {
     a_p2p_rate_that_is_not_a_number: "p2p.csv", b"0,48.1\n4x.2,0\n";
     a_p2p_matrix_that_is_not_square: "p2p.csv", b"0,48.1,48.2\n48.2,0\n";
     a_yaml_alias_bomb: "bomb.yaml", format!("name: x\na: &a [x,x,x,x,x,x,x,x,x]\n{}hosts: [*i]\n", ('b'..='i').map(|c| { let p = (c as u8 - 1) as char; format!("{c}: &{c} [{}]\n", vec![format!("*{p}"); 9].join(",")) }).collect::<String>());
+    a_yaml_alias_for_every_host: "c.yaml", format!("hosts:\n  - &a {{count: 1, type: a800}}\n{}", "  - *a\n".repeat(20_000));
     yaml_nested_a_hundred_thousand_deep: "deep.yaml", format!("hosts: {}", "[".repeat(100_000));
     yaml_with_an_unknown_field: "c.yaml", b"name: lab\nhosts:\n  - typ: hgx-h100\n    count: 2\n";
     yaml_with_an_unknown_type: "c.yaml", b"name: lab\nhosts:\n  - type: hgx-h1000\n    count: 2\n";

@@ -188,7 +188,12 @@ fn apply(a: &Import, t: &mut HostType) -> Result<(), Failure> {
 }
 
 fn cluster(a: &Import, types: Vec<HostType>) -> Result<Cluster, Failure> {
-    let name = a.name.clone().unwrap_or_else(|| types[0].name.clone());
+    let of_file = || a.files[0].file_stem().map_or("cluster".into(), |s| s.to_string_lossy().into_owned());
+    let name = match (&a.name, &types[..]) {
+        (Some(name), _) => name.clone(),
+        (None, [one]) => one.name.clone(),
+        (None, _) => of_file(),
+    };
     let hosts: Vec<Host> = if types.len() > 1 {
         if a.count > 1 || a.hosts.is_some() {
             let message = "--count and --hosts are for files about one host; these describe";

@@ -25,7 +25,7 @@ const NVLINK_HEIGHT: f64 = 120.0;
 
 const STYLE: &str = "text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}\
 .t{font-size:17px;font-weight:600}.h{font-size:13px;font-weight:600}.s{font-size:11px;fill:#52606d}\
-.m{text-anchor:middle}.halo{paint-order:stroke;stroke:#fff;stroke-width:3px}.box{fill:#fff;stroke:#9aa5b1}.gpu{fill:#76b900;stroke:#4f7a00}.slow{fill:#f0b429;stroke:#8d6100}\
+.m{text-anchor:middle}.box{fill:#fff;stroke:#9aa5b1}.gpu{fill:#76b900;stroke:#4f7a00}.slow{fill:#f0b429;stroke:#8d6100}\
 .off{fill:#cbd2d9;stroke:#7b8794}.nic{fill:#2f80ed;stroke:#1b4f9c}.sw{fill:#7b61c4;stroke:#4b3a80}\
 .pcie{fill:#d9e2ec;stroke:#7b8794}.w{fill:#fff}.wire{stroke:#7b8794;stroke-width:1.5;fill:none}\
 .net{stroke:#2f80ed;fill:none}.nv{stroke:#4f7a00;fill:none}";
@@ -376,7 +376,9 @@ impl Picture {
             }
         }
         for (x, y, label) in labels {
-            self.text(x, y, "s m halo", &label);
+            let w = 6.6 * label.len() as f64;
+            self.rect(x - w / 2.0, y - 10.0, w, 13.0, "w", "");
+            self.text(x, y, "s m", &label);
         }
     }
 

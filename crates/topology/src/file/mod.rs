@@ -102,8 +102,15 @@ fn yaml_error(text: &str, file: &str, e: &serde_saphyr::Error) -> ReadError {
         | E::AliasReplayLimitExceeded { .. }
         | E::AliasExpansionLimitExceeded { .. }
         | E::AliasReplayStackDepthExceeded { .. } => (
-            format!("the file asks for more than its limits: {}", first_line(&inner.to_string())),
+            format!(
+                "more than a cluster file may hold ({NODES_MAX} values, {ALIASES_MAX} aliases, {DEPTH_MAX} levels)"
+            ),
             "write entries out instead of nesting aliases; use `count:` or `name: n[0-99]` for many equal hosts".into(),
+            1,
+        ),
+        other if other.to_string().contains("recursion limit") => (
+            "lists or maps are nested too deeply".into(),
+            format!("a cluster file needs 6 levels; {DEPTH_MAX} are possible"),
             1,
         ),
         other => (

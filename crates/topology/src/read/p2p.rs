@@ -197,8 +197,8 @@ impl Cells {
         let n = self.n;
         let missing = (0..n).filter(|i| self.values[i * n..(i + 1) * n].iter().all(Option::is_none)).count();
         let mut rows = vec![vec![0.0; n]; n];
-        for i in 0..n {
-            for j in 0..n {
+        for (i, row) in rows.iter_mut().enumerate() {
+            for (j, cell) in row.iter_mut().enumerate() {
                 match self.values[i * n + j] {
                     None => {
                         let message = match missing {
@@ -215,7 +215,7 @@ impl Cells {
                             let remedy = "a rate is above 0 (0 only on the diagonal) and below 100,000 GB/s";
                             return Err(ReadError::at_line(file, text, line + 1, 1, 1, message, remedy));
                         }
-                        rows[i][j] = v;
+                        *cell = v;
                     }
                 }
             }

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Fuzzes every reader, one after the other. Needs a nightly toolchain and a C++ compiler; stable builds never come here.
+#
+#   scripts/fuzz.sh [SECONDS] [TARGET...]      600 seconds each and all targets if nothing is said
+#
+# Resumable: findings of earlier runs are kept in fuzz/corpus-local/TARGET and start the next run; the small
+# hand-written corpora in fuzz/corpus/TARGET are replayed by `make test`. A crash leaves fuzz/artifacts/TARGET/crash-*.
+set -eu
+cd "$(dirname "$0")/../fuzz"
+seconds=${1:-600}
+[ $# -gt 0 ] && shift
+targets=${*:-cluster_yaml topo_m nccl_xml p2p_text p2p_csv}
+export CARGO_TARGET_DIR="${FUZZ_TARGET_DIR:-$PWD/target}"
+# What cargo-fuzz passes: coverage counters for libFuzzer, checks of a debug build.
+export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks --cfg fuzzing"
+host=$(rustc +nightly -vV | sed -n 's/^host: //p')
+for t in $targets; do
+    cargo +nightly build --quiet --release --target "$host" --bin "$t"
+    mkdir -p "corpus-local/$t" "artifacts/$t"
+    echo "== $t for $seconds s"
+    "$CARGO_TARGET_DIR/$host/release/$t" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=20 -max_len=65536 \
+        -artifact_prefix="artifacts/$t/" -print_final_stats=1 "corpus-local/$t" "corpus/$t"
+done
