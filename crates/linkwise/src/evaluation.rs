@@ -298,7 +298,7 @@ pub fn leave_one_out(cluster: &Cluster, truth: &Truth, settings: &Settings, seed
     let model = fit_kind(cluster, &all, Kind::Gp, settings)?;
     let Correction::Gp(gp) = model.correction() else { return Err("no process was fitted".into()) };
     let without: HashMap<Vec<u8>, f64> =
-        rows.iter().zip(gp.leave_one_out()).map(|((_, k, _), (y, _))| (k.clone(), y)).collect();
+        rows.iter().zip(gp.leave_one_out()).map(|((_, k, _), y)| (k.clone(), y)).collect();
     let table = model.part_table(truth.size).clone();
     let oracle = Oracle {
         table,

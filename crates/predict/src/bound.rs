@@ -27,22 +27,12 @@ pub enum Limit {
     Latency,
 }
 
-/// Which picture of the network a bound takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Picture {
-    /// Everything that `fabric` knows: channels, NIC loads, NCCL's algorithm, latency.
-    Physics,
-    /// Only the thinnest host's NICs; two hosts carry a tree. Rougher, but without jumps that may be in the wrong place.
-    Nics,
-}
-
 /// What the analytic side says of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Analytic {
     /// The bound, GB/s busbw.
     pub bound_gb_per_s: f64,
-    /// `ln(physics / NICs)`: how far the two pictures of the network differ; 0 on one host.
+    /// `ln(physics / NICs)`: how far the physics of the network departs from the plain NIC rule; 0 on one host.
     pub ln_physics_over_nics: f64,
 }
 
@@ -61,8 +51,6 @@ pub struct Bounds<'m> {
     pub collective: Collective,
     /// The message size.
     pub size: Bytes,
-    /// The picture of the network.
-    pub picture: Picture,
 }
 
 /// Network sides that were asked for before, in one batch.
@@ -130,11 +118,7 @@ impl Bounds<'_> {
         let gpus: usize = parts.iter().map(|p| p.count as usize).sum();
         let nic = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         let nics = nics_gb_per_s(nic, parts.len(), gpus);
-        let network = match self.picture {
-            Picture::Physics => physics,
-            Picture::Nics => nics,
-        };
-        let v = Self::intra(parts).0.min(network);
+        let v = Self::intra(parts).0.min(physics);
         let ln = (physics / nics).ln();
         Analytic {
             bound_gb_per_s: if v.is_finite() && v > 0.0 { v } else { UNKNOWN_GB_PER_S },

@@ -23,6 +23,8 @@ pub const BASE_NAMES: [&str; 13] = [
     "ln size",
     "ln physics over NICs",
 ];
+/// Place of the departure of the physics from the plain NIC rule.
+pub const PHYSICS_OVER_NICS: usize = 12;
 /// How many features every cluster has.
 pub const BASE: usize = BASE_NAMES.len();
 /// Most host types that get a feature of their own.
@@ -81,7 +83,7 @@ pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes, ln_physics_ove
     row[9] = f64::from(more_than_half);
     row[10] = if class.is_finite() { (class / lo1).ln().clamp(-2.0, 2.0) } else { 2.0 };
     row[11] = size.as_f64().max(1.0).ln();
-    row[12] = ln_physics_over_nics;
+    row[PHYSICS_OVER_NICS] = ln_physics_over_nics;
     if gpus_of_type.len() >= 2 {
         for p in parts {
             let t = p.host_type as usize;

@@ -1,7 +1,7 @@
 //! From measurements to a [`Model`].
 
-use crate::bound::{Memo, Picture};
-use crate::gp::Gp;
+use crate::bound::Memo;
+use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::model::{Correction, Model, SizeTables, point_of};
 use crate::parts::{Part, PartTable};
@@ -128,26 +128,22 @@ pub fn fit(
         tables,
         gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
         fabric: physics.tables(),
-        picture: Picture::Physics,
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise,
     };
-    let points_under = |model: &Model| -> Vec<crate::gp::Point> {
-        let mut memo = BTreeMap::new();
-        multi
-            .iter()
-            .map(|((size, allocation), values)| {
-                let table = &model.tables(*size).parts;
-                let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                let mut v = values.clone();
-                v.sort_by(f64::total_cmp);
-                let analytic = model.bounds(*size).of(&parts, memo.entry(*size).or_insert_with(Memo::default));
-                let row = model.row(&parts, *size, analytic);
-                point_of(&parts, &row[..model.width()], analytic.bound_gb_per_s, v[v.len() / 2])
-            })
-            .collect()
-    };
-    let points = points_under(&model);
+    let mut memo = BTreeMap::new();
+    let points: Vec<crate::gp::Point> = multi
+        .iter()
+        .map(|((size, allocation), values)| {
+            let table = &model.tables(*size).parts;
+            let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+            let mut v = values.clone();
+            v.sort_by(f64::total_cmp);
+            let analytic = model.bounds(*size).of(&parts, memo.entry(*size).or_insert_with(Memo::default));
+            let row = model.row(&parts, *size, analytic);
+            point_of(&parts, &row[..model.width()], analytic.bound_gb_per_s, v[v.len() / 2])
+        })
+        .collect();
     if points.is_empty() {
         return Ok((model, report)); // intra tables alone: the bound stands as it is, with a wide deviation
     }
@@ -162,21 +158,12 @@ pub fn fit(
             model.correction = Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) };
         }
         Kind::Gp => {
-            // Which picture of the network to correct is decided by the evidence of the readings.
-            let physics = Gp::fit(points).ok_or(FitError::Degenerate(count))?;
-            model.picture = Picture::Nics;
-            let nics = Gp::fit(points_under(&model)).ok_or(FitError::Degenerate(count))?;
-            let better = if physics.ln_evidence() >= nics.ln_evidence() {
-                model.picture = Picture::Physics;
-                physics
-            } else {
-                nics
-            };
-            model.correction = Correction::Gp(Box::new(better));
+            let committee = Committee::fit(points).ok_or(FitError::Degenerate(count))?;
+            model.correction = Correction::Gp(Box::new(committee));
         }
     }
     if let Correction::Gp(gp) = &model.correction {
-        report.distrusted = gp.points().iter().filter(|p| p.noise_factor > 1.5).count();
+        report.distrusted = gp.distrusted();
     }
     Ok((model, report))
 }

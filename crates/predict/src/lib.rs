@@ -1,6 +1,7 @@
 //! What any allocation will get: bandwidth models and sampling designs.
 
 pub mod bound;
+pub mod committee;
 pub mod features;
 pub mod fit;
 pub mod gp;

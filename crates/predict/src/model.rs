@@ -1,8 +1,8 @@
 //! [`BandwidthModel`] and its kinds.
 
-use crate::bound::{Analytic, Bounds, Limit, Memo, Picture, network_at_most_gb_per_s};
+use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
+use crate::committee::Committee;
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
-use crate::gp::Gp;
 use crate::intra::IntraTables;
 use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
@@ -65,8 +65,8 @@ pub enum Correction {
         /// Deviation of single readings around it.
         sd: f64,
     },
-    /// A Gaussian process.
-    Gp(Box<Gp>),
+    /// Gaussian processes.
+    Gp(Box<Committee>),
 }
 
 /// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
@@ -77,7 +77,6 @@ pub struct Model {
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) gpus_of_type: Vec<u8>,
     pub(crate) fabric: fabric::Tables,
-    pub(crate) picture: Picture,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
 }
@@ -116,13 +115,7 @@ impl Model {
 
     /// The physics below the correction, for messages of `size`.
     pub fn bounds(&self, size: Bytes) -> Bounds<'_> {
-        Bounds {
-            cluster: &self.cluster,
-            tables: &self.fabric,
-            collective: self.collective,
-            size,
-            picture: self.picture,
-        }
+        Bounds { cluster: &self.cluster, tables: &self.fabric, collective: self.collective, size }
     }
 
     pub(crate) fn row(&self, parts: &[Part], size: Bytes, analytic: Analytic) -> Row {
@@ -214,7 +207,7 @@ impl<'m> Eye<'m> {
                 let features = *self
                     .seen
                     .entry(row.map(f64::to_bits))
-                    .or_insert_with(|| gp.feature_mean(&row[..width], &mut self.scratch));
+                    .or_insert_with(|| gp.feature_mean(&row, width, &mut self.scratch));
                 let thinnest = thinnest_gb_per_s(parts);
                 let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
                 b * (features + hosts).exp()
@@ -257,7 +250,7 @@ impl BandwidthModel for Model {
                 Correction::Offset { sd, .. } => *sd,
                 Correction::Gp(gp) => {
                     let analytic = self.bounds(size).of(parts, &mut Memo::default());
-                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts)).1
+                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts))
                 }
             }
         };
