@@ -104,8 +104,16 @@ fn hostile_files_get_one_located_error_and_exit_code_two() {
         ("bytes.csv", [csv(&[]).into_bytes(), vec![b'a', 0xff, 0xfe]].concat(), &["line", "UTF-8"]),
         ("op.csv", csv(&["s t,x,H100,8,1,8,NVSwitch,,juggle,,,,1,,,1,"]).into(), &["line 2", "`collective`", "juggle"]),
         ("long.csv", csv(&[&row(&"9".repeat(5000), "1")]).into(), &["line 2", "longer than"]),
-        ("gpu.csv", b"host,gpus,size_bytes,collective,busbw_gb_per_s\nh100_1,0 9,1024,all_reduce,5\n".to_vec(), &["line 2", "`gpus`", "`9`"]),
-        ("twice.csv", b"counts,gpus,size_bytes,collective,busbw_gb_per_s\n2,n0:0 n0:0,1024,all_reduce,5\n".to_vec(), &["line 2", "`gpus`", "twice"]),
+        (
+            "gpu.csv",
+            b"host,gpus,size_bytes,collective,busbw_gb_per_s\nh100_1,0 9,1024,all_reduce,5\n".to_vec(),
+            &["line 2", "`gpus`", "`9`"],
+        ),
+        (
+            "twice.csv",
+            b"counts,gpus,size_bytes,collective,busbw_gb_per_s\n2,n0:0 n0:0,1024,all_reduce,5\n".to_vec(),
+            &["line 2", "`gpus`", "twice"],
+        ),
     ];
     for (name, text, expected) in cases {
         let message = refused(&file(dir.path(), name, text));
@@ -147,7 +155,17 @@ fn published_tables_meet_their_aims() {
     let median = |f: &serde_json::Value| f["median_abs_error_pct"].as_f64().unwrap();
     assert!(median(&v["overall"]["plateau"]) <= 5.0, "plateau {}", v["overall"]["plateau"]);
     assert!(median(&v["overall"]["sweep"]) <= 15.0, "sweep {}", v["overall"]["sweep"]);
-    let aims = [("h100_26", 5.0), ("h100_27", 5.0), ("h100_28", 5.0), ("h100_29", 5.0), ("a800", 5.0), ("v100", 8.0), ("a6000", 8.0), ("4090", 20.0), ("4 hosts", 8.0)];
+    let aims = [
+        ("h100_26", 5.0),
+        ("h100_27", 5.0),
+        ("h100_28", 5.0),
+        ("h100_29", 5.0),
+        ("a800", 5.0),
+        ("v100", 8.0),
+        ("a6000", 8.0),
+        ("4090", 20.0),
+        ("4 hosts", 8.0),
+    ];
     for (system, aim) in aims {
         let f = v["families"].as_array().unwrap().iter().find(|f| f["system"] == system).unwrap();
         assert!(median(f) <= aim, "{system}: {} %, aim {aim} %", median(f));
@@ -161,7 +179,14 @@ fn data_check_counts_problems_and_normalises() {
     std::fs::create_dir(&data).unwrap();
     file(&data, "hosts.csv", "\u{feff}collective,host,gpus,size,busbw_gbps\r\nall_reduce,h100_9,0 1,16MiB,205.0\r\n");
     let out = dir.path().join("out");
-    let run = linkwise().args(["data", "check"]).arg(&data).arg("--out").arg(&out).args(["--format", "json"]).output().unwrap();
+    let run = linkwise()
+        .args(["data", "check"])
+        .arg(&data)
+        .arg("--out")
+        .arg(&out)
+        .args(["--format", "json"])
+        .output()
+        .unwrap();
     // One subset of 247: a problem, so exit code 1, but the file is converted.
     assert_eq!(run.status.code(), Some(1), "{}", String::from_utf8_lossy(&run.stderr));
     let v: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
