@@ -27,13 +27,13 @@ const NETWORK_FACTOR: f64 = 6.0;
 const ROWS_PER_FAMILY: usize = 60;
 /// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
 /// their class do not pull its constants.
-const ERROR_HALF: f64 = 0.1;
+const ERROR_HALF: f64 = 0.15;
 
 /// Weight of staying near the nominal value: constants that the rows say nothing about do not wander.
 const RIDGE: f64 = 0.002;
 /// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
 /// learns from the others.
-const KINSHIP: f64 = 0.02;
+const KINSHIP: f64 = 0.005;
 
 /// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
 const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
