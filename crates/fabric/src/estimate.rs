@@ -215,6 +215,11 @@ impl<'c> Fabric<'c> {
         self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
     }
 
+    /// Share of the NICs' line rate that reaches the bytes of a job.
+    pub(crate) fn efficiency(&self, allocation: &Allocation) -> f64 {
+        self.network_constants(allocation).efficiency
+    }
+
     fn sides(&self, allocation: &Allocation) -> Vec<Side> {
         allocation
             .parts()

@@ -11,7 +11,7 @@ use fabric::constants::{ClassConstants, Curve, NetworkConstants};
 use fabric::{Constants, Fabric, GpuClass};
 use rayon::prelude::*;
 use serde::Serialize;
-use topology::NetworkClass;
+use topology::{Collective, NetworkClass};
 
 /// Steps of the search.
 const STEPS: usize = 48;
@@ -25,11 +25,15 @@ const SHARE_FACTOR: f64 = 2.0;
 const NETWORK_FACTOR: f64 = 6.0;
 /// Rows of one family that the fit looks at, evenly spread.
 const ROWS_PER_FAMILY: usize = 60;
-/// An error `e` of one row (as a logarithm) counts `e^2 / (e + ERROR_HALF)`: like a square near zero, like its amount beyond.
-const ERROR_HALF: f64 = 0.03;
+/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
+/// their class do not pull its constants.
+const ERROR_HALF: f64 = 0.15;
 
-/// Weight of staying near the start: constants that the rows say nothing about do not wander.
-const RIDGE: f64 = 0.003;
+/// Weight of staying near the nominal value: constants that the rows say nothing about do not wander.
+const RIDGE: f64 = 0.002;
+/// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
+/// learns from the others.
+const KINSHIP: f64 = 0.005;
 
 /// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
 const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
@@ -40,28 +44,44 @@ const NETWORKS: [(NetworkClass, GpuClass); 3] = [
     (NetworkClass::Efa, GpuClass::Hopper),
 ];
 
-/// Both halves.
+/// Fitted constants of one network.
+const NETWORK_FIELDS: usize = 11;
+
+/// Both halves: families laid out as systems x collectives and coloured like a chess board, so that each half knows every
+/// collective and half of what was published of every system. (Halves that lack a whole GPU generation or a whole collective say more about
+/// the gap than about the fit.)
 #[derive(Clone, Debug, Serialize)]
 pub struct Cross {
-    /// Families with even numbers, judged with constants fitted on those with odd ones.
-    pub even_by_odd: Report,
+    /// The white fields, judged with constants fitted on the black ones.
+    pub first_by_second: Report,
     /// The other way round.
-    pub odd_by_even: Report,
+    pub second_by_first: Report,
 }
 
-/// Fits on every second family, reports on the others, both ways.
+/// Fits on half of the families, reports on the others, both ways.
 pub fn cross(cases: &Cases, fabrics: &[Fabric]) -> Cross {
-    let judge = |parity: usize| {
-        let fitted = fit(cases, fabrics, |f| f % 2 != parity);
+    let mut systems: Vec<(&str, &str)> = Vec::new();
+    let mut half_of = Vec::with_capacity(cases.families.len());
+    for name in &cases.families {
+        let key = (name.source.as_str(), name.system.as_str());
+        let system = systems.iter().position(|s| *s == key).unwrap_or_else(|| {
+            systems.push(key);
+            systems.len() - 1
+        });
+        let collective = Collective::ALL.iter().position(|c| c.name() == name.collective).unwrap_or(0);
+        half_of.push((system + collective) % 2);
+    }
+    let judge = |half: usize| {
+        let fitted = fit(cases, fabrics, |f| half_of[f] != half);
         let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(fitted.clone())).collect();
-        let mut half = cases.clone();
-        half.cases.retain(|c| c.family % 2 == parity);
-        half.left_out.retain(|f, _| f % 2 == parity);
-        let mut report = score(&half, &tuned);
+        let mut rest = cases.clone();
+        rest.cases.retain(|c| half_of[c.family] == half);
+        rest.left_out.retain(|f, _| half_of[*f] == half);
+        let mut report = score(&rest, &tuned);
         report.families.retain(|f| f.all.rows > 0 || f.left_out > 0);
         report
     };
-    Cross { even_by_odd: judge(0), odd_by_even: judge(1) }
+    Cross { first_by_second: judge(0), second_by_first: judge(1) }
 }
 
 /// Fits on all families and prints the constants.
@@ -165,9 +185,15 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
         let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(c.clone())).collect();
         rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
     };
-    let ridge = |at: &[f64]| at.iter().zip(&origin).map(|(a, o)| RIDGE * (a - o).powi(2)).sum::<f64>();
+    let kin = kin(origin.len());
+    // Distance from the mean of the kin, and from nominal.
+    let away = |at: &[f64], i: usize| -> (f64, f64) {
+        let mean = kin[i].iter().map(|&j| at[j] - origin[j]).sum::<f64>() / kin[i].len() as f64;
+        (at[i] - origin[i] - mean, at[i] - origin[i])
+    };
     let cost = |e: &[f64], at: &[f64], half: f64| -> f64 {
-        e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e.abs() + half)).sum::<f64>() + ridge(at)
+        let ridge = (0..at.len()).map(|i| away(at, i)).map(|(k, o)| KINSHIP * k * k + RIDGE * o * o).sum::<f64>();
+        e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e * e + half * half)).sum::<f64>() + ridge
     };
     let mut reach = Vec::new();
     visit(&mut start.clone(), &mut |_, factor| reach.push(factor.ln()));
@@ -185,7 +211,8 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
                 errors(&there).iter().zip(&now).map(|(a, b)| (a - b) / NUDGE).collect()
             })
             .collect();
-        let weight: Vec<f64> = now.iter().zip(&rows).map(|(e, (_, w))| w / (e.abs() + half)).collect();
+        let weight: Vec<f64> =
+            now.iter().zip(&rows).map(|(e, (_, w))| w * half * half / (e * e + half * half).powi(2)).collect();
         let n = at.len();
         let mut normal = vec![vec![0.0; n]; n];
         let mut right = vec![0.0; n];
@@ -195,9 +222,13 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
                 normal[i][j] = sum;
                 normal[j][i] = sum;
             }
-            right[i] =
-                -(0..rows.len()).map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>() - RIDGE * (at[i] - origin[i]);
-            normal[i][i] += RIDGE;
+            right[i] = -(0..rows.len()).map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>();
+        }
+        for i in 0..n {
+            let (from_kin, from_nominal) = away(&at, i);
+            right[i] -= KINSHIP * from_kin + RIDGE * from_nominal;
+            normal[i][i] += KINSHIP + RIDGE;
+            kin[i].iter().for_each(|&j| normal[i][j] -= KINSHIP / kin[i].len() as f64);
         }
         let before = cost(&now, &at, half);
         for _ in 0..6 {
@@ -218,6 +249,26 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
         }
     }
     constants(&at)
+}
+
+/// For every constant, the places of the same constant in the other classes or networks, itself included.
+fn kin(count: usize) -> Vec<Vec<usize>> {
+    let pcie = 2 * 5 + 3;
+    let networks = NETWORKS.len() * NETWORK_FIELDS;
+    let fields = (count - pcie - networks) / CLASSES.len();
+    let class_part = fields * CLASSES.len();
+    (0..count)
+        .map(|i| {
+            if i < class_part {
+                (0..CLASSES.len()).map(|c| c * fields + i % fields).collect()
+            } else if i < class_part + pcie {
+                vec![i]
+            } else {
+                let first = class_part + pcie;
+                (0..NETWORKS.len()).map(|c| first + c * NETWORK_FIELDS + (i - first) % NETWORK_FIELDS).collect()
+            }
+        })
+        .collect()
 }
 
 /// Solves a symmetric positive definite system by Cholesky; `None` if it is not.

@@ -116,8 +116,8 @@ pub fn text(report: &Report, cross: Option<&Cross>) -> String {
         let _ = writeln!(out, "{t}");
     }
     if let Some(c) = cross {
-        overall(&mut out, "Cross-fit: even families, constants fitted on odd ones", &c.even_by_odd);
-        overall(&mut out, "Cross-fit: odd families, constants fitted on even ones", &c.odd_by_even);
+        overall(&mut out, "Cross-fit: first half of the families, constants fitted on the second", &c.first_by_second);
+        overall(&mut out, "Cross-fit: second half of the families, constants fitted on the first", &c.second_by_first);
     }
     out
 }
