@@ -8,7 +8,8 @@ use topology::{Cluster, GpuMask, HostId};
 ///
 /// A reading of a host is used for that host; a subset that a host did not measure takes the median of the readings of the
 /// same subset on hosts of its type; a subset that nobody measured takes the analytic value that the caller supplies.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(from = "Saved", into = "Saved")]
 pub struct IntraTables {
     /// By host: GB/s busbw by mask; 0 for fewer than two GPUs.
     by_host: Vec<Arc<[f64]>>,
@@ -117,6 +118,32 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
     }
 
+    /// Do these tables fit the cluster (one per host, a value per subset, finite and not negative)?
+    pub fn check(&self, cluster: &Cluster) -> Result<(), String> {
+        if self.by_host.len() != cluster.hosts.len() || self.suspects.len() != cluster.hosts.len() {
+            return Err(format!(
+                "intra tables of {} hosts for a cluster of {}",
+                self.by_host.len(),
+                cluster.hosts.len()
+            ));
+        }
+        for h in cluster.host_ids() {
+            let t = &self.by_host[h.index()];
+            let n = 1usize << cluster.type_of(h).gpu_count();
+            if t.len() != n {
+                let name = &cluster.host(h).name;
+                return Err(format!("the intra table of host `{name}` has {} entries, not {n}", t.len()));
+            }
+            if t.iter().any(|v| !v.is_finite() || *v < 0.0 || *v > 1e6) {
+                return Err(format!(
+                    "the intra table of host `{}` holds an impossible bandwidth",
+                    cluster.host(h).name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// GB/s busbw by mask of one host.
     pub fn of_host(&self, host: HostId) -> Arc<[f64]> {
         self.by_host[host.index()].clone()
@@ -173,4 +200,41 @@ fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
         v
     };
     labels(a) == labels(b)
+}
+
+/// As kept in a file: equal tables once.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Saved {
+    tables: Vec<Vec<f64>>,
+    table_of_host: Vec<usize>,
+    suspects: Vec<Vec<GpuMask>>,
+    measured: f64,
+}
+
+impl From<IntraTables> for Saved {
+    fn from(t: IntraTables) -> Self {
+        let mut index: HashMap<*const f64, usize> = HashMap::new();
+        let mut tables = Vec::new();
+        let table_of_host = t
+            .by_host
+            .iter()
+            .map(|a| {
+                *index.entry(a.as_ptr()).or_insert_with(|| {
+                    tables.push(a.to_vec());
+                    tables.len() - 1
+                })
+            })
+            .collect();
+        Saved { tables, table_of_host, suspects: t.suspects, measured: t.measured }
+    }
+}
+
+impl From<Saved> for IntraTables {
+    /// A host whose table is missing gets an empty one, which [`IntraTables::check`] refuses.
+    fn from(s: Saved) -> Self {
+        let tables: Vec<Arc<[f64]>> = s.tables.into_iter().map(Into::into).collect();
+        let by_host =
+            s.table_of_host.iter().map(|i| tables.get(*i).cloned().unwrap_or_else(|| Arc::from([]))).collect();
+        IntraTables { by_host, suspects: s.suspects, measured: s.measured }
+    }
 }

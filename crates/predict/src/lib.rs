@@ -3,6 +3,7 @@
 pub mod bound;
 pub mod committee;
 pub mod features;
+pub mod file;
 pub mod fit;
 pub mod gp;
 pub mod intra;

@@ -1,12 +1,99 @@
-//! `linkwise fit`.
+//! `linkwise fit`: from measurements to a model file.
 
+use crate::cmd::shared::{Format, load_cluster, write_atomically};
 use crate::failure::Failure;
+use predict::{BandwidthModel, Correction, Kind};
+use std::path::PathBuf;
+use store::{Query, Source, Store};
+use topology::Collective;
 
 /// Arguments of `linkwise fit`.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = "Example:\n  linkwise fit --cluster h100 --store S.db --model gp -o model.json\n\n\
+    The file holds the cluster, the intra tables and the fitted correction; `linkwise place --model model.json` reads it.")]
+pub struct Args {
+    /// Built-in cluster or cluster file
+    #[arg(long)]
+    cluster: String,
+    /// Store with measurements
+    #[arg(long)]
+    store: PathBuf,
+    /// Kind of model
+    #[arg(long, value_enum, default_value = "gp")]
+    model: KindArg,
+    /// Collective to learn (default: the one that the store holds)
+    #[arg(long, value_parser = clap::value_parser!(Collective))]
+    collective: Option<Collective>,
+    /// Accepted for scripts: these models draw nothing at random, so every seed gives the same model
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where the model goes
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Output format of the summary
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+/// Kinds by name.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum KindArg {
+    /// Physics with one fitted offset
+    Bound,
+    /// Gaussian processes on the log-ratio to the physics
+    Gp,
+}
 
 /// Runs it.
-pub fn run(_args: Args) -> Result<(), Failure> {
-    Err(Failure::input("this build has no `fit` yet"))
+pub fn run(args: Args) -> Result<(), Failure> {
+    let cluster = load_cluster(&args.cluster)?;
+    let store = Store::open(&args.store, &cluster).map_err(Failure::input)?;
+    let mut rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
+    // Fits must not depend on the order in which hosts were measured in parallel.
+    rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
+    let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
+    let kind = match args.model {
+        KindArg::Bound => Kind::Bound,
+        KindArg::Gp => Kind::Gp,
+    };
+    let start = std::time::Instant::now();
+    let (model, report) = predict::fit(&cluster, &rows, args.collective, kind, fabric::Constants::default())
+        .map_err(Failure::impossible)?;
+    let seconds = start.elapsed().as_secs_f64();
+    write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
+    let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();
+    let evaluations = match model.correction() {
+        Correction::Gp(g) => g.evaluations(),
+        Correction::Offset { .. } => 1,
+    };
+    if args.format == Format::Json {
+        let out = serde_json::json!({
+            "model": args.output, "kind": model.kind(), "collective": model.collective(), "sizes_bytes": model.sizes(),
+            "intra_readings": report.intra_readings, "multi_host_readings": report.multi_host_readings,
+            "left_out": report.left_out, "distrusted": report.distrusted, "intra_suspects": report.intra_suspects,
+            "simulated_readings": simulated, "repeat_noise": model.repeat_noise(), "evaluations": evaluations,
+            "fit_s": seconds,
+        });
+        println!("{out}");
+        return Ok(());
+    }
+    println!(
+        "{}: {} model of {} at {} on cluster {}, fitted in {seconds:.2} s",
+        args.output.display(),
+        model.kind(),
+        model.collective(),
+        sizes.join(", "),
+        cluster.name
+    );
+    println!(
+        "  {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
+        report.intra_readings, report.intra_suspects, report.multi_host_readings, report.distrusted, report.left_out
+    );
+    if report.multi_host_readings == 0 {
+        println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");
+    }
+    if simulated > 0 {
+        println!("  {simulated} of these readings are SIMULATED, not measured");
+    }
+    Ok(())
 }

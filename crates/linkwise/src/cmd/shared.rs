@@ -79,3 +79,21 @@ pub enum Format {
     /// JSON
     Json,
 }
+
+/// Writes a whole file or nothing: into a file beside it, then renamed.
+pub fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
+    if path.is_dir() {
+        return Err(fail(&"it is a folder"));
+    }
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // as any new file: the umask decides
+    let mut file = builder.tempfile_in(folder).map_err(|e| fail(&e))?;
+    file.write_all(text.as_bytes()).map_err(|e| fail(&e))?;
+    file.as_file().sync_all().map_err(|e| fail(&e))?;
+    file.persist(path).map_err(|e| fail(&e))?;
+    Ok(())
+}

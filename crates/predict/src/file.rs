@@ -1,0 +1,127 @@
+//! A fitted model as a file: JSON, versioned, checked when read.
+
+use crate::committee::{Committee, SavedCommittee};
+use crate::intra::IntraTables;
+use crate::model::{Correction, Model, SizeTables};
+use crate::parts::PartTable;
+use serde::{Deserialize, Serialize};
+use topology::{Bytes, Cluster, Collective};
+
+/// Marks the file.
+const FORMAT: &str = "linkwise-model";
+/// Version of the layout and of the features; a change of either makes old files unreadable on purpose.
+const VERSION: u32 = 1;
+/// Largest file that is read.
+pub const FILE_BYTES_MAX: usize = 64 << 20;
+/// Most sizes in one model.
+pub const SIZES_MAX: usize = 64;
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    format: String,
+    version: u32,
+    cluster: Cluster,
+    collective: Collective,
+    repeat_noise: f64,
+    tables: Vec<SavedTables>,
+    correction: SavedCorrection,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedTables {
+    size: Bytes,
+    intra_sd: f64,
+    intra: IntraTables,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum SavedCorrection {
+    Bound { ln_factor: f64, sd: f64 },
+    Gp(Box<SavedCommittee>),
+}
+
+/// Just enough to tell what a file is before reading it all.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    format: String,
+    #[serde(default)]
+    version: u32,
+}
+
+impl Model {
+    /// As JSON text.
+    pub fn save(&self) -> Result<String, String> {
+        let saved = Saved {
+            format: FORMAT.into(),
+            version: VERSION,
+            cluster: self.cluster.clone(),
+            collective: self.collective,
+            repeat_noise: self.repeat_noise,
+            tables: self
+                .tables
+                .iter()
+                .map(|t| SavedTables { size: t.size, intra_sd: t.intra_sd, intra: t.intra.clone() })
+                .collect(),
+            correction: match &self.correction {
+                Correction::Offset { ln_factor, sd } => SavedCorrection::Bound { ln_factor: *ln_factor, sd: *sd },
+                Correction::Gp(gp) => SavedCorrection::Gp(Box::new(gp.save())),
+            },
+        };
+        serde_json::to_string(&saved).map_err(|e| e.to_string())
+    }
+
+    /// From JSON text; the message says what is wrong and where.
+    pub fn load(text: &str) -> Result<Model, String> {
+        if text.len() > FILE_BYTES_MAX {
+            return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
+        }
+        let head: Head = serde_json::from_str(text).map_err(|e| format!("it is not a model file: {e}"))?;
+        if head.format != FORMAT {
+            return Err("it is not a model file of linkwise; make one with `linkwise fit`".into());
+        }
+        if head.version != VERSION {
+            return Err(format!(
+                "it was written by another version of linkwise (layout {}, this one reads {VERSION}); fit again",
+                head.version
+            ));
+        }
+        let s: Saved = serde_json::from_str(text).map_err(|e| format!("it is damaged: {e}"))?;
+        s.cluster.check().map_err(|e| format!("its cluster is damaged: {e}"))?;
+        if s.tables.is_empty() || s.tables.len() > SIZES_MAX {
+            return Err(format!("it holds {} sizes; 1 to {SIZES_MAX} are supported", s.tables.len()));
+        }
+        let sd_fine = |v: f64| v.is_finite() && (0.0..=10.0).contains(&v);
+        if !sd_fine(s.repeat_noise) || s.tables.iter().any(|t| !sd_fine(t.intra_sd) || t.size.0 == 0) {
+            return Err("a deviation or a size is out of range".into());
+        }
+        let physics = fabric::Fabric::new(&s.cluster).tables();
+        let gpus_of_type: Vec<u8> = s.cluster.types.iter().map(|t| t.gpu_count() as u8).collect();
+        let mut tables = Vec::new();
+        for t in s.tables {
+            t.intra.check(&s.cluster)?;
+            let parts = PartTable::new(&s.cluster, &t.intra, &physics);
+            tables.push(SizeTables { size: t.size, intra: t.intra, parts, intra_sd: t.intra_sd });
+        }
+        let width = crate::features::feature_count(gpus_of_type.len());
+        let correction = match s.correction {
+            SavedCorrection::Bound { ln_factor, sd } if ln_factor.abs() < 10.0 && sd_fine(sd) => {
+                Correction::Offset { ln_factor, sd }
+            }
+            SavedCorrection::Bound { .. } => return Err("its offset is out of range".into()),
+            SavedCorrection::Gp(g) => {
+                Correction::Gp(Box::new(Committee::load(*g, width).map_err(|e| format!("its process: {e}"))?))
+            }
+        };
+        Ok(Model {
+            cluster: s.cluster,
+            collective: s.collective,
+            tables,
+            gpus_of_type,
+            fabric: physics,
+            correction,
+            repeat_noise: s.repeat_noise,
+        })
+    }
+}
