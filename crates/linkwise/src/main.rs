@@ -25,7 +25,7 @@ enum Command {
     #[command(subcommand)]
     Topology(cmd::topology::Topology),
     /// Take bandwidth measurements into a store
-    Measure(cmd::measure::Args),
+    Measure(Box<cmd::measure::Args>),
     /// Fit a bandwidth model on a store's measurements
     Fit(cmd::fit::Args),
     /// Which GPUs should a job get?
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Topology(a) => cmd::topology::run(a),
-        Command::Measure(a) => cmd::measure::run(a),
+        Command::Measure(a) => cmd::measure::run(*a),
         Command::Fit(a) => cmd::fit::run(a),
         Command::Place(a) => cmd::place::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),

@@ -5,7 +5,7 @@ use predict::Part;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use store::{HostMap, Record};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// The true bandwidth of allocations of one cluster at one size.
 ///
@@ -29,15 +29,6 @@ impl Truth {
         let mut k: Vec<u8> = parts.iter().map(|p| p.count).collect();
         k.sort_unstable_by(|a, b| b.cmp(a));
         k
-    }
-    /// The truth in GB/s busbw, or none where the tables have no row.
-    pub fn of_parts(&self, parts: &[Part]) -> Option<f64> {
-        match parts {
-            [] => None,
-            [p] if p.count < 2 => Some(0.0),
-            [p] => self.intra[p.host.index()].get(&p.mask).copied(),
-            _ => self.multi.get(&Self::key(parts)).copied(),
-        }
     }
     /// The truth of an allocation.
     pub fn of(&self, a: &Allocation) -> Option<f64> {
@@ -172,14 +163,10 @@ fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Recor
 }
 
 /// Where the published data lie if nobody says: `LINKWISE_DATA`, else `../shared/data` beside the current folder.
+#[allow(dead_code)] // the demo asks
 pub fn data_folder() -> Option<PathBuf> {
     if let Some(d) = std::env::var_os("LINKWISE_DATA") {
         return Some(PathBuf::from(d)).filter(|d| d.is_dir());
     }
     Some(PathBuf::from("../shared/data")).filter(|d| d.is_dir())
-}
-
-/// The host of a truth table as people know it.
-pub fn host_name(cluster: &Cluster, host: HostId) -> &str {
-    &cluster.host(host).name
 }

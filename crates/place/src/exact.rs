@@ -62,20 +62,17 @@ pub fn exact(model: &dyn BandwidthModel, request: &Request, keep: usize) -> Resu
     let table = model.part_table(request.size);
     let options = host_options(table, &request.free, k);
     let mut candidates = Candidates::new();
-    let evaluations;
-    match model.at_most(f64::INFINITY, f64::INFINITY, 2, k) {
-        Some(_) => {
-            evaluations = branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?;
-        }
+    let evaluations = match model.at_most(f64::INFINITY, f64::INFINITY, 2, k) {
+        Some(_) => branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?,
         None => {
             let combinations = combinations(&options, k);
             if combinations > u128::from(COMBINATIONS_MAX) {
                 return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
             }
             enumerate(&options, k, &mut candidates);
-            evaluations = candidates.len() as u64;
+            candidates.len() as u64
         }
-    }
+    };
     let mut means = Vec::new();
     model.means(request.size, &candidates, &mut means);
     let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);

@@ -63,7 +63,9 @@ pub struct Gp {
     // Derived:
     /// Feature-major: `columns[d * n + i]` is the scaled coordinate over its length.
     columns: Vec<f64>,
-    /// As above, without the lengths (for the linear part): weights of the linear posterior mean.
+    /// Scaled features, point by point (for the linear part).
+    rows: Vec<Vec<f64>>,
+    /// Weights of the linear posterior mean.
     linear_weights: Vec<f64>,
     linear_constant: f64,
     factor: Lower,
@@ -157,6 +159,7 @@ impl Gp {
             y_mean,
             y_sd,
             columns: Vec::new(),
+            rows: Vec::new(),
             linear_weights: Vec::new(),
             linear_constant: 0.0,
             factor: Lower::default(),
@@ -298,9 +301,9 @@ impl Gp {
     fn own_variance(&self, i: usize) -> f64 {
         let [s2, n2, l2, h2] = self.variances();
         let p = &self.points[i];
-        let x: Vec<f64> = self.scaled_row(&p.x);
+        let x = &self.rows[i];
         let d = self.active.len().max(1) as f64;
-        s2 + l2 * (1.0 + dot(&x, &x) / d)
+        s2 + l2 * (1.0 + dot(x, x) / d)
             + h2 * p.hosts.iter().map(|h| h.1 * h.1).sum::<f64>()
             + n2 * p.noise_factor
             + JITTER
@@ -313,27 +316,26 @@ impl Gp {
     fn refresh_columns(&mut self) {
         let n = self.points.len();
         let x = self.scaled();
-        self.columns = vec![0.0; self.active.len() * n];
-        for d in 0..self.active.len() {
-            let inverse = (-self.hyper.ln_length[d]).exp();
-            for i in 0..n {
-                self.columns[d * n + i] = x[i][d] * inverse;
-            }
+        self.columns.clear();
+        self.columns.reserve(self.active.len() * n);
+        for (d, ln_length) in self.hyper.ln_length.iter().enumerate() {
+            let inverse = (-ln_length).exp();
+            self.columns.extend(x.iter().map(|row| row[d] * inverse));
         }
+        self.rows = x;
     }
 
     /// Kernel of point `i` with points `0..=last`, without noise.
     fn kernel_of_point(&self, i: usize, last: usize, out: &mut [f64]) {
         let p = &self.points[i];
-        let x = self.scaled_row(&p.x);
+        let x = &self.rows[i];
         let mut k = vec![0.0; self.points.len()];
-        self.smooth_kernel(&x, &mut k);
+        self.smooth_kernel(x, &mut k);
         let [_, _, l2, h2] = self.variances();
         let d = self.active.len().max(1) as f64;
         for j in 0..=last {
             let q = &self.points[j];
-            let xj = self.scaled_row(&q.x);
-            out[j] = k[j] + l2 * (1.0 + dot(&x, &xj) / d) + h2 * host_overlap(&p.hosts, &q.hosts);
+            out[j] = k[j] + l2 * (1.0 + dot(x, &self.rows[j]) / d) + h2 * host_overlap(&p.hosts, &q.hosts);
         }
     }
 
@@ -358,11 +360,11 @@ impl Gp {
         let mut a: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
         self.factor.solve(&mut a);
         let [_, _, l2, h2] = self.variances();
-        let x = self.scaled();
+        let x = &self.rows;
         let d = self.active.len();
         self.linear_constant = l2 * a.iter().sum::<f64>();
         self.linear_weights =
-            (0..d).map(|k| l2 / d as f64 * a.iter().zip(&x).map(|(a, r)| a * r[k]).sum::<f64>()).collect();
+            (0..d).map(|k| l2 / d as f64 * a.iter().zip(x).map(|(a, r)| a * r[k]).sum::<f64>()).collect();
         let hosts = self.points.iter().flat_map(|p| p.hosts.iter().map(|h| h.0 as usize + 1)).max().unwrap_or(0);
         self.host_effect = vec![0.0; hosts];
         for (p, a) in self.points.iter().zip(&a) {
@@ -416,8 +418,8 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
-        for (k, p) in k.iter_mut().zip(&self.points) {
-            *k += l2 * (1.0 + dot(&row, &self.scaled_row(&p.x)) / d) + h2 * host_overlap(hosts, &p.hosts);
+        for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
+            *k += l2 * (1.0 + dot(&row, x) / d) + h2 * host_overlap(hosts, &p.hosts);
         }
         self.factor.solve_lower(&mut k);
         let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
@@ -536,6 +538,7 @@ impl Gp {
             y_mean: s.y_mean,
             y_sd: s.y_sd,
             columns: Vec::new(),
+            rows: Vec::new(),
             linear_weights: Vec::new(),
             linear_constant: 0.0,
             factor: Lower::default(),

@@ -106,8 +106,9 @@ fn default_size(model: &Model) -> Bytes {
 fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
     let model = Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
-    let shape = |c: &Cluster| -> Vec<(String, usize)> {
-        c.host_ids().map(|h| (c.host(h).name.clone(), c.type_of(h).gpu_count())).collect()
+    let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
+        let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());
+        c.host_ids().map(of).collect()
     };
     if shape(model.cluster()) != shape(cluster) {
         return Err(Failure::input(format!(
