@@ -8,4 +8,5 @@ if ! ls crates/*/benches/*.rs >/dev/null 2>&1; then
   say "no benchmark yet: a crate's benchmarks live in its benches/ folder"
   exit 0
 fi
-exec cargo bench --locked --workspace --bench '*' -- "$@"
+# The profile of tests and demo, so that nothing is built twice.
+exec cargo bench --profile dev --locked --workspace --bench '*' -- "$@"
