@@ -3,6 +3,7 @@
 use super::replay::Decided;
 use super::source::Bandwidths;
 use place::{Bottleneck, Scored};
+use predict::{BandwidthModel, Model};
 use topology::{Allocation, Cluster, HostId};
 
 /// Runner-ups that an explanation lists.
@@ -32,8 +33,8 @@ pub struct Row {
     pub truth: Option<f64>,
 }
 
-/// Explains a decision.
-pub fn explain(cluster: &Cluster, truth: &Bandwidths, d: &Decided) -> Explained {
+/// Explains a decision of `model`.
+pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided) -> Explained {
     let row = |who: String, s: &Scored| Row {
         who,
         split: split(&s.allocation),
@@ -58,16 +59,18 @@ pub fn explain(cluster: &Cluster, truth: &Bandwidths, d: &Decided) -> Explained 
         d.chosen_gb_per_s,
         d.best_gb_per_s,
     )];
-    reasons.extend(limit(cluster, &d.answer.bottleneck));
+    let table = model.part_table(truth.size());
+    let inside = |h: HostId| table.intra_gb_per_s(h, choice.allocation.mask(h));
+    reasons.extend(limit(cluster, &d.answer.bottleneck, &inside));
     if let Some(p) = &d.answer.packed {
         reasons.push(format!(
-            "Packing takes {} ({}): expected {:.0} ± {:.0} GB/s; {really}: {:.0}. {} gets {:.2} times as much.",
+            "Packing takes {} ({}): expected {:.0} ± {:.0} GB/s; {really}: {:.0}. The choice of linkwise gets {:.2} times as \
+             much.",
             split(&p.allocation),
             gpus(cluster, &p.allocation),
             p.prediction.busbw_gb_per_s,
             p.prediction.std_gb_per_s,
             d.packed_gb_per_s,
-            split(&choice.allocation),
             d.gain(),
         ));
     }
@@ -85,18 +88,24 @@ pub fn explain(cluster: &Cluster, truth: &Bandwidths, d: &Decided) -> Explained 
     Explained { request, reasons, rows }
 }
 
-fn limit(cluster: &Cluster, bottleneck: &Bottleneck) -> Option<String> {
+/// What the physics says about the choice; `inside` is the bandwidth of its GPUs inside a host.
+fn limit(cluster: &Cluster, bottleneck: &Bottleneck, inside: &dyn Fn(HostId) -> f64) -> Option<String> {
     let name = |h: &HostId| cluster.host(*h).name.clone();
     match bottleneck {
         Bottleneck::None => None,
-        Bottleneck::Host { host } => Some(format!("What holds it back: the links inside host {}.", name(host))),
+        Bottleneck::Host { host } => Some(format!(
+            "Its physical limit is host {}: alone, the GPUs taken there reach {:.0} GB/s; the NICs of every host would carry \
+             more.",
+            name(host),
+            inside(*host)
+        )),
         Bottleneck::Nic { host, nics, gb_per_s } => {
             let these = match nics.len() {
                 1 => format!("the one NIC ({})", nics[0]),
                 n => format!("the {n} NICs ({})", in_a_row(nics)),
             };
             Some(format!(
-                "What holds it back: {these} that its GPUs on host {} touch, {gb_per_s:.0} GB/s each way.",
+                "Its physical limit: {these} that the GPUs on host {} touch, {gb_per_s:.0} GB/s each way.",
                 name(host)
             ))
         }

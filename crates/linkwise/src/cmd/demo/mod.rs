@@ -132,8 +132,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     })?;
     words::print(&words::comparison(&replay, &truth));
 
-    let explained = steps
-        .step("explain one decision", || Ok(replay.most_gained().map(|d| explain::explain(&cluster, &truth, d))))?;
+    let explained = steps.step("explain one decision", || {
+        Ok(replay.most_gained().map(|d| explain::explain(&cluster, &fit.gp, &truth, d)))
+    })?;
     words::print(&words::explained(explained.as_ref(), &truth));
 
     let run = Run { cluster: &cluster, truth: &truth, seed: args.seed, per_k, taken, fit, replay, explained };

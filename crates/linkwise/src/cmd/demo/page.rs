@@ -4,7 +4,7 @@ use super::folder::Folder;
 use super::replay::{LINKWISE, PACKED, RANDOM, by_k};
 use super::{PROBES, Run, SAMPLES, words};
 use crate::failure::Failure;
-use crate::report::{Axis, Drawing, Place, Plot, Report, Section, Series, Table};
+use crate::report::{Axis, BarSeries, Drawing, Place, Plot, Report, Section, Series, Table};
 use std::path::PathBuf;
 
 /// Writes `gbe-by-k.svg` and `report.html`; returns the path of the latter.
@@ -17,8 +17,8 @@ fn report(run: &Run) -> Report {
     let kind = words::kind(run.truth);
     Report {
         title: match run.truth.is_simulated() {
-            true => "Which GPUs should a job get? SIMULATED cluster".into(),
-            false => "Which GPUs should a job get? Four measured H100 hosts".into(),
+            true => "Placing jobs on a SIMULATED H100 cluster".into(),
+            false => "Placing jobs on four measured H100 hosts".into(),
         },
         subtitle: words::nature(run.truth),
         generated_from: format!(
@@ -86,7 +86,7 @@ fn gain_over_packing(run: &Run, kind: &str) -> Plot {
     Plot::Lines {
         title: format!("What linkwise gains over packing, requests sorted by gain ({kind})"),
         x: Axis::linear("share of requests, %"),
-        y: Axis::linear("times the packed choice's bandwidth"),
+        y: Axis::log("times the packed choice's bandwidth"),
         series: vec![
             Series { name: "linkwise".into(), points: points(&|g| g) },
             Series { name: "packed".into(), points: points(&|_| 1.0) },
@@ -100,12 +100,26 @@ fn decision(run: &Run, kind: &str) -> Section {
         return Section { heading, paragraphs: vec!["No request could be judged.".into()], ..Section::default() };
     };
     let (head, rows) = words::choices_table(e, run.truth);
-    let caption =
-        format!("linkwise's best choices and the packed one; bandwidths are {kind} or predicted (± one deviation).");
+    let caption = format!(
+        "The best choices by linkwise and the packed one; bandwidths are predicted (± one deviation) and {kind}."
+    );
+    let bars = Plot::Bars {
+        title: format!("The choices, predicted and {kind}"),
+        value: Axis::linear("busbw, GB/s"),
+        categories: e.rows.iter().map(|r| format!("{}: {}", r.who, r.split)).collect(),
+        series: vec![
+            BarSeries { name: "predicted".into(), values: e.rows.iter().map(|r| r.predicted.0.round()).collect() },
+            BarSeries {
+                name: kind.into(),
+                values: e.rows.iter().map(|r| r.truth.map_or(f64::NAN, f64::round)).collect(),
+            },
+        ],
+    };
     Section {
         heading,
-        paragraphs: std::iter::once(e.request.clone()).chain(e.reasons.iter().cloned()).collect(),
+        paragraphs: vec![e.request.clone(), e.reasons.join(" ")],
         table: Some(Table { caption, head, rows }),
+        plots: vec![bars],
         ..Section::default()
     }
 }
@@ -141,9 +155,17 @@ fn prediction(run: &Run, kind: &str) -> Section {
 }
 
 fn measurements(run: &Run, kind: &str) -> Section {
+    let how = match run.truth.is_simulated() {
+        true => "Hosts, GPU subsets and splits over hosts each have a seeded factor of their own, so that the physics alone \
+                 does not know the best choice."
+            .to_owned(),
+        false => "Inside a host every subset of GPUs has a row of its own; over several hosts the tables tell the counts \
+                  (4+4, 6+2, ...) but not which GPUs and hosts, so that one row stands for all of them."
+            .to_owned(),
+    };
     Section {
         heading: "What was measured".into(),
-        paragraphs: vec![words::nature(run.truth), format!("Into the store demo.db: {}.", run.taken.how)],
+        paragraphs: vec![words::nature(run.truth), how, format!("Into the store demo.db: {}.", run.taken.how)],
         table: Some(Table {
             caption: format!("Readings in the store, {kind}."),
             head: vec!["what".into(), "readings".into()],
@@ -159,11 +181,14 @@ fn measurements(run: &Run, kind: &str) -> Section {
 fn cluster(run: &Run) -> Section {
     Section {
         heading: "The cluster".into(),
-        paragraphs: vec![format!(
-            "Read from hgx-h100.topo.txt, which is what nvidia-smi topo -m prints on one of the hosts, by: linkwise \
-             topology import hgx-h100.topo.txt {} -o cluster.yaml",
+        paragraphs: vec![
+            "Four hosts of one kind, read from hgx-h100.topo.txt: what nvidia-smi topo -m prints on such a host."
+                .into(),
+        ],
+        pre: Some(format!(
+            "$ linkwise topology import hgx-h100.topo.txt \\\n    {} -o cluster.yaml\n$ linkwise topology show cluster.yaml --format svg",
             words::IMPORT_FLAGS.join(" ")
-        )],
+        )),
         drawings: vec![Drawing {
             alt: format!("The cluster {}: its hosts, GPUs, NICs and links", run.cluster.name),
             svg: topology::draw::svg(run.cluster),

@@ -46,10 +46,11 @@ fn heading(n: usize, text: &str) -> String {
 pub fn nature(truth: &Bandwidths) -> String {
     match truth {
         Bandwidths::Published { .. } => {
-            "Real measurements: published NCCL all-reduce tables of four 8x H100 hosts (BandPilot), 16 MiB.".into()
+            "Real measurements: published NCCL bus bandwidths of four 8x H100 hosts (BandPilot), all-reduce of 16 MiB."
+                .into()
         }
-        Bandwidths::Simulated(_) => "SIMULATED bandwidths of four 8x H100 hosts, 16 MiB all-reduce: the physics of \
-                                     linkwise with seeded irregularity and noise. Nothing here was measured."
+        Bandwidths::Simulated(_) => "SIMULATED bus bandwidths of four 8x H100 hosts, all-reduce of 16 MiB: linkwise's \
+                                     physics with seeded irregularity and noise. Nothing here was measured."
             .into(),
     }
 }
@@ -69,12 +70,15 @@ pub fn opening(found: &Found, seed: u64) -> String {
 
 pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
-    let command = format!("$ linkwise topology import {} {}", path("hgx-h100.topo.txt"), IMPORT_FLAGS.join(" "));
     let mut out = heading(1, "A cluster of what nvidia-smi topo -m prints on one of its hosts");
-    out += &wrap(&format!("{command} -o {}", path("cluster.yaml")), 2);
+    out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
+    out += &format!("      {} -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = topology::draw::text(cluster);
     // The head of the drawing; the report shows all of it.
-    drawn.lines().take_while(|l| !l.starts_with("hgx-h100:")).for_each(|l| out += &format!("  {l}\n"));
+    drawn
+        .lines()
+        .take_while(|l| !l.starts_with("hgx-h100:"))
+        .for_each(|l| out += &format!("{}\n", format!("  {l}").trim_end()));
     out.trim_end().to_owned() + "\n"
 }
 
@@ -128,12 +132,13 @@ pub fn gains(replay: &Replay, truth: &Bandwidths) -> Vec<String> {
     if let (Some(d), Some(packed)) = (replay.most_gained(), replay.most_gained().and_then(|d| d.answer.packed.as_ref()))
     {
         out.push(format!(
-            "Largest gain: {} GPUs as {} instead of {}, {:.0} instead of {:.0} GB/s: {:.2} times as much.",
+            "Largest gain: {} GPUs as {} instead of {}, {:.0} instead of {:.0} GB/s ({}): {:.2} times as much.",
             d.k,
             split(&d.answer.choice.allocation),
             split(&packed.allocation),
             d.chosen_gb_per_s,
             d.packed_gb_per_s,
+            kind(truth),
             d.gain()
         ));
     }
@@ -156,8 +161,7 @@ pub fn comparison(replay: &Replay, truth: &Bandwidths) -> String {
 
 /// The choices of the explained request as head and rows; the report shows the same.
 pub fn choices_table(explained: &Explained, truth: &Bandwidths) -> (Vec<String>, Vec<Vec<String>>) {
-    let truth_head = if truth.is_simulated() { "SIMULATED" } else { "measured" };
-    let head = ["choice", "split", "predicted", truth_head, "GPUs"].map(str::to_owned).to_vec();
+    let head = ["choice", "split", "predicted", kind(truth), "GPUs"].map(str::to_owned).to_vec();
     let row = |r: &super::explain::Row| {
         vec![
             r.who.clone(),
