@@ -3,7 +3,8 @@
 use super::replay::Decided;
 use super::source::Bandwidths;
 use place::{Bottleneck, Scored};
-use predict::{BandwidthModel, Model};
+use predict::bound::Memo;
+use predict::{BandwidthModel, Model, Part};
 use topology::{Allocation, Cluster, HostId};
 
 /// Runner-ups that an explanation lists.
@@ -60,8 +61,9 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
         d.best_gb_per_s,
     )];
     let table = model.part_table(truth.size());
-    let inside = |h: HostId| table.intra_gb_per_s(h, choice.allocation.mask(h));
-    reasons.extend(limit(cluster, &d.answer.bottleneck, &inside));
+    let parts: Vec<Part> = choice.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+    let bound = model.bounds(truth.size()).of(&parts, &mut Memo::default()).bound_gb_per_s;
+    reasons.extend(limit(cluster, &d.answer.bottleneck, bound));
     if let Some(p) = &d.answer.packed {
         reasons.push(format!(
             "Packing takes {} ({}): expected {:.0} ± {:.0} GB/s; {really}: {:.0}. The choice of linkwise gets {:.2} times as \
@@ -88,28 +90,23 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
     Explained { request, reasons, rows }
 }
 
-/// What the physics says about the choice; `inside` is the bandwidth of its GPUs inside a host.
-fn limit(cluster: &Cluster, bottleneck: &Bottleneck, inside: &dyn Fn(HostId) -> f64) -> Option<String> {
+/// What the physics says about the choice before anything is learned: how much it expects, and what limits that.
+fn limit(cluster: &Cluster, bottleneck: &Bottleneck, bound_gb_per_s: f64) -> Option<String> {
     let name = |h: &HostId| cluster.host(*h).name.clone();
-    match bottleneck {
-        Bottleneck::None => None,
-        Bottleneck::Host { host } => Some(format!(
-            "Its physical limit is host {}: alone, the GPUs taken there reach {:.0} GB/s; the NICs of every host would carry \
-             more.",
-            name(host),
-            inside(*host)
-        )),
+    let what = match bottleneck {
+        Bottleneck::None => return None,
+        Bottleneck::Host { host } => format!("the links inside host {}", name(host)),
         Bottleneck::Nic { host, nics, gb_per_s } => {
             let these = match nics.len() {
                 1 => format!("the one NIC ({})", nics[0]),
                 n => format!("the {n} NICs ({})", in_a_row(nics)),
             };
-            Some(format!(
-                "Its physical limit: {these} that the GPUs on host {} touch, {gb_per_s:.0} GB/s each way.",
-                name(host)
-            ))
+            format!("{these} that its GPUs on host {} touch, {gb_per_s:.0} GB/s each way", name(host))
         }
-    }
+        Bottleneck::Network { name } => format!("the network between the hosts ({name})"),
+        Bottleneck::Latency => "latency; the message is too small to fill the links".to_owned(),
+    };
+    Some(format!("What limits it, by the physics alone ({bound_gb_per_s:.0} GB/s): {what}."))
 }
 
 /// `a, b and c`.

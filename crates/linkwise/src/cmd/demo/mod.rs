@@ -9,7 +9,7 @@ mod replay;
 mod source;
 mod words;
 
-use crate::cmd::shared::{analytic_intra_gb_per_s, load_cluster, located};
+use crate::cmd::shared::{load_cluster, located};
 use crate::cmd::topology::Topology;
 use crate::failure::Failure;
 use clap::{FromArgMatches, Subcommand};
@@ -19,7 +19,7 @@ use source::Bandwidths;
 use std::path::PathBuf;
 use std::time::Instant;
 use store::{Measurement, Query, Store};
-use topology::{Bytes, Cluster, Collective, GpuMask};
+use topology::{Bytes, Cluster};
 
 /// The size at which everything is measured and judged: the published tables are complete at it.
 const SIZE: Bytes = Bytes(16 << 20);
@@ -184,14 +184,13 @@ fn measure(
     Ok((rows.clone(), Taken { intra: rows.len() - multi, multi, how }))
 }
 
-/// Step 3.
+/// Step 3. The physics has no constant that was fitted on measurements: it must not know the tables that it is judged by.
 fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &Bandwidths, seed: u64) -> Result<Fit, Failure> {
-    let analytic =
-        |t: usize, m: GpuMask, s: Bytes| analytic_intra_gb_per_s(&cluster.types[t], m, Collective::AllReduce, s);
+    let constants = fabric::Constants::unfitted;
     let begun = Instant::now();
-    let (gp, report) = fit(cluster, rows, None, Kind::Gp, &analytic).map_err(Failure::impossible)?;
+    let (gp, report) = fit(cluster, rows, None, Kind::Gp, constants()).map_err(Failure::impossible)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let bound = fit(cluster, rows, None, Kind::Bound, &analytic).map_err(Failure::impossible)?.0;
+    let bound = fit(cluster, rows, None, Kind::Bound, constants()).map_err(Failure::impossible)?.0;
     let held_out = replay::held_out(&gp, truth, cluster, rows, seed);
     Ok(Fit { gp, bound, seconds, distrusted: report.distrusted, held_out })
 }

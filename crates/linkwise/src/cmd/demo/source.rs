@@ -230,8 +230,14 @@ fn import(
         store.insert_batch(&truth::read_table(&file, cluster, &map)?)?;
         tables += 1;
     }
-    let settings =
-        Settings { samples: n, design: DesignKind::Stratified, per_k: 1, probes: 0, missing: Missing::LeaveOut };
+    let settings = Settings {
+        samples: n,
+        design: DesignKind::Stratified,
+        per_k: 1,
+        probes: 0,
+        missing: Missing::LeaveOut,
+        shipped: false,
+    };
     let multi: Vec<Record> = samples(cluster, truth, &settings, seed, &[])
         .into_iter()
         .map(|mut m| {

@@ -90,8 +90,8 @@ pub fn taken(taken: &Taken, truth: &Bandwidths, folder: &Folder) -> String {
 
 pub fn fit(fit: &Fit, truth: &Bandwidths) -> String {
     let held = &fit.held_out;
-    let mut out = heading(3, "A Gaussian process on the ratio to the physical bound");
-    out += &wrap(&format!("Fitted in {:.2} s; {} readings distrusted as outliers.", fit.seconds, fit.distrusted), 2);
+    let mut out = heading(3, "A model: what the physics expects, times a learned correction (Gaussian processes)");
+    out += &wrap(&format!("Fitted in {:.2} s; readings distrusted as outliers: {}.", fit.seconds, fit.distrusted), 2);
     out + &wrap(
         &format!(
             "On {} {} multi-host rows that it has not seen: median error {:.1} %, R² {:.3}; {:.0} % of them lie within \
