@@ -47,7 +47,7 @@ fn comparison(run: &Run, kind: &str) -> Section {
             format!(
                 "Every request wants 2 to {} GPUs of those that happen to be free. Packing takes as few hosts as it can, as \
                  schedulers do; linkwise takes what its model expects most of; the best possible choice is found by \
-                 looking at the {kind} bandwidth of every candidate. With probes, linkwise measures {PROBES} candidates \
+                 looking at the {kind} bandwidth of every candidate. With probes, linkwise takes readings of {PROBES} candidates \
                  before it decides.",
                 run.cluster.gpu_count()
             ),
@@ -164,7 +164,7 @@ fn measurements(run: &Run, kind: &str) -> Section {
             .to_owned(),
     };
     Section {
-        heading: "What was measured".into(),
+        heading: "The readings".into(),
         paragraphs: vec![words::nature(run.truth), how, format!("Into the store demo.db: {}.", run.taken.how)],
         table: Some(Table {
             caption: format!("Readings in the store, {kind}."),

@@ -200,7 +200,7 @@ impl Bandwidths {
             }
             Bandwidths::Simulated(_) => {
                 let idle = cluster.usable();
-                measure::design(cluster, &idle, replay::HELD_OUT_SIMULATED, DesignKind::Random, !seed)
+                measure::design(cluster, &idle, replay::HELD_OUT_SIMULATED, DesignKind::Stratified, !seed)
             }
         };
         allocations.into_iter().filter_map(|a| self.of(&a).map(|v| (a, v))).collect()
