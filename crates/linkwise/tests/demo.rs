@@ -54,6 +54,18 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
         .output()
         .expect("it runs");
     assert!(text(&show.stdout).starts_with("h100: 4 hosts, 32 GPUs"), "{}", text(&show.stderr));
+    let commands: Vec<&str> =
+        out.lines().filter_map(|l| l.trim().strip_prefix("$ linkwise ")).filter(|c| !c.ends_with('\\')).collect();
+    assert_eq!(commands.len(), 2, "{out}");
+    for command in commands {
+        let by_hand = Command::cargo_bin("linkwise")
+            .expect("the built command")
+            .args(command.split(' '))
+            .current_dir(dir.path())
+            .output()
+            .expect("it runs");
+        assert_eq!(by_hand.status.code(), Some(0), "{command}: {}", text(&by_hand.stderr));
+    }
 }
 
 #[test]

@@ -140,7 +140,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let run = Run { cluster: &cluster, truth: &truth, seed: args.seed, per_k, taken, fit, replay, explained };
     let path = steps.step("write the report", || page::write(&run, &folder))?;
     eprintln!("all steps: {:.1} s", steps.begun.elapsed().as_secs_f64());
-    words::print(&words::closing(&path, &truth));
+    words::print(&words::closing(&path, &truth, &folder));
     Ok(())
 }
 

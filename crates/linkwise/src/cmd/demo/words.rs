@@ -60,6 +60,7 @@ pub fn kind(truth: &Bandwidths) -> &'static str {
     if truth.is_simulated() { "SIMULATED" } else { "measured" }
 }
 
+/// The first lines: which bandwidths, which seed.
 pub fn opening(found: &Found, seed: u64) -> String {
     let what = match found {
         Found::Published(folder) => format!("real published H100 measurements, from {}", folder.display()),
@@ -68,6 +69,7 @@ pub fn opening(found: &Found, seed: u64) -> String {
     format!("linkwise demo, seed {seed}\n{}", wrap(&format!("Bandwidths: {what}"), 0))
 }
 
+/// Step 1: the command and what it found.
 pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let mut out = heading(1, "A cluster of what nvidia-smi topo -m prints on one of its hosts");
@@ -82,12 +84,14 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     out.trim_end().to_owned() + "\n"
 }
 
+/// Step 2: what the store holds.
 pub fn taken(taken: &Taken, truth: &Bandwidths, folder: &Folder) -> String {
     let mut out = heading(2, &format!("Measurements in {} ({})", folder.show("demo.db"), kind(truth)));
     out += &wrap(&format!("{}.", taken.how), 2);
     out + &wrap(&format!("{} readings inside hosts, {} across hosts.", taken.intra, taken.multi), 2)
 }
 
+/// Step 3: how well the model knows rows that it has not seen.
 pub fn fit(fit: &Fit, truth: &Bandwidths) -> String {
     let held = &fit.held_out;
     let mut out = heading(3, "A model: what the physics expects, times a learned correction (Gaussian processes)");
@@ -149,6 +153,7 @@ pub fn gains(replay: &Replay, truth: &Bandwidths) -> Vec<String> {
     out
 }
 
+/// Step 4: the methods side by side.
 pub fn comparison(replay: &Replay, truth: &Bandwidths) -> String {
     let title = format!("{} requests under random availability ({})", replay.decided.len(), kind(truth));
     let mut out = heading(4, &title);
@@ -174,6 +179,7 @@ pub fn choices_table(explained: &Explained, truth: &Bandwidths) -> (Vec<String>,
     (head, explained.rows.iter().map(row).collect())
 }
 
+/// Step 5: one decision in words.
 pub fn explained(explained: Option<&Explained>, truth: &Bandwidths) -> String {
     let mut out = heading(5, &format!("One decision: where packing loses most ({})", kind(truth)));
     let Some(e) = explained else { return out + &wrap("No request could be judged.", 2) };
@@ -183,8 +189,14 @@ pub fn explained(explained: Option<&Explained>, truth: &Bandwidths) -> String {
     out + &table(&head, &rows, 2)
 }
 
-pub fn closing(report: &Path, truth: &Bandwidths) -> String {
-    format!("\n6. The report ({}): {}\n", kind(truth), report.display())
+/// Step 6: where the report is, and how to go on by hand.
+pub fn closing(report: &Path, truth: &Bandwidths, folder: &Folder) -> String {
+    let path = |name: &str| folder.show(name);
+    let (cluster, store, model) = (path("cluster.yaml"), path("demo.db"), "model.json");
+    let mut out = heading(6, &format!("The report ({}): {}", kind(truth), report.display()));
+    out += "  The same by hand, from the store:\n";
+    out += &format!("  $ linkwise fit --cluster {cluster} --store {store} --model gp -o {model}\n");
+    out + &format!("  $ linkwise place --cluster {cluster} --model {model} --gpus 8\n")
 }
 
 /// Columns of text, the first `left` of them and the last set left if they hold words, numbers right.
