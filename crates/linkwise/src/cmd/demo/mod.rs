@@ -29,7 +29,7 @@ const SAMPLES: usize = 100;
 const PROBES: usize = 3;
 /// Most requests per number of GPUs: 31 numbers of GPUs make 31 000 requests, a few minutes.
 const REQUESTS_PER_K_MAX: u64 = 1_000;
-/// What `nvidia-smi topo -m` prints on a host of the cluster.
+/// `nvidia-smi topo -m` of an 8x H100 host with one NIC per GPU, composed after NVIDIA's DGX H100 user guide.
 const TOPO_MATRIX: &str = include_str!("hgx-h100.topo.txt");
 
 /// Arguments of `linkwise demo`.

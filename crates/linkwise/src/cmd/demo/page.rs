@@ -182,7 +182,7 @@ fn cluster(run: &Run) -> Section {
     Section {
         heading: "The cluster".into(),
         paragraphs: vec![
-            "Four hosts of one kind, read from hgx-h100.topo.txt: what nvidia-smi topo -m prints on such a host."
+            "Four hosts of one kind, read from hgx-h100.topo.txt: nvidia-smi topo -m of such a host, written out for this demo."
                 .into(),
         ],
         pre: Some(format!(
