@@ -132,5 +132,12 @@ mod tests {
         Folder::open(dir.path()).unwrap();
         std::fs::create_dir(dir.path().join("demo.db")).unwrap();
         assert!(Folder::open(dir.path()).is_err());
+        #[cfg(unix)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            Folder::open(dir.path()).unwrap();
+            std::os::unix::fs::symlink("elsewhere.html", dir.path().join("report.html")).unwrap();
+            assert!(Folder::open(dir.path()).is_err());
+        }
     }
 }

@@ -9,7 +9,7 @@ mod replay;
 mod source;
 mod words;
 
-use crate::cmd::shared::{load_cluster, located};
+use crate::cmd::shared::load_cluster;
 use crate::cmd::topology::Topology;
 use crate::failure::Failure;
 use clap::{FromArgMatches, Subcommand};
@@ -156,10 +156,9 @@ fn import(folder: &Folder) -> Result<Cluster, Failure> {
     let matches = command.try_get_matches_from(words).map_err(Failure::input)?;
     crate::cmd::topology::run(Topology::from_arg_matches(&matches).map_err(Failure::input)?)?;
     let cluster = load_cluster(&file)?;
-    // Read once more by hand, so that a reader that lost the NICs or the NVSwitch fails here and not in the numbers.
-    let reading = topology::read::read(TOPO_MATRIX, "hgx-h100.topo.txt").map_err(located)?;
-    if reading.single().map(|t| (t.gpu_count(), t.nics.len())) != Some((8, 8)) {
-        return Err(Failure::input("the demo's topology matrix does not describe 8 GPUs and 8 NICs"));
+    // A reader that lost the NICs or the GPUs fails here and not in the numbers.
+    if cluster.types.first().map(|t| (t.gpu_count(), t.nics.len())) != Some((8, 8)) {
+        return Err(Failure::input(format!("{file} does not describe hosts of 8 GPUs and 8 NICs")));
     }
     Ok(cluster)
 }
