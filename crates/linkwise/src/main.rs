@@ -3,7 +3,6 @@
 mod cmd;
 mod evaluation;
 mod failure;
-#[allow(dead_code, unused_imports)] // until the demo writes its report
 mod report;
 mod truth;
 

@@ -97,7 +97,7 @@ impl Truth {
 }
 
 /// The published tables of the four-host H100 cluster (`docs/data.md`): file prefix, and which table belongs to which host.
-const H100_HOSTS: &str = "h100_26=n0,h100_27=n1,h100_28=n2,h100_29=n3";
+pub const H100_HOSTS: &str = "h100_26=n0,h100_27=n1,h100_28=n2,h100_29=n3";
 
 /// Every truth (one per size) that a folder holds for a built-in cluster. Only `h100` has measured multi-host tables.
 pub fn load(dir: &Path, cluster: &Cluster) -> Result<Vec<Truth>, Failure> {
@@ -157,7 +157,7 @@ pub fn load(dir: &Path, cluster: &Cluster) -> Result<Vec<Truth>, Failure> {
 }
 
 /// One published CSV table.
-fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Record>, Failure> {
+pub fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Record>, Failure> {
     let text = crate::cmd::shared::read_text(file, store::CSV_FILE_BYTES_MAX)?;
     store::parse_csv(&text, &file.display().to_string(), cluster, map).map_err(Failure::input)
 }
