@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Most readings that a process keeps.
 pub const POINTS_MAX: usize = 4096;
 /// Most likelihood evaluations of one fit.
-const EVALUATIONS_MAX: usize = 40;
+const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
 const OUTLIER_SDS: f64 = 2.8;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.

@@ -27,7 +27,7 @@ fn normal(rng: &mut ChaCha8Rng) -> f64 {
 fn random(cluster: &Cluster, rng: &mut ChaCha8Rng) -> Allocation {
     loop {
         let parts = cluster.host_ids().map(|h| {
-            let keep = rng.next_u32() % 3 > 0;
+            let keep = !rng.next_u32().is_multiple_of(3);
             let c = 1 + rng.next_u32() as usize % 8;
             (h, if keep { GpuMask::first(c) } else { GpuMask::EMPTY })
         });
