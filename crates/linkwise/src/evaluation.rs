@@ -3,7 +3,7 @@
 use crate::truth::Truth;
 use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
 use place::baselines::{below, packed, random};
-use place::{Reading, Request, Scored, decide, exact, worth_measuring};
+use place::{Reading, Request, Scored, cautiously, decide, exact, worth_measuring};
 use predict::{BandwidthModel, Correction, Kind, Model, Oracle, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -15,7 +15,7 @@ use topology::{Allocation, Bandwidth, Cluster, GpuMask, HostId};
 /// Candidates that are followed when rows are missing and the first choices may have none.
 const KEEP_RESTRICTED: usize = 400;
 /// Candidates that probing may choose from.
-const KEEP_PROBING: usize = 12;
+const KEEP_PROBING: usize = 1 + place::explain::RUNNER_UPS;
 
 /// What to do with requests some of whose candidates have no row in the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -258,9 +258,11 @@ pub fn run_seed(cluster: &Cluster, truth: &Truth, settings: &Settings, seed: u64
             found.best.into_iter().filter(|c| truth.of(&c.allocation).is_some()).collect()
         };
         let start = Instant::now();
-        exact(&gp, &request, 8).map_err(|e| e.to_string())?;
+        place::answer(cluster, &gp, &request).map_err(|e| e.to_string())?;
         result.decide_us.push(start.elapsed().as_secs_f64() * 1e6);
-        let by_gp = there(exact(&gp, &request, keep).map_err(|e| e.to_string())?);
+        let mut by_gp = there(exact(&gp, &request, keep).map_err(|e| e.to_string())?);
+        let head = by_gp.len().min(KEEP_PROBING);
+        cautiously(&mut by_gp[..head]);
         let by_bound = there(exact(&bound, &request, keep).map_err(|e| e.to_string())?);
         let probed = {
             let readings: Vec<Reading> = worth_measuring(&by_gp, settings.probes)

@@ -1,7 +1,7 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
-use crate::exact::{Found, Scored, exact};
+use crate::exact::{Found, Scored, cautiously, exact};
 use crate::request::{Refusal, Request};
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
@@ -53,9 +53,10 @@ pub struct Answer {
 /// How many runner-ups an answer carries.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search.
+/// Answers a request by exact search; among the best few, the choice is made [`cautiously`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
     let Found { mut best, evaluations } = exact(model, request, 1 + RUNNER_UPS)?;
+    cautiously(&mut best);
     let choice = best.remove(0);
     let packed = packed(cluster, &request.free, request.gpus).map(|allocation| {
         let prediction = predict_allocation(model, request, &allocation);

@@ -5,7 +5,7 @@ pub mod exact;
 pub mod options;
 pub mod request;
 
-pub use exact::{Found, Scored, exact};
+pub use exact::{Found, Scored, cautiously, exact};
 pub use request::{Refusal, Request};
 pub mod decide;
 pub mod explain;

@@ -5,7 +5,7 @@ use super::{Fit, PROBES};
 use crate::evaluation::{Method, Summary, scenarios, summary};
 use crate::failure::Failure;
 use place::baselines::random;
-use place::{Answer, Reading, Request, answer, decide, exact, worth_measuring};
+use place::{Answer, Reading, Request, answer, cautiously, decide, exact, worth_measuring};
 use predict::{BandwidthModel, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,7 +17,7 @@ use topology::{Allocation, Cluster, HostId};
 /// Rows that a simulated cluster is asked for to judge predictions.
 pub const HELD_OUT_SIMULATED: usize = 400;
 /// Candidates that probing may choose from.
-const KEEP_PROBING: usize = 12;
+const KEEP_PROBING: usize = 1 + place::explain::RUNNER_UPS;
 /// A gain over the packed choice that people would notice.
 pub const NOTICEABLE_GAIN: f64 = 1.2;
 
@@ -145,7 +145,8 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, per_k: usize, se
 
 /// Chooses, measures the few candidates worth it, decides.
 fn probe(model: &Model, truth: &Bandwidths, request: &Request) -> Result<Option<Allocation>, Failure> {
-    let candidates = exact(model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
+    let mut candidates = exact(model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
+    cautiously(&mut candidates);
     let readings: Vec<Reading> = worth_measuring(&candidates, PROBES)
         .into_iter()
         .filter_map(|i| Some(Reading { candidate: i, busbw_gb_per_s: truth.of(&candidates[i].allocation)? }))
