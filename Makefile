@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test demo audit bench fmt
+.PHONY: help setup build test demo audit bench fmt fuzz
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z]+: .*## /{ printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -24,3 +24,6 @@ bench: ## micro-benchmarks
 
 fmt: ## format the code
 	@scripts/cargo.sh fmt --all
+
+fuzz: ## fuzz every reader, ten minutes each (needs a nightly toolchain)
+	@scripts/fuzz.sh

@@ -1,0 +1,21 @@
+//! The fuzz targets' hand-written corpora of measurements, replayed without a fuzzer.
+
+use std::path::PathBuf;
+
+/// How many files of a corpus are accepted.
+fn accepted(target: &str, one: impl Fn(&str) -> bool) -> usize {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    std::fs::read_dir(&dir)
+        .expect("the corpus is there")
+        .filter(|f| one(&std::fs::read_to_string(f.as_ref().expect("readable").path()).expect("text")))
+        .count()
+}
+
+#[test]
+fn the_corpora_of_nccl_tests_output_and_of_tables_are_read() {
+    assert_eq!(accepted("nccl_tests_text", |t| measure::nccl_tests::parse_text(t).is_ok()), 1);
+    assert_eq!(accepted("nccl_tests_json", |t| measure::nccl_tests::parse_json(t).is_ok()), 1);
+    let cluster = topology::catalog::cluster("h100").expect("built in");
+    let map = store::HostMap::parse("h100_26=n0,h100_27=n1", &cluster).expect("known hosts");
+    assert_eq!(accepted("store_csv", |t| store::parse_csv(t, "corpus", &cluster, &map).is_ok()), 2);
+}
