@@ -1,5 +1,6 @@
 //! Replaying requests against a truth: how much of the best possible bandwidth (GBE) each method's choice gets.
 
+use crate::learning::Learning;
 use crate::truth::Truth;
 use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
 use place::baselines::{below, packed, random};
@@ -151,35 +152,12 @@ fn row(truth: &Truth, a: Allocation, v: f64) -> Measurement {
     Measurement::new(a, truth.collective, truth.size, Bandwidth::from_gb_per_s(v), Source::Published)
 }
 
-struct Learning<'a> {
-    cluster: &'a Cluster,
-    intra: &'a [Measurement],
-    settings: &'a Settings,
-    model: Option<Model>,
-}
-
-impl Uncertainty for Learning<'_> {
-    fn refit(&mut self, measured: &[Measurement]) -> Result<(), String> {
-        let all: Vec<Measurement> = self.intra.iter().chain(measured).cloned().collect();
-        self.model = Some(fit_kind(self.cluster, &all, Kind::Gp, self.settings)?);
-        Ok(())
-    }
-    fn std(&self, allocations: &[Allocation]) -> Vec<f64> {
-        let Some(m) = &self.model else { return vec![1.0; allocations.len()] };
-        let size = m.sizes()[0];
-        allocations
-            .iter()
-            .map(|a| {
-                let p = m.predict_allocation(size, a);
-                p.std_gb_per_s / p.busbw_gb_per_s.max(1e-9)
-            })
-            .collect()
-    }
+fn constants(settings: &Settings) -> fabric::Constants {
+    if settings.shipped { fabric::Constants::default() } else { fabric::Constants::unfitted() }
 }
 
 fn fit_kind(cluster: &Cluster, rows: &[Measurement], kind: Kind, settings: &Settings) -> Result<Model, String> {
-    let constants = if settings.shipped { fabric::Constants::default() } else { fabric::Constants::unfitted() };
-    fit(cluster, rows, None, kind, constants).map(|f| f.0).map_err(|e| e.to_string())
+    fit(cluster, rows, None, kind, constants(settings)).map(|f| f.0).map_err(|e| e.to_string())
 }
 
 /// Multi-host samples by design, read from the truth; allocations without a row are passed over.
@@ -210,7 +188,7 @@ pub fn samples(
     if settings.design != DesignKind::Adaptive {
         return read(design(cluster, &idle, n * 4 + 200, settings.design, seed), n);
     }
-    let mut learning = Learning { cluster, intra, settings, model: None };
+    let mut learning = Learning::new(cluster, intra, constants(settings));
     let mut out = read(design(cluster, &idle, n * 2 + 100, DesignKind::Stratified, seed), (n * 2 / 5).max(10).min(n));
     let mut round = 0;
     while out.len() < n && round < 60 {

@@ -3,6 +3,7 @@
 mod cmd;
 mod evaluation;
 mod failure;
+mod learning;
 mod report;
 mod truth;
 

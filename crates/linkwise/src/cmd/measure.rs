@@ -313,7 +313,8 @@ fn campaign(
     let mut progress = progress::Progress::new();
     let summary = {
         let mut tell = |event: measure::Event| progress.hear(event);
-        Campaign::new(&plan, store, backend, &expected, &now, &mut tell)?.run()
+        let mut model = crate::learning::Learning::new(cluster, &[], fabric::Constants::default());
+        Campaign::new(&plan, store, backend, &expected, &now, &mut tell)?.with_model(&mut model).run()
     };
     progress.finish();
     let summary = summary.map_err(|e| match e {

@@ -43,7 +43,7 @@ pub struct Args {
     /// Multi-host samples per size, on top of the intra tables
     #[arg(long, default_value_t = 100)]
     pub samples: usize,
-    /// How multi-host samples are chosen (adaptive without a fitted model is farthest-point)
+    /// How multi-host samples are chosen (adaptive: where a model fitted on the samples so far is least sure)
     #[arg(long, value_enum, default_value = "stratified")]
     pub design: DesignArg,
     /// Sizes, separated by commas
