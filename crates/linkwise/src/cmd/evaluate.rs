@@ -48,7 +48,7 @@ pub struct Args {
     /// Let the physics use the constants that linkwise ships, some of which were fitted on published tables, instead of nominal ones
     #[arg(long)]
     shipped_constants: bool,
-    /// Also print a line per number of GPUs
+    /// A line for every number of GPUs instead of bands
     #[arg(long)]
     by_k: bool,
     /// Output format
@@ -240,15 +240,28 @@ fn print_report(r: &SizeReport, settings: &Settings, by_k: bool) {
         r.fit_s,
         r.decide_us_median
     );
-    if by_k {
-        let mut table = Table::new();
-        let names: Vec<String> =
-            std::iter::once("k".to_owned()).chain(r.methods.iter().map(|m| m.method.clone())).collect();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(names);
-        for (i, (k, _)) in r.methods[0].by_k.iter().enumerate() {
-            let cells = r.methods.iter().map(|m| m.by_k.get(i).map_or(String::new(), |b| format!("{:.1}", b.1)));
-            table.add_row(std::iter::once(k.to_string()).chain(cells));
-        }
-        println!("{table}");
+    // Every k on request, else bands of k: mean GBE.
+    let max = r.methods.iter().flat_map(|m| m.by_k.iter().map(|b| b.0)).max().unwrap_or(0);
+    let bands: Vec<(usize, usize)> = if by_k {
+        (2..=max).map(|k| (k, k)).collect()
+    } else {
+        [(2, 4), (5, 8), (9, 16), (17, 24), (25, max)].into_iter().filter(|b| b.0 <= max && b.0 <= b.1).collect()
+    };
+    let mut table = Table::new();
+    let names: Vec<String> =
+        std::iter::once("mean by k".to_owned()).chain(r.methods.iter().map(|m| m.method.clone())).collect();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(names);
+    for (from, to) in bands {
+        let cells = r.methods.iter().map(|m| {
+            let inside: Vec<f64> = m.by_k.iter().filter(|b| (from..=to).contains(&b.0)).map(|b| b.1).collect();
+            if inside.is_empty() {
+                String::new()
+            } else {
+                format!("{:.1}", inside.iter().sum::<f64>() / inside.len() as f64)
+            }
+        });
+        let label = if from == to { from.to_string() } else { format!("{from} to {to}") };
+        table.add_row(std::iter::once(label).chain(cells));
     }
+    println!("{table}");
 }
