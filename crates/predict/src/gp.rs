@@ -151,22 +151,8 @@ impl Gp {
         let y_mean = ys[ys.len() / 2];
         let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
         let d = active.len();
-        let mut gp = Gp {
-            points,
-            hyper: Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 },
-            active,
-            scale,
-            y_mean,
-            y_sd,
-            columns: Vec::new(),
-            rows: Vec::new(),
-            linear_weights: Vec::new(),
-            linear_constant: 0.0,
-            factor: Lower::default(),
-            alpha: Vec::new(),
-            host_effect: Vec::new(),
-            evaluations: 0,
-        };
+        let hyper = Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
+        let mut gp = Gp::unconditioned(SavedGp { points, hyper, active, scale, y_mean, y_sd });
         gp.optimise(EVALUATIONS_MAX);
         if !gp.condition() {
             return None;
@@ -181,6 +167,26 @@ impl Gp {
             }
         }
         Some(gp)
+    }
+
+    /// Everything that is given; what is derived from it is still empty.
+    fn unconditioned(s: SavedGp) -> Gp {
+        Gp {
+            points: s.points,
+            hyper: s.hyper,
+            active: s.active,
+            scale: s.scale,
+            y_mean: s.y_mean,
+            y_sd: s.y_sd,
+            columns: Vec::new(),
+            rows: Vec::new(),
+            linear_weights: Vec::new(),
+            linear_constant: 0.0,
+            factor: Lower::default(),
+            alpha: Vec::new(),
+            host_effect: Vec::new(),
+            evaluations: 0,
+        }
     }
 
     /// The scaled coordinates, point-major.
@@ -530,22 +536,7 @@ impl Gp {
         if !all_fine {
             return Err("a number is not finite or out of range".into());
         }
-        let mut gp = Gp {
-            points: s.points,
-            hyper: s.hyper,
-            active: s.active,
-            scale: s.scale,
-            y_mean: s.y_mean,
-            y_sd: s.y_sd,
-            columns: Vec::new(),
-            rows: Vec::new(),
-            linear_weights: Vec::new(),
-            linear_constant: 0.0,
-            factor: Lower::default(),
-            alpha: Vec::new(),
-            host_effect: Vec::new(),
-            evaluations: 0,
-        };
+        let mut gp = Gp::unconditioned(s);
         if gp.condition() { Ok(gp) } else { Err("the kernel matrix is not positive definite".into()) }
     }
 }
