@@ -116,6 +116,34 @@ fn every_format_names_the_same_gpus() {
 }
 
 #[test]
+fn readings_of_the_candidates_worth_measuring_decide_the_choice() {
+    let dir = folder();
+    let args = ["--gpus", "10", "--format", "json"];
+    let first: Value = serde_json::from_str(&stdout(&place(dir.path(), &args).success())).expect("JSON");
+    let worth = first["worth_measuring"].as_array().expect("a list").clone();
+    assert_eq!(worth.len(), 3);
+    assert_eq!(worth[0], first["gpus"], "the choice is measured first");
+    let expected = first["predicted_busbw_gb_per_s"].as_f64().expect("a number");
+    // The choice disappoints, the second is as good as the choice was thought to be.
+    let lines: Vec<String> = [0.6, 1.0, 0.7]
+        .iter()
+        .zip(&worth)
+        .map(|(f, w)| format!("{{\"gpus\":{w},\"busbw_gb_per_s\":{}}}", expected * f))
+        .collect();
+    let file = dir.path().join("readings.jsonl");
+    std::fs::write(&file, lines.join("\n")).expect("written");
+    let path = file.display().to_string();
+    let args = ["--gpus", "10", "--format", "json", "--readings", &path];
+    let second: Value = serde_json::from_str(&stdout(&place(dir.path(), &args).success())).expect("JSON");
+    assert_eq!(second["gpus"], worth[1]);
+    assert!(second["std_gb_per_s"].as_f64() < first["std_gb_per_s"].as_f64());
+    std::fs::write(&file, "{\"gpus\":[\"n0:0\"],\"busbw_gb_per_s\":1}").expect("written");
+    place(dir.path(), &args).code(2);
+    std::fs::write(&file, "{\"gpus\":[\"n0:0\"],\"busbw_gb_per_s\":-1}").expect("written");
+    place(dir.path(), &args).code(2);
+}
+
+#[test]
 fn a_store_that_does_not_exist_is_not_created_by_fit() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = dir.path().join("none.db");

@@ -1,6 +1,7 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
+use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously, exact};
 use crate::request::{Refusal, Request};
 use predict::bound::Limit;
@@ -48,6 +49,35 @@ pub struct Answer {
     pub runner_ups: Vec<Scored>,
     /// Candidates judged.
     pub evaluations: u64,
+}
+
+impl Answer {
+    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the measured winner becomes the choice, what
+    /// is now expected of it its prediction. `Err` is an allocation that is not among the candidates.
+    pub fn decided(
+        mut self,
+        cluster: &Cluster,
+        model: &dyn BandwidthModel,
+        request: &Request,
+        readings: &[(Allocation, f64)],
+    ) -> Result<Answer, Allocation> {
+        let mut all: Vec<Scored> = std::iter::once(self.choice).chain(self.runner_ups).collect();
+        let of_candidates = readings
+            .iter()
+            .map(|(a, v)| match all.iter().position(|c| c.allocation == *a) {
+                Some(candidate) => Ok(Reading { candidate, busbw_gb_per_s: *v }),
+                None => Err(a.clone()),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
+            all[..=d.candidate].rotate_right(1);
+            all[0].prediction = Prediction { busbw_gb_per_s: d.busbw_gb_per_s, std_gb_per_s: d.std_gb_per_s };
+        }
+        self.choice = all.remove(0);
+        self.runner_ups = all;
+        self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
+        Ok(self)
+    }
 }
 
 /// How many runner-ups an answer carries.

@@ -155,7 +155,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     println!(
         "Protocol: cluster {}, k = 2 to {}, {} random availabilities per k (free GPUs even between k and all), seeds {} to {};\n\
          models learn from {} multi-host samples ({}) and the hosts' intra tables; the optimum is the realised best row;\n\
-         no contention; {missing}. GBE = bandwidth of the choice over the optimum, percent.",
+         no contention; {missing}. GBE = bandwidth of the choice over the optimum, percent.\n\
+         Leave-one-out ceiling: every row predicted from all others; a model that saw the very row can do better.",
         cluster.name,
         cluster.gpu_count(),
         settings.per_k,

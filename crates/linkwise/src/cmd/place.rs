@@ -38,6 +38,10 @@ pub struct Args {
     /// Free GPUs: `n0:0 n0:1 n1` (a host alone means all its GPUs), or a file with such a list
     #[arg(long, requires = "gpus")]
     free: Option<String>,
+    /// Bandwidths measured of candidates (those under `worth_measuring` of --format json): a file with a JSON object per
+    /// line, {"gpus":["n0:0",...],"busbw_gb_per_s":123.4}; the choice is decided again with them
+    #[arg(long, requires = "gpus")]
+    readings: Option<PathBuf>,
     /// Message size to optimise for (default: the largest that the model was fitted on)
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
@@ -84,10 +88,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let request = Request { gpus: args.gpus.unwrap_or_default(), free, size };
     let start = std::time::Instant::now();
-    let found = place::answer(&cluster, &model, &request).map_err(|e| match e {
+    let mut found = place::answer(&cluster, &model, &request).map_err(|e| match e {
         place::Refusal::NoGpus => Failure::input(e),
         e => Failure::impossible(e),
     })?;
+    if let Some(file) = &args.readings {
+        let readings = read_readings(&cluster, file)?;
+        found = found.decided(&cluster, &model, &request, &readings).map_err(|a| {
+            let gpus = cluster.gpu_names(&a).join(" ");
+            Failure::input(format!("{}: {gpus} is not among the candidates of this request", file.display()))
+        })?;
+    }
     let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed: start.elapsed() };
     match args.format {
         PlaceFormat::Text => print!("{}", reply.text()),
@@ -125,6 +136,32 @@ fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
 fn free_text(list: &str) -> Result<String, Failure> {
     let path = Path::new(list);
     if !list.contains([' ', ',']) && path.is_file() { read_text(path, LIST_BYTES_MAX) } else { Ok(list.to_owned()) }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadingLine {
+    gpus: Vec<String>,
+    busbw_gb_per_s: f64,
+}
+
+/// Most lines of a readings file.
+const READINGS_MAX: usize = 1000;
+
+/// Allocations and what was measured of them.
+fn read_readings(cluster: &Cluster, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
+    let text = read_text(file, LIST_BYTES_MAX)?;
+    let lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty()).take(READINGS_MAX);
+    lines
+        .map(|(i, line)| {
+            let bad = |e: String| Failure::input(format!("{}:{}: {e}", file.display(), i + 1));
+            let r: ReadingLine = serde_json::from_str(line).map_err(|e| bad(e.to_string()))?;
+            if !(r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s < 1e6) {
+                return Err(bad(format!("`busbw_gb_per_s` is {}, a positive number was expected", r.busbw_gb_per_s)));
+            }
+            Ok((cluster.parse_gpus(r.gpus.iter().map(String::as_str)).map_err(bad)?, r.busbw_gb_per_s))
+        })
+        .collect()
 }
 
 /// Free GPUs in text; drained ones are not given out.

@@ -17,6 +17,9 @@ pub struct Reply<'a> {
     pub elapsed: Duration,
 }
 
+/// How many candidates are named as worth measuring.
+const PROBES: usize = 3;
+
 fn round(v: f64) -> f64 {
     (v * 1000.0).round() / 1000.0
 }
@@ -31,6 +34,15 @@ impl Reply<'_> {
         let mut parts = a.parts().to_vec();
         parts.sort_by_key(|(h, m)| (std::cmp::Reverse(m.count()), *h));
         parts
+    }
+
+    /// The candidates whose measurement would tell most, the choice first: what `--readings` takes.
+    fn worth_measuring(&self) -> Vec<Value> {
+        let all: Vec<Scored> = std::iter::once(&self.answer.choice).chain(&self.answer.runner_ups).cloned().collect();
+        place::worth_measuring(&all, PROBES)
+            .into_iter()
+            .map(|i| json!(self.cluster.gpu_names(&all[i].allocation)))
+            .collect()
     }
 
     fn scored(&self, s: &Scored) -> Value {
@@ -67,6 +79,7 @@ impl Reply<'_> {
             "elapsed_us": (self.elapsed.as_secs_f64() * 1e6).round(),
             "bottleneck": bottleneck,
             "packed": a.packed.as_ref().map(|p| self.scored(p)),
+            "worth_measuring": self.worth_measuring(),
             "runner_ups": a.runner_ups.iter().map(|s| self.scored(s)).collect::<Vec<_>>(),
         });
         if let (Some(id), Some(map)) = (id, v.as_object_mut()) {
