@@ -144,6 +144,29 @@ fn readings_of_the_candidates_worth_measuring_decide_the_choice() {
 }
 
 #[test]
+fn a_nic_that_degraded_after_the_fit_is_avoided_with_the_same_model() {
+    let dir = folder();
+    let file = dir.path().join("now.yaml");
+    let host = |i: u8, more: &str| format!("  - {{name: n{i}, type: hgx-h100{more}}}\n");
+    let slow = ", degraded: {host: 0.5}";
+    let text = format!("name: h100\nhosts:\n{}{}{}{}", host(0, ""), host(1, slow), host(2, ""), host(3, ""));
+    std::fs::write(&file, text).expect("written");
+    let of = |cluster: &str| -> Value {
+        let a = linkwise()
+            .args(["place", "--gpus", "8", "--free", "n0:0 n0:1 n0:2 n0:3 n1:0 n1:1 n1:2 n1:3 n2:0 n2:1 n2:2 n2:3"])
+            .args(["--format", "json", "--cluster", cluster, "--model"])
+            .arg(dir.path().join("gp"))
+            .assert()
+            .success();
+        serde_json::from_str(&stdout(&a)).expect("JSON")
+    };
+    let now = of(&file.display().to_string());
+    let gpus = now["gpus"].as_array().expect("a list");
+    assert!(gpus.iter().all(|g| !g.as_str().unwrap_or("n1").starts_with("n1:")), "{now}");
+    assert_eq!(of("h100")["split"], "4+4");
+}
+
+#[test]
 fn a_store_that_does_not_exist_is_not_created_by_fit() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = dir.path().join("none.db");

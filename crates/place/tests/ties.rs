@@ -15,9 +15,12 @@ fn alike(cluster: &Cluster) -> Model {
 }
 
 fn choose(free: &[(u32, u32)], k: usize) -> Allocation {
-    let cluster = catalog::cluster("h100").unwrap();
+    choose_on(&catalog::cluster("h100").unwrap(), free, k)
+}
+
+fn choose_on(cluster: &Cluster, free: &[(u32, u32)], k: usize) -> Allocation {
     let free = Allocation::new(free.iter().map(|(h, m)| (HostId(*h), GpuMask(*m))));
-    answer(&cluster, &alike(&cluster), &Request { gpus: k, free, size: SIZE }).unwrap().choice.allocation
+    answer(cluster, &alike(cluster), &Request { gpus: k, free, size: SIZE }).unwrap().choice.allocation
 }
 
 #[test]
@@ -37,4 +40,15 @@ fn an_exact_fit_is_taken_rather_than_a_host_with_one_gpu_to_spare() {
 fn one_gpu_is_taken_where_least_is_left() {
     let a = choose(&[(0, 0xff), (1, 0x01), (2, 0x0f)], 1);
     assert_eq!(a.parts(), &[(HostId(1), GpuMask(1))]);
+}
+
+#[test]
+fn degraded_parts_are_avoided_where_others_are_free() {
+    let mut cluster = catalog::cluster("h100").unwrap();
+    // n1 would be the tie-breaker's choice; one of its GPUs and one of n2's NICs run at half rate.
+    cluster.hosts[1].gpu_health = vec![1.0, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
+    assert_eq!(choose_on(&cluster, &[(0, 0xff), (1, 0x0f), (2, 0xff)], 4).mask(HostId(1)), GpuMask::EMPTY);
+    cluster.hosts[2].nic_health = vec![0.5; 8];
+    let a = choose_on(&cluster, &[(0, 0x0f), (2, 0x0f), (3, 0x0f)], 8);
+    assert_eq!(a.mask(HostId(2)), GpuMask::EMPTY, "{a:?}");
 }

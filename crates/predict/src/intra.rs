@@ -63,6 +63,16 @@ impl IntraTables {
             let ty = cluster.type_of(h);
             let own = readings.get(h.index()).filter(|r| !r.is_empty());
             let mut bad = Vec::new();
+            // What the cluster file says of degraded GPUs and links; a reading of the host itself knows better. The slowest pair
+            // counts, as on a ring that cannot avoid it.
+            let degraded = !cluster.host(h).gpu_health.is_empty() || !cluster.host(h).link_health.is_empty();
+            let health = |m: GpuMask| -> f64 {
+                if !degraded {
+                    return 1.0;
+                }
+                let pairs = m.iter().flat_map(|a| m.iter().filter(move |b| a < *b).map(move |b| (a, b)));
+                pairs.map(|(a, b)| cluster.link_health(h, a, b)).fold(1.0, f64::min)
+            };
             let build = |analytic_cache: &mut HashMap<usize, Vec<f64>>, own: Option<&HostReadings>| -> Arc<[f64]> {
                 let n = 1usize << ty.gpu_count();
                 let fallback = analytic_cache.entry(t).or_insert_with(|| {
@@ -74,15 +84,15 @@ impl IntraTables {
                         if m.count() < 2 {
                             return 0.0;
                         }
-                        own.and_then(|o| o.get(&m))
-                            .map(|v| median(&mut v.clone()))
-                            .or_else(|| typical.get(&(t, m)).copied())
-                            .unwrap_or(fallback[m.0 as usize])
+                        own.and_then(|o| o.get(&m)).map(|v| median(&mut v.clone())).unwrap_or_else(|| {
+                            health(m) * typical.get(&(t, m)).copied().unwrap_or(fallback[m.0 as usize])
+                        })
                     })
                     .collect()
             };
             let table = match own {
                 Some(o) => build(&mut analytic_cache, Some(o)),
+                None if degraded => build(&mut analytic_cache, None),
                 None => shared.entry(t).or_insert_with(|| build(&mut analytic_cache, None)).clone(),
             };
             let subsets = (1usize << ty.gpu_count()) - 1 - ty.gpu_count();

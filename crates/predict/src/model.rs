@@ -86,6 +86,15 @@ impl Model {
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
+    /// The same model for the cluster as it is now: NICs that degraded or recovered since the fit, overrides of links. The hosts and their
+    /// types must be those of the fit.
+    pub fn on(mut self, cluster: &Cluster) -> Model {
+        for t in &mut self.tables {
+            t.parts = PartTable::new(cluster, &t.intra, &self.fabric);
+        }
+        self.cluster = cluster.clone();
+        self
+    }
     /// The collective that it answers for.
     pub fn collective(&self) -> Collective {
         self.collective

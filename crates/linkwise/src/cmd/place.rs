@@ -129,7 +129,7 @@ fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
             cluster.name
         )));
     }
-    Ok(model)
+    Ok(model.on(cluster))
 }
 
 /// A list given on the command line, or the content of the file that it names.
