@@ -230,7 +230,7 @@ pub fn run_seed(cluster: &Cluster, truth: &Truth, settings: &Settings, seed: u64
             result.left_out += 1;
             continue;
         }
-        let request = Request { gpus: s.k, free: s.free.clone(), size: truth.size };
+        let request = Request::new(s.k, s.free.clone(), truth.size);
         let keep = if settings.missing == Missing::Restrict { KEEP_RESTRICTED } else { KEEP_PROBING };
         let there = |found: place::Found| -> Vec<Scored> {
             found.best.into_iter().filter(|c| truth.of(&c.allocation).is_some()).collect()
@@ -238,10 +238,10 @@ pub fn run_seed(cluster: &Cluster, truth: &Truth, settings: &Settings, seed: u64
         let start = Instant::now();
         place::answer(cluster, &gp, &request).map_err(|e| e.to_string())?;
         result.decide_us.push(start.elapsed().as_secs_f64() * 1e6);
-        let mut by_gp = there(exact(&gp, &request, keep).map_err(|e| e.to_string())?);
+        let mut by_gp = there(exact(cluster, &gp, &request, keep).map_err(|e| e.to_string())?);
         let head = by_gp.len().min(KEEP_PROBING);
         cautiously(&mut by_gp[..head]);
-        let by_bound = there(exact(&bound, &request, keep).map_err(|e| e.to_string())?);
+        let by_bound = there(exact(cluster, &bound, &request, keep).map_err(|e| e.to_string())?);
         let probed = {
             let readings: Vec<Reading> = worth_measuring(&by_gp, settings.probes)
                 .into_iter()
@@ -294,8 +294,8 @@ pub fn leave_one_out(cluster: &Cluster, truth: &Truth, settings: &Settings, seed
             if missing && settings.missing == Missing::LeaveOut {
                 continue;
             }
-            let request = Request { gpus: s.k, free: s.free, size: truth.size };
-            let found = exact(&oracle, &request, KEEP_RESTRICTED).map_err(|e| e.to_string())?;
+            let request = Request::new(s.k, s.free, truth.size);
+            let found = exact(cluster, &oracle, &request, KEEP_RESTRICTED).map_err(|e| e.to_string())?;
             if let Some(v) = found.best.iter().find_map(|c| truth.of(&c.allocation)) {
                 method.gbe_pct.push((s.k, 100.0 * v / best));
             }

@@ -44,7 +44,7 @@ fn requests() -> Vec<place::Request> {
         for _ in 0..10 {
             let free = k + place::baselines::below(&mut rng, 33 - k);
             let free: Allocation = place::baselines::random(&all, free, &mut rng).expect("enough");
-            out.push(place::Request { gpus: k, free, size: SIZE });
+            out.push(place::Request::new(k, free, SIZE));
         }
     }
     out

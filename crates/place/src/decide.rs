@@ -87,7 +87,11 @@ mod tests {
     use topology::Allocation;
 
     fn scored(mean: f64, sd: f64) -> Scored {
-        Scored { allocation: Allocation::default(), prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd } }
+        Scored {
+            allocation: Allocation::default(),
+            prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd },
+            score_gb_per_s: mean,
+        }
     }
 
     #[test]

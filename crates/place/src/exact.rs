@@ -4,10 +4,11 @@
 //! linkwise's): proved against brute force over all subsets in the tests. For a model that is a multiple of the bound the
 //! enumeration is a branch and bound; for others it is complete up to [`COMBINATIONS_MAX`], beyond which it refuses.
 
+use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
 use crate::request::{Refusal, Request};
 use predict::{BandwidthModel, Candidates, Part, Prediction};
-use topology::Allocation;
+use topology::{Allocation, Cluster};
 
 /// Most candidates that are combined without pruning.
 pub const COMBINATIONS_MAX: u64 = 1_000_000;
@@ -21,8 +22,10 @@ pub const TIE: f64 = 1e-9;
 pub struct Scored {
     /// The GPUs.
     pub allocation: Allocation,
-    /// What the model expects.
+    /// What the model expects of it alone.
     pub prediction: Prediction,
+    /// What the search maximised, GB/s: the prediction's mean, or with other jobs [`crate::objective::Effect::score`].
+    pub score_gb_per_s: f64,
 }
 
 /// The outcome of a search.
@@ -44,7 +47,10 @@ pub const CAUTION_SDS: f64 = 0.5;
 /// Moves the candidate with the best cautious prediction (mean less [`CAUTION_SDS`] deviations) to the front; the others keep their
 /// order. Ties stay where they are.
 pub fn cautiously(candidates: &mut [Scored]) {
-    let value = |s: &Scored| s.prediction.busbw_gb_per_s - CAUTION_SDS * s.prediction.std_gb_per_s;
+    let value = |s: &Scored| {
+        let relative_sd = s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9);
+        s.score_gb_per_s - CAUTION_SDS * relative_sd * s.score_gb_per_s.abs()
+    };
     let mut best = 0;
     for i in 1..candidates.len() {
         if value(&candidates[i]) > value(&candidates[best]) * (1.0 + TIE) {
@@ -71,7 +77,13 @@ fn fragmentation(parts: &[Part], free: &Allocation, whole: &dyn Fn(&Part) -> boo
 }
 
 /// The best `keep` allocations for a request, exactly.
-pub fn exact(model: &dyn BandwidthModel, request: &Request, keep: usize) -> Result<Found, Refusal> {
+pub fn exact(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, keep: usize) -> Result<Found, Refusal> {
+    search(&Objective::new(cluster, model, request), keep)
+}
+
+/// The same through an objective.
+pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
     if k == 0 {
         return Err(Refusal::NoGpus);
@@ -80,52 +92,49 @@ pub fn exact(model: &dyn BandwidthModel, request: &Request, keep: usize) -> Resu
     if free < k {
         return Err(Refusal::NotEnough { wanted: k, free });
     }
-    let table = model.part_table(request.size);
-    let options = host_options(table, &request.free, k);
+    let options = host_options(objective.table(), &request.free, k);
     let mut candidates = Candidates::new();
-    let evaluations = match model.at_most(f64::INFINITY, f64::INFINITY, 2, k) {
-        Some(_) => branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?,
-        None => {
-            let combinations = combinations(&options, k);
-            if combinations > u128::from(COMBINATIONS_MAX) {
-                return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
-            }
-            enumerate(&options, k, &mut candidates);
-            candidates.len() as u64
+    let mut pruned = None;
+    if !objective.contended() && model.at_most(f64::INFINITY, f64::INFINITY, 2, k).is_some() {
+        pruned = Some(branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?);
+    } else {
+        let combinations = combinations(&options, k);
+        if combinations > u128::from(COMBINATIONS_MAX) {
+            return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
         }
-    };
-    let mut means = Vec::new();
-    model.means(request.size, &candidates, &mut means);
-    let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);
-    Ok(Found { best: rank(model, request, &candidates, &means, keep.max(1), &whole), evaluations })
+        enumerate(&options, k, &mut candidates);
+    }
+    let before = objective.evaluations();
+    let mut scores = Vec::new();
+    objective.scores(&candidates, &mut scores);
+    let evaluations = pruned.unwrap_or(objective.evaluations() - before);
+    Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations })
 }
 
-/// The best `keep` of scored candidates, ties towards less fragmentation, with different splits.
-fn rank(
-    model: &dyn BandwidthModel,
-    request: &Request,
-    candidates: &Candidates,
-    means: &[f64],
-    keep: usize,
-    whole: &dyn Fn(&Part) -> bool,
-) -> Vec<Scored> {
+/// The best `keep` of scored candidates, ties towards less fragmentation, with different splits. O(candidates).
+pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<Scored> {
+    let (model, request, table) = (objective.model, objective.request, objective.table());
+    let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);
     let mut order: Vec<u32> = (0..candidates.len() as u32).collect();
+    if order.is_empty() {
+        return Vec::new();
+    }
     // Only the head is needed in order: ties and near-ties of the best, then enough for the runner-ups.
     let head = order.len().min(64.max(keep * 8));
-    let by_mean = |a: &u32, b: &u32| means[*b as usize].total_cmp(&means[*a as usize]).then(a.cmp(b));
+    let by_score = |a: &u32, b: &u32| scores[*b as usize].total_cmp(&scores[*a as usize]).then(a.cmp(b));
+    let close = |v: f64, best: f64| v >= best - TIE * best.abs();
     if head < order.len() {
-        order.select_nth_unstable_by(head - 1, by_mean);
+        order.select_nth_unstable_by(head - 1, by_score);
         // Everything that ties with the best belongs to the head, wherever the selection cut.
-        let best = order[..head].iter().map(|i| means[*i as usize]).fold(0.0, f64::max);
-        let tied: Vec<u32> =
-            order[head..].iter().copied().filter(|i| means[*i as usize] >= best * (1.0 - TIE)).collect();
+        let best = order[..head].iter().map(|i| scores[*i as usize]).fold(f64::NEG_INFINITY, f64::max);
+        let tied: Vec<u32> = order[head..].iter().copied().filter(|i| close(scores[*i as usize], best)).collect();
         order.truncate(head);
         order.extend(tied);
     }
-    order.sort_by(by_mean);
-    let best = means[order[0] as usize];
-    let ties = order.iter().take_while(|i| means[**i as usize] >= best * (1.0 - TIE)).count();
-    order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, whole), *i));
+    order.sort_by(by_score);
+    let best = scores[order[0] as usize];
+    let ties = order.iter().take_while(|i| close(scores[**i as usize], best)).count();
+    order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, &whole), *i));
     let mut out: Vec<Scored> = Vec::with_capacity(keep);
     let mut seen: Vec<(Option<topology::HostId>, String)> = Vec::new();
     for i in order {
@@ -139,7 +148,11 @@ fn rank(
             continue;
         }
         seen.push(key);
-        out.push(Scored { prediction: model.predict(request.size, candidates.parts(i as usize)), allocation });
+        out.push(Scored {
+            prediction: model.predict(request.size, candidates.parts(i as usize)),
+            score_gb_per_s: scores[i as usize],
+            allocation,
+        });
     }
     out
 }

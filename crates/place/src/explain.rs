@@ -2,8 +2,10 @@
 
 use crate::baselines::packed;
 use crate::decide::{Reading, decide};
-use crate::exact::{Found, Scored, cautiously, exact};
+use crate::exact::{Found, Scored, cautiously};
+use crate::objective::{Effect, Objective};
 use crate::request::{Refusal, Request};
+use crate::search::{Exact, Search};
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, HostId};
@@ -49,6 +51,8 @@ pub struct Answer {
     pub runner_ups: Vec<Scored>,
     /// Candidates judged.
     pub evaluations: u64,
+    /// What the choice means for it and for the running jobs.
+    pub effect: Effect,
 }
 
 impl Answer {
@@ -72,6 +76,7 @@ impl Answer {
         if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
             all[..=d.candidate].rotate_right(1);
             all[0].prediction = Prediction { busbw_gb_per_s: d.busbw_gb_per_s, std_gb_per_s: d.std_gb_per_s };
+            self.effect = Objective::new(cluster, model, request).effect(&parts_of(model, request, &all[0].allocation));
         }
         self.choice = all.remove(0);
         self.runner_ups = all;
@@ -85,15 +90,29 @@ pub const RUNNER_UPS: usize = 7;
 
 /// Answers a request by exact search; among the best few, the choice is made [`cautiously`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
-    let Found { mut best, evaluations } = exact(model, request, 1 + RUNNER_UPS)?;
+    answer_by(&Exact, cluster, model, request)
+}
+
+/// Answers a request by any search.
+pub fn answer_by(
+    search: &dyn Search,
+    cluster: &Cluster,
+    model: &dyn BandwidthModel,
+    request: &Request,
+) -> Result<Answer, Refusal> {
+    let objective = Objective::new(cluster, model, request);
+    let Found { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
     cautiously(&mut best);
     let choice = best.remove(0);
     let packed = packed(cluster, &request.free, request.gpus).map(|allocation| {
-        let prediction = predict_allocation(model, request, &allocation);
-        Scored { allocation, prediction }
+        let parts = parts_of(model, request, &allocation);
+        let prediction = model.predict(request.size, &parts);
+        let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
+        Scored { allocation, prediction, score_gb_per_s }
     });
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
-    Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations })
+    let effect = objective.effect(&parts_of(model, request, &choice.allocation));
+    Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations, effect })
 }
 
 fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {

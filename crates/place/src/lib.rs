@@ -1,13 +1,18 @@
 //! Which GPUs a job gets: requests, searches, baselines, explanations.
 
 pub mod baselines;
+pub mod decide;
 pub mod exact;
+pub mod explain;
+mod merge;
+pub mod objective;
 pub mod options;
 pub mod request;
+pub mod search;
 
-pub use exact::{Found, Scored, cautiously, exact};
-pub use request::{Refusal, Request};
-pub mod decide;
-pub mod explain;
 pub use decide::{Decision, Reading, decide, worth_measuring};
-pub use explain::{Answer, Bottleneck, answer};
+pub use exact::{Found, Scored, cautiously, exact};
+pub use explain::{Answer, Bottleneck, answer, answer_by};
+pub use objective::{Effect, Objective};
+pub use request::{Constraints, Contention, Job, Refusal, Request};
+pub use search::Search;

@@ -71,8 +71,8 @@ proptest! {
             free = Allocation::from_gpus(free.gpus().step_by(free.gpu_count().div_ceil(13)));
         }
         let model = model(&cluster, if gp { Kind::Gp } else { Kind::Bound }, seed);
-        let request = Request { gpus: k, free: free.clone(), size: SIZE };
-        match exact(&model, &request, 3) {
+        let request = Request::new(k, free.clone(), SIZE);
+        match exact(&cluster, &model, &request, 3) {
             Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
             Ok(found) => {
                 let best = &found.best[0];
@@ -105,8 +105,8 @@ proptest! {
             fn limit(&self, s: Bytes, p: &[predict::Part]) -> predict::bound::Limit { self.0.limit(s, p) }
             fn repeat_noise(&self) -> f64 { 0.0 }
         }
-        let request = Request { gpus: k, free, size: SIZE };
-        let (a, b) = (exact(&model, &request, 4), exact(&Full(&model), &request, 4));
+        let request = Request::new(k, free, SIZE);
+        let (a, b) = (exact(&cluster, &model, &request, 4), exact(&cluster, &Full(&model), &request, 4));
         match (a, b) {
             (Ok(a), Ok(b)) => {
                 let v = |f: &place::Found| f.best.iter().map(|s| s.prediction.busbw_gb_per_s).collect::<Vec<_>>();
@@ -123,7 +123,7 @@ fn too_large_a_search_is_refused_with_the_alternative_named() {
     let mut cluster = catalog::cluster("h100").unwrap();
     cluster.hosts = (0..32).map(|i| topology::Host { name: format!("n{i}"), ..Default::default() }).collect();
     let model = model(&cluster, Kind::Gp, 1);
-    let e = exact(&model, &Request { gpus: 64, free: cluster.usable(), size: SIZE }, 1).unwrap_err();
+    let e = exact(&cluster, &model, &Request::new(64, cluster.usable(), SIZE), 1).unwrap_err();
     assert_eq!(e.code(), "too_large_for_exact");
     assert!(e.to_string().contains("--free"), "{e}");
 }

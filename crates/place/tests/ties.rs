@@ -20,7 +20,7 @@ fn choose(free: &[(u32, u32)], k: usize) -> Allocation {
 
 fn choose_on(cluster: &Cluster, free: &[(u32, u32)], k: usize) -> Allocation {
     let free = Allocation::new(free.iter().map(|(h, m)| (HostId(*h), GpuMask(*m))));
-    answer(cluster, &alike(cluster), &Request { gpus: k, free, size: SIZE }).unwrap().choice.allocation
+    answer(cluster, &alike(cluster), &Request::new(k, free, SIZE)).unwrap().choice.allocation
 }
 
 #[test]

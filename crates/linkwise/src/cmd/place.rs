@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(list) => parse_free(&cluster, &free_text(list)?)?,
     };
     let size = args.size.unwrap_or_else(|| default_size(&model));
-    let request = Request { gpus: args.gpus.unwrap_or_default(), free, size };
+    let request = Request::new(args.gpus.unwrap_or_default(), free, size);
     let start = std::time::Instant::now();
     let mut found = place::answer(&cluster, &model, &request).map_err(|e| match e {
         place::Refusal::NoGpus => Failure::input(e),

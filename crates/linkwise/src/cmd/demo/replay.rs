@@ -109,12 +109,12 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, per_k: usize, se
             replay.left_out += 1;
             continue;
         };
-        let request = Request { gpus: s.k, free: s.free, size: truth.size() };
+        let request = Request::new(s.k, s.free, truth.size());
         let begun = Instant::now();
         let answer = answer(cluster, &fit.gp, &request).map_err(Failure::impossible)?;
         let elapsed_us = begun.elapsed().as_secs_f64() * 1e6;
-        let by_bound = exact(&fit.bound, &request, 1).map_err(Failure::impossible)?;
-        let probed = probe(&fit.gp, truth, &request)?;
+        let by_bound = exact(cluster, &fit.bound, &request, 1).map_err(Failure::impossible)?;
+        let probed = probe(cluster, &fit.gp, truth, &request)?;
         let choices = [
             at_random.as_ref(),
             answer.packed.as_ref().map(|p| &p.allocation),
@@ -144,8 +144,13 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, per_k: usize, se
 }
 
 /// Chooses, measures the few candidates worth it, decides.
-fn probe(model: &Model, truth: &Bandwidths, request: &Request) -> Result<Option<Allocation>, Failure> {
-    let mut candidates = exact(model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
+fn probe(
+    cluster: &Cluster,
+    model: &Model,
+    truth: &Bandwidths,
+    request: &Request,
+) -> Result<Option<Allocation>, Failure> {
+    let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
     cautiously(&mut candidates);
     let readings: Vec<Reading> = worth_measuring(&candidates, PROBES)
         .into_iter()

@@ -133,5 +133,5 @@ fn parse(cluster: &Cluster, model: &Model, v: &Value, size: Option<Bytes>) -> Re
             _ => return Err(bad("bad_request", format!("`size_bytes` is {s}, a positive whole number was expected"))),
         },
     };
-    Ok(Request { gpus: usize::try_from(gpus).unwrap_or(usize::MAX), free, size })
+    Ok(Request::new(usize::try_from(gpus).unwrap_or(usize::MAX), free, size))
 }

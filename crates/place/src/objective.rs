@@ -1,0 +1,144 @@
+//! What every search maximises: the bandwidth that the new job will have among the jobs that run, less what they lose.
+//!
+//! Searches see an [`Objective`] and nothing else of the model, so that each of them works with every model, and with or without other
+//! jobs. Candidates are judged in batches.
+
+use crate::merge;
+use crate::request::{Contention, Request};
+use predict::{BandwidthModel, Candidates, Part, PartTable};
+use std::cell::Cell;
+use topology::{Allocation, Cluster};
+
+/// A request seen through a model.
+pub struct Objective<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// The model.
+    pub model: &'a dyn BandwidthModel,
+    /// The request.
+    pub request: &'a Request,
+    running: Vec<Running>,
+    evaluations: Cell<u64>,
+    batches: Cell<u64>,
+}
+
+/// A job that can contend, as the model sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    /// Index into the request's jobs.
+    pub job: usize,
+    /// Its GPUs.
+    pub gpus: Allocation,
+    /// What it takes, GB/s.
+    pub demand_gb_per_s: f64,
+}
+
+/// What a choice means for everybody.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    /// Bandwidth of the new job if it were alone, GB/s.
+    pub alone_gb_per_s: f64,
+    /// Bandwidth of the new job among the others, GB/s.
+    pub shared_gb_per_s: f64,
+    /// For each job of the request, in order: what it has now and what it will have, GB/s.
+    pub jobs_gb_per_s: Vec<(f64, f64)>,
+}
+
+impl Effect {
+    /// What a search maximises.
+    pub fn score(&self, loss_weight: f64) -> f64 {
+        let lost: f64 = self.jobs_gb_per_s.iter().map(|(before, after)| before - after).sum();
+        self.shared_gb_per_s - loss_weight * lost
+    }
+}
+
+impl<'a> Objective<'a> {
+    /// Prepares. O(jobs) predictions.
+    pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
+        let table = model.part_table(request.size);
+        let running = request
+            .jobs
+            .iter()
+            .enumerate()
+            .filter(|(_, j)| j.gpus.host_count() > 1)
+            .map(|(job, j)| {
+                let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                let demand_gb_per_s = j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
+                Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
+            })
+            .collect();
+        Objective { cluster, model, request, running, evaluations: Cell::new(0), batches: Cell::new(0) }
+    }
+
+    /// The parts that searches combine.
+    pub fn table(&self) -> &'a PartTable {
+        self.model.part_table(self.request.size)
+    }
+
+    /// The part of some GPUs of a host.
+    pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> Part {
+        self.table().part(host, mask)
+    }
+
+    /// What each candidate is worth, GB/s, in order; one batch. `out` is overwritten.
+    pub fn scores(&self, candidates: &Candidates, out: &mut Vec<f64>) {
+        self.evaluations.set(self.evaluations.get() + candidates.len() as u64);
+        self.batches.set(self.batches.get() + 1);
+        self.model.means(self.request.size, candidates, out);
+        if self.contended() {
+            let alone = std::mem::take(out);
+            let effects = self.effects(candidates, &alone);
+            out.extend(effects.iter().map(|e| e.score(self.request.loss_weight)));
+        }
+    }
+
+    /// Do other jobs matter at all?
+    pub fn contended(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// What a choice means for everybody.
+    pub fn effect(&self, parts: &[Part]) -> Effect {
+        let mut one = Candidates::new();
+        one.push(parts);
+        let alone = self.model.mean(self.request.size, parts);
+        self.effects(&one, &[alone]).remove(0)
+    }
+
+    fn effects(&self, candidates: &Candidates, alone_gb_per_s: &[f64]) -> Vec<Effect> {
+        let mut effects = match self.request.contention {
+            // Physical sharing takes the place of this arm.
+            Contention::Merge | Contention::Physical => {
+                merge::effects(self.model, self.request.size, &self.running, candidates, alone_gb_per_s)
+            }
+        };
+        // From the jobs that can contend to all jobs of the request.
+        let table = self.table();
+        for e in &mut effects {
+            let of_running = std::mem::take(&mut e.jobs_gb_per_s);
+            let mut next = self.running.iter().zip(of_running).peekable();
+            e.jobs_gb_per_s = (0..self.request.jobs.len())
+                .map(|i| match next.peek() {
+                    Some((r, _)) if r.job == i => next.next().map_or((0.0, 0.0), |n| n.1),
+                    _ => {
+                        let j = &self.request.jobs[i];
+                        let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                        let v = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        (v, v)
+                    }
+                })
+                .collect();
+        }
+        effects
+    }
+
+    /// Candidates judged so far.
+    pub fn evaluations(&self) -> u64 {
+        self.evaluations.get()
+    }
+
+    /// Batches so far: each is one call of the model, and waits for the one before.
+    pub fn batches(&self) -> u64 {
+        self.batches.get()
+    }
+}
