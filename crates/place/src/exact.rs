@@ -185,7 +185,7 @@ fn remaining(options: &[HostOptions]) -> Vec<usize> {
 }
 
 /// Every combination, in the order of the hosts.
-fn enumerate(options: &[HostOptions], k: usize, out: &mut Candidates) {
+pub(crate) fn enumerate(options: &[HostOptions], k: usize, out: &mut Candidates) {
     fn go(options: &[HostOptions], rest: &[usize], left: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
         if left == 0 {
             out.push(chosen);

@@ -5,7 +5,7 @@ use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously};
 use crate::objective::{Effect, Objective};
 use crate::request::{Refusal, Request};
-use crate::search::{Exact, Search};
+use crate::search::{Exact, Search, scored};
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, HostId};
@@ -104,12 +104,7 @@ pub fn answer_by(
     let Found { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
     cautiously(&mut best);
     let choice = best.remove(0);
-    let packed = packed(cluster, &request.free, request.gpus).map(|allocation| {
-        let parts = parts_of(model, request, &allocation);
-        let prediction = model.predict(request.size, &parts);
-        let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
-        Scored { allocation, prediction, score_gb_per_s }
-    });
+    let packed = packed(cluster, &request.free, request.gpus).map(|a| scored(&objective, a));
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
     Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations, effect })

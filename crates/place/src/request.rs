@@ -103,6 +103,27 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// The search cannot honour a part of the request.
+    #[error("search `{search}` cannot honour {what}; `--search exact` can")]
+    Unsupported {
+        /// The search.
+        search: &'static str,
+        /// What is asked of it, in words.
+        what: &'static str,
+    },
+    /// The search would judge too many candidates.
+    #[error(
+        "search `{search}` would judge {evaluations} candidates one step after another (limit {limit}); \
+         offer fewer GPUs with --free, or use another --search"
+    )]
+    SearchTooLarge {
+        /// The search.
+        search: &'static str,
+        /// How many.
+        evaluations: u128,
+        /// The limit.
+        limit: u64,
+    },
 }
 
 impl Refusal {
@@ -112,6 +133,8 @@ impl Refusal {
             Refusal::NoGpus => "no_gpus",
             Refusal::NotEnough { .. } => "not_enough_free",
             Refusal::TooLarge { .. } => "too_large_for_exact",
+            Refusal::Unsupported { .. } => "unsupported_by_search",
+            Refusal::SearchTooLarge { .. } => "too_large_for_search",
         }
     }
 }

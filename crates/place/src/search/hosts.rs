@@ -1,0 +1,75 @@
+//! What the papers' searches know of single hosts: the best GPUs for a count, and who has how many.
+
+use predict::PartTable;
+use topology::{Allocation, GpuMask, HostId};
+
+/// Free GPUs of one host.
+pub(super) type FreeHost = (HostId, GpuMask);
+
+/// For every free host and count up to `gpus_max`, the GPUs with the best intra bandwidth (the papers' dictionary of subsets), the first
+/// of equals. `[host][count - 1]`. O(hosts x 2^GPUs).
+pub(super) fn best_masks(table: &PartTable, hosts: &[FreeHost], gpus_max: usize) -> Vec<Vec<GpuMask>> {
+    hosts
+        .iter()
+        .map(|&(host, free)| {
+            let mut best = vec![(f64::NEG_INFINITY, GpuMask::EMPTY); free.count().min(gpus_max)];
+            for m in free.subsets() {
+                if let Some(b) = best.get_mut(m.count() - 1) {
+                    let v = table.intra_gb_per_s(host, m);
+                    if v > b.0 {
+                        *b = (v, m);
+                    }
+                }
+            }
+            best.into_iter().map(|b| b.1).collect()
+        })
+        .collect()
+}
+
+/// Hosts by free GPUs, most first, then by id.
+pub(super) fn freest_first(free: &Allocation) -> Vec<FreeHost> {
+    let mut hosts = free.parts().to_vec();
+    hosts.sort_by_key(|(h, m)| (std::cmp::Reverse(m.count()), *h));
+    hosts
+}
+
+/// Hosts that can hold the whole job.
+pub(super) fn singles(free: &Allocation, k: usize) -> impl Iterator<Item = FreeHost> + '_ {
+    free.parts().iter().copied().filter(move |(_, m)| m.count() >= k)
+}
+
+/// The subsets of `mask` with `k` GPUs, ascending.
+pub(super) fn subsets_of(mask: GpuMask, k: usize) -> impl Iterator<Item = GpuMask> {
+    mask.subsets().filter(move |m| m.count() == k)
+}
+
+/// n over k, capped at 2^127.
+pub(super) fn choose(n: usize, k: usize) -> u128 {
+    let mut c: u128 = 1;
+    for i in 0..k.min(n.saturating_sub(k)) {
+        match c.checked_mul((n - i) as u128) {
+            Some(v) => c = v / (i as u128 + 1),
+            None => return 1 << 127,
+        }
+    }
+    if k > n { 0 } else { c }
+}
+
+/// Takes `k` GPUs host by host in the given order, on each those that `pick` names.
+pub(super) fn fill(
+    hosts: impl IntoIterator<Item = FreeHost>,
+    k: usize,
+    mut pick: impl FnMut(HostId, GpuMask, usize) -> GpuMask,
+) -> Option<Allocation> {
+    let mut left = k;
+    let mut parts = Vec::new();
+    for (h, m) in hosts {
+        if left == 0 {
+            break;
+        }
+        let take = left.min(m.count());
+        parts.push((h, pick(h, m, take)));
+        left -= take;
+    }
+    (left == 0).then(|| Allocation::new(parts))
+}

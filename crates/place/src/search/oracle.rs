@@ -1,0 +1,118 @@
+//! The best there is, whatever the model.
+
+use super::hosts::choose;
+use super::{Search, admit};
+use crate::exact::{COMBINATIONS_MAX, Found, best_of, combinations, enumerate};
+use crate::objective::Objective;
+use crate::options::HostOptions;
+use crate::request::Refusal;
+use predict::{Candidates, Part};
+use topology::{Allocation, GpuMask, HostId};
+
+/// Up to so many k-subsets of the free GPUs are all judged (20 free GPUs always are).
+pub const SUBSETS_MAX: u128 = 200_000;
+
+/// Oracle of both papers (GBE's denominator): the allocation with the highest score of all.
+///
+/// BandPilot searches by brute force, LiteGD (section 5.3) by the best intra-host group per host and count, combined over all splits and
+/// pruned; the latter is exact only where nothing but intra bandwidth tells the GPUs of a host apart. Here:
+///
+/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, all of them are judged: exact for any model;
+/// - else, without other jobs, [`crate::exact`]: exact for models that see a host's GPUs through their number, NIC rate and intra bandwidth
+///   and never fall when the latter rises;
+/// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, NIC rate and NICs shared with
+///   jobs, alone and merged with each job on the host, and intra bandwidth alone and merged nowhere lower. Exact under the same condition.
+///
+/// One batch, at most [`COMBINATIONS_MAX`] candidates: beyond it is refused.
+pub struct Oracle;
+
+impl Search for Oracle {
+    fn name(&self) -> &'static str {
+        "oracle"
+    }
+    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+        let before = objective.evaluations();
+        let free = admit(objective, "oracle")?;
+        let k = objective.request.gpus;
+        let mut candidates = Candidates::new();
+        if choose(free.gpu_count(), k) <= SUBSETS_MAX {
+            every_subset(objective, &free, k, &mut candidates);
+        } else if !objective.contended() {
+            return crate::exact::search(objective, keep);
+        } else {
+            let options: Vec<HostOptions> =
+                free.parts().iter().map(|&(h, m)| undominated(objective, h, m, k)).collect();
+            let n = combinations(&options, k);
+            if n > u128::from(COMBINATIONS_MAX) {
+                return Err(Refusal::TooLarge { combinations: n, limit: COMBINATIONS_MAX });
+            }
+            enumerate(&options, k, &mut candidates);
+        }
+        let mut scores = Vec::new();
+        objective.scores(&candidates, &mut scores);
+        let evaluations = objective.evaluations() - before;
+        Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations })
+    }
+}
+
+/// Every k-subset of the free GPUs.
+fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Candidates) {
+    fn go(objective: &Objective, hosts: &[(HostId, GpuMask)], k: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
+        if k == 0 {
+            out.push(chosen);
+            return;
+        }
+        let Some((&(host, free), others)) = hosts.split_first() else { return };
+        let rest: usize = others.iter().map(|h| h.1.count()).sum();
+        if rest >= k {
+            go(objective, others, k, chosen, out);
+        }
+        for m in free.subsets().filter(|m| m.count() <= k && m.count() + rest >= k) {
+            chosen.push(objective.part(host, m));
+            go(objective, others, k - m.count(), chosen, out);
+            chosen.pop();
+        }
+    }
+    go(objective, free.parts(), k, &mut Vec::new(), out);
+}
+
+/// What other GPU sets of the host must match, and in what they must not be worse, to stand for this one.
+#[derive(PartialEq)]
+struct Seen {
+    nic_rates: Vec<u64>,
+    shared_nics: Vec<u32>,
+}
+
+/// The GPU sets of a host that no other dominates, by count.
+fn undominated(objective: &Objective, host: HostId, free: GpuMask, gpus_max: usize) -> HostOptions {
+    let ty = objective.cluster.type_of(host);
+    let jobs: Vec<GpuMask> =
+        objective.request.jobs.iter().map(|j| j.gpus.mask(host)).filter(|m| !m.is_empty()).collect();
+    let job_nics: Vec<u32> = jobs.iter().map(|m| ty.nics_touched(*m)).collect();
+    let look = |m: GpuMask| {
+        let with: Vec<Part> = std::iter::once(GpuMask::EMPTY)
+            .chain(jobs.iter().copied())
+            .map(|j| objective.part(host, m.union(j)))
+            .collect();
+        let touched = ty.nics_touched(m);
+        let seen = Seen {
+            nic_rates: with.iter().map(|p| p.nic_gb_per_s.to_bits()).collect(),
+            shared_nics: job_nics.iter().map(|j| j & touched).collect(),
+        };
+        let intra: Vec<f64> = with.iter().map(|p| p.intra_gb_per_s).collect();
+        (with[0], seen, intra)
+    };
+    let mut by_count: Vec<Vec<(Part, Seen, Vec<f64>)>> = Vec::new();
+    by_count.resize_with(free.count().min(gpus_max), Vec::new);
+    let no_worse = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a >= b);
+    for m in free.subsets() {
+        let Some(kept) = by_count.get_mut(m.count() - 1) else { continue };
+        let new = look(m);
+        if kept.iter().any(|old| old.1 == new.1 && no_worse(&old.2, &new.2)) {
+            continue;
+        }
+        kept.retain(|old| !(old.1 == new.1 && no_worse(&new.2, &old.2)));
+        kept.push(new);
+    }
+    HostOptions { by_count: by_count.into_iter().map(|c| c.into_iter().map(|o| o.0).collect()).collect() }
+}

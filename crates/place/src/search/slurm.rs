@@ -1,0 +1,85 @@
+//! What Slurm gives for `sbatch --gpus=k` (`select/cons_tres`), as far as GPUs go.
+//!
+//! Rewritten from its documentation (the topology guide, the gres.conf and select plugin pages of schedmd.com) and from what the 22.05 code
+//! was seen to do; `--gpus=8` over at least three idle nodes gives 6+1+1, lowest GPUs first. Assumed where it depends on the site: CPUs
+//! are free in proportion to GPUs, all nodes have one weight, and `AutoDetect=nvml` fills gres.conf's `Links`, so that GPUs with most
+//! NVLinks between them are preferred on a node. Without `Links` Slurm takes the lowest indices: this setting is the favourable one.
+
+use super::hosts::{FreeHost, fill};
+use super::links::{PairSums, nvlinks};
+use topology::{Allocation, Cluster};
+
+/// Best fit without a topology plugin: Slurm's "one-dimensional array" of nodes.
+///
+/// Runs of consecutive nodes with free GPUs are formed. Until the job has its GPUs: the tightest run that can hold the rest, else the
+/// largest; in a run the tightest node that can hold the rest, else its nodes in order. No evaluations; O(hosts²) at worst.
+pub fn best_fit(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
+    if k == 0 || free.gpu_count() < k {
+        return None;
+    }
+    let mut runs: Vec<Vec<FreeHost>> = Vec::new();
+    for &(h, m) in free.parts() {
+        match runs.last_mut() {
+            Some(run) if run.last().is_some_and(|l| l.0.0 + 1 == h.0) => run.push((h, m)),
+            _ => runs.push(vec![(h, m)]),
+        }
+    }
+    take(cluster, by_best_fit(runs, k), k)
+}
+
+/// Best fit with `topology/tree`, whose switches are the cluster file's tiers (nearest to the hosts first; without tiers all hosts hang on
+/// one switch).
+///
+/// The topology guide: "identify the lowest level switch in the hierarchy that can satisfy a job's request", then "select resources on its
+/// underlying leaf switches using a best-fit algorithm". Between switches of one level the tightest; leaves and nodes as runs and nodes
+/// in [`best_fit`]. Slurm's own code takes the nodes of a leaf in order; the tightest node first is kinder to it. No evaluations.
+pub fn tree(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
+    if k == 0 || free.gpu_count() < k {
+        return None;
+    }
+    let everything = cluster.hosts.len().max(1);
+    let mut levels: Vec<usize> = cluster.network.tiers.iter().map(|t| t.hosts_per_switch.max(1)).collect();
+    levels.push(everything);
+    for hosts_per_switch in &levels {
+        let fitting = under_switches(free.parts(), *hosts_per_switch).into_iter().filter(|s| gpus(s) >= k);
+        if let Some(switch) = fitting.min_by_key(|s| gpus(s)) {
+            return take(cluster, by_best_fit(under_switches(&switch, levels[0]), k), k);
+        }
+    }
+    None
+}
+
+fn gpus(hosts: &[FreeHost]) -> usize {
+    hosts.iter().map(|h| h.1.count()).sum()
+}
+
+/// Free hosts by the switch above them.
+fn under_switches(hosts: &[FreeHost], hosts_per_switch: usize) -> Vec<Vec<FreeHost>> {
+    let same = |a: &FreeHost, b: &FreeHost| a.0.index() / hosts_per_switch == b.0.index() / hosts_per_switch;
+    hosts.chunk_by(same).map(<[FreeHost]>::to_vec).collect()
+}
+
+/// The hosts in the order in which best fit takes them from the groups, until `k` GPUs are there.
+fn by_best_fit(mut groups: Vec<Vec<FreeHost>>, k: usize) -> Vec<FreeHost> {
+    let mut order = Vec::new();
+    let mut left = k;
+    while left > 0 && !groups.is_empty() {
+        let tightest = (0..groups.len()).filter(|g| gpus(&groups[*g]) >= left).min_by_key(|g| gpus(&groups[*g]));
+        let largest = || (0..groups.len()).max_by_key(|g| (gpus(&groups[*g]), std::cmp::Reverse(*g)));
+        let Some(g) = tightest.or_else(largest) else { break };
+        let mut group = groups.swap_remove(g);
+        groups.sort_by_key(|g| g[0].0);
+        if let Some(&node) = group.iter().filter(|h| h.1.count() >= left).min_by_key(|h| h.1.count()) {
+            group = vec![node];
+        }
+        left = left.saturating_sub(gpus(&group));
+        order.extend(group);
+    }
+    order
+}
+
+/// `k` GPUs from hosts in order, on each those with most NVLinks between them.
+fn take(cluster: &Cluster, order: Vec<FreeHost>, k: usize) -> Option<Allocation> {
+    let mut links = PairSums::new(cluster, nvlinks);
+    fill(order, k, |h, m, count| links.best(h, m, count))
+}
