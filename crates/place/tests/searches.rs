@@ -457,7 +457,7 @@ fn litegd_grows_a_pair_where_elimination_stalls() {
 }
 
 #[test]
-fn bw_greedy_and_cascore_keep_away_from_a_running_job() {
+fn what_sees_running_jobs_keeps_away_from_them() {
     let cluster = catalog::cluster("h100").unwrap();
     let truth = knowing(&model(&cluster, 1), |p| if p.len() < 2 { 300.0 } else { 100.0 });
     let mut request = Request::new(10, free_of(&[0x0f, 0x0f, 0xff, 0xff]), SIZE);
