@@ -2,7 +2,7 @@
 
 use place::search::{BandPilotV4, NAMES, by_name};
 use place::{Contention, Found, Job, Objective, Refusal, Request};
-use predict::{BandwidthModel, Kind, Model, Oracle, Part, fit};
+use predict::{BandwidthModel, Candidates, Kind, Model, Oracle, Part, fit};
 use proptest::prelude::*;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, PathKind, Tier, catalog};
@@ -176,6 +176,39 @@ proptest! {
         let found = run("oracle", &Objective::new(&cluster, &model, &request)).unwrap();
         let reference = pruned_reference(&model.table, &free, k, switch);
         prop_assert!((found.best[0].score_gb_per_s - reference).abs() < 1e-9, "{} and {reference}", found.best[0].score_gb_per_s);
+    }
+}
+
+#[test]
+fn among_running_jobs_the_oracle_finds_the_best_of_all_subsets() {
+    // 21 free GPUs: too many 10-subsets for the oracle to judge all, few enough for a test.
+    let cluster = catalog::cluster("het-4mix").unwrap();
+    for seed in 0..4 {
+        let model = model(&cluster, seed);
+        let free = free_of(&[0x3f, 0xee, 0x3d, 0x1b]);
+        let mut request = Request::new(10, free.clone(), SIZE);
+        request.jobs = background(&cluster, &free);
+        request.loss_weight = 0.5 * seed as f64;
+        let objective = Objective::new(&cluster, &model, &request);
+        assert!(objective.contended());
+        let gpus: Vec<_> = free.gpus().collect();
+        assert_eq!(gpus.len(), 21);
+        let mut best = f64::NEG_INFINITY;
+        let subsets: Vec<u32> = (0u32..1 << 21).filter(|m| m.count_ones() == 10).collect();
+        let mut scores = Vec::new();
+        for chunk in subsets.chunks(1 << 14) {
+            let all = chunk.iter().map(|m| Allocation::from_gpus(GpuMask(*m).iter().map(|i| gpus[i])));
+            objective.scores(&Candidates::of(objective.table(), &all.collect::<Vec<_>>()), &mut scores);
+            best = scores.iter().copied().fold(best, f64::max);
+        }
+        let before = objective.evaluations();
+        let found = run("oracle", &objective).unwrap();
+        assert!(objective.evaluations() - before < 200_000);
+        assert!(
+            (found.best[0].score_gb_per_s - best).abs() <= 1e-9 * best.abs(),
+            "{} and {best}",
+            found.best[0].score_gb_per_s
+        );
     }
 }
 

@@ -155,6 +155,10 @@ fn admit(objective: &Objective, search: &'static str) -> Result<Allocation, Refu
     if c.hosts_max.is_some() {
         return unsupported("a most number of hosts");
     }
+    // Constraints that look at hosts and GPUs one by one narrow the free GPUs.
+    if !c.only_hosts.is_empty() || !c.excluded_hosts.is_empty() || c.gpu_type.is_some() || c.exclusive_nics {
+        return unsupported("constraints on hosts, types and NICs");
+    }
     let free = r.free.clone();
     if free.gpu_count() < r.gpus { Err(not_enough(r, &free)) } else { Ok(free) }
 }

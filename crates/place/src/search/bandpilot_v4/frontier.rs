@@ -19,6 +19,8 @@ const POD_BUDGET: usize = 8;
 const HOST_BUDGET: usize = 4;
 /// Plans over one unit more.
 const WIDER_BUDGET: usize = 2;
+/// Units of an even split that take part in moves and exchanges, the freest.
+const MOVING_UNITS_MAX: usize = 32;
 
 /// The allocations to judge.
 pub(super) struct Plans {
@@ -166,7 +168,7 @@ fn even(capacities: &[usize], k: usize, units: usize) -> Option<Vec<usize>> {
 /// The even split over the first `units` and its neighbours, the `budget` most promising.
 fn around(capacities: &[usize], k: usize, units: usize, budget: usize, exchange: bool) -> Vec<Plan> {
     let Some(base) = even(capacities, k, units) else { return Vec::new() };
-    let used: Vec<usize> = (0..base.len()).filter(|i| base[*i] > 0).collect();
+    let used: Vec<usize> = (0..base.len()).filter(|i| base[*i] > 0).take(MOVING_UNITS_MAX).collect();
     let mut all = vec![base.clone()];
     for &from in &used {
         for &to in used.iter().filter(|to| **to != from && base[**to] < capacities[**to]) {
@@ -176,7 +178,7 @@ fn around(capacities: &[usize], k: usize, units: usize, budget: usize, exchange:
             all.push(moved);
         }
         if exchange {
-            for other in (units..base.len()).filter(|o| capacities[*o] == capacities[from]) {
+            for other in (units..base.len()).filter(|o| capacities[*o] == capacities[from]).take(MOVING_UNITS_MAX) {
                 let mut exchanged = base.clone();
                 exchanged.swap(from, other);
                 all.push(exchanged);
