@@ -1,21 +1,22 @@
 //! Locality first, then what running jobs leave.
 
-use super::hosts::FreeHost;
+use super::hosts::{FreeHost, fill, freest_first, host_sets};
 use super::links::{PairSums, weight};
+use super::topo::grow_by_links;
 use super::{Search, admit, one};
 use crate::exact::Found;
 use crate::objective::Objective;
 use crate::request::Refusal;
 use predict::{Candidates, Part};
 use std::collections::HashSet;
-use topology::{Allocation, Cluster, GpuMask, HostId};
+use topology::{Allocation, Cluster, HostId};
 
 /// Host sets that are re-ranked (the authors' `shortlist_limit`).
 const SHORTLIST: usize = 12;
-/// Host sets looked at to make the short list; the authors' code looks at all, which ends at about 30 hosts. Those of the least busy,
-/// then freest hosts come first.
+/// Host sets of which the short list is made; the authors' code takes all, which ends at about 30 hosts. Those of the least busy, then
+/// freest hosts come first.
 const HOST_SETS_MAX: usize = 20_000;
-/// GPUs per host that the least number of hosts assumes, and how many hosts more than that are tried (the authors' setting).
+/// How many hosts more than the fewest are tried (the authors' setting).
 const EXTRA_HOSTS: usize = 1;
 
 /// CasCore-like: a baseline of arXiv 2506.15595 v4.
@@ -42,7 +43,7 @@ impl Search for CasCore {
         let shared = |hosts: &[FreeHost]| hosts.iter().filter(|h| busy.contains(&h.0)).count();
         let mut links = PairSums::new(objective.cluster, weight);
 
-        let mut sets = host_sets(objective, &free, k, &busy);
+        let mut sets = compact_sets(objective, &free, k, &busy);
         sets.sort_by_cached_key(|set| {
             let available: usize = set.iter().map(|h| h.1.count()).sum();
             let linked: f64 = set.iter().map(|h| links.score(h.0, h.1)).sum();
@@ -70,77 +71,41 @@ impl Search for CasCore {
 
 /// Sets of hosts that can hold `k` GPUs: of the least number by full hosts and of [`EXTRA_HOSTS`] more; if none of these can, of the
 /// smallest size that can.
-fn host_sets(objective: &Objective, free: &Allocation, k: usize, busy: &HashSet<HostId>) -> Vec<Vec<FreeHost>> {
+fn compact_sets(objective: &Objective, free: &Allocation, k: usize, busy: &HashSet<HostId>) -> Vec<Vec<FreeHost>> {
     let mut hosts = free.parts().to_vec();
     hosts.sort_by_key(|(h, m)| (busy.contains(h), std::cmp::Reverse(m.count()), *h));
     let capacity = objective.cluster.types.iter().map(|t| t.gpu_count()).max().unwrap_or(1);
     let least = k.div_ceil(capacity.max(1)).max(1);
-    let mut out = Vec::new();
-    let mut looks = 0;
+    let mut out: Vec<Vec<FreeHost>> = Vec::new();
     for size in least..=hosts.len() {
         if size > least + EXTRA_HOSTS && !out.is_empty() {
             break;
         }
-        subsets(&hosts, size, k, &mut Vec::new(), &mut looks, &mut out);
+        host_sets(&hosts, size, k, &mut |chosen| {
+            let mut set: Vec<FreeHost> = chosen.iter().map(|i| hosts[*i]).collect();
+            set.sort_unstable();
+            out.push(set);
+            out.len() < HOST_SETS_MAX
+        });
     }
     if out.is_empty() {
-        // The limit cut every set that could hold the job: the freest hosts can.
-        let mut left = k;
-        let freest = super::hosts::freest_first(free).into_iter().take_while(|h| {
-            let wanted = left > 0;
-            left = left.saturating_sub(h.1.count());
-            wanted
-        });
-        out.push(freest.collect());
+        // Too many small sets were looked at to come to one that holds the job: the freest hosts do.
+        out.push(fill(freest_first(free), k, |_, m, _| m).map_or_else(Vec::new, |a| a.parts().to_vec()));
     }
     out
 }
 
-fn subsets(
-    hosts: &[FreeHost],
-    size: usize,
-    left: usize,
-    chosen: &mut Vec<FreeHost>,
-    looks: &mut usize,
-    out: &mut Vec<Vec<FreeHost>>,
-) {
-    *looks += 1;
-    if *looks > HOST_SETS_MAX {
-        return;
-    }
-    if size == 0 {
-        if left == 0 {
-            let mut set = chosen.clone();
-            set.sort_unstable();
-            out.push(set);
-        }
-        return;
-    }
-    for i in 0..(hosts.len() + 1).saturating_sub(size) {
-        chosen.push(hosts[i]);
-        subsets(&hosts[i + 1..], size - 1, left.saturating_sub(hosts[i].1.count()), chosen, looks, out);
-        chosen.pop();
-    }
-}
-
-/// Greedy growth by link labels inside a host set: from the GPU with the largest sum of weights to all others of the set, each time the GPU
-/// with the largest sum to those taken.
+/// Greedy growth by link labels inside a host set, from the GPU with the largest sum of weights to all others of the set.
 fn fill_greedily(cluster: &Cluster, set: &[FreeHost], k: usize) -> Allocation {
-    let mut taken: Vec<(HostId, GpuMask)> = set.iter().map(|h| (h.0, GpuMask::EMPTY)).collect();
-    let paths = |h: HostId| &cluster.type_of(h).gpu_paths;
-    for step in 0..k {
-        let mut best: Option<(f64, usize, usize)> = None;
-        for (i, &(h, free)) in set.iter().enumerate() {
-            let to = if step == 0 { free } else { taken[i].1 };
-            for g in free.minus(taken[i].1).iter() {
-                let sum: f64 = to.iter().filter(|t| *t != g).map(|t| weight(paths(h)[g][t])).sum();
-                if best.is_none_or(|b| sum > b.0) {
-                    best = Some((sum, i, g));
-                }
+    let mut seed: Option<(f64, usize, usize)> = None;
+    for (i, &(h, free)) in set.iter().enumerate() {
+        let paths = &cluster.type_of(h).gpu_paths;
+        for g in free.iter() {
+            let sum: f64 = free.iter().map(|t| weight(paths[g][t])).sum();
+            if seed.is_none_or(|b| sum > b.0) {
+                seed = Some((sum, i, g));
             }
         }
-        let Some((_, i, g)) = best else { break };
-        taken[i].1 = taken[i].1.union(GpuMask(1 << g));
     }
-    Allocation::new(taken)
+    grow_by_links(cluster, set, k, seed.map(|s| (s.1, s.2)))
 }

@@ -1,6 +1,6 @@
 //! BandPilot's equilibrium-driven heuristic algorithm (EHA).
 
-use super::hosts::{FreeHost, best_masks, choose, freest_first, singles, subsets_of};
+use super::hosts::{best_masks, choose, freest_first, host_sets, singles, subsets_of};
 use super::{Search, admit, affordable, argmax, one};
 use crate::exact::Found;
 use crate::objective::Objective;
@@ -79,7 +79,7 @@ fn balanced(objective: &Objective, free: &Allocation, out: &mut Candidates) {
     }
     let masks = best_masks(objective.table(), &hosts, k);
     let mut parts = Vec::with_capacity(m);
-    combinations(&hosts, k, m, &mut |chosen| {
+    host_sets(&hosts, m, k, &mut |chosen| {
         let capacities: Vec<usize> = chosen.iter().map(|&i| hosts[i].1.count()).collect();
         spread(&capacities, k, &mut |counts| {
             parts.clear();
@@ -89,36 +89,6 @@ fn balanced(objective: &Objective, free: &Allocation, out: &mut Candidates) {
             out.len() < CANDIDATES_MAX
         })
     });
-}
-
-/// Every combination of `m` of the hosts (freest first) that holds `k` GPUs, in lexicographic order, until `visit` says stop.
-fn combinations(hosts: &[FreeHost], k: usize, m: usize, visit: &mut dyn FnMut(&[usize]) -> bool) -> bool {
-    fn go(
-        hosts: &[FreeHost],
-        from: usize,
-        left: usize,
-        m: usize,
-        chosen: &mut Vec<usize>,
-        visit: &mut dyn FnMut(&[usize]) -> bool,
-    ) -> bool {
-        if m == 0 {
-            return left > 0 || visit(chosen);
-        }
-        for i in from..(hosts.len() + 1).saturating_sub(m) {
-            // Hosts come freest first: if the next m are too few, all later ones are.
-            if hosts[i..i + m].iter().map(|h| h.1.count()).sum::<usize>() < left {
-                return true;
-            }
-            chosen.push(i);
-            let more = go(hosts, i + 1, left.saturating_sub(hosts[i].1.count()), m - 1, chosen, visit);
-            chosen.pop();
-            if !more {
-                return false;
-            }
-        }
-        true
-    }
-    go(hosts, 0, k, m, &mut Vec::new(), visit)
 }
 
 /// Every way to give `k` to bins of these capacities (together k or more) as evenly as they allow: all counts equal, but for bins that are

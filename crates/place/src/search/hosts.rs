@@ -73,3 +73,44 @@ pub(super) fn fill(
     }
     (left == 0).then(|| Allocation::new(parts))
 }
+
+/// Host sets looked at for one size; with 16 hosts or fewer that is all of them.
+pub(super) const SETS_LOOKED_AT_MAX: usize = 100_000;
+
+/// Every set of `size` hosts that holds `k` GPUs, as places in `hosts`, in lexicographic order, until `visit` says stop or
+/// [`SETS_LOOKED_AT_MAX`] were looked at.
+pub(super) fn host_sets(hosts: &[FreeHost], size: usize, k: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
+    struct Walk<'w> {
+        counts: Vec<usize>,
+        /// Most free GPUs on any host from here on.
+        most_after: Vec<usize>,
+        looks: usize,
+        visit: &'w mut dyn FnMut(&[usize]) -> bool,
+    }
+    impl Walk<'_> {
+        fn go(&mut self, from: usize, size: usize, left: usize, chosen: &mut Vec<usize>) -> bool {
+            self.looks += 1;
+            if size == 0 {
+                return left > 0 || (self.visit)(chosen);
+            }
+            for i in from..(self.counts.len() + 1).saturating_sub(size) {
+                if size * self.most_after[i] < left {
+                    return true;
+                }
+                chosen.push(i);
+                let more = self.go(i + 1, size - 1, left.saturating_sub(self.counts[i]), chosen);
+                chosen.pop();
+                if !more || self.looks >= SETS_LOOKED_AT_MAX {
+                    return false;
+                }
+            }
+            true
+        }
+    }
+    let counts: Vec<usize> = hosts.iter().map(|h| h.1.count()).collect();
+    let mut most_after = counts.clone();
+    for i in (1..counts.len()).rev() {
+        most_after[i - 1] = most_after[i - 1].max(most_after[i]);
+    }
+    Walk { counts, most_after, looks: 0, visit }.go(0, size, k, &mut Vec::new());
+}

@@ -88,9 +88,10 @@ impl Search for Rule {
 }
 
 /// The rules.
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     Rule { name: "default", choose: numa::choose },
     Rule { name: "topo", choose: topo::choose },
+    Rule { name: "topo-v4", choose: topo::choose_v4 },
     Rule { name: "topo-greedy", choose: topo_greedy::choose },
     Rule { name: "slurm-bestfit", choose: slurm::best_fit },
     Rule { name: "slurm-topo", choose: slurm::tree },
@@ -114,6 +115,7 @@ pub const NAMES: &[(&str, &str)] = &[
     ("random", "free GPUs, drawn evenly"),
     ("default", "nearest by NUMA node, then by host; the freest first"),
     ("topo", "the best-connected GPUs by link labels on one host, else the fewest hosts, the freest first"),
+    ("topo-v4", "the best-connected set of the fewest hosts, filled greedily by link labels"),
     ("topo-greedy", "grows from the best-linked pair by link labels"),
     ("slurm-bestfit", "Slurm's cons_tres: tightest run of nodes, tightest node"),
     ("slurm-topo", "Slurm's topology/tree: lowest switch that fits, tightest leaf first"),
