@@ -9,8 +9,8 @@ use crate::request::Refusal;
 use predict::{Candidates, Part};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Up to so many k-subsets of the free GPUs are all judged (20 free GPUs always are).
-pub const SUBSETS_MAX: u128 = 200_000;
+/// Up to so many k-subsets of the free GPUs are all judged (18 free GPUs always are).
+pub const SUBSETS_MAX: u128 = 50_000;
 
 /// Oracle of both papers (GBE's denominator): the allocation with the highest score of all.
 ///
