@@ -4,11 +4,13 @@ use crate::baselines::packed;
 use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously};
 use crate::objective::{Effect, Objective};
+use crate::pods::place_pods;
+use crate::ranks;
 use crate::request::{Refusal, Request};
 use crate::search::{Exact, Search};
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
-use topology::{Allocation, Cluster, HostId};
+use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// What holds a choice back.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +55,14 @@ pub struct Answer {
     pub evaluations: u64,
     /// What the choice means for it and for the running jobs.
     pub effect: Effect,
+    /// The GPUs of every pod of the request, in its order; empty without pods.
+    pub pods: Vec<(HostId, GpuMask)>,
+    /// The GPUs of the choice in the order in which they should be ranks (see [`crate::ranks`]).
+    pub rank_order: Vec<GpuId>,
+    /// The hosts in that order.
+    pub host_order: Vec<(HostId, GpuMask)>,
+    /// Name of the search.
+    pub search: &'static str,
 }
 
 impl Answer {
@@ -81,6 +91,7 @@ impl Answer {
         self.choice = all.remove(0);
         self.runner_ups = all;
         self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
+        (self.host_order, self.pods, self.rank_order) = arranged(cluster, model, request, &self.choice.allocation);
         Ok(self)
     }
 }
@@ -100,19 +111,45 @@ pub fn answer_by(
     model: &dyn BandwidthModel,
     request: &Request,
 ) -> Result<Answer, Refusal> {
+    // Searches see only GPUs that may be used; what they must know of the whole choice stays in the request.
+    let request = &Request { free: request.usable(cluster)?, ..request.clone() };
     let objective = Objective::new(cluster, model, request);
     let Found { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
+    best.retain(|s| request.accepts_counts(&s.allocation.counts()));
+    if best.is_empty() {
+        return Err(Refusal::SearchBreaksLimits { search: search.name() });
+    }
     cautiously(&mut best);
     let choice = best.remove(0);
-    let packed = packed(cluster, &request.free, request.gpus).map(|allocation| {
-        let parts = parts_of(model, request, &allocation);
-        let prediction = model.predict(request.size, &parts);
-        let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
-        Scored { allocation, prediction, score_gb_per_s }
-    });
+    let packed = packed(cluster, &request.free, request.gpus).filter(|a| request.accepts_counts(&a.counts())).map(
+        |allocation| {
+            let parts = parts_of(model, request, &allocation);
+            let prediction = model.predict(request.size, &parts);
+            let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
+            Scored { allocation, prediction, score_gb_per_s }
+        },
+    );
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
-    Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations, effect })
+    let (host_order, pods, rank_order) = arranged(cluster, model, request, &choice.allocation);
+    let (runner_ups, search) = (best, search.name());
+    Ok(Answer { choice, bottleneck, packed, runner_ups, evaluations, effect, pods, rank_order, host_order, search })
+}
+
+/// A choice's hosts in rank order, its pods, its GPUs in rank order.
+#[allow(clippy::type_complexity)]
+fn arranged(
+    cluster: &Cluster,
+    model: &dyn BandwidthModel,
+    request: &Request,
+    choice: &Allocation,
+) -> (Vec<(HostId, GpuMask)>, Vec<(HostId, GpuMask)>, Vec<GpuId>) {
+    let hosts = ranks::host_order(cluster, choice.parts());
+    let table = model.part_table(request.size);
+    let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
+    let pods = pods.unwrap_or_default();
+    let order = ranks::rank_order(&hosts, &pods);
+    (hosts, pods, order)
 }
 
 fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {
