@@ -10,6 +10,7 @@ pub mod objective;
 pub mod options;
 pub mod pods;
 pub mod ranks;
+pub mod read;
 mod refusal;
 pub mod request;
 pub mod search;

@@ -165,3 +165,21 @@ pub enum Contention {
     /// Flows of all jobs over the NICs and links that they share, max-min fair.
     Physical,
 }
+
+impl Contention {
+    /// Every kind.
+    pub const ALL: [Contention; 2] = [Contention::Merge, Contention::Physical];
+
+    /// Its name in files and flags.
+    pub fn name(self) -> &'static str {
+        match self {
+            Contention::Merge => "merge",
+            Contention::Physical => "physical",
+        }
+    }
+
+    /// The kind of a name.
+    pub fn by_name(name: &str) -> Option<Contention> {
+        Contention::ALL.into_iter().find(|c| c.name() == name)
+    }
+}

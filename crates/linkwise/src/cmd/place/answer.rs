@@ -54,6 +54,24 @@ impl Reply<'_> {
         })
     }
 
+    /// What the choice means for it and the running jobs; null without jobs.
+    fn contention(&self) -> Value {
+        if self.request.jobs.is_empty() {
+            return Value::Null;
+        }
+        let e = &self.answer.effect;
+        let jobs = self.request.jobs.iter().zip(&e.jobs_gb_per_s).map(|(j, (before, after))| {
+            json!({"id": j.id, "before_busbw_gb_per_s": round(*before), "after_busbw_gb_per_s": round(*after)})
+        });
+        json!({
+            "kind": self.request.contention.name(),
+            "loss_weight": self.request.loss_weight,
+            "alone_busbw_gb_per_s": round(e.alone_gb_per_s),
+            "shared_busbw_gb_per_s": round(e.shared_gb_per_s),
+            "jobs": jobs.collect::<Vec<_>>(),
+        })
+    }
+
     /// One JSON object; `id` as the request gave it.
     pub fn json(&self, id: Option<&Value>) -> Value {
         let a = self.answer;
@@ -71,7 +89,10 @@ impl Reply<'_> {
             "predicted_busbw_gb_per_s": round(a.choice.prediction.busbw_gb_per_s),
             "std_gb_per_s": round(a.choice.prediction.std_gb_per_s),
             "split": a.choice.allocation.split(),
-            "search": "exact",
+            "search": a.search,
+            "pods": a.pods.iter().map(|p| self.cluster.gpu_names(&Allocation::new([*p]))).collect::<Vec<_>>(),
+            "rank_order": a.rank_order.iter().map(|g| self.cluster.gpu_name(*g)).collect::<Vec<_>>(),
+            "contention": self.contention(),
             "model": self.model.kind(),
             "collective": self.model.collective(),
             "size_bytes": self.request.size.0,
