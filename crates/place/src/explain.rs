@@ -4,7 +4,7 @@ use crate::baselines::packed;
 use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously};
 use crate::objective::{Effect, Objective};
-use crate::pods::place_pods;
+use crate::pods::{packed_pods, place_pods};
 use crate::ranks;
 use crate::request::{Refusal, Request};
 use crate::search::{Exact, Search};
@@ -47,7 +47,7 @@ pub struct Answer {
     pub choice: Scored,
     /// What limits it.
     pub bottleneck: Bottleneck,
-    /// What a packing scheduler would have given, and what the model expects of that.
+    /// What a packing scheduler would have given, and what the model expects of that; none where that would break the limits on hosts.
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
@@ -121,14 +121,16 @@ pub fn answer_by(
     }
     cautiously(&mut best);
     let choice = best.remove(0);
-    let packed = packed(cluster, &request.free, request.gpus).filter(|a| request.accepts_counts(&a.counts())).map(
-        |allocation| {
-            let parts = parts_of(model, request, &allocation);
-            let prediction = model.predict(request.size, &parts);
-            let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
-            Scored { allocation, prediction, score_gb_per_s }
-        },
-    );
+    let packed = match request.pods.iter().any(|p| *p > 1) {
+        true => packed_pods(cluster, &request.free, &request.pods),
+        false => packed(cluster, &request.free, request.gpus),
+    };
+    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|allocation| {
+        let parts = parts_of(model, request, &allocation);
+        let prediction = model.predict(request.size, &parts);
+        let score_gb_per_s = objective.effect(&parts).score(request.loss_weight);
+        Scored { allocation, prediction, score_gb_per_s }
+    });
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
     let (host_order, pods, rank_order) = arranged(cluster, model, request, &choice.allocation);

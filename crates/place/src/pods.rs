@@ -1,8 +1,9 @@
 //! Pods: which counts per host they can fill exactly, on which host each lies, and with which GPUs.
 
+use crate::baselines::packed;
 use predict::PartTable;
 use std::collections::{BTreeMap, HashMap};
-use topology::{GPUS_PER_HOST_MAX, GpuMask, HostId};
+use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 
 /// Most sets of remaining pods that packing looks at.
 const SETS_MAX: usize = 1 << 14;
@@ -193,6 +194,24 @@ pub fn place_pods(table: &PartTable, pods: &[usize], hosts: &[(HostId, GpuMask)]
         }
     }
     Some(out)
+}
+
+/// Where a packing scheduler would put pods: the largest first, each on the fullest host that still holds it, touched hosts before others;
+/// on every host the most compact GPUs. None if one does not fit so. O(pods x hosts).
+///
+/// Source: kube-scheduler's MostAllocated scoring and Kueue's and KAI's packing do this per pod.
+pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Option<Allocation> {
+    let mut sizes = pods.to_vec();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let mut taken = vec![0usize; free.host_count()];
+    for pod in sizes {
+        let room = |i: usize| free.parts()[i].1.count() - taken[i];
+        let at = (0..taken.len()).filter(|i| room(*i) >= pod).min_by_key(|i| (taken[*i] == 0, room(*i), *i))?;
+        taken[at] += pod;
+    }
+    let hosts = free.parts().iter().zip(taken).filter(|(_, n)| *n > 0);
+    let compact = hosts.map(|(p, n)| packed(cluster, &Allocation::new([*p]), n));
+    Some(Allocation::new(compact.collect::<Option<Vec<_>>>()?.iter().flat_map(|a| a.parts().to_vec())))
 }
 
 /// Cuts a host's GPUs into pods of these sizes (largest first): the worst-connected pod as well connected as possible, then the sum; between

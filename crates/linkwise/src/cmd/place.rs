@@ -4,7 +4,9 @@
 
 mod answer;
 mod ask;
+mod launch;
 mod stream;
+mod text;
 
 use crate::cmd::shared::{load_cluster, read_text};
 use crate::failure::Failure;
@@ -38,7 +40,7 @@ pub struct Args {
     /// Model file of `linkwise fit`
     #[arg(long)]
     model: PathBuf,
-    /// How to search: a name of `linkwise place --search list`; also the default of request lines
+    /// How to search (a wrong name lists them); a request line may name another
     #[arg(long, default_value = "exact")]
     search: String,
     /// Seed of the searches that draw lots
@@ -88,10 +90,6 @@ fn contention(name: &str) -> Result<Contention, String> {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    if args.search == "list" {
-        place::search::NAMES.iter().for_each(|(name, what)| println!("{name:<16} {what}"));
-        return Ok(());
-    }
     let search = search(&args.search, args.seed).map_err(|e| Failure::input(format!("--search: {}", e.message)))?;
     let cluster = load_cluster(&args.cluster)?;
     let model = load_model(&args.model, &cluster)?;

@@ -45,7 +45,9 @@ impl Stream<'_> {
                 return Ok(());
             }
             let reply = if n > LINE_BYTES_MAX {
-                skip_line(&mut input).map_err(|e| Failure::file("read", file, e))?;
+                if line.last() != Some(&b'\n') {
+                    skip_line(&mut input).map_err(|e| Failure::file("read", file, e))?;
+                }
                 let e = Bad::new("bad_request", format!("line {number} is longer than {LINE_BYTES_MAX} bytes"));
                 error(&Value::Null, &e)
             } else if line.iter().all(u8::is_ascii_whitespace) {
