@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 
 /// Most sets of remaining pods that packing looks at.
-const SETS_MAX: usize = 1 << 14;
-/// Most entries in all these sets together.
+const SETS_MAX: usize = 1 << 16;
+/// Most entries in all these sets together, 8 bytes each.
 const ENTRIES_MAX: usize = 1 << 20;
+/// Most times that a way to fill a host is tried on an entry: about a tenth of a second.
+const TRIES_MAX: u64 = 1 << 25;
 
 /// A state that is not worked out yet.
 const UNKNOWN: u32 = u32::MAX;
@@ -18,26 +20,44 @@ const DEAD: u32 = u32::MAX - 1;
 /// All ways to pack pods into hosts at once: a state is the set of what may remain of the larger pods after the counts so far.
 ///
 /// Pods of the smallest size need no place in it: their number follows from the GPUs that are left. So pods of one size have one state
-/// per number of GPUs left, whatever their number.
+/// per number of GPUs left, whatever their number. What remains is one number, whose digits (of mixed radix) count the larger sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Packing {
-    /// Sizes but the smallest, ascending.
-    larger: Vec<usize>,
+    /// Sizes but the smallest, ascending, with the value of their digit and how many there are.
+    larger: Vec<Size>,
     smallest: usize,
+    /// `fills[count - 1]`: every way to fill so many GPUs.
+    fills: Vec<Vec<Fill>>,
     states: Vec<State>,
-    index: HashMap<(usize, Vec<Remaining>), u32>,
+    index: HashMap<(usize, Vec<u64>), u32>,
     entries: usize,
+    tries: u64,
 }
 
-/// How many pods of each larger size remain.
-type Remaining = Box<[u32]>;
+#[derive(Clone, Debug)]
+struct Size {
+    gpus: usize,
+    digit: u64,
+    pods: u64,
+}
+
+/// One way to fill a host.
+#[derive(Clone, Debug)]
+struct Fill {
+    /// Pods of each larger size.
+    taken: Vec<u64>,
+    /// The same as a number.
+    code: u64,
+    /// Pods of the smallest size.
+    small: usize,
+}
 
 #[derive(Clone, Debug)]
 struct State {
     /// GPUs of all pods that remain.
     gpus: usize,
     /// What may remain, ascending.
-    remaining: Vec<Remaining>,
+    remaining: Vec<u64>,
     /// `next[count - 1]`.
     next: [u32; GPUS_PER_HOST_MAX],
 }
@@ -45,21 +65,53 @@ struct State {
 impl Packing {
     /// No pods, or pods that fill any count: of one GPU.
     pub fn none() -> Self {
-        Packing { larger: Vec::new(), smallest: 1, states: Vec::new(), index: HashMap::new(), entries: 0 }
+        Packing {
+            larger: Vec::new(),
+            smallest: 1,
+            fills: Vec::new(),
+            states: Vec::new(),
+            index: HashMap::new(),
+            entries: 0,
+            tries: 0,
+        }
     }
 
-    /// Of these pods.
-    pub fn new(pods: &[usize]) -> Self {
-        let mut by_size: BTreeMap<usize, u32> = BTreeMap::new();
+    /// Of these pods; None if their sizes are too many to be one number.
+    pub fn new(pods: &[usize]) -> Option<Self> {
+        let mut by_size: BTreeMap<usize, u64> = BTreeMap::new();
         pods.iter().for_each(|p| *by_size.entry(*p).or_default() += 1);
         let mut packing = Packing::none();
-        let Some((&smallest, _)) = by_size.first_key_value() else { return packing };
+        let Some((&smallest, _)) = by_size.first_key_value() else { return Some(packing) };
         packing.smallest = smallest;
-        packing.larger = by_size.keys().skip(1).copied().collect();
-        if smallest > 1 || !packing.larger.is_empty() {
-            packing.add(pods.iter().sum(), vec![by_size.values().skip(1).copied().collect()]);
+        let mut digit = 1u64;
+        for (&gpus, &pods) in by_size.iter().skip(1) {
+            packing.larger.push(Size { gpus, digit, pods });
+            digit = digit.checked_mul(pods + 1)?;
         }
-        packing
+        if smallest == 1 && packing.larger.is_empty() {
+            return Some(packing);
+        }
+        packing.fills = (1..=GPUS_PER_HOST_MAX).map(|count| packing.fills_of(count)).collect();
+        packing.add(pods.iter().sum(), vec![digit - 1]);
+        Some(packing)
+    }
+
+    /// Every way to fill `count` GPUs, were there enough pods.
+    fn fills_of(&self, count: usize) -> Vec<Fill> {
+        let mut partial = vec![(Vec::new(), 0, count)];
+        for size in &self.larger {
+            let take = |(taken, code, left): (Vec<u64>, u64, usize)| {
+                let most = (left / size.gpus).min(size.pods as usize);
+                (0..=most).map(move |n| {
+                    let taken = taken.iter().copied().chain([n as u64]).collect();
+                    (taken, code + n as u64 * size.digit, left - n * size.gpus)
+                })
+            };
+            partial = partial.into_iter().flat_map(take).collect();
+        }
+        let whole = |(_, _, left): &(Vec<u64>, u64, usize)| left.is_multiple_of(self.smallest);
+        let fill = |(taken, code, left): (Vec<u64>, u64, usize)| Fill { taken, code, small: left / self.smallest };
+        partial.into_iter().filter(whole).map(fill).collect()
     }
 
     /// Every pod remains.
@@ -67,12 +119,7 @@ impl Packing {
         0
     }
 
-    /// How many different sizes.
-    pub fn sizes(&self) -> usize {
-        self.larger.len() + 1
-    }
-
-    fn add(&mut self, gpus: usize, remaining: Vec<Remaining>) -> u32 {
+    fn add(&mut self, gpus: usize, remaining: Vec<u64>) -> u32 {
         let next = self.states.len() as u32;
         let id = *self.index.entry((gpus, remaining.clone())).or_insert(next);
         if id == next {
@@ -82,50 +129,40 @@ impl Packing {
         id
     }
 
-    /// Works out what follows on `count` GPUs on the next host; false beyond [`SETS_MAX`] or [`ENTRIES_MAX`].
+    /// Works out what follows on `count` GPUs on the next host; false beyond [`SETS_MAX`], [`ENTRIES_MAX`] or [`TRIES_MAX`].
     pub fn prepare(&mut self, state: u32, count: usize) -> bool {
         let Some(from) = self.states.get(state as usize) else { return true };
         if count == 0 || count > GPUS_PER_HOST_MAX || from.next[count - 1] != UNKNOWN {
             return true;
         }
-        let mut after: Vec<Remaining> = Vec::new();
-        for r in &from.remaining {
-            let small = (from.gpus - self.gpus_of(r)) / self.smallest;
-            self.subsets(r, small, count, 0, &mut r.clone(), &mut after);
+        self.tries += (from.remaining.len() * self.fills[count - 1].len()) as u64;
+        if self.states.len() > SETS_MAX || self.entries > ENTRIES_MAX || self.tries > TRIES_MAX {
+            return false;
+        }
+        let mut after: Vec<u64> = Vec::new();
+        for &r in &from.remaining {
+            let fits = |f: &&Fill| self.leads(from.gpus, r, f);
+            after.extend(self.fills[count - 1].iter().filter(fits).map(|f| r - f.code));
         }
         let left = from.gpus.saturating_sub(count);
         after.sort_unstable();
         after.dedup();
         let to = if after.is_empty() { DEAD } else { self.add(left, after) };
         self.states[state as usize].next[count - 1] = to;
-        self.states.len() <= SETS_MAX && self.entries <= ENTRIES_MAX
+        true
     }
 
-    /// Every way to fill `count` GPUs from `now` (sizes from `size` on, then the smallest).
-    fn subsets(
-        &self,
-        from: &[u32],
-        small: usize,
-        count: usize,
-        size: usize,
-        now: &mut Remaining,
-        out: &mut Vec<Remaining>,
-    ) {
-        let Some(&gpus) = self.larger.get(size) else {
-            if count.is_multiple_of(self.smallest) && count / self.smallest <= small {
-                out.push(now.clone());
+    /// Are there enough pods in `remaining` (of `gpus` GPUs with the smallest ones) for a fill?
+    fn leads(&self, gpus: usize, remaining: u64, fill: &Fill) -> bool {
+        let mut larger = 0;
+        for (size, taken) in self.larger.iter().zip(&fill.taken) {
+            let there = remaining / size.digit % (size.pods + 1);
+            if there < *taken {
+                return false;
             }
-            return;
-        };
-        for taken in 0..=(from[size] as usize).min(count / gpus) {
-            now[size] = from[size] - taken as u32;
-            self.subsets(from, small, count - taken * gpus, size + 1, now, out);
+            larger += there as usize * size.gpus;
         }
-        now[size] = from[size];
-    }
-
-    fn gpus_of(&self, r: &[u32]) -> usize {
-        r.iter().zip(&self.larger).map(|(n, s)| *n as usize * s).sum()
+        fill.small <= (gpus - larger) / self.smallest
     }
 
     /// The state after `count` GPUs on the next host; None if no packing leads there (or it was not prepared).
@@ -142,7 +179,7 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
     if pods.iter().sum::<usize>() != counts.iter().sum::<usize>() {
         return None;
     }
-    let mut packing = Packing::new(pods);
+    let mut packing = Packing::new(pods)?;
     if packing.states.is_empty() {
         return Some(counts.iter().map(|c| vec![1; *c]).collect());
     }
@@ -152,26 +189,20 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
         packing.prepare(at, c).then_some(())?;
         path.push(packing.take(at, c)?);
     }
-    // Backwards from nothing left: any set that can lead to what comes after.
-    let mut after: Remaining = vec![0; packing.larger.len()].into();
+    // Backwards from nothing left: anything that can lead to what comes after.
+    let mut after = 0u64;
     let mut out: Vec<Vec<usize>> = Vec::with_capacity(counts.len());
     for (&c, &state) in counts.iter().zip(&path).rev() {
         let s = &packing.states[state as usize];
-        let (before, small) = s.remaining.iter().find_map(|r| {
-            let used: usize = r
-                .iter()
-                .zip(&after)
-                .zip(&packing.larger)
-                .try_fold(0, |sum, ((b, a), size)| Some(sum + b.checked_sub(*a)? as usize * size))?;
-            let rest = c.checked_sub(used)?;
-            let small = (s.gpus - packing.gpus_of(r)) / packing.smallest;
-            let fits = rest.is_multiple_of(packing.smallest) && rest / packing.smallest <= small;
-            fits.then_some((r, rest / packing.smallest))
+        let mut fills = packing.fills.get(c.checked_sub(1)?)?.iter();
+        let fill = fills.find(|f| {
+            let before = after.checked_add(f.code);
+            before.is_some_and(|b| s.remaining.binary_search(&b).is_ok() && packing.leads(s.gpus, b, f))
         })?;
-        let larger = before.iter().zip(&after).zip(&packing.larger).rev();
-        let mut sizes: Vec<usize> = larger.flat_map(|((b, a), size)| vec![*size; (b - a) as usize]).collect();
-        sizes.extend(std::iter::repeat_n(packing.smallest, small));
-        after = before.clone();
+        let larger = packing.larger.iter().zip(&fill.taken).rev();
+        let mut sizes: Vec<usize> = larger.flat_map(|(size, n)| vec![size.gpus; *n as usize]).collect();
+        sizes.extend(std::iter::repeat_n(packing.smallest, fill.small));
+        after += fill.code;
         out.push(sizes);
     }
     out.reverse();

@@ -10,7 +10,7 @@ use crate::request::{Refusal, Request};
 use std::collections::HashMap;
 
 /// Most states (hosts times what may be left there) that are looked at; each takes about 64 bytes.
-const STATES_MAX: usize = 1 << 20;
+const STATES_MAX: usize = 1 << 19;
 
 /// No limit on hosts: does not count down, so that it does not multiply states.
 const ANY_HOSTS: u32 = u32::MAX;
@@ -90,7 +90,7 @@ impl Shape {
         if let Some(pod) = request.pods.iter().copied().filter(|p| *p > largest).max() {
             return Err(Refusal::PodTooLarge { pod, largest });
         }
-        shape.packing = Packing::new(&request.pods);
+        shape.packing = Packing::new(&request.pods).ok_or_else(|| too_mixed(request))?;
         shape.start.pods = shape.packing.start();
         shape.count_ways(request, options)?;
         if shape.ways(0, shape.start) == 0 {
@@ -142,7 +142,6 @@ impl Shape {
     /// Forward over the hosts for what can be left, backward for the choices from there.
     fn count_ways(&mut self, request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
         self.ways = Some(Vec::new());
-        let too_mixed = |packing: &Packing| Refusal::PodsTooMixed { pods: request.pods.len(), sizes: packing.sizes() };
         let mut layers: Vec<HashMap<Left, u128>> = vec![HashMap::from([(self.start, 0)])];
         let mut states = 1;
         for (i, o) in options.iter().enumerate() {
@@ -154,7 +153,7 @@ impl Shape {
                 next.insert(left, 0);
                 for c in 1..=o.by_count.len().min(left.gpus as usize) {
                     if !self.packing.prepare(left.pods, c) {
-                        return Err(too_mixed(&self.packing));
+                        return Err(too_mixed(request));
                     }
                     if let Some(l) = self.take(left, c) {
                         next.insert(l, 0);
@@ -168,7 +167,7 @@ impl Shape {
                         combinations: crate::exact::combinations(options, request.gpus),
                         limit: STATES_MAX as u64,
                     },
-                    false => too_mixed(&self.packing),
+                    false => too_mixed(request),
                 });
             }
             layers.push(next);
@@ -191,4 +190,9 @@ impl Shape {
         self.ways = Some(layers);
         Ok(())
     }
+}
+
+fn too_mixed(request: &Request) -> Refusal {
+    let sizes = request.pods.iter().collect::<std::collections::HashSet<_>>().len();
+    Refusal::PodsTooMixed { pods: request.pods.len(), sizes }
 }

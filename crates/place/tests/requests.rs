@@ -342,17 +342,32 @@ fn a_search_that_ignores_pods_is_told_apart_from_a_request_that_cannot_be_met() 
 }
 
 #[test]
-fn many_pods_of_many_sizes_are_packed_or_refused_in_time() {
+fn ways_to_pack_many_pods_are_counted_or_refused_within_limits() {
     let mut cluster = h100();
     cluster.hosts = (0..16).map(|i| topology::Host { name: format!("n{i}"), ..Default::default() }).collect();
     let model = model(&cluster, Kind::Bound, 1);
-    // 16 hosts x 8 GPUs, all taken: one-GPU pods have one state, mixed ones many.
-    let ones = Request { pods: vec![1; 128], ..Request::new(128, cluster.usable(), SIZE) };
-    assert_eq!(answer(&cluster, &model, &ones).unwrap().pods.len(), 128);
-    let mixed: Vec<usize> = [1, 2, 3, 4, 5].iter().flat_map(|n| vec![*n; 8]).collect();
-    let r = Request { pods: mixed, ..Request::new(120, cluster.usable(), SIZE) };
-    match answer(&cluster, &model, &r) {
-        Ok(a) => assert_eq!(a.choice.allocation.gpu_count(), 120),
-        Err(e) => assert!(["pods_too_mixed", "too_large_for_exact"].contains(&e.code()), "{e}"),
+    let ways = |pods: Vec<usize>| {
+        let r = Request { gpus: pods.iter().sum(), pods, ..Request::new(1, cluster.usable(), SIZE) };
+        let options = place::options::host_options(model.part_table(SIZE), &r.free, r.gpus);
+        place::shape::Shape::new(&r, &options).map(|s| s.combinations()).map_err(|e| e.code())
+    };
+    assert_eq!(ways(vec![1; 128]), Ok(None), "one-GPU pods ask nothing");
+    assert_eq!(ways(vec![8; 16]), Ok(Some(1)));
+    assert_eq!(ways(vec![8; 15]), Ok(Some(16)));
+    assert_eq!(ways(vec![8; 17]), Err("pods_do_not_fit"));
+    // Eight GPUs stay free: C(16 - 1 + 8, 8) ways to leave them on 16 hosts, and the pods fill the rest of every one.
+    assert_eq!(ways([vec![8; 4], vec![4; 8], vec![2; 16], vec![1; 24]].concat()), Ok(Some(490_314)));
+    assert_eq!(ways((1..=8).flat_map(|n| vec![n; 3]).collect()), Err("pods_too_mixed"));
+}
+
+#[test]
+fn many_pods_on_many_hosts_are_answered() {
+    let mut cluster = h100();
+    cluster.hosts = (0..16).map(|i| topology::Host { name: format!("n{i}"), ..Default::default() }).collect();
+    let model = model(&cluster, Kind::Bound, 1);
+    for pods in [vec![1; 128], vec![2; 60], [vec![8; 12], vec![4; 6]].concat()] {
+        let r = Request { gpus: pods.iter().sum(), pods, ..Request::new(1, cluster.usable(), SIZE) };
+        let a = answer(&cluster, &model, &r).unwrap();
+        assert_eq!(a.pods.iter().map(|p| p.1.count()).collect::<Vec<_>>(), r.pods);
     }
 }
