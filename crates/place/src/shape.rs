@@ -8,6 +8,7 @@ use crate::options::HostOptions;
 use crate::pods::Packing;
 use crate::request::{Refusal, Request};
 use std::collections::HashMap;
+use topology::GPUS_PER_HOST_MAX;
 
 /// Most states (hosts times what may be left there) that are looked at; each takes about 64 bytes.
 const STATES_MAX: usize = 1 << 19;
@@ -54,6 +55,16 @@ impl Request {
             && c.hosts_max.is_none_or(|m| counts.len() <= m)
             && counts.iter().all(|n| *n >= c.gpus_per_host_min)
             && (self.pods.is_empty() || crate::pods::pack(&self.pods, counts).is_some())
+    }
+
+    /// The counts that one host may give, as bits: sums of some of the pods, at least the fewest per host. A vector of such counts need
+    /// not fit all pods, unless they are of one size; [`Request::accepts_counts`] tells. O(pods).
+    pub fn counts_allowed(&self) -> u32 {
+        let every = (2u32 << GPUS_PER_HOST_MAX) - 2;
+        let sums =
+            self.pods.iter().filter(|p| **p <= GPUS_PER_HOST_MAX).fold(1u32, |sums, p| sums | (sums << p) & every);
+        let sums = if self.pods.is_empty() { every } else { sums & every };
+        sums & every.checked_shl(self.constraints.gpus_per_host_min.saturating_sub(1).min(31) as u32).unwrap_or(0)
     }
 
     /// The limits on hosts, in words: empty or ` (at least 2 GPUs per host, at most 3 hosts)`.

@@ -171,6 +171,19 @@ proptest! {
     }
 
     #[test]
+    fn the_counts_that_a_host_may_give_are_the_sums_of_pods(pods in proptest::collection::vec(1usize..18, 0..6), min in 0usize..20) {
+        let k = pods.iter().sum::<usize>().max(1);
+        let mut r = Request { pods, ..Request::new(k, Allocation::default(), SIZE) };
+        r.constraints.gpus_per_host_min = min;
+        let subsets = (0u32..1 << r.pods.len()).map(|s| (0..r.pods.len()).filter(|i| s >> i & 1 == 1).map(|i| r.pods[i]).sum());
+        let sums: Vec<usize> = subsets.collect();
+        for n in 0..32 {
+            let wanted = (1..=16).contains(&n) && n >= min && (r.pods.is_empty() || sums.contains(&n));
+            prop_assert_eq!(r.counts_allowed() >> n & 1 == 1, wanted, "{} GPUs", n);
+        }
+    }
+
+    #[test]
     fn usable_gpus_of_a_narrowed_request_are_the_same((cluster, request) in requests()) {
         if let Ok(usable) = request.usable(&cluster) {
             let narrowed = Request { free: usable.clone(), ..request };
