@@ -11,8 +11,8 @@
 //!    where it is number 3, read 90 (`facts/nccl-graph-search.md`, the steps, 4, and "Use"). So hosts of 3, then 4, then 2 GPUs (their
 //!    losses: 25 to 30 %, 3 to 15 %, up to 5 %) take even places where they can. At two hosts NCCL takes trees, and the order stays.
 //!
-//! Rule 3 is inferred from one table, in which nobody permuted the hosts; it never costs anything that the facts know of. Inside a host,
-//! ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
+//! Rule 3 is inferred from one table, in which nobody permuted the hosts. Over all 450 count vectors of three and four H100 hosts, `fabric`
+//! at 2 GiB never calls this order slower than rule 2's, and no order of them all more than 3 % faster (a test). Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
 
 use topology::{Cluster, GpuId, GpuMask, HostId};
 
