@@ -91,7 +91,8 @@ impl Answer {
         self.choice = all.remove(0);
         self.runner_ups = all;
         self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
-        (self.host_order, self.pods, self.rank_order) = arranged(cluster, model, request, &self.choice.allocation);
+        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &self.choice.allocation);
+        (self.host_order, self.pods, self.rank_order) = (hosts, pods, ranks);
         Ok(self)
     }
 }
@@ -133,25 +134,37 @@ pub fn answer_by(
     });
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
-    let (host_order, pods, rank_order) = arranged(cluster, model, request, &choice.allocation);
-    let (runner_ups, search) = (best, search.name());
-    Ok(Answer { choice, bottleneck, packed, runner_ups, evaluations, effect, pods, rank_order, host_order, search })
+    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &choice.allocation);
+    Ok(Answer {
+        choice,
+        bottleneck,
+        packed,
+        runner_ups: best,
+        evaluations,
+        effect,
+        pods,
+        rank_order: ranks,
+        host_order: hosts,
+        search: search.name(),
+    })
 }
 
-/// A choice's hosts in rank order, its pods, its GPUs in rank order.
-#[allow(clippy::type_complexity)]
-fn arranged(
-    cluster: &Cluster,
-    model: &dyn BandwidthModel,
-    request: &Request,
-    choice: &Allocation,
-) -> (Vec<(HostId, GpuMask)>, Vec<(HostId, GpuMask)>, Vec<GpuId>) {
-    let hosts = ranks::host_order(cluster, choice.parts());
-    let table = model.part_table(request.size);
-    let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
-    let pods = pods.unwrap_or_default();
-    let order = ranks::rank_order(&hosts, &pods);
-    (hosts, pods, order)
+/// A choice laid out.
+struct Layout {
+    hosts: Vec<(HostId, GpuMask)>,
+    pods: Vec<(HostId, GpuMask)>,
+    ranks: Vec<GpuId>,
+}
+
+impl Layout {
+    fn of(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, choice: &Allocation) -> Layout {
+        let hosts = ranks::host_order(cluster, choice.parts());
+        let table = model.part_table(request.size);
+        let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
+        let pods = pods.unwrap_or_default();
+        let ranks = ranks::rank_order(&hosts, &pods);
+        Layout { hosts, pods, ranks }
+    }
 }
 
 fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {

@@ -51,14 +51,14 @@ fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
             && m == ty.all_gpus()
             && own
             && ty.nics_touched(m).count_ones() as usize == n
-            && n % 2 == 0
+            && n.is_multiple_of(2)
     });
     // Search channels of a host: two for every NIC up to four, one for every NIC beyond; the fewest of all hosts count.
     let channels = |&(h, m): &(HostId, GpuMask)| {
         let nics = cluster.type_of(h).nics_touched(m).count_ones();
         if nics <= 4 { 2 * nics } else { nics }
     };
-    crossing && parts.iter().map(channels).min().is_some_and(|n| n % 2 == 0)
+    crossing && parts.iter().map(channels).min().is_some_and(|n| n.is_multiple_of(2))
 }
 
 /// Brings sensitive hosts to even places by exchanging them with less sensitive ones below the same switch.
