@@ -285,6 +285,8 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
         ("no_hosts_allowed", r#"{"gpus":2,"constraints":{"hosts_max":0}}"#),
         ("no_split", r#"{"gpus":2,"constraints":{"gpus_per_host_min":3}}"#),
         ("bad_request", r#"{"gpus":2,"constraints":{"exclusive_nics":1}}"#),
+        ("bad_request", r#"{"gpus":2,"gpus":8}"#),
+        ("bad_request", r#"{"gpus":2,"constraints":{"hosts_max":1,"hosts_max":2}}"#),
         ("bad_request", r#"[1,2]"#),
         ("-", r#"{"gpus":2}"#),
     ];

@@ -3,6 +3,8 @@
 //! Fields that are not known are refused, since a misspelt one would be ignored in silence; `null` is as good as absent. What is wrong is
 //! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
 
+mod strict;
+
 use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
 use crate::search::NAMES;
 use serde_json::{Map, Value};
@@ -115,9 +117,9 @@ impl<'a> Reader<'a> {
         if line.len() > LINE_BYTES_MAX {
             return (Value::Null, Err(Bad::request(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
         }
-        let mut value: Value = match serde_json::from_slice(line) {
+        let mut value = match json(line) {
             Ok(v) => v,
-            Err(e) => return (Value::Null, Err(Bad::request(format!("the line is not JSON: {e}")))),
+            Err(e) => return (Value::Null, Err(e)),
         };
         let id = value.get_mut("id").map_or(Value::Null, Value::take);
         let asked = self.request(&value);
@@ -170,6 +172,11 @@ impl<'a> Reader<'a> {
         };
         let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
         Ok(Asked { request, search })
+    }
+
+    /// Running jobs as JSON text; see [`Reader::jobs`].
+    pub fn jobs_of_text(&self, text: &str) -> Result<Vec<Job>, Bad> {
+        self.jobs(&json(text.as_bytes())?)
     }
 
     /// Running jobs: `[{"id": "a", "gpus": ["n0:0", ...], "demand_gb_per_s": 40.0}, ...]`; `id` may be a whole number.
@@ -328,6 +335,14 @@ pub fn search_name(name: &str) -> Result<&'static str, Bad> {
         let name: String = name.chars().take(60).collect();
         Bad::new("unknown_search", format!("`{name}` is no search (there are {}){near}", known.join(", ")))
     })
+}
+
+fn json(text: &[u8]) -> Result<Value, Bad> {
+    match serde_json::from_slice(text) {
+        Ok(strict::Strict(v)) => Ok(v),
+        Err(e) if e.is_data() => Err(Bad::request(e)),
+        Err(e) => Err(Bad::request(format!("this is not JSON: {e}"))),
+    }
 }
 
 fn pods(v: &Value) -> Result<Vec<usize>, Bad> {

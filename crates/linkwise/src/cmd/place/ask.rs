@@ -6,7 +6,6 @@ use crate::failure::Failure;
 use place::read::{Bad, Reader, without_drained};
 use place::{Answer, Constraints, Request};
 use predict::Model;
-use serde_json::Value;
 use std::path::{Path, PathBuf};
 use topology::{Allocation, Cluster};
 
@@ -52,10 +51,8 @@ impl Ask {
         let jobs = match &self.jobs {
             None => Vec::new(),
             Some(file) => {
-                let shown = file.display().to_string();
-                let value: Value = serde_json::from_str(&read_text(file, LIST_BYTES_MAX)?)
-                    .map_err(|e| Failure::input(format!("{shown}: not JSON: {e}")))?;
-                reader.jobs(&value).map_err(|e| flag(&shown, e))?
+                let text = read_text(file, LIST_BYTES_MAX)?;
+                reader.jobs_of_text(&text).map_err(|e| flag(&file.display().to_string(), e))?
             }
         };
         let free = match &self.free {

@@ -76,13 +76,15 @@ impl Reply<'_> {
             out.push_str("One GPU talks to nobody: chosen so that what stays free is connected best.\n");
             return out;
         }
+        let candidates =
+            if a.evaluations == 1 { "1 candidate".to_owned() } else { format!("{} candidates", a.evaluations) };
         out += &wrapped(
             "Predicted",
             [
                 format!("{} bus bandwidth at {}:", self.model.collective(), self.request.size),
                 format!("{:.1} ± {:.1} GB/s", p.busbw_gb_per_s, p.std_gb_per_s),
                 format!("({} model, {} search,", self.model.kind(), a.search),
-                format!("{} candidates, {:.0} us)", a.evaluations, self.elapsed.as_secs_f64() * 1e6),
+                format!("{candidates}, {:.0} us)", self.elapsed.as_secs_f64() * 1e6),
             ],
         );
         out += &self.bottleneck();
