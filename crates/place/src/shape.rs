@@ -150,8 +150,26 @@ impl Shape {
         self.ways.as_ref().and_then(|w| w[i].get(&left).copied()).unwrap_or(0)
     }
 
+    /// What can be left after every host, if pods of several sizes had no say; hosts that may be touched multiply it. O(hosts).
+    fn states_at_most(&self, request: &Request, options: &[HostOptions]) -> usize {
+        let step = request.pods.iter().fold(0, |a, b| gcd(a, *b)).max(1);
+        let mut states = 0;
+        let mut given_most = 0;
+        for (i, o) in options.iter().enumerate() {
+            given_most += o.by_count.len();
+            let given_least = request.gpus.saturating_sub(self.rest[i + 1]);
+            let counts = given_most.min(request.gpus).saturating_sub(given_least) / step + 1;
+            let hosts = if self.start.hosts == ANY_HOSTS { 1 } else { 1 + (i + 1).min(self.start.hosts as usize) / 2 };
+            states += counts * hosts;
+        }
+        states
+    }
+
     /// Forward over the hosts for what can be left, backward for the choices from there.
     fn count_ways(&mut self, request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
+        if self.states_at_most(request, options) > 4 * STATES_MAX {
+            return Err(too_large(request, options)); // hopeless: not worth the time to find out exactly
+        }
         self.ways = Some(Vec::new());
         let mut layers: Vec<HashMap<Left, u128>> = vec![HashMap::from([(self.start, 0)])];
         let mut states = 1;
@@ -173,13 +191,7 @@ impl Shape {
             }
             states += next.len();
             if states > STATES_MAX {
-                return Err(match request.pods.is_empty() {
-                    true => Refusal::TooLarge {
-                        combinations: crate::exact::combinations(options, request.gpus),
-                        limit: STATES_MAX as u64,
-                    },
-                    false => too_mixed(request),
-                });
+                return Err(too_large(request, options));
             }
             layers.push(next);
         }
@@ -200,6 +212,17 @@ impl Shape {
         }
         self.ways = Some(layers);
         Ok(())
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn too_large(request: &Request, options: &[HostOptions]) -> Refusal {
+    Refusal::TooLarge {
+        combinations: crate::exact::combinations(options, request.gpus),
+        limit: crate::exact::COMBINATIONS_MAX,
     }
 }
 

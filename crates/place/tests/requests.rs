@@ -374,6 +374,24 @@ fn ways_to_pack_many_pods_are_counted_or_refused_within_limits() {
 }
 
 #[test]
+fn limits_on_hosts_of_a_large_cluster_are_found_too_large_at_once() {
+    let mut cluster = h100();
+    cluster.hosts = (0..1280).map(|i| topology::Host { name: format!("n{i}"), ..Default::default() }).collect();
+    let model = model(&cluster, Kind::Bound, 1);
+    let mut r = Request::new(5000, cluster.usable(), SIZE);
+    r.constraints.gpus_per_host_min = 2;
+    let options = place::options::host_options(model.part_table(SIZE), &r.free, r.gpus);
+    let start = std::time::Instant::now();
+    assert_eq!(place::shape::Shape::new(&r, &options).unwrap_err().code(), "too_large_for_exact");
+    // Milliseconds; with room for a busy machine.
+    assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
+    // Few choices on many hosts are few.
+    let whole = Request { pods: vec![8; 1279], ..Request::new(1279 * 8, cluster.usable(), SIZE) };
+    let options = place::options::host_options(model.part_table(SIZE), &whole.free, whole.gpus);
+    assert_eq!(place::shape::Shape::new(&whole, &options).unwrap().combinations(), Some(1280));
+}
+
+#[test]
 fn many_pods_on_many_hosts_are_answered() {
     let mut cluster = h100();
     cluster.hosts = (0..16).map(|i| topology::Host { name: format!("n{i}"), ..Default::default() }).collect();
