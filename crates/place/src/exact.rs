@@ -7,6 +7,7 @@
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
 use crate::request::{Refusal, Request};
+use crate::shape::{Left, Shape};
 use predict::{BandwidthModel, Candidates, Part, Prediction};
 use topology::{Allocation, Cluster};
 
@@ -85,24 +86,19 @@ pub fn exact(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, k
 pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
-    if k == 0 {
-        return Err(Refusal::NoGpus);
-    }
-    let free = request.free.gpu_count();
-    if free < k {
-        return Err(Refusal::NotEnough { wanted: k, free });
-    }
-    let options = host_options(objective.table(), &request.free, k);
+    let usable = request.usable(objective.cluster)?;
+    let options = host_options(objective.table(), &usable, k);
+    let shape = Shape::new(request, &options)?;
     let mut candidates = Candidates::new();
     let mut pruned = None;
     if !objective.contended() && model.at_most(f64::INFINITY, f64::INFINITY, 2, k).is_some() {
-        pruned = Some(branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?);
+        pruned = Some(branch_and_bound(model, request, &options, &shape, keep.max(1), &mut candidates)?);
     } else {
-        let combinations = combinations(&options, k);
+        let combinations = shape.combinations().unwrap_or_else(|| combinations(&options, k));
         if combinations > u128::from(COMBINATIONS_MAX) {
             return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
         }
-        enumerate(&options, k, &mut candidates);
+        enumerate(&options, &shape, &mut candidates);
     }
     let before = objective.evaluations();
     let mut scores = Vec::new();
@@ -175,36 +171,27 @@ pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
     ways[k]
 }
 
-/// GPUs that hosts `i..` can give.
-fn remaining(options: &[HostOptions]) -> Vec<usize> {
-    let mut r = vec![0; options.len() + 1];
-    for i in (0..options.len()).rev() {
-        r[i] = r[i + 1] + options[i].by_count.len();
-    }
-    r
-}
-
 /// Every combination, in the order of the hosts.
-pub(crate) fn enumerate(options: &[HostOptions], k: usize, out: &mut Candidates) {
-    fn go(options: &[HostOptions], rest: &[usize], left: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
-        if left == 0 {
+pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candidates) {
+    fn go(options: &[HostOptions], shape: &Shape, i: usize, left: Left, chosen: &mut Vec<Part>, out: &mut Candidates) {
+        if left.gpus == 0 {
             out.push(chosen);
             return;
         }
-        let Some((host, others)) = options.split_first() else { return };
-        if rest[0] < left {
+        if i == options.len() || !shape.can_end(i, left) {
             return;
         }
-        go(others, &rest[1..], left, chosen, out);
-        for parts in host.by_count.iter().take(left) {
+        go(options, shape, i + 1, left, chosen, out);
+        for (c, parts) in options[i].by_count.iter().enumerate().take(left.gpus as usize) {
+            let Some(less) = shape.take(left, c + 1) else { continue };
             for p in parts {
                 chosen.push(*p);
-                go(others, &rest[1..], left - p.count as usize, chosen, out);
+                go(options, shape, i + 1, less, chosen, out);
                 chosen.pop();
             }
         }
     }
-    go(options, &remaining(options), k, &mut Vec::new(), out);
+    go(options, shape, 0, shape.start(), &mut Vec::new(), out);
 }
 
 /// For models that can bound a branch: visits only what can still be among the best, and collects what was.
@@ -212,6 +199,7 @@ fn branch_and_bound(
     model: &dyn BandwidthModel,
     request: &Request,
     options: &[HostOptions],
+    shape: &Shape,
     keep: usize,
     out: &mut Candidates,
 ) -> Result<u64, Refusal> {
@@ -219,7 +207,7 @@ fn branch_and_bound(
         model: &'a dyn BandwidthModel,
         request: &'a Request,
         options: &'a [HostOptions],
-        rest: Vec<usize>,
+        shape: &'a Shape,
         keep: usize,
         /// Best values seen, descending, for different splits.
         floor: Vec<(f64, Vec<u8>)>,
@@ -234,7 +222,7 @@ fn branch_and_bound(
         fn go(
             &mut self,
             i: usize,
-            left: usize,
+            left: Left,
             chosen: &mut Vec<Part>,
             intra: f64,
             nic: f64,
@@ -244,7 +232,7 @@ fn branch_and_bound(
             if self.nodes > NODES_MAX {
                 return false;
             }
-            if left == 0 {
+            if left.gpus == 0 {
                 self.leaves += 1;
                 let v = self.model.mean(self.request.size, chosen);
                 if v >= self.needed() {
@@ -260,7 +248,7 @@ fn branch_and_bound(
                 }
                 return true;
             }
-            if self.rest[i] < left {
+            if !self.shape.can_end(i, left) {
                 return true;
             }
             // Something is left to place, so at least one more host comes.
@@ -270,17 +258,11 @@ fn branch_and_bound(
             }
             let options = self.options;
             // Large counts first: good candidates early make the floor high.
-            for parts in options[i].by_count.iter().take(left).rev() {
+            for (c, parts) in options[i].by_count.iter().enumerate().take(left.gpus as usize).rev() {
+                let Some(less) = self.shape.take(left, c + 1) else { continue };
                 for p in parts {
                     chosen.push(*p);
-                    let more = self.go(
-                        i + 1,
-                        left - p.count as usize,
-                        chosen,
-                        intra.min(p.intra_gb_per_s),
-                        nic.min(p.nic_gb_per_s),
-                        out,
-                    );
+                    let more = self.go(i + 1, less, chosen, intra.min(p.intra_gb_per_s), nic.min(p.nic_gb_per_s), out);
                     chosen.pop();
                     if !more {
                         return false;
@@ -291,9 +273,8 @@ fn branch_and_bound(
         }
     }
     let k = request.gpus;
-    let rest = remaining(options);
-    let mut s = Search { model, request, options, rest, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
-    if s.go(0, k, &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
+    let mut s = Search { model, request, options, shape, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
+    if s.go(0, shape.start(), &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {
         Err(Refusal::TooLarge { combinations: combinations(options, k), limit: NODES_MAX })

@@ -4,11 +4,13 @@ use crate::baselines::packed;
 use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously};
 use crate::objective::{Effect, Objective};
+use crate::pods::{packed_pods, place_pods};
+use crate::ranks;
 use crate::request::{Refusal, Request};
 use crate::search::{Exact, Search, scored};
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
-use topology::{Allocation, Cluster, HostId};
+use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// What holds a choice back.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,7 +47,7 @@ pub struct Answer {
     pub choice: Scored,
     /// What limits it.
     pub bottleneck: Bottleneck,
-    /// What a packing scheduler would have given, and what the model expects of that.
+    /// What a packing scheduler would have given, and what the model expects of that; none where that would break the limits on hosts.
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
@@ -53,6 +55,14 @@ pub struct Answer {
     pub evaluations: u64,
     /// What the choice means for it and for the running jobs.
     pub effect: Effect,
+    /// The GPUs of every pod of the request, in its order; empty without pods.
+    pub pods: Vec<(HostId, GpuMask)>,
+    /// The GPUs of the choice in the order in which they should be ranks (see [`crate::ranks`]).
+    pub rank_order: Vec<GpuId>,
+    /// The hosts in that order.
+    pub host_order: Vec<(HostId, GpuMask)>,
+    /// Name of the search.
+    pub search: &'static str,
 }
 
 impl Answer {
@@ -81,6 +91,8 @@ impl Answer {
         self.choice = all.remove(0);
         self.runner_ups = all;
         self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
+        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &self.choice.allocation);
+        (self.host_order, self.pods, self.rank_order) = (hosts, pods, ranks);
         Ok(self)
     }
 }
@@ -100,14 +112,54 @@ pub fn answer_by(
     model: &dyn BandwidthModel,
     request: &Request,
 ) -> Result<Answer, Refusal> {
+    // Searches see only GPUs that may be used; what they must know of the whole choice stays in the request.
+    let request = &Request { free: request.usable(cluster)?, ..request.clone() };
     let objective = Objective::new(cluster, model, request);
     let Found { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
+    best.retain(|s| request.accepts_counts(&s.allocation.counts()));
+    if best.is_empty() {
+        return Err(Refusal::SearchBreaksLimits { search: search.name() });
+    }
     cautiously(&mut best);
     let choice = best.remove(0);
-    let packed = packed(cluster, &request.free, request.gpus).map(|a| scored(&objective, a));
+    let packed = match request.pods.iter().any(|p| *p > 1) {
+        true => packed_pods(cluster, &request.free, &request.pods),
+        false => packed(cluster, &request.free, request.gpus),
+    };
+    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|a| scored(&objective, a));
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
-    Ok(Answer { choice, bottleneck, packed, runner_ups: best, evaluations, effect })
+    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &choice.allocation);
+    Ok(Answer {
+        choice,
+        bottleneck,
+        packed,
+        runner_ups: best,
+        evaluations,
+        effect,
+        pods,
+        rank_order: ranks,
+        host_order: hosts,
+        search: search.name(),
+    })
+}
+
+/// A choice laid out.
+struct Layout {
+    hosts: Vec<(HostId, GpuMask)>,
+    pods: Vec<(HostId, GpuMask)>,
+    ranks: Vec<GpuId>,
+}
+
+impl Layout {
+    fn of(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, choice: &Allocation) -> Layout {
+        let hosts = ranks::host_order(cluster, choice.parts());
+        let table = model.part_table(request.size);
+        let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
+        let pods = pods.unwrap_or_default();
+        let ranks = ranks::rank_order(&hosts, &pods);
+        Layout { hosts, pods, ranks }
+    }
 }
 
 fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {

@@ -1,14 +1,20 @@
 //! Which GPUs a job gets: requests, searches, baselines, explanations.
 
 pub mod baselines;
+pub mod constraints;
 pub mod decide;
 pub mod exact;
 pub mod explain;
 mod merge;
 pub mod objective;
 pub mod options;
+pub mod pods;
+pub mod ranks;
+pub mod read;
+mod refusal;
 pub mod request;
 pub mod search;
+pub mod shape;
 
 pub use decide::{Decision, Reading, decide, worth_measuring};
 pub use exact::{Found, Scored, cautiously, exact};

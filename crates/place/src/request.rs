@@ -1,6 +1,13 @@
 //! What is asked for, and why it may be refused.
 
-use topology::{Allocation, Bytes, HostId};
+pub use crate::refusal::Refusal;
+use std::collections::{HashMap, HashSet};
+use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
+
+/// Most pods of a request.
+pub const PODS_MAX: usize = 1 << 16;
+/// Most running jobs that a request names.
+pub const JOBS_MAX: usize = 1 << 14;
 
 /// A request for GPUs.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +44,87 @@ impl Request {
             loss_weight: 0.0,
         }
     }
+
+    /// Is the request sound: hosts and GPUs that exist, pods that sum up, limits kept, numbers that are numbers, jobs that share no GPU
+    /// with each other or with the free ones? O(pods + hosts of free GPUs, jobs and constraints).
+    pub fn check(&self, cluster: &Cluster) -> Result<(), Refusal> {
+        if self.gpus == 0 {
+            return Err(Refusal::NoGpus);
+        }
+        if self.pods.len() > PODS_MAX {
+            return Err(Refusal::TooManyPods { pods: self.pods.len() });
+        }
+        if let Some(pod) = self.pods.iter().position(|p| *p == 0) {
+            return Err(Refusal::EmptyPod { pod });
+        }
+        let sum = self.pods.iter().fold(0usize, |s, p| s.saturating_add(*p));
+        if !self.pods.is_empty() && sum != self.gpus {
+            return Err(Refusal::PodsSum { pods: sum, gpus: self.gpus });
+        }
+        if self.constraints.hosts_max == Some(0) {
+            return Err(Refusal::NoHostsAllowed);
+        }
+        if !(self.loss_weight >= 0.0 && self.loss_weight.is_finite()) {
+            return Err(Refusal::BadLossWeight { loss_weight: self.loss_weight });
+        }
+        known(cluster, &self.free, "`free`")?;
+        let c = &self.constraints;
+        for (hosts, what) in [(&c.only_hosts, "`only_hosts`"), (&c.excluded_hosts, "`excluded_hosts`")] {
+            hosts.iter().try_for_each(|h| known_host(cluster, *h, what))?;
+        }
+        self.check_jobs(cluster)
+    }
+
+    fn check_jobs(&self, cluster: &Cluster) -> Result<(), Refusal> {
+        if self.jobs.len() > JOBS_MAX {
+            return Err(Refusal::TooManyJobs { jobs: self.jobs.len() });
+        }
+        let mut ids = HashSet::new();
+        let mut held: HashMap<HostId, Vec<(GpuMask, &str)>> = HashMap::new();
+        for j in &self.jobs {
+            let id = || j.id.clone();
+            if !ids.insert(j.id.as_str()) {
+                return Err(Refusal::DuplicateJob { id: id() });
+            }
+            if j.gpus.is_empty() {
+                return Err(Refusal::EmptyJob { id: id() });
+            }
+            if let Some(d) = j.demand_gb_per_s.filter(|d| !(*d >= 0.0 && d.is_finite())) {
+                return Err(Refusal::BadDemand { id: id(), demand_gb_per_s: d });
+            }
+            known(cluster, &j.gpus, &format!("job `{}`", j.id))?;
+            for &(host, mask) in j.gpus.parts() {
+                let gpu = |m: u32| cluster.gpu_name(GpuId { host, gpu: m.trailing_zeros() as u8 });
+                let both = self.free.mask(host).0 & mask.0;
+                if both != 0 {
+                    return Err(Refusal::JobGpuIsFree { job: id(), gpu: gpu(both) });
+                }
+                let there = held.entry(host).or_default();
+                if let Some((m, other)) = there.iter().find(|(m, _)| m.0 & mask.0 != 0) {
+                    return Err(Refusal::JobsOverlap { a: (*other).to_owned(), b: id(), gpu: gpu(m.0 & mask.0) });
+                }
+                there.push((mask, &j.id));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn known_host(cluster: &Cluster, h: HostId, what: &str) -> Result<(), Refusal> {
+    let hosts = cluster.hosts.len();
+    if h.index() < hosts { Ok(()) } else { Err(Refusal::UnknownHost { what: what.to_owned(), host: h.0, hosts }) }
+}
+
+fn known(cluster: &Cluster, a: &Allocation, what: &str) -> Result<(), Refusal> {
+    for &(h, m) in a.parts() {
+        known_host(cluster, h, what)?;
+        let strange = m.minus(cluster.type_of(h).all_gpus());
+        if !strange.is_empty() {
+            let host = cluster.host(h).name.clone();
+            return Err(Refusal::UnknownGpu { what: what.to_owned(), host, gpus: strange.to_string() });
+        }
+    }
+    Ok(())
 }
 
 /// What the chosen GPUs must satisfy.
@@ -78,63 +166,20 @@ pub enum Contention {
     Physical,
 }
 
-/// Why a request cannot be met. `code` is stable for scripts.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Refusal {
-    /// `gpus` is 0.
-    #[error("a request needs at least one GPU")]
-    NoGpus,
-    /// Not enough GPUs are free.
-    #[error("{wanted} GPUs are wanted and {free} are free")]
-    NotEnough {
-        /// Asked for.
-        wanted: usize,
-        /// There.
-        free: usize,
-    },
-    /// The search space is beyond what exact search takes.
-    #[error(
-        "exact search would combine {combinations} candidates (limit {limit}); offer fewer hosts with --free, \
-         or use a model of kind `bound`, whose search prunes"
-    )]
-    TooLarge {
-        /// Count vectors times masks.
-        combinations: u128,
-        /// The limit.
-        limit: u64,
-    },
-    /// The search cannot honour a part of the request.
-    #[error("search `{search}` cannot honour {what}; `--search exact` can")]
-    Unsupported {
-        /// The search.
-        search: &'static str,
-        /// What is asked of it, in words.
-        what: &'static str,
-    },
-    /// The search would judge too many candidates.
-    #[error(
-        "search `{search}` would judge {evaluations} candidates one step after another (limit {limit}); \
-         offer fewer GPUs with --free, or use another --search"
-    )]
-    SearchTooLarge {
-        /// The search.
-        search: &'static str,
-        /// How many.
-        evaluations: u128,
-        /// The limit.
-        limit: u64,
-    },
-}
+impl Contention {
+    /// Every kind.
+    pub const ALL: [Contention; 2] = [Contention::Merge, Contention::Physical];
 
-impl Refusal {
-    /// Stable code for scripts.
-    pub fn code(&self) -> &'static str {
+    /// Its name in files and flags.
+    pub fn name(self) -> &'static str {
         match self {
-            Refusal::NoGpus => "no_gpus",
-            Refusal::NotEnough { .. } => "not_enough_free",
-            Refusal::TooLarge { .. } => "too_large_for_exact",
-            Refusal::Unsupported { .. } => "unsupported_by_search",
-            Refusal::SearchTooLarge { .. } => "too_large_for_search",
+            Contention::Merge => "merge",
+            Contention::Physical => "physical",
         }
+    }
+
+    /// The kind of a name.
+    pub fn by_name(name: &str) -> Option<Contention> {
+        Contention::ALL.into_iter().find(|c| c.name() == name)
     }
 }

@@ -338,7 +338,7 @@ fn what_a_search_cannot_honour_is_refused_and_exact_is_named() {
     least.constraints.gpus_per_host_min = 2;
     let mut most = Request::new(8, cluster.usable(), SIZE);
     most.constraints.hosts_max = Some(2);
-    for (name, _) in NAMES.iter().filter(|n| n.0 != "exact") {
+    for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle"].contains(&n.0)) {
         for (request, what) in [(&pods, "pods"), (&least, "GPUs per host"), (&most, "number of hosts")] {
             let e = run(name, &Objective::new(&cluster, &model, request)).unwrap_err();
             assert_eq!(e.code(), "unsupported_by_search");
@@ -350,6 +350,51 @@ fn what_a_search_cannot_honour_is_refused_and_exact_is_named() {
         let many = Request::new(33, cluster.usable(), SIZE);
         let e = run(name, &Objective::new(&cluster, &model, &many)).unwrap_err();
         assert_eq!(e, Refusal::NotEnough { wanted: 33, free: 32 });
+    }
+}
+
+#[test]
+fn the_oracle_keeps_pods_and_limits_as_exact_does_and_one_gpu_pods_ask_nothing() {
+    let cluster = catalog::cluster("het-4mix").unwrap();
+    let model = model(&cluster, 2);
+    // Few free GPUs: all subsets; many: every split; both with and without a running job.
+    for free in [free_of(&[0x0f, 0x3c, 0x33, 0x07]), free_of(&[0x7f, 0xfd, 0x3f, 0x77])] {
+        for busy in [false, true] {
+            let mut request = Request::new(10, free.clone(), SIZE);
+            request.jobs = if busy { background(&cluster, &free) } else { Vec::new() };
+            request.pods = vec![3, 3, 2, 2];
+            request.constraints.hosts_max = Some(3);
+            let score = |name| {
+                let found = run(name, &Objective::new(&cluster, &model, &request)).unwrap().best.remove(0);
+                assert!(request.accepts_counts(&found.allocation.counts()), "{name}");
+                found.score_gb_per_s
+            };
+            assert!(score("oracle") >= score("exact") * (1.0 - 1e-9));
+            if !busy {
+                assert!((score("oracle") - score("exact")).abs() <= 1e-9 * score("exact"));
+            }
+            request.constraints.hosts_max = Some(1);
+            let e = |name| run(name, &Objective::new(&cluster, &model, &request)).unwrap_err();
+            assert_eq!(e("oracle"), e("exact"));
+            request.constraints.hosts_max = None;
+            request.pods = vec![1; 10];
+            for (name, _) in NAMES {
+                assert!(run(name, &Objective::new(&cluster, &model, &request)).is_ok(), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn constraints_on_hosts_narrow_what_every_search_sees() {
+    let cluster = catalog::cluster("het-4mix").unwrap();
+    let model = model(&cluster, 2);
+    let mut request = Request::new(6, cluster.usable(), SIZE);
+    request.constraints.excluded_hosts = vec![HostId(3)];
+    request.constraints.only_hosts = vec![HostId(1), HostId(2), HostId(3)];
+    for (name, _) in NAMES {
+        let a = run(name, &Objective::new(&cluster, &model, &request)).unwrap().best.remove(0).allocation;
+        assert!(a.parts().iter().all(|p| p.0 == HostId(1) || p.0 == HostId(2)), "{name}: {a:?}");
     }
 }
 

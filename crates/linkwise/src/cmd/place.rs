@@ -1,15 +1,21 @@
 //! `linkwise place`: which GPUs should a job get?
+//!
+//! Three steps, each a function: [`ask`] makes a request of flags (or [`stream`] of lines), [`answered`] chooses, [`answer`] prints.
 
 mod answer;
+mod ask;
+mod launch;
 mod stream;
+mod text;
 
 use crate::cmd::shared::{load_cluster, read_text};
 use crate::failure::Failure;
 use answer::Reply;
-use place::Request;
+use place::read::{Defaults, Reader};
+use place::{Answer, Contention, Refusal, Request, Search};
 use predict::Model;
 use std::path::{Path, PathBuf};
-use topology::{Allocation, Bytes, Cluster};
+use topology::{Bytes, Cluster};
 
 /// Largest model file, requests line or list of free GPUs that is read, bytes.
 const LIST_BYTES_MAX: usize = 16 << 20;
@@ -18,10 +24,15 @@ const LIST_BYTES_MAX: usize = 16 << 20;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  linkwise place --cluster h100 --model model.json --gpus 8\n  \
     linkwise place --cluster h100 --model model.json --gpus 8 --free 'n0:0 n0:1 n0:2 n0:3 n0:4 n0:5 n1 n2'\n  \
+    linkwise place --cluster h100 --model model.json --pods 4,4 --exclude-hosts n3 --jobs running.json\n  \
     linkwise place --cluster h100 --model model.json --requests jobs.jsonl > answers.jsonl\n\n\
     A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:0\",\"n0:1\",...]}; answers come one per line, in order. --requests - reads\n\
-    standard input. Without `free` all GPUs that are not drained are free. One GPU gets the place where it leaves the least damage,\n\
-    with a predicted bandwidth of 0, since it talks to nobody; no GPU, a GPU named twice and an unknown GPU are errors.")]
+    standard input. Further fields, all optional: pods [4,4], jobs [{\"id\":\"a\",\"gpus\":[..],\"demand_gb_per_s\":40}], contention\n\
+    \"merge\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
+    \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
+    Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
+    without demand takes what the model expects of it alone. One GPU gets the place where it leaves the least damage, with a predicted\n\
+    bandwidth of 0, since it talks to nobody; no GPU, a GPU named twice and an unknown GPU are errors.")]
 pub struct Args {
     /// Built-in cluster or cluster file; must be the one that the model was fitted on
     #[arg(long)]
@@ -29,35 +40,34 @@ pub struct Args {
     /// Model file of `linkwise fit`
     #[arg(long)]
     model: PathBuf,
-    /// How to search
-    #[arg(long, value_enum, default_value = "exact")]
-    search: Search,
-    /// How many GPUs
-    #[arg(long, conflicts_with = "requests", required_unless_present = "requests")]
-    gpus: Option<usize>,
-    /// Free GPUs: `n0:0 n0:1 n1` (a host alone means all its GPUs), or a file with such a list
-    #[arg(long, requires = "gpus")]
-    free: Option<String>,
+    /// How to search (a wrong name lists them); a request line may name another
+    #[arg(long, default_value = "exact")]
+    search: String,
+    /// Seed of the searches that draw lots
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The job to place
+    #[command(flatten)]
+    ask: ask::Ask,
     /// Bandwidths measured of candidates (those under `worth_measuring` of --format json): a file with a JSON object per
     /// line, {"gpus":["n0:0",...],"busbw_gb_per_s":123.4}; the choice is decided again with them
-    #[arg(long, requires = "gpus")]
+    #[arg(long, conflicts_with = "requests")]
     readings: Option<PathBuf>,
     /// Message size to optimise for (default: the largest that the model was fitted on)
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
+    /// How running jobs and the new one share: `merge` (BandPilot's virtual merge) or `physical` (flows, max-min fair)
+    #[arg(long, default_value = "merge", value_parser = contention)]
+    contention: Contention,
+    /// What a GB/s that running jobs lose counts against one that the new job gets
+    #[arg(long, default_value_t = 0.0)]
+    loss_weight: f64,
     /// File of requests, a JSON object per line; `-` is standard input
     #[arg(long)]
     requests: Option<PathBuf>,
     /// Output format of --gpus
     #[arg(long, value_enum, default_value = "text")]
     format: PlaceFormat,
-}
-
-/// Searches by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Search {
-    /// Every split over the hosts, with the GPUs that can matter on each
-    Exact,
 }
 
 /// Forms of an answer.
@@ -73,31 +83,27 @@ enum PlaceFormat {
     Hostfile,
 }
 
+fn contention(name: &str) -> Result<Contention, String> {
+    let known = || Contention::ALL.map(Contention::name).join(" or ");
+    Contention::by_name(name).ok_or_else(|| format!("{} was expected", known()))
+}
+
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let search = search(&args.search, args.seed).map_err(|e| Failure::input(format!("--search: {}", e.message)))?;
     let cluster = load_cluster(&args.cluster)?;
     let model = load_model(&args.model, &cluster)?;
-    let Search::Exact = args.search;
-    if let Some(file) = &args.requests {
-        return stream::run(&cluster, &model, file, args.size);
-    }
-    let free = match &args.free {
-        None => cluster.usable(),
-        Some(list) => parse_free(&cluster, &free_text(list)?)?,
-    };
     let size = args.size.unwrap_or_else(|| default_size(&model));
-    let request = Request::new(args.gpus.unwrap_or_default(), free, size);
+    let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
+    let reader = Reader::new(&cluster, defaults);
+    if let Some(file) = &args.requests {
+        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed }.run(file);
+    }
+    let request = args.ask.request(&reader)?;
     let start = std::time::Instant::now();
-    let mut found = place::answer(&cluster, &model, &request).map_err(|e| match e {
-        place::Refusal::NoGpus => Failure::input(e),
-        e => Failure::impossible(e),
-    })?;
+    let mut found = answered(&cluster, &model, &request, &*search).map_err(refused)?;
     if let Some(file) = &args.readings {
-        let readings = read_readings(&cluster, file)?;
-        found = found.decided(&cluster, &model, &request, &readings).map_err(|a| {
-            let gpus = cluster.gpu_names(&a).join(" ");
-            Failure::input(format!("{}: {gpus} is not among the candidates of this request", file.display()))
-        })?;
+        found = ask::decided(found, &cluster, &model, &request, &reader, file)?;
     }
     let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed: start.elapsed() };
     match args.format {
@@ -107,6 +113,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
         PlaceFormat::Hostfile => print!("{}", reply.hostfile()),
     }
     Ok(())
+}
+
+/// The choice.
+fn answered(cluster: &Cluster, model: &Model, request: &Request, search: &dyn Search) -> Result<Answer, Refusal> {
+    place::answer_by(search, cluster, model, request)
+}
+
+/// A refusal as the command's failure: 2 where the request is wrong, 1 where it cannot be met.
+fn refused(e: Refusal) -> Failure {
+    if e.is_malformed() { Failure::input(e) } else { Failure::impossible(e) }
+}
+
+/// The search of a name.
+fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
+    let name = place::read::search_name(name)?;
+    place::search::by_name(name, seed)
+        .ok_or_else(|| place::read::Bad::new("unknown_search", format!("search `{name}` is listed but not built in")))
 }
 
 /// The largest size of a model: what a request without a size is placed for.
@@ -130,45 +153,4 @@ fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
         )));
     }
     Ok(model.on(cluster))
-}
-
-/// A list given on the command line, or the content of the file that it names.
-fn free_text(list: &str) -> Result<String, Failure> {
-    let path = Path::new(list);
-    if !list.contains([' ', ',']) && path.is_file() { read_text(path, LIST_BYTES_MAX) } else { Ok(list.to_owned()) }
-}
-
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadingLine {
-    gpus: Vec<String>,
-    busbw_gb_per_s: f64,
-}
-
-/// Most lines of a readings file.
-const READINGS_MAX: usize = 1000;
-
-/// Allocations and what was measured of them.
-fn read_readings(cluster: &Cluster, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
-    let text = read_text(file, LIST_BYTES_MAX)?;
-    let lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty()).take(READINGS_MAX);
-    lines
-        .map(|(i, line)| {
-            let bad = |e: String| Failure::input(format!("{}:{}: {e}", file.display(), i + 1));
-            let r: ReadingLine = serde_json::from_str(line).map_err(|e| bad(e.to_string()))?;
-            if !(r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s < 1e6) {
-                return Err(bad(format!("`busbw_gb_per_s` is {}, a positive number was expected", r.busbw_gb_per_s)));
-            }
-            Ok((cluster.parse_gpus(r.gpus.iter().map(String::as_str)).map_err(bad)?, r.busbw_gb_per_s))
-        })
-        .collect()
-}
-
-/// Free GPUs in text; drained ones are not given out.
-fn parse_free(cluster: &Cluster, text: &str) -> Result<Allocation, Failure> {
-    cluster.parse_gpus([text]).map(|a| without_drained(cluster, &a)).map_err(|e| Failure::input(format!("--free: {e}")))
-}
-
-fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
-    Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
 }

@@ -140,29 +140,18 @@ pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Search>> {
     })
 }
 
-/// The GPUs that a search may choose from, if it can serve the request at all: all searches here want k GPUs in any split.
+/// The GPUs that a search may choose from, if it can serve the request at all: all but `exact` and `oracle` choose any split of k GPUs.
 fn admit(objective: &Objective, search: &'static str) -> Result<Allocation, Refusal> {
     let r = objective.request;
-    let c = &r.constraints;
-    let unsupported = |what| Err(Refusal::Unsupported { search, what });
-    if r.gpus == 0 {
-        return Err(Refusal::NoGpus);
+    if r.asks_shape() {
+        let what = match (&r.constraints.hosts_max, r.constraints.gpus_per_host_min) {
+            _ if !r.pods.is_empty() => "pods",
+            (_, 2..) => "a least number of GPUs per host",
+            _ => "a most number of hosts",
+        };
+        return Err(Refusal::Unsupported { search, what });
     }
-    if !r.pods.is_empty() {
-        return unsupported("pods");
-    }
-    if c.gpus_per_host_min > 1 {
-        return unsupported("a least number of GPUs per host");
-    }
-    if c.hosts_max.is_some() {
-        return unsupported("a most number of hosts");
-    }
-    // Constraints that look at hosts and GPUs one by one narrow the free GPUs.
-    if !c.only_hosts.is_empty() || !c.excluded_hosts.is_empty() || c.gpu_type.is_some() || c.exclusive_nics {
-        return unsupported("constraints on hosts, types and NICs");
-    }
-    let free = r.free.clone();
-    if free.gpu_count() < r.gpus { Err(not_enough(r, &free)) } else { Ok(free) }
+    r.usable(objective.cluster)
 }
 
 fn not_enough(request: &Request, free: &Allocation) -> Refusal {

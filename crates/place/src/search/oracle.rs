@@ -1,11 +1,12 @@
 //! The best there is, whatever the model.
 
+use super::Search;
 use super::hosts::choose;
-use super::{Search, admit};
 use crate::exact::{COMBINATIONS_MAX, Found, best_of, combinations, enumerate};
 use crate::objective::Objective;
 use crate::options::HostOptions;
 use crate::request::Refusal;
+use crate::shape::Shape;
 use predict::{Candidates, Part};
 use topology::{Allocation, GpuMask, HostId};
 
@@ -32,21 +33,26 @@ impl Search for Oracle {
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
         let before = objective.evaluations();
-        let free = admit(objective, "oracle")?;
+        let free = objective.request.usable(objective.cluster)?;
         let k = objective.request.gpus;
         let mut candidates = Candidates::new();
         if choose(free.gpu_count(), k) <= SUBSETS_MAX {
             every_subset(objective, &free, k, &mut candidates);
+            if candidates.is_empty() {
+                // Which of pods and limits cannot be kept, exact search says.
+                return crate::exact::search(objective, keep);
+            }
         } else if !objective.contended() {
             return crate::exact::search(objective, keep);
         } else {
             let options: Vec<HostOptions> =
                 free.parts().iter().map(|&(h, m)| undominated(objective, h, m, k)).collect();
-            let n = combinations(&options, k);
+            let shape = Shape::new(objective.request, &options)?;
+            let n = shape.combinations().unwrap_or_else(|| combinations(&options, k));
             if n > u128::from(COMBINATIONS_MAX) {
                 return Err(Refusal::TooLarge { combinations: n, limit: COMBINATIONS_MAX });
             }
-            enumerate(&options, k, &mut candidates);
+            enumerate(&options, &shape, &mut candidates);
         }
         let mut scores = Vec::new();
         objective.scores(&candidates, &mut scores);
@@ -55,11 +61,14 @@ impl Search for Oracle {
     }
 }
 
-/// Every k-subset of the free GPUs.
+/// Every k-subset of the free GPUs that keeps the request's pods and limits.
 fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Candidates) {
     fn go(objective: &Objective, hosts: &[(HostId, GpuMask)], k: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
         if k == 0 {
-            out.push(chosen);
+            let counts = || chosen.iter().map(|p| usize::from(p.count)).collect::<Vec<_>>();
+            if !objective.request.asks_shape() || objective.request.accepts_counts(&counts()) {
+                out.push(chosen);
+            }
             return;
         }
         let Some((&(host, free), others)) = hosts.split_first() else { return };

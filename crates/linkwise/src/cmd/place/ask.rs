@@ -1,0 +1,138 @@
+//! A request out of flags and the files that they name.
+
+use super::LIST_BYTES_MAX;
+use crate::cmd::shared::read_text;
+use crate::failure::Failure;
+use place::read::{Bad, Reader, without_drained};
+use place::{Answer, Constraints, Request};
+use predict::Model;
+use std::path::{Path, PathBuf};
+use topology::{Allocation, Cluster};
+
+/// The job to place, in flags.
+#[derive(clap::Args)]
+pub struct Ask {
+    /// How many GPUs
+    #[arg(long, conflicts_with = "requests", required_unless_present_any = ["requests", "pods"])]
+    gpus: Option<usize>,
+    /// GPUs of every pod, `4,4`: a pod lies on one host, several may share one; `1,1,1,1` is any split
+    #[arg(long, value_delimiter = ',', conflicts_with = "requests")]
+    pods: Vec<usize>,
+    /// Free GPUs: `n0:0 n0:1 n1` (a host alone means all its GPUs), or a file with such a list
+    #[arg(long, conflicts_with = "requests")]
+    free: Option<String>,
+    /// Only these hosts: `n0,n2` or `n[0-3]`
+    #[arg(long, conflicts_with = "requests")]
+    only_hosts: Option<String>,
+    /// None of these hosts
+    #[arg(long, conflicts_with = "requests")]
+    exclude_hosts: Option<String>,
+    /// Only GPUs of this model (`H100`), or hosts of this type (`hgx-h100`)
+    #[arg(long, conflicts_with = "requests")]
+    gpu_type: Option<String>,
+    /// Fewest GPUs on any host that takes part
+    #[arg(long, default_value_t = 0, conflicts_with = "requests")]
+    min_per_host: usize,
+    /// Most hosts
+    #[arg(long, conflicts_with = "requests")]
+    max_hosts: Option<usize>,
+    /// No GPU whose nearest NIC is also near a running job's GPU
+    #[arg(long, conflicts_with = "requests")]
+    exclusive_nics: bool,
+    /// Running jobs: a JSON file, [{"id":"a","gpus":["n0:0",...],"demand_gb_per_s":40},...]
+    #[arg(long, conflicts_with = "requests")]
+    jobs: Option<PathBuf>,
+}
+
+impl Ask {
+    /// The request.
+    pub fn request(&self, reader: &Reader) -> Result<Request, Failure> {
+        let flag = |name: &str, e: Bad| Failure::input(format!("{name}: {}", e.message));
+        let jobs = match &self.jobs {
+            None => Vec::new(),
+            Some(file) => {
+                let text = read_text(file, LIST_BYTES_MAX)?;
+                reader.jobs_of_text(&text).map_err(|e| flag(&file.display().to_string(), e))?
+            }
+        };
+        let free = match &self.free {
+            None => reader.not_held(&jobs),
+            Some(list) => {
+                let text = free_text(list)?;
+                let named = reader.gpus(std::iter::once(text.as_str()), "free").map_err(|e| flag("--free", e))?;
+                without_drained(reader.cluster(), &named)
+            }
+        };
+        let hosts = |list: &Option<String>, name: &str| match list {
+            None => Ok(Vec::new()),
+            Some(l) => reader.hosts(std::iter::once(l.as_str()), name).map_err(|e| Failure::input(e.message)),
+        };
+        let constraints = Constraints {
+            only_hosts: hosts(&self.only_hosts, "--only-hosts")?,
+            excluded_hosts: hosts(&self.exclude_hosts, "--exclude-hosts")?,
+            gpu_type: self.gpu_type.clone(),
+            gpus_per_host_min: self.min_per_host,
+            hosts_max: self.max_hosts,
+            exclusive_nics: self.exclusive_nics,
+        };
+        let of_pods = || self.pods.iter().fold(0usize, |s, p| s.saturating_add(*p));
+        let d = reader.defaults();
+        Ok(Request {
+            pods: self.pods.clone(),
+            constraints,
+            jobs,
+            contention: d.contention,
+            loss_weight: d.loss_weight,
+            ..Request::new(self.gpus.unwrap_or_else(of_pods), free, d.size)
+        })
+    }
+}
+
+/// A list given on the command line, or the content of the file that it names.
+fn free_text(list: &str) -> Result<String, Failure> {
+    let path = Path::new(list);
+    if !list.contains([' ', ',']) && path.is_file() { read_text(path, LIST_BYTES_MAX) } else { Ok(list.to_owned()) }
+}
+
+/// The answer decided again with the readings of a file.
+pub fn decided(
+    answer: Answer,
+    cluster: &Cluster,
+    model: &Model,
+    request: &Request,
+    reader: &Reader,
+    file: &Path,
+) -> Result<Answer, Failure> {
+    let readings = read_readings(reader, file)?;
+    answer.decided(cluster, model, request, &readings).map_err(|a| {
+        let gpus = cluster.gpu_names(&a).join(" ");
+        Failure::input(format!("{}: {gpus} is not among the candidates of this request", file.display()))
+    })
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadingLine {
+    gpus: Vec<String>,
+    busbw_gb_per_s: f64,
+}
+
+/// Most lines of a readings file.
+const READINGS_MAX: usize = 1000;
+
+/// Allocations and what was measured of them.
+fn read_readings(reader: &Reader, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
+    let text = read_text(file, LIST_BYTES_MAX)?;
+    let lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty()).take(READINGS_MAX);
+    lines
+        .map(|(i, line)| {
+            let bad = |e: String| Failure::input(format!("{}:{}: {e}", file.display(), i + 1));
+            let r: ReadingLine = serde_json::from_str(line).map_err(|e| bad(e.to_string()))?;
+            if !(r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s < 1e6) {
+                return Err(bad(format!("`busbw_gb_per_s` is {}, a positive number was expected", r.busbw_gb_per_s)));
+            }
+            let gpus = reader.gpus(r.gpus.iter().map(String::as_str), "gpus").map_err(|e| bad(e.message))?;
+            Ok((gpus, r.busbw_gb_per_s))
+        })
+        .collect()
+}

@@ -1,0 +1,130 @@
+//! From the free GPUs to those that a request may use: constraints that look at hosts and GPUs one by one.
+//!
+//! Constraints on the whole choice (pods, fewest GPUs per host, most hosts) are [`crate::shape`].
+
+use crate::request::{Constraints, Refusal, Request};
+use std::collections::{HashMap, HashSet};
+use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
+
+/// Host types that a message lists at most.
+const TYPES_LISTED_MAX: usize = 8;
+
+/// Does a host type go by this name, or have GPUs that do? The name of the type, or the GPU model or words of it that stand together
+/// (`H100` or `H100 80GB` of `NVIDIA H100 80GB HBM3`); case does not matter.
+pub fn is_of_type(ty: &HostType, name: &str) -> bool {
+    let words = |s: &str| -> Vec<String> {
+        let split = |c: char| c.is_whitespace() || c == '-';
+        s.split(split).filter(|w| !w.is_empty()).map(str::to_ascii_lowercase).collect()
+    };
+    let (wanted, model) = (words(name), words(&ty.gpu_model));
+    ty.name.eq_ignore_ascii_case(name.trim())
+        || (!wanted.is_empty() && model.windows(wanted.len()).any(|w| w == wanted))
+}
+
+impl Request {
+    /// The GPUs to choose from: the free ones that every constraint on hosts and GPUs allows. Running jobs' GPUs are never among them (a
+    /// request that offers one is refused by [`Request::check`], which is part of this).
+    ///
+    /// GPUs that share a nearest NIC with a running job on their host drop out under `exclusive_nics`; a host without NICs shares none.
+    /// Idempotent: of a request whose `free` is already narrowed it returns the same. O(hosts + jobs' GPUs x NICs).
+    pub fn usable(&self, cluster: &Cluster) -> Result<Allocation, Refusal> {
+        self.check(cluster)?;
+        let free = self.free.gpu_count();
+        let too_few = |usable: usize| usable < self.gpus;
+        if too_few(free) {
+            return Err(Refusal::NotEnough { wanted: self.gpus, free });
+        }
+        if self.constraints.allow_every_gpu() {
+            return Ok(self.free.clone());
+        }
+        let (usable, dropped) = self.constrained(cluster);
+        if too_few(usable.gpu_count()) {
+            return Err(Refusal::ConstraintsLeaveTooFew {
+                wanted: self.gpus,
+                free,
+                usable: usable.gpu_count(),
+                dropped: dropped?,
+            });
+        }
+        Ok(usable)
+    }
+
+    /// What is left, and in words how many GPUs each constraint took; `Err` where it left no host of the whole cluster.
+    fn constrained(&self, cluster: &Cluster) -> (Allocation, Result<String, Refusal>) {
+        let c = &self.constraints;
+        let only: HashSet<HostId> = c.only_hosts.iter().copied().collect();
+        let excluded: HashSet<HostId> = c.excluded_hosts.iter().copied().collect();
+        let of_type: Vec<bool> =
+            cluster.types.iter().map(|t| c.gpu_type.as_deref().is_none_or(|n| is_of_type(t, n))).collect();
+        let busy = if c.exclusive_nics { self.busy_nics(cluster) } else { HashMap::new() };
+        let mut lost = [0usize; 3];
+        let parts = self.free.parts().iter().map(|&(h, m)| {
+            let named = (only.is_empty() || only.contains(&h)) && !excluded.contains(&h);
+            if !named {
+                lost[0] += m.count();
+                return (h, GpuMask::EMPTY);
+            }
+            if !of_type[cluster.host(h).host_type] {
+                lost[1] += m.count();
+                return (h, GpuMask::EMPTY);
+            }
+            let Some(taken) = busy.get(&h) else { return (h, m) };
+            let ty = cluster.type_of(h);
+            let alone = GpuMask::from_indices(m.iter().filter(|g| ty.nearest_nics(*g) & taken == 0));
+            lost[2] += m.minus(alone).count();
+            (h, alone)
+        });
+        let usable = Allocation::new(parts.collect::<Vec<_>>());
+        let mut words = Vec::new();
+        for (n, why) in
+            lost.iter().zip(["are on hosts that are not allowed", "are of another type", "share NICs with jobs"])
+        {
+            if *n > 0 {
+                words.push(format!("{n} {why}"));
+            }
+        }
+        let kept = |h: HostId| (only.is_empty() || only.contains(&h)) && !excluded.contains(&h);
+        let mut hosts = cluster.host_ids().filter(|h| kept(*h)).peekable();
+        let dropped = if hosts.peek().is_none() {
+            Err(no_host("is allowed: every host of `only_hosts` is also in `excluded_hosts`, or all are excluded"))
+        } else if !hosts.any(|h| of_type[cluster.host(h).host_type]) {
+            Err(no_host(&type_in_words(cluster, c.gpu_type.as_deref().unwrap_or(""))))
+        } else {
+            Ok(words.join(", "))
+        };
+        (usable, dropped)
+    }
+
+    /// NICs near running jobs' GPUs, by host.
+    fn busy_nics(&self, cluster: &Cluster) -> HashMap<HostId, u32> {
+        let mut busy: HashMap<HostId, u32> = HashMap::new();
+        for &(h, m) in self.jobs.iter().flat_map(|j| j.gpus.parts()) {
+            *busy.entry(h).or_default() |= cluster.type_of(h).nics_touched(m);
+        }
+        busy
+    }
+}
+
+impl Constraints {
+    /// Is every free GPU allowed?
+    pub fn allow_every_gpu(&self) -> bool {
+        self.only_hosts.is_empty() && self.excluded_hosts.is_empty() && self.gpu_type.is_none() && !self.exclusive_nics
+    }
+}
+
+fn no_host(what: &str) -> Refusal {
+    Refusal::NoHostMatches { what: what.to_owned() }
+}
+
+fn type_in_words(cluster: &Cluster, wanted: &str) -> String {
+    let wanted: String = wanted.chars().take(60).collect();
+    let mut types: Vec<String> =
+        cluster.types.iter().take(TYPES_LISTED_MAX).map(|t| format!("{} ({})", t.name, t.gpu_model)).collect();
+    if cluster.types.len() > TYPES_LISTED_MAX {
+        types.push(format!("and {} more", cluster.types.len() - TYPES_LISTED_MAX));
+    }
+    format!(
+        "that is allowed is of type `{wanted}` or has GPUs of that model; the cluster's types are {}",
+        types.join(", ")
+    )
+}

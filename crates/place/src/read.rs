@@ -1,0 +1,396 @@
+//! Requests as JSON: one line, one request.
+//!
+//! Fields that are not known are refused, since a misspelt one would be ignored in silence; `null` is as good as absent. What is wrong is
+//! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
+
+mod strict;
+
+use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
+use crate::search::NAMES;
+use serde_json::{Map, Value};
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use topology::names::hostlist;
+use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId, diagnose};
+
+/// Longest request line, bytes: ten thousand GPUs in text are under 200 kB.
+pub const LINE_BYTES_MAX: usize = 4 << 20;
+/// Most host names in one list, with those that brackets stand for: four times the hosts of the largest cluster.
+const HOST_NAMES_MAX: usize = 1 << 18;
+/// Characters of one message at most: hostile input must not come back as a flood.
+const MESSAGE_CHARS_MAX: usize = 400;
+
+const FIELDS: [&str; 10] =
+    ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "search"];
+const CONSTRAINTS: [&str; 6] =
+    ["only_hosts", "excluded_hosts", "gpu_type", "gpus_per_host_min", "hosts_max", "exclusive_nics"];
+const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
+
+/// What is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bad {
+    /// Stable, for scripts: `bad_request`, `unknown_gpu`, `duplicate_gpu`, `unknown_host`, `unknown_search`, or that of a
+    /// [`crate::Refusal`].
+    pub code: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Bad {
+    /// With a message that is cut to a readable length.
+    pub fn new(code: &'static str, message: impl Display) -> Self {
+        let mut message = message.to_string();
+        if let Some((at, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
+            message.truncate(at);
+            message.push_str(" ...");
+        }
+        Bad { code, message }
+    }
+    fn request(message: impl Display) -> Self {
+        Bad::new("bad_request", message)
+    }
+    fn at(path: &str, found: &Value, expected: &str) -> Self {
+        // Only the beginning of what was found is of interest, and a long list costs time to print.
+        let found = match found {
+            Value::Array(a) => format!("a list of {}", a.len()),
+            Value::Object(_) => "an object".to_owned(),
+            Value::String(s) => format!("\"{}\"", s.chars().take(60).collect::<String>()),
+            other => other.to_string(),
+        };
+        Bad::request(format!("`{path}` is {found}; {expected} was expected"))
+    }
+}
+
+impl From<crate::Refusal> for Bad {
+    fn from(e: crate::Refusal) -> Self {
+        Bad::new(e.code(), e)
+    }
+}
+
+/// What a line leaves open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Defaults {
+    /// Message size.
+    pub size: Bytes,
+    /// How jobs share.
+    pub contention: Contention,
+    /// What running jobs' loss counts.
+    pub loss_weight: f64,
+}
+
+/// What a line asks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The request.
+    pub request: Request,
+    /// The search, if it names one: a name of [`NAMES`].
+    pub search: Option<&'static str>,
+}
+
+/// Reads requests for one cluster; built once, then O(length) per line.
+pub struct Reader<'a> {
+    cluster: &'a Cluster,
+    hosts: HashMap<&'a str, HostId>,
+    uuids: OnceCell<HashMap<&'a str, GpuId>>,
+    defaults: Defaults,
+}
+
+impl<'a> Reader<'a> {
+    /// O(hosts).
+    pub fn new(cluster: &'a Cluster, defaults: Defaults) -> Self {
+        Reader { cluster, hosts: cluster.host_index(), uuids: OnceCell::new(), defaults }
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &'a Cluster {
+        self.cluster
+    }
+
+    /// What requests leave open.
+    pub fn defaults(&self) -> &Defaults {
+        &self.defaults
+    }
+
+    /// One line: its `id` (null if it has none) and what it asks.
+    pub fn line(&self, line: &[u8]) -> (Value, Result<Asked, Bad>) {
+        if line.len() > LINE_BYTES_MAX {
+            return (Value::Null, Err(Bad::request(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
+        }
+        let mut value = match json(line) {
+            Ok(v) => v,
+            Err(e) => return (Value::Null, Err(e)),
+        };
+        let id = value.get_mut("id").map_or(Value::Null, Value::take);
+        let asked = self.request(&value);
+        (id, asked)
+    }
+
+    /// A whole request.
+    pub fn request(&self, v: &Value) -> Result<Asked, Bad> {
+        let map = object(v, "", "a request is a JSON object", &FIELDS)?;
+        let pods = match get(map, "pods") {
+            None => Vec::new(),
+            Some(p) => pods(p)?,
+        };
+        let gpus = match get(map, "gpus") {
+            Some(g) => whole(g, "gpus")?,
+            None if !pods.is_empty() => pods.iter().fold(0usize, |s, p| s.saturating_add(*p)),
+            None => return Err(Bad::request("`gpus` is missing (or `pods`, a list of GPUs per pod)")),
+        };
+        let jobs = match get(map, "jobs") {
+            None => Vec::new(),
+            Some(j) => self.jobs(j)?,
+        };
+        let free = match get(map, "free") {
+            None => self.not_held(&jobs),
+            Some(f) => without_drained(self.cluster, &self.gpus(strings(f, "free")?.into_iter(), "free")?),
+        };
+        let size = match get(map, "size_bytes") {
+            None => self.defaults.size,
+            Some(s) => match s.as_u64() {
+                Some(n) if n > 0 => Bytes(n),
+                _ => return Err(Bad::at("size_bytes", s, "a positive whole number")),
+            },
+        };
+        let contention = match get(map, "contention") {
+            None => self.defaults.contention,
+            Some(c) => Contention::by_name(text(c, "contention")?)
+                .ok_or_else(|| Bad::at("contention", c, "`merge` or `physical`"))?,
+        };
+        let loss_weight = match get(map, "loss_weight") {
+            None => self.defaults.loss_weight,
+            Some(w) => number(w, "loss_weight")?,
+        };
+        let constraints = match get(map, "constraints") {
+            None => Constraints::default(),
+            Some(c) => self.constraints(c)?,
+        };
+        let search = match get(map, "search") {
+            None => None,
+            Some(s) => Some(search_name(text(s, "search")?)?),
+        };
+        let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
+        Ok(Asked { request, search })
+    }
+
+    /// Running jobs as JSON text; see [`Reader::jobs`].
+    pub fn jobs_of_text(&self, text: &str) -> Result<Vec<Job>, Bad> {
+        self.jobs(&json(text.as_bytes())?)
+    }
+
+    /// Running jobs: `[{"id": "a", "gpus": ["n0:0", ...], "demand_gb_per_s": 40.0}, ...]`; `id` may be a whole number.
+    pub fn jobs(&self, v: &Value) -> Result<Vec<Job>, Bad> {
+        let list = v.as_array().ok_or_else(|| Bad::at("jobs", v, "a list of jobs"))?;
+        if list.len() > JOBS_MAX {
+            return Err(crate::Refusal::TooManyJobs { jobs: list.len() }.into());
+        }
+        list.iter().enumerate().map(|(i, j)| self.job(j, &format!("jobs[{i}]"))).collect()
+    }
+
+    fn job(&self, v: &Value, path: &str) -> Result<Job, Bad> {
+        let map = object(v, path, "a job is a JSON object", &JOB)?;
+        let missing = |field: &str| Bad::request(format!("`{path}.{field}` is missing"));
+        let id = match get(map, "id") {
+            Some(Value::String(s)) => s.clone(),
+            Some(Value::Number(n)) if n.is_u64() || n.is_i64() => n.to_string(),
+            Some(other) => return Err(Bad::at(&format!("{path}.id"), other, "a string or a whole number")),
+            None => return Err(missing("id")),
+        };
+        let at = format!("{path}.gpus");
+        let gpus = self.gpus(strings(get(map, "gpus").ok_or_else(|| missing("gpus"))?, &at)?.into_iter(), &at)?;
+        let demand_gb_per_s = match get(map, "demand_gb_per_s") {
+            None => None,
+            Some(d) => Some(number(d, &format!("{path}.demand_gb_per_s"))?),
+        };
+        Ok(Job { id, gpus, demand_gb_per_s })
+    }
+
+    fn constraints(&self, v: &Value) -> Result<Constraints, Bad> {
+        let map = object(v, "constraints", "an object", &CONSTRAINTS)?;
+        let mut c = Constraints::default();
+        for (name, slot) in [("only_hosts", &mut c.only_hosts), ("excluded_hosts", &mut c.excluded_hosts)] {
+            if let Some(list) = get(map, name) {
+                let path = format!("constraints.{name}");
+                *slot = self.hosts(strings(list, &path)?.into_iter(), &path)?;
+                if slot.is_empty() && name == "only_hosts" {
+                    return Err(Bad::request(format!("`{path}` is empty; leave it out to allow every host")));
+                }
+            }
+        }
+        if let Some(t) = get(map, "gpu_type") {
+            c.gpu_type = Some(text(t, "constraints.gpu_type")?.to_owned());
+        }
+        if let Some(n) = get(map, "gpus_per_host_min") {
+            c.gpus_per_host_min = whole(n, "constraints.gpus_per_host_min")?;
+        }
+        if let Some(n) = get(map, "hosts_max") {
+            c.hosts_max = Some(whole(n, "constraints.hosts_max")?);
+        }
+        if let Some(b) = get(map, "exclusive_nics") {
+            c.exclusive_nics = b.as_bool().ok_or_else(|| Bad::at("constraints.exclusive_nics", b, "true or false"))?;
+        }
+        Ok(c)
+    }
+
+    /// Hosts by name, or by lists in brackets (`n[0-3]`), each once. `what` names the field in errors.
+    pub fn hosts<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Vec<HostId>, Bad> {
+        let mut seen = HashSet::new();
+        let mut out = Vec::new();
+        let mut left = HOST_NAMES_MAX;
+        for item in items {
+            let names = hostlist::expand(item, left).map_err(|e| Bad::request(format!("`{what}`: {e}")))?;
+            left -= names.len();
+            for name in names {
+                let host = *self.hosts.get(name.as_str()).ok_or_else(|| self.unknown_host(&name, what))?;
+                if seen.insert(host) {
+                    out.push(host);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn unknown_host(&self, name: &str, what: &str) -> Bad {
+        let mut known = self.cluster.hosts.iter().map(|h| h.name.as_str());
+        let few: Vec<&str> = known.by_ref().take(8).collect();
+        let near = diagnose::did_you_mean(name, few.iter().copied()).map(|n| format!("; did you mean `{n}`?"));
+        let more = if known.next().is_some() { ", ..." } else { "" };
+        let name: String = name.chars().take(60).collect();
+        let list = few.join(", ");
+        Bad::new(
+            "unknown_host",
+            format!(
+                "`{what}`: cluster `{}` has no host `{name}` (it has {list}{more}){}",
+                self.cluster.name,
+                near.unwrap_or_default()
+            ),
+        )
+    }
+
+    /// GPUs by name (`n0:3`), UUID, or all of a host (`n0`); several in one string may be separated by spaces or commas. A GPU named twice
+    /// is an error. `what` names the field in errors.
+    pub fn gpus<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Allocation, Bad> {
+        let mut masks: HashMap<HostId, GpuMask> = HashMap::new();
+        let separators = [' ', ',', '\t', '\n', '\r'];
+        for t in items.flat_map(|i| i.split(separators)).filter(|t| !t.is_empty()) {
+            let (host, mask) = match self.hosts.get(t) {
+                Some(&h) => (h, self.cluster.type_of(h).all_gpus()),
+                None => {
+                    let g = self.gpu(t).map_err(|e| Bad::new("unknown_gpu", format!("`{what}`: {e}")))?;
+                    (g.host, GpuMask(1 << g.gpu))
+                }
+            };
+            let m = masks.entry(host).or_default();
+            if m.0 & mask.0 != 0 {
+                return Err(Bad::new("duplicate_gpu", format!("`{what}`: `{t}` is named twice")));
+            }
+            *m = m.union(mask);
+        }
+        Ok(Allocation::new(masks))
+    }
+
+    fn gpu(&self, t: &str) -> Result<GpuId, String> {
+        if !t.contains(':') {
+            let uuids = self.uuids.get_or_init(|| {
+                let of = |(i, h): (usize, &'a topology::Host)| {
+                    let host = HostId(i as u32);
+                    h.gpu_uuids.iter().enumerate().map(move |(g, u)| (u.as_str(), GpuId { host, gpu: g as u8 }))
+                };
+                self.cluster.hosts.iter().enumerate().flat_map(of).filter(|(u, _)| !u.is_empty()).collect()
+            });
+            if let Some(g) = uuids.get(t) {
+                return Ok(*g);
+            }
+            let first = self.cluster.hosts.first().map_or("n0", |h| &h.name);
+            let t: String = t.chars().take(60).collect();
+            return Err(format!("`{t}` names no GPU; write HOST:INDEX (for example {first}:0) or a known GPU UUID"));
+        }
+        self.cluster.parse_gpu_indexed(&self.hosts, t)
+    }
+
+    /// The GPUs that are neither drained nor held by these jobs.
+    pub fn not_held(&self, jobs: &[Job]) -> Allocation {
+        let mut held: HashMap<HostId, GpuMask> = HashMap::new();
+        for &(h, m) in jobs.iter().flat_map(|j| j.gpus.parts()) {
+            let mask = held.entry(h).or_default();
+            *mask = mask.union(m);
+        }
+        let usable = self.cluster.usable();
+        Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.get(&h).copied().unwrap_or_default()))))
+    }
+}
+
+/// Without GPUs that the cluster file drains: these are not given out.
+pub fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
+    Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
+}
+
+/// The search of a name, or which there are.
+pub fn search_name(name: &str) -> Result<&'static str, Bad> {
+    NAMES.iter().map(|n| n.0).find(|n| *n == name).ok_or_else(|| {
+        let near = diagnose::did_you_mean(name, NAMES.iter().map(|n| n.0));
+        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+        let known: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
+        let name: String = name.chars().take(60).collect();
+        Bad::new("unknown_search", format!("`{name}` is no search (there are {}){near}", known.join(", ")))
+    })
+}
+
+fn json(text: &[u8]) -> Result<Value, Bad> {
+    match serde_json::from_slice(text) {
+        Ok(strict::Strict(v)) => Ok(v),
+        Err(e) if e.is_data() => Err(Bad::request(e)),
+        Err(e) => Err(Bad::request(format!("this is not JSON: {e}"))),
+    }
+}
+
+fn pods(v: &Value) -> Result<Vec<usize>, Bad> {
+    let list = v.as_array().ok_or_else(|| Bad::at("pods", v, "a list of GPUs per pod"))?;
+    if list.len() > PODS_MAX {
+        return Err(crate::Refusal::TooManyPods { pods: list.len() }.into());
+    }
+    if list.is_empty() {
+        return Err(Bad::request("`pods` is empty; leave it out for any split"));
+    }
+    list.iter().enumerate().map(|(i, p)| whole(p, &format!("pods[{i}]"))).collect()
+}
+
+fn get<'v>(map: &'v Map<String, Value>, field: &str) -> Option<&'v Value> {
+    map.get(field).filter(|v| !v.is_null())
+}
+
+fn object<'v>(v: &'v Value, path: &str, expected: &str, known: &[&str]) -> Result<&'v Map<String, Value>, Bad> {
+    let map = v.as_object().ok_or_else(|| match path {
+        "" => Bad::request(expected),
+        _ => Bad::at(path, v, expected),
+    })?;
+    if let Some(unknown) = map.keys().find(|k| !known.contains(&k.as_str())) {
+        let near = diagnose::did_you_mean(unknown, known.iter().copied());
+        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+        let dot = if path.is_empty() { "" } else { "." };
+        let unknown: String = unknown.chars().take(60).collect();
+        let known = known.join(", ");
+        return Err(Bad::request(format!("unknown field `{path}{dot}{unknown}`; known are {known}{near}")));
+    }
+    Ok(map)
+}
+
+fn whole(v: &Value, path: &str) -> Result<usize, Bad> {
+    let n = v.as_u64().ok_or_else(|| Bad::at(path, v, "a whole number"))?;
+    Ok(usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+fn number(v: &Value, path: &str) -> Result<f64, Bad> {
+    v.as_f64().ok_or_else(|| Bad::at(path, v, "a number"))
+}
+
+fn text<'v>(v: &'v Value, path: &str) -> Result<&'v str, Bad> {
+    v.as_str().ok_or_else(|| Bad::at(path, v, "a string"))
+}
+
+fn strings<'v>(v: &'v Value, path: &str) -> Result<Vec<&'v str>, Bad> {
+    let list = v.as_array().ok_or_else(|| Bad::at(path, v, "a list of strings"))?;
+    let string = |(i, s): (usize, &'v Value)| s.as_str().ok_or_else(|| Bad::at(&format!("{path}[{i}]"), s, "a string"));
+    list.iter().enumerate().map(string).collect()
+}

@@ -1,0 +1,284 @@
+//! Why a request is refused.
+
+use crate::request::{JOBS_MAX, PODS_MAX};
+
+/// Why a request cannot be met. `code` is stable for scripts.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// `gpus` is 0.
+    #[error("a request needs at least one GPU")]
+    NoGpus,
+    /// Not enough GPUs are free.
+    #[error("{wanted} GPUs are wanted and {free} are free")]
+    NotEnough {
+        /// Asked for.
+        wanted: usize,
+        /// There.
+        free: usize,
+    },
+    /// The search space is beyond what exact search takes.
+    #[error(
+        "exact search would combine {combinations} candidates (limit {limit}); offer fewer hosts with --free, \
+         or use a model of kind `bound`, whose search prunes"
+    )]
+    TooLarge {
+        /// Count vectors times masks.
+        combinations: u128,
+        /// The limit.
+        limit: u64,
+    },
+    /// A pod of no GPU.
+    #[error("pod {pod} has 0 GPUs; every pod needs at least one, leave out pods without GPUs")]
+    EmptyPod {
+        /// Which, from 0.
+        pod: usize,
+    },
+    /// The pods do not sum up to the GPUs.
+    #[error("the pods hold {pods} GPUs together, but {gpus} are asked for; leave out `gpus` or make them equal")]
+    PodsSum {
+        /// GPUs of all pods.
+        pods: usize,
+        /// GPUs of the request.
+        gpus: usize,
+    },
+    /// More pods than [`PODS_MAX`].
+    #[error("{pods} pods are wanted; at most {} are taken", PODS_MAX)]
+    TooManyPods {
+        /// How many.
+        pods: usize,
+    },
+    /// A pod that fits on no host.
+    #[error(
+        "a pod of {pod} GPUs is wanted, but no host has more than {largest} to give; a pod lies on one host, make it smaller"
+    )]
+    PodTooLarge {
+        /// GPUs of the pod.
+        pod: usize,
+        /// Most usable GPUs on any host.
+        largest: usize,
+    },
+    /// Enough GPUs, but not where the pods could use them.
+    #[error(
+        "{usable} GPUs on {hosts} hosts are usable, but the {pods} pods cannot be cut out of them{limits}; \
+         use smaller pods, relax the limits, or wait until more is free"
+    )]
+    PodsDoNotFit {
+        /// How many pods.
+        pods: usize,
+        /// GPUs that the constraints leave.
+        usable: usize,
+        /// On so many hosts.
+        hosts: usize,
+        /// The limits on hosts, in words.
+        limits: String,
+    },
+    /// Pods of too many different sizes to look at all ways of packing them.
+    #[error("{pods} pods of {sizes} sizes can be packed in more ways than are looked at; use fewer different sizes")]
+    PodsTooMixed {
+        /// How many pods.
+        pods: usize,
+        /// Different sizes.
+        sizes: usize,
+    },
+    /// No split over the hosts keeps the limits.
+    #[error(
+        "{usable} GPUs on {hosts} hosts are usable, but no split of {wanted} over them keeps the limits{limits}; \
+         relax them, or wait until more is free"
+    )]
+    NoSplit {
+        /// Asked for.
+        wanted: usize,
+        /// GPUs that the constraints leave.
+        usable: usize,
+        /// On so many hosts.
+        hosts: usize,
+        /// The limits on hosts, in words.
+        limits: String,
+    },
+    /// No host satisfies the constraints.
+    #[error("no host of the cluster {what}")]
+    NoHostMatches {
+        /// The constraint, in words, and what the cluster has.
+        what: String,
+    },
+    /// The constraints leave too few of the free GPUs.
+    #[error(
+        "{wanted} GPUs are wanted; {free} are free, but the constraints leave {usable} of them ({dropped}); relax them"
+    )]
+    ConstraintsLeaveTooFew {
+        /// Asked for.
+        wanted: usize,
+        /// Free.
+        free: usize,
+        /// Of these, usable.
+        usable: usize,
+        /// What dropped how many.
+        dropped: String,
+    },
+    /// A host or GPU that the cluster does not have.
+    #[error("{what} names host number {host}, but the cluster has {hosts} hosts")]
+    UnknownHost {
+        /// Where it is named.
+        what: String,
+        /// Its id.
+        host: u32,
+        /// Hosts of the cluster.
+        hosts: usize,
+    },
+    /// GPUs that a host does not have.
+    #[error("{what} names GPUs of host `{host}` that it does not have: {gpus}")]
+    UnknownGpu {
+        /// Where they are named.
+        what: String,
+        /// The host.
+        host: String,
+        /// The GPUs.
+        gpus: String,
+    },
+    /// A running job's GPU is offered.
+    #[error("GPU {gpu} is free and also held by running job `{job}`; take it out of `free` or end the job")]
+    JobGpuIsFree {
+        /// The job.
+        job: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// Two running jobs hold the same GPU.
+    #[error("running jobs `{a}` and `{b}` both hold GPU {gpu}; a GPU belongs to one job")]
+    JobsOverlap {
+        /// One job.
+        a: String,
+        /// The other.
+        b: String,
+        /// The GPU.
+        gpu: String,
+    },
+    /// Two running jobs with one name.
+    #[error("two running jobs are named `{id}`; names tell jobs apart in the answer")]
+    DuplicateJob {
+        /// The name.
+        id: String,
+    },
+    /// A running job without GPUs.
+    #[error("running job `{id}` holds no GPU; leave it out")]
+    EmptyJob {
+        /// The job.
+        id: String,
+    },
+    /// More jobs than [`JOBS_MAX`].
+    #[error("{jobs} running jobs are named; at most {} are taken", JOBS_MAX)]
+    TooManyJobs {
+        /// How many.
+        jobs: usize,
+    },
+    /// A demand that is no bandwidth.
+    #[error("running job `{id}` has a demand of {demand_gb_per_s} GB/s; a finite number of at least 0 is meant")]
+    BadDemand {
+        /// The job.
+        id: String,
+        /// What was given.
+        demand_gb_per_s: f64,
+    },
+    /// A weight that is none.
+    #[error(
+        "`loss_weight` is {loss_weight}; a finite number of at least 0 is meant (0: what running jobs lose does not matter)"
+    )]
+    BadLossWeight {
+        /// What was given.
+        loss_weight: f64,
+    },
+    /// The request limits hosts to none.
+    #[error("at most 0 hosts are allowed; a job needs one, leave the limit out for any number")]
+    NoHostsAllowed,
+    /// The search cannot honour a part of the request.
+    #[error("search `{search}` cannot honour {what}; `--search exact` can")]
+    Unsupported {
+        /// The search.
+        search: &'static str,
+        /// What is asked of it, in words.
+        what: &'static str,
+    },
+    /// The search would judge too many candidates.
+    #[error(
+        "search `{search}` would judge {evaluations} candidates one step after another (limit {limit}); \
+         offer fewer GPUs with --free, or use another --search"
+    )]
+    SearchTooLarge {
+        /// The search.
+        search: &'static str,
+        /// How many.
+        evaluations: u128,
+        /// The limit.
+        limit: u64,
+    },
+    /// A search that does not look at pods or limits on hosts found only what breaks them.
+    #[error("search `{search}` found no allocation that keeps the request's pods and limits; use search `exact`")]
+    SearchBreaksLimits {
+        /// Its name.
+        search: &'static str,
+    },
+}
+
+impl Refusal {
+    /// Stable code for scripts.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::NoGpus => "no_gpus",
+            Refusal::NotEnough { .. } => "not_enough_free",
+            Refusal::TooLarge { .. } => "too_large_for_exact",
+            Refusal::EmptyPod { .. } => "empty_pod",
+            Refusal::PodsSum { .. } => "pods_sum",
+            Refusal::TooManyPods { .. } => "too_many_pods",
+            Refusal::PodTooLarge { .. } => "pod_too_large",
+            Refusal::PodsDoNotFit { .. } => "pods_do_not_fit",
+            Refusal::PodsTooMixed { .. } => "pods_too_mixed",
+            Refusal::NoSplit { .. } => "no_split",
+            Refusal::NoHostMatches { .. } => "no_host_matches",
+            Refusal::ConstraintsLeaveTooFew { .. } => "constraints_leave_too_few",
+            Refusal::UnknownHost { .. } => "unknown_host",
+            Refusal::UnknownGpu { .. } => "unknown_gpu",
+            Refusal::JobGpuIsFree { .. } => "job_gpu_is_free",
+            Refusal::JobsOverlap { .. } => "jobs_overlap",
+            Refusal::DuplicateJob { .. } => "duplicate_job",
+            Refusal::EmptyJob { .. } => "empty_job",
+            Refusal::TooManyJobs { .. } => "too_many_jobs",
+            Refusal::BadDemand { .. } => "bad_demand",
+            Refusal::BadLossWeight { .. } => "bad_loss_weight",
+            Refusal::NoHostsAllowed => "no_hosts_allowed",
+            Refusal::SearchBreaksLimits { .. } => "search_breaks_limits",
+            Refusal::Unsupported { .. } => "unsupported_by_search",
+            Refusal::SearchTooLarge { .. } => "too_large_for_search",
+        }
+    }
+
+    /// Is the request itself wrong, whatever is free? Else it may be met at another time, on another cluster or by another search.
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Refusal::NotEnough { .. }
+            | Refusal::TooLarge { .. }
+            | Refusal::PodTooLarge { .. }
+            | Refusal::PodsDoNotFit { .. }
+            | Refusal::PodsTooMixed { .. }
+            | Refusal::NoSplit { .. }
+            | Refusal::NoHostMatches { .. }
+            | Refusal::ConstraintsLeaveTooFew { .. }
+            | Refusal::Unsupported { .. }
+            | Refusal::SearchTooLarge { .. }
+            | Refusal::SearchBreaksLimits { .. } => false,
+            Refusal::NoGpus
+            | Refusal::EmptyPod { .. }
+            | Refusal::PodsSum { .. }
+            | Refusal::TooManyPods { .. }
+            | Refusal::UnknownHost { .. }
+            | Refusal::UnknownGpu { .. }
+            | Refusal::JobGpuIsFree { .. }
+            | Refusal::JobsOverlap { .. }
+            | Refusal::DuplicateJob { .. }
+            | Refusal::EmptyJob { .. }
+            | Refusal::TooManyJobs { .. }
+            | Refusal::BadDemand { .. }
+            | Refusal::BadLossWeight { .. }
+            | Refusal::NoHostsAllowed => true,
+        }
+    }
+}

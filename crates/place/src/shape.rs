@@ -1,0 +1,232 @@
+//! Constraints on the whole choice: pods, fewest GPUs per host, most hosts. They look at counts only.
+//!
+//! A search goes through the hosts in order and takes a count of GPUs on each. [`Shape`] is the automaton beside it: [`Left`] is what must
+//! still be placed, [`Shape::take`] the step, and [`Shape::ways`] how many complete choices remain from there, so that a search enters no
+//! dead end. Without such constraints it is the comparison of two numbers.
+
+use crate::options::HostOptions;
+use crate::pods::Packing;
+use crate::request::{Refusal, Request};
+use std::collections::HashMap;
+use topology::GPUS_PER_HOST_MAX;
+
+/// Most states (hosts times what may be left there) that are looked at; each takes about 64 bytes.
+const STATES_MAX: usize = 1 << 19;
+
+/// No limit on hosts: does not count down, so that it does not multiply states.
+const ANY_HOSTS: u32 = u32::MAX;
+
+/// What must still be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Left {
+    /// GPUs.
+    pub gpus: u32,
+    /// Hosts that may still be touched; [`ANY_HOSTS`] where that is no limit.
+    hosts: u32,
+    /// Pods, as a state of the packing; 0 where there are none to mind.
+    pods: u32,
+}
+
+/// The constraints of one request on the counts per host.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    host_min: usize,
+    packing: Packing,
+    start: Left,
+    /// GPUs that hosts `i..` can give, where nothing else is asked.
+    rest: Vec<usize>,
+    /// `ways[i]`: complete choices with hosts `i..`, by what is left; None where nothing is asked.
+    ways: Option<Vec<HashMap<Left, u128>>>,
+}
+
+impl Request {
+    /// Do pods, fewest GPUs per host or most hosts ask anything of the choice?
+    pub fn asks_shape(&self) -> bool {
+        self.constraints.gpus_per_host_min > 1
+            || self.constraints.hosts_max.is_some_and(|m| m < self.gpus)
+            || self.pods.iter().any(|p| *p > 1)
+    }
+
+    /// Do these counts per host (hosts without GPUs left out) keep the pods and the limits on hosts? For searches that do not go through
+    /// [`Shape`]. O(counts) without pods of several sizes.
+    pub fn accepts_counts(&self, counts: &[usize]) -> bool {
+        let c = &self.constraints;
+        counts.iter().sum::<usize>() == self.gpus
+            && c.hosts_max.is_none_or(|m| counts.len() <= m)
+            && counts.iter().all(|n| *n >= c.gpus_per_host_min)
+            && (self.pods.is_empty() || crate::pods::pack(&self.pods, counts).is_some())
+    }
+
+    /// The counts that one host may give, as bits: sums of some of the pods, at least the fewest per host. A vector of such counts need
+    /// not fit all pods, unless they are of one size; [`Request::accepts_counts`] tells. O(pods).
+    pub fn counts_allowed(&self) -> u32 {
+        let every = (2u32 << GPUS_PER_HOST_MAX) - 2;
+        let sums =
+            self.pods.iter().filter(|p| **p <= GPUS_PER_HOST_MAX).fold(1u32, |sums, p| sums | (sums << p) & every);
+        let sums = if self.pods.is_empty() { every } else { sums & every };
+        sums & every.checked_shl(self.constraints.gpus_per_host_min.saturating_sub(1).min(31) as u32).unwrap_or(0)
+    }
+
+    /// The limits on hosts, in words: empty or ` (at least 2 GPUs per host, at most 3 hosts)`.
+    fn limits_in_words(&self) -> String {
+        let c = &self.constraints;
+        let mut words = Vec::new();
+        if c.gpus_per_host_min > 1 {
+            words.push(format!("at least {} GPUs per host", c.gpus_per_host_min));
+        }
+        if let Some(m) = c.hosts_max {
+            words.push(format!("at most {m} host{}", if m == 1 { "" } else { "s" }));
+        }
+        if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+    }
+}
+
+impl Shape {
+    /// Of a request over its hosts' options, which come from usable GPUs and reach the request's count. Refused where no choice is left, or
+    /// too many to look at. O(1) where nothing is asked; else O(hosts x states x counts), at most [`STATES_MAX`] states.
+    pub fn new(request: &Request, options: &[HostOptions]) -> Result<Shape, Refusal> {
+        let mut rest = vec![0; options.len() + 1];
+        for i in (0..options.len()).rev() {
+            rest[i] = rest[i + 1] + options[i].by_count.len();
+        }
+        let c = &request.constraints;
+        let any = options.len().min(request.gpus);
+        let hosts = c.hosts_max.filter(|m| *m < any).map_or(ANY_HOSTS, |m| m as u32);
+        let start = Left { gpus: u32::try_from(request.gpus).unwrap_or(u32::MAX), hosts, pods: 0 };
+        let mut shape = Shape { host_min: c.gpus_per_host_min, packing: Packing::none(), start, rest, ways: None };
+        if !request.asks_shape() {
+            return Ok(shape);
+        }
+        let largest = options.iter().map(|o| o.by_count.len()).max().unwrap_or(0);
+        if let Some(pod) = request.pods.iter().copied().filter(|p| *p > largest).max() {
+            return Err(Refusal::PodTooLarge { pod, largest });
+        }
+        shape.packing = Packing::new(&request.pods).ok_or_else(|| too_mixed(request))?;
+        shape.start.pods = shape.packing.start();
+        shape.count_ways(request, options)?;
+        if shape.ways(0, shape.start) == 0 {
+            let (usable, hosts, limits) = (shape.rest[0], options.len(), request.limits_in_words());
+            return Err(match request.pods.len() {
+                0 => Refusal::NoSplit { wanted: request.gpus, usable, hosts, limits },
+                pods => Refusal::PodsDoNotFit { pods, usable, hosts, limits },
+            });
+        }
+        Ok(shape)
+    }
+
+    /// Everything is left.
+    pub fn start(&self) -> Left {
+        self.start
+    }
+
+    /// What is left after `count` GPUs (1 or more, at most what is left) of one more host; None if that breaks the request.
+    pub fn take(&self, left: Left, count: usize) -> Option<Left> {
+        let gpus = left.gpus.checked_sub(count as u32)?;
+        if self.ways.is_none() {
+            return Some(Left { gpus, ..left });
+        }
+        if count < self.host_min || left.hosts == 0 {
+            return None;
+        }
+        let pods = self.packing.take(left.pods, count)?;
+        let hosts = if left.hosts == ANY_HOSTS { ANY_HOSTS } else { left.hosts - 1 };
+        Some(Left { gpus, hosts, pods })
+    }
+
+    /// Can hosts `i..` still complete the choice? Exact.
+    pub fn can_end(&self, i: usize, left: Left) -> bool {
+        match &self.ways {
+            None => self.rest[i] >= left.gpus as usize,
+            Some(_) => left.gpus == 0 || self.ways(i, left) > 0,
+        }
+    }
+
+    /// How many candidates there are in all, where something is asked.
+    pub fn combinations(&self) -> Option<u128> {
+        self.ways.as_ref().map(|_| self.ways(0, self.start))
+    }
+
+    fn ways(&self, i: usize, left: Left) -> u128 {
+        self.ways.as_ref().and_then(|w| w[i].get(&left).copied()).unwrap_or(0)
+    }
+
+    /// What can be left after every host, if pods of several sizes had no say; hosts that may be touched multiply it. O(hosts).
+    fn states_at_most(&self, request: &Request, options: &[HostOptions]) -> usize {
+        let step = request.pods.iter().fold(0, |a, b| gcd(a, *b)).max(1);
+        let mut states = 0;
+        let mut given_most = 0;
+        for (i, o) in options.iter().enumerate() {
+            given_most += o.by_count.len();
+            let given_least = request.gpus.saturating_sub(self.rest[i + 1]);
+            let counts = given_most.min(request.gpus).saturating_sub(given_least) / step + 1;
+            let hosts = if self.start.hosts == ANY_HOSTS { 1 } else { 1 + (i + 1).min(self.start.hosts as usize) / 2 };
+            states += counts * hosts;
+        }
+        states
+    }
+
+    /// Forward over the hosts for what can be left, backward for the choices from there.
+    fn count_ways(&mut self, request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
+        if self.states_at_most(request, options) > 4 * STATES_MAX {
+            return Err(too_large(request, options)); // hopeless: not worth the time to find out exactly
+        }
+        self.ways = Some(Vec::new());
+        let mut layers: Vec<HashMap<Left, u128>> = vec![HashMap::from([(self.start, 0)])];
+        let mut states = 1;
+        for (i, o) in options.iter().enumerate() {
+            let mut next: HashMap<Left, u128> = HashMap::new();
+            for &left in layers[i].keys() {
+                if self.rest[i] < left.gpus as usize {
+                    continue;
+                }
+                next.insert(left, 0);
+                for c in 1..=o.by_count.len().min(left.gpus as usize) {
+                    if !self.packing.prepare(left.pods, c) {
+                        return Err(too_mixed(request));
+                    }
+                    if let Some(l) = self.take(left, c) {
+                        next.insert(l, 0);
+                    }
+                }
+            }
+            states += next.len();
+            if states > STATES_MAX {
+                return Err(too_large(request, options));
+            }
+            layers.push(next);
+        }
+        if let Some(last) = layers.last_mut() {
+            last.iter_mut().for_each(|(l, n)| *n = u128::from(l.gpus == 0));
+        }
+        for i in (0..options.len()).rev() {
+            let (head, tail) = layers.split_at_mut(i + 1);
+            let after = |l: &Left| tail[0].get(l).copied().unwrap_or(0);
+            for (left, n) in &mut head[i] {
+                *n = after(left);
+                for (c, parts) in options[i].by_count.iter().enumerate().take(left.gpus as usize) {
+                    if let Some(l) = self.take(*left, c + 1) {
+                        *n = n.saturating_add(after(&l).saturating_mul(parts.len() as u128));
+                    }
+                }
+            }
+        }
+        self.ways = Some(layers);
+        Ok(())
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn too_large(request: &Request, options: &[HostOptions]) -> Refusal {
+    Refusal::TooLarge {
+        combinations: crate::exact::combinations(options, request.gpus),
+        limit: crate::exact::COMBINATIONS_MAX,
+    }
+}
+
+fn too_mixed(request: &Request) -> Refusal {
+    let sizes = request.pods.iter().collect::<std::collections::HashSet<_>>().len();
+    Refusal::PodsTooMixed { pods: request.pods.len(), sizes }
+}
