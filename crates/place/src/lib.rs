@@ -7,6 +7,7 @@ pub mod explain;
 mod merge;
 pub mod objective;
 pub mod options;
+mod physical;
 pub mod request;
 pub mod search;
 
