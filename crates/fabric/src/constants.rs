@@ -168,7 +168,7 @@ pub struct NetworkConstants {
 }
 
 /// How NICs, channels and trees share (labs/graph-search: NIC loads of NCCL's own rings and trees, fitted on half of the table).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ShareConstants {
     /// Ceiling of one channel, GB/s (measured: 8+8+8 18.7, 8+8+8+8 19.8).
     pub channel_gb_per_s: f64,

@@ -124,6 +124,10 @@ impl<'c> Fabric<'c> {
     pub fn retuned(&self, constants: Constants) -> Self {
         Fabric { cluster: self.cluster, constants: Arc::new(constants), tables: Arc::clone(&self.tables) }
     }
+    /// Its constants.
+    pub fn constants(&self) -> &Constants {
+        &self.constants
+    }
     /// Its tables, to keep without the cluster.
     pub fn tables(&self) -> Tables {
         Tables { constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }

@@ -1,14 +1,14 @@
-//! Jobs at the same time: who gets what of the NICs they share.
+//! Jobs at the same time: who gets what of the NICs and links they share.
 //!
-//! A job alone gets [`Fabric::estimate`]; that is also its demand. Jobs that touch the same NIC of a host share it max-min fairly
-//! (Galvatron, 2x8 GPUs: one group of 16 reads 44.7 GB/s, two strided groups of 8 over the same NICs 20.8 each). Inside a host, GPUs are
-//! not shared and NVSwitches do not block, so nothing else contends. Uplinks of oversubscribed tiers are not shared between jobs here yet.
+//! A job alone gets what it gets; that is also its demand. Jobs that load the same NIC, the same link between two hosts or the same
+//! uplinks of an oversubscribed switch share it max-min fairly (Galvatron, 2x8 GPUs: one group of 16 reads 44.7 GB/s, two strided groups
+//! of 8 over the same NICs 20.8 each). Inside a host, GPUs are not shared and NVSwitches do not block, so nothing else contends.
 
 use crate::estimate::{Algorithm, Fabric};
 use crate::maxmin::{self, Flow};
 use crate::tree;
 use std::collections::HashMap;
-use topology::{Allocation, Bandwidth, Bytes, Collective};
+use topology::{Allocation, Bandwidth, Bytes, Collective, HostId};
 
 /// One job.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,50 +23,150 @@ pub struct Job {
     pub duty: f64,
 }
 
+/// Something between hosts that jobs may share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Link {
+    /// A NIC of a host, by its index.
+    Nic(HostId, u8),
+    /// A link between two hosts: index into `Network::host_links`.
+    Pair(u32),
+    /// The uplinks of one switch of a tier: index into `Network::tiers`, index of the switch.
+    Uplink(u32, u32),
+}
+
+/// What a job asks of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// GB/s of line rate that one GB/s of its bus bandwidth takes, by link, ascending. Empty inside one host.
+    pub loads: Vec<(Link, f64)>,
+    /// Bus bandwidth that it would use if it were alone, GB/s.
+    pub demand_gb_per_s: f64,
+}
+
 impl Fabric<'_> {
-    /// Bus bandwidth of every job while all run, in their order. A job's figure is its average over time if `duty` is below 1. O(jobs^2 x NICs)
-    /// at worst; deterministic, and independent of the order of jobs.
-    pub fn concurrent(&self, jobs: &[Job]) -> Vec<Bandwidth> {
-        let mut link_of: HashMap<(u32, usize), usize> = HashMap::new();
-        let mut capacities = Vec::new();
-        let mut flows = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let alone = self.estimate(&job.allocation, job.collective, job.size);
-            let ranks = job.allocation.gpu_count() as f64;
-            let hosts = job.allocation.host_count();
-            let mut links = Vec::new();
-            if hosts > 1 {
-                for &(host, mask) in job.allocation.parts() {
-                    let touched = self.cluster().type_of(host).nics_touched(mask);
-                    let nics = f64::from(touched.count_ones().max(1));
-                    // Bytes that leave a host over bus bandwidth: rings carry everything once, trees L(N) buffers.
-                    let leaves = match (job.collective, alone.algorithm) {
-                        (Collective::AllToAll, _) => {
-                            let g = mask.count() as f64;
-                            g * (ranks - g) / (ranks - 1.0)
-                        }
-                        (_, Algorithm::Tree | Algorithm::NvlsTree) => tree::load(hosts) * ranks / (2.0 * (ranks - 1.0)),
-                        _ => 1.0,
-                    };
-                    for nic in (0..32).filter(|n| touched >> n & 1 == 1) {
-                        let next = capacities.len();
-                        let link = *link_of.entry((host.0, nic)).or_insert(next);
-                        if link == next {
-                            let rate = self.cluster().nic_rate(host, nic).gb_per_s();
-                            capacities.push(rate * self.efficiency(&job.allocation));
-                        }
-                        links.push((link, leaves / nics));
-                    }
+    /// What `collective` over `size` on an allocation puts on every link, per GB/s of bus bandwidth; ascending by link. O(NICs).
+    pub fn loads(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Vec<(Link, f64)> {
+        let mut out = Vec::new();
+        let hosts = allocation.host_count();
+        if hosts < 2 {
+            return out;
+        }
+        let cluster = self.cluster();
+        let ranks = allocation.gpu_count() as f64;
+        let algorithm = self.parts(allocation, collective, size).algorithm;
+        // The share of a line rate that reaches the bytes belongs to the job: its links seem so much narrower to it.
+        let efficiency = self.efficiency(allocation).max(1e-6);
+        let tree = matches!(algorithm, Algorithm::Tree | Algorithm::NvlsTree) && collective == Collective::AllReduce;
+        let per_buffer = ranks / (2.0 * (ranks - 1.0));
+        let all_to_all = |gpus: f64| gpus * (ranks - gpus) / (ranks - 1.0);
+        for &(host, mask) in allocation.parts() {
+            let touched = cluster.type_of(host).nics_touched(mask);
+            let alive = |n: &u8| touched >> n & 1 == 1 && cluster.nic_rate(host, usize::from(*n)).gb_per_s() > 0.0;
+            let nics: Vec<u8> = (0..32).filter(alive).collect();
+            // Bytes that leave a host over bus bandwidth: rings carry everything once, trees L(N) buffers.
+            let leaves = match collective {
+                Collective::AllToAll => all_to_all(mask.count() as f64),
+                _ if tree => tree::load(hosts) * per_buffer,
+                _ => 1.0,
+            };
+            let share = leaves / nics.len().max(1) as f64 / efficiency;
+            out.extend(nics.into_iter().map(|n| (Link::Nic(host, n), share)));
+        }
+        // Between neighbours on a ring or a tree, as in the estimate.
+        let cross = if tree { per_buffer } else { 1.0 };
+        for (i, l) in cluster.network.host_links.iter().enumerate() {
+            let (a, b) = (allocation.mask(l.a).count() as f64, allocation.mask(l.b).count() as f64);
+            if a > 0.0 && b > 0.0 {
+                let c = if collective == Collective::AllToAll { a * b / (ranks - 1.0) } else { cross };
+                out.push((Link::Pair(i as u32), c / efficiency));
+            }
+        }
+        for (t, tier) in cluster.network.tiers.iter().enumerate() {
+            let switch_of = |h: HostId| (h.index() / tier.hosts_per_switch.max(1)) as u32;
+            let mut below: Vec<(u32, f64)> = Vec::new();
+            for &(h, m) in allocation.parts() {
+                match below.iter_mut().find(|b| b.0 == switch_of(h)) {
+                    Some(b) => b.1 += m.count() as f64,
+                    None => below.push((switch_of(h), m.count() as f64)),
                 }
             }
-            let demand = alone.busbw.gb_per_s() * job.duty.clamp(0.0, 1.0);
-            flows.push(Flow { links, demand, priority: 1.0 });
+            if below.len() < 2 {
+                break; // the job stays below one switch of this tier, and of every higher one
+            }
+            out.extend(below.into_iter().map(|(switch, gpus)| {
+                let c = if collective == Collective::AllToAll { all_to_all(gpus) } else { cross };
+                (Link::Uplink(t as u32, switch), c / efficiency)
+            }));
         }
-        match maxmin::share(&capacities, &flows) {
-            Ok(rates) => rates.into_iter().map(Bandwidth::from_gb_per_s).collect(),
-            // Not reachable with a checked cluster; the stand-alone figures are the honest upper bound.
-            Err(_) => flows.iter().map(|f| Bandwidth::from_gb_per_s(f.demand)).collect(),
+        out.retain(|l| l.1 > 0.0 && l.1.is_finite());
+        out.sort_by_key(|l| l.0);
+        out
+    }
+
+    /// Line rate of a link, GB/s in one direction.
+    pub fn line_rate_gb_per_s(&self, link: Link) -> f64 {
+        let cluster = self.cluster();
+        match link {
+            Link::Nic(host, nic) => cluster.nic_rate(host, usize::from(nic)).gb_per_s(),
+            Link::Pair(i) => cluster.network.host_links[i as usize].rate.gb_per_s(),
+            Link::Uplink(t, switch) => {
+                // A switch's uplinks carry its hosts' line rate over the oversubscription.
+                let tier = &cluster.network.tiers[t as usize];
+                let first = HostId((switch as usize * tier.hosts_per_switch.max(1)) as u32);
+                let host: f64 = cluster.type_of(first).nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
+                host * tier.hosts_per_switch as f64 / tier.oversubscription.max(1e-6)
+            }
         }
+    }
+
+    /// Bus bandwidth in GB/s of every claim while all are there, in their order: max-min fair over the links, never more than the demand.
+    ///
+    /// A job that alone reaches more than a line rate seems to allow shows what the link really carries: no single claim is ever held back,
+    /// so a claim that shares nothing gets all of its demand. Independent of the order of claims. O(claims^2 x links) at worst.
+    pub fn share(&self, claims: &[&Claim]) -> Vec<f64> {
+        let mut index: HashMap<Link, (usize, usize)> = HashMap::new();
+        for (link, _) in claims.iter().filter(|c| c.demand_gb_per_s > 0.0).flat_map(|c| &c.loads) {
+            let next = index.len();
+            index.entry(*link).or_insert((next, 0)).1 += 1;
+        }
+        let mut capacities = vec![0.0f64; index.len()];
+        for (link, (i, _)) in &index {
+            capacities[*i] = self.line_rate_gb_per_s(*link);
+        }
+        let flows: Vec<Flow> = claims
+            .iter()
+            .map(|c| {
+                let demand = c.demand_gb_per_s.max(0.0);
+                let mut links = Vec::new();
+                for (link, load) in c.loads.iter().filter(|_| demand > 0.0) {
+                    let (i, users) = index[link];
+                    capacities[i] = capacities[i].max(load * demand);
+                    if users > 1 {
+                        links.push((i, *load));
+                    }
+                }
+                Flow { links, demand, priority: 1.0 }
+            })
+            .collect();
+        // Refused are only numbers that no checked cluster and no finite demand give; the demands are then the honest upper bound.
+        maxmin::share(&capacities, &flows).unwrap_or_else(|_| flows.iter().map(|f| f.demand).collect())
+    }
+
+    /// Bus bandwidth of every job while all run, in their order. A job's figure is its average over time if `duty` is below 1. Cost as
+    /// [`Fabric::share`]; deterministic, and independent of the order of jobs.
+    pub fn concurrent(&self, jobs: &[Job]) -> Vec<Bandwidth> {
+        let claims: Vec<Claim> = jobs
+            .iter()
+            .map(|j| {
+                let alone = self.estimate(&j.allocation, j.collective, j.size).busbw.gb_per_s();
+                Claim {
+                    loads: self.loads(&j.allocation, j.collective, j.size),
+                    demand_gb_per_s: alone * j.duty.clamp(0.0, 1.0),
+                }
+            })
+            .collect();
+        let claims: Vec<&Claim> = claims.iter().collect();
+        self.share(&claims).into_iter().map(Bandwidth::from_gb_per_s).collect()
     }
 }
 

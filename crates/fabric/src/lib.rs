@@ -12,4 +12,4 @@ pub mod tree;
 pub use constants::{Constants, GpuClass};
 pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric, Parts, Tables};
 pub use intra::{Intra, IntraTable, Run, intra_busbw};
-pub use jobs::Job;
+pub use jobs::{Claim, Job, Link};

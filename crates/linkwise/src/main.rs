@@ -5,6 +5,7 @@ mod evaluation;
 mod failure;
 mod learning;
 mod report;
+mod scenarios;
 mod truth;
 
 use clap::{CommandFactory, Parser, Subcommand};

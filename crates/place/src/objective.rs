@@ -4,6 +4,7 @@
 //! jobs. Candidates are judged in batches.
 
 use crate::merge;
+use crate::physical::Sharing;
 use crate::request::{Contention, Request};
 use predict::{BandwidthModel, Candidates, Part, PartTable};
 use std::cell::Cell;
@@ -18,6 +19,7 @@ pub struct Objective<'a> {
     /// The request.
     pub request: &'a Request,
     running: Vec<Running>,
+    sharing: Option<Sharing<'a>>,
     evaluations: Cell<u64>,
     batches: Cell<u64>,
 }
@@ -56,7 +58,7 @@ impl<'a> Objective<'a> {
     /// Prepares. O(jobs) predictions.
     pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
         let table = model.part_table(request.size);
-        let running = request
+        let running: Vec<Running> = request
             .jobs
             .iter()
             .enumerate()
@@ -67,7 +69,9 @@ impl<'a> Objective<'a> {
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
             .collect();
-        Objective { cluster, model, request, running, evaluations: Cell::new(0), batches: Cell::new(0) }
+        let sharing = (request.contention == Contention::Physical && !running.is_empty())
+            .then(|| Sharing::new(cluster, model, request.size, &running));
+        Objective { cluster, model, request, running, sharing, evaluations: Cell::new(0), batches: Cell::new(0) }
     }
 
     /// The parts that searches combine.
@@ -106,10 +110,12 @@ impl<'a> Objective<'a> {
     }
 
     fn effects(&self, candidates: &Candidates, alone_gb_per_s: &[f64]) -> Vec<Effect> {
-        let mut effects = match self.request.contention {
-            // Physical sharing takes the place of this arm.
-            Contention::Merge | Contention::Physical => {
-                merge::effects(self.model, self.request.size, &self.running, candidates, alone_gb_per_s)
+        let size = self.request.size;
+        let mut effects = match &self.sharing {
+            Some(s) => s.effects(self.model.collective(), size, candidates, alone_gb_per_s),
+            None => {
+                let by_counts = self.request.contention == Contention::MergeCounts;
+                merge::effects(self.model, size, &self.running, by_counts, candidates, alone_gb_per_s)
             }
         };
         // From the jobs that can contend to all jobs of the request.

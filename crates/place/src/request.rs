@@ -162,6 +162,8 @@ pub enum Contention {
     /// to their demands.
     #[default]
     Merge,
+    /// The same by counts, as BandPilot's public code merges: GPUs 0 to n - 1 of a host stand for n of them.
+    MergeCounts,
     /// Flows of all jobs over the NICs and links that they share, max-min fair.
     Physical,
 }

@@ -24,6 +24,9 @@ struct Saved {
     collective: Collective,
     repeat_noise: f64,
     tables: Vec<SavedTables>,
+    /// Constants of sharing that were learned; files of older versions have none and rest on the shipped ones.
+    #[serde(default)]
+    share: Option<fabric::constants::ShareConstants>,
     correction: SavedCorrection,
 }
 
@@ -59,6 +62,7 @@ impl Model {
             cluster: self.cluster.clone(),
             collective: self.collective,
             repeat_noise: self.repeat_noise,
+            share: Some(self.fabric.on(&self.cluster).constants().share),
             tables: self
                 .tables
                 .iter()
@@ -96,7 +100,14 @@ impl Model {
         if !sd_fine(s.repeat_noise) || s.tables.iter().any(|t| !sd_fine(t.intra_sd) || t.size.0 == 0) {
             return Err("a deviation or a size is out of range".into());
         }
-        let physics = fabric::Fabric::new(&s.cluster).tables();
+        let mut constants = fabric::Constants::default();
+        if let Some(share) = s.share {
+            if !crate::tune::plausible(share) {
+                return Err("a constant of its physics is out of range".into());
+            }
+            constants.share = share;
+        }
+        let physics = fabric::Fabric::with_constants(&s.cluster, constants).tables();
         let gpus_of_type: Vec<u8> = s.cluster.types.iter().map(|t| t.gpu_count() as u8).collect();
         let mut tables = Vec::new();
         for t in s.tables {

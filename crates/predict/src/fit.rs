@@ -4,7 +4,8 @@ use crate::bound::Memo;
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::model::{Correction, Model, SizeTables, point_of};
-use crate::parts::{Part, PartTable};
+use crate::parts::PartTable;
+use crate::tune::{Reading, tune};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
@@ -104,7 +105,7 @@ pub fn fit(
         return Err(FitError::Empty { collective });
     }
     report.multi_host_readings = multi.len();
-    let physics = fabric::Fabric::with_constants(cluster, constants);
+    let physics = fabric::Fabric::with_constants(cluster, constants.clone());
     let a_host_of =
         |t: usize| topology::HostId(cluster.hosts.iter().position(|h| h.host_type == t).unwrap_or(0) as u32);
     let analytic =
@@ -131,17 +132,29 @@ pub fn fit(
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise,
     };
-    let mut memo = BTreeMap::new();
-    let points: Vec<crate::gp::Point> = multi
+    let readings: Vec<Reading> = multi
         .iter()
         .map(|((size, allocation), values)| {
             let table = &model.tables(*size).parts;
-            let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
             let mut v = values.clone();
             v.sort_by(f64::total_cmp);
-            let analytic = model.bounds(*size).of(&parts, memo.entry(*size).or_insert_with(Memo::default));
-            let row = model.row(&parts, *size, analytic);
-            point_of(&parts, &row[..model.width()], analytic.bound_gb_per_s, v[v.len() / 2])
+            Reading {
+                parts: allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect(),
+                size: *size,
+                busbw_gb_per_s: v[v.len() / 2],
+            }
+        })
+        .collect();
+    if kind == Kind::Gp {
+        model.fabric = physics.retuned(tune(cluster, &physics, &constants, collective, &readings)).tables();
+    }
+    let mut memo = BTreeMap::new();
+    let points: Vec<crate::gp::Point> = readings
+        .iter()
+        .map(|r| {
+            let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_insert_with(Memo::default));
+            let row = model.row(&r.parts, r.size, analytic);
+            point_of(&r.parts, &row[..model.width()], analytic.bound_gb_per_s, r.busbw_gb_per_s)
         })
         .collect();
     if points.is_empty() {

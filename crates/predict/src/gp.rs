@@ -18,6 +18,11 @@ pub const POINTS_MAX: usize = 4096;
 const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
 const OUTLIER_SDS: f64 = 2.8;
+/// Share of the noise's variance that is irregularity: it stays with a split and shows again wherever that is used. The rest is of the
+/// reading alone.
+const LASTING: f64 = 0.8;
+/// Squared distances (in lengths) below this are of one and the same split.
+const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
 
@@ -208,6 +213,13 @@ impl Gp {
         let hosts: Vec<Vec<f64>> = (0..n)
             .map(|i| (0..=i).map(|j| host_overlap(&self.points[i].hosts, &self.points[j].hosts)).collect())
             .collect();
+        // Readings of one split share its irregularity.
+        let twins: Vec<Vec<(usize, f64)>> = (0..n)
+            .map(|i| {
+                let same = |j: &usize| x[i].iter().zip(&x[*j]).all(|(a, b)| (a - b).abs() < 1e-9);
+                (0..i).filter(same).map(|j| (j, LASTING * (noise[i] * noise[j]).sqrt())).collect()
+            })
+            .collect();
         let mut theta: Vec<f64> = self.hyper.ln_length.clone();
         theta.extend([self.hyper.ln_smooth, self.hyper.ln_noise, self.hyper.ln_linear, self.hyper.ln_host]);
         let mut bounds = vec![(-2.0, 5.0); d];
@@ -231,6 +243,9 @@ impl Gp {
                     smooth[i][j] = s2 * v;
                     slope[i][j] = s2 * dv;
                     row[j] = s2 * v + l2 * linear[i][j] + h2 * hosts[i][j];
+                }
+                for &(j, lasting) in &twins[i] {
+                    row[j] += n2 * lasting;
                 }
                 row[i] += n2 * noise[i] + JITTER;
             }
@@ -258,6 +273,9 @@ impl Gp {
                     if i == j {
                         g[d + 1] += 2.0 * w * n2 * noise[i];
                     }
+                }
+                for &(j, lasting) in &twins[i] {
+                    g[d + 1] += 2.0 * (inv[j] - a[i] * a[j]) * n2 * lasting;
                 }
             }
             for (i, (mean, sd)) in prior.iter().enumerate() {
@@ -339,13 +357,18 @@ impl Gp {
         self.smooth_kernel(x, &mut k);
         let [_, _, l2, h2] = self.variances();
         let d = self.active.len().max(1) as f64;
+        let (n2, own) = (self.variances()[1], p.noise_factor);
         for j in 0..=last {
             let q = &self.points[j];
+            // Between readings the root of both factors, so that the matrix stays positive.
+            if j != i && own != q.noise_factor && self.rows[j].iter().zip(x).all(|(a, b)| a == b) {
+                k[j] += LASTING * n2 * ((own * q.noise_factor).sqrt() - q.noise_factor);
+            }
             out[j] = k[j] + l2 * (1.0 + dot(x, &self.rows[j]) / d) + h2 * host_overlap(&p.hosts, &q.hosts);
         }
     }
 
-    /// The Matérn part of the kernel between scaled features and every point.
+    /// The Matérn part of the kernel between scaled features and every point, with the irregularity that a split shares with its readings.
     fn smooth_kernel(&self, x: &[f64], out: &mut [f64]) {
         let n = self.points.len();
         let out = &mut out[..n];
@@ -356,9 +379,10 @@ impl Gp {
                 *o += (v - c) * (v - c);
             }
         }
-        let s2 = self.variances()[0];
-        for o in out.iter_mut() {
-            *o = s2 * matern(*o).0;
+        let [s2, n2, ..] = self.variances();
+        for (o, p) in out.iter_mut().zip(&self.points) {
+            let lasting = if *o < SAME_SPLIT { LASTING * n2 * p.noise_factor } else { 0.0 };
+            *o = s2 * matern(*o).0 + lasting;
         }
     }
 
@@ -424,13 +448,17 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
+        // A split whose readings were odd is as odd as they were.
+        let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
+        let odd =
+            self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
             *k += l2 * (1.0 + dot(&row, x) / d) + h2 * host_overlap(hosts, &p.hosts);
         }
         self.factor.solve_lower(&mut k);
         let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
-        let v = (prior - dot(&k, &k)).max(1e-9);
-        (self.y_sd * v.sqrt(), self.y_sd * (v + n2).sqrt())
+        let v = (prior + LASTING * n2 * odd - dot(&k, &k)).max(1e-9);
+        (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
     /// Deviation of what no feature explains, of `ln(busbw / bound)`.

@@ -11,6 +11,7 @@ pub mod lbfgs;
 pub mod linalg;
 pub mod model;
 pub mod parts;
+mod tune;
 
 pub use fit::{FitError, Kind, Report, fit};
 pub use intra::IntraTables;

@@ -40,6 +40,14 @@ pub trait BandwidthModel: Send + Sync {
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
+    /// The collective that it answers for.
+    fn collective(&self) -> Collective {
+        Collective::AllReduce
+    }
+    /// The physics that it rests on, ready for use; None: whoever needs it computes it from the cluster.
+    fn physics(&self) -> Option<&fabric::Tables> {
+        None
+    }
 }
 
 /// The intra tables of one size, ready for use.
@@ -282,6 +290,14 @@ impl BandwidthModel for Model {
 
     fn repeat_noise(&self) -> f64 {
         self.repeat_noise
+    }
+
+    fn collective(&self) -> Collective {
+        self.collective
+    }
+
+    fn physics(&self) -> Option<&fabric::Tables> {
+        Some(&self.fabric)
     }
 }
 

@@ -16,11 +16,14 @@ use topology::Bytes;
 )]
 pub struct Args {
     /// Built-in cluster or cluster file
-    #[arg(long)]
-    cluster: String,
+    #[arg(long, required_unless_present = "scenarios")]
+    cluster: Option<String>,
     /// Folder with tables of true bandwidth (docs/data.md)
-    #[arg(long)]
-    truth: PathBuf,
+    #[arg(long, required_unless_present = "scenarios")]
+    truth: Option<PathBuf>,
+    /// Replay the requests of such a file instead, beside what others chose; --truth then defaults to the file's folder
+    #[arg(long, value_name = "FILE")]
+    scenarios: Option<PathBuf>,
     /// Multi-host samples that a model learns from
     #[arg(long, default_value_t = 100)]
     samples: usize,
@@ -126,8 +129,18 @@ fn report_method(m: &Method) -> Option<MethodReport> {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let cluster = load_cluster(&args.cluster)?;
-    let truths = truth::load(&args.truth, &cluster)?;
+    if let Some(file) = args.scenarios {
+        return crate::scenarios::run(&crate::scenarios::ScenarioArgs {
+            file,
+            truth: args.truth,
+            samples: args.samples,
+            design: args.design.into(),
+            seeds: (args.seed..args.seed + args.seeds.max(1)).collect(),
+            format: args.format,
+        });
+    }
+    let cluster = load_cluster(&args.cluster.unwrap_or_default())?;
+    let truths = truth::load(&args.truth.unwrap_or_default(), &cluster)?;
     let settings = Settings {
         samples: args.samples,
         design: args.design.into(),

@@ -1,0 +1,116 @@
+//! Contention by physics: flows of all jobs over the NICs and links that they share, max-min fair ([`fabric::Fabric::share`]).
+//!
+//! A job's demand is what it would have alone. Running jobs share among themselves before the new one comes; who meets nobody keeps all.
+
+use crate::objective::{Effect, Running};
+use fabric::{Claim, Fabric, Link};
+use predict::{BandwidthModel, Candidates};
+use std::collections::HashMap;
+use topology::{Allocation, Bytes, Cluster};
+
+/// Running jobs as the network sees them.
+pub(crate) struct Sharing<'c> {
+    fabric: Fabric<'c>,
+    claims: Vec<Claim>,
+    /// What every job has now, GB/s.
+    now: Vec<f64>,
+    /// Which jobs use a link (demand above zero).
+    users: HashMap<Link, Vec<usize>>,
+}
+
+impl<'c> Sharing<'c> {
+    /// Of running jobs that span hosts.
+    pub(crate) fn new(cluster: &'c Cluster, model: &dyn BandwidthModel, size: Bytes, running: &[Running]) -> Self {
+        let fabric = model.physics().map_or_else(|| Fabric::new(cluster), |t| t.on(cluster));
+        let claims: Vec<Claim> = running
+            .iter()
+            .map(|r| Claim {
+                loads: fabric.loads(&r.gpus, model.collective(), size),
+                demand_gb_per_s: r.demand_gb_per_s,
+            })
+            .collect();
+        let now = fabric.share(&claims.iter().collect::<Vec<_>>());
+        let mut users: HashMap<Link, Vec<usize>> = HashMap::new();
+        for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
+            for (link, _) in &c.loads {
+                users.entry(*link).or_default().push(i);
+            }
+        }
+        Sharing { fabric, claims, now, users }
+    }
+
+    /// Jobs that a set of links reaches, over common links of further jobs too. Ascending.
+    fn reached(&self, loads: &[(Link, f64)]) -> Vec<usize> {
+        let mut found: Vec<usize> = Vec::new();
+        let meet = |loads: &[(Link, f64)], found: &mut Vec<usize>| {
+            for (link, _) in loads {
+                for j in self.users.get(link).into_iter().flatten() {
+                    if !found.contains(j) {
+                        found.push(*j);
+                    }
+                }
+            }
+        };
+        meet(loads, &mut found);
+        let mut at = 0;
+        while at < found.len() {
+            meet(&self.claims[found[at]].loads, &mut found);
+            at += 1;
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// The effect of one candidate.
+    fn effect(
+        &self,
+        collective: topology::Collective,
+        size: Bytes,
+        candidate: &Allocation,
+        alone_gb_per_s: f64,
+    ) -> Effect {
+        let mut effect = Effect {
+            alone_gb_per_s,
+            shared_gb_per_s: alone_gb_per_s,
+            jobs_gb_per_s: self.now.iter().map(|v| (*v, *v)).collect(),
+        };
+        if candidate.host_count() < 2 || !candidate.parts().iter().any(|p| self.on_host(p.0)) {
+            return effect;
+        }
+        let own = Claim { loads: self.fabric.loads(candidate, collective, size), demand_gb_per_s: alone_gb_per_s };
+        let jobs = self.reached(&own.loads);
+        if jobs.is_empty() {
+            return effect;
+        }
+        let claims: Vec<&Claim> = std::iter::once(&own).chain(jobs.iter().map(|j| &self.claims[*j])).collect();
+        let rates = self.fabric.share(&claims);
+        effect.shared_gb_per_s = rates[0];
+        for (j, rate) in jobs.into_iter().zip(&rates[1..]) {
+            effect.jobs_gb_per_s[j].1 = *rate;
+        }
+        effect
+    }
+
+    /// Could a job be met on this host? Uplinks are met from anywhere below their switch, pairs on their ends.
+    fn on_host(&self, host: topology::HostId) -> bool {
+        let network = &self.fabric.cluster().network;
+        !network.tiers.is_empty()
+            || self.users.keys().any(|l| match l {
+                Link::Nic(h, _) => *h == host,
+                Link::Pair(i) => [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host),
+                Link::Uplink(..) => true,
+            })
+    }
+
+    /// The effect of every candidate on itself and on the running jobs.
+    pub(crate) fn effects(
+        &self,
+        collective: topology::Collective,
+        size: Bytes,
+        candidates: &Candidates,
+        alone_gb_per_s: &[f64],
+    ) -> Vec<Effect> {
+        let each = alone_gb_per_s.iter().enumerate();
+        each.map(|(i, v)| self.effect(collective, size, &candidates.allocation(i), *v)).collect()
+    }
+}
