@@ -170,12 +170,13 @@ pub enum Contention {
 
 impl Contention {
     /// Every kind.
-    pub const ALL: [Contention; 2] = [Contention::Merge, Contention::Physical];
+    pub const ALL: [Contention; 3] = [Contention::Merge, Contention::MergeCounts, Contention::Physical];
 
     /// Its name in files and flags.
     pub fn name(self) -> &'static str {
         match self {
             Contention::Merge => "merge",
+            Contention::MergeCounts => "merge-counts",
             Contention::Physical => "physical",
         }
     }

@@ -9,7 +9,7 @@ use crate::request::Refusal;
 use predict::Candidates;
 use topology::{Allocation, GpuId};
 
-/// Bidirectional tree search: LiteGD (arXiv 2506.15595's forerunner), section 4.3.2, algorithm 1.
+/// Bidirectional tree search: LiteGD (by the authors of BandPilot), section 4.3.2, algorithm 1.
 ///
 /// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`super::Pts`], inside the best single host wherever one can hold the job. The
 /// paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test for it; here that is always taken to be so, as its

@@ -5,7 +5,7 @@ use super::hosts::choose;
 use crate::exact::{COMBINATIONS_MAX, Found, best_of, combinations, enumerate};
 use crate::objective::Objective;
 use crate::options::HostOptions;
-use crate::request::Refusal;
+use crate::request::{Contention, Refusal};
 use crate::shape::Shape;
 use predict::{Candidates, Part};
 use topology::{Allocation, GpuMask, HostId};
@@ -21,8 +21,9 @@ pub const SUBSETS_MAX: u128 = 50_000;
 /// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, all of them are judged: exact for any model;
 /// - else, without other jobs, [`crate::exact`]: exact for models that see a host's GPUs through their number, NIC rate and intra bandwidth
 ///   and never fall when the latter rises;
-/// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, NIC rate and NICs shared with
-///   jobs, alone and merged with each job on the host, and intra bandwidth alone and merged nowhere lower. Exact under the same condition.
+/// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, same NIC rate alone and merged
+///   with each job on the host (where NICs are shared by physics, also as many GPUs on NICs of each rate that the same jobs use), and
+///   intra bandwidth alone and merged nowhere lower. Exact under the same condition.
 ///
 /// One batch, at most [`COMBINATIONS_MAX`] candidates: beyond it is refused.
 pub struct Oracle;
@@ -85,29 +86,41 @@ fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Ca
     go(objective, free.parts(), k, &mut Vec::new(), out);
 }
 
-/// What other GPU sets of the host must match, and in what they must not be worse, to stand for this one.
+/// What other GPU sets of the host must match to stand for this one.
 #[derive(PartialEq)]
 struct Seen {
+    /// NIC rates, alone and merged with every job on the host.
     nic_rates: Vec<u64>,
-    shared_nics: Vec<u32>,
+    /// Where NICs are shared by physics: rate of every NIC, which jobs use it, how many of the chosen GPUs; sorted, for NICs alike in all
+    /// of these can change places.
+    nics: Vec<(u64, u32, usize)>,
 }
 
 /// The GPU sets of a host that no other dominates, by count.
 fn undominated(objective: &Objective, host: HostId, free: GpuMask, gpus_max: usize) -> HostOptions {
-    let ty = objective.cluster.type_of(host);
+    let (cluster, ty) = (objective.cluster, objective.cluster.type_of(host));
     let jobs: Vec<GpuMask> =
         objective.request.jobs.iter().map(|j| j.gpus.mask(host)).filter(|m| !m.is_empty()).collect();
-    let job_nics: Vec<u32> = jobs.iter().map(|m| ty.nics_touched(*m)).collect();
+    let users = |nic: usize| {
+        let uses = |m: &GpuMask| ty.nics_touched(*m) >> nic & 1;
+        jobs.iter().enumerate().fold(0u32, |bits, (j, m)| bits | uses(m) << j)
+    };
+    let physical = objective.request.contention == Contention::Physical;
+    let nics: Vec<(u64, u32)> = (0..if physical { ty.nics.len() } else { 0 })
+        .map(|n| (cluster.nic_rate(host, n).gb_per_s().to_bits(), users(n)))
+        .collect();
+    let nearest: Vec<u32> = (0..ty.gpu_count()).map(|g| ty.nearest_nics(g)).collect();
     let look = |m: GpuMask| {
         let with: Vec<Part> = std::iter::once(GpuMask::EMPTY)
             .chain(jobs.iter().copied())
             .map(|j| objective.part(host, m.union(j)))
             .collect();
-        let touched = ty.nics_touched(m);
-        let seen = Seen {
+        let gpus_on = |n: usize| m.iter().filter(|g| nearest[*g] >> n & 1 == 1).count();
+        let mut seen = Seen {
             nic_rates: with.iter().map(|p| p.nic_gb_per_s.to_bits()).collect(),
-            shared_nics: job_nics.iter().map(|j| j & touched).collect(),
+            nics: nics.iter().enumerate().map(|(n, (rate, users))| (*rate, *users, gpus_on(n))).collect(),
         };
+        seen.nics.sort_unstable();
         let intra: Vec<f64> = with.iter().map(|p| p.intra_gb_per_s).collect();
         (with[0], seen, intra)
     };

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! The paper describes the parts; what it leaves open (budgets, features, weights) follows the authors' public code, in our own words: each
-//! file says what. Left out: the code's several GPU sets per host in a plan (here the best intra bandwidth), and its caches.
+//! file says what. Different from that code: one GPU set per host in a plan (the best intra bandwidth) where it tries up to four; node
+//! insertion as algorithm 2 prints it, where the code inserts only into hosts that are wholly free; no caches.
 
 mod frontier;
 mod rerank;
