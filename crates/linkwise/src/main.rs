@@ -30,7 +30,7 @@ enum Command {
     /// Fit a bandwidth model on a store's measurements
     Fit(cmd::fit::Args),
     /// Which GPUs should a job get?
-    Place(cmd::place::Args),
+    Place(Box<cmd::place::Args>),
     /// How good are the choices? Replay requests against a table of true bandwidths
     Evaluate(cmd::evaluate::Args),
     /// Compare the physics with published measurements
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Command::Topology(a) => cmd::topology::run(a),
         Command::Measure(a) => cmd::measure::run(*a),
         Command::Fit(a) => cmd::fit::run(a),
-        Command::Place(a) => cmd::place::run(a),
+        Command::Place(a) => cmd::place::run(*a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),

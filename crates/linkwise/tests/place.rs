@@ -331,7 +331,7 @@ fn flags_ask_what_request_lines_ask() {
         serde_json::from_str(&stdout(&place(dir.path(), &[&all[..], &["--format", "json"]].concat()).success()))
             .expect("JSON");
     let line =
-        r#"{"id":1,"pods":[4,4,4],"jobs":[{"id":"train-7","gpus":["n0:0","n1:0","n0:1","n1:1"],"demand_gb_per_s":120}],
+        r#"{"id":1,"pods":[4,4,4],"search":"exact","jobs":[{"id":"train-7","gpus":["n0:0","n1:0","n0:1","n1:1"],"demand_gb_per_s":120}],
         "loss_weight":0.5,"constraints":{"excluded_hosts":["n3"],"only_hosts":["n0","n1","n2"],"gpu_type":"H100",
         "gpus_per_host_min":4,"hosts_max":3,"exclusive_nics":false}}"#
             .replace('\n', " ");
