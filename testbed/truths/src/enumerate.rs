@@ -6,8 +6,8 @@ use topology::{Allocation, GpuMask, HostId};
 /// Most nodes that are visited: some seconds. Beyond, the optimum is unknown.
 pub const NODES_MAX: u64 = 30_000_000;
 
-/// Enumerates. Single hosts first, then all splits over two or more hosts.
-pub(crate) fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, smooth: bool) -> Optimum {
+/// The optimum by enumeration, for truths whose own way does not apply. Single hosts first, then all splits over two or more hosts.
+pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, smooth: bool) -> Optimum {
     let mut found = Optimum::default();
     if k == 0 || free.gpu_count() < k {
         return found;

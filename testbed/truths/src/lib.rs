@@ -15,7 +15,7 @@ mod randomness;
 mod rules;
 mod truth;
 
-pub use enumerate::NODES_MAX;
+pub use enumerate::{NODES_MAX, enumerate};
 pub use families::with_shared_nics;
 pub use names::{IRREGULARITY_MAX, NAMES, by_name};
 pub use randomness::Keyed;
