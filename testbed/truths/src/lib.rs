@@ -12,7 +12,9 @@ mod names;
 mod p_norm;
 mod packing;
 mod randomness;
+mod ring_search;
 mod rules;
+mod slow_host;
 mod truth;
 
 pub use enumerate::{NODES_MAX, enumerate};

@@ -4,18 +4,28 @@ use crate::families::with_shared_nics;
 use crate::form::Simulated;
 use crate::intra::{Flavour, Intra};
 use crate::p_norm::PNorm;
+use crate::ring_search::RingSearch;
 use crate::rules::{Rule, Rules};
+use crate::slow_host::SlowHost;
 use crate::truth::Truth;
 use topology::{Cluster, Collective};
 
 /// Names that [`by_name`] knows, with what each is.
-pub const NAMES: [(&str, &str); 4] = [
+pub const NAMES: [(&str, &str); 6] = [
     ("rule-p", "hard minimum of intra table and 0.95 x NIC x smallest count, as the papers simulate; all-gather"),
     (
         "rule-r",
         "soft minimum, factor 2(n-1)/n for two hosts, imbalance, host types of different efficiency; all-reduce",
     ),
     ("rule-n", "rule-r with NICs that GPUs share; all-reduce"),
+    (
+        "ring-search",
+        "rings laid through switches, sockets and NICs by search; hosts agree on rings and speed; all-reduce",
+    ),
+    (
+        "shared-nics-slow-host",
+        "minimum over hosts of links and NICs that crowd when shared; one host is slow; all-reduce",
+    ),
     ("p-norm", "p-norm of all hosts' links and NICs, with loss by imbalance; all-reduce"),
 ];
 
@@ -57,6 +67,15 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
             let shared = with_shared_nics(cluster);
             let form = Rules::new(Rule::N, &shared, intra, seed, irregularity);
             described(shared).of(form)
+        }
+        "ring-search" => described(plain).of(RingSearch::new(cluster, seed, irregularity)?),
+        "shared-nics-slow-host" => {
+            let shared = with_shared_nics(cluster);
+            let form = SlowHost::new(&shared, intra, seed);
+            let (host, pace) = form.slow();
+            let mut truth = described(shared);
+            truth.description += &format!("; {} runs at {:.0} %", cluster.host(host).name, 100.0 * pace);
+            truth.of(form)
         }
         _ => described(plain).of(PNorm::new(cluster, intra, seed, irregularity)),
     })

@@ -24,8 +24,8 @@ const RINGS_MAX: usize = 16;
 const STEPS_MAX: usize = 300;
 /// Speeds that are tried, GB/s.
 const SPEEDS: [f64; 26] = [
-    50.0, 48.0, 45.0, 40.0, 36.0, 30.0, 24.0, 22.0, 20.0, 18.0, 15.0, 12.5, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0,
-    1.2, 1.0, 0.6,
+    50.0, 48.0, 45.0, 40.0, 36.0, 30.0, 24.0, 22.0, 20.0, 18.0, 15.0, 12.5, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0,
+    4.0, 3.0, 2.0, 1.2, 1.0, 0.6,
 ];
 /// Shares of nominal rates that carry payload.
 const NVLINK_SHARE: f64 = 0.88;
@@ -67,7 +67,11 @@ pub(crate) struct RingSearch {
 impl RingSearch {
     pub(crate) fn new(cluster: &Cluster, seed: u64, irregularity: f64) -> Result<Self, String> {
         if let Some(t) = cluster.types.iter().find(|t| t.gpu_count() > GPUS_MAX) {
-            return Err(format!("ring-search takes hosts of up to {GPUS_MAX} GPUs; `{}` has {}", t.name, t.gpu_count()));
+            return Err(format!(
+                "ring-search takes hosts of up to {GPUS_MAX} GPUs; `{}` has {}",
+                t.name,
+                t.gpu_count()
+            ));
         }
         let mut makes = Vec::new();
         let mut known: HashMap<String, usize> = HashMap::new();
@@ -340,7 +344,9 @@ mod tests {
         assert!(found(1, &[0, 4], false) < 13.0);
         assert!(found(1, &[0, 1, 2, 3, 4, 5, 6, 7], false) >= 88.0, "several rings through all eight");
         // A6000: a bridge beats the switch, which beats the sockets.
-        assert!(found(2, &[0, 1], false) > found(2, &[0, 2], false) && found(2, &[0, 2], false) > found(2, &[0, 4], false));
+        assert!(
+            found(2, &[0, 1], false) > found(2, &[0, 2], false) && found(2, &[0, 2], false) > found(2, &[0, 4], false)
+        );
         assert!((found(3, &[0, 1, 2, 3, 4, 5, 6, 7], false) - 176.0).abs() < 16.0);
     }
 
@@ -359,7 +365,9 @@ mod tests {
         let mut cluster = catalog::cluster("h100").unwrap();
         cluster.hosts[1].nic_health = vec![1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0];
         let s = RingSearch::new(&cluster, 0, 0.0).unwrap();
-        let f = |h: u32| s.hosts(&[(HostId(0), GpuMask::first(8)), (HostId(h), GpuMask::first(8)), (HostId(3), GpuMask::first(8))]);
+        let f = |h: u32| {
+            s.hosts(&[(HostId(0), GpuMask::first(8)), (HostId(h), GpuMask::first(8)), (HostId(3), GpuMask::first(8))])
+        };
         assert!(f(1) < 0.9 * f(2));
     }
 }

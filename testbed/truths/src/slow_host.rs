@@ -44,9 +44,7 @@ impl SlowHost {
                     users[t.nearest_nics(g).trailing_zeros() as usize] += 1;
                 }
                 let used = users.iter().enumerate().filter(|u| *u.1 > 0);
-                let rates = used.map(|(n, g)| {
-                    cluster.nic_rate(h, n).gb_per_s() / (1.0 + CROWDING * f64::from(g - 1))
-                });
+                let rates = used.map(|(n, g)| cluster.nic_rate(h, n).gb_per_s() / (1.0 + CROWDING * f64::from(g - 1)));
                 pace * rates.sum::<f64>()
             };
             (0..1u32 << t.gpu_count()).map(|m| of(GpuMask(m))).collect()
