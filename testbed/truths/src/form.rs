@@ -17,7 +17,7 @@ pub(crate) trait Form: Send + Sync {
     fn hosts(&self, parts: Parts) -> f64;
     /// What the bandwidth over several hosts depends on besides the count of a host's GPUs: with equal counts it never falls when any of
     /// these rises.
-    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 2];
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3];
     /// What no allocation of `gpus` GPUs over more hosts than `chosen` exceeds, without irregularity.
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64;
 }
@@ -81,10 +81,10 @@ impl<F: Form> Truth for Simulated<F> {
             return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
         }
         // At equal counts the irregularity is the same, so only what is not dominated can win.
-        let mut kept: Vec<([f64; 2], GpuMask)> = Vec::new();
+        let mut kept: Vec<([f64; 3], GpuMask)> = Vec::new();
         for m in masks {
             let merits = self.form.merits(host, m);
-            let covers = |a: &[f64; 2], b: &[f64; 2]| a.iter().zip(b).all(|(x, y)| x >= y);
+            let covers = |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(x, y)| x >= y);
             if kept.iter().any(|k| covers(&k.0, &merits)) {
                 continue;
             }

@@ -1,6 +1,6 @@
 //! A p-norm of limits: every host's links and NICs slow the whole, not only the slowest of them, and uneven splits lose.
 //!
-//! `B = f(hosts) * balance * (sum over hosts of intra^-p + (nic count eff)^-p)^(-1/p)`, p = 5, where balance is `1 - 0.4 cv^2 / (1 + cv^2)`
+//! `B = balance * (sum over hosts of intra^-p + (f(hosts) nic count eff)^-p)^(-1/p)`, p = 5, where balance is `1 - 0.4 cv^2 / (1 + cv^2)`
 //! of the counts (cv: deviation over mean) and f is 2(n-1)/n for two hosts of n GPUs, 1.1 beyond. No minimum appears: a model with a hard
 //! or soft minimum of the two weakest limits is wrong everywhere by a little and by the number of hosts.
 
@@ -40,10 +40,12 @@ impl PNorm {
     }
 
     /// Sum of inverse powers of the limits of these hosts.
-    fn slowness(&self, parts: Parts) -> f64 {
+    fn slowness(&self, parts: Parts, f: f64) -> f64 {
         parts
             .iter()
-            .map(|&(h, m)| self.intra.limit(h, m).powf(-POWER) + (self.side[h.index()] * m.count() as f64).powf(-POWER))
+            .map(|&(h, m)| {
+                self.intra.limit(h, m).powf(-POWER) + (f * self.side[h.index()] * m.count() as f64).powf(-POWER)
+            })
             .sum()
     }
 }
@@ -62,15 +64,15 @@ impl Form for PNorm {
         let (hosts, gpus) = (parts.len() as f64, counts.clone().sum::<f64>());
         let mean = gpus / hosts;
         let cv2 = counts.map(|c| (c / mean - 1.0).powi(2)).sum::<f64>() / hosts;
-        f(parts.len(), gpus) * (1.0 - IMBALANCE * cv2 / (1.0 + cv2)) * self.slowness(parts).powf(-1.0 / POWER)
+        (1.0 - IMBALANCE * cv2 / (1.0 + cv2)) * self.slowness(parts, f(parts.len(), gpus)).powf(-1.0 / POWER)
     }
 
-    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 2] {
-        [self.intra.limit(host, mask), 0.0]
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3] {
+        [self.intra.limit(host, mask), 0.0, 0.0]
     }
 
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64 {
         let most = if chosen.len() < 2 { f(2, gpus as f64).max(MANY_HOSTS) } else { MANY_HOSTS };
-        most * self.slowness(chosen).powf(-1.0 / POWER)
+        self.slowness(chosen, most).powf(-1.0 / POWER)
     }
 }

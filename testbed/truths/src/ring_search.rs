@@ -4,7 +4,8 @@
 //! the link between sockets, NICs. For falling speeds a depth-first search lays rings through the chosen GPUs (over hosts: paths that enter
 //! by one NIC and leave by one), each taking its speed from everything it crosses, until no more fit. The speed with the largest
 //! speed x rings wins. Hosts search for themselves; an allocation has the fewest rings and the lowest speed of its hosts, as NCCL agrees
-//! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once). So a host that is good
+//! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once),
+//! and no more than the slowest of them has alone. So a host that is good
 //! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths knows.
 //!
 //! Tiers of switches and links between single hosts are not part of it.
@@ -90,6 +91,12 @@ impl RingSearch {
         let make = &self.makes[self.of_host[host.index()]];
         let table = if across { &make.across } else { &make.inside };
         *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
+    }
+
+    /// The slowest host by itself; no job over hosts is faster.
+    fn inside(&self, parts: Parts) -> f64 {
+        let several = parts.iter().filter(|p| p.1.count() > 1);
+        several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
     }
 
     fn agreed(&self, parts: Parts) -> Found {
@@ -309,17 +316,21 @@ impl Form for RingSearch {
     fn hosts(&self, parts: Parts) -> f64 {
         let n: f64 = parts.iter().map(|p| p.1.count() as f64).sum();
         let f = self.agreed(parts);
-        f.rings * f.speed * if parts.len() == 2 { (TREE_SHARE * 2.0 * (n - 1.0) / n).max(1.0) } else { 1.0 }
+        (f.rings * f.speed * tree_gain(parts.len() == 2, n)).min(self.inside(parts))
     }
-    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 2] {
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3] {
         let f = self.found(host, mask, true);
-        [f.rings, f.speed]
+        [f.rings, f.speed, self.inside(&[(host, mask)])]
     }
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64 {
         let f = self.agreed(chosen);
-        let n = gpus as f64;
-        f.rings * f.speed * if chosen.len() < 2 { (TREE_SHARE * 2.0 * (n - 1.0) / n).max(1.0) } else { 1.0 }
+        (f.rings * f.speed * tree_gain(chosen.len() < 2, gpus as f64)).min(self.inside(chosen))
     }
+}
+
+/// What a tree over two hosts gains on rings.
+fn tree_gain(two_hosts: bool, gpus: f64) -> f64 {
+    if two_hosts { (TREE_SHARE * 2.0 * (gpus - 1.0) / gpus).max(1.0) } else { 1.0 }
 }
 
 #[cfg(test)]

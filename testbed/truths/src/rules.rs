@@ -115,8 +115,8 @@ impl Form for Rules {
         self.combine(intra, 0.972 * side * f * balance * spread)
     }
 
-    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 2] {
-        [self.intra.limit(host, mask), self.side(host, mask)]
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3] {
+        [self.intra.limit(host, mask), self.side(host, mask), 0.0]
     }
 
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64 {

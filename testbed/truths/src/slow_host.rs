@@ -63,7 +63,7 @@ impl SlowHost {
 
     fn weakest(&self, parts: Parts, f: f64) -> f64 {
         let limit = |&(h, m): &(HostId, GpuMask)| {
-            let [inside, side] = self.merits(h, m);
+            let [inside, side, _] = self.merits(h, m);
             inside.min(f * side)
         };
         parts.iter().map(limit).fold(f64::INFINITY, f64::min)
@@ -78,8 +78,8 @@ impl Form for SlowHost {
         let n: f64 = parts.iter().map(|p| p.1.count() as f64).sum();
         self.weakest(parts, if parts.len() == 2 { 2.0 * (n - 1.0) / n } else { 1.0 })
     }
-    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 2] {
-        [self.pace(host) * self.intra.limit(host, mask), self.side[host.index()][mask.0 as usize]]
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3] {
+        [self.pace(host) * self.intra.limit(host, mask), self.side[host.index()][mask.0 as usize], 0.0]
     }
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64 {
         let n = gpus as f64;

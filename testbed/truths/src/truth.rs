@@ -1,6 +1,6 @@
 //! What a ground truth answers.
 
-use crate::enumerate::enumerate;
+use crate::enumerate::{NODES_MAX, enumerate};
 use crate::randomness::Keyed;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
@@ -68,9 +68,15 @@ pub trait Truth: Send + Sync {
     }
 
     /// What no allocation of `gpus` GPUs that holds `chosen` and GPUs of at least one more host exceeds, GB/s: lets enumeration prune.
+    /// `chosen` holds one host or more.
     fn at_most(&self, chosen: Parts, gpus: usize, smooth: bool) -> f64 {
         let _ = (chosen, gpus, smooth);
         f64::INFINITY
+    }
+
+    /// Most nodes that enumeration may visit; beyond, the optimum counts as unknown.
+    fn nodes_max(&self) -> u64 {
+        NODES_MAX
     }
 
     /// The bandwidth that an allocation has, GB/s; none without a row.
