@@ -25,7 +25,7 @@ fn cluster(which: usize) -> Cluster {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
     fn the_optimum_is_that_of_all_subsets(
