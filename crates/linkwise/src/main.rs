@@ -3,6 +3,8 @@
 mod cmd;
 mod evaluation;
 mod failure;
+#[allow(dead_code)] // evaluate asks
+mod grounds;
 mod learning;
 mod report;
 mod scenarios;

@@ -1,1 +1,24 @@
 //! Ground truths of other functional forms than linkwise's own physics. Imports nothing from `fabric` or `predict`.
+//!
+//! A decision is judged against a [`Truth`]: what every allocation of a cluster really gets. Measured tables implement the same trait
+//! elsewhere (`linkwise::grounds`); the truths here are **simulated**, seeded, and named in [`NAMES`]. They differ in form on purpose: a
+//! model must not win because the simulator has its shape.
+
+mod enumerate;
+mod families;
+mod form;
+mod intra;
+mod names;
+mod p_norm;
+mod packing;
+mod randomness;
+mod ring_search;
+mod rules;
+mod slow_host;
+mod truth;
+
+pub use enumerate::{NODES_MAX, enumerate};
+pub use families::with_shared_nics;
+pub use names::{IRREGULARITY_MAX, NAMES, by_name};
+pub use randomness::Keyed;
+pub use truth::{Optimum, Parts, Truth};

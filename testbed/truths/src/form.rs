@@ -1,0 +1,102 @@
+//! From a formula to a truth: irregularity, noise and the masks that matter are the same for all formulas.
+
+use crate::randomness::{Keyed, NORMAL_MAX};
+use crate::truth::{Parts, Truth};
+use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
+
+/// Deviation of one reading of the intra tables; they are read once per subset, at leisure.
+const NOISE_ONE_HOST: f64 = 0.01;
+/// Message size of the simulated truths.
+pub(crate) const SIZE: Bytes = Bytes::gib(2);
+
+/// A formula for the bandwidth of allocations.
+pub(crate) trait Form: Send + Sync {
+    /// GB/s of two or more GPUs of one host.
+    fn one_host(&self, host: HostId, mask: GpuMask) -> f64;
+    /// GB/s over two or more hosts, without irregularity.
+    fn hosts(&self, parts: Parts) -> f64;
+    /// What the bandwidth over several hosts depends on besides the count of a host's GPUs: with equal counts it never falls when any of
+    /// these rises.
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3];
+    /// What no allocation of `gpus` GPUs over more hosts than `chosen` exceeds, without irregularity.
+    fn at_most(&self, chosen: Parts, gpus: usize) -> f64;
+}
+
+/// A formula with seeded irregularity and noise.
+pub(crate) struct Simulated<F> {
+    pub name: &'static str,
+    pub description: String,
+    pub cluster: Cluster,
+    pub collective: Collective,
+    pub form: F,
+    pub seed: u64,
+    /// Deviation of the log factor of every count vector (which host gives how many GPUs).
+    pub irregularity: f64,
+    /// Deviation of one reading over several hosts.
+    pub noise: f64,
+}
+
+impl<F: Form> Truth for Simulated<F> {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn description(&self) -> &str {
+        &self.description
+    }
+    fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+    fn size(&self) -> Bytes {
+        SIZE
+    }
+    fn collective(&self) -> Collective {
+        self.collective
+    }
+    fn simulated(&self) -> bool {
+        true
+    }
+
+    fn of_parts(&self, parts: Parts, smooth: bool) -> Option<f64> {
+        Some(match parts {
+            [] => return None,
+            [(_, m)] if m.count() < 2 => 0.0,
+            // The irregularity of a host's own table is no surprise: it is measured subset by subset.
+            [(h, m)] => self.form.one_host(*h, *m),
+            _ if smooth || self.irregularity == 0.0 => self.form.hosts(parts),
+            _ => {
+                let key = Keyed::new(self.seed, 0xc0047).counts(parts);
+                self.form.hosts(parts) * (self.irregularity * key.normal()).exp()
+            }
+        })
+    }
+
+    fn noise(&self, hosts: usize) -> f64 {
+        if hosts < 2 { self.noise.min(NOISE_ONE_HOST) } else { self.noise }
+    }
+
+    fn masks_that_matter(&self, host: HostId, free: GpuMask, count: usize, alone: bool, _smooth: bool) -> Vec<GpuMask> {
+        let masks = free.subsets().filter(|m| m.count() == count);
+        if alone {
+            let value = |m: &GpuMask| if count < 2 { 0.0 } else { self.form.one_host(host, *m) };
+            return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
+        }
+        // At equal counts the irregularity is the same, so only what is not dominated can win.
+        let mut kept: Vec<([f64; 3], GpuMask)> = Vec::new();
+        for m in masks {
+            let merits = self.form.merits(host, m);
+            let covers = |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(x, y)| x >= y);
+            if kept.iter().any(|k| covers(&k.0, &merits)) {
+                continue;
+            }
+            kept.retain(|k| !covers(&merits, &k.0));
+            kept.push((merits, m));
+        }
+        kept.into_iter().map(|k| k.1).collect()
+    }
+
+    fn at_most(&self, chosen: Parts, gpus: usize, smooth: bool) -> f64 {
+        let luck = if smooth { 1.0 } else { (self.irregularity * NORMAL_MAX).exp() };
+        // A hair above, so that rounding never prunes the optimum.
+        self.form.at_most(chosen, gpus) * luck * (1.0 + 1e-12)
+    }
+}

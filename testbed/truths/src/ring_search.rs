@@ -1,0 +1,384 @@
+//! A ring search over switches, after the manner of NCCL's: bandwidth is what searches find, not what a formula says.
+//!
+//! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of PCIe switches and trees,
+//! the link between sockets, NICs. For falling speeds a depth-first search lays rings through the chosen GPUs (over hosts: paths that enter
+//! by one NIC and leave by one), each taking its speed from everything it crosses, until no more fit. The speed with the largest
+//! speed x rings wins. Hosts search for themselves; an allocation has the fewest rings and the lowest speed of its hosts, as NCCL agrees
+//! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once),
+//! and no more than the slowest of them has alone. So a host that is good
+//! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths knows.
+//!
+//! Tiers of switches and links between single hosts are not part of it.
+
+use crate::form::Form;
+use crate::randomness::Keyed;
+use crate::truth::Parts;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use topology::{Cluster, GpuMask, HostId, PathKind};
+
+/// Most GPUs of a host: every subset has a search of its own.
+pub(crate) const GPUS_MAX: usize = 8;
+/// Most rings, as NCCL's channels.
+const RINGS_MAX: usize = 16;
+/// Steps after which a search for one more ring gives up.
+const STEPS_MAX: usize = 300;
+/// Speeds that are tried, GB/s.
+const SPEEDS: [f64; 26] = [
+    50.0, 48.0, 45.0, 40.0, 36.0, 30.0, 24.0, 22.0, 20.0, 18.0, 15.0, 12.5, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0,
+    4.0, 3.0, 2.0, 1.2, 1.0, 0.6,
+];
+/// Shares of nominal rates that carry payload.
+const NVLINK_SHARE: f64 = 0.88;
+const PCIE_SHARE: f64 = 0.80;
+const NIC_SHARE: f64 = 0.97;
+/// Peer traffic between two sockets, one direction, GB/s.
+const SOCKET_LINK_GB_PER_S: f64 = 18.0;
+/// What a tree over two hosts reaches of twice a ring.
+const TREE_SHARE: f64 = 0.9;
+
+/// What the search found for some GPUs of a host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Found {
+    rings: f64,
+    speed: f64,
+}
+
+/// One make of host: its resources and what was searched so far.
+struct Make {
+    capacity: Vec<f64>,
+    /// `hop[a][b]`: resources between two GPUs.
+    hop: Vec<Vec<Vec<usize>>>,
+    /// Per GPU: ways in from the network and out to it, nearest NICs only.
+    enter: Vec<Vec<Vec<usize>>>,
+    leave: Vec<Vec<Vec<usize>>>,
+    inside: Vec<OnceLock<Found>>,
+    across: Vec<OnceLock<Found>>,
+}
+
+/// The truth on one cluster.
+pub(crate) struct RingSearch {
+    makes: Vec<Make>,
+    /// Make of every host.
+    of_host: Vec<usize>,
+    seed: u64,
+    irregularity: f64,
+}
+
+impl RingSearch {
+    pub(crate) fn new(cluster: &Cluster, seed: u64, irregularity: f64) -> Result<Self, String> {
+        if let Some(t) = cluster.types.iter().find(|t| t.gpu_count() > GPUS_MAX) {
+            return Err(format!(
+                "ring-search takes hosts of up to {GPUS_MAX} GPUs; `{}` has {}",
+                t.name,
+                t.gpu_count()
+            ));
+        }
+        let mut makes = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
+        let of_host = cluster.host_ids().map(|h| {
+            let host = cluster.host(h);
+            let key = format!("{} {:?} {:?} {:?}", host.host_type, host.nic_health, host.gpu_health, host.link_health);
+            *known.entry(key).or_insert_with(|| {
+                makes.push(Make::new(cluster, h));
+                makes.len() - 1
+            })
+        });
+        Ok(RingSearch { of_host: of_host.collect(), makes, seed, irregularity })
+    }
+
+    fn found(&self, host: HostId, mask: GpuMask, across: bool) -> Found {
+        let make = &self.makes[self.of_host[host.index()]];
+        let table = if across { &make.across } else { &make.inside };
+        *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
+    }
+
+    /// The slowest host by itself; no job over hosts is faster.
+    fn inside(&self, parts: Parts) -> f64 {
+        let several = parts.iter().filter(|p| p.1.count() > 1);
+        several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
+    }
+
+    fn agreed(&self, parts: Parts) -> Found {
+        let all = parts.iter().map(|&(h, m)| self.found(h, m, true));
+        all.fold(Found { rings: f64::INFINITY, speed: f64::INFINITY }, |a, b| Found {
+            rings: a.rings.min(b.rings),
+            speed: a.speed.min(b.speed),
+        })
+    }
+}
+
+/// Groups of GPUs that are joined by labels no farther than this.
+fn groups(paths: &[Vec<PathKind>], farthest: PathKind) -> Vec<usize> {
+    let near = |p: PathKind| matches!(p, PathKind::Pix | PathKind::Pxb) && p <= farthest;
+    let mut group: Vec<usize> = (0..paths.len()).collect();
+    for a in 0..paths.len() {
+        for b in 0..a {
+            if near(paths[a][b]) && group[a] != group[b] {
+                let (from, to) = (group[a], group[b]);
+                group.iter_mut().filter(|g| **g == from).for_each(|g| *g = to);
+            }
+        }
+    }
+    group
+}
+
+impl Make {
+    fn new(cluster: &Cluster, host: HostId) -> Make {
+        let t = cluster.type_of(host);
+        let n = t.gpu_count();
+        let mut capacity = Vec::new();
+        let mut add = |gb_per_s: f64| {
+            capacity.push(gb_per_s);
+            capacity.len() - 1
+        };
+        let pcie = t.pcie.rate().gb_per_s() * PCIE_SHARE;
+        let link = t.nvlink.map_or(0.0, |nv| nv.link_rate.gb_per_s() * NVLINK_SHARE);
+        let switched = t.nvlink.is_some_and(|nv| nv.switched);
+        let health = |g: usize| cluster.host(host).gpu_health.get(g).copied().unwrap_or(1.0);
+        let links = |a: usize, b: usize| if let PathKind::NvLink(n) = t.gpu_paths[a][b] { f64::from(n) } else { 0.0 };
+        // Up is away from the GPU.
+        let up: Vec<usize> = (0..n).map(|g| add(pcie * health(g))).collect();
+        let down: Vec<usize> = (0..n).map(|g| add(pcie * health(g))).collect();
+        let port = |g: usize| (0..n).map(|b| links(g, b)).fold(0.0, f64::max) * link * health(g);
+        let port_out: Vec<usize> = (0..n).map(|g| add(port(g))).collect();
+        let port_in: Vec<usize> = (0..n).map(|g| add(port(g))).collect();
+        let switch = groups(&t.gpu_paths, PathKind::Pix);
+        let tree = groups(&t.gpu_paths, PathKind::Pxb);
+        let switch_up: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
+        let switch_down: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
+        let tree_up: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
+        let tree_down: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
+        let sockets = usize::from(t.gpus.iter().map(|g| g.socket).max().unwrap_or(0)) + 1;
+        let between: Vec<usize> = (0..sockets * sockets).map(|_| add(SOCKET_LINK_GB_PER_S)).collect();
+        let shared = |group: &[usize], g: usize| group.iter().filter(|x| **x == group[g]).count() > 1;
+        let out_of = |g: usize, switch_too: bool, tree_too: bool| {
+            let mut r = vec![up[g]];
+            if switch_too && shared(&switch, g) {
+                r.push(switch_up[switch[g]]);
+            }
+            if tree_too && shared(&tree, g) {
+                r.push(tree_up[tree[g]]);
+            }
+            r
+        };
+        let in_to = |g: usize, switch_too: bool, tree_too: bool| {
+            let mut r = vec![down[g]];
+            if switch_too && shared(&switch, g) {
+                r.push(switch_down[switch[g]]);
+            }
+            if tree_too && shared(&tree, g) {
+                r.push(tree_down[tree[g]]);
+            }
+            r
+        };
+        let socket_link = |a: u8, b: u8| (a != b).then(|| between[usize::from(a) * sockets + usize::from(b)]);
+        let mut hop = vec![vec![Vec::new(); n]; n];
+        for a in 0..n {
+            for b in (0..n).filter(|b| *b != a) {
+                hop[a][b] = match t.gpu_paths[a][b] {
+                    PathKind::NvLink(_) if switched => vec![port_out[a], port_in[b]],
+                    PathKind::NvLink(_) => vec![add(links(a, b) * link * cluster.link_health(host, a, b))],
+                    label => {
+                        let (s, x) = (switch[a] != switch[b], tree[a] != tree[b]);
+                        let mut r = out_of(a, s, x);
+                        r.extend(in_to(b, s, x));
+                        if label == PathKind::Sys {
+                            r.extend(socket_link(t.gpus[a].socket, t.gpus[b].socket));
+                        }
+                        r
+                    }
+                };
+            }
+        }
+        let (mut enter, mut leave) = (vec![Vec::new(); n], vec![Vec::new(); n]);
+        for (i, nic) in t.nics.iter().enumerate() {
+            let rate = cluster.nic_rate(host, i).gb_per_s() * NIC_SHARE;
+            let (nic_in, nic_out) = (add(rate), add(rate));
+            for g in 0..n {
+                if t.nearest_nics(g) >> i & 1 == 0 {
+                    continue;
+                }
+                let label = nic.gpu_paths[g];
+                let (s, x) = (label > PathKind::Pix, label > PathKind::Pxb);
+                let (mut r_in, mut r_out) = (in_to(g, s, x), out_of(g, s, x));
+                if let (PathKind::Sys, Some(socket)) = (label, nic.socket) {
+                    r_in.extend(socket_link(socket, t.gpus[g].socket));
+                    r_out.extend(socket_link(t.gpus[g].socket, socket));
+                }
+                r_in.push(nic_in);
+                r_out.push(nic_out);
+                enter[g].push(r_in);
+                leave[g].push(r_out);
+            }
+        }
+        let empty = || (0..1usize << n).map(|_| OnceLock::new()).collect();
+        Make { capacity, hop, enter, leave, inside: empty(), across: empty() }
+    }
+
+    /// The best speed and its rings; one ring of almost nothing if none fits.
+    fn search(&self, mask: GpuMask, across: bool) -> Found {
+        let gpus: Vec<usize> = mask.iter().collect();
+        let mut best = Found { rings: 1.0, speed: SPEEDS[SPEEDS.len() - 1] / 2.0 };
+        for speed in SPEEDS {
+            if speed * RINGS_MAX as f64 <= best.rings * best.speed {
+                break;
+            }
+            let mut left = self.capacity.clone();
+            let mut rings = 0;
+            while rings < RINGS_MAX && self.ring(&gpus, across, speed, rings, &mut left) {
+                rings += 1;
+            }
+            if rings as f64 * speed > best.rings * best.speed {
+                best = Found { rings: rings as f64, speed };
+            }
+        }
+        best
+    }
+
+    /// Lays one more ring, if one fits; `turn` rotates where the search starts, so that NICs are used in turn.
+    fn ring(&self, gpus: &[usize], across: bool, speed: f64, turn: usize, left: &mut [f64]) -> bool {
+        let n = gpus.len();
+        let mut steps = STEPS_MAX;
+        for i in 0..if across { n } else { 1 } {
+            let first = (turn + i) % n;
+            let ways: &[Vec<usize>] = if across { &self.enter[gpus[first]] } else { &[Vec::new()] };
+            for j in 0..ways.len() {
+                let way = &ways[(turn + j) % ways.len()];
+                if take(left, way, speed) {
+                    if self.extend(gpus, across, speed, first, first, 1 << first, left, &mut steps) {
+                        return true;
+                    }
+                    give(left, way, speed);
+                }
+            }
+        }
+        false
+    }
+
+    #[allow(clippy::too_many_arguments)] // the state of one depth-first search
+    fn extend(
+        &self,
+        gpus: &[usize],
+        across: bool,
+        speed: f64,
+        first: usize,
+        last: usize,
+        seen: u32,
+        left: &mut [f64],
+        steps: &mut usize,
+    ) -> bool {
+        if *steps == 0 {
+            return false;
+        }
+        *steps -= 1;
+        if seen.count_ones() as usize == gpus.len() {
+            let closing = std::slice::from_ref(&self.hop[gpus[last]][gpus[first]]);
+            let ways: &[Vec<usize>] = if across { &self.leave[gpus[last]] } else { closing };
+            return ways.iter().any(|w| take(left, w, speed));
+        }
+        for i in 1..gpus.len() {
+            let next = (last + i) % gpus.len();
+            if seen >> next & 1 == 1 {
+                continue;
+            }
+            let way = &self.hop[gpus[last]][gpus[next]];
+            if take(left, way, speed) {
+                if self.extend(gpus, across, speed, first, next, seen | 1 << next, left, steps) {
+                    return true;
+                }
+                give(left, way, speed);
+            }
+        }
+        false
+    }
+}
+
+/// Takes a speed from all resources of a way, or from none.
+fn take(left: &mut [f64], way: &[usize], speed: f64) -> bool {
+    let fits = way.iter().all(|r| left[*r] >= speed - 1e-9);
+    if fits {
+        way.iter().for_each(|r| left[*r] -= speed);
+    }
+    fits
+}
+
+fn give(left: &mut [f64], way: &[usize], speed: f64) {
+    way.iter().for_each(|r| left[*r] += speed);
+}
+
+impl Form for RingSearch {
+    fn one_host(&self, host: HostId, mask: GpuMask) -> f64 {
+        let f = self.found(host, mask, false);
+        let key = Keyed::new(self.seed, 0x1e7a).parts(&[(host, mask)]);
+        f.rings * f.speed * (self.irregularity * key.normal()).exp()
+    }
+    fn hosts(&self, parts: Parts) -> f64 {
+        let n: f64 = parts.iter().map(|p| p.1.count() as f64).sum();
+        let f = self.agreed(parts);
+        (f.rings * f.speed * tree_gain(parts.len() == 2, n)).min(self.inside(parts))
+    }
+    fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3] {
+        let f = self.found(host, mask, true);
+        [f.rings, f.speed, self.inside(&[(host, mask)])]
+    }
+    fn at_most(&self, chosen: Parts, gpus: usize) -> f64 {
+        let f = self.agreed(chosen);
+        (f.rings * f.speed * tree_gain(chosen.len() < 2, gpus as f64)).min(self.inside(chosen))
+    }
+}
+
+/// What a tree over two hosts gains on rings.
+fn tree_gain(two_hosts: bool, gpus: f64) -> f64 {
+    if two_hosts { (TREE_SHARE * 2.0 * (gpus - 1.0) / gpus).max(1.0) } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::catalog;
+
+    fn search(cluster: &str) -> RingSearch {
+        RingSearch::new(&catalog::cluster(cluster).unwrap(), 0, 0.0).unwrap()
+    }
+    fn found(host: u32, gpus: &[usize], across: bool) -> f64 {
+        let f = search("het-4mix").found(HostId(host), GpuMask::from_indices(gpus.iter().copied()), across);
+        f.rings * f.speed
+    }
+
+    #[test]
+    fn rings_inside_hosts_follow_their_links() {
+        // 4090: PCIe Gen4 x16 at 80 % is 25 GB/s; across sockets 18.
+        assert!(found(0, &[0, 1], false) > found(0, &[0, 4], false));
+        // V100: two links, one link, none.
+        assert!((found(1, &[0, 2], false) - 44.0).abs() < 1.0 && (found(1, &[0, 1], false) - 22.0).abs() < 1.0);
+        assert!(found(1, &[0, 4], false) < 13.0);
+        assert!(found(1, &[0, 1, 2, 3, 4, 5, 6, 7], false) >= 88.0, "several rings through all eight");
+        // A6000: a bridge beats the switch, which beats the sockets.
+        assert!(
+            found(2, &[0, 1], false) > found(2, &[0, 2], false) && found(2, &[0, 2], false) > found(2, &[0, 4], false)
+        );
+        assert!((found(3, &[0, 1, 2, 3, 4, 5, 6, 7], false) - 176.0).abs() < 16.0);
+    }
+
+    #[test]
+    fn over_hosts_rings_need_nics() {
+        let s = search("h100");
+        let f = |c: usize| s.hosts(&[0, 1, 2].map(|h| (HostId(h), GpuMask::first(c))));
+        assert!((f(8) - 384.0).abs() < 16.0, "{}", f(8));
+        assert!((f(1) / f(8) - 1.0 / 8.0).abs() < 0.02, "one NIC per GPU");
+        // One NIC on an A6000 host, whatever the number of GPUs.
+        assert!((found(2, &[0], true) - found(2, &[0, 1, 2, 3], true)).abs() < 1.0);
+    }
+
+    #[test]
+    fn a_dead_nic_costs_its_rings() {
+        let mut cluster = catalog::cluster("h100").unwrap();
+        cluster.hosts[1].nic_health = vec![1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0];
+        let s = RingSearch::new(&cluster, 0, 0.0).unwrap();
+        let f = |h: u32| {
+            s.hosts(&[(HostId(0), GpuMask::first(8)), (HostId(h), GpuMask::first(8)), (HostId(3), GpuMask::first(8))])
+        };
+        assert!(f(1) < 0.9 * f(2));
+    }
+}

@@ -1,0 +1,103 @@
+//! What a ground truth answers.
+
+use crate::enumerate::{NODES_MAX, enumerate};
+use crate::randomness::Keyed;
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+
+/// Hosts and their GPUs: ascending by host, none empty.
+pub type Parts<'a> = &'a [(HostId, GpuMask)];
+
+/// The best that a request could get.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Optimum {
+    /// GB/s bus bandwidth; none if no candidate has a row, or if there are too many candidates to be sure.
+    pub best: Option<f64>,
+    /// GPUs that get it.
+    pub allocation: Option<Allocation>,
+    /// Some candidate has no row, so that `best` may be beaten by it.
+    pub missing: bool,
+}
+
+impl Optimum {
+    /// Takes a candidate into account; the first of equals stays.
+    pub fn see(&mut self, value: Option<f64>, allocation: impl FnOnce() -> Allocation) {
+        match value {
+            None => self.missing = true,
+            Some(v) => {
+                if self.best.is_none_or(|b| v > b) {
+                    self.best = Some(v);
+                    self.allocation = Some(allocation());
+                }
+            }
+        }
+    }
+}
+
+/// What every allocation of one cluster really gets, for one collective at one size.
+///
+/// A truth is a function: the same allocation always has the same bandwidth; only [`Truth::measured`] adds noise. GB/s are 1e9 bytes per
+/// second of bus bandwidth. One GPU communicates with nobody: its bandwidth is 0.
+pub trait Truth: Send + Sync {
+    /// Its name, as on the command line.
+    fn name(&self) -> &str;
+    /// One line: form, source, constants.
+    fn description(&self) -> &str;
+    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
+    /// the truth says that GPUs share them.
+    fn cluster(&self) -> &Cluster;
+    /// Message size.
+    fn size(&self) -> Bytes;
+    /// Collective.
+    fn collective(&self) -> Collective;
+    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
+    fn simulated(&self) -> bool;
+
+    /// The bandwidth of some GPUs; none if the truth has no row for them. With `smooth` without the irregularity that nobody can know
+    /// beforehand: what remains is what a perfect model of the hardware could tell.
+    fn of_parts(&self, parts: Parts, smooth: bool) -> Option<f64>;
+
+    /// Standard deviation of the logarithm of one measurement over so many hosts.
+    fn noise(&self, hosts: usize) -> f64;
+
+    /// The masks of `count` GPUs of `free` that can be part of a best allocation: `alone` on this host, or with GPUs of others.
+    ///
+    /// What a truth depends on is its own affair, so it says here what [`Truth::optimum`] may leave out. By default nothing.
+    fn masks_that_matter(&self, host: HostId, free: GpuMask, count: usize, alone: bool, smooth: bool) -> Vec<GpuMask> {
+        let _ = (host, alone, smooth);
+        free.subsets().filter(|m| m.count() == count).collect()
+    }
+
+    /// What no allocation of `gpus` GPUs that holds `chosen` and GPUs of at least one more host exceeds, GB/s: lets enumeration prune.
+    /// `chosen` holds one host or more.
+    fn at_most(&self, chosen: Parts, gpus: usize, smooth: bool) -> f64 {
+        let _ = (chosen, gpus, smooth);
+        f64::INFINITY
+    }
+
+    /// Most nodes that enumeration may visit; beyond, the optimum counts as unknown.
+    fn nodes_max(&self) -> u64 {
+        NODES_MAX
+    }
+
+    /// The bandwidth that an allocation has, GB/s; none without a row.
+    fn busbw_gb_per_s(&self, allocation: &Allocation) -> Option<f64> {
+        self.of_parts(allocation.parts(), false)
+    }
+
+    /// The same without irregularity.
+    fn smooth_gb_per_s(&self, allocation: &Allocation) -> Option<f64> {
+        self.of_parts(allocation.parts(), true)
+    }
+
+    /// What a benchmark would read: the bandwidth with noise of [`Truth::noise`], drawn by the repetition's seed.
+    fn measured(&self, allocation: &Allocation, repetition_seed: u64) -> Option<f64> {
+        let v = self.busbw_gb_per_s(allocation)?;
+        let key = Keyed::new(repetition_seed, 0x4e01_5e00).parts(allocation.parts());
+        Some(v * (self.noise(allocation.host_count()) * key.normal()).exp())
+    }
+
+    /// The best of all ways to take `k` of the free GPUs: exact, by enumerating everything that can matter.
+    fn optimum(&self, free: &Allocation, k: usize, smooth: bool) -> Optimum {
+        enumerate(self, free, k, smooth)
+    }
+}
