@@ -10,9 +10,10 @@ pub mod intra;
 pub mod lbfgs;
 pub mod linalg;
 pub mod model;
+pub mod net;
 pub mod parts;
 
-pub use fit::{FitError, Kind, Report, fit};
+pub use fit::{FitError, Kind, Report, fit, fit_any, fit_with};
 pub use intra::IntraTables;
 pub use model::{BandwidthModel, Correction, Model, Oracle, Prediction};
 pub use parts::{Candidates, Part, PartTable};
