@@ -1,5 +1,6 @@
 //! What any allocation will get: bandwidth models and sampling designs.
 
+pub mod accuracy;
 pub mod bound;
 pub mod committee;
 pub mod features;
