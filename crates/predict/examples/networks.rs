@@ -1,12 +1,15 @@
 //! Accuracy of every kind of model on the published H100 tables:
-//! `cargo run -p predict --example networks -- [16mib|2gib] [samples] [seeds] [kind ...]`
+//! `cargo run -p predict --example networks -- [16mib|2gib] [samples] [seeds] [random|published] [kind ...]`
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use predict::accuracy::{accuracy, compared, random_subsets};
+use predict::accuracy::{accuracy, bandpilot_design, compared, random_subsets};
 use predict::net::Training;
+use predict::net::train::shuffle;
 use predict::{BandwidthModel, Kind, fit_with};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
 use std::collections::HashSet;
 use topology::{Allocation, catalog};
 
@@ -15,12 +18,11 @@ fn main() {
     let size = args.first().map_or("16mib", String::as_str);
     let samples: usize = args.get(1).and_then(|s| s.parse().ok()).unwrap_or(250);
     let seeds: u64 = args.get(2).and_then(|s| s.parse().ok()).unwrap_or(3);
-    let kinds: Vec<&str> = args.iter().skip(3).map(String::as_str).collect();
+    let published = args.get(3).is_some_and(|d| d == "published");
+    let kinds: Vec<&str> = args.iter().skip(4).map(String::as_str).collect();
     let cluster = catalog::cluster("h100").expect("built in");
     let Some(tables) = common::h100("networks", size, &cluster) else { return };
-    println!(
-        "{size}, {samples} random samples; R2 / MAPE % / MAE GB/s on random subsets, on splits not seen, on decisions"
-    );
+    println!("{size}, {samples} samples; R2 / MAPE % / MAE GB/s on random subsets, on splits not seen, on decisions");
     for kind in Kind::ALL.into_iter().filter(|k| kinds.is_empty() || kinds.contains(&k.name())) {
         let network = !matches!(kind, Kind::Bound | Kind::Gp | Kind::Linear);
         for logarithm in [true, false] {
@@ -28,7 +30,10 @@ fn main() {
                 continue;
             }
             for seed in 0..seeds {
-                let mut train = tables.truths(random_subsets(&cluster, samples * 3, 1000 + seed));
+                // As many as were asked for, from the table's rows.
+                let draws = if published { bandpilot_design } else { random_subsets };
+                let mut train = tables.truths(draws(&cluster, samples * 3, 1000 + seed));
+                shuffle(&mut train, &mut ChaCha8Rng::seed_from_u64(seed));
                 train.truncate(samples);
                 let seen: HashSet<String> = train.iter().map(|r| Allocation::split(&r.0)).collect();
                 let mut rows = tables.intra_rows();

@@ -4,10 +4,11 @@
 //! placement-prototype, section 0).
 
 use crate::model::BandwidthModel;
+use crate::net::train::shuffle;
 use crate::parts::{Candidates, PartTable};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
 /// Most attempts to draw one allocation that spans hosts.
 const DRAWS_MAX: usize = 1000;
@@ -69,6 +70,47 @@ pub fn random_subsets(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation>
     (0..n).filter_map(|_| (0..DRAWS_MAX).map(|_| draw()).find(|a| a.host_count() > 1)).collect()
 }
 
+/// Training allocations as BandPilot's published code draws them: shares of 10 to 88 % of the GPUs, half of them spread evenly over two or
+/// more random hosts, half at random over several hosts; no two alike. Fewer than `n` only where the cluster is too small.
+pub fn bandpilot_design(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let gpus: Vec<GpuId> = cluster
+        .host_ids()
+        .flat_map(|host| cluster.type_of(host).all_gpus().iter().map(move |gpu| GpuId { host, gpu: gpu as u8 }))
+        .collect();
+    let share = |i: usize| match i % 28 {
+        i if i < 21 => 0.1 + 0.02 * i as f64,
+        i => 0.52 + 0.06 * (i - 21) as f64,
+    };
+    let mut counts: Vec<usize> = (0..n).map(|i| ((gpus.len() as f64 * share(i)) as usize).max(2)).collect();
+    shuffle(&mut counts, &mut rng);
+    let mut out: Vec<Allocation> = Vec::with_capacity(n);
+    for (i, k) in counts.into_iter().enumerate() {
+        let mut draw = || {
+            let mut all = gpus.clone();
+            shuffle(&mut all, &mut rng);
+            if i >= n / 2 {
+                return Allocation::from_gpus(all.into_iter().take(k));
+            }
+            let mut hosts: Vec<HostId> = cluster.host_ids().collect();
+            shuffle(&mut hosts, &mut rng);
+            hosts.truncate(2 + rng.next_u32() as usize % hosts.len().saturating_sub(1).max(1));
+            let (each, more) = (k / hosts.len(), k % hosts.len());
+            let taken = hosts.iter().enumerate().flat_map(|(at, h)| {
+                let wanted = each + usize::from(at < more);
+                all.iter().filter(move |g| g.host == *h).take(wanted).copied()
+            });
+            let a = Allocation::from_gpus(taken);
+            if a.gpu_count() == k { a } else { Allocation::new([]) } // a host has too few
+        };
+        let fresh = |a: &Allocation| a.host_count() > 1 && !out.contains(a);
+        if let Some(a) = (0..DRAWS_MAX).map(|_| draw()).find(fresh) {
+            out.push(a);
+        }
+    }
+    out
+}
+
 /// Allocations that a decision compares: for a random request on a partly busy cluster, GPUs spread over some hosts, near balance or a
 /// few moves away, on each host those free GPUs with the best intra bandwidth.
 pub fn compared(cluster: &Cluster, table: &PartTable, n: usize, seed: u64) -> Vec<Allocation> {
@@ -83,7 +125,7 @@ pub fn compared(cluster: &Cluster, table: &PartTable, n: usize, seed: u64) -> Ve
             })
             .filter(|f| !f.1.is_empty())
             .collect();
-        crate::net::train::shuffle(&mut free, &mut rng);
+        shuffle(&mut free, &mut rng);
         let hosts = 2 + rng.next_u32() as usize % free.len().saturating_sub(1).max(1);
         free.truncate(hosts);
         let room: usize = free.iter().map(|f| f.1.count()).sum();
@@ -112,18 +154,11 @@ pub fn compared(cluster: &Cluster, table: &PartTable, n: usize, seed: u64) -> Ve
 /// The `count` GPUs of `free` with the best intra bandwidth; the first among equals.
 fn best_mask(table: &PartTable, host: HostId, free: GpuMask, count: usize) -> GpuMask {
     let mut best = (f64::NEG_INFINITY, GpuMask::EMPTY);
-    let mut m = free.0;
-    loop {
-        let mask = GpuMask(m);
-        if mask.count() == count {
-            let v = table.intra_gb_per_s(host, mask);
-            if v >= best.0 {
-                best = (v, mask);
-            }
+    for mask in free.subsets().filter(|m| m.count() == count) {
+        let v = table.intra_gb_per_s(host, mask);
+        if v > best.0 {
+            best = (v, mask);
         }
-        if m == 0 {
-            return best.1;
-        }
-        m = (m - 1) & free.0; // the next smaller subset
     }
+    best.1
 }
