@@ -3,6 +3,7 @@
 use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
 use crate::model::{Correction, Model, SizeTables};
+use crate::net::{Learned, SavedLearned};
 use crate::parts::PartTable;
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, Cluster, Collective};
@@ -42,6 +43,7 @@ struct SavedTables {
 enum SavedCorrection {
     Bound { ln_factor: f64, sd: f64 },
     Gp(Box<SavedCommittee>),
+    Learned(Box<SavedLearned>),
 }
 
 /// Just enough to tell what a file is before reading it all.
@@ -71,6 +73,7 @@ impl Model {
             correction: match &self.correction {
                 Correction::Offset { ln_factor, sd } => SavedCorrection::Bound { ln_factor: *ln_factor, sd: *sd },
                 Correction::Gp(gp) => SavedCorrection::Gp(Box::new(gp.save())),
+                Correction::Learned(l) => SavedCorrection::Learned(Box::new(l.save())),
             },
         };
         serde_json::to_string(&saved).map_err(|e| e.to_string())
@@ -121,6 +124,7 @@ impl Model {
                 Correction::Offset { ln_factor, sd }
             }
             SavedCorrection::Bound { .. } => return Err("its offset is out of range".into()),
+            SavedCorrection::Learned(l) => Correction::Learned(Box::new(Learned::load(*l, &s.cluster)?)),
             SavedCorrection::Gp(g) => {
                 Correction::Gp(Box::new(Committee::load(*g, width).map_err(|e| format!("its process: {e}"))?))
             }

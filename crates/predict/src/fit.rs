@@ -4,6 +4,7 @@ use crate::bound::Memo;
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::model::{Correction, Model, SizeTables, point_of};
+use crate::net::{Flavour, Learned, Progress, Training, What};
 use crate::parts::PartTable;
 use crate::tune::{Reading, tune};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,37 @@ pub enum Kind {
     Bound,
     /// A Gaussian process.
     Gp,
+    /// BandPilot's Transformer.
+    Transformer,
+    /// LiteGD's Transformer.
+    TransformerLitegd,
+    /// The ablation: raw GPU ids.
+    TransformerNaive,
+    /// LinearBW: a line on ten features.
+    Linear,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 6] =
+        [Kind::Bound, Kind::Gp, Kind::Transformer, Kind::TransformerLitegd, Kind::TransformerNaive, Kind::Linear];
+
+    /// As users call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Bound => "bound",
+            Kind::Gp => "gp",
+            Kind::Transformer => "transformer",
+            Kind::TransformerLitegd => "transformer-litegd",
+            Kind::TransformerNaive => "transformer-naive",
+            Kind::Linear => "linear",
+        }
+    }
+
+    /// The kind of a name.
+    pub fn by_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|k| k.name() == name)
+    }
 }
 
 /// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
@@ -37,6 +69,19 @@ pub enum FitError {
     /// The process could not be conditioned on the data.
     #[error("the Gaussian process could not be fitted to {0} readings; is one of them absurd?")]
     Degenerate(usize),
+    /// Networks and lines do not fall back on physics.
+    #[error(
+        "a {kind} model needs at least {needed} readings of several hosts at one size, {found} are there; \
+         take more with `linkwise measure`, or use --model gp, which needs none"
+    )]
+    TooFew {
+        /// The kind.
+        kind: &'static str,
+        /// Readings of the size with the most.
+        found: usize,
+        /// Fewest.
+        needed: usize,
+    },
 }
 
 /// What went into a fit.
@@ -52,17 +97,46 @@ pub struct Report {
     pub distrusted: usize,
     /// Masks of single hosts whose reading lies outside their class.
     pub intra_suspects: usize,
+    /// How the networks were trained, by size; empty for other kinds.
+    pub training: Vec<Progress>,
 }
 
 /// Fits a model over the physics of `constants`, which also stand in for subsets of a host that nobody measured.
 ///
-/// Pure: the same measurements in the same order give the same model. Cost: dominated by the process, see [`crate::gp`].
+/// Pure: the same measurements in the same order give the same model. Cost: dominated by the process, see [`crate::gp`]. For kinds that
+/// draw numbers at random this is [`fit_any`] with seed 0.
 pub fn fit(
     cluster: &Cluster,
     measurements: &[Measurement],
     collective: Option<Collective>,
     kind: Kind,
     constants: fabric::Constants,
+) -> Result<(Model, Report), FitError> {
+    fit_any(cluster, measurements, collective, kind, constants, 0)
+}
+
+/// The same with a seed for what a network draws at random: initial values, batches, dropout, and which readings validate. Networks take
+/// seconds (about 10 for 250 readings of a Transformer); see [`crate::net`].
+pub fn fit_any(
+    cluster: &Cluster,
+    measurements: &[Measurement],
+    collective: Option<Collective>,
+    kind: Kind,
+    constants: fabric::Constants,
+    seed: u64,
+) -> Result<(Model, Report), FitError> {
+    fit_with(cluster, measurements, collective, kind, constants, &Training::default(), seed)
+}
+
+/// The same with settings of the training of networks.
+pub fn fit_with(
+    cluster: &Cluster,
+    measurements: &[Measurement],
+    collective: Option<Collective>,
+    kind: Kind,
+    constants: fabric::Constants,
+    training: &Training,
+    seed: u64,
 ) -> Result<(Model, Report), FitError> {
     let usable =
         |m: &&Measurement| m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite();
@@ -132,6 +206,30 @@ pub fn fit(
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise,
     };
+    let what = match kind {
+        Kind::Bound | Kind::Gp => None,
+        Kind::Transformer => Some(What::Network(Flavour::Transformer)),
+        Kind::TransformerLitegd => Some(What::Network(Flavour::Litegd)),
+        Kind::TransformerNaive => Some(What::Network(Flavour::Naive)),
+        Kind::Linear => Some(What::Line),
+    };
+    if let Some(what) = what {
+        let mut readings: Vec<(Bytes, Vec<(Allocation, f64)>)> = Vec::new();
+        for ((size, allocation), values) in &multi {
+            if readings.last().is_none_or(|r| r.0 != *size) {
+                readings.push((*size, Vec::new()));
+            }
+            let mut v = values.clone();
+            v.sort_by(f64::total_cmp);
+            readings.last_mut().expect("one was pushed").1.push((allocation.clone(), v[v.len() / 2]));
+        }
+        let found = readings.iter().map(|r| r.1.len()).max().unwrap_or(0);
+        let (learned, training) = Learned::fit(what, cluster, &model.tables, &readings, training, seed)
+            .ok_or(FitError::TooFew { kind: kind.name(), found, needed: crate::net::learned::READINGS_MIN })?;
+        model.correction = Correction::Learned(Box::new(learned));
+        report.training = training;
+        return Ok((model, report));
+    }
     let readings: Vec<Reading> = multi
         .iter()
         .map(|((size, allocation), values)| {
@@ -174,6 +272,7 @@ pub fn fit(
             let committee = Committee::fit(points).ok_or(FitError::Degenerate(count))?;
             model.correction = Correction::Gp(Box::new(committee));
         }
+        _ => unreachable!("learned above"),
     }
     if let Correction::Gp(gp) = &model.correction {
         report.distrusted = gp.distrusted();

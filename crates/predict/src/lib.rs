@@ -1,5 +1,6 @@
 //! What any allocation will get: bandwidth models and sampling designs.
 
+pub mod accuracy;
 pub mod bound;
 pub mod committee;
 pub mod features;
@@ -10,10 +11,11 @@ pub mod intra;
 pub mod lbfgs;
 pub mod linalg;
 pub mod model;
+pub mod net;
 pub mod parts;
 mod tune;
 
-pub use fit::{FitError, Kind, Report, fit};
+pub use fit::{FitError, Kind, Report, fit, fit_any, fit_with};
 pub use intra::IntraTables;
 pub use model::{BandwidthModel, Correction, Model, Oracle, Prediction};
 pub use parts::{Candidates, Part, PartTable};

@@ -4,6 +4,7 @@ use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
 use crate::committee::Committee;
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::intra::IntraTables;
+use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -75,6 +76,8 @@ pub enum Correction {
     },
     /// Gaussian processes.
     Gp(Box<Committee>),
+    /// A network or a line that predicts what spans hosts by itself, without the bound.
+    Learned(Box<Learned>),
 }
 
 /// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
@@ -117,11 +120,7 @@ impl Model {
     }
     /// The tables nearest to a size (on a logarithmic scale).
     pub fn tables(&self, size: Bytes) -> &SizeTables {
-        let ln = size.as_f64().max(1.0).ln();
-        self.tables
-            .iter()
-            .min_by(|a, b| (a.size.as_f64().ln() - ln).abs().total_cmp(&(b.size.as_f64().ln() - ln).abs()))
-            .expect("a model has at least one size")
+        nearest(&self.tables, size)
     }
     /// Mean and deviation of an allocation.
     pub fn predict_allocation(&self, size: Bytes, allocation: &Allocation) -> Prediction {
@@ -148,6 +147,9 @@ impl Model {
         if allocation.host_count() < 2 || !(busbw_gb_per_s.is_finite() && busbw_gb_per_s > 0.0) {
             return false;
         }
+        if let Correction::Learned(_) = self.correction {
+            return self.learn(size, &[(allocation.clone(), busbw_gb_per_s)], 0);
+        }
         let table = self.part_table(size);
         let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         let analytic = self.bounds(size).of(&parts, &mut Memo::default());
@@ -155,9 +157,24 @@ impl Model {
         let point = point_of(&parts, &row[..self.width()], analytic.bound_gb_per_s, busbw_gb_per_s);
         match &mut self.correction {
             Correction::Gp(gp) => gp.update(point),
-            Correction::Offset { .. } => false,
+            Correction::Offset { .. } | Correction::Learned(_) => false,
         }
     }
+
+    /// Continues the training of a network on new multi-host readings without forgetting the old ones (see [`Learned::learn`]).
+    /// `false`, and nothing learned, for other models and for readings that cannot be used.
+    pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
+        let Correction::Learned(learned) = &mut self.correction else { return false };
+        let table = &nearest(&self.tables, size).parts;
+        let progress = learned.learn(table, size, new, Guard::Published, &CONTINUAL, seed);
+        progress.is_some()
+    }
+}
+
+fn nearest(tables: &[SizeTables], size: Bytes) -> &SizeTables {
+    let ln = size.as_f64().max(1.0).ln();
+    let off = |t: &&SizeTables| (t.size.as_f64().ln() - ln).abs();
+    tables.iter().min_by(|a, b| off(a).total_cmp(&off(b))).expect("a model has at least one size")
 }
 
 /// Hosts and weights of a candidate, sorted by host.
@@ -218,6 +235,13 @@ impl<'m> Eye<'m> {
         }
         match &self.model.correction {
             Correction::Offset { ln_factor, .. } => b * ln_factor.exp(),
+            Correction::Learned(l) => {
+                let mut one = Candidates::new();
+                one.push(parts);
+                let mut out = Vec::with_capacity(1);
+                l.means(self.bounds.size, &one, &mut out);
+                out[0]
+            }
             Correction::Gp(gp) => {
                 let width = self.model.width();
                 let row = self.model.row(parts, self.bounds.size, analytic);
@@ -235,9 +259,10 @@ impl<'m> Eye<'m> {
 
 impl BandwidthModel for Model {
     fn kind(&self) -> &'static str {
-        match self.correction {
+        match &self.correction {
             Correction::Offset { .. } => "bound",
             Correction::Gp(_) => "gp",
+            Correction::Learned(l) => l.name(),
         }
     }
 
@@ -246,6 +271,16 @@ impl BandwidthModel for Model {
     }
 
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        if let Correction::Learned(l) = &self.correction {
+            l.means(size, candidates, out);
+            for (v, p) in out.iter_mut().zip(candidates.iter()) {
+                match p {
+                    [one] if one.count > 1 => *v = one.intra_gb_per_s,
+                    _ => {}
+                }
+            }
+            return;
+        }
         out.clear();
         out.reserve(candidates.len());
         let mut eye = Eye::new(self, size);
@@ -265,6 +300,7 @@ impl BandwidthModel for Model {
         } else {
             match &self.correction {
                 Correction::Offset { sd, .. } => *sd,
+                Correction::Learned(l) => l.deviation(size),
                 Correction::Gp(gp) => {
                     let analytic = self.bounds(size).of(parts, &mut Memo::default());
                     gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts))
@@ -280,7 +316,7 @@ impl BandwidthModel for Model {
             Correction::Offset { ln_factor, .. } => {
                 Some(intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus)) * ln_factor.exp())
             }
-            Correction::Gp(_) => None,
+            Correction::Gp(_) | Correction::Learned(_) => None,
         }
     }
 

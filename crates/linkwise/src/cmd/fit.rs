@@ -24,7 +24,7 @@ pub struct Args {
     /// Collective to learn (default: the one that the store holds)
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
-    /// Accepted for scripts: these models draw nothing at random, so every seed gives the same model
+    /// Seed of what networks draw at random; the other models draw nothing, so every seed gives the same
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Where the model goes
@@ -42,6 +42,14 @@ enum KindArg {
     Bound,
     /// Gaussian processes on the log-ratio to the physics
     Gp,
+    /// BandPilot's Transformer: intra bandwidth and GPU count of every host (takes seconds)
+    Transformer,
+    /// LiteGD's Transformer: intra bandwidth and GPU mask of every host (takes seconds)
+    TransformerLitegd,
+    /// A Transformer that sees raw GPU ids, to compare with (takes seconds)
+    TransformerNaive,
+    /// A line on ten features of the hosts, to compare with
+    Linear,
 }
 
 /// Runs it.
@@ -55,9 +63,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let kind = match args.model {
         KindArg::Bound => Kind::Bound,
         KindArg::Gp => Kind::Gp,
+        KindArg::Transformer => Kind::Transformer,
+        KindArg::TransformerLitegd => Kind::TransformerLitegd,
+        KindArg::TransformerNaive => Kind::TransformerNaive,
+        KindArg::Linear => Kind::Linear,
     };
     let start = std::time::Instant::now();
-    let (model, report) = predict::fit(&cluster, &rows, args.collective, kind, fabric::Constants::default())
+    let (model, report) = predict::fit_any(&cluster, &rows, args.collective, kind, fabric::Constants::default(), args.seed)
         .map_err(Failure::impossible)?;
     let seconds = start.elapsed().as_secs_f64();
     write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
@@ -65,6 +77,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let evaluations = match model.correction() {
         Correction::Gp(g) => g.evaluations(),
         Correction::Offset { .. } => 1,
+        Correction::Learned(_) => report.training.iter().map(|p| p.epochs).sum(),
+    };
+    let network = match model.correction() {
+        Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),
+        _ => None,
     };
     if args.format == Format::Json {
         let out = serde_json::json!({
@@ -72,7 +89,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
             "intra_readings": report.intra_readings, "multi_host_readings": report.multi_host_readings,
             "left_out": report.left_out, "distrusted": report.distrusted, "intra_suspects": report.intra_suspects,
             "simulated_readings": simulated, "repeat_noise": model.repeat_noise(), "evaluations": evaluations,
-            "fit_s": seconds,
+            "fit_s": seconds, "seed": args.seed,
+            "parameters": network.map(|n| n.0), "parameter_bytes": network.map(|n| n.1),
+            "epochs": report.training.iter().map(|p| p.epochs).collect::<Vec<_>>(),
         });
         println!("{out}");
         return Ok(());
@@ -89,6 +108,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
         "  {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
         report.intra_readings, report.intra_suspects, report.multi_host_readings, report.distrusted, report.left_out
     );
+    if let Some((parameters, bytes)) = network {
+        let epochs: Vec<String> =
+            report.training.iter().map(|p| format!("{} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
+        println!("  {parameters} parameters, {bytes} bytes, {}", epochs.join(", "));
+    }
     if report.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");
     }
