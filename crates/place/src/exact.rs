@@ -83,6 +83,16 @@ pub fn exact(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, k
 
 /// The same through an objective.
 pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    within(objective, keep, COMBINATIONS_MAX, NODES_MAX)
+}
+
+/// The same with limits of one's own on what is enumerated and on the nodes of branch and bound; [`Refusal::TooLarge`] beyond.
+pub fn within(
+    objective: &Objective,
+    keep: usize,
+    combinations_max: u64,
+    nodes_max: u64,
+) -> Result<Found, Refusal> {
     let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
     if k == 0 {
@@ -96,11 +106,11 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let mut candidates = Candidates::new();
     let mut pruned = None;
     if !objective.contended() && model.at_most(f64::INFINITY, f64::INFINITY, 2, k).is_some() {
-        pruned = Some(branch_and_bound(model, request, &options, keep.max(1), &mut candidates)?);
+        pruned = Some(branch_and_bound(model, request, &options, keep.max(1), nodes_max, &mut candidates)?);
     } else {
         let combinations = combinations(&options, k);
-        if combinations > u128::from(COMBINATIONS_MAX) {
-            return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
+        if combinations > u128::from(combinations_max) {
+            return Err(Refusal::TooLarge { combinations, limit: combinations_max });
         }
         enumerate(&options, k, &mut candidates);
     }
@@ -213,6 +223,7 @@ fn branch_and_bound(
     request: &Request,
     options: &[HostOptions],
     keep: usize,
+    nodes_max: u64,
     out: &mut Candidates,
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
@@ -221,6 +232,7 @@ fn branch_and_bound(
         options: &'a [HostOptions],
         rest: Vec<usize>,
         keep: usize,
+        nodes_max: u64,
         /// Best values seen, descending, for different splits.
         floor: Vec<(f64, Vec<u8>)>,
         nodes: u64,
@@ -241,7 +253,7 @@ fn branch_and_bound(
             out: &mut Candidates,
         ) -> bool {
             self.nodes += 1;
-            if self.nodes > NODES_MAX {
+            if self.nodes > self.nodes_max {
                 return false;
             }
             if left == 0 {
@@ -292,10 +304,10 @@ fn branch_and_bound(
     }
     let k = request.gpus;
     let rest = remaining(options);
-    let mut s = Search { model, request, options, rest, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
+    let mut s = Search { model, request, options, rest, keep, nodes_max, floor: Vec::new(), nodes: 0, leaves: 0 };
     if s.go(0, k, &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {
-        Err(Refusal::TooLarge { combinations: combinations(options, k), limit: NODES_MAX })
+        Err(Refusal::TooLarge { combinations: combinations(options, k), limit: nodes_max })
     }
 }

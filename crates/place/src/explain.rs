@@ -5,7 +5,8 @@ use crate::decide::{Reading, decide};
 use crate::exact::{Found, Scored, cautiously};
 use crate::objective::{Effect, Objective};
 use crate::request::{Refusal, Request};
-use crate::search::{Exact, Search};
+use crate::search::Search;
+use crate::threshold::Auto;
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, HostId};
@@ -88,9 +89,9 @@ impl Answer {
 /// How many runner-ups an answer carries.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search; among the best few, the choice is made [`cautiously`].
+/// Answers a request by exact search, or above thresholds where that is too large; among the best few, the choice is made [`cautiously`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
-    answer_by(&Exact, cluster, model, request)
+    answer_by(&Auto, cluster, model, request)
 }
 
 /// Answers a request by any search.

@@ -9,6 +9,7 @@ pub mod objective;
 pub mod options;
 pub mod request;
 pub mod search;
+pub mod threshold;
 
 pub use decide::{Decision, Reading, decide, worth_measuring};
 pub use exact::{Found, Scored, cautiously, exact};

@@ -27,13 +27,19 @@ impl Search for Exact {
 }
 
 /// Names that [`by_name`] knows, with what each is.
-pub const NAMES: [(&str, &str); 1] = [("exact", "every count vector with the GPUs that can matter")];
+pub const NAMES: &[(&str, &str)] = &[
+    ("auto", "exact where few enough combinations exist, threshold beyond"),
+    ("exact", "every count vector with the GPUs that can matter"),
+    ("threshold", "the best above thresholds of intra and NIC bandwidth, for clusters of any size"),
+];
 
 /// The search of a name. `seed` is for those that draw lots.
 pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Search>> {
     let _ = seed;
     match name {
+        "auto" => Some(Box::new(crate::threshold::Auto)),
         "exact" => Some(Box::new(Exact)),
+        "threshold" => Some(Box::new(crate::threshold::Threshold)),
         _ => None,
     }
 }

@@ -40,6 +40,11 @@ pub trait BandwidthModel: Send + Sync {
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
+    /// What the model adds to `ln(busbw)` for this very host, at full weight: 0 where it knows types only. Orders hosts that are alike
+    /// otherwise.
+    fn host_effect(&self, _host: topology::HostId) -> f64 {
+        0.0
+    }
 }
 
 /// The intra tables of one size, ready for use.
@@ -282,6 +287,13 @@ impl BandwidthModel for Model {
 
     fn repeat_noise(&self) -> f64 {
         self.repeat_noise
+    }
+
+    fn host_effect(&self, host: topology::HostId) -> f64 {
+        match &self.correction {
+            Correction::Offset { .. } => 0.0,
+            Correction::Gp(gp) => gp.host_effect(host.0),
+        }
     }
 }
 

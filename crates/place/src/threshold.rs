@@ -1,0 +1,387 @@
+//! Threshold search: hundreds of candidates instead of all combinations, for clusters of any size.
+//!
+//! What limits an allocation is its weakest part: the slowest inside of any host and the thinnest NIC side. So a good allocation is
+//! the best that one can do *above a threshold*: every host gives the largest number of GPUs whose inside is at least `t` and whose
+//! NICs are at least `u`, the fewest hosts are taken that suffice, and their counts are levelled like water. For every floor on NICs or
+//! counts and every set of host types, the highest `t` that suffices is found by bisection, for the fewest hosts and for fewer still.
+//! All are judged in one batch; then the best few exchange single GPUs and hosts (see [`exchange`]), in another.
+//!
+//! Cost: floors x (hosts x counts + levels x types) to plan, candidates x hosts to judge; the number of candidates shrinks as they grow
+//! ([`PARTS_MAX`]), so that 10,000 GPUs take milliseconds.
+
+mod exchange;
+mod fill;
+mod levels;
+
+use crate::exact::{self, Found, best_of};
+use crate::objective::Objective;
+use crate::options::host_options;
+use crate::request::Refusal;
+use crate::search::Search;
+use levels::{Floor, KINDS_MAX, Levels};
+use predict::bound::network_at_most_gb_per_s;
+use predict::{Candidates, Part};
+use std::collections::HashSet;
+
+/// Most parts of all candidates of one batch together.
+const PARTS_MAX: usize = 60_000;
+/// Most candidates of one batch, however small.
+const CANDIDATES_MAX: usize = 600;
+/// Candidates that are judged whatever their size.
+const CANDIDATES_MIN: usize = 64;
+/// Single-host candidates.
+const SINGLES_MAX: usize = 16;
+
+/// The best `keep` allocations above thresholds.
+pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    let request = objective.request;
+    let k = request.gpus;
+    if k == 0 {
+        return Err(Refusal::NoGpus);
+    }
+    let free = request.free.gpu_count();
+    if free < k {
+        return Err(Refusal::NotEnough { wanted: k, free });
+    }
+    let before = objective.evaluations();
+    let options = host_options(objective.table(), &request.free, k);
+    let cluster = objective.cluster;
+    let levels = Levels::new(request.free.parts(), &options, objective.model, &|h| cluster.host(h).host_type);
+    let mut candidates = Candidates::new();
+    singles(&options, k, &mut candidates);
+    let mut plans = Vec::new();
+    for list in lists(objective, &levels) {
+        plan(&levels, &list, k, rules(objective), &mut plans);
+    }
+    draw_up(&levels, &mut plans, k, &mut candidates);
+    let mut scores = Vec::new();
+    objective.scores(&candidates, &mut scores);
+    exchange::improve(objective, &options, &mut candidates, &mut scores);
+    Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations: objective.evaluations() - before })
+}
+
+/// What the request asks of every host and of their number.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
+    count_min: u8,
+    hosts_max: usize,
+}
+
+fn rules(objective: &Objective) -> Rules {
+    let c = &objective.request.constraints;
+    let count_min = c.gpus_per_host_min.clamp(1, 31) as u8;
+    Rules {
+        counts: u32::MAX << count_min,
+        count_min,
+        hosts_max: c.hosts_max.unwrap_or(usize::MAX),
+    }
+}
+
+/// The best hosts that can hold the job alone.
+fn singles(options: &[crate::options::HostOptions], k: usize, out: &mut Candidates) {
+    let mut best: Vec<&Part> =
+        options.iter().filter_map(|o| o.by_count.get(k - 1)).filter_map(|parts| inside(parts)).collect();
+    best.sort_by(|a, b| b.intra_gb_per_s.total_cmp(&a.intra_gb_per_s));
+    // One GPU talks to nobody: all are equal but for what they leave behind, so all are offered.
+    let most = if k == 1 { best.len() } else { SINGLES_MAX };
+    for p in best.into_iter().take(most) {
+        out.push(&[*p]);
+    }
+}
+
+fn inside(parts: &[Part]) -> Option<&Part> {
+    parts.iter().max_by(|a, b| a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
+}
+
+/// Hosts to plan with, as rows in order of preference: all of them, those without a job that contends, those below one switch, those
+/// whose own effect is not among the worst.
+fn lists(objective: &Objective, levels: &Levels) -> Vec<Vec<u32>> {
+    let mut all: Vec<u32> = (0..levels.rows.len() as u32).collect();
+    let row = |i: &u32| &levels.rows[*i as usize];
+    all.sort_by(|a, b| {
+        row(b).effect.total_cmp(&row(a).effect).then(row(a).free.cmp(&row(b).free)).then(row(a).host.cmp(&row(b).host))
+    });
+    let mut lists = Vec::new();
+    if objective.contended() {
+        let busy: HashSet<_> = objective.request.jobs.iter().flat_map(|j| j.gpus.parts()).map(|p| p.0).collect();
+        lists.push(all.iter().copied().filter(|i| !busy.contains(&row(i).host)).collect());
+    }
+    let spread = all.first().map_or(0.0, |i| row(i).effect) - all.last().map_or(0.0, |i| row(i).effect);
+    if spread > 1e-3 {
+        let kept = |share: usize| all[..all.len() * share / 4].to_vec();
+        lists.extend([kept(3), kept(2)]);
+    }
+    lists.extend(switches(objective, levels, &all));
+    lists.push(all);
+    lists
+}
+
+/// Most switches of one tier that are looked at.
+const SWITCHES_MAX: usize = 6;
+
+/// The hosts below single switches that have enough free GPUs: of every tier those with the least to spare and those with the most.
+fn switches(objective: &Objective, levels: &Levels, all: &[u32]) -> Vec<Vec<u32>> {
+    let mut out = Vec::new();
+    for tier in &objective.cluster.network.tiers {
+        let below = tier.hosts_per_switch.max(1);
+        let mut by_switch: std::collections::BTreeMap<usize, (usize, Vec<u32>)> = Default::default();
+        for &i in all {
+            let r = &levels.rows[i as usize];
+            let s = by_switch.entry(r.host.index() / below).or_default();
+            s.0 += usize::from(r.free);
+            s.1.push(i);
+        }
+        let mut enough: Vec<(usize, Vec<u32>)> =
+            by_switch.into_values().filter(|s| s.0 >= objective.request.gpus && s.1.len() < all.len()).collect();
+        enough.sort_by_key(|s| s.0);
+        while enough.len() > SWITCHES_MAX {
+            enough.remove(SWITCHES_MAX / 2);
+        }
+        out.extend(enough.into_iter().map(|s| s.1));
+    }
+    out
+}
+
+/// Something to draw up as a candidate.
+struct Plan {
+    /// What it should reach, by the bound: the order in which plans are drawn up.
+    promise_gb_per_s: f64,
+    table: std::rc::Rc<Table>,
+    kinds: u32,
+    level: usize,
+    hosts: usize,
+}
+
+/// The hosts of a list above one floor.
+struct Table {
+    list: std::rc::Rc<Vec<u32>>,
+    /// `above[row * stride + count]`: the best level.
+    above: Vec<u16>,
+}
+
+/// For one floor: how many hosts of a kind can give how many GPUs at every level.
+struct Caps {
+    stride: usize,
+    kinds: usize,
+    /// `[level][kind][cap]`.
+    hosts: Vec<u32>,
+}
+
+impl Caps {
+    fn new(levels: &Levels, list: &[u32], above: &[u16]) -> Caps {
+        let (stride, kinds) = (levels.stride, levels.kinds);
+        let mut hosts = vec![0u32; (levels.count() + 2) * kinds * stride];
+        let at = |level: usize, kind: u8, cap: usize| (level * kinds + usize::from(kind)) * stride + cap;
+        for &i in list {
+            let i = i as usize;
+            let kind = levels.rows[i].kind;
+            let row = &above[i * stride..(i + 1) * stride];
+            // Downwards in counts, the level at which this cap is reached must rise to matter.
+            let mut reached = 0;
+            for cap in (1..stride).rev() {
+                let level = usize::from(row[cap]);
+                if level > reached {
+                    // From `level` down to `reached + 1` the cap is this.
+                    hosts[at(level, kind, cap)] = hosts[at(level, kind, cap)].wrapping_add(1);
+                    hosts[at(reached, kind, cap)] = hosts[at(reached, kind, cap)].wrapping_sub(1);
+                    reached = level;
+                }
+            }
+        }
+        // From changes to totals, downwards from the highest level.
+        let width = kinds * stride;
+        for level in (1..=levels.count()).rev() {
+            for j in 0..width {
+                hosts[level * width + j] = hosts[level * width + j].wrapping_add(hosts[(level + 1) * width + j]);
+            }
+        }
+        Caps { stride, kinds, hosts }
+    }
+
+    /// The fewest hosts of these kinds that give `k` GPUs at a level, and how many there are.
+    fn fewest(&self, level: usize, kinds: u32, k: usize) -> Option<(usize, usize)> {
+        let (mut left, mut hosts, mut all) = (k, 0, 0);
+        for cap in (1..self.stride).rev() {
+            let n: usize = (0..self.kinds)
+                .filter(|t| kinds >> t & 1 == 1)
+                .map(|t| self.hosts[(level * self.kinds + t) * self.stride + cap] as usize)
+                .sum();
+            all += n;
+            if left > 0 {
+                let take = n.min(left.div_ceil(cap));
+                hosts += take;
+                left = left.saturating_sub(take * cap);
+            }
+        }
+        (left == 0).then_some((hosts, all))
+    }
+}
+
+/// Adds the plans of one list of hosts.
+fn plan(levels: &Levels, list: &[u32], k: usize, rules: Rules, plans: &mut Vec<Plan>) {
+    let list = std::rc::Rc::new(list.to_vec());
+    for floor in levels.floors(rules.count_min, k / 2) {
+        let above = levels.above(floor, rules.counts);
+        let caps = Caps::new(levels, &list, &above);
+        let table = std::rc::Rc::new(Table { list: list.clone(), above });
+        let thinnest = levels.thinnest(floor);
+        for kinds in kind_sets(levels.kinds) {
+            plan_for(levels, &caps, &table, floor, &thinnest, kinds, k, rules, plans);
+        }
+    }
+}
+
+/// Sets of host types worth telling apart: all of them up to four types, else single ones, pairs and everything.
+fn kind_sets(kinds: usize) -> Vec<u32> {
+    let all = (1u32 << kinds) - 1;
+    (1..=all).filter(|s| kinds <= 4 || s.count_ones() <= 2 || *s == all).collect()
+}
+
+#[allow(clippy::too_many_arguments)] // the arguments of one closed step
+fn plan_for(
+    levels: &Levels,
+    caps: &Caps,
+    table: &std::rc::Rc<Table>,
+    floor: Floor,
+    thinnest: &[f64; KINDS_MAX],
+    kinds: u32,
+    k: usize,
+    rules: Rules,
+    plans: &mut Vec<Plan>,
+) {
+    let nic = (0..KINDS_MAX).filter(|t| kinds >> t & 1 == 1).map(|t| thinnest[t]).fold(f64::INFINITY, f64::min);
+    // The highest level at which so many hosts suffice: caps only grow downwards.
+    let highest = |hosts_max: usize| -> Option<(usize, usize, usize)> {
+        let suffices = |level: usize| caps.fewest(level, kinds, k).filter(|f| f.0 <= hosts_max);
+        let (mut low, mut high) = (1, levels.count());
+        suffices(low)?;
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if suffices(middle).is_some() {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        suffices(low).map(|(fewest, all)| (low, fewest, all))
+    };
+    let mut add = |level: usize, hosts: usize| {
+        if hosts >= 2 && hosts <= rules.hosts_max {
+            let promise = levels.edge_gb_per_s(level).min(network_at_most_gb_per_s(nic, hosts, k));
+            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts });
+        }
+    };
+    let Some((level, fewest, all)) = highest(rules.hosts_max) else { return };
+    let most = (k / usize::from(floor.count)).min(all);
+    add(level, fewest);
+    for hosts in [fewest + 1, fewest + 2, most] {
+        if hosts > fewest && hosts <= most {
+            add(level, hosts);
+        }
+    }
+    // Fewer hosts at a lower level.
+    let mut last = fewest;
+    for target in [fewest - 1, fewest - fewest / 8, fewest - fewest / 4, fewest / 2, 4, 3, 2] {
+        if target >= 2 && target < last {
+            let Some((level, fewest, _)) = highest(target) else { return };
+            add(level, fewest);
+            last = fewest;
+        }
+    }
+}
+
+/// Makes candidates of the most promising plans.
+fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) {
+    // Stable, so that equal promises keep the order of lists, floors and types.
+    plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
+    let mut seen: HashSet<u64> = HashSet::new();
+    let mut parts: Vec<Part> = Vec::new();
+    let mut by_cap: Vec<Vec<u32>> = vec![Vec::new(); levels.stride];
+    let (mut rows, mut allowed, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut drawn = 0;
+    let mut work = 0;
+    for plan in plans.iter() {
+        if drawn >= CANDIDATES_MIN && (work >= PARTS_MAX || drawn >= CANDIDATES_MAX) {
+            break;
+        }
+        by_cap.iter_mut().for_each(Vec::clear);
+        for &i in plan.table.list.iter() {
+            let r = &levels.rows[i as usize];
+            if plan.kinds >> r.kind & 1 == 0 {
+                continue;
+            }
+            let row = &plan.table.above[i as usize * levels.stride..][..levels.stride];
+            if let Some(cap) = (1..levels.stride).rev().find(|c| usize::from(row[*c]) >= plan.level) {
+                by_cap[cap].push(i);
+            }
+        }
+        rows.clear();
+        rows.extend(by_cap.iter().rev().flatten().copied().take(plan.hosts));
+        allowed.clear();
+        allowed.extend(rows.iter().map(|&i| {
+            let row = &plan.table.above[i as usize * levels.stride..][..levels.stride];
+            (1..levels.stride).filter(|c| usize::from(row[*c]) >= plan.level).fold(0u32, |m, c| m | 1 << c)
+        }));
+        work += rows.len();
+        if !fill::water_fill(&allowed, k, &mut counts) {
+            continue;
+        }
+        parts.clear();
+        parts.extend(
+            rows.iter()
+                .zip(&counts)
+                .filter_map(|(i, c)| levels.part(*i as usize, usize::from(*c), plan.level).copied()),
+        );
+        parts.sort_unstable_by_key(|p| p.host);
+        if parts.len() == rows.len() && seen.insert(signature(&parts)) {
+            out.push(&parts);
+            drawn += 1;
+        }
+    }
+}
+
+/// Tells candidates apart.
+fn signature(parts: &[Part]) -> u64 {
+    parts.iter().fold(0, |h: u64, p| {
+        (h.rotate_left(5) ^ (u64::from(p.host.0) << 32 | u64::from(p.mask.0))).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
+}
+
+/// Threshold search at any size.
+pub struct Threshold;
+
+impl Search for Threshold {
+    fn name(&self) -> &'static str {
+        "threshold"
+    }
+    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+        search(objective, keep)
+    }
+}
+
+/// Exact search where it is quick, threshold search beyond.
+pub struct Auto;
+
+/// Most hosts with free GPUs that [`Auto`] searches exactly.
+pub const AUTO_HOSTS_MAX: usize = 16;
+/// Most combinations that [`Auto`] judges one by one: about 50 ms.
+pub const AUTO_COMBINATIONS_MAX: u64 = 50_000;
+/// Most nodes of [`Auto`]'s branch and bound.
+pub const AUTO_NODES_MAX: u64 = 100_000;
+
+impl Search for Auto {
+    fn name(&self) -> &'static str {
+        "auto"
+    }
+    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+        if objective.request.free.host_count() > AUTO_HOSTS_MAX {
+            return search(objective, keep);
+        }
+        match exact::within(objective, keep, AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX) {
+            Err(Refusal::TooLarge { .. }) => search(objective, keep),
+            found => found,
+        }
+    }
+}
