@@ -297,48 +297,71 @@ fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) 
     // Stable, so that equal promises keep the order of lists, floors and types.
     plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
     let mut seen: HashSet<u64> = HashSet::new();
-    let mut parts: Vec<Part> = Vec::new();
-    let mut by_cap: Vec<Vec<u32>> = vec![Vec::new(); levels.stride];
-    let (mut rows, mut allowed, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-    let mut drawn = 0;
-    let mut work = 0;
+    let mut pen = Pen::new(levels);
+    let (mut drawn, mut work) = (0, 0);
     for plan in plans.iter() {
         if drawn >= CANDIDATES_MIN && (work >= PARTS_MAX || drawn >= CANDIDATES_MAX) {
             break;
         }
-        by_cap.iter_mut().for_each(Vec::clear);
+        // Caps that suffice may not add up to exactly `k`: then a lower level, where hosts may give other counts too.
+        let lowest = plan.level.saturating_sub(if plan.table.list.len() <= 64 { 64 } else { 4 }).max(1);
+        for level in (lowest..=plan.level).rev() {
+            work += plan.hosts;
+            if pen.draw(plan, level, k) {
+                if seen.insert(signature(&pen.parts)) {
+                    out.push(&pen.parts);
+                    drawn += 1;
+                }
+                break;
+            }
+        }
+    }
+}
+
+/// Draws candidates, with its memory kept between them.
+struct Pen<'l, 'o> {
+    levels: &'l Levels<'o>,
+    by_cap: Vec<Vec<u32>>,
+    rows: Vec<u32>,
+    allowed: Vec<u32>,
+    counts: Vec<u8>,
+    parts: Vec<Part>,
+}
+
+impl<'l, 'o> Pen<'l, 'o> {
+    fn new(levels: &'l Levels<'o>) -> Self {
+        let by_cap = vec![Vec::new(); levels.stride];
+        Pen { levels, by_cap, rows: Vec::new(), allowed: Vec::new(), counts: Vec::new(), parts: Vec::new() }
+    }
+
+    /// Makes `parts` of a plan at a level; `false` if no counts add up. O(hosts x counts).
+    fn draw(&mut self, plan: &Plan, level: usize, k: usize) -> bool {
+        let stride = self.levels.stride;
+        self.by_cap.iter_mut().for_each(Vec::clear);
         for &i in plan.table.list.iter() {
-            let r = &levels.rows[i as usize];
-            if plan.kinds >> r.kind & 1 == 0 {
+            if plan.kinds >> self.levels.rows[i as usize].kind & 1 == 0 {
                 continue;
             }
-            let row = &plan.table.above[i as usize * levels.stride..][..levels.stride];
-            if let Some(cap) = (1..levels.stride).rev().find(|c| usize::from(row[*c]) >= plan.level) {
-                by_cap[cap].push(i);
+            let row = &plan.table.above[i as usize * stride..][..stride];
+            if let Some(cap) = (1..stride).rev().find(|c| usize::from(row[*c]) >= level) {
+                self.by_cap[cap].push(i);
             }
         }
-        rows.clear();
-        rows.extend(by_cap.iter().rev().flatten().copied().take(plan.hosts));
-        allowed.clear();
-        allowed.extend(rows.iter().map(|&i| {
-            let row = &plan.table.above[i as usize * levels.stride..][..levels.stride];
-            (1..levels.stride).filter(|c| usize::from(row[*c]) >= plan.level).fold(0u32, |m, c| m | 1 << c)
+        self.rows.clear();
+        self.rows.extend(self.by_cap.iter().rev().flatten().copied().take(plan.hosts));
+        self.allowed.clear();
+        self.allowed.extend(self.rows.iter().map(|&i| {
+            let row = &plan.table.above[i as usize * stride..][..stride];
+            (1..stride).filter(|c| usize::from(row[*c]) >= level).fold(0u32, |m, c| m | 1 << c)
         }));
-        work += rows.len();
-        if !fill::water_fill(&allowed, k, &mut counts) {
-            continue;
+        if !fill::water_fill(&self.allowed, k, &mut self.counts) {
+            return false;
         }
-        parts.clear();
-        parts.extend(
-            rows.iter()
-                .zip(&counts)
-                .filter_map(|(i, c)| levels.part(*i as usize, usize::from(*c), plan.level).copied()),
-        );
-        parts.sort_unstable_by_key(|p| p.host);
-        if parts.len() == rows.len() && seen.insert(signature(&parts)) {
-            out.push(&parts);
-            drawn += 1;
-        }
+        self.parts.clear();
+        let chosen = self.rows.iter().zip(&self.counts);
+        self.parts.extend(chosen.filter_map(|(i, c)| self.levels.part(*i as usize, usize::from(*c), level).copied()));
+        self.parts.sort_unstable_by_key(|p| p.host);
+        self.parts.len() == self.rows.len()
     }
 }
 

@@ -72,7 +72,14 @@ fn ratios(hosts: usize, kind: Kind, k_max: usize) -> Vec<f64> {
         for k in 2..=k_max {
             let request = Request::new(k, half_free(&cluster, &mut rng), SIZE);
             let Some(best) = score("exact", &cluster, &model, &request) else { continue };
-            out.push(score("threshold", &cluster, &model, &request).unwrap() / best);
+            let found = score("threshold", &cluster, &model, &request).unwrap();
+            if found < 0.98 * best {
+                let objective = Objective::new(&cluster, &model, &request);
+                let of = |s: &str| by_name(s, 0).unwrap().search(&objective, 1).unwrap().best[0].allocation.clone();
+                let show = |a: &Allocation| a.parts().iter().map(|p| format!("n{}:{}", p.0.0, p.1)).collect::<Vec<_>>().join(" ");
+                eprintln!("k {k}: {found} of {best}\n  exact {}\n  found {}\n  free {}", show(&of("exact")), show(&of("threshold")), show(&request.free));
+            }
+            out.push(found / best);
         }
     }
     out.sort_by(f64::total_cmp);
