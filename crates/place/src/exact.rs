@@ -228,6 +228,7 @@ fn branch_and_bound(
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
         model: &'a dyn BandwidthModel,
+        mean: Box<dyn FnMut(&[Part]) -> f64 + 'a>,
         request: &'a Request,
         options: &'a [HostOptions],
         rest: Vec<usize>,
@@ -258,7 +259,7 @@ fn branch_and_bound(
             }
             if left == 0 {
                 self.leaves += 1;
-                let v = self.model.mean(self.request.size, chosen);
+                let v = (self.mean)(chosen);
                 if v >= self.needed() {
                     out.push(chosen);
                     let mut split: Vec<u8> = chosen.iter().map(|p| p.count).collect();
@@ -304,7 +305,7 @@ fn branch_and_bound(
     }
     let k = request.gpus;
     let rest = remaining(options);
-    let mut s = Search { model, request, options, rest, keep, nodes_max, floor: Vec::new(), nodes: 0, leaves: 0 };
+    let mut s = Search { model, mean: model.evaluator(request.size), request, options, rest, keep, nodes_max, floor: Vec::new(), nodes: 0, leaves: 0 };
     if s.go(0, k, &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {

@@ -424,8 +424,16 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
+        // Weights by host, so that a candidate on hundreds of hosts costs each reading no more than its own hosts.
+        let mut weight = vec![0.0; self.host_effect.len()];
+        for &(h, w) in hosts {
+            if let Some(slot) = weight.get_mut(h as usize) {
+                *slot = w;
+            }
+        }
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
-            *k += l2 * (1.0 + dot(&row, x) / d) + h2 * host_overlap(hosts, &p.hosts);
+            let overlap: f64 = p.hosts.iter().map(|&(h, w)| weight[h as usize] * w).sum();
+            *k += l2 * (1.0 + dot(&row, x) / d) + h2 * overlap;
         }
         self.factor.solve_lower(&mut k);
         let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
