@@ -50,13 +50,13 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let mut candidates = Candidates::new();
     singles(&options, k, &mut candidates);
     let mut plans = Vec::new();
-    for list in lists(objective, &levels) {
-        plan(&levels, &list, k, rules(objective), &mut plans);
+    for (id, list) in lists(objective, &levels).into_iter().enumerate() {
+        plan(&levels, id, list, k, rules(objective), &mut plans);
     }
     draw_up(&levels, &mut plans, k, &mut candidates);
     let mut scores = Vec::new();
     objective.scores(&candidates, &mut scores);
-    exchange::improve(objective, &options, &mut candidates, &mut scores);
+    exchange::improve(objective, &options, rules(objective).counts, &mut candidates, &mut scores);
     Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations: objective.evaluations() - before })
 }
 
@@ -152,10 +152,14 @@ struct Plan {
     kinds: u32,
     level: usize,
     hosts: usize,
+    /// Plans with equal signatures differ in the floor only: the one that promises most stands for them.
+    signature: u64,
 }
 
 /// The hosts of a list above one floor.
 struct Table {
+    /// Which list of hosts.
+    id: usize,
     list: std::rc::Rc<Vec<u32>>,
     /// `above[row * stride + count]`: the best level.
     above: Vec<u16>,
@@ -200,6 +204,14 @@ impl Caps {
         Caps { stride, kinds, hosts }
     }
 
+    /// Tells apart what hosts of these kinds can give at a level.
+    fn signature(&self, level: usize, kinds: u32) -> u64 {
+        let from = level * self.kinds * self.stride;
+        (0..self.kinds * self.stride)
+            .filter(|j| kinds >> (j / self.stride) & 1 == 1 && self.hosts[from + j] > 0)
+            .fold(0, |h, j| mix(h, (j as u64) << 32 | u64::from(self.hosts[from + j])))
+    }
+
     /// The fewest hosts of these kinds that give `k` GPUs at a level, and how many there are.
     fn fewest(&self, level: usize, kinds: u32, k: usize) -> Option<(usize, usize)> {
         let (mut left, mut hosts, mut all) = (k, 0, 0);
@@ -220,12 +232,12 @@ impl Caps {
 }
 
 /// Adds the plans of one list of hosts.
-fn plan(levels: &Levels, list: &[u32], k: usize, rules: Rules, plans: &mut Vec<Plan>) {
-    let list = std::rc::Rc::new(list.to_vec());
+fn plan(levels: &Levels, id: usize, list: Vec<u32>, k: usize, rules: Rules, plans: &mut Vec<Plan>) {
+    let list = std::rc::Rc::new(list);
     for floor in levels.floors(rules.count_min, k / 2) {
         let above = levels.above(floor, rules.counts);
         let caps = Caps::new(levels, &list, &above);
-        let table = std::rc::Rc::new(Table { list: list.clone(), above });
+        let table = std::rc::Rc::new(Table { id, list: list.clone(), above });
         let thinnest = levels.thinnest(floor);
         for kinds in kind_sets(levels.kinds) {
             plan_for(levels, &caps, &table, floor, &thinnest, kinds, k, rules, plans);
@@ -270,7 +282,9 @@ fn plan_for(
     let mut add = |level: usize, hosts: usize| {
         if hosts >= 2 && hosts <= rules.hosts_max {
             let promise = levels.edge_gb_per_s(level).min(network_at_most_gb_per_s(nic, hosts, k));
-            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts });
+            let from = mix(table.id as u64, hosts as u64);
+            let signature = mix(mix(from, level as u64), caps.signature(level, kinds));
+            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts, signature });
         }
     };
     let Some((level, fewest, all)) = highest(rules.hosts_max) else { return };
@@ -297,16 +311,20 @@ fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) 
     // Stable, so that equal promises keep the order of lists, floors and types.
     plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
     let mut seen: HashSet<u64> = HashSet::new();
+    let mut known: HashSet<u64> = HashSet::new();
     let mut pen = Pen::new(levels);
     let (mut drawn, mut work) = (0, 0);
     for plan in plans.iter() {
         if drawn >= CANDIDATES_MIN && (work >= PARTS_MAX || drawn >= CANDIDATES_MAX) {
             break;
         }
+        if !known.insert(plan.signature) {
+            continue;
+        }
         // Caps that suffice may not add up to exactly `k`: then a lower level, where hosts may give other counts too.
         let lowest = plan.level.saturating_sub(if plan.table.list.len() <= 64 { 64 } else { 4 }).max(1);
         for level in (lowest..=plan.level).rev() {
-            work += plan.hosts;
+            work += plan.hosts + plan.table.list.len() / 4;
             if pen.draw(plan, level, k) {
                 if seen.insert(signature(&pen.parts)) {
                     out.push(&pen.parts);
@@ -365,11 +383,13 @@ impl<'l, 'o> Pen<'l, 'o> {
     }
 }
 
+fn mix(h: u64, v: u64) -> u64 {
+    (h.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95)
+}
+
 /// Tells candidates apart.
 fn signature(parts: &[Part]) -> u64 {
-    parts.iter().fold(0, |h: u64, p| {
-        (h.rotate_left(5) ^ (u64::from(p.host.0) << 32 | u64::from(p.mask.0))).wrapping_mul(0x517c_c1b7_2722_0a95)
-    })
+    parts.iter().fold(0, |h, p| mix(h, u64::from(p.host.0) << 32 | u64::from(p.mask.0)))
 }
 
 /// Threshold search at any size.

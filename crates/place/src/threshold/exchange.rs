@@ -3,8 +3,6 @@
 use crate::objective::Objective;
 use crate::options::HostOptions;
 use predict::{Candidates, Part};
-use std::collections::HashMap;
-use topology::HostId;
 
 /// How many of the best candidates are improved in a round.
 const BEST: usize = 3;
@@ -12,20 +10,27 @@ const BEST: usize = 3;
 const PARTS_MAX: usize = 20_000;
 /// Most rounds; a round that finds nothing better is the last.
 const ROUNDS_MAX: usize = 3;
-/// Most hosts of a candidate whose GPUs are moved, and most that take them.
+/// Most hosts of a candidate that give GPUs or leave, and most that take GPUs.
 const HOSTS_MAX: usize = 8;
+/// Hosts that are tried in the place of one that leaves.
+const SUBSTITUTES: usize = 2;
 
 /// Adds what the neighbours of the best candidates are worth, in up to [`ROUNDS_MAX`] batches.
-pub fn improve(objective: &Objective, options: &[HostOptions], candidates: &mut Candidates, scores: &mut Vec<f64>) {
-    let by_host: HashMap<HostId, &HostOptions> =
-        objective.request.free.parts().iter().map(|p| p.0).zip(options).collect();
-    let mut best = top(scores, BEST);
+pub fn improve(
+    objective: &Objective,
+    options: &[HostOptions],
+    counts: u32,
+    candidates: &mut Candidates,
+    scores: &mut Vec<f64>,
+) {
+    let mut best = top(scores, 0, BEST);
     for _ in 0..ROUNDS_MAX {
         let Some(&first) = best.first() else { return };
         let mut next = Candidates::new();
         let mut budget = PARTS_MAX;
         for &i in &best {
-            neighbours(objective, &by_host, candidates.parts(i), &mut budget, &mut next);
+            let hosts = Exchange { objective, options, counts, parts: candidates.parts(i) };
+            hosts.neighbours(&mut budget, &mut next);
         }
         if next.is_empty() {
             return;
@@ -34,18 +39,19 @@ pub fn improve(objective: &Objective, options: &[HostOptions], candidates: &mut 
         objective.scores(&next, &mut values);
         let from = scores.len();
         let floor = scores[first];
-        for (j, v) in values.iter().enumerate() {
-            candidates.push(next.parts(j));
+        for (parts, v) in next.iter().zip(&values) {
+            candidates.push(parts);
             scores.push(*v);
         }
-        best = top(&scores[from..], BEST).into_iter().map(|i| i + from).filter(|i| scores[*i] > floor).collect();
+        best = top(scores, from, BEST);
+        best.retain(|i| scores[*i] > floor);
     }
 }
 
-/// Places of the best values, best first.
-fn top(scores: &[f64], n: usize) -> Vec<usize> {
+/// Places of the best values from `from` on, best first.
+fn top(scores: &[f64], from: usize, n: usize) -> Vec<usize> {
     let mut best: Vec<usize> = Vec::with_capacity(n + 1);
-    for (i, v) in scores.iter().enumerate() {
+    for (i, v) in scores.iter().enumerate().skip(from) {
         let at = best.iter().position(|b| *v > scores[*b]).unwrap_or(best.len());
         if at < n {
             best.insert(at, i);
@@ -55,78 +61,95 @@ fn top(scores: &[f64], n: usize) -> Vec<usize> {
     best
 }
 
-fn option(options: &HostOptions, count: u8) -> Option<&Part> {
-    let parts = options.by_count.get(usize::from(count.checked_sub(1)?))?;
-    parts.iter().max_by(|a, b| {
-        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
-        least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s))
-    })
+/// One candidate and what surrounds it.
+struct Exchange<'a, 'o> {
+    objective: &'a Objective<'o>,
+    options: &'a [HostOptions],
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
+    parts: &'a [Part],
 }
 
-/// One GPU from here to there; one host for another with as many GPUs; one host's GPUs to the others.
-fn neighbours(
-    objective: &Objective,
-    by_host: &HashMap<HostId, &HostOptions>,
-    parts: &[Part],
-    budget: &mut usize,
-    out: &mut Candidates,
-) {
-    if parts.len() < 2 {
-        return;
+impl Exchange<'_, '_> {
+    /// What a part contributes as far as it alone decides.
+    fn worth(&self, p: &Part) -> f64 {
+        let effect = self.objective.model.host_effect(p.host);
+        p.intra_gb_per_s.min(p.nic_gb_per_s) * if effect == 0.0 { 1.0 } else { effect.exp() }
     }
-    let rules = &objective.request.constraints;
-    let count_min = rules.gpus_per_host_min.max(1) as u8;
-    let mut push = |list: &[Part]| {
-        if *budget >= list.len() {
-            *budget -= list.len();
-            out.push(list);
+
+    /// The worthiest part of a host with so many GPUs.
+    fn option(&self, row: usize, count: u8) -> Option<Part> {
+        if self.counts >> count & 1 == 0 {
+            return None;
         }
-    };
-    // The hosts that may hold the rest back: worst inside, thinnest NICs, worst effect.
-    let effect = |p: &Part| objective.model.host_effect(p.host);
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    let worth = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s) * effect(p).exp();
-    order.sort_by(|a, b| worth(&parts[*a]).total_cmp(&worth(&parts[*b])));
-    let weak: Vec<usize> = order.iter().copied().take(HOSTS_MAX).collect();
-    let strong: Vec<usize> = order.iter().rev().copied().take(HOSTS_MAX).collect();
-    let mut list: Vec<Part> = Vec::with_capacity(parts.len() + 1);
-    for &w in &weak {
-        for &s in &strong {
-            // One GPU from the weak to the strong, and back.
-            for (from, to) in [(w, s), (s, w)] {
-                if from == to || parts[from].count <= count_min {
-                    continue;
-                }
-                let (Some(a), Some(b)) = (
-                    by_host.get(&parts[from].host).and_then(|o| option(o, parts[from].count - 1)),
-                    by_host.get(&parts[to].host).and_then(|o| option(o, parts[to].count + 1)),
-                ) else {
-                    continue;
-                };
-                list.clear();
-                list.extend_from_slice(parts);
-                list[from] = *a;
-                list[to] = *b;
-                push(&list);
-            }
-        }
-    }
-    // A host outside for a weak one.
-    let inside: std::collections::HashSet<HostId> = parts.iter().map(|p| p.host).collect();
-    for &w in &weak {
-        let mut outside: Vec<&Part> = by_host
+        let parts = self.options[row].by_count.get(usize::from(count.checked_sub(1)?))?;
+        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
+        parts
             .iter()
-            .filter(|(h, _)| !inside.contains(h))
-            .filter_map(|(_, o)| option(o, parts[w].count))
-            .filter(|p| worth(p) > worth(&parts[w]) || p.nic_gb_per_s > parts[w].nic_gb_per_s)
-            .collect();
-        outside.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.host.cmp(&b.host)));
-        for p in outside.into_iter().take(2) {
+            .max_by(|a, b| least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)))
+            .copied()
+    }
+
+    /// One GPU from here to there; another host for one of the weakest.
+    fn neighbours(&self, budget: &mut usize, out: &mut Candidates) {
+        let parts = self.parts;
+        if parts.len() < 2 {
+            return;
+        }
+        let mut order: Vec<(f64, usize)> = parts.iter().enumerate().map(|(i, p)| (self.worth(p), i)).collect();
+        let by_worth = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+        order.sort_unstable_by(by_worth);
+        let weak = &order[..order.len().min(HOSTS_MAX)];
+        let strong = &order[order.len().saturating_sub(HOSTS_MAX)..];
+        let mut list: Vec<Part> = Vec::with_capacity(parts.len());
+        let mut push = |changes: &[(usize, Part)]| {
+            if *budget < parts.len() {
+                return;
+            }
+            *budget -= parts.len();
             list.clear();
             list.extend_from_slice(parts);
-            list[w] = *p;
+            for (i, p) in changes {
+                list[*i] = *p;
+            }
             list.sort_unstable_by_key(|p| p.host);
-            push(&list);
+            out.push(&list);
+        };
+        let free = self.objective.request.free.parts();
+        let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
+        for &(_, w) in weak {
+            for &(_, s) in strong.iter().rev() {
+                for (from, to) in [(w, s), (s, w)] {
+                    if from == to || parts[from].count < 2 {
+                        continue;
+                    }
+                    let (Some(f), Some(t)) = (row_of(&parts[from]), row_of(&parts[to])) else { continue };
+                    let fewer = self.option(f, parts[from].count - 1);
+                    let more = self.option(t, parts[to].count + 1);
+                    if let (Some(a), Some(b)) = (fewer, more) {
+                        push(&[(from, a), (to, b)]);
+                    }
+                }
+            }
+        }
+        let mut inside = vec![false; free.len()];
+        parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
+        let mut outside: Vec<(u8, Vec<(f64, Part)>)> = Vec::new();
+        for &(worth, w) in weak {
+            let count = parts[w].count;
+            let known = outside.iter().position(|o| o.0 == count).unwrap_or_else(|| {
+                let all = (0..free.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
+                let mut all: Vec<(f64, Part)> = all.map(|p| (self.worth(&p), p)).collect();
+                all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.host.cmp(&b.1.host)));
+                all.truncate(HOSTS_MAX);
+                outside.push((count, all));
+                outside.len() - 1
+            });
+            for (v, p) in outside[known].1.iter().take(SUBSTITUTES) {
+                if *v > worth || p.nic_gb_per_s > parts[w].nic_gb_per_s {
+                    push(&[(w, *p)]);
+                }
+            }
         }
     }
 }
