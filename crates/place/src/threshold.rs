@@ -18,7 +18,7 @@ use crate::objective::Objective;
 use crate::options::host_options;
 use crate::request::Refusal;
 use crate::search::Search;
-use levels::{Floor, KINDS_MAX, Levels};
+use levels::{Floor, KINDS_MAX, Levels, Sides};
 use predict::bound::network_at_most_gb_per_s;
 use predict::{Candidates, Part};
 use std::collections::HashSet;
@@ -29,6 +29,12 @@ const PARTS_MAX: usize = 60_000;
 const CANDIDATES_MAX: usize = 600;
 /// Candidates that are judged whatever their size.
 const CANDIDATES_MIN: usize = 64;
+/// Levels below a plan's that are tried one after another where counts do not add up.
+const DOWN: [usize; 11] = [0, 1, 2, 3, 4, 6, 12, 24, 48, 96, 192];
+/// Even splits are tried on every number of hosts up to this.
+const EVEN_HOSTS_MAX: usize = 8;
+/// Two-host candidates.
+const PAIRS_MAX: usize = 64;
 /// Single-host candidates.
 const SINGLES_MAX: usize = 16;
 
@@ -49,6 +55,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let levels = Levels::new(request.free.parts(), &options, objective.model, &|h| cluster.host(h).host_type);
     let mut candidates = Candidates::new();
     singles(&options, k, &mut candidates);
+    pairs(&levels, k, rules(objective), &mut candidates);
     let mut plans = Vec::new();
     for (id, list) in lists(objective, &levels).into_iter().enumerate() {
         plan(&levels, id, list, k, rules(objective), &mut plans);
@@ -93,6 +100,28 @@ fn singles(options: &[crate::options::HostOptions], k: usize, out: &mut Candidat
 
 fn inside(parts: &[Part]) -> Option<&Part> {
     parts.iter().max_by(|a, b| a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
+}
+
+/// Two hosts, whatever their counts: of every type, count and NIC rate the two hosts with the best insides, combined in every way; of
+/// these the most promising.
+fn pairs(levels: &Levels, k: usize, rules: Rules, out: &mut Candidates) {
+    if k > 2 * (levels.stride - 1) || rules.hosts_max < 2 {
+        return;
+    }
+    let champions = levels.champions(rules.counts);
+    let mut found: Vec<(f64, &Part, &Part)> = Vec::new();
+    for (i, a) in champions.iter().enumerate() {
+        for b in &champions[..i] {
+            if usize::from(a.count) + usize::from(b.count) == k && a.host != b.host {
+                let nic = network_at_most_gb_per_s(a.nic_gb_per_s.min(b.nic_gb_per_s), 2, k);
+                found.push((a.intra_gb_per_s.min(b.intra_gb_per_s).min(nic), a, b));
+            }
+        }
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    for (_, a, b) in found.into_iter().take(PAIRS_MAX) {
+        out.push(&if a.host < b.host { [*a, *b] } else { [*b, *a] });
+    }
 }
 
 /// Hosts to plan with, as rows in order of preference: all of them, those without a job that contends, those below one switch, those
@@ -152,6 +181,8 @@ struct Plan {
     kinds: u32,
     level: usize,
     hosts: usize,
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
     /// Plans with equal signatures differ in the floor only: the one that promises most stands for them.
     signature: u64,
 }
@@ -160,6 +191,7 @@ struct Plan {
 struct Table {
     /// Which list of hosts.
     id: usize,
+    floor: Floor,
     list: std::rc::Rc<Vec<u32>>,
     /// `above[row * stride + count]`: the best level.
     above: Vec<u16>,
@@ -169,14 +201,17 @@ struct Table {
 struct Caps {
     stride: usize,
     kinds: usize,
-    /// `[level][kind][cap]`.
+    /// `[level][kind][cap]`: hosts whose largest count it is.
     hosts: Vec<u32>,
+    /// `[level][kind][count]`: hosts that can give it, whatever else they can.
+    exactly: Vec<u32>,
 }
 
 impl Caps {
     fn new(levels: &Levels, list: &[u32], above: &[u16]) -> Caps {
         let (stride, kinds) = (levels.stride, levels.kinds);
         let mut hosts = vec![0u32; (levels.count() + 2) * kinds * stride];
+        let mut exactly = hosts.clone();
         let at = |level: usize, kind: u8, cap: usize| (level * kinds + usize::from(kind)) * stride + cap;
         for &i in list {
             let i = i as usize;
@@ -186,6 +221,7 @@ impl Caps {
             let mut reached = 0;
             for cap in (1..stride).rev() {
                 let level = usize::from(row[cap]);
+                exactly[at(level, kind, cap)] += 1; // level 0 is never looked at
                 if level > reached {
                     // From `level` down to `reached + 1` the cap is this.
                     hosts[at(level, kind, cap)] = hosts[at(level, kind, cap)].wrapping_add(1);
@@ -199,9 +235,10 @@ impl Caps {
         for level in (1..=levels.count()).rev() {
             for j in 0..width {
                 hosts[level * width + j] = hosts[level * width + j].wrapping_add(hosts[(level + 1) * width + j]);
+                exactly[level * width + j] += exactly[(level + 1) * width + j];
             }
         }
-        Caps { stride, kinds, hosts }
+        Caps { stride, kinds, hosts, exactly }
     }
 
     /// Tells apart what hosts of these kinds can give at a level.
@@ -210,6 +247,12 @@ impl Caps {
         (0..self.kinds * self.stride)
             .filter(|j| kinds >> (j / self.stride) & 1 == 1 && self.hosts[from + j] > 0)
             .fold(0, |h, j| mix(h, (j as u64) << 32 | u64::from(self.hosts[from + j])))
+    }
+
+    /// How many hosts of these kinds can give so many GPUs at a level.
+    fn exactly(&self, level: usize, kinds: u32, count: usize) -> usize {
+        let of_kind = |t: usize| self.exactly[(level * self.kinds + t) * self.stride + count] as usize;
+        (0..self.kinds).filter(|t| kinds >> t & 1 == 1).map(of_kind).sum()
     }
 
     /// The fewest hosts of these kinds that give `k` GPUs at a level, and how many there are.
@@ -237,7 +280,7 @@ fn plan(levels: &Levels, id: usize, list: Vec<u32>, k: usize, rules: Rules, plan
     for floor in levels.floors(rules.count_min, k / 2) {
         let above = levels.above(floor, rules.counts);
         let caps = Caps::new(levels, &list, &above);
-        let table = std::rc::Rc::new(Table { id, list: list.clone(), above });
+        let table = std::rc::Rc::new(Table { id, floor, list: list.clone(), above });
         let thinnest = levels.thinnest(floor);
         for kinds in kind_sets(levels.kinds) {
             plan_for(levels, &caps, &table, floor, &thinnest, kinds, k, rules, plans);
@@ -279,20 +322,49 @@ fn plan_for(
         }
         suffices(low).map(|(fewest, all)| (low, fewest, all))
     };
-    let mut add = |level: usize, hosts: usize| {
+    let mut add = |level: usize, hosts: usize, counts: u32| {
         if hosts >= 2 && hosts <= rules.hosts_max {
             let promise = levels.edge_gb_per_s(level).min(network_at_most_gb_per_s(nic, hosts, k));
             let from = mix(table.id as u64, hosts as u64);
-            let signature = mix(mix(from, level as u64), caps.signature(level, kinds));
-            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts, signature });
+            let signature = mix(mix(from, (level as u64) << 32 | u64::from(counts)), caps.signature(level, kinds));
+            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts, counts, signature });
         }
     };
     let Some((level, fewest, all)) = highest(rules.hosts_max) else { return };
     let most = (k / usize::from(floor.count)).min(all);
-    add(level, fewest);
+    add(level, fewest, u32::MAX);
     for hosts in [fewest + 1, fewest + 2, most] {
         if hosts > fewest && hosts <= most {
-            add(level, hosts);
+            add(level, hosts, u32::MAX);
+        }
+    }
+    // Equal counts, or as equal as they can be: on every small number of hosts, and on the fewest for every count.
+    let most_full = (caps.stride - 1).min(k);
+    let small = 2..=EVEN_HOSTS_MAX.min(most);
+    let fewest_for = (usize::from(floor.count)..=most_full).rev().map(|full| k.div_ceil(full));
+    let mut tried = 0;
+    for hosts in small.chain(fewest_for) {
+        // Ascending twice over: the second series starts where the first ends.
+        if hosts <= tried || hosts < 2 || hosts > rules.hosts_max.min(most) {
+            continue;
+        }
+        tried = hosts;
+        let full = k.div_ceil(hosts);
+        if full > most_full {
+            continue;
+        }
+        let fewer = hosts * full - k;
+        let suffices = |level: usize| {
+            let (a, b) = (caps.exactly(level, kinds, full), caps.exactly(level, kinds, full - 1));
+            a >= hosts - fewer && b >= fewer && a + b >= hosts
+        };
+        if suffices(1) {
+            let (mut low, mut high) = (1, levels.count());
+            while low < high {
+                let middle = (low + high).div_ceil(2);
+                if suffices(middle) { low = middle } else { high = middle - 1 }
+            }
+            add(low, hosts, 1 << full | 1 << (full - 1));
         }
     }
     // Fewer hosts at a lower level.
@@ -300,7 +372,7 @@ fn plan_for(
     for target in [fewest - 1, fewest - fewest / 8, fewest - fewest / 4, fewest / 2, 4, 3, 2] {
         if target >= 2 && target < last {
             let Some((level, fewest, _)) = highest(target) else { return };
-            add(level, fewest);
+            add(level, fewest, u32::MAX);
             last = fewest;
         }
     }
@@ -322,13 +394,16 @@ fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) 
             continue;
         }
         // Caps that suffice may not add up to exactly `k`: then a lower level, where hosts may give other counts too.
-        let lowest = plan.level.saturating_sub(if plan.table.list.len() <= 64 { 64 } else { 4 }).max(1);
-        for level in (lowest..=plan.level).rev() {
+        for down in DOWN {
+            let Some(level) = plan.level.checked_sub(down).filter(|l| *l > 0) else { break };
             work += plan.hosts + plan.table.list.len() / 4;
             if pen.draw(plan, level, k) {
-                if seen.insert(signature(&pen.parts)) {
-                    out.push(&pen.parts);
-                    drawn += 1;
+                for sides in [Sides::Fattest, Sides::Thinnest] {
+                    if pen.choose(plan, level, sides) && seen.insert(signature(&pen.parts)) {
+                        out.push(&pen.parts);
+                        drawn += 1;
+                        work += plan.hosts;
+                    }
                 }
                 break;
             }
@@ -352,32 +427,37 @@ impl<'l, 'o> Pen<'l, 'o> {
         Pen { levels, by_cap, rows: Vec::new(), allowed: Vec::new(), counts: Vec::new(), parts: Vec::new() }
     }
 
-    /// Makes `parts` of a plan at a level; `false` if no counts add up. O(hosts x counts).
+    /// Chooses hosts and counts of a plan at a level; `false` if no counts add up. O(hosts x counts).
     fn draw(&mut self, plan: &Plan, level: usize, k: usize) -> bool {
         let stride = self.levels.stride;
+        let allowed = |i: u32| {
+            let row = &plan.table.above[i as usize * stride..][..stride];
+            (1..stride).filter(|c| usize::from(row[*c]) >= level).fold(0u32, |m, c| m | 1 << c) & plan.counts
+        };
         self.by_cap.iter_mut().for_each(Vec::clear);
         for &i in plan.table.list.iter() {
-            if plan.kinds >> self.levels.rows[i as usize].kind & 1 == 0 {
-                continue;
-            }
-            let row = &plan.table.above[i as usize * stride..][..stride];
-            if let Some(cap) = (1..stride).rev().find(|c| usize::from(row[*c]) >= level) {
-                self.by_cap[cap].push(i);
+            if plan.kinds >> self.levels.rows[i as usize].kind & 1 == 1 {
+                let counts = allowed(i);
+                if counts != 0 {
+                    self.by_cap[31 - counts.leading_zeros() as usize].push(i);
+                }
             }
         }
         self.rows.clear();
         self.rows.extend(self.by_cap.iter().rev().flatten().copied().take(plan.hosts));
         self.allowed.clear();
-        self.allowed.extend(self.rows.iter().map(|&i| {
-            let row = &plan.table.above[i as usize * stride..][..stride];
-            (1..stride).filter(|c| usize::from(row[*c]) >= level).fold(0u32, |m, c| m | 1 << c)
-        }));
-        if !fill::water_fill(&self.allowed, k, &mut self.counts) {
-            return false;
-        }
+        self.allowed.extend(self.rows.iter().map(|i| allowed(*i)));
+        fill::water_fill(&self.allowed, k, &mut self.counts)
+    }
+
+    /// Makes `parts` of the chosen hosts and counts. O(hosts log hosts).
+    fn choose(&mut self, plan: &Plan, level: usize, sides: Sides) -> bool {
+        let floor = plan.table.floor;
         self.parts.clear();
         let chosen = self.rows.iter().zip(&self.counts);
-        self.parts.extend(chosen.filter_map(|(i, c)| self.levels.part(*i as usize, usize::from(*c), level).copied()));
+        self.parts.extend(
+            chosen.filter_map(|(i, c)| self.levels.part(*i as usize, usize::from(*c), level, floor, sides).copied()),
+        );
         self.parts.sort_unstable_by_key(|p| p.host);
         self.parts.len() == self.rows.len()
     }

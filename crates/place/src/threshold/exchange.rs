@@ -77,20 +77,24 @@ impl Exchange<'_, '_> {
         p.intra_gb_per_s.min(p.nic_gb_per_s) * if effect == 0.0 { 1.0 } else { effect.exp() }
     }
 
-    /// The worthiest part of a host with so many GPUs.
-    fn option(&self, row: usize, count: u8) -> Option<Part> {
-        if self.counts >> count & 1 == 0 {
-            return None;
+    /// The parts of a host with so many GPUs.
+    fn all(&self, row: usize, count: u8) -> &[Part] {
+        if count == 0 || self.counts >> count & 1 == 0 {
+            return &[];
         }
-        let parts = self.options[row].by_count.get(usize::from(count.checked_sub(1)?))?;
-        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
-        parts
-            .iter()
-            .max_by(|a, b| least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)))
-            .copied()
+        self.options[row].by_count.get(usize::from(count) - 1).map_or(&[], Vec::as_slice)
     }
 
-    /// One GPU from here to there; another host for one of the weakest.
+    /// The worthiest part of a host with so many GPUs.
+    fn option(&self, row: usize, count: u8) -> Option<Part> {
+        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
+        let better = |a: &&Part, b: &&Part| {
+            least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s))
+        };
+        self.all(row, count).iter().max_by(better).copied()
+    }
+
+    /// Other GPUs of the same host; one GPU from here to there; another host for one of the weakest.
     fn neighbours(&self, budget: &mut usize, out: &mut Candidates) {
         let parts = self.parts;
         if parts.len() < 2 {
@@ -117,6 +121,13 @@ impl Exchange<'_, '_> {
         };
         let free = self.objective.request.free.parts();
         let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
+        // Other GPUs of the same host.
+        for &(_, i) in weak.iter().chain(strong) {
+            let Some(row) = row_of(&parts[i]) else { continue };
+            for p in self.all(row, parts[i].count).iter().filter(|p| p.mask != parts[i].mask) {
+                push(&[(i, *p)]);
+            }
+        }
         for &(_, w) in weak {
             for &(_, s) in strong.iter().rev() {
                 for (from, to) in [(w, s), (s, w)] {
@@ -124,10 +135,10 @@ impl Exchange<'_, '_> {
                         continue;
                     }
                     let (Some(f), Some(t)) = (row_of(&parts[from]), row_of(&parts[to])) else { continue };
-                    let fewer = self.option(f, parts[from].count - 1);
-                    let more = self.option(t, parts[to].count + 1);
-                    if let (Some(a), Some(b)) = (fewer, more) {
-                        push(&[(from, a), (to, b)]);
+                    for a in self.all(f, parts[from].count - 1) {
+                        for b in self.all(t, parts[to].count + 1) {
+                            push(&[(from, *a), (to, *b)]);
+                        }
                     }
                 }
             }

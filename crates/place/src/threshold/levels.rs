@@ -2,6 +2,7 @@
 
 use crate::options::HostOptions;
 use predict::{BandwidthModel, Part};
+use std::collections::BTreeMap;
 use topology::{GpuMask, HostId};
 
 /// Most distinct intra bandwidths that thresholds tell apart; more are put into as many quantiles.
@@ -155,13 +156,47 @@ impl<'o> Levels<'o> {
         out
     }
 
-    /// The part of a row with so many GPUs that passes a level and has the fattest NICs; the best inside between equals.
-    pub fn part(&self, row: usize, count: usize, level: usize) -> Option<&'o Part> {
-        let edge = if self.edges.is_empty() { f64::NEG_INFINITY } else { self.edge_gb_per_s(level) };
-        self.options[row].by_count.get(count.checked_sub(1)?)?.iter().filter(|p| p.intra_gb_per_s >= edge).max_by(
-            |a, b| {
-                a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s).then(a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
-            },
-        )
+    /// Of every kind, count and NIC rate the two hosts with the best insides, in order of kind, count and rate. O(options).
+    pub fn champions(&self, counts: u32) -> Vec<&'o Part> {
+        let mut best: BTreeMap<(u8, u8, u64), (f64, [Option<(f64, &'o Part)>; 2])> = BTreeMap::new();
+        for (r, o) in self.rows.iter().zip(self.options) {
+            for p in o.by_count.iter().flatten().filter(|p| counts >> p.count & 1 == 1) {
+                let worth = p.intra_gb_per_s * r.effect.exp();
+                let slot = best.entry((r.kind, p.count, p.nic_gb_per_s.to_bits())).or_default();
+                if worth <= slot.0 {
+                    continue;
+                }
+                let two = &mut slot.1;
+                if two[0].is_none_or(|f| worth > f.0) {
+                    two[1] = two[0];
+                    two[0] = Some((worth, p));
+                } else {
+                    two[1] = Some((worth, p));
+                }
+                slot.0 = two[1].map_or(0.0, |s| s.0);
+            }
+        }
+        best.into_values().flat_map(|s| s.1).flatten().map(|s| s.1).collect()
     }
+
+    /// The part of a row with so many GPUs that passes a level and a floor; between equal NICs the one with the best inside.
+    pub fn part(&self, row: usize, count: usize, level: usize, floor: Floor, sides: Sides) -> Option<&'o Part> {
+        let edge = if self.edges.is_empty() { f64::NEG_INFINITY } else { self.edge_gb_per_s(level) };
+        let fits = |p: &&Part| p.intra_gb_per_s >= edge && p.nic_gb_per_s >= floor.nic_gb_per_s;
+        self.options[row].by_count.get(count.checked_sub(1)?)?.iter().filter(fits).max_by(|a, b| {
+            let nics = a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s);
+            let nics = if sides == Sides::Fattest { nics } else { nics.reverse() };
+            nics.then(a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
+        })
+    }
+}
+
+/// Which of several NIC sides above a floor a part gets: more NICs never carry less, but NCCL spreads its channels evenly only over
+/// hosts with equally many of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sides {
+    /// As many NICs as possible.
+    Fattest,
+    /// No more than the floor asks for.
+    Thinnest,
 }
