@@ -195,6 +195,8 @@ struct Table {
     list: std::rc::Rc<Vec<u32>>,
     /// `above[row * stride + count]`: the best level.
     above: Vec<u16>,
+    /// The best level of a row at any count.
+    tops: Vec<u16>,
 }
 
 /// For one floor: how many hosts of a kind can give how many GPUs at every level.
@@ -280,7 +282,8 @@ fn plan(levels: &Levels, id: usize, list: Vec<u32>, k: usize, rules: Rules, plan
     for floor in levels.floors(rules.count_min, k / 2) {
         let above = levels.above(floor, rules.counts);
         let caps = Caps::new(levels, &list, &above);
-        let table = std::rc::Rc::new(Table { id, floor, list: list.clone(), above });
+        let tops = above.chunks_exact(levels.stride).map(|r| r.iter().copied().max().unwrap_or(0)).collect();
+        let table = std::rc::Rc::new(Table { id, floor, list: list.clone(), above, tops });
         let thinnest = levels.thinnest(floor);
         for kinds in kind_sets(levels.kinds) {
             plan_for(levels, &caps, &table, floor, &thinnest, kinds, k, rules, plans);
@@ -436,7 +439,9 @@ impl<'l, 'o> Pen<'l, 'o> {
         };
         self.by_cap.iter_mut().for_each(Vec::clear);
         for &i in plan.table.list.iter() {
-            if plan.kinds >> self.levels.rows[i as usize].kind & 1 == 1 {
+            if usize::from(plan.table.tops[i as usize]) >= level
+                && plan.kinds >> self.levels.rows[i as usize].kind & 1 == 1
+            {
                 let counts = allowed(i);
                 if counts != 0 {
                     self.by_cap[31 - counts.leading_zeros() as usize].push(i);
