@@ -18,6 +18,11 @@ pub const POINTS_MAX: usize = 4096;
 const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
 const OUTLIER_SDS: f64 = 2.8;
+/// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays what
+/// it is there: a line through readings of four hosts says nothing about four hundred.
+const REACH_SDS: f64 = 1.0;
+/// What is added to the deviation of the mean for a place out of reach.
+const OUT_OF_REACH_SD: f64 = 0.1;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
 
@@ -65,6 +70,10 @@ pub struct Gp {
     columns: Vec<f64>,
     /// Scaled features, point by point (for the linear part).
     rows: Vec<Vec<f64>>,
+    /// Least and largest value of every scaled feature that is believed.
+    range: Vec<(f64, f64)>,
+    /// Most host weight of any reading.
+    host_weight_max: f64,
     /// Weights of the linear posterior mean.
     linear_weights: Vec<f64>,
     linear_constant: f64,
@@ -180,6 +189,8 @@ impl Gp {
             y_sd: s.y_sd,
             columns: Vec::new(),
             rows: Vec::new(),
+            range: Vec::new(),
+            host_weight_max: 0.0,
             linear_weights: Vec::new(),
             linear_constant: 0.0,
             factor: Lower::default(),
@@ -315,8 +326,23 @@ impl Gp {
             + JITTER
     }
 
+    /// Scaled features of a place, moved into reach.
     fn scaled_row(&self, x: &[f64]) -> Vec<f64> {
-        self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1).collect()
+        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
+        scaled.zip(&self.range).map(|(v, r)| v.clamp(r.0, r.1)).collect()
+    }
+
+    /// Does a place lie beyond the readings, in features or in the number of hosts?
+    fn out_of_reach(&self, x: &[f64], hosts: &[(u32, f64)]) -> bool {
+        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
+        let beyond = scaled.zip(&self.range).any(|(v, r)| v < r.0 || v > r.1);
+        beyond || hosts.iter().map(|h| h.1).sum::<f64>() > self.host_weight_max + 1.0
+    }
+
+    /// What all host weights of a candidate are multiplied with: 1 up to the most of any reading, then so that their sum stays there. The
+    /// effects of a hundred hosts do not add up; readings of a few hosts say how much a host counts among a few.
+    pub fn host_share(&self, weight: f64) -> f64 {
+        if weight > self.host_weight_max { self.host_weight_max / weight } else { 1.0 }
     }
 
     fn refresh_columns(&mut self) {
@@ -328,6 +354,15 @@ impl Gp {
             let inverse = (-ln_length).exp();
             self.columns.extend(x.iter().map(|row| row[d] * inverse));
         }
+        self.range = (0..self.active.len())
+            .map(|d| {
+                let of_points = || x.iter().map(|row| row[d]);
+                let (low, high) = (of_points().fold(f64::INFINITY, f64::min), of_points().fold(f64::NEG_INFINITY, f64::max));
+                (low - REACH_SDS, high + REACH_SDS)
+            })
+            .collect();
+        let weights = self.points.iter().map(|p| p.hosts.iter().map(|h| h.1).sum::<f64>());
+        self.host_weight_max = weights.fold(0.0, f64::max);
         self.rows = x;
     }
 
@@ -421,6 +456,7 @@ impl Gp {
         let n = self.points.len();
         let [s2, n2, l2, h2] = self.variances();
         let row = self.scaled_row(x);
+        let share = self.host_share(hosts.iter().map(|h| h.1).sum());
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
@@ -428,7 +464,7 @@ impl Gp {
         let mut weight = vec![0.0; self.host_effect.len()];
         for &(h, w) in hosts {
             if let Some(slot) = weight.get_mut(h as usize) {
-                *slot = w;
+                *slot = w * share;
             }
         }
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
@@ -436,8 +472,9 @@ impl Gp {
             *k += l2 * (1.0 + dot(&row, x) / d) + h2 * overlap;
         }
         self.factor.solve_lower(&mut k);
-        let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
-        let v = (prior - dot(&k, &k)).max(1e-9);
+        let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| (h.1 * share).powi(2)).sum::<f64>();
+        let far = if self.out_of_reach(x, hosts) { OUT_OF_REACH_SD / self.y_sd } else { 0.0 };
+        let v = (prior - dot(&k, &k)).max(1e-9) + far * far;
         (self.y_sd * v.sqrt(), self.y_sd * (v + n2).sqrt())
     }
 

@@ -37,6 +37,14 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
+/// The median of sorted values without one that equals `own`. O(log n).
+fn median_without(sorted: &[f64], own: f64) -> f64 {
+    let at = sorted.partition_point(|v| *v < own);
+    let other = |i: usize| sorted[if i < at { i } else { i + 1 }];
+    let n = sorted.len() - 1;
+    if n % 2 == 1 { other(n / 2) } else { 0.5 * (other(n / 2 - 1) + other(n / 2)) }
+}
+
 impl IntraTables {
     /// From readings by host, with `analytic(host type, mask)` in GB/s where nobody measured.
     ///
@@ -52,8 +60,8 @@ impl IntraTables {
                 of_type.entry((t, m)).or_default().push(median(&mut v.clone()));
             }
         }
-        let typical: HashMap<(usize, GpuMask), f64> =
-            of_type.iter().map(|(k, v)| (*k, median(&mut v.clone()))).collect();
+        // Sorted from here on.
+        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter_mut().map(|(k, v)| (*k, median(v))).collect();
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
         let mut suspects = Vec::with_capacity(cluster.hosts.len());
@@ -100,22 +108,21 @@ impl IntraTables {
             known += typical.keys().filter(|k| k.0 == t).count().min(subsets);
             if let Some(o) = own {
                 for (&m, v) in o {
-                    let others: Vec<f64> = readings
-                        .iter()
-                        .enumerate()
-                        .filter(|(i, _)| *i != h.index() && cluster.hosts[*i].host_type == t)
-                        .filter_map(|(_, r)| r.get(&m).map(|v| median(&mut v.clone())))
-                        .collect();
-                    let mut class = if others.len() >= 2 {
-                        others
-                    } else {
-                        o.iter().filter(|(k, _)| equivalent(ty, **k, m)).map(|(_, v)| median(&mut v.clone())).collect()
+                    let own = median(&mut v.clone());
+                    let all = &of_type[&(t, m)];
+                    let typical = match all.len() - 1 {
+                        0 | 1 => {
+                            let alike = o.iter().filter(|(k, _)| equivalent(ty, **k, m));
+                            let mut class: Vec<f64> = alike.map(|(_, v)| median(&mut v.clone())).collect();
+                            if class.len() < 3 {
+                                continue;
+                            }
+                            median(&mut class)
+                        }
+                        2 => continue,
+                        _ => median_without(all, own),
                     };
-                    if class.len() < 3 {
-                        continue;
-                    }
-                    let typical = median(&mut class);
-                    let ratio = median(&mut v.clone()) / typical;
+                    let ratio = own / typical;
                     if !(1.0 / OUTLIER_RATIO..=OUTLIER_RATIO).contains(&ratio) {
                         bad.push(m);
                     }

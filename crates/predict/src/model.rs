@@ -215,8 +215,13 @@ impl<'m> Eye<'m> {
                     .entry(row.map(f64::to_bits))
                     .or_insert_with(|| gp.feature_mean(&row, width, &mut self.scratch));
                 let thinnest = thinnest_gb_per_s(parts);
-                let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
-                b * (features + hosts).exp()
+                let (mut weight, mut hosts) = (0.0, 0.0);
+                for p in parts {
+                    let w = host_weight(p, thinnest);
+                    weight += w;
+                    hosts += w * gp.host_effect(p.host.0);
+                }
+                b * (features + gp.host_share(weight) * hosts).exp()
             }
         }
     }
