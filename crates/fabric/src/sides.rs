@@ -109,3 +109,55 @@ impl Fabric<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::estimate::Algorithm;
+    use crate::{Constants, network};
+    use proptest::prelude::*;
+    use topology::{Cluster, GpuMask, Host, Network, catalog};
+
+    const HOSTS: usize = 24;
+
+    fn cluster(types: usize, degraded: bool) -> Cluster {
+        let names = ["hgx-h100", "a800", "dgx1-v100", "rtx4090"];
+        let types: Vec<_> = names.iter().take(types).map(|t| catalog::host_type(t).unwrap()).collect();
+        let host = |i: usize| {
+            let host_type = i * 7 % types.len();
+            let nics = types[host_type].nics.len();
+            let nic_health = if degraded && i % 5 == 0 { vec![0.5; nics] } else { Vec::new() };
+            Host { name: format!("n{i}"), host_type, nic_health, ..Host::default() }
+        };
+        Cluster { name: "c".into(), hosts: (0..HOSTS).map(host).collect(), types, network: Network::default() }
+    }
+
+    proptest! {
+        #[test]
+        fn telling_alike_hosts_once_changes_no_limit(
+            types in 1usize..5,
+            degraded: bool,
+            masks in proptest::collection::vec(prop_oneof![Just(0u32), Just(255), Just(15), 1u32..256], HOSTS),
+        ) {
+            let cluster = cluster(types, degraded);
+            let f = Fabric::new(&cluster);
+            let a = Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))));
+            prop_assume!(a.host_count() >= 2);
+            let once = f.sides(&a);
+            let apart = Sides {
+                kinds: once.order.iter().map(|k| once.kinds[*k as usize].clone()).collect(),
+                order: (0..once.hosts() as u32).collect(),
+                ranks: once.ranks,
+            };
+            let c = Constants::default();
+            for size in [1e5, 1e7, 1e9] {
+                let agreement = network::agree(&once, size);
+                prop_assert_eq!(&agreement, &network::agree(&apart, size));
+                for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree] {
+                    let limit = |s: &Sides| network::limit(s, &agreement, algorithm, 0.93, &c);
+                    prop_assert_eq!(limit(&once), limit(&apart));
+                }
+            }
+        }
+    }
+}

@@ -255,3 +255,22 @@ impl From<Saved> for IntraTables {
         IntraTables { by_host, suspects: s.suspects, measured: s.measured }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_without_one_is_that_of_the_others(values in proptest::collection::vec(1u8..20, 3..30), at in 0usize..30) {
+            let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            let at = at % values.len();
+            let mut others = values.clone();
+            let own = others.remove(at);
+            let mut sorted = values;
+            sorted.sort_by(f64::total_cmp);
+            prop_assert_eq!(median_without(&sorted, own), median(&mut others));
+        }
+    }
+}
