@@ -2,7 +2,8 @@
 
 use crate::constants::{Constants, GpuClass, NetworkConstants};
 use crate::intra::{self, Intra, IntraTable, Run};
-use crate::network::{self, Side};
+use crate::network;
+use crate::sides::Sides;
 use crate::tree;
 use std::sync::Arc;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
@@ -151,7 +152,7 @@ impl<'c> Fabric<'c> {
     }
 
     fn intra_us(&self, host: HostId, mask: GpuMask, collective: Collective, size: Bytes, run: Run) -> (f64, Algorithm) {
-        let class = self.constants.class(GpuClass::of(&self.cluster.type_of(host).gpu_model));
+        let class = self.constants.class(self.class_of(host));
         let set = self.intra(host, mask);
         intra::time_us(set, class, &self.constants, mask.count(), collective, size, run)
     }
@@ -204,7 +205,8 @@ impl<'c> Fabric<'c> {
                 .map_or(Algorithm::Direct, |&(h, m)| self.intra_us(h, m, collective, size, run).1);
             (f64::INFINITY, None, algorithm)
         } else {
-            let (limit, limiter, algorithm, _) = self.network_limit(allocation, collective, size, None);
+            let (limit, limiter, algorithm, _) =
+                self.network_limit(allocation, &self.sides(allocation), collective, size, None);
             let nic = match limiter {
                 Limiter::Nic(h, n) => Some((allocation.parts()[h].0, usize::from(n))),
                 Limiter::Named(_) => None,
@@ -214,8 +216,13 @@ impl<'c> Fabric<'c> {
         Parts { intra_min_gb_per_s: intra_min.0, intra_host: intra_min.1, network_gb_per_s: network, nic, algorithm }
     }
 
+    /// The generation of a host's GPUs; O(1).
+    pub(crate) fn class_of(&self, host: HostId) -> GpuClass {
+        self.tables[self.cluster.host(host).host_type].class()
+    }
+
     fn network_constants(&self, allocation: &Allocation) -> &NetworkConstants {
-        let classes = allocation.parts().iter().map(|p| GpuClass::of(&self.cluster.type_of(p.0).gpu_model));
+        let classes = allocation.parts().iter().map(|p| self.class_of(p.0));
         self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
     }
 
@@ -224,49 +231,18 @@ impl<'c> Fabric<'c> {
         self.network_constants(allocation).efficiency
     }
 
-    fn sides(&self, allocation: &Allocation) -> Vec<Side> {
-        allocation
-            .parts()
-            .iter()
-            .map(|&(host, mask)| {
-                let t = self.cluster.type_of(host);
-                let touched = t.nics_touched(mask);
-                let mut nics: Vec<(u8, f64)> = (0..t.nics.len())
-                    .filter(|i| touched >> i & 1 == 1)
-                    .map(|i| (i as u8, self.cluster.nic_rate(host, i).gb_per_s()))
-                    .collect();
-                let line = nics.iter().map(|n| t.nics[usize::from(n.0)].line_rate.gb_per_s()).fold(0.0, f64::max);
-                if nics.is_empty() {
-                    nics.push((0, 0.0)); // a host without NICs reaches nobody
-                }
-                let set = self.intra(host, mask);
-                let alone = mask.count() < 2;
-                Side {
-                    host,
-                    gpus: mask.count(),
-                    whole_rail: mask == t.all_gpus() && nics.len() == t.gpu_count(),
-                    line,
-                    nics,
-                    ring_gb_per_s: if alone { f64::INFINITY } else { set.ring_gb_per_s },
-                    multicast: t.nvlink.is_some_and(|f| f.multicast && f.switched),
-                    class: GpuClass::of(&t.gpu_model),
-                }
-            })
-            .collect()
-    }
-
     /// Bus bandwidth that the network alone would allow, what limits it, the algorithm, and whether it runs over LL128.
     fn network_limit(
         &self,
         allocation: &Allocation,
+        sides: &Sides,
         collective: Collective,
         size: Bytes,
         forced: Option<Algorithm>,
     ) -> (f64, Limiter, Algorithm, bool) {
-        let sides = self.sides(allocation);
         let net = self.network_constants(allocation);
-        let ranks = allocation.gpu_count() as f64;
-        let mut agreement = network::agree(&sides, size.as_f64());
+        let ranks = sides.ranks as f64;
+        let mut agreement = network::agree(sides, size.as_f64());
         let algorithm = match (collective, forced) {
             (Collective::AllToAll | Collective::SendRecv, _) => Algorithm::Direct,
             (Collective::AllReduce, Some(Algorithm::Nvls)) => Algorithm::NvlsTree,
@@ -281,7 +257,7 @@ impl<'c> Fabric<'c> {
             Collective::AllToAll => {
                 // Every host sends to the GPUs of the others: gpus x (ranks - gpus) shares of size / ranks.
                 let mut worst = (f64::INFINITY, (0, 0));
-                for (h, s) in sides.iter().enumerate() {
+                for (h, s) in sides.kinds.iter().enumerate() {
                     let rate: f64 = s.nics.iter().map(|n| n.1).sum::<f64>() * net.efficiency;
                     let g = s.gpus as f64;
                     let busbw = rate * (ranks - 1.0) / (g * (ranks - g));
@@ -289,26 +265,26 @@ impl<'c> Fabric<'c> {
                         worst = (busbw, (h, s.nics[0].0));
                     }
                 }
-                (worst.0, Limiter::Nic(worst.1.0, worst.1.1))
+                (worst.0, Limiter::Nic(sides.first_of(worst.1.0), worst.1.1))
             }
             Collective::SendRecv => {
                 // Each rank sends to the next: one GPU of every host crosses, over the NICs beside it.
                 let mut worst = (f64::INFINITY, (0, 0));
-                for (h, s) in sides.iter().enumerate() {
+                for (h, s) in sides.kinds.iter().enumerate() {
                     let beside = (s.nics.len() / s.gpus).max(1);
                     let rate = s.nics.iter().rev().take(beside).map(|n| n.1).sum::<f64>() * net.efficiency;
                     if rate < worst.0 {
                         worst = (rate, (h, s.nics[0].0));
                     }
                 }
-                (worst.0, Limiter::Nic(worst.1.0, worst.1.1))
+                (worst.0, Limiter::Nic(sides.first_of(worst.1.0), worst.1.1))
             }
             _ => {
-                let l = network::limit(&sides, &agreement, algorithm, net.efficiency, &self.constants);
+                let l = network::limit(sides, &agreement, algorithm, net.efficiency, &self.constants);
                 (l.busbw_gb_per_s, Limiter::Nic(l.nic.0, l.nic.1))
             }
         };
-        if let Some((rate, name)) = self.shared_links(allocation, &sides, collective, algorithm, net.efficiency)
+        if let Some((rate, name)) = self.shared_links(allocation, collective, algorithm, net.efficiency)
             && rate < limit
         {
             limit = rate;
@@ -321,7 +297,6 @@ impl<'c> Fabric<'c> {
     fn shared_links(
         &self,
         allocation: &Allocation,
-        sides: &[Side],
         collective: Collective,
         algorithm: Algorithm,
         efficiency: f64,
@@ -330,6 +305,7 @@ impl<'c> Fabric<'c> {
         if network.tiers.is_empty() && network.host_links.is_empty() {
             return None;
         }
+        let sides = allocation.parts();
         let ranks = allocation.gpu_count() as f64;
         let mut worst: Option<(f64, String)> = None;
         let mut offer = |rate: f64, name: String| {
@@ -354,20 +330,20 @@ impl<'c> Fabric<'c> {
         for tier in &network.tiers {
             let below = tier.hosts_per_switch.max(1);
             let switch_of = |h: HostId| h.index() / below;
-            let first = sides.first().map(|s| switch_of(s.host));
-            if sides.iter().all(|s| Some(switch_of(s.host)) == first) {
+            let first = sides.first().map(|s| switch_of(s.0));
+            if sides.iter().all(|s| Some(switch_of(s.0)) == first) {
                 break; // the job stays below one switch of this tier, and of every higher one
             }
             // A switch's uplinks carry its hosts' line rate over the oversubscription; a ring enters and leaves it once, whatever the
             // number of hosts below, all-to-all sends everything that is not for its own hosts.
             let mut at = 0;
             while at < sides.len() {
-                let switch = switch_of(sides[at].host);
-                let end = at + sides[at..].iter().take_while(|s| switch_of(s.host) == switch).count();
-                let t = self.cluster.type_of(sides[at].host);
+                let switch = switch_of(sides[at].0);
+                let end = at + sides[at..].iter().take_while(|s| switch_of(s.0) == switch).count();
+                let t = self.cluster.type_of(sides[at].0);
                 let host_line: f64 = t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
                 let up = host_line * below as f64 / tier.oversubscription.max(1e-6) * efficiency;
-                let g = sides[at..end].iter().map(|s| s.gpus).sum::<usize>() as f64;
+                let g = sides[at..end].iter().map(|s| s.1.count()).sum::<usize>() as f64;
                 let cross = if collective == Collective::AllToAll { g * (ranks - g) / (ranks - 1.0) } else { per_bus };
                 offer(up / cross.max(1e-12), tier.name.clone());
                 at = end;
@@ -377,28 +353,29 @@ impl<'c> Fabric<'c> {
     }
 
     fn across(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run) -> Estimate {
-        let (limit, limiter, algorithm, ll128) = self.network_limit(allocation, collective, size, run.algorithm);
+        let sides = self.sides(allocation);
+        let (limit, limiter, algorithm, ll128) =
+            self.network_limit(allocation, &sides, collective, size, run.algorithm);
         let net = self.network_constants(allocation);
-        let ranks = allocation.gpu_count();
-        let hosts = allocation.host_count() as f64;
+        let ranks = sides.ranks;
+        let hosts = sides.hosts() as f64;
         let (r, s) = (ranks as f64, size.as_f64().max(1.0));
         // The tightest host's ring.
         let mut intra_min = (f64::INFINITY, allocation.parts()[0].0);
-        for &(host, mask) in allocation.parts() {
-            let set = self.intra(host, mask);
-            if mask.count() >= 2 {
+        for side in &sides.kinds {
+            if side.gpus >= 2 {
                 let rate = match algorithm {
                     // A chain inside the host sends every byte up and down through the same ports.
-                    Algorithm::Tree => set.ring_gb_per_s * (r - 1.0) / r,
-                    Algorithm::NvlsTree => set.ring_gb_per_s * 2.0 * (r - 1.0) / r,
+                    Algorithm::Tree => side.ring_gb_per_s * (r - 1.0) / r,
+                    Algorithm::NvlsTree => side.ring_gb_per_s * 2.0 * (r - 1.0) / r,
                     Algorithm::Direct => {
-                        let share = (mask.count() - 1) as f64 / (r - 1.0);
-                        set.ring_gb_per_s / share.max(1e-9)
+                        let share = (side.gpus - 1) as f64 / (r - 1.0);
+                        side.ring_gb_per_s / share.max(1e-9)
                     }
-                    _ => set.ring_gb_per_s,
+                    _ => side.ring_gb_per_s,
                 };
                 if rate < intra_min.0 {
-                    intra_min = (rate, host);
+                    intra_min = (rate, side.host);
                 }
             }
         }

@@ -35,6 +35,7 @@ pub struct IntraTable {
     /// By count if every set of one size is alike, else by mask.
     entries: Vec<Intra>,
     by_count: bool,
+    class: GpuClass,
 }
 
 impl IntraTable {
@@ -47,7 +48,12 @@ impl IntraTable {
         } else {
             (0..1u32 << n).map(|m| intra(host, GpuMask(m), constants)).collect()
         };
-        IntraTable { entries, by_count }
+        IntraTable { entries, by_count, class: GpuClass::of(&host.gpu_model) }
+    }
+
+    /// The generation of the type's GPUs.
+    pub fn class(&self) -> GpuClass {
+        self.class
     }
 
     /// The entry of a set; O(1). GPUs that the host lacks are ignored.

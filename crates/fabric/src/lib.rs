@@ -7,6 +7,7 @@ pub mod intra;
 pub mod jobs;
 pub mod maxmin;
 pub mod network;
+pub mod sides;
 pub mod tree;
 
 pub use constants::{Constants, GpuClass};

@@ -7,8 +7,8 @@
 
 use crate::constants::{Constants, GpuClass, ShareConstants};
 use crate::estimate::Algorithm;
+pub use crate::sides::{Side, Sides};
 use crate::tree;
-use topology::HostId;
 
 /// Most NICs that one host uses here.
 const NICS_MAX: usize = 32;
@@ -20,27 +20,6 @@ const SEARCH_SPEED: f64 = 0.96;
 const NIC_UNIT_GB_PER_S: f64 = 50.0;
 /// Speeds that NCCL's search tries for channels inside a host (GB/s, Hopper).
 const INTRA_SPEEDS: [f64; 11] = [60.0, 50.0, 48.0, 45.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 6.0];
-
-/// One host's part in a job that spans hosts.
-#[derive(Clone, Debug)]
-pub struct Side {
-    /// The host.
-    pub host: HostId,
-    /// GPUs of the job on it.
-    pub gpus: usize,
-    /// The NICs that these GPUs stand beside, and their rates (line rate times health), ascending by index.
-    pub nics: Vec<(u8, f64)>,
-    /// Line rate of one healthy NIC.
-    pub line: f64,
-    /// Does the host have one NIC (or more) for every GPU, and does the job use the whole host?
-    pub whole_rail: bool,
-    /// Plateau of a ring inside the host, GB/s; infinite for one GPU.
-    pub ring_gb_per_s: f64,
-    /// Do its switches multicast?
-    pub multicast: bool,
-    /// The generation of its GPUs.
-    pub class: GpuClass,
-}
 
 /// What the hosts agree on.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +39,7 @@ pub struct Agreement {
 pub struct Limit {
     /// Bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// Host (index into the sides) and NIC index that limit it.
+    /// Host (its place in the ring) and NIC index that limit it.
     pub nic: (usize, u8),
 }
 
@@ -105,9 +84,10 @@ impl Side {
 }
 
 /// Channels and algorithm that NCCL would settle on for an all-reduce of `size` bytes.
-pub fn agree(sides: &[Side], size: f64) -> Agreement {
-    let hosts = sides.len();
-    let ranks: usize = sides.iter().map(|s| s.gpus).sum();
+pub fn agree(sides: &Sides, size: f64) -> Agreement {
+    let hosts = sides.hosts();
+    let ranks = sides.ranks;
+    let sides = &sides.kinds;
     let search = sides.iter().map(Side::search_channels).min().unwrap_or(1).max(1);
     let hopper = sides.iter().all(|s| s.class >= GpuClass::Hopper);
     let ring_speed = sides.iter().map(Side::channel_speed).fold(f64::INFINITY, f64::min);
@@ -195,14 +175,14 @@ const TREE_SIMPLE: [f64; 23] =
 
 /// The network's limit of a job's bus bandwidth under one algorithm. `efficiency` is the network class's.
 pub fn limit(
-    sides: &[Side],
+    sides: &Sides,
     agreement: &Agreement,
     algorithm: Algorithm,
     efficiency: f64,
     constants: &Constants,
 ) -> Limit {
     let share = &constants.share;
-    let ranks: usize = sides.iter().map(|s| s.gpus).sum();
+    let ranks = sides.ranks;
     let bus = 2.0 * (ranks as f64 - 1.0) / ranks as f64;
     match algorithm {
         Algorithm::Tree => tree_limit(sides, agreement, bus * efficiency * share.tree),
@@ -211,26 +191,76 @@ pub fn limit(
     }
 }
 
+/// One host of a ring and the one before it, as far as they matter.
+#[derive(Clone, Copy)]
+struct Hop {
+    /// Place of the host in the ring; of hops that are alike the first.
+    at: usize,
+    kind: usize,
+    swap: bool,
+    before: usize,
+    swap_before: bool,
+}
+
+/// The hops of a ring that differ, in the order in which they come first. O(hosts).
+fn hops(sides: &Sides, swap_any: bool) -> Vec<Hop> {
+    let (n, kinds) = (sides.hosts(), sides.kinds.len());
+    let mut out: Vec<Hop> = Vec::new();
+    // On few hosts most hops differ, and on hosts that are all different telling them apart would cost more than it saves.
+    let tell = n > 8 && kinds <= 256;
+    let mut seen = vec![false; if tell { kinds * kinds * 4 } else { 0 }];
+    let swaps = |h: usize| swap_any && h % 2 == 1;
+    let mut last = n - 1;
+    for at in 0..n {
+        let (kind, before) = (sides.kind(at), sides.kind(last));
+        let hop = Hop { at, kind, swap: swaps(at), before, swap_before: swaps(last) };
+        last = at;
+        if tell {
+            let known =
+                &mut seen[((before * kinds + kind) * 2 + usize::from(hop.swap_before)) * 2 + usize::from(hop.swap)];
+            if *known {
+                continue;
+            }
+            *known = true;
+        }
+        out.push(hop);
+    }
+    out
+}
+
+/// Which channels go over the NICs of a kind of host.
+#[derive(Clone, Copy)]
+struct Ports {
+    /// By direction (in, out) and NIC: channels, as a bit mask.
+    by: [[u32; NICS_MAX]; 2],
+    /// Far channels, by the NIC of the GPU that receives them.
+    landing: [u32; NICS_MAX],
+}
+
 /// Rings: every channel carries an equal share; a channel is as fast as the fullest NIC on its way lets it.
-fn ring_limit(sides: &[Side], agreement: &Agreement, efficiency: f64, k: &ShareConstants) -> Limit {
+fn ring_limit(sides: &Sides, agreement: &Agreement, efficiency: f64, k: &ShareConstants) -> Limit {
     let (n, channels) = (agreement.search, agreement.channels);
     let swap_any = n.is_multiple_of(2)
-        && sides.iter().any(|s| s.whole_rail && s.nics.len().is_multiple_of(2) && s.nics.len() >= 8);
-    // by[host][direction][nic] = channels, as a bit mask.
-    let mut by = vec![[[0u32; NICS_MAX]; 2]; sides.len()];
-    let mut landing = vec![[0u32; NICS_MAX]; sides.len()]; // far channels, by the GPU that receives them
-    for (h, side) in sides.iter().enumerate() {
-        let swap = swap_any && h % 2 == 1;
-        for c in 0..channels {
-            let (i, o, far) = side.ports(c, n, swap);
-            by[h][0][i] |= 1 << c;
-            by[h][1][o] |= 1 << c;
-            if far {
-                landing[h][side.receiver(c, n, swap)] |= 1 << c;
+        && sides.kinds.iter().any(|s| s.whole_rail && s.nics.len().is_multiple_of(2) && s.nics.len() >= 8);
+    // By kind, and whether it swaps.
+    let empty = Ports { by: [[0; NICS_MAX]; 2], landing: [0; NICS_MAX] };
+    let mut ports = vec![empty; sides.kinds.len() * (1 + usize::from(swap_any))];
+    let place = |kind: usize, swap: bool| if swap_any { 2 * kind + usize::from(swap) } else { kind };
+    for (kind, side) in sides.kinds.iter().enumerate() {
+        for swap in if swap_any { &[false, true][..] } else { &[false] } {
+            let p = &mut ports[place(kind, *swap)];
+            for c in 0..channels {
+                let (i, o, far) = side.ports(c, n, *swap);
+                p.by[0][i] |= 1 << c;
+                p.by[1][o] |= 1 << c;
+                if far {
+                    p.landing[side.receiver(c, n, *swap)] |= 1 << c;
+                }
             }
         }
     }
-    let best_rate = sides.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
+    let hops = hops(sides, swap_any);
+    let best_rate = sides.kinds.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
     let unit = if best_rate > 0.0 { NIC_UNIT_GB_PER_S / best_rate } else { 1.0 };
     let mut worst = (0.0f64, (0usize, 0u8));
     // Channels repeat with the period of the search only if the copies divide evenly, so look at all of them.
@@ -238,18 +268,16 @@ fn ring_limit(sides: &[Side], agreement: &Agreement, efficiency: f64, k: &ShareC
         let mut met = 0u32;
         let mut own = 0.0f64;
         let mut loaded = (0.0f64, (0usize, 0u8));
-        for (h, side) in sides.iter().enumerate() {
-            let swap = swap_any && h % 2 == 1;
-            let (i, o, far) = side.ports(c, n, swap);
-            let before = &by[(h + sides.len() - 1) % sides.len()][1];
-            let into = by[h][0][i];
-            let feeders = before[..sides[(h + sides.len() - 1) % sides.len()].nics.len()]
-                .iter()
-                .filter(|b| *b & into != 0)
-                .count();
-            let landed = if far { landing[h][side.receiver(c, n, swap)] } else { 0 };
+        for hop in &hops {
+            let side = &sides.kinds[hop.kind];
+            let own_ports = &ports[place(hop.kind, hop.swap)];
+            let (i, o, far) = side.ports(c, n, hop.swap);
+            let before = &ports[place(hop.before, hop.swap_before)].by[1];
+            let into = own_ports.by[0][i];
+            let feeders = before[..sides.kinds[hop.before].nics.len()].iter().filter(|b| *b & into != 0).count();
+            let landed = if far { own_ports.landing[side.receiver(c, n, hop.swap)] } else { 0 };
             met |= landed;
-            for (mask, nic, inbound) in [(into, i, true), (by[h][1][o], o, false)] {
+            for (mask, nic, inbound) in [(into, i, true), (own_ports.by[1][o], o, false)] {
                 met |= mask;
                 let rate = side.nics[nic].1;
                 let load = f64::from(mask.count_ones()) * NIC_UNIT_GB_PER_S / rate.max(1e-9);
@@ -263,7 +291,7 @@ fn ring_limit(sides: &[Side], agreement: &Agreement, efficiency: f64, k: &ShareC
                     weighted *= k.scattered;
                 }
                 if weighted > loaded.0 {
-                    loaded = (weighted, (h, side.nics[nic].0));
+                    loaded = (weighted, (hop.at, side.nics[nic].0));
                 }
             }
         }
@@ -279,11 +307,18 @@ fn ring_limit(sides: &[Side], agreement: &Agreement, efficiency: f64, k: &ShareC
 }
 
 /// Trees: the fullest NIC's sum of tree links.
-fn tree_limit(sides: &[Side], agreement: &Agreement, factor: f64) -> Limit {
+fn tree_limit(sides: &Sides, agreement: &Agreement, factor: f64) -> Limit {
     let (n, channels) = (agreement.search, agreement.channels);
     let mut worst = (0.0f64, (0usize, 0u8));
-    for (h, side) in sides.iter().enumerate() {
-        let degrees = tree::degrees(sides.len(), h);
+    // Degrees are below 4.
+    let mut seen = vec![false; sides.kinds.len() * 16];
+    for h in 0..sides.hosts() {
+        let kind = sides.kind(h);
+        let degrees = tree::degrees(sides.hosts(), h);
+        if std::mem::replace(&mut seen[(kind * 4 + degrees[0]) * 4 + degrees[1]], true) {
+            continue;
+        }
+        let side = &sides.kinds[kind];
         let mut load = [0usize; NICS_MAX];
         for c in 0..channels {
             let t = c % (2 * n);
@@ -300,24 +335,23 @@ fn tree_limit(sides: &[Side], agreement: &Agreement, factor: f64) -> Limit {
 }
 
 /// NVLink SHARP inside, trees between: as many heads as the smallest host has, each on its NIC, L(N) buffers a head.
-fn nvls_tree_limit(sides: &[Side], bus: f64, efficiency: f64, k: &ShareConstants) -> Limit {
-    let heads = sides.iter().map(|s| s.gpus.min(s.nics.len())).min().unwrap_or(1).max(1);
+fn nvls_tree_limit(sides: &Sides, bus: f64, efficiency: f64, k: &ShareConstants) -> Limit {
+    let heads = sides.kinds.iter().map(|s| s.gpus.min(s.nics.len())).min().unwrap_or(1).max(1);
     let mut worst = (f64::INFINITY, (0usize, 0u8));
-    for (h, side) in sides.iter().enumerate() {
+    for (kind, side) in sides.kinds.iter().enumerate() {
         // More NICs than heads: the NICs of a GPU work together.
         let per_head = (side.nics.len() / side.gpus.max(1)).max(1);
         for chunk in side.nics.chunks(per_head) {
             let rate: f64 = chunk.iter().map(|c| c.1).sum();
             if rate < worst.0 {
-                worst = (rate, (h, chunk[0].0));
+                worst = (rate, (kind, chunk[0].0));
             }
         }
     }
-    let heads = sides.iter().map(|s| s.gpus.min(s.nics.len())).min().map_or(heads, |m| m.max(1));
-    let many = if sides.len() > 2 { k.nvls_tree_many } else { 1.0 };
-    let nic = efficiency * worst.0 * heads as f64 / tree::load(sides.len()) * many;
-    let ceiling = sides.iter().map(|s| s.ring_gb_per_s).fold(f64::INFINITY, f64::min) * k.nvls_tree_ceiling;
-    Limit { busbw_gb_per_s: bus * soft_min(nic, ceiling, 9.8), nic: worst.1 }
+    let many = if sides.hosts() > 2 { k.nvls_tree_many } else { 1.0 };
+    let nic = efficiency * worst.0 * heads as f64 / tree::load(sides.hosts()) * many;
+    let ceiling = sides.kinds.iter().map(|s| s.ring_gb_per_s).fold(f64::INFINITY, f64::min) * k.nvls_tree_ceiling;
+    Limit { busbw_gb_per_s: bus * soft_min(nic, ceiling, 9.8), nic: (sides.first_of(worst.1.0), worst.1.1) }
 }
 
 /// A minimum that bends where both are close: the p-norm of the reciprocals.

@@ -84,6 +84,16 @@ pub fn exact(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, k
 
 /// The same through an objective.
 pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    within(objective, keep, COMBINATIONS_MAX, NODES_MAX)
+}
+
+/// The same with limits of one's own on what is enumerated and on the nodes of branch and bound; [`Refusal::TooLarge`] beyond.
+pub fn within(
+    objective: &Objective,
+    keep: usize,
+    combinations_max: u64,
+    nodes_max: u64,
+) -> Result<Found, Refusal> {
     let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
     let usable = request.usable(objective.cluster)?;
@@ -92,11 +102,11 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let mut candidates = Candidates::new();
     let mut pruned = None;
     if !objective.contended() && model.at_most(f64::INFINITY, f64::INFINITY, 2, k).is_some() {
-        pruned = Some(branch_and_bound(model, request, &options, &shape, keep.max(1), &mut candidates)?);
+        pruned = Some(branch_and_bound(model, request, &options, &shape, keep.max(1), nodes_max, &mut candidates)?);
     } else {
         let combinations = shape.combinations().unwrap_or_else(|| combinations(&options, k));
-        if combinations > u128::from(COMBINATIONS_MAX) {
-            return Err(Refusal::TooLarge { combinations, limit: COMBINATIONS_MAX });
+        if combinations > u128::from(combinations_max) {
+            return Err(Refusal::TooLarge { combinations, limit: combinations_max });
         }
         enumerate(&options, &shape, &mut candidates);
     }
@@ -201,14 +211,17 @@ fn branch_and_bound(
     options: &[HostOptions],
     shape: &Shape,
     keep: usize,
+    nodes_max: u64,
     out: &mut Candidates,
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
         model: &'a dyn BandwidthModel,
+        mean: Box<dyn FnMut(&[Part]) -> f64 + 'a>,
         request: &'a Request,
         options: &'a [HostOptions],
         shape: &'a Shape,
         keep: usize,
+        nodes_max: u64,
         /// Best values seen, descending, for different splits.
         floor: Vec<(f64, Vec<u8>)>,
         nodes: u64,
@@ -229,12 +242,12 @@ fn branch_and_bound(
             out: &mut Candidates,
         ) -> bool {
             self.nodes += 1;
-            if self.nodes > NODES_MAX {
+            if self.nodes > self.nodes_max {
                 return false;
             }
             if left.gpus == 0 {
                 self.leaves += 1;
-                let v = self.model.mean(self.request.size, chosen);
+                let v = (self.mean)(chosen);
                 if v >= self.needed() {
                     out.push(chosen);
                     let mut split: Vec<u8> = chosen.iter().map(|p| p.count).collect();
@@ -273,10 +286,10 @@ fn branch_and_bound(
         }
     }
     let k = request.gpus;
-    let mut s = Search { model, request, options, shape, keep, floor: Vec::new(), nodes: 0, leaves: 0 };
+    let mut s = Search { model, mean: model.evaluator(request.size), request, options, shape, keep, nodes_max, floor: Vec::new(), nodes: 0, leaves: 0 };
     if s.go(0, shape.start(), &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {
-        Err(Refusal::TooLarge { combinations: combinations(options, k), limit: NODES_MAX })
+        Err(Refusal::TooLarge { combinations: combinations(options, k), limit: nodes_max })
     }
 }

@@ -7,7 +7,8 @@ use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
 use crate::ranks;
 use crate::request::{Refusal, Request};
-use crate::search::{Exact, Search, scored};
+use crate::search::{Search, scored};
+use crate::threshold::Auto;
 use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
@@ -100,9 +101,9 @@ impl Answer {
 /// How many runner-ups an answer carries.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search; among the best few, the choice is made [`cautiously`].
+/// Answers a request by exact search, or above thresholds where that is too large; among the best few, the choice is made [`cautiously`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
-    answer_by(&Exact, cluster, model, request)
+    answer_by(&Auto, cluster, model, request)
 }
 
 /// Answers a request by any search.

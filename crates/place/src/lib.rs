@@ -16,6 +16,7 @@ mod refusal;
 pub mod request;
 pub mod search;
 pub mod shape;
+pub mod threshold;
 
 pub use decide::{Decision, Reading, decide, worth_measuring};
 pub use exact::{Found, Scored, cautiously, exact};

@@ -32,7 +32,7 @@ pub fn host_options(table: &PartTable, free: &Allocation, gpus_max: usize) -> Ve
                     continue;
                 }
                 let part = table.part(host, m);
-                let slot = &mut by_count[c - 1];
+                let slot: &mut Vec<Part> = &mut by_count[c - 1];
                 match slot.iter_mut().find(|p| p.nic_gb_per_s == part.nic_gb_per_s) {
                     None => slot.push(part),
                     Some(p) => {

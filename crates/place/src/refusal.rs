@@ -18,8 +18,8 @@ pub enum Refusal {
     },
     /// The search space is beyond what exact search takes.
     #[error(
-        "exact search would combine {combinations} candidates (limit {limit}); offer fewer hosts with --free, \
-         or use a model of kind `bound`, whose search prunes"
+        "exact search would combine {combinations} candidates (limit {limit}); use --search threshold \
+         (or auto, the default), or offer fewer hosts with --free"
     )]
     TooLarge {
         /// Count vectors times masks.

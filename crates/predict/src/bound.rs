@@ -1,5 +1,6 @@
 //! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
 
+use crate::hash::BuildBits;
 use crate::parts::Part;
 use fabric::{Bottleneck, Tables};
 use std::collections::HashMap;
@@ -56,8 +57,9 @@ pub struct Bounds<'m> {
 /// Network sides that were asked for before, in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
-    known: HashMap<Allocation, f64>,
+    known: HashMap<Box<[u64]>, f64, BuildBits>,
     parts: Vec<(HostId, GpuMask)>,
+    key: Vec<u64>,
 }
 
 /// Stands in where the topology names no limit at all.
@@ -93,6 +95,20 @@ impl Bounds<'_> {
         }
     }
 
+    /// What the physics between the hosts of a list depends on: hosts of one type with healthy NICs on one switch are alike.
+    fn key(&self, list: &[(HostId, GpuMask)], key: &mut Vec<u64>) {
+        let one_switch = self.cluster.network.tiers.is_empty() && self.cluster.network.host_links.is_empty();
+        key.clear();
+        key.extend(list.iter().map(|&(id, mask)| {
+            let h = self.cluster.host(id);
+            if one_switch && h.nic_health.is_empty() {
+                1 << 63 | (h.host_type as u64) << 32 | u64::from(mask.0)
+            } else {
+                u64::from(id.0) << 32 | u64::from(mask.0)
+            }
+        }));
+    }
+
     /// What the analytic side says of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) when the memo knows its like, else
     /// about a microsecond.
     pub fn of(&self, parts: &[Part], memo: &mut Memo) -> Analytic {
@@ -105,16 +121,17 @@ impl Bounds<'_> {
         }
         let mut list = std::mem::take(&mut memo.parts);
         self.stand_in(parts, &mut list);
-        let key = Allocation::new(list.iter().copied());
-        memo.parts = list;
-        let physics = match memo.known.get(&key) {
+        self.key(&list, &mut memo.key);
+        let physics = match memo.known.get(memo.key.as_slice()) {
             Some(v) => *v,
             None => {
-                let v = self.tables.on(self.cluster).estimate(&key, self.collective, self.size).busbw.gb_per_s();
-                memo.known.insert(key, v);
+                let stand_in = Allocation::new(list.iter().copied());
+                let v = self.tables.on(self.cluster).estimate(&stand_in, self.collective, self.size).busbw.gb_per_s();
+                memo.known.insert(memo.key.as_slice().into(), v);
                 v
             }
         };
+        memo.parts = list;
         let gpus: usize = parts.iter().map(|p| p.count as usize).sum();
         let nic = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         let nics = nics_gb_per_s(nic, parts.len(), gpus);

@@ -42,11 +42,18 @@ impl Committee {
         self.average(|m| m.host_effect(host))
     }
 
+    /// What all host weights of a candidate are multiplied with (see [`Gp::host_share`]).
+    pub fn host_share(&self, weight: f64) -> f64 {
+        // Both members know the same readings.
+        self.members[0].host_share(weight)
+    }
+
     /// Deviation of `ln(busbw / bound)` of a single allocation: the members' own and their disagreement. O(n²).
     pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> f64 {
         let mut scratch = Vec::new();
+        let share = self.host_share(hosts.iter().map(|h| h.1).sum());
         let mean = |m: &Gp, s: &mut Vec<f64>| {
-            m.feature_mean(x, s) + hosts.iter().map(|&(h, w)| w * m.host_effect(h)).sum::<f64>()
+            m.feature_mean(x, s) + share * hosts.iter().map(|&(h, w)| w * m.host_effect(h)).sum::<f64>()
         };
         let apart = 0.5 * (mean(&self.members[0], &mut scratch) - mean(&self.members[1], &mut scratch));
         (self.average(|m| m.deviation(x, hosts).1.powi(2)) + apart * apart).sqrt()

@@ -54,6 +54,9 @@ impl Kind {
 /// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
 pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
 
+/// Hosts that every host is compared with to see how much hosts of a type differ.
+const COMPARED_MAX: usize = 12;
+
 /// Why nothing could be fitted.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
@@ -286,9 +289,11 @@ fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share:
         return 0.15; // nothing measured: the analytic value only
     }
     let mut ratios = Vec::new();
-    for (h, r) in readings.iter().enumerate() {
-        for (g, s) in readings.iter().enumerate().skip(h + 1) {
-            if cluster.hosts[g].host_type == cluster.hosts[h].host_type {
+    for t in 0..cluster.types.len() {
+        let measured = |h: &usize| cluster.hosts[*h].host_type == t && !readings[*h].is_empty();
+        let of_type: Vec<&HostReadings> = (0..readings.len()).filter(measured).map(|h| &readings[h]).collect();
+        for (i, r) in of_type.iter().enumerate() {
+            for s in of_type.iter().skip(i + 1).take(COMPARED_MAX) {
                 ratios.extend(r.iter().filter_map(|(m, v)| s.get(m).map(|w| (v[0] / w[0]).ln().abs())));
             }
         }

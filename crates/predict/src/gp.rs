@@ -23,6 +23,11 @@ const OUTLIER_SDS: f64 = 2.8;
 const LASTING: f64 = 0.8;
 /// Squared distances (in lengths) below this are of one and the same split.
 const SAME_SPLIT: f64 = 1e-12;
+/// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays what
+/// it is there: a line through readings of four hosts says nothing about four hundred.
+const REACH_SDS: f64 = 1.0;
+/// What is added to the deviation of the mean for a place out of reach.
+const OUT_OF_REACH_SD: f64 = 0.1;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
 
@@ -70,6 +75,10 @@ pub struct Gp {
     columns: Vec<f64>,
     /// Scaled features, point by point (for the linear part).
     rows: Vec<Vec<f64>>,
+    /// Least and largest value of every scaled feature that is believed.
+    range: Vec<(f64, f64)>,
+    /// Most host weight of any reading.
+    host_weight_max: f64,
     /// Weights of the linear posterior mean.
     linear_weights: Vec<f64>,
     linear_constant: f64,
@@ -185,6 +194,8 @@ impl Gp {
             y_sd: s.y_sd,
             columns: Vec::new(),
             rows: Vec::new(),
+            range: Vec::new(),
+            host_weight_max: 0.0,
             linear_weights: Vec::new(),
             linear_constant: 0.0,
             factor: Lower::default(),
@@ -333,8 +344,23 @@ impl Gp {
             + JITTER
     }
 
+    /// Scaled features of a place, moved into reach.
     fn scaled_row(&self, x: &[f64]) -> Vec<f64> {
-        self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1).collect()
+        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
+        scaled.zip(&self.range).map(|(v, r)| v.clamp(r.0, r.1)).collect()
+    }
+
+    /// Does a place lie beyond the readings, in features or in the number of hosts?
+    fn out_of_reach(&self, x: &[f64], hosts: &[(u32, f64)]) -> bool {
+        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
+        let beyond = scaled.zip(&self.range).any(|(v, r)| v < r.0 || v > r.1);
+        beyond || hosts.iter().map(|h| h.1).sum::<f64>() > self.host_weight_max + 1.0
+    }
+
+    /// What all host weights of a candidate are multiplied with: 1 up to the most of any reading, then so that their sum stays there. The
+    /// effects of a hundred hosts do not add up; readings of a few hosts say how much a host counts among a few.
+    pub fn host_share(&self, weight: f64) -> f64 {
+        if weight > self.host_weight_max { self.host_weight_max / weight } else { 1.0 }
     }
 
     fn refresh_columns(&mut self) {
@@ -346,6 +372,15 @@ impl Gp {
             let inverse = (-ln_length).exp();
             self.columns.extend(x.iter().map(|row| row[d] * inverse));
         }
+        self.range = (0..self.active.len())
+            .map(|d| {
+                let of_points = || x.iter().map(|row| row[d]);
+                let (low, high) = (of_points().fold(f64::INFINITY, f64::min), of_points().fold(f64::NEG_INFINITY, f64::max));
+                (low - REACH_SDS, high + REACH_SDS)
+            })
+            .collect();
+        let weights = self.points.iter().map(|p| p.hosts.iter().map(|h| h.1).sum::<f64>());
+        self.host_weight_max = weights.fold(0.0, f64::max);
         self.rows = x;
     }
 
@@ -445,6 +480,7 @@ impl Gp {
         let n = self.points.len();
         let [s2, n2, l2, h2] = self.variances();
         let row = self.scaled_row(x);
+        let share = self.host_share(hosts.iter().map(|h| h.1).sum());
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
@@ -452,12 +488,22 @@ impl Gp {
         let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
         let odd =
             self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
+        // Weights by host, so that a candidate on hundreds of hosts costs each reading no more than its own hosts.
+        let mut weight = vec![0.0; self.host_effect.len()];
+        for &(h, w) in hosts {
+            if let Some(slot) = weight.get_mut(h as usize) {
+                *slot = w * share;
+            }
+        }
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
-            *k += l2 * (1.0 + dot(&row, x) / d) + h2 * host_overlap(hosts, &p.hosts);
+            let overlap: f64 = p.hosts.iter().map(|&(h, w)| weight[h as usize] * w).sum();
+            *k += l2 * (1.0 + dot(&row, x) / d) + h2 * overlap;
         }
         self.factor.solve_lower(&mut k);
-        let prior = s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| h.1 * h.1).sum::<f64>();
-        let v = (prior + LASTING * n2 * odd - dot(&k, &k)).max(1e-9);
+        let prior =
+            s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| (h.1 * share).powi(2)).sum::<f64>();
+        let far = if self.out_of_reach(x, hosts) { OUT_OF_REACH_SD / self.y_sd } else { 0.0 };
+        let v = (prior + LASTING * n2 * odd - dot(&k, &k)).max(1e-9) + far * far;
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 

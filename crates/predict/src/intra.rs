@@ -37,6 +37,14 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
+/// The median of sorted values without one that equals `own`. O(log n).
+fn median_without(sorted: &[f64], own: f64) -> f64 {
+    let at = sorted.partition_point(|v| *v < own);
+    let other = |i: usize| sorted[if i < at { i } else { i + 1 }];
+    let n = sorted.len() - 1;
+    if n % 2 == 1 { other(n / 2) } else { 0.5 * (other(n / 2 - 1) + other(n / 2)) }
+}
+
 impl IntraTables {
     /// From readings by host, with `analytic(host type, mask)` in GB/s where nobody measured.
     ///
@@ -52,8 +60,8 @@ impl IntraTables {
                 of_type.entry((t, m)).or_default().push(median(&mut v.clone()));
             }
         }
-        let typical: HashMap<(usize, GpuMask), f64> =
-            of_type.iter().map(|(k, v)| (*k, median(&mut v.clone()))).collect();
+        // Sorted from here on.
+        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter_mut().map(|(k, v)| (*k, median(v))).collect();
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
         let mut suspects = Vec::with_capacity(cluster.hosts.len());
@@ -100,22 +108,21 @@ impl IntraTables {
             known += typical.keys().filter(|k| k.0 == t).count().min(subsets);
             if let Some(o) = own {
                 for (&m, v) in o {
-                    let others: Vec<f64> = readings
-                        .iter()
-                        .enumerate()
-                        .filter(|(i, _)| *i != h.index() && cluster.hosts[*i].host_type == t)
-                        .filter_map(|(_, r)| r.get(&m).map(|v| median(&mut v.clone())))
-                        .collect();
-                    let mut class = if others.len() >= 2 {
-                        others
-                    } else {
-                        o.iter().filter(|(k, _)| equivalent(ty, **k, m)).map(|(_, v)| median(&mut v.clone())).collect()
+                    let own = median(&mut v.clone());
+                    let all = &of_type[&(t, m)];
+                    let typical = match all.len() - 1 {
+                        0 | 1 => {
+                            let alike = o.iter().filter(|(k, _)| equivalent(ty, **k, m));
+                            let mut class: Vec<f64> = alike.map(|(_, v)| median(&mut v.clone())).collect();
+                            if class.len() < 3 {
+                                continue;
+                            }
+                            median(&mut class)
+                        }
+                        2 => continue,
+                        _ => median_without(all, own),
                     };
-                    if class.len() < 3 {
-                        continue;
-                    }
-                    let typical = median(&mut class);
-                    let ratio = median(&mut v.clone()) / typical;
+                    let ratio = own / typical;
                     if !(1.0 / OUTLIER_RATIO..=OUTLIER_RATIO).contains(&ratio) {
                         bad.push(m);
                     }
@@ -246,5 +253,24 @@ impl From<Saved> for IntraTables {
         let by_host =
             s.table_of_host.iter().map(|i| tables.get(*i).cloned().unwrap_or_else(|| Arc::from([]))).collect();
         IntraTables { by_host, suspects: s.suspects, measured: s.measured }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_without_one_is_that_of_the_others(values in proptest::collection::vec(1u8..20, 3..30), at in 0usize..30) {
+            let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+            let at = at % values.len();
+            let mut others = values.clone();
+            let own = others.remove(at);
+            let mut sorted = values;
+            sorted.sort_by(f64::total_cmp);
+            prop_assert_eq!(median_without(&sorted, own), median(&mut others));
+        }
     }
 }

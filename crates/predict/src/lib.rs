@@ -7,6 +7,7 @@ pub mod features;
 pub mod file;
 pub mod fit;
 pub mod gp;
+mod hash;
 pub mod intra;
 pub mod lbfgs;
 pub mod linalg;

@@ -3,11 +3,11 @@
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
 use crate::committee::Committee;
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
+use crate::hash::BuildBits;
 use crate::intra::IntraTables;
 use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Relative deviation of a single-host prediction that rests on a suspect reading.
@@ -30,6 +30,11 @@ pub trait BandwidthModel: Send + Sync {
     fn part_table(&self, size: Bytes) -> &PartTable;
     /// Expected bus bandwidth in GB/s of every candidate, in order. One batch; `out` is overwritten.
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
+    /// A way to ask for the mean of one candidate after another, each exactly as [`BandwidthModel::means`] gives it; what repeats is
+    /// computed once.
+    fn evaluator(&self, size: Bytes) -> Box<dyn FnMut(&[Part]) -> f64 + '_> {
+        Box::new(move |parts| self.mean(size, parts))
+    }
     /// Mean and deviation of one candidate.
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
@@ -48,6 +53,11 @@ pub trait BandwidthModel: Send + Sync {
     /// The physics that it rests on, ready for use; None: whoever needs it computes it from the cluster.
     fn physics(&self) -> Option<&fabric::Tables> {
         None
+    }
+    /// What the model adds to `ln(busbw)` for this very host, at full weight: 0 where it knows types only. Orders hosts that are alike
+    /// otherwise.
+    fn host_effect(&self, _host: topology::HostId) -> f64 {
+        0.0
     }
 }
 
@@ -194,30 +204,13 @@ pub(crate) fn point_of(parts: &[Part], row: &[f64], bound_gb_per_s: f64, busbw_g
     }
 }
 
-/// Hash of feature bits: they repeat thousands of times in one search, and the standard hash would cost more than they save.
-#[derive(Default)]
-struct BitsHasher(u64);
-impl Hasher for BitsHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, v: u64) {
-        self.0 = (self.0.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-}
-
 /// One batch of predictions: what repeats in it is computed once.
 struct Eye<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
     /// Equal hosts make many candidates look the same to the process.
-    seen: HashMap<[u64; FEATURES_MAX], f64, BuildHasherDefault<BitsHasher>>,
+    seen: HashMap<[u64; FEATURES_MAX], f64, BuildBits>,
     scratch: Vec<f64>,
 }
 
@@ -229,6 +222,10 @@ impl<'m> Eye<'m> {
 
     fn mean(&mut self, parts: &[Part]) -> f64 {
         let analytic = self.bounds.of(parts, &mut self.memo);
+        self.mean_above(parts, analytic)
+    }
+
+    fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
             return b;
@@ -250,8 +247,13 @@ impl<'m> Eye<'m> {
                     .entry(row.map(f64::to_bits))
                     .or_insert_with(|| gp.feature_mean(&row, width, &mut self.scratch));
                 let thinnest = thinnest_gb_per_s(parts);
-                let hosts: f64 = parts.iter().map(|p| host_weight(p, thinnest) * gp.host_effect(p.host.0)).sum();
-                b * (features + hosts).exp()
+                let (mut weight, mut hosts) = (0.0, 0.0);
+                for p in parts {
+                    let w = host_weight(p, thinnest);
+                    weight += w;
+                    hosts += w * gp.host_effect(p.host.0);
+                }
+                b * (features + gp.host_share(weight) * hosts).exp()
             }
         }
     }
@@ -291,8 +293,15 @@ impl BandwidthModel for Model {
         Eye::new(self, size).mean(parts)
     }
 
+    fn evaluator(&self, size: Bytes) -> Box<dyn FnMut(&[Part]) -> f64 + '_> {
+        let mut eye = Eye::new(self, size);
+        Box::new(move |parts| eye.mean(parts))
+    }
+
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
-        let mean = self.mean(size, parts);
+        let mut eye = Eye::new(self, size);
+        let analytic = eye.bounds.of(parts, &mut eye.memo);
+        let mean = eye.mean_above(parts, analytic);
         let sd = if parts.len() < 2 {
             let intra = &self.tables(size).intra;
             let suspect = parts.first().is_some_and(|p| intra.suspects(p.host).contains(&p.mask));
@@ -302,7 +311,6 @@ impl BandwidthModel for Model {
                 Correction::Offset { sd, .. } => *sd,
                 Correction::Learned(l) => l.deviation(size),
                 Correction::Gp(gp) => {
-                    let analytic = self.bounds(size).of(parts, &mut Memo::default());
                     gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts))
                 }
             }
@@ -334,6 +342,13 @@ impl BandwidthModel for Model {
 
     fn physics(&self) -> Option<&fabric::Tables> {
         Some(&self.fabric)
+    }
+
+    fn host_effect(&self, host: topology::HostId) -> f64 {
+        match &self.correction {
+            Correction::Offset { .. } | Correction::Learned(_) => 0.0,
+            Correction::Gp(gp) => gp.host_effect(host.0),
+        }
     }
 }
 

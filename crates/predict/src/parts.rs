@@ -101,6 +101,7 @@ impl PartTable {
     }
 
     /// The part of `mask` on `host`. Panics if the host has no such GPU.
+    #[inline]
     pub fn part(&self, host: HostId, mask: GpuMask) -> Part {
         let h = &self.hosts[host.index()];
         let count = mask.count();
@@ -117,6 +118,7 @@ impl PartTable {
         }
     }
     /// The intra bandwidth of the GPUs of `mask`, 0 for fewer than two.
+    #[inline]
     pub fn intra_gb_per_s(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { 0.0 } else { self.hosts[host.index()].intra[mask.0 as usize] }
     }
@@ -125,6 +127,7 @@ impl PartTable {
         self.hosts.len()
     }
     /// All GPUs of a host.
+    #[inline]
     pub fn all_gpus(&self, host: HostId) -> GpuMask {
         self.hosts[host.index()].all
     }
@@ -165,6 +168,7 @@ impl Candidates {
         self.ends.is_empty()
     }
     /// The parts of candidate `i`.
+    #[inline]
     pub fn parts(&self, i: usize) -> &[Part] {
         let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
         &self.parts[start..self.ends[i] as usize]

@@ -15,6 +15,7 @@ pub struct HostId(pub u32);
 
 impl HostId {
     /// As an index into [`crate::Cluster::hosts`].
+    #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -39,6 +40,7 @@ impl GpuMask {
     pub const EMPTY: GpuMask = GpuMask(0);
 
     /// GPUs 0 to `n - 1`.
+    #[inline]
     pub const fn first(n: usize) -> Self {
         GpuMask(((1u64 << n) - 1) as u32)
     }
@@ -47,30 +49,37 @@ impl GpuMask {
         GpuMask(indices.into_iter().fold(0, |m, i| m | 1 << i))
     }
     /// How many GPUs.
+    #[inline]
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize
     }
     /// No GPU?
+    #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
     /// Is GPU `i` in it?
+    #[inline]
     pub const fn contains(self, i: usize) -> bool {
         i < 32 && self.0 >> i & 1 == 1
     }
     /// Are all GPUs of `other` in it?
+    #[inline]
     pub const fn contains_all(self, other: GpuMask) -> bool {
         other.0 & !self.0 == 0
     }
     /// Both sets together.
+    #[inline]
     pub const fn union(self, other: GpuMask) -> GpuMask {
         GpuMask(self.0 | other.0)
     }
     /// Without the GPUs of `other`.
+    #[inline]
     pub const fn minus(self, other: GpuMask) -> GpuMask {
         GpuMask(self.0 & !other.0)
     }
     /// The indices, ascending.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -82,6 +91,7 @@ impl GpuMask {
         })
     }
     /// All non-empty subsets of this set, in ascending order of the bits. 2^count - 1 of them.
+    #[inline]
     pub fn subsets(self) -> impl Iterator<Item = GpuMask> {
         let full = self.0;
         let mut sub = 0u32;
@@ -125,6 +135,7 @@ impl Allocation {
         Self::new(gpus.into_iter().map(|g| (g.host, GpuMask(1 << g.gpu))))
     }
     /// Host and GPUs, ascending by host.
+    #[inline]
     pub fn parts(&self) -> &[(HostId, GpuMask)] {
         &self.parts
     }

@@ -107,10 +107,12 @@ pub struct Cluster {
 
 impl Cluster {
     /// The host of an id.
+    #[inline]
     pub fn host(&self, id: HostId) -> &Host {
         &self.hosts[id.index()]
     }
     /// The type of a host.
+    #[inline]
     pub fn type_of(&self, id: HostId) -> &HostType {
         &self.types[self.host(id).host_type]
     }

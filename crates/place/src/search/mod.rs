@@ -2,7 +2,7 @@
 //!
 //! | floor | files |
 //! |---|---|
-//! | exact | [`crate::exact`], [`oracle`] |
+//! | exact, and for clusters of any size | [`crate::exact`], [`oracle`], [`crate::threshold`] |
 //! | the papers' | [`eha`], [`pts`], [`bandpilot`], [`bandpilot_v4`], [`litegd`] |
 //! | what people get today, by topology alone | [`random`], [`numa`], [`topo`], [`topo_greedy`], [`slurm`] |
 //! | baselines that see bandwidth | [`bw_greedy`], [`cascore`] |
@@ -99,7 +99,9 @@ const RULES: [Rule; 6] = [
 
 /// Names that [`by_name`] knows, with what each is.
 pub const NAMES: &[(&str, &str)] = &[
+    ("auto", "exact where few enough combinations exist, threshold beyond"),
     ("exact", "every count vector with the GPUs that can matter"),
+    ("threshold", "the best above thresholds of intra and NIC bandwidth, for clusters of any size"),
     (
         "oracle",
         "exact for any model, also with other jobs: every subset where few GPUs are free, else every split with every GPU set that can matter",
@@ -126,7 +128,9 @@ pub const NAMES: &[(&str, &str)] = &[
 /// The search of a name. `seed` is for those that draw lots.
 pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Search>> {
     Some(match name {
+        "auto" => Box::new(crate::threshold::Auto),
         "exact" => Box::new(Exact),
+        "threshold" => Box::new(crate::threshold::Threshold),
         "oracle" => Box::new(Oracle),
         "bandpilot" => Box::new(BandPilot),
         "bandpilot-v4" => Box::new(BandPilotV4::default()),

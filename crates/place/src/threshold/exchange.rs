@@ -1,0 +1,166 @@
+//! Local improvement: the best candidates give and take single GPUs and hosts.
+
+use crate::objective::Objective;
+use crate::options::HostOptions;
+use predict::{Candidates, Part};
+
+/// How many of the best candidates are improved in a round.
+const BEST: usize = 3;
+/// Most parts of a round's candidates together.
+const PARTS_MAX: usize = 20_000;
+/// Most rounds; a round that finds nothing better is the last.
+const ROUNDS_MAX: usize = 3;
+/// Most hosts of a candidate that give GPUs or leave, and most that take GPUs.
+const HOSTS_MAX: usize = 8;
+/// Hosts that are tried in the place of one that leaves.
+const SUBSTITUTES: usize = 2;
+
+/// Adds what the neighbours of the best candidates are worth, in up to [`ROUNDS_MAX`] batches.
+pub fn improve(
+    objective: &Objective,
+    options: &[HostOptions],
+    counts: u32,
+    candidates: &mut Candidates,
+    scores: &mut Vec<f64>,
+) {
+    let mut best = top(scores, 0, BEST);
+    for _ in 0..ROUNDS_MAX {
+        let Some(&first) = best.first() else { return };
+        let mut next = Candidates::new();
+        let mut budget = PARTS_MAX;
+        for &i in &best {
+            let hosts = Exchange { objective, options, counts, parts: candidates.parts(i) };
+            hosts.neighbours(&mut budget, &mut next);
+        }
+        if next.is_empty() {
+            return;
+        }
+        let mut values = Vec::new();
+        objective.scores(&next, &mut values);
+        let from = scores.len();
+        let floor = scores[first];
+        for (parts, v) in next.iter().zip(&values) {
+            candidates.push(parts);
+            scores.push(*v);
+        }
+        best = top(scores, from, BEST);
+        best.retain(|i| scores[*i] > floor);
+    }
+}
+
+/// Places of the best values from `from` on, best first.
+fn top(scores: &[f64], from: usize, n: usize) -> Vec<usize> {
+    let mut best: Vec<usize> = Vec::with_capacity(n + 1);
+    for (i, v) in scores.iter().enumerate().skip(from) {
+        let at = best.iter().position(|b| *v > scores[*b]).unwrap_or(best.len());
+        if at < n {
+            best.insert(at, i);
+            best.truncate(n);
+        }
+    }
+    best
+}
+
+/// One candidate and what surrounds it.
+struct Exchange<'a, 'o> {
+    objective: &'a Objective<'o>,
+    options: &'a [HostOptions],
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
+    parts: &'a [Part],
+}
+
+impl Exchange<'_, '_> {
+    /// What a part contributes as far as it alone decides.
+    fn worth(&self, p: &Part) -> f64 {
+        let effect = self.objective.model.host_effect(p.host);
+        p.intra_gb_per_s.min(p.nic_gb_per_s) * if effect == 0.0 { 1.0 } else { effect.exp() }
+    }
+
+    /// The parts of a host with so many GPUs.
+    fn all(&self, row: usize, count: u8) -> &[Part] {
+        if count == 0 || self.counts >> count & 1 == 0 {
+            return &[];
+        }
+        self.options[row].by_count.get(usize::from(count) - 1).map_or(&[], Vec::as_slice)
+    }
+
+    /// The worthiest part of a host with so many GPUs.
+    fn option(&self, row: usize, count: u8) -> Option<Part> {
+        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
+        let better = |a: &&Part, b: &&Part| {
+            least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s))
+        };
+        self.all(row, count).iter().max_by(better).copied()
+    }
+
+    /// Other GPUs of the same host; one GPU from here to there; another host for one of the weakest.
+    fn neighbours(&self, budget: &mut usize, out: &mut Candidates) {
+        let parts = self.parts;
+        if parts.len() < 2 {
+            return;
+        }
+        let mut order: Vec<(f64, usize)> = parts.iter().enumerate().map(|(i, p)| (self.worth(p), i)).collect();
+        let by_worth = |a: &(f64, usize), b: &(f64, usize)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
+        order.sort_unstable_by(by_worth);
+        let weak = &order[..order.len().min(HOSTS_MAX)];
+        let strong = &order[order.len().saturating_sub(HOSTS_MAX)..];
+        let mut list: Vec<Part> = Vec::with_capacity(parts.len());
+        let mut push = |changes: &[(usize, Part)]| {
+            if *budget < parts.len() {
+                return;
+            }
+            *budget -= parts.len();
+            list.clear();
+            list.extend_from_slice(parts);
+            for (i, p) in changes {
+                list[*i] = *p;
+            }
+            list.sort_unstable_by_key(|p| p.host);
+            out.push(&list);
+        };
+        let free = self.objective.request.free.parts();
+        let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
+        // Other GPUs of the same host.
+        for &(_, i) in weak.iter().chain(strong) {
+            let Some(row) = row_of(&parts[i]) else { continue };
+            for p in self.all(row, parts[i].count).iter().filter(|p| p.mask != parts[i].mask) {
+                push(&[(i, *p)]);
+            }
+        }
+        for &(_, w) in weak {
+            for &(_, s) in strong.iter().rev() {
+                for (from, to) in [(w, s), (s, w)] {
+                    if from == to || parts[from].count < 2 {
+                        continue;
+                    }
+                    let (Some(f), Some(t)) = (row_of(&parts[from]), row_of(&parts[to])) else { continue };
+                    for a in self.all(f, parts[from].count - 1) {
+                        for b in self.all(t, parts[to].count + 1) {
+                            push(&[(from, *a), (to, *b)]);
+                        }
+                    }
+                }
+            }
+        }
+        let mut inside = vec![false; free.len()];
+        parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
+        let mut outside: Vec<(u8, Vec<(f64, Part)>)> = Vec::new();
+        for &(worth, w) in weak {
+            let count = parts[w].count;
+            let known = outside.iter().position(|o| o.0 == count).unwrap_or_else(|| {
+                let all = (0..free.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
+                let mut all: Vec<(f64, Part)> = all.map(|p| (self.worth(&p), p)).collect();
+                all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.host.cmp(&b.1.host)));
+                all.truncate(HOSTS_MAX);
+                outside.push((count, all));
+                outside.len() - 1
+            });
+            for (v, p) in outside[known].1.iter().take(SUBSTITUTES) {
+                if *v > worth || p.nic_gb_per_s > parts[w].nic_gb_per_s {
+                    push(&[(w, *p)]);
+                }
+            }
+        }
+    }
+}
