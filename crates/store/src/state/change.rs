@@ -8,6 +8,8 @@ use topology::{Allocation, Bytes, Cluster};
 
 /// How many jobs an error names.
 const NAMED_MAX: usize = 5;
+/// Most suspects that a state keeps, the first ones.
+const SUSPECTS_MAX: usize = 4096;
 
 /// A job that wants to hold GPUs.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,15 +121,15 @@ impl State {
         })
     }
 
-    /// Replaces the list of suspected components.
+    /// Replaces the list of suspected components (at most a few thousand are kept).
     pub fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<(), StateError> {
         self.write(|tx, cluster, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
             tx.execute("DELETE FROM suspect", []).map_err(fail)?;
-            let sql = "INSERT INTO suspect (host, kind, place, factor, probability) VALUES (?1, ?2, ?3, ?4, ?5)";
-            for s in suspects {
+            let sql = "INSERT INTO suspect (defect, host, component, factor, probability) VALUES (?1, ?2, ?3, ?4, ?5)";
+            for s in suspects.iter().take(SUSPECTS_MAX) {
                 let host = &cluster.host(s.host).name;
-                tx.execute(sql, params![host, s.kind, s.place, s.factor, s.probability]).map_err(fail)?;
+                tx.execute(sql, params![s.defect, host, s.component, s.factor, s.probability]).map_err(fail)?;
             }
             Ok(())
         })

@@ -37,12 +37,12 @@ pub struct Drained {
 /// A component that readings speak against (see `predict::doctor`): decisions prefer others while it is suspected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suspect {
-    /// Its host.
+    /// Suspects of one defect exclude each other: its number.
+    pub defect: u32,
+    /// The host.
     pub host: HostId,
-    /// `host`, `nic` or `gpu`.
-    pub kind: String,
-    /// Index of the NIC or GPU on the host; 0 for a host.
-    pub place: u32,
+    /// What on it, in the words of the one who suspects: `nic 3`, `gpu 5`, `host`.
+    pub component: String,
     /// Share of its rate that it seems to have left.
     pub factor: f64,
     /// How probable that is, 0 to 1.
@@ -56,7 +56,7 @@ pub struct Snapshot {
     pub jobs: Vec<JobHeld>,
     /// Drained GPUs, by host and index; those of the cluster file are not among them.
     pub drained: Vec<Drained>,
-    /// Suspected components, the most probable first.
+    /// Suspected components, defect by defect, the most probable first.
     pub suspects: Vec<Suspect>,
     /// Held by no job and not drained, neither here nor in the cluster file.
     pub free: Allocation,
@@ -130,15 +130,17 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
     }
     drained.sort_by_key(|d| d.gpu);
 
-    let sql = "SELECT host, kind, place, factor, probability FROM suspect ORDER BY probability DESC, host, kind, place";
+    let sql = "SELECT defect, host, component, factor, probability FROM suspect \
+               ORDER BY defect, probability DESC, host, component";
     let mut statement = conn.prepare_cached(sql).map_err(fail)?;
     let mut rows = statement.query([]).map_err(fail)?;
     let mut suspects = Vec::new();
     while let Some(row) = rows.next().map_err(fail)? {
-        let (host, kind, place, factor, probability): (String, String, u32, f64, f64) =
+        let (defect, name, component, factor, probability): (u32, String, String, f64, f64) =
             row.try_into().map_err(fail)?;
-        let id = *index.get(host.as_str()).ok_or_else(|| damaged(format!("it suspects host `{host}`, which is unknown")))?;
-        suspects.push(Suspect { host: id, kind, place, factor, probability });
+        let known = index.get(name.as_str()).copied();
+        let host = known.ok_or_else(|| damaged(format!("it suspects host `{name}`, which is unknown")))?;
+        suspects.push(Suspect { defect, host, component, factor, probability });
     }
 
     let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default() };

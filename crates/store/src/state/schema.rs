@@ -32,12 +32,12 @@ CREATE TABLE drained (
     UNIQUE (host, gpu)
 ) STRICT;
 CREATE TABLE suspect (
+    defect INTEGER NOT NULL,
     host TEXT NOT NULL,
-    kind TEXT NOT NULL,
-    place INTEGER NOT NULL,
+    component TEXT NOT NULL,
     factor REAL NOT NULL,
     probability REAL NOT NULL,
-    UNIQUE (host, kind, place)
+    UNIQUE (defect, host, component)
 ) STRICT;
 ";
 

@@ -2,12 +2,15 @@
 
 use crate::cmd::demo::gpus_in_short as short;
 use comfy_table::{CellAlignment, Table, presets};
+use predict::doctor::Component;
 use serde_json::{Value, json};
 use store::state::{JobHeld, Snapshot, Suspect};
 use topology::{Allocation, Cluster};
 
 /// Most jobs that the text lists; JSON lists all.
 const JOBS_SHOWN: usize = 200;
+/// Most suspects that the text lists.
+const SUSPECTS_SHOWN: usize = 6;
 
 /// For people. `now_unix_s` turns times into ages.
 pub fn text(cluster: &Cluster, s: &Snapshot, now_unix_s: f64) -> String {
@@ -55,13 +58,16 @@ pub fn text(cluster: &Cluster, s: &Snapshot, now_unix_s: f64) -> String {
         let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
         out += &format!("drained: {}{why}\n", short(cluster, &gpus));
     }
-    for x in &s.suspects {
+    for x in s.suspects.iter().take(SUSPECTS_SHOWN) {
         out += &format!(
             "suspected: {} at {:.0} % of its rate, probability {:.0} %\n",
             name(cluster, x),
             100.0 * x.factor,
             100.0 * x.probability
         );
+    }
+    if s.suspects.len() > SUSPECTS_SHOWN {
+        out += &format!("and {} less probable suspects\n", s.suspects.len() - SUSPECTS_SHOWN);
     }
     out
 }
@@ -84,7 +90,7 @@ pub fn json(cluster: &Cluster, s: &Snapshot) -> Value {
         .map(|(reason, gpus)| json!({"gpus": cluster.gpu_names(&gpus), "reason": reason}))
         .collect::<Vec<_>>();
     let suspect = |x: &Suspect| {
-        json!({"component": name(cluster, x), "kind": x.kind, "host": cluster.host(x.host).name, "index": x.place,
+        json!({"component": name(cluster, x), "host": cluster.host(x.host).name, "defect": x.defect,
                "factor": x.factor, "probability": x.probability})
     };
     json!({
@@ -99,15 +105,9 @@ pub fn json(cluster: &Cluster, s: &Snapshot) -> Value {
 
 /// A suspect in words: `NIC mlx5_3 of n1`.
 pub fn name(cluster: &Cluster, s: &Suspect) -> String {
-    let host = &cluster.host(s.host).name;
-    match s.kind.as_str() {
-        "nic" => {
-            let nics = &cluster.type_of(s.host).nics;
-            let nic = nics.get(s.place as usize).map_or_else(|| s.place.to_string(), |n| n.name.clone());
-            format!("NIC {nic} of {host}")
-        }
-        "gpu" => format!("GPU {host}:{}", s.place),
-        _ => format!("host {host}"),
+    match Component::parse(cluster, s.host, &s.component) {
+        Some(c) => c.name(cluster),
+        None => format!("{} of {}", s.component, cluster.host(s.host).name),
     }
 }
 
