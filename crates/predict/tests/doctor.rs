@@ -117,7 +117,9 @@ fn named(name: &str, defect: (Component, f64), readings: usize, seeds: std::ops:
             let d = diagnose(name, Some(defect), readings, *s);
             let best = d.defects.first().map(|x| x.candidates[0]);
             let ok = d.defects.len() == 1
-                && best.is_some_and(|c| c.component == defect.0 && c.probability > 0.9 && (c.factor - defect.1).abs() < 0.15);
+                && best.is_some_and(|c| {
+                    c.component == defect.0 && c.probability > 0.9 && (c.factor - defect.1).abs() < 0.15
+                });
             if !ok {
                 eprintln!("seed {s}: {:?} found as {:?}", defect, d.defects);
             }
@@ -229,7 +231,8 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             eprintln!("named after {probe} probes");
             return;
         }
-        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE).expect("something tells more");
+        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE)
+            .expect("something tells more");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }
     panic!("not named after 10 probes: {:?}", suspicions(&model, &rows).defects);

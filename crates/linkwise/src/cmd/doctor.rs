@@ -121,12 +121,7 @@ impl Found {
         if simulated > 0 {
             out += &format!("{simulated} of them are SIMULATED, not measured\n");
         }
-        if d.defects.is_empty() {
-            out += "No defect is probable.\n";
-        }
-        for (defect, cost) in d.defects.iter().zip(&self.costs) {
-            out += &self.defect(cluster, defect, cost);
-        }
+        out += &self.defects_in_words(cluster);
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["host", "readings", "of its class", "deviations", ""]);
         for h in d.hosts.iter().take(HOSTS_SHOWN) {
@@ -159,6 +154,14 @@ impl Found {
             out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
         }
         out
+    }
+
+    /// The defects alone, a few lines each.
+    pub fn defects_in_words(&self, cluster: &Cluster) -> String {
+        if self.diagnosis.defects.is_empty() {
+            return "No defect is probable.\n".into();
+        }
+        self.diagnosis.defects.iter().zip(&self.costs).map(|(d, cost)| self.defect(cluster, d, cost)).collect()
     }
 
     fn defect(&self, cluster: &Cluster, defect: &Defect, cost: &Cost) -> String {

@@ -3,8 +3,8 @@
 mod learn;
 mod reading;
 
-pub use learn::{Learned, learn, suspects};
-pub use reading::{Whose, record};
+pub use learn::{Learned, Locked, learn, suspects};
+pub use reading::{Whose, of_number, record};
 
 use crate::cmd::place::state::cluster;
 use crate::cmd::shared::Format;

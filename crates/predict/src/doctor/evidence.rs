@@ -1,6 +1,7 @@
 //! Readings made comparable: repetitions merged, each with what its class would get.
 
 use crate::bound::Memo;
+use crate::committee::Committee;
 use crate::intra::equivalent;
 use crate::model::{BandwidthModel, Correction, Model, weights_of};
 use crate::parts::Part;
@@ -16,6 +17,10 @@ const CLASS_MIN: usize = 3;
 const SAME_LEVEL: f64 = 0.1;
 /// Least deviation that a reading is believed to have.
 const SD_MIN: f64 = 0.01;
+/// A reading of one host is low if it is so many deviations, and at least so much (of the logarithm), below its class.
+const LOW_SDS: f64 = 3.0;
+/// See [`LOW_SDS`].
+const LOW_MIN: f64 = 0.05;
 /// Range of what hosts of one type differ by without anything being wrong.
 const HOST_SD: (f64, f64) = (0.01, 0.04);
 
@@ -37,6 +42,8 @@ pub struct Residual {
     pub ln_ratio: f64,
     /// What ordinary readings deviate by.
     pub sd: f64,
+    /// The class whose median is all that is expected of it; none where a model or other hosts expect something.
+    pub class: Option<usize>,
 }
 
 /// What readings over several hosts are compared with.
@@ -106,13 +113,15 @@ pub fn residuals(model: &Model, evidence: &[Evidence], baseline: Baseline) -> Ve
     let mut out = vec![None; evidence.len()];
     single_host(model.cluster(), evidence, &mut out);
     let several: Vec<usize> = (0..evidence.len()).filter(|i| evidence[*i].allocation.host_count() > 1).collect();
-    let ln: Vec<f64> = match baseline {
-        Baseline::Classes => over_classes(model, evidence, &several),
-        Baseline::Model => over_model(model, evidence, &several),
+    let of: Vec<(f64, Option<usize>)> = match (baseline, model.correction()) {
+        (Baseline::Model, Correction::Gp(gp)) => {
+            over_model(model, gp, evidence, &several).into_iter().map(|r| (r, None)).collect()
+        }
+        _ => over_classes(model, evidence, &several).into_iter().map(|(r, class)| (r, Some(class))).collect(),
     };
-    let sd = spread(&ln).max(SD_MIN);
-    for (i, r) in several.into_iter().zip(ln) {
-        out[i] = Some(Residual { ln_ratio: r, sd });
+    let sd = spread(&of.iter().map(|r| r.0).collect::<Vec<_>>()).max(SD_MIN);
+    for (i, (ln_ratio, class)) in several.into_iter().zip(of) {
+        out[i] = Some(Residual { ln_ratio, sd, class });
     }
     out
 }
@@ -122,7 +131,8 @@ fn parts(model: &Model, e: &Evidence) -> Vec<Part> {
     e.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-fn over_classes(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
+/// Residual and class of each.
+fn over_classes(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<(f64, usize)> {
     let mut memos: HashMap<Bytes, Memo> = HashMap::new();
     let mut classes: BTreeMap<(Vec<u16>, usize, Bytes), Vec<f64>> = BTreeMap::new();
     let mut raw = Vec::new();
@@ -138,12 +148,12 @@ fn over_classes(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<
         classes.entry(key.clone()).or_default().push(v);
         raw.push((key, v));
     }
-    let middle: BTreeMap<_, f64> = classes.into_iter().map(|(k, mut v)| (k, median(&mut v))).collect();
-    raw.into_iter().map(|(k, v)| v - middle[&k]).collect()
+    let middle: BTreeMap<_, (usize, f64)> =
+        classes.into_iter().enumerate().map(|(i, (k, mut v))| (k, (i, median(&mut v)))).collect();
+    raw.into_iter().map(|(k, v)| (v - middle[&k].1, middle[&k].0)).collect()
 }
 
-fn over_model(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
-    let Correction::Gp(gp) = model.correction() else { return over_classes(model, evidence, several) };
+fn over_model(model: &Model, gp: &Committee, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
     let effects: Vec<f64> = model.cluster().host_ids().map(|h| gp.host_effect(h.0)).collect();
     let ordinary = spread(&effects).clamp(HOST_SD.0, HOST_SD.1);
     several
@@ -192,8 +202,17 @@ fn single_host(cluster: &Cluster, evidence: &[Evidence], out: &mut [Option<Resid
     }
     let sd = spread(&found.iter().map(|f| f.1).collect::<Vec<_>>()).max(SD_MIN);
     for (i, r) in found {
-        out[i] = Some(Residual { ln_ratio: r, sd });
+        out[i] = Some(Residual { ln_ratio: r, sd, class: None });
     }
+}
+
+/// Readings of one host that lie far below their class: not what a healthy host would get.
+pub fn low_on_one_host(cluster: &Cluster, evidence: &[Evidence]) -> std::collections::HashSet<(Bytes, Allocation)> {
+    let mut out = vec![None; evidence.len()];
+    single_host(cluster, evidence, &mut out);
+    let low = |r: &Residual| r.ln_ratio < -(LOW_SDS * r.sd).max(LOW_MIN);
+    let of = |(e, r): (&Evidence, &Option<Residual>)| r.filter(low).map(|_| (e.size, e.allocation.clone()));
+    evidence.iter().zip(&out).filter_map(of).collect()
 }
 
 /// Hosts against each other.
@@ -226,7 +245,7 @@ pub fn hosts(cluster: &Cluster, evidence: &[Evidence], residuals: &[Option<Resid
 }
 
 /// Median; 0 of nothing.
-fn median(v: &mut [f64]) -> f64 {
+pub fn median(v: &mut [f64]) -> f64 {
     v.sort_by(f64::total_cmp);
     match v.len() {
         0 => 0.0,

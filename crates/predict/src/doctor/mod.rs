@@ -35,7 +35,7 @@ pub const DEFECTS_MAX: usize = 16;
 /// Fits of [`examine`]: the readings that the findings of one round touch are left out of the fit of the next.
 const ROUNDS: usize = 3;
 /// A defect is told if it is at least this probable that there is one.
-pub const PROBABILITY_MIN: f64 = 0.5;
+pub const PROBABILITY_MIN: f64 = 0.3;
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
@@ -77,8 +77,16 @@ pub fn examine(
     collective: Option<Collective>,
     constants: fabric::Constants,
 ) -> Result<(Diagnosis, Model), FitError> {
-    let (bound, _) = fit(cluster, measurements, collective, Kind::Bound, constants.clone())?;
-    let evidence = evidence::gather(cluster, measurements, bound.collective());
+    let collective = fit(cluster, measurements, collective, Kind::Bound, constants.clone())?.0.collective();
+    let evidence = evidence::gather(cluster, measurements, collective);
+    // What a slow host reads inside must not become what is expected of it: its class stands in.
+    let low = evidence::low_on_one_host(cluster, &evidence);
+    let healthy: Vec<Measurement> = measurements
+        .iter()
+        .filter(|m| m.quality != Quality::Rejected && !low.contains(&(m.size, m.allocation.clone())))
+        .cloned()
+        .collect();
+    let bound = fit(cluster, &healthy, Some(collective), Kind::Bound, constants.clone())?.0;
     let effects = Effects::new(cluster, &bound);
     let residuals = evidence::residuals(&bound, &evidence, evidence::Baseline::Classes);
     let mut found = infer::explain(&effects, &evidence, &residuals);
@@ -92,15 +100,12 @@ pub fn examine(
                     && effects.of(c.component, c.factor, &m.allocation, m.size) < -0.02
             })
         };
-        let clean: Vec<Measurement> = measurements
-            .iter()
-            .filter(|m| m.quality != Quality::Rejected && !(m.allocation.host_count() > 1 && touched(m)))
-            .cloned()
-            .collect();
+        let clean: Vec<Measurement> =
+            healthy.iter().filter(|m| !(m.allocation.host_count() > 1 && touched(m))).cloned().collect();
         if clean.iter().filter(|m| m.allocation.host_count() > 1).count() < evidence::FIT_MIN {
             break; // too little is left to learn from: the physics with its factors stays
         }
-        model = fit(cluster, &clean, Some(model.collective()), Kind::Gp, constants.clone())?.0;
+        model = fit(cluster, &clean, Some(collective), Kind::Gp, constants.clone())?.0;
         residuals = evidence::residuals(&model, &evidence, evidence::Baseline::Model);
         let next = infer::explain(&effects, &evidence, &residuals);
         let same = next.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));
@@ -155,6 +160,20 @@ fn diagnosis(
         stray: stray.into_iter().map(|s| s.1).collect(),
         noise: noise.and_then(|(r, _)| r.as_ref()).map_or(0.0, |r| r.sd),
         defects,
+    }
+}
+
+impl Diagnosis {
+    /// What of an allocation's bandwidth the defects are expected to leave, 0 to 1: candidates of one defect exclude each other, defects
+    /// multiply.
+    pub fn share_left(&self, model: &Model, allocation: &Allocation, size: Bytes) -> f64 {
+        let effects = Effects::new(model.cluster(), model);
+        let left = |d: &Defect| {
+            let lost =
+                |c: &Candidate| c.probability * (1.0 - effects.of(c.component, c.factor, allocation, size).exp());
+            (1.0 - d.candidates.iter().map(lost).sum::<f64>()).clamp(0.0, 1.0)
+        };
+        self.defects.iter().map(left).product()
     }
 }
 

@@ -29,7 +29,8 @@ pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -
             *weight.entry((h, g)).or_default() += if own { c.probability } else { 0.0 };
         }
     }
-    let suspected = |h: HostId| defect.candidates.iter().filter(|c| c.component.host() == h).map(|c| c.probability).sum::<f64>();
+    let suspected =
+        |h: HostId| defect.candidates.iter().filter(|c| c.component.host() == h).map(|c| c.probability).sum::<f64>();
     let mut hosts: Vec<HostId> = free.parts().iter().map(|p| p.0).collect();
     hosts.sort_by(|a, b| suspected(*a).total_cmp(&suspected(*b)).then(a.cmp(b)));
     let mut tried: Vec<Allocation> = Vec::new();

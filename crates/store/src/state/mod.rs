@@ -205,3 +205,44 @@ fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::{Allocation, GpuMask, HostId};
+
+    #[test]
+    fn a_full_disk_and_a_locked_file_are_one_clear_error_each_and_change_nothing() {
+        let folder = std::env::temp_dir().join(format!("linkwise-state-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("s.state");
+        let cluster = topology::catalog::cluster("h100").unwrap();
+        let mut state = State::init(&path, &cluster, 0.0).unwrap();
+        let all = cluster.usable();
+        let before = state.snapshot().unwrap();
+
+        // SQLite's own limit on pages behaves as a disk without room.
+        let pages: i64 = state.conn.query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
+        let _: i64 = state.conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
+        let e = state.drain(&all, &"x".repeat(1000), 0.0).unwrap_err();
+        assert!(e.to_string().contains("full; nothing was changed"), "{e}");
+        assert_eq!(state.snapshot().unwrap(), before);
+        state.check().unwrap();
+        let _: i64 = state.conn.query_row("PRAGMA max_page_count = 100000", [], |r| r.get(0)).unwrap();
+
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        state.conn.busy_timeout(Duration::from_millis(50)).unwrap();
+        let one = Allocation::new([(HostId(0), GpuMask(1))]);
+        let e = state.drain(&one, "", 0.0).unwrap_err();
+        assert!(matches!(e, StateError::Busy(_)) && e.is_refusal(), "{e}");
+        other.execute_batch("ROLLBACK").unwrap();
+        state.drain(&one, "", 0.0).unwrap();
+
+        state.conn.pragma_update(None, "query_only", true).unwrap(); // as a file that must not be written
+        let e = state.undrain(&one).unwrap_err();
+        assert!(e.to_string().contains("cannot write to the state"), "{e}");
+        assert_eq!(state.snapshot().unwrap().drained.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

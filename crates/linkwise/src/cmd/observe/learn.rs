@@ -14,6 +14,8 @@ use topology::{Bytes, Cluster};
 const SUSPECT_MIN: f64 = 0.002;
 /// How far (as a ratio) a reading's size may be from one that the model knows to teach it: bandwidth grows with size.
 const SIZE_RATIO_MAX: f64 = 1.5;
+/// A reading that suspects slow below this share says something of them, not of the model.
+const EXPLAINED: f64 = 0.95;
 
 /// What came of the readings.
 pub struct Learned {
@@ -25,6 +27,8 @@ pub struct Learned {
     pub why_not: &'static str,
     /// Components in words with their probabilities, the most probable first.
     pub suspected: Vec<String>,
+    /// What the readings speak against.
+    pub diagnosis: Diagnosis,
 }
 
 /// Teaches a model, and renews the suspicions of a state. Suspicions first: they are judged by what the model expected before.
@@ -50,6 +54,7 @@ pub fn learn(
     }
     let (mut updates, mut why_not) = (0, "no reading can teach it");
     for m in measurements {
+        let slowed = m.allocation.host_count() > 1 && diagnosis.share_left(model, &m.allocation, m.size) < EXPLAINED;
         if m.contention.is_some() {
             why_not = "other jobs shared its NICs";
         } else if m.allocation.host_count() < 2 {
@@ -58,13 +63,15 @@ pub fn learn(
             why_not = "it is a model of another collective";
         } else if !near(model, m.size) {
             why_not = "it was fitted on other sizes; `linkwise fit` takes the new ones in";
+        } else if slowed {
+            why_not = "a suspected defect explains the reading; it stays a model of healthy hardware";
         } else if !model.update(&m.allocation, m.size, m.busbw.gb_per_s()) {
             why_not = "this kind of model learns only when it is fitted";
         } else {
             updates += 1;
         }
     }
-    Ok(Learned { expected, updates, why_not, suspected })
+    Ok(Learned { expected, updates, why_not, suspected, diagnosis })
 }
 
 fn near(model: &Model, size: Bytes) -> bool {
