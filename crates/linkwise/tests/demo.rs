@@ -97,7 +97,8 @@ fn assert_the_loop_is_closed(dir: &Path, out: &str) {
     let culprit = part.split(" silently drops").next().and_then(|t| t.rsplit("GB/s. ").next()).expect("a NIC");
     let culprit = culprit.rsplit(". ").next().expect("a NIC");
     let host = culprit.rsplit(' ').next().expect("its host");
-    let (before, after) = part.split_once("avoids both hosts: it is placed on ").expect("the second job avoids the hosts");
+    let (before, after) =
+        part.split_once("avoids both hosts: it is placed on ").expect("the second job avoids the hosts");
     assert!(before.contains(&format!("is placed on {host}")), "{part}");
     let after = after.split(" and gets").next().expect("hosts");
     assert!(!after.split(' ').any(|w| w == host), "the second job is on {host} again: {part}");
@@ -106,7 +107,8 @@ fn assert_the_loop_is_closed(dir: &Path, out: &str) {
     assert!(part.contains("SIMULATED"), "{part}");
     // The same from the files that the demo leaves.
     let run = |args: &[&str]| {
-        let output = Command::cargo_bin("linkwise").expect("built").args(args).current_dir(dir).output().expect("it runs");
+        let output =
+            Command::cargo_bin("linkwise").expect("built").args(args).current_dir(dir).output().expect("it runs");
         assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };

@@ -242,9 +242,11 @@ fn operation(e: &Event, gpus: usize) -> Option<(Collective, Bytes, f64)> {
     let args = e.args.as_ref()?;
     let collective = match args.collective.as_str()? {
         "allreduce" | "all_reduce" | "allreduce_coalesced" => Collective::AllReduce,
-        "_allgather_base" | "allgather" | "all_gather" | "all_gather_into_tensor" | "allgather_into_tensor_coalesced" => {
-            Collective::AllGather
-        }
+        "_allgather_base"
+        | "allgather"
+        | "all_gather"
+        | "all_gather_into_tensor"
+        | "allgather_into_tensor_coalesced" => Collective::AllGather,
         "_reduce_scatter_base" | "reduce_scatter" | "reduce_scatter_tensor" | "reduce_scatter_tensor_coalesced" => {
             Collective::ReduceScatter
         }
@@ -312,7 +314,8 @@ mod tests {
         events.push(event("gemm", 16, 1.0));
         events.push(r#"{"ph":"M","name":"process_name","pid":0,"args":{"name":"python"}}"#.into());
         events.push(r#"{"ph":"X","cat":"kernel","name":"ncclKernel_Broadcast","dur":"x","args":null}"#.into());
-        let text = format!(r#"{{"schemaVersion":1,"distributedInfo":{{"rank":0}},"traceEvents":[{}]}}"#, events.join(","));
+        let text =
+            format!(r#"{{"schemaVersion":1,"distributedInfo":{{"rank":0}},"traceEvents":[{}]}}"#, events.join(","));
         let t = parse_trace(&text, 16).unwrap();
         assert_eq!((t.form, t.kinds.len(), t.left_out), (Form::Kineto, 1, 2));
         // The fastest kernel waited least: 1000 us of 16 MB.
@@ -328,7 +331,10 @@ mod tests {
             ("{\"collective\":\"reduce\",\"size_bytes\":1}", "line 1, column 1: one of `busbw_gb_per_s` and `time_us`"),
             ("{\"collective\":\"reduce\",\"size_bytes\":0,\"time_us\":1}", "line 1, column 1: `size_bytes` is 0"),
             ("{\"collective\":\"reduce\",\"size_bytes\":9,\"time_us\":-1}", "line 1, column 1: `time_us` is -1"),
-            ("{\"collective\":\"reduce\",\"size_bytes\":9,\"busbw_gb_per_s\":1e9}", "line 1, column 1: the bus bandwidth is"),
+            (
+                "{\"collective\":\"reduce\",\"size_bytes\":9,\"busbw_gb_per_s\":1e9}",
+                "line 1, column 1: the bus bandwidth is",
+            ),
             ("{\"collective\":\"reduce\",\"size\":9}", "line 1, column 28: unknown field `size`"),
             ("{\"traceEvents\":[]}", "line 1, column 1: no collective over 4 ranks"),
             ("{\"traceEvents\":3}", "line 1, column 16: not a profiler trace"),

@@ -203,15 +203,15 @@ fn one_low_reading_makes_everything_it_touches_suspect_and_nothing_certain() {
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
     let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
     assert!(suspicions(&model, &rows).defects.is_empty());
-    let whole = Allocation::new([(HostId(1), GpuMask(0xff)), (HostId(2), GpuMask(0xff))]);
+    let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
-    rows.push(sick.measurement(whole, 2e9, &mut rng));
+    rows.push(sick.measurement(halves, 2e9, &mut rng));
     let d = suspicions(&model, &rows);
-    assert_eq!(d.defects.len(), 1);
+    assert_eq!(d.defects.len(), 1, "{:?}", d.stray);
     let x = &d.defects[0];
     assert!(x.probability > 0.5 && x.candidates[0].probability < 0.3, "{x:?}");
     assert!(x.candidates.iter().all(|c| [HostId(1), HostId(2)].contains(&c.component.host())), "{x:?}");
-    assert!(x.candidates.iter().filter(|c| c.component.kind() == "nic").count() == 16, "{x:?}");
+    assert!(x.candidates.iter().filter(|c| c.component.kind() == "nic").count() == 8, "{x:?}");
 }
 
 #[test]
@@ -221,8 +221,8 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
     let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
-    let whole = Allocation::new([(HostId(1), GpuMask(0xff)), (HostId(2), GpuMask(0xff))]);
-    rows.push(sick.measurement(whole, 2e9, &mut rng));
+    let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
+    rows.push(sick.measurement(halves, 2e9, &mut rng));
     for probe in 0..10 {
         let d = suspicions(&model, &rows);
         let best = d.defects[0].candidates[0];

@@ -38,7 +38,8 @@ fn next(random: &mut u64) -> u64 {
 /// Any `n` of the free GPUs.
 fn some(now: &Snapshot, n: usize, random: &mut u64) -> Option<Allocation> {
     let mut free: Vec<GpuId> = now.free.gpus().collect();
-    (free.len() >= n).then(|| Allocation::from_gpus((0..n).map(|_| free.swap_remove(next(random) as usize % free.len()))))
+    (free.len() >= n)
+        .then(|| Allocation::from_gpus((0..n).map(|_| free.swap_remove(next(random) as usize % free.len()))))
 }
 
 /// Takes and releases (role `churn`) or takes until nothing is left (role `fill`), telling every acknowledged change. Only runs when the tests
@@ -54,11 +55,17 @@ fn worker_of_the_state_tests() {
     for n in 0.. {
         let id = format!("w{pid}-{n}");
         let wanted = 1 + next(&mut random) as usize % 3;
-        let wanted = if role == "fill" { wanted.min(state.snapshot().unwrap().free.gpu_count().max(1)) } else { wanted };
+        let wanted =
+            if role == "fill" { wanted.min(state.snapshot().unwrap().free.gpu_count().max(1)) } else { wanted };
         let taken = state.decide(f64::from(n), |now| {
             let gpus = some(now, wanted, &mut random).ok_or(())?;
-            let job =
-                NewJob { id: id.clone(), gpus: gpus.clone(), demand_gb_per_s: None, predicted_gb_per_s: None, size: None };
+            let job = NewJob {
+                id: id.clone(),
+                gpus: gpus.clone(),
+                demand_gb_per_s: None,
+                predicted_gb_per_s: None,
+                size: None,
+            };
             Ok((job, gpus))
         });
         match taken {
@@ -174,7 +181,9 @@ fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledge
         accounted_for(&state, &now);
         for (id, gpus) in &have {
             match now.job(id) {
-                Some(j) => assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is not whole"),
+                Some(j) => {
+                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is not whole")
+                }
                 None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
             }
         }

@@ -154,13 +154,7 @@ fn parse(cluster: &Cluster, gpus: &[String]) -> Result<Allocation, Failure> {
 fn allocate(a: &Allocate) -> Result<(), Failure> {
     let mut state = State::open(&a.common.state)?;
     let gpus = parse(state.cluster(), &a.gpus)?;
-    let job = NewJob {
-        id: a.job.clone(),
-        gpus,
-        demand_gb_per_s: a.demand,
-        predicted_gb_per_s: None,
-        size: None,
-    };
+    let job = NewJob { id: a.job.clone(), gpus, demand_gb_per_s: a.demand, predicted_gb_per_s: None, size: None };
     let done = state.allocate(&job, now_unix_s())?;
     let free = state.snapshot()?.free.gpu_count();
     let names = state.cluster().gpu_names(&job.gpus);

@@ -13,10 +13,12 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// Arguments of `linkwise doctor`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
+#[command(
+    after_help = "Examples:\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
     Every reading is compared with what its class gets, and the rest explained by a defect where one is probable: a slow NIC slows the\n\
     jobs that touch it and no other. Probabilities are over all components, shares of rate and moments, with one defect in a thousand\n\
-    components expected beforehand. Exit code 0 whether or not something is found.")]
+    components expected beforehand. Exit code 0 whether or not something is found."
+)]
 pub struct Args {
     /// Store with measurements
     #[arg(long)]
@@ -123,14 +125,27 @@ impl Found {
         }
         out += &self.defects_in_words(cluster);
         let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["host", "readings", "of its class", "deviations", ""]);
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
+            "host",
+            "readings",
+            "of its class",
+            "deviations",
+            "",
+        ]);
         for h in d.hosts.iter().take(HOSTS_SHOWN) {
             table.add_row([
                 cluster.host(h.host).name.clone(),
                 h.readings.to_string(),
                 format!("{:.1} %", 100.0 * h.ratio),
                 format!("{:+.1}", h.z),
-                if h.z < -UNUSUAL_SDS { "slow" } else if h.z > UNUSUAL_SDS { "fast" } else { "" }.to_owned(),
+                if h.z < -UNUSUAL_SDS {
+                    "slow"
+                } else if h.z > UNUSUAL_SDS {
+                    "fast"
+                } else {
+                    ""
+                }
+                .to_owned(),
             ]);
         }
         for c in 1..4 {
@@ -196,7 +211,8 @@ impl Found {
         let others: Vec<String> =
             others.map(|c| format!("{} ({:.1} %)", c.component.name(cluster), 100.0 * c.probability)).collect();
         if !others.is_empty() {
-            out += &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
+            out +=
+                &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
         }
         if best.probability < 0.9
             && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size)

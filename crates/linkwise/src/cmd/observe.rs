@@ -16,14 +16,16 @@ use topology::{Bytes, Cluster, Collective};
 
 /// Arguments of `linkwise observe`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  linkwise observe --store S.db --state site.state --job train-7 --busbw 41.3 --model model.json\n  \
+#[command(
+    after_help = "Examples:\n  linkwise observe --store S.db --state site.state --job train-7 --busbw 41.3 --model model.json\n  \
     linkwise observe --store S.db --cluster h100 --gpus 'n0 n1' --job train-7 --nccl-tests out.txt\n  \
     linkwise observe --store S.db --state site.state --job train-7 --trace trace.jsonl --model model.json\n\n\
     A trace is JSON lines, {\"collective\":\"all_reduce\",\"size_bytes\":16777216,\"time_us\":790.5} (or busbw_gb_per_s; at_unix_s if\n\
     known), or a PyTorch profiler trace of one rank, not compressed.\n\n\
     A reading over several hosts updates the model file at once (replaced in one step); a reading of one host counts at the next\n\
     `linkwise fit`. A job that shares a NIC with another one is recorded as contended: such a reading teaches the model nothing. With\n\
-    --state and --model, what readings speak against is kept in the state, and `place --state` prefers other components.")]
+    --state and --model, what readings speak against is kept in the state, and `place --state` prefers other components."
+)]
 pub struct Args {
     /// Store for the reading; made if there is none
     #[arg(long)]
@@ -130,7 +132,9 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
         );
     }
     if left_out > 0 {
-        out += &format!("{left_out} operations of the trace are left out: other group sizes, or no collective with a size\n");
+        out += &format!(
+            "{left_out} operations of the trace are left out: other group sizes, or no collective with a size\n"
+        );
     }
     if let Some(c) = ms.first().and_then(|m| m.contention.as_deref()) {
         out += &format!("contended ({c}): recorded as such, the model learns nothing from it\n");
@@ -145,7 +149,8 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             out += &format!("suspected: {s}\n");
         }
         if l.suspected.len() > 4 {
-            out += &format!("and {} more; `linkwise doctor` tells which reading would tell most\n", l.suspected.len() - 4);
+            out +=
+                &format!("and {} more; `linkwise doctor` tells which reading would tell most\n", l.suspected.len() - 4);
         }
     }
     out

@@ -36,16 +36,18 @@ pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -
     let mut tried: Vec<Allocation> = Vec::new();
     for h in hosts.iter().rev().take(HOSTS_TRIED).filter(|h| suspected(**h) > 0.0) {
         let mut gpus: Vec<usize> = free.mask(*h).iter().collect();
-        gpus.sort_by(|a, b| weight[&(*h, *b)].total_cmp(&weight[&(*h, *a)]).then(a.cmp(b)));
+        gpus.sort_by(|a, b| weight_of(*h, *b).total_cmp(&weight_of(*h, *a)).then(a.cmp(b)));
         for n in 1..=gpus.len() {
             let part = GpuMask::from_indices(gpus[..n].iter().copied());
             if n > 1 {
                 tried.push(Allocation::new([(*h, part)]));
             }
-            // Beside the least suspected host that has as many free GPUs.
+            // Beside the least suspected GPUs of the least suspected host that has as many free ones.
             let beside = hosts.iter().find(|o| **o != *h && free.mask(**o).count() >= n);
             if let Some(o) = beside {
-                let theirs = GpuMask::from_indices(free.mask(*o).iter().take(n));
+                let mut theirs: Vec<usize> = free.mask(*o).iter().collect();
+                theirs.sort_by(|a, b| weight_of(*o, *a).total_cmp(&weight_of(*o, *b)).then(a.cmp(b)));
+                let theirs = GpuMask::from_indices(theirs.into_iter().take(n));
                 tried.push(Allocation::new([(*h, part), (*o, theirs)]));
             }
         }

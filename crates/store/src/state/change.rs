@@ -187,8 +187,7 @@ fn take(
         ],
     )
     .map_err(fail)?;
-    let mut insert =
-        tx.prepare_cached("INSERT INTO held (host, gpu, job) VALUES (?1, ?2, ?3)").map_err(fail)?;
+    let mut insert = tx.prepare_cached("INSERT INTO held (host, gpu, job) VALUES (?1, ?2, ?3)").map_err(fail)?;
     for g in job.gpus.gpus() {
         insert.execute(params![cluster.host(g.host).name, g.gpu, job.id]).map_err(fail)?;
     }

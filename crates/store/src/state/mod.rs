@@ -70,8 +70,9 @@ impl State {
         if version(&tx, path)?.is_some() {
             let name: String =
                 tx.query_row("SELECT value FROM meta WHERE key = 'cluster_name'", [], |r| r.get(0)).map_err(fail)?;
-            let text: String =
-                tx.query_row("SELECT value FROM meta WHERE key = 'cluster_identity'", [], |r| r.get(0)).map_err(fail)?;
+            let text: String = tx
+                .query_row("SELECT value FROM meta WHERE key = 'cluster_identity'", [], |r| r.get(0))
+                .map_err(fail)?;
             let same = difference(&text, &identity(cluster)).is_none();
             return Err(StateError::Exists { path: path.into(), cluster: name, same });
         }
@@ -187,9 +188,7 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
 
 /// The schema version of a state, none for an empty file; an error for a file of another program.
 fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
-    let number = |sql| {
-        conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e))
-    };
+    let number = |sql| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e));
     if number("SELECT count(*) FROM sqlite_schema")? == 0 {
         return Ok(None);
     }

@@ -105,7 +105,8 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
         let mask = masks.entry(job).or_default().entry(g.host).or_default();
         *mask = mask.union(GpuMask(1 << g.gpu));
     }
-    let sql = "SELECT id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes FROM job ORDER BY since_unix_s, id";
+    let sql =
+        "SELECT id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes FROM job ORDER BY since_unix_s, id";
     let mut statement = conn.prepare_cached(sql).map_err(fail)?;
     let mut rows = statement.query([]).map_err(fail)?;
     let mut jobs = Vec::new();
@@ -120,8 +121,7 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
         return Err(damaged(format!("GPUs are held by job `{id}`, which is not listed")));
     }
 
-    let mut statement =
-        conn.prepare_cached("SELECT host, gpu, since_unix_s, reason FROM drained").map_err(fail)?;
+    let mut statement = conn.prepare_cached("SELECT host, gpu, since_unix_s, reason FROM drained").map_err(fail)?;
     let mut rows = statement.query([]).map_err(fail)?;
     let mut drained = Vec::new();
     while let Some(row) = rows.next().map_err(fail)? {
@@ -146,7 +146,6 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
     let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default() };
     let (held, out) = (snapshot.held(), snapshot.drained_gpus());
     let usable = cluster.usable();
-    snapshot.free =
-        Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.mask(h)).minus(out.mask(h)))));
+    snapshot.free = Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.mask(h)).minus(out.mask(h)))));
     Ok(snapshot)
 }

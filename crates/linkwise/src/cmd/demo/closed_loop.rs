@@ -3,29 +3,32 @@
 //! The drop is simulated, whatever the other bandwidths are: what an allocation gets is its true bandwidth times what the physics leaves of
 //! it, and one percent of noise. Everything else is what the commands do: a state file, `place --commit`, `observe`, `doctor`.
 
+use super::Fit;
 use super::explain::gpus;
 use super::folder::Folder;
 use super::source::Bandwidths;
-use super::Fit;
 use crate::cmd::observe::{Learned, Whose, learn, of_number, record};
 use crate::cmd::place::state::answer;
 use crate::cmd::{doctor as doctor_command, observe};
 use crate::failure::Failure;
 use place::Request;
-use predict::doctor::{Component, Effects, telling};
 use predict::Model;
+use predict::doctor::{Component, Effects, telling};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use store::state::NewJob;
 use store::{Source, State, Store};
-use topology::{Allocation, Cluster, Collective};
+use topology::{Allocation, Cluster, Collective, GpuMask};
 
-/// GPUs of every job here: two hosts' worth.
-const GPUS: usize = 16;
+/// GPUs of the jobs that are placed.
+const GPUS: usize = 8;
+/// GPUs of every host that other jobs hold, each job on one host.
+const HELD: usize = 4;
 /// Share of its rate that the NIC keeps.
 const SHARE_LEFT: f64 = 0.5;
-/// The NIC that drops: this one of the first host that the first job gets.
-const NIC: u8 = 3;
+/// The NIC that drops: that of this GPU (in order) of the first host that the first job gets.
+const NTH_GPU: usize = 2;
 /// Deviation of a reading (of the logarithm).
 const NOISE: f64 = 0.01;
 /// Most readings that the doctor may ask for.
@@ -124,7 +127,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// `place --state loop.state --gpus 16 --commit JOB`.
+    /// `place --state loop.state --gpus 8 --commit JOB`.
     fn place(&mut self, job: &str, truth: &Bandwidths) -> Result<(Allocation, f64, Option<String>), Failure> {
         let request = Request::new(GPUS, self.cluster.usable(), truth.size());
         let model = &self.model.model;
@@ -153,8 +156,16 @@ fn story(files: &mut Files, hardware: &mut Hardware) -> Result<Loop, Failure> {
     let hosts = |a: &Allocation| a.parts().iter().map(|p| cluster.host(p.0).name.clone()).collect::<Vec<_>>();
     let mut events = Vec::new();
 
+    for host in cluster.host_ids() {
+        let gpus = Allocation::new([(host, GpuMask::first(HELD))]);
+        let id = format!("small-{}", cluster.host(host).name);
+        let job = NewJob { id, gpus, demand_gb_per_s: None, predicted_gb_per_s: None, size: None };
+        files.state.allocate(&job, crate::cmd::cluster::now_unix_s())?;
+    }
     let (first, predicted, _) = files.place("train-1", hardware.truth)?;
-    let slow = Component::Nic(first.parts()[0].0, NIC);
+    let (host, mask) = first.parts()[0];
+    let gpu = mask.iter().nth(NTH_GPU).or(mask.iter().next()).unwrap_or_default();
+    let slow = Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8);
     let culprit = slow.name(cluster);
     hardware.slow = Some(slow);
     let got = hardware.gives(&first);
@@ -183,7 +194,7 @@ fn story(files: &mut Files, hardware: &mut Hardware) -> Result<Loop, Failure> {
         then: if avoided.is_some() { "kept away from the suspects".into() } else { "placed as before".into() },
     });
 
-    // The doctor asks for the readings that tell most, on GPUs that no job holds: first with jobs running, which it must work around.
+    // The doctor asks for the readings that tell most, on GPUs that no job holds.
     let mut probes = 0;
     while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && probes < PROBES_MAX) {
         let free = files.state.snapshot()?.free;
@@ -221,11 +232,15 @@ fn story(files: &mut Files, hardware: &mut Hardware) -> Result<Loop, Failure> {
 impl Loop {
     /// What happened, in sentences.
     pub fn sentences(&self, truth: &Bandwidths) -> Vec<String> {
-        let rest = if truth.is_simulated() { "SIMULATED as all bandwidths here" } else { "SIMULATED; all other bandwidths are measured" };
+        let rest = if truth.is_simulated() {
+            "SIMULATED as all bandwidths here"
+        } else {
+            "SIMULATED; all other bandwidths are measured"
+        };
         let (before, after) = (self.hosts.0.join(" and "), self.hosts.1.join(" and "));
         let avoids = !self.hosts.1.iter().any(|h| self.hosts.0.contains(h));
         let mut out = vec![format!(
-            "Job train-1 is placed on {before}. {} silently drops to half its rate ({rest}), and the job gets {:.0} instead of {:.0} GB/s.",
+            "On every host another job holds {HELD} GPUs. Job train-1 asks for {GPUS} and is placed on {before}. {} silently drops to half its rate ({rest}), and the job gets {:.0} instead of {:.0} GB/s.",
             self.culprit, self.events[0].got_gb_per_s, self.events[0].predicted_gb_per_s
         )];
         out.push(match avoids {
@@ -233,7 +248,10 @@ impl Loop {
             false => format!("That is observed; the next job of {GPUS} GPUs is placed on {after} and gets {:.0} GB/s.", self.events[1].got_gb_per_s),
         });
         out.push(match self.named {
-            true => format!("Which part is it? The doctor asks for {} readings of free GPUs and names the NIC:", self.probes),
+            true => format!(
+                "Which part is it? The doctor asks for {} readings of free GPUs and names the NIC:",
+                self.probes
+            ),
             false => format!("The doctor asks for {} readings of free GPUs and says:", self.probes),
         });
         out

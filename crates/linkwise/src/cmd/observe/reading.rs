@@ -60,7 +60,9 @@ impl Whose {
 fn unknown(job: &str, now: &Snapshot) -> Failure {
     let known: Vec<&str> = now.jobs.iter().rev().take(5).map(|j| j.id.as_str()).collect();
     let known = if known.is_empty() { "no job does".into() } else { format!("jobs that do: {}", known.join(", ")) };
-    Failure::input(format!("no job `{job}` holds GPUs; {known}. A job that has ended is named with --gpus and --cluster"))
+    Failure::input(format!(
+        "no job `{job}` holds GPUs; {known}. A job that has ended is named with --gpus and --cluster"
+    ))
 }
 
 /// Jobs over several hosts that share a NIC with this one, in words; none if it has its NICs for itself.
@@ -117,7 +119,11 @@ pub fn of_nccl_tests(
         })
         .collect();
     if let Some(r) = report.rows.iter().find(|r| r.out_of_place.wrong.is_some_and(|n| n > 0)) {
-        return Err(Failure::input(format!("{}: wrong results at {} bytes; nothing is recorded", file.display(), r.size_bytes)));
+        return Err(Failure::input(format!(
+            "{}: wrong results at {} bytes; nothing is recorded",
+            file.display(),
+            r.size_bytes
+        )));
     }
     if out.is_empty() {
         return Err(Failure::input(format!("{} holds no row with a size and a bandwidth", file.display())));
@@ -128,8 +134,8 @@ pub fn of_nccl_tests(
 /// `--trace FILE`: one reading for every collective and size, and how many operations were left out.
 pub fn of_trace(whose: &Whose, file: &Path) -> Result<(Vec<Measurement>, usize), Failure> {
     let text = read_text(file, FILE_BYTES_MAX)?;
-    let trace = parse_trace(&text, whose.gpus.gpu_count())
-        .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
+    let trace =
+        parse_trace(&text, whose.gpus.gpu_count()).map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let out = trace
         .kinds
         .iter()

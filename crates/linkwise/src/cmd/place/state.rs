@@ -1,9 +1,9 @@
 //! `--state FILE`: what is free, and who runs beside the job, comes from the operator's state; `--commit JOB` takes the choice in the
 //! transaction that it was made in.
 
+use super::wary::{self, Avoided};
 use crate::cmd::cluster::now_unix_s;
 use crate::failure::Failure;
-use super::wary::{self, Avoided};
 use place::{Answer, Job, Request};
 use predict::Model;
 use std::path::PathBuf;

@@ -69,10 +69,7 @@ pub fn choose(
     };
     let expected_of_it_gb_per_s = of(&first);
     let mut best = (expected_of_it_gb_per_s, None);
-    for other in [
-        without(&|c| c.gpus(cluster)),
-        without(&|c| cluster.type_of(c.host()).all_gpus()),
-    ] {
+    for other in [without(&|c| c.gpus(cluster)), without(&|c| cluster.type_of(c.host()).all_gpus())] {
         // Too few GPUs are left, or a constraint fails: the suspects are needed.
         if other.free.gpu_count() < request.gpus {
             continue;
@@ -85,7 +82,8 @@ pub fn choose(
         }
     }
     let Some(answer) = best.1 else { return Ok((first, None)) };
-    let mut named: Vec<_> = known.iter().filter(|(s, c)| first.choice.allocation.mask(s.host).0 & c.gpus(cluster).0 != 0).collect();
+    let mut named: Vec<_> =
+        known.iter().filter(|(s, c)| first.choice.allocation.mask(s.host).0 & c.gpus(cluster).0 != 0).collect();
     named.sort_by(|a, b| b.0.probability.total_cmp(&a.0.probability));
     let avoided = Avoided {
         suspects: named.iter().map(|(s, c)| format!("{} ({:.0} %)", c.name(cluster), 100.0 * s.probability)).collect(),
@@ -100,7 +98,8 @@ fn share_left(effects: &Effects, known: &[(&Suspect, Component)], request: &Requ
     known
         .chunk_by(|x, y| x.0.defect == y.0.defect)
         .map(|defect| {
-            let lost = defect.iter().map(|(s, c)| s.probability * (1.0 - effects.of(*c, s.factor, a, request.size).exp()));
+            let lost =
+                defect.iter().map(|(s, c)| s.probability * (1.0 - effects.of(*c, s.factor, a, request.size).exp()));
             (1.0 - lost.sum::<f64>()).clamp(0.0, 1.0)
         })
         .product()
