@@ -1,7 +1,6 @@
 //! Readings made comparable: repetitions merged, each with what its class would get.
 
 use crate::bound::Memo;
-use crate::committee::Committee;
 use crate::intra::equivalent;
 use crate::model::{BandwidthModel, Correction, Model, weights_of};
 use crate::parts::Part;
@@ -114,8 +113,8 @@ pub fn residuals(model: &Model, evidence: &[Evidence], baseline: Baseline) -> Ve
     single_host(model.cluster(), evidence, &mut out);
     let several: Vec<usize> = (0..evidence.len()).filter(|i| evidence[*i].allocation.host_count() > 1).collect();
     let of: Vec<(f64, Option<usize>)> = match (baseline, model.correction()) {
-        (Baseline::Model, Correction::Gp(gp)) => {
-            over_model(model, gp, evidence, &several).into_iter().map(|r| (r, None)).collect()
+        (Baseline::Model, Correction::Gp(_) | Correction::Learned(_)) => {
+            over_model(model, evidence, &several).into_iter().map(|r| (r, None)).collect()
         }
         _ => over_classes(model, evidence, &several).into_iter().map(|(r, class)| (r, Some(class))).collect(),
     };
@@ -153,8 +152,12 @@ fn over_classes(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<
     raw.into_iter().map(|(k, v)| (v - middle[&k].1, middle[&k].0)).collect()
 }
 
-fn over_model(model: &Model, gp: &Committee, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
-    let effects: Vec<f64> = model.cluster().host_ids().map(|h| gp.host_effect(h.0)).collect();
+fn over_model(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
+    let effect = |h: HostId| match model.correction() {
+        Correction::Gp(gp) => gp.host_effect(h.0),
+        _ => 0.0,
+    };
+    let effects: Vec<f64> = model.cluster().host_ids().map(effect).collect();
     let ordinary = spread(&effects).clamp(HOST_SD.0, HOST_SD.1);
     several
         .iter()

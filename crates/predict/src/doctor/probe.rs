@@ -29,6 +29,7 @@ pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -
             *weight.entry((h, g)).or_default() += if own { c.probability } else { 0.0 };
         }
     }
+    let weight_of = |h: HostId, g: usize| weight.get(&(h, g)).copied().unwrap_or(0.0);
     let suspected =
         |h: HostId| defect.candidates.iter().filter(|c| c.component.host() == h).map(|c| c.probability).sum::<f64>();
     let mut hosts: Vec<HostId> = free.parts().iter().map(|p| p.0).collect();
