@@ -33,6 +33,13 @@ enum Command {
     Fit(cmd::fit::Args),
     /// Which GPUs should a job get?
     Place(Box<cmd::place::Args>),
+    /// Who holds which GPU
+    #[command(subcommand)]
+    Cluster(cmd::cluster::Commands),
+    /// Record what a job got
+    Observe(cmd::observe::Args),
+    /// Which hosts, GPUs and NICs are slower than their like?
+    Doctor(cmd::doctor::Args),
     /// How good are the choices? Replay requests against a table of true bandwidths
     Evaluate(cmd::evaluate::Args),
     /// Compare the physics with published measurements
@@ -62,6 +69,9 @@ fn main() -> ExitCode {
         Command::Measure(a) => cmd::measure::run(*a),
         Command::Fit(a) => cmd::fit::run(a),
         Command::Place(a) => cmd::place::run(*a),
+        Command::Cluster(a) => cmd::cluster::run(a),
+        Command::Observe(a) => cmd::observe::run(a),
+        Command::Doctor(a) => cmd::doctor::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),

@@ -31,8 +31,8 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
     let output = demo(dir.path(), &["--simulated", "--requests-per-k", "1", "--out", "mine"]);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{err}");
-    for k in 1..=6 {
-        assert!(err.contains(&format!("step {k} of 6")), "{err}");
+    for k in 1..=7 {
+        assert!(err.contains(&format!("step {k} of 7")), "{err}");
     }
     assert!(out.lines().all(|l| l.chars().count() <= 100), "wider than 100 columns:\n{out}");
     assert!(out.contains("31 requests under random availability (SIMULATED)"), "{out}");
@@ -46,6 +46,8 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
     }
     let plot = read(dir.path().join("mine/gbe-by-k.svg"));
     assert!(plot.starts_with("<svg") && plot.contains("SIMULATED") && plot.contains("packed"));
+    assert!(page.contains("The loop, closed"), "the report lacks the loop");
+    assert_the_loop_is_closed(&dir.path().join("mine"), &out);
     // What the demo made is what the other commands take.
     let show = Command::cargo_bin("linkwise")
         .expect("the built command")
@@ -56,7 +58,7 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
     assert!(text(&show.stdout).starts_with("h100: 4 hosts, 32 GPUs"), "{}", text(&show.stderr));
     let commands: Vec<&str> =
         out.lines().filter_map(|l| l.trim().strip_prefix("$ linkwise ")).filter(|c| !c.ends_with('\\')).collect();
-    assert_eq!(commands.len(), 2, "{out}");
+    assert_eq!(commands.len(), 4, "{out}");
     for command in commands {
         let by_hand = Command::cargo_bin("linkwise")
             .expect("the built command")
@@ -86,6 +88,34 @@ fn the_same_seed_gives_the_same_report_twice_in_one_folder_and_another_seed_anot
         .filter(|f| f.starts_with('.'))
         .collect();
     assert!(left.is_empty(), "temporary files stay behind: {left:?}");
+}
+
+/// The loop at the end: the host of the slow NIC is avoided, and the doctor names the NIC.
+fn assert_the_loop_is_closed(dir: &Path, out: &str) {
+    let part = out.split("6. The loop, closed").nth(1).and_then(|t| t.split("\n7. ").next()).expect("the loop");
+    let part = part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let culprit = part.split(" silently drops").next().and_then(|t| t.rsplit("GB/s. ").next()).expect("a NIC");
+    let culprit = culprit.rsplit(". ").next().expect("a NIC");
+    let host = culprit.rsplit(' ').next().expect("its host");
+    let (before, after) =
+        part.split_once("avoids both hosts: it is placed on ").expect("the second job avoids the hosts");
+    assert!(before.contains(&format!("is placed on {host}")), "{part}");
+    let after = after.split(" and gets").next().expect("hosts");
+    assert!(!after.split(' ').any(|w| w == host), "the second job is on {host} again: {part}");
+    assert!(part.contains("names the NIC:"), "{part}");
+    assert!(part.contains(&format!("DEFECT: {culprit} has about 50 % of its rate")), "{culprit}: {part}");
+    assert!(part.contains("SIMULATED"), "{part}");
+    // The same from the files that the demo leaves.
+    let run = |args: &[&str]| {
+        let output =
+            Command::cargo_bin("linkwise").expect("built").args(args).current_dir(dir).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let doctor = run(&["doctor", "--cluster", "cluster.yaml", "--store", "loop.db"]);
+    assert!(doctor.contains(&format!("DEFECT: {culprit}")), "{doctor}");
+    let state = run(&["cluster", "show", "--state", "loop.state"]);
+    assert!(state.contains("train-2") && !state.contains("train-1") && state.contains(culprit), "{state}");
 }
 
 #[test]
@@ -122,7 +152,10 @@ fn on_the_published_tables_linkwise_beats_packing_and_nothing_is_called_simulate
     let output = demo(dir.path(), &["--data", &data.to_string_lossy(), "--requests-per-k", "4"]);
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{err}");
-    assert!(!out.contains("SIMULATED") && !read(dir.path().join("out/report.html")).contains("SIMULATED"), "{out}");
+    // Only the loop's slow NIC is simulated, and called so.
+    let measured = out.split("6. The loop, closed").next().expect("the first steps");
+    assert!(!measured.contains("SIMULATED"), "{out}");
+    assert_the_loop_is_closed(&dir.path().join("out"), &out);
     let mean = |method: &str| -> f64 {
         let line = out.lines().find(|l| l.trim_start().starts_with(&format!("{method}  "))).expect(method);
         let words = line.trim_start()[method.len()..].split_whitespace();

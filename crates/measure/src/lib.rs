@@ -15,6 +15,7 @@ pub mod nccl_tests;
 pub mod outlier;
 pub mod simulated;
 mod statistics;
+pub mod trace;
 
 pub use backend::{Backend, BackendError, Point, Reading};
 

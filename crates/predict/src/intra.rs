@@ -206,7 +206,7 @@ impl IntraTables {
 }
 
 /// Do two subsets of a host look alike to the topology: same count, same multiset of path labels?
-fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
+pub(crate) fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
     if a.count() != b.count() {
         return false;
     }

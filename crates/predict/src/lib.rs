@@ -3,6 +3,7 @@
 pub mod accuracy;
 pub mod bound;
 pub mod committee;
+pub mod doctor;
 pub mod features;
 pub mod file;
 pub mod fit;

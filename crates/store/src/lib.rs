@@ -3,6 +3,8 @@
 //! A [`Store`] belongs to one cluster and remembers which. What is acknowledged survives a kill at any moment: SQLite in WAL mode with
 //! `synchronous=FULL`, every insert (single or batch) is one transaction. A run that carries a run id is stored once, however
 //! often it is offered, so a resumed campaign repeats nothing.
+//!
+//! A [`State`] is the operator's: which job holds which GPU, in a file of its own.
 
 pub mod csv_in;
 pub mod csv_out;
@@ -13,6 +15,7 @@ pub mod measurement;
 pub mod query;
 mod schema;
 mod sqlite;
+pub mod state;
 
 pub use csv_in::{CsvError, FILE_BYTES_MAX as CSV_FILE_BYTES_MAX, HostMap, parse_csv};
 pub use csv_out::{CSV_HEADER, write_csv};
@@ -20,3 +23,4 @@ pub use error::StoreError;
 pub use measurement::{Measurement, Quality, Record, Source};
 pub use query::{Place, Query};
 pub use sqlite::{Inserted, Store};
+pub use state::{State, StateError};

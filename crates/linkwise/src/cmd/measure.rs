@@ -6,6 +6,7 @@ mod show;
 mod tables;
 
 pub use args::Args;
+pub use show::print;
 
 use crate::cmd::shared::load_cluster;
 use crate::failure::Failure;

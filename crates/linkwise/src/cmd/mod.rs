@@ -1,10 +1,13 @@
 //! One module per sub-command; what they share is here.
 
+pub mod cluster;
 pub mod data;
 pub mod demo;
+pub mod doctor;
 pub mod evaluate;
 pub mod fit;
 pub mod measure;
+pub mod observe;
 pub mod place;
 pub mod shared;
 pub mod topology;

@@ -4,11 +4,13 @@
 
 mod answer;
 mod ask;
+pub mod state;
+mod wary;
 mod launch;
 mod stream;
 mod text;
 
-use crate::cmd::shared::{load_cluster, read_text};
+use crate::cmd::shared::read_text;
 use crate::failure::Failure;
 use answer::Reply;
 use place::read::{Defaults, Reader};
@@ -35,8 +37,8 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     bandwidth of 0, since it talks to nobody; no GPU, a GPU named twice and an unknown GPU are errors.")]
 pub struct Args {
     /// Built-in cluster or cluster file; must be the one that the model was fitted on
-    #[arg(long)]
-    cluster: String,
+    #[arg(long, required_unless_present = "state")]
+    cluster: Option<String>,
     /// Model file of `linkwise fit`
     #[arg(long)]
     model: PathBuf,
@@ -49,6 +51,8 @@ pub struct Args {
     /// The job to place
     #[command(flatten)]
     ask: ask::Ask,
+    #[command(flatten)]
+    state: state::StateArgs,
     /// Bandwidths measured of candidates (those under `worth_measuring` of --format json): a file with a JSON object per
     /// line, {"gpus":["n0:0",...],"busbw_gb_per_s":123.4}; the choice is decided again with them
     #[arg(long, conflicts_with = "requests")]
@@ -91,19 +95,33 @@ fn contention(name: &str) -> Result<Contention, String> {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let search = search(&args.search, args.seed).map_err(|e| Failure::input(format!("--search: {}", e.message)))?;
-    let cluster = load_cluster(&args.cluster)?;
+    let mut operator = args.state.open()?;
+    let cluster = state::cluster(args.cluster.as_deref(), operator.as_ref())?;
     let model = load_model(&args.model, &cluster)?;
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
     let reader = Reader::new(&cluster, defaults);
     if let Some(file) = &args.requests {
-        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed }.run(file);
+        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed, state: operator }.run(file);
     }
     let request = args.ask.request(&reader)?;
     let start = std::time::Instant::now();
-    let mut found = answered(&cluster, &model, &request, &*search).map_err(refused)?;
-    if let Some(file) = &args.readings {
-        found = ask::decided(found, &cluster, &model, &request, &reader, file)?;
+    let mut choose = |request: &Request| -> Result<Answer, Failure> {
+        let found = answered(&cluster, &model, request, &*search).map_err(refused)?;
+        match &args.readings {
+            Some(file) => ask::decided(found, &cluster, &model, request, &reader, file),
+            None => Ok(found),
+        }
+    };
+    let (request, found, avoided) = match &mut operator {
+        Some(s) => state::answer(s, &cluster, &model, &request, args.state.commit.as_deref(), &mut choose)?,
+        None => {
+            let found = choose(&request)?;
+            (request, found, None)
+        }
+    };
+    if let Some(a) = &avoided {
+        eprintln!("note: {a}");
     }
     let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed: start.elapsed() };
     match args.format {
@@ -137,7 +155,7 @@ fn default_size(model: &Model) -> Bytes {
     model.sizes().last().copied().unwrap_or(Bytes::mib(16))
 }
 
-fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
+pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
     let model = Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
     let shape = |c: &Cluster| -> Vec<(String, String, usize)> {

@@ -10,7 +10,16 @@ const LIST: &str = "linkwise-demo.txt";
 /// Its first line.
 const LIST_HEAD: &str = "Files in this folder written by `linkwise demo`, replaced by the next one:";
 /// Everything that a demo writes.
-const FILES: [&str; 5] = ["hgx-h100.topo.txt", "cluster.yaml", "demo.db", "gbe-by-k.svg", "report.html"];
+const FILES: [&str; 8] = [
+    "hgx-h100.topo.txt",
+    "cluster.yaml",
+    "demo.db",
+    "loop.db",
+    "loop.state",
+    "loop-model.json",
+    "gbe-by-k.svg",
+    "report.html",
+];
 /// Largest list that is read.
 const LIST_BYTES_MAX: usize = 64 << 10;
 

@@ -2,12 +2,15 @@
 //!
 //! On published H100 measurements where they can be found, else on a simulated cluster; every output says which.
 
+mod closed_loop;
 mod explain;
 mod folder;
 mod page;
 mod replay;
 mod source;
 mod words;
+
+pub use explain::gpus as gpus_in_short;
 
 use crate::cmd::shared::load_cluster;
 use crate::cmd::topology::Topology;
@@ -35,8 +38,8 @@ const TOPO_MATRIX: &str = include_str!("hgx-h100.topo.txt");
 /// Arguments of `linkwise demo`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Files, all below --out: hgx-h100.topo.txt, cluster.yaml, demo.db, gbe-by-k.svg, report.html and linkwise-demo.txt,
-which lists them. They are replaced by the next demo; files that a demo did not write are never touched.")]
+Files, all below --out: hgx-h100.topo.txt, cluster.yaml, demo.db, gbe-by-k.svg, report.html, those of the closed loop
+(loop.db, loop.state, loop-model.json) and linkwise-demo.txt, which lists them. They are replaced by the next demo; files that a demo did not write are never touched.")]
 pub struct Args {
     /// Folder for the files that the demo writes
     #[arg(long, default_value = "out")]
@@ -65,6 +68,7 @@ struct Run<'a> {
     fit: Fit,
     replay: replay::Replay,
     explained: Option<explain::Explained>,
+    closed: closed_loop::Loop,
 }
 
 /// What the store holds after step 2.
@@ -91,7 +95,7 @@ struct Steps {
 }
 
 impl Steps {
-    const COUNT: usize = 6;
+    const COUNT: usize = 7;
 
     fn new() -> Self {
         Steps { done: 0, begun: Instant::now() }
@@ -137,7 +141,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     })?;
     words::print(&words::explained(explained.as_ref(), &truth));
 
-    let run = Run { cluster: &cluster, truth: &truth, seed: args.seed, per_k, taken, fit, replay, explained };
+    let closed = steps.step("close the loop", || closed_loop::play(&cluster, &fit, &truth, &folder, args.seed))?;
+    words::print(&words::closed_loop(&closed, &truth));
+
+    let run = Run { cluster: &cluster, truth: &truth, seed: args.seed, per_k, taken, fit, replay, explained, closed };
     let path = steps.step("write the report", || page::write(&run, &folder))?;
     eprintln!("all steps: {:.1} s", steps.begun.elapsed().as_secs_f64());
     words::print(&words::closing(&path, &truth, &folder));

@@ -31,6 +31,7 @@ fn report(run: &Run) -> Report {
         sections: vec![
             comparison(run, kind),
             decision(run, kind),
+            closed_loop(run),
             prediction(run, kind),
             measurements(run, kind),
             cluster(run),
@@ -120,6 +121,19 @@ fn decision(run: &Run, kind: &str) -> Section {
         paragraphs: vec![e.request.clone(), e.reasons.join(" ")],
         table: Some(Table { caption, head, rows }),
         plots: vec![bars],
+        ..Section::default()
+    }
+}
+
+fn closed_loop(run: &Run) -> Section {
+    let (head, rows) = run.closed.table();
+    let mut paragraphs = run.closed.sentences(run.truth);
+    paragraphs.push(run.closed.verdict.join(" "));
+    let caption = "What was decided, what it got and what followed; the slow NIC is simulated.".to_owned();
+    Section {
+        heading: "The loop, closed: a NIC drops to half its rate (SIMULATED)".into(),
+        paragraphs,
+        table: Some(Table { caption, head, rows }),
         ..Section::default()
     }
 }

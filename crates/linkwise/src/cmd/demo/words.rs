@@ -1,5 +1,6 @@
 //! What the demo prints: at most 100 columns, every number with its unit, simulated ones called so.
 
+use super::closed_loop::Loop;
 use super::explain::{Explained, split};
 use super::folder::Folder;
 use super::replay::{NOTICEABLE_GAIN, Replay, summary_of};
@@ -189,14 +190,27 @@ pub fn explained(explained: Option<&Explained>, truth: &Bandwidths) -> String {
     out + &table(&head, &rows, 2)
 }
 
-/// Step 6: where the report is, and how to go on by hand.
+/// Step 6: the loop, closed.
+pub fn closed_loop(told: &Loop, truth: &Bandwidths) -> String {
+    let mut out = heading(6, "The loop, closed: a NIC drops to half its rate (SIMULATED)");
+    told.sentences(truth).iter().for_each(|s| out += &wrap(s, 2));
+    let (head, rows) = told.table();
+    out += &table(&head, &rows, 1);
+    told.verdict.iter().for_each(|s| out += &wrap(s, 2));
+    out
+}
+
+/// Step 7: where the report is, and how to go on by hand.
 pub fn closing(report: &Path, truth: &Bandwidths, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let (cluster, store, model) = (path("cluster.yaml"), path("demo.db"), "model.json");
-    let mut out = heading(6, &format!("The report ({}): {}", kind(truth), report.display()));
+    let mut out = heading(7, &format!("The report ({}): {}", kind(truth), report.display()));
     out += "  The same by hand, from the store:\n";
     out += &format!("  $ linkwise fit --cluster {cluster} --store {store} --model gp -o {model}\n");
-    out + &format!("  $ linkwise place --cluster {cluster} --model {model} --gpus 8\n")
+    out += &format!("  $ linkwise place --cluster {cluster} --model {model} --gpus 8\n");
+    out += "  The state and the readings of the loop:\n";
+    out += &format!("  $ linkwise cluster show --state {}\n", path("loop.state"));
+    out + &format!("  $ linkwise doctor --cluster {cluster} --store {}\n", path("loop.db"))
 }
 
 /// Columns of text, the first `left` of them and the last set left if they hold words, numbers right.

@@ -1,6 +1,7 @@
 //! `--requests`: a JSON object per line in, one per line out, in order, as they are ready.
 
 use super::answer::Reply;
+use super::state::as_things_stand;
 use super::{answered, search};
 use crate::failure::Failure;
 use place::Search;
@@ -9,6 +10,7 @@ use predict::Model;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
+use store::State;
 use topology::Cluster;
 
 /// What every line is answered with.
@@ -19,6 +21,8 @@ pub struct Stream<'a> {
     /// Of lines that name none.
     pub search: Box<dyn Search>,
     pub seed: u64,
+    /// What is free comes from here, looked up anew for every line.
+    pub state: Option<State>,
 }
 
 impl Stream<'_> {
@@ -69,7 +73,14 @@ impl Stream<'_> {
         let replied = asked.and_then(|asked| {
             let named = asked.search.map(|name| search(name, self.seed)).transpose()?;
             let search = named.as_deref().unwrap_or(&*self.search);
-            let (cluster, model, request) = (self.cluster, self.model, &asked.request);
+            let (cluster, model) = (self.cluster, self.model);
+            let request = &match &self.state {
+                Some(s) => {
+                    let now = s.snapshot().map_err(|e| Bad::new("state", e))?;
+                    as_things_stand(&asked.request, &now)
+                }
+                None => asked.request,
+            };
             let answer = answered(cluster, model, request, search)?;
             Ok(Reply { cluster, model, request, answer: &answer, elapsed: start.elapsed() }.json(Some(&id)))
         });

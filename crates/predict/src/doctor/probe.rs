@@ -1,0 +1,71 @@
+//! What to measure to tell candidates apart.
+
+use super::effect::{Component, Effects};
+use super::infer::Defect;
+use crate::model::Model;
+use std::collections::BTreeMap;
+use topology::{Allocation, Bytes, GpuMask, HostId};
+
+/// The allocation of free GPUs whose bandwidth would tell most about which candidate of a defect it is: the one that about half of the
+/// probability would slow. None where no free allocation tells anything.
+///
+/// Tried are a part of the suspected GPUs of one host together with as many GPUs of another host (for what happens between hosts), and
+/// the same part alone (for what happens inside). O(hosts x GPUs x candidates) effects.
+pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -> Option<Allocation> {
+    let cluster = model.cluster();
+    let effects = Effects::new(cluster, model);
+    // GPUs of every suspected host in the order of what their suspicion weighs.
+    let mut weight: BTreeMap<(HostId, usize), f64> = BTreeMap::new();
+    for c in &defect.candidates {
+        let h = c.component.host();
+        let ty = cluster.type_of(h);
+        for g in free.mask(h).iter() {
+            let own = match c.component {
+                Component::Host(_) | Component::HostNetwork(_) => true,
+                Component::Nic(_, i) => ty.nearest_nics(g) >> i & 1 == 1,
+                Component::Gpu(_, x) => usize::from(x) == g,
+                Component::Link(_, a, b) => usize::from(a) == g || usize::from(b) == g,
+            };
+            *weight.entry((h, g)).or_default() += if own { c.probability } else { 0.0 };
+        }
+    }
+    let weight_of = |h: HostId, g: usize| weight.get(&(h, g)).copied().unwrap_or(0.0);
+    let suspected =
+        |h: HostId| defect.candidates.iter().filter(|c| c.component.host() == h).map(|c| c.probability).sum::<f64>();
+    let mut hosts: Vec<HostId> = free.parts().iter().map(|p| p.0).collect();
+    hosts.sort_by(|a, b| suspected(*a).total_cmp(&suspected(*b)).then(a.cmp(b)));
+    let mut tried: Vec<Allocation> = Vec::new();
+    for h in hosts.iter().rev().take(HOSTS_TRIED).filter(|h| suspected(**h) > 0.0) {
+        let mut gpus: Vec<usize> = free.mask(*h).iter().collect();
+        gpus.sort_by(|a, b| weight_of(*h, *b).total_cmp(&weight_of(*h, *a)).then(a.cmp(b)));
+        for n in 1..=gpus.len() {
+            let part = GpuMask::from_indices(gpus[..n].iter().copied());
+            if n > 1 {
+                tried.push(Allocation::new([(*h, part)]));
+            }
+            // Beside the least suspected GPUs of the least suspected host that has as many free ones.
+            let beside = hosts.iter().find(|o| **o != *h && free.mask(**o).count() >= n);
+            if let Some(o) = beside {
+                let mut theirs: Vec<usize> = free.mask(*o).iter().collect();
+                theirs.sort_by(|a, b| weight_of(*o, *a).total_cmp(&weight_of(*o, *b)).then(a.cmp(b)));
+                let theirs = GpuMask::from_indices(theirs.into_iter().take(n));
+                tried.push(Allocation::new([(*h, part), (*o, theirs)]));
+            }
+        }
+    }
+    let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
+    let known = |a: &Allocation| -> f64 {
+        let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -TELLING;
+        let share = defect.candidates.iter().filter(slowed).map(|c| c.probability).sum::<f64>() / total.max(1e-9);
+        share.min(1.0 - share)
+    };
+    let best = tried.into_iter().map(|a| (known(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
+    (best.0 > WORTH).then_some(best.1)
+}
+
+/// Most suspected hosts whose GPUs are tried.
+const HOSTS_TRIED: usize = 8;
+/// An effect that a reading shows (of the logarithm).
+const TELLING: f64 = 0.1;
+/// A reading that splits off less than this share of the probability is not worth its time.
+const WORTH: f64 = 0.01;

@@ -1,0 +1,247 @@
+//! [`State`]: who holds which GPU, in one SQLite file.
+//!
+//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`), so that what a decision was based on
+//! is still true when it is written: two allocations at the same moment never overlap, which `UNIQUE (host, gpu)` would refuse
+//! besides. WAL with `synchronous=FULL`: what was acknowledged survives a kill and a power cut. The file belongs on a local disk, as every
+//! SQLite file in WAL mode. Nothing here looks at a clock: times are arguments.
+//!
+//! Back of the envelope: a decision holds the lock for under a millisecond and a commit for one fsync, so that a few hundred jobs a
+//! second can be placed through one file, and a process that waits its turn gives up after [`BUSY_TIMEOUT`].
+
+mod change;
+mod error;
+mod read;
+mod schema;
+
+pub use change::{Allocated, NewJob};
+pub use error::{DecideError, StateError};
+pub use read::{Drained, JobHeld, Snapshot, Suspect};
+
+use crate::identity::{difference, fingerprint, identity};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use topology::Cluster;
+
+/// How long a process waits for another one to finish writing.
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most jobs that hold GPUs at the same time.
+pub const JOBS_MAX: usize = 100_000;
+/// Longest job id, bytes.
+pub const JOB_ID_BYTES_MAX: usize = 128;
+/// Longest reason of a drain, bytes.
+pub const REASON_BYTES_MAX: usize = 1024;
+
+/// Is this a job id: 1 to [`JOB_ID_BYTES_MAX`] letters, digits and `._-/@+:=`, the first a letter or a digit?
+///
+/// Such ids need no quoting in a shell, a CSV file or a log line.
+pub fn check_job_id(id: &str) -> Result<(), String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-/@+:=".contains(c);
+    let shown: String = id.chars().take(40).flat_map(char::escape_debug).collect();
+    if id.len() > JOB_ID_BYTES_MAX {
+        return Err(format!("the job id `{shown}...` has {} bytes; at most {JOB_ID_BYTES_MAX}", id.len()));
+    }
+    if !id.starts_with(|c: char| c.is_ascii_alphanumeric()) || !id.chars().all(fits) {
+        return Err(format!(
+            "`{shown}` cannot be a job id: letters, digits and ._-/@+:= are meant, the first a letter or a digit"
+        ));
+    }
+    Ok(())
+}
+
+/// The operator's state of one cluster.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    conn: Connection,
+    cluster: Cluster,
+}
+
+impl State {
+    /// Makes a new state file for a cluster: nothing held, nothing drained but what the cluster file drains. All or nothing: a process
+    /// that is killed in between leaves a file that the next `init` takes over.
+    ///
+    /// # Errors
+    /// [`StateError::Exists`] where the file is a state already, whichever cluster it is of.
+    pub fn init(path: &Path, cluster: &Cluster, at_unix_s: f64) -> Result<State, StateError> {
+        let mut conn = connect(path, true)?;
+        let fail = |e: rusqlite::Error| StateError::of("make", path, &e);
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        if version(&tx, path)?.is_some() {
+            let name: String =
+                tx.query_row("SELECT value FROM meta WHERE key = 'cluster_name'", [], |r| r.get(0)).map_err(fail)?;
+            let text: String = tx
+                .query_row("SELECT value FROM meta WHERE key = 'cluster_identity'", [], |r| r.get(0))
+                .map_err(fail)?;
+            let same = difference(&text, &identity(cluster)).is_none();
+            return Err(StateError::Exists { path: path.into(), cluster: name, same });
+        }
+        let id = identity(cluster);
+        tx.execute_batch(schema::V1).map_err(fail)?;
+        tx.pragma_update(None, "user_version", schema::VERSION).map_err(fail)?;
+        for (key, value) in [
+            ("cluster_name", cluster.name.as_str()),
+            ("cluster_identity", &id),
+            ("cluster_fingerprint", &fingerprint(&id)),
+            ("cluster_file", &topology::file::write(cluster)),
+            ("made_at_unix_s", &at_unix_s.to_string()),
+        ] {
+            tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
+        }
+        tx.commit().map_err(fail)?;
+        State::open(path)
+    }
+
+    /// Opens a state that exists. Its cluster comes from the file.
+    pub fn open(path: &Path) -> Result<State, StateError> {
+        if !path.exists() {
+            return Err(StateError::Missing(path.into()));
+        }
+        let conn = connect(path, false)?;
+        match version(&conn, path)? {
+            None => return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() }),
+            Some(found) if found > schema::VERSION => {
+                return Err(StateError::Newer { path: path.into(), found, known: schema::VERSION });
+            }
+            Some(_) => {}
+        }
+        let meta = |key: &str| -> Result<String, StateError> {
+            conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
+                .optional()
+                .map_err(|e| StateError::of("read", path, &e))?
+                .ok_or_else(|| StateError::damaged(path, format!("it does not tell its {key}")))
+        };
+        let text = meta("cluster_file")?;
+        let cluster = topology::file::read(&text, "the cluster of the state")
+            .map_err(|e| StateError::damaged(path, format!("its cluster cannot be read: {e}")))?;
+        if fingerprint(&identity(&cluster)) != meta("cluster_fingerprint")? {
+            return Err(StateError::damaged(path, "its cluster is not the one that it was made for".into()));
+        }
+        Ok(State { path: path.into(), conn, cluster })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The cluster, as the file has it.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Is `cluster` the one of this state (same hosts in the same order, same types)? Health of NICs and drained GPUs may differ.
+    pub fn check_cluster(&self, cluster: &Cluster) -> Result<(), StateError> {
+        match difference(&identity(&self.cluster), &identity(cluster)) {
+            None => Ok(()),
+            Some(difference) => Err(StateError::OtherCluster {
+                path: self.path.clone(),
+                stored: self.cluster.name.clone(),
+                given: cluster.name.clone(),
+                difference: difference.replacen("the store says", "the state says", 1),
+            }),
+        }
+    }
+
+    /// SQLite's own check of the whole file, and ours of what it says. O(file).
+    pub fn check(&self) -> Result<(), StateError> {
+        let why: String = self
+            .conn
+            .query_row("PRAGMA integrity_check(1)", [], |r| r.get(0))
+            .map_err(|e| StateError::of("check", &self.path, &e))?;
+        if why != "ok" {
+            return Err(StateError::damaged(&self.path, why));
+        }
+        self.snapshot().map(|_| ())
+    }
+
+    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
+    fn write<T, E: From<StateError>>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let fail = |path: &Path, e: &rusqlite::Error| E::from(StateError::of("write to", path, e));
+        let State { path, conn, cluster } = self;
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| fail(path, &e))?;
+        let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
+        tx.commit().map_err(|e| fail(path, &e))?;
+        Ok(value)
+    }
+}
+
+/// A connection with our settings, to a file that is SQLite's or empty.
+fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
+    if path.is_dir() {
+        return Err(StateError::NotAState { path: path.into(), why: "it is a folder".into() });
+    }
+    let fail = |e: rusqlite::Error| StateError::of("open", path, &e);
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+    let conn = Connection::open_with_flags(path, flags).map_err(fail)?;
+    conn.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
+    version(&conn, path)?; // before anything is changed: it may be the file of another program
+    conn.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
+    conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
+    conn.pragma_update(None, "foreign_keys", true).map_err(fail)?;
+    Ok(conn)
+}
+
+/// The schema version of a state, none for an empty file; an error for a file of another program.
+fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
+    let number = |sql| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e));
+    if number("SELECT count(*) FROM sqlite_schema")? == 0 {
+        return Ok(None);
+    }
+    match number("PRAGMA application_id")? {
+        schema::APPLICATION_ID => Ok(Some(number("PRAGMA user_version")?)),
+        crate::schema::APPLICATION_ID => {
+            let why = "it is a store of measurements; the state is a file of its own".into();
+            Err(StateError::NotAState { path: path.into(), why })
+        }
+        _ => {
+            let why = "it is a SQLite database of another program".into();
+            Err(StateError::NotAState { path: path.into(), why })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::{Allocation, GpuMask, HostId};
+
+    #[test]
+    fn a_full_disk_and_a_locked_file_are_one_clear_error_each_and_change_nothing() {
+        let folder = std::env::temp_dir().join(format!("linkwise-state-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("s.state");
+        let cluster = topology::catalog::cluster("h100").unwrap();
+        let mut state = State::init(&path, &cluster, 0.0).unwrap();
+        let all = cluster.usable();
+        let before = state.snapshot().unwrap();
+
+        // SQLite's own limit on pages behaves as a disk without room.
+        let pages: i64 = state.conn.query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
+        let _: i64 = state.conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
+        let e = state.drain(&all, &"x".repeat(1000), 0.0).unwrap_err();
+        assert!(e.to_string().contains("full; nothing was changed"), "{e}");
+        assert_eq!(state.snapshot().unwrap(), before);
+        state.check().unwrap();
+        let _: i64 = state.conn.query_row("PRAGMA max_page_count = 100000", [], |r| r.get(0)).unwrap();
+
+        let other = Connection::open(&path).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        state.conn.busy_timeout(Duration::from_millis(50)).unwrap();
+        let one = Allocation::new([(HostId(0), GpuMask(1))]);
+        let e = state.drain(&one, "", 0.0).unwrap_err();
+        assert!(matches!(e, StateError::Busy(_)) && e.is_refusal(), "{e}");
+        other.execute_batch("ROLLBACK").unwrap();
+        state.drain(&one, "", 0.0).unwrap();
+
+        state.conn.pragma_update(None, "query_only", true).unwrap(); // as a file that must not be written
+        let e = state.undrain(&one).unwrap_err();
+        assert!(e.to_string().contains("cannot write to the state"), "{e}");
+        assert_eq!(state.snapshot().unwrap().drained.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

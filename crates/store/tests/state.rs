@@ -1,0 +1,325 @@
+//! The operator's state: what it refuses, and that nothing overlaps or is lost when processes race and are killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use store::State;
+use store::state::{Allocated, DecideError, NewJob, Snapshot, StateError};
+use topology::{Allocation, Cluster, GpuId};
+
+const PATH: &str = "LINKWISE_STATE_TEST_FILE";
+const ROLE: &str = "LINKWISE_STATE_TEST_ROLE";
+
+fn cluster(hosts: usize) -> Cluster {
+    let mut c = topology::catalog::cluster("h100").unwrap();
+    let one = c.hosts[0].clone();
+    c.hosts = (0..hosts).map(|i| topology::cluster::Host { name: format!("n{i}"), ..one.clone() }).collect();
+    c
+}
+
+fn job(state: &State, id: &str, gpus: &str) -> NewJob {
+    NewJob {
+        id: id.into(),
+        gpus: state.cluster().parse_gpus([gpus]).unwrap(),
+        demand_gb_per_s: None,
+        predicted_gb_per_s: Some(40.0),
+        size: None,
+    }
+}
+
+/// A cheap stream of numbers.
+fn next(random: &mut u64) -> u64 {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random >> 33
+}
+
+/// Any `n` of the free GPUs.
+fn some(now: &Snapshot, n: usize, random: &mut u64) -> Option<Allocation> {
+    let mut free: Vec<GpuId> = now.free.gpus().collect();
+    (free.len() >= n)
+        .then(|| Allocation::from_gpus((0..n).map(|_| free.swap_remove(next(random) as usize % free.len()))))
+}
+
+/// Takes and releases (role `churn`) or takes until nothing is left (role `fill`), telling every acknowledged change. Only runs when the tests
+/// below start it.
+#[test]
+fn worker_of_the_state_tests() {
+    let (Ok(path), Ok(role)) = (std::env::var(PATH), std::env::var(ROLE)) else { return };
+    let pid = std::process::id();
+    let mut random = u64::from(pid);
+    let mut state = State::open(Path::new(&path)).unwrap();
+    let mut out = std::io::stdout().lock();
+    let mut mine: Vec<String> = Vec::new();
+    for n in 0.. {
+        let id = format!("w{pid}-{n}");
+        let wanted = 1 + next(&mut random) as usize % 3;
+        let wanted =
+            if role == "fill" { wanted.min(state.snapshot().unwrap().free.gpu_count().max(1)) } else { wanted };
+        let taken = state.decide(f64::from(n), |now| {
+            let gpus = some(now, wanted, &mut random).ok_or(())?;
+            let job = NewJob {
+                id: id.clone(),
+                gpus: gpus.clone(),
+                demand_gb_per_s: None,
+                predicted_gb_per_s: None,
+                size: None,
+            };
+            Ok((job, gpus))
+        });
+        match taken {
+            Ok(gpus) => {
+                writeln!(out, "HAVE {id} {}", state.cluster().gpu_names(&gpus).join(" ")).unwrap();
+                mine.push(id);
+            }
+            Err(DecideError::Refused(())) if role == "fill" && state.snapshot().unwrap().free.is_empty() => break,
+            Err(DecideError::Refused(())) => {}
+            Err(DecideError::State(e)) => panic!("{e}"),
+        }
+        out.flush().unwrap();
+        if role == "churn" && (mine.len() > 3 || is_full(&state)) && !mine.is_empty() {
+            let gone = mine.swap_remove(next(&mut random) as usize % mine.len());
+            writeln!(out, "GOING {gone}").unwrap();
+            out.flush().unwrap();
+            state.release(&[gone]).unwrap();
+        }
+    }
+}
+
+fn is_full(state: &State) -> bool {
+    state.snapshot().unwrap().free.is_empty()
+}
+
+fn worker(path: &Path, role: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker_of_the_state_tests", "--nocapture", "--test-threads=1"])
+        .env(PATH, path)
+        .env(ROLE, role)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// What a worker said before it ended: its jobs with their GPUs, and those that it was about to release.
+fn said(child: &mut Child) -> (BTreeMap<String, String>, BTreeSet<String>) {
+    let (mut have, mut going) = (BTreeMap::new(), BTreeSet::new());
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        if let Some((id, gpus)) = line.split_once("HAVE ").and_then(|(_, rest)| rest.split_once(' ')) {
+            have.insert(id.to_owned(), gpus.to_owned());
+        } else if let Some((_, id)) = line.split_once("GOING ") {
+            going.insert(id.to_owned());
+        }
+    }
+    (have, going)
+}
+
+/// Every GPU is held by exactly one job or free.
+fn accounted_for(state: &State, now: &Snapshot) {
+    let held: usize = now.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
+    assert_eq!(held, now.held().gpu_count(), "jobs overlap");
+    assert_eq!(held + now.free.gpu_count(), state.cluster().gpu_count(), "GPUs are lost");
+}
+
+#[test]
+fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.state");
+    let c = cluster(16);
+    drop(State::init(&path, &c, 0.0).unwrap());
+    let mut workers: Vec<Child> = (0..8).map(|_| worker(&path, "fill")).collect();
+    let mut seen: BTreeMap<String, String> = BTreeMap::new();
+    let mut workers_with_jobs = 0;
+    for w in &mut workers {
+        let (have, _) = said(w);
+        assert!(w.wait().unwrap().success());
+        workers_with_jobs += usize::from(!have.is_empty());
+        for (id, gpus) in have {
+            for g in gpus.split(' ') {
+                assert_eq!(seen.insert(g.to_owned(), id.clone()), None, "{g} was given out twice");
+            }
+        }
+    }
+    assert_eq!(seen.len(), c.gpu_count(), "GPUs are left although everybody ended");
+    assert!(workers_with_jobs > 1, "they did not race");
+    let state = State::open(&path).unwrap();
+    state.check().unwrap();
+    let now = state.snapshot().unwrap();
+    accounted_for(&state, &now);
+    for j in &now.jobs {
+        assert!(state.cluster().gpu_names(&j.gpus).iter().all(|g| seen[g] == j.id));
+    }
+}
+
+#[test]
+fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledged_job_whole() {
+    const KILLS: u64 = 60;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.state");
+    let c = cluster(8);
+    drop(State::init(&path, &c, 0.0).unwrap());
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut acknowledged = 0;
+    for kill in 0..KILLS {
+        // Two at a time, so that one is often killed while the other waits for its lock or uses its log.
+        let mut pair = [worker(&path, "churn"), worker(&path, "churn")];
+        std::thread::sleep(Duration::from_micros(next(&mut random) & 0xffff));
+        pair.iter_mut().for_each(|w| w.kill().unwrap());
+        let mut have = BTreeMap::new();
+        let mut going = BTreeSet::new();
+        for w in &mut pair {
+            let (h, g) = said(w);
+            w.wait().unwrap();
+            have.extend(h);
+            going.extend(g);
+        }
+        acknowledged += have.len();
+        let mut state = State::open(&path).unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
+        state.check().unwrap_or_else(|e| panic!("after kill {kill}: {e}"));
+        let now = state.snapshot().unwrap();
+        accounted_for(&state, &now);
+        for (id, gpus) in &have {
+            match now.job(id) {
+                Some(j) => {
+                    assert_eq!(state.cluster().gpu_names(&j.gpus).join(" "), *gpus, "kill {kill}: {id} is not whole")
+                }
+                None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
+            }
+        }
+        // What the dead held is the operator's to release.
+        let dead: Vec<String> = now.jobs.iter().map(|j| j.id.clone()).collect();
+        state.release(&dead).unwrap();
+        assert_eq!(state.snapshot().unwrap().free.gpu_count(), c.gpu_count());
+    }
+    assert!(acknowledged > KILLS as usize, "the workers hardly ever took anything: {acknowledged}");
+}
+
+#[test]
+fn a_gpu_is_given_out_once_and_a_repeated_command_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0 n0:1 n1:7");
+    assert_eq!(s.allocate(&a, 2.0).unwrap(), Allocated::Now);
+    assert_eq!(s.allocate(&a, 3.0).unwrap(), Allocated::Already);
+    assert_eq!(s.snapshot().unwrap().jobs[0].since_unix_s, 2.0);
+    let told = |e: StateError| (e.is_refusal(), e.to_string());
+    let other = job(&s, "a", "n0:2");
+    let (refusal, text) = told(s.allocate(&other, 3.0).unwrap_err());
+    assert!(refusal && text.contains("job `a` holds n0:0 n0:1 n1:7 already"), "{text}");
+    let overlap = job(&s, "b", "n1:6 n1:7");
+    let (refusal, text) = told(s.allocate(&overlap, 3.0).unwrap_err());
+    assert!(refusal && text.contains("n1:7 is held by job `a`; 13 GPUs are free"), "{text}");
+    let (refusal, text) = told(s.release(&["a".into(), "c".into()]).unwrap_err());
+    assert!(!refusal && text.contains("no job `c` holds GPUs; jobs that do: a"), "{text}");
+    assert_eq!(s.snapshot().unwrap().jobs.len(), 1, "all are released, or none");
+    assert_eq!(s.release(&["a".into()]).unwrap()[0].gpus, a.gpus);
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 16);
+}
+
+#[test]
+fn drained_gpus_are_not_given_out_and_running_jobs_keep_theirs() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut c = cluster(2);
+    c.hosts[1].drained = topology::GpuMask(0x80);
+    let mut s = State::init(&folder.path().join("s.state"), &c, 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    s.allocate(&a, 1.0).unwrap();
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    let on = s.drain(&n0, "fan", 2.0).unwrap();
+    assert_eq!(on.iter().map(|j| j.id.as_str()).collect::<Vec<_>>(), ["a"]);
+    s.drain(&n0, "fan 3", 3.0).unwrap();
+    let now = s.snapshot().unwrap();
+    assert_eq!((now.free.gpu_count(), now.drained.len(), now.drained[0].reason.as_str()), (7, 8, "fan 3"));
+    let b = job(&s, "b", "n0:1");
+    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
+    assert!(text.contains("n0:1 is drained (fan 3)"), "{text}");
+    let b = job(&s, "b", "n1:7");
+    let text = s.allocate(&b, 2.0).unwrap_err().to_string();
+    assert!(text.contains("n1:7 is drained (in the cluster file)"), "{text}");
+    assert_eq!(s.undrain(&n0).unwrap(), 8);
+    assert_eq!(s.undrain(&n0).unwrap(), 0);
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 14);
+}
+
+#[test]
+fn ids_reasons_and_numbers_have_limits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(1), 1.0).unwrap();
+    for id in ["", " ", "-a", "a b", "a\n", "ä", "a;b", &"x".repeat(129)] {
+        let j = NewJob { id: id.into(), ..job(&s, "x", "n0:0") };
+        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{id:?}");
+    }
+    for v in [f64::NAN, -1.0, f64::INFINITY] {
+        let j = NewJob { demand_gb_per_s: Some(v), ..job(&s, "x", "n0:0") };
+        assert!(matches!(s.allocate(&j, 1.0), Err(StateError::Invalid(_))), "{v}");
+    }
+    let none = NewJob { gpus: Allocation::default(), ..job(&s, "x", "n0:0") };
+    assert!(matches!(s.allocate(&none, 1.0), Err(StateError::Invalid(_))));
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    for reason in ["a\nb", &"x".repeat(2000)] {
+        assert!(matches!(s.drain(&n0, reason, 1.0), Err(StateError::Invalid(_))));
+    }
+    assert_eq!(s.snapshot().unwrap().free.gpu_count(), 8);
+}
+
+#[test]
+fn files_that_are_no_state_get_one_clear_sentence_and_are_left_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let c = cluster(2);
+    let refused = |p: &Path| {
+        let before = std::fs::read(p).ok();
+        let text = State::open(p).unwrap_err().to_string();
+        if p.is_file() {
+            let init = State::init(p, &c, 0.0).map(|_| ());
+            assert!(init.is_err(), "{}", p.display());
+            assert_eq!(before, std::fs::read(p).ok(), "{} was changed", p.display());
+        }
+        text
+    };
+    assert!(refused(&at("none")).contains("there is no state at"));
+    assert!(refused(folder.path()).contains("it is a folder"));
+    std::fs::write(at("text"), "not a database, but long enough to be taken for one ".repeat(100)).unwrap();
+    assert!(refused(&at("text")).contains("it is not a SQLite database"));
+    let foreign = rusqlite::Connection::open(at("foreign")).unwrap();
+    foreign.execute_batch("CREATE TABLE t (a)").unwrap();
+    assert!(refused(&at("foreign")).contains("of another program"));
+    drop(store::Store::create(&at("store"), &c).unwrap());
+    assert!(refused(&at("store")).contains("a store of measurements"));
+    drop(State::init(&at("newer"), &c, 0.0).unwrap());
+    rusqlite::Connection::open(at("newer")).unwrap().execute_batch("PRAGMA user_version = 7").unwrap();
+    assert!(State::open(&at("newer")).unwrap_err().to_string().contains("schema version 7"));
+    // An empty file is what a killed `init` leaves: not open to anybody, taken over by the next one.
+    std::fs::write(at("empty"), "").unwrap();
+    assert!(State::open(&at("empty")).unwrap_err().to_string().contains("it is empty"));
+    State::init(&at("empty"), &c, 0.0).unwrap();
+    let again = State::init(&at("empty"), &c, 0.0).unwrap_err();
+    assert!(again.is_refusal() && again.to_string().contains("already, with the same hosts"), "{again}");
+    let e = State::open(&at("empty")).unwrap().check_cluster(&cluster(3)).unwrap_err().to_string();
+    assert!(e.contains("has no more hosts"), "{e}");
+}
+
+#[test]
+fn a_damaged_state_gives_an_error_and_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.state");
+    let mut s = State::init(&path, &cluster(4), 0.0).unwrap();
+    for i in 0..8 {
+        let j = job(&s, &format!("j{i}"), &format!("n{}:{i} n{}:{i}", i / 4, 2 + i / 4));
+        s.allocate(&j, 1.0).unwrap();
+    }
+    drop(s);
+    let whole = std::fs::read(&path).unwrap();
+    for at in (100..whole.len()).step_by(whole.len() / 60) {
+        let mut bytes = whole.clone();
+        let end = (at + 512).min(bytes.len());
+        bytes[at..end].fill(0xa5);
+        std::fs::write(&path, bytes).unwrap();
+        if let Ok(mut s) = State::open(&path) {
+            let _ = s.snapshot().map_err(|e| e.to_string());
+            let _ = s.check();
+            let _ = s.release(&["j1".into()]);
+        }
+    }
+}
