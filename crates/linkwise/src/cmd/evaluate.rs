@@ -1,62 +1,112 @@
 //! `linkwise evaluate`: how good are the choices?
 
-use crate::cmd::shared::load_cluster;
-use crate::evaluation::{Method, Missing, SeedResult, Settings, leave_one_out, run_seed, summary};
+mod curves;
+mod online;
+mod page;
+mod print;
+mod resume;
+
+use crate::cmd::shared::{Format, load_cluster};
+use crate::evaluation::methods::{self, MethodSpec};
+use crate::evaluation::replay::{Best, SeedResult};
+use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
 use crate::failure::Failure;
-use crate::truth::{self, Truth};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::grounds::{self, Outliers, Rule, Switch};
+use crate::truth::data_folder;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::design::DesignKind;
 use rayon::prelude::*;
 use std::path::PathBuf;
-use topology::Bytes;
+use topology::{Bytes, Cluster};
+use truths::Truth;
 
 /// Arguments of `linkwise evaluate`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  linkwise evaluate --cluster h100 --truth ../shared/data/bandpilot --samples 100 --seeds 5"
+    after_help = "Examples:\n  linkwise evaluate --cluster h100 --truth ../shared/data/bandpilot --seeds 5\n  \
+    linkwise evaluate --cluster het-4mix --truth rule-r --methods all --contention common\n  \
+    linkwise evaluate --cluster h100 --curves transformer,gp --seeds 1\n  \
+    linkwise evaluate --scenarios ../shared/data/bandpilot/peer-scenarios-h100.jsonl\n\n\
+    Methods: NAME or SEARCH/MODEL, then @SAMPLES, :DESIGN, +PROBES as wanted, for example gp+3, exact/gp@50:random, \
+    bandpilot/transformer@500; `quick` and `all` are lists."
 )]
 pub struct Args {
     /// Built-in cluster or cluster file
     #[arg(long, required_unless_present = "scenarios")]
     cluster: Option<String>,
-    /// Folder with tables of true bandwidth (docs/data.md)
-    #[arg(long, required_unless_present = "scenarios")]
-    truth: Option<PathBuf>,
+    /// Folder with tables of true bandwidth (docs/data.md), or the name of a simulated truth
+    /// [default: the published tables where they usually lie]
+    #[arg(long, value_name = "DIR|NAME")]
+    truth: Option<String>,
     /// Replay the requests of such a file instead, beside what others chose; --truth then defaults to the file's folder
     #[arg(long, value_name = "FILE")]
     scenarios: Option<PathBuf>,
-    /// Multi-host samples that a model learns from
+    /// Methods to compare
+    #[arg(long, value_delimiter = ',', default_value = "quick")]
+    methods: Vec<String>,
+    /// Multi-host samples that linkwise's models learn from (the papers' take 250 random ones)
     #[arg(long, default_value_t = 100)]
     samples: usize,
-    /// How samples are chosen
+    /// How these samples are chosen
     #[arg(long, default_value = "stratified")]
     design: DesignArg,
     /// Independent repetitions (samples and requests)
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 3)]
     seeds: u64,
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Twenty seeds instead of --seeds
+    #[arg(long)]
+    full: bool,
     /// Random availabilities per number of GPUs
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 50)]
     per_k: usize,
-    /// Probes of the probing method
-    #[arg(long, default_value_t = 3)]
-    probes: usize,
+    /// What runs on the GPUs that are not free
+    #[arg(long, value_enum, default_value = "none")]
+    contention: Load,
+    /// How jobs share
+    #[arg(long, default_value = "merge")]
+    sharing: String,
+    /// Which best is the best
+    #[arg(long, value_enum, default_value = "realised")]
+    oracle: Best,
     /// Sizes to evaluate (default: all that the truth has)
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     sizes: Vec<Bytes>,
     /// Requests some of whose candidates have no true row
     #[arg(long, value_enum, default_value = "leave-out")]
     missing: Missing,
+    /// Rows of measured tables that lie far from their like
+    #[arg(long, value_enum, default_value = "keep")]
+    outliers: Outliers,
+    /// What joins the hosts of a composed cluster: 20, 40, 60 GB/s or random (LiteGD); default: the measured H100 table over four
+    #[arg(long, value_name = "GB_PER_S|random")]
+    switch: Option<Switch>,
+    /// Deviation of what no model can know of an allocation, simulated truths only
+    #[arg(long, default_value_t = 0.02)]
+    irregularity: f64,
     /// Let the physics use the constants that linkwise ships, some of which were fitted on published tables, instead of nominal ones
     #[arg(long)]
     shipped_constants: bool,
+    /// What learning from each placed job is worth, starting from 50 samples
+    #[arg(long)]
+    online: bool,
+    /// Accuracy of these models by number of samples, and by design
+    #[arg(long, value_delimiter = ',', value_name = "MODELS")]
+    curves: Vec<String>,
     /// A line for every number of GPUs instead of bands
     #[arg(long)]
     by_k: bool,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
-    format: crate::cmd::shared::Format,
+    format: Format,
+    /// Write a page with plots as well
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Keep each finished seed in this folder, and do not repeat those that are there
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
 }
 
 /// A design by name.
@@ -72,7 +122,7 @@ pub enum DesignArg {
     Adaptive,
 }
 
-impl From<DesignArg> for measure::design::DesignKind {
+impl From<DesignArg> for DesignKind {
     fn from(d: DesignArg) -> Self {
         match d {
             DesignArg::Random => Self::Random,
@@ -83,199 +133,161 @@ impl From<DesignArg> for measure::design::DesignKind {
     }
 }
 
-/// Everything that was found for one size.
-#[derive(serde::Serialize)]
-struct SizeReport {
-    size_bytes: u64,
-    left_out: usize,
-    samples: usize,
-    methods: Vec<MethodReport>,
-    r2: f64,
-    mape_pct: f64,
-    within_one_sd: f64,
-    within_two_sd: f64,
-    fit_s: f64,
-    decide_us_median: f64,
+/// What every table of one run stands on.
+struct Protocol {
+    cluster: String,
+    gpus: usize,
+    settings: Settings,
+    seeds: Vec<u64>,
+    ours: (usize, DesignKind),
 }
 
-#[derive(serde::Serialize)]
-struct MethodReport {
-    method: String,
-    mean_pct: f64,
-    p5_pct: f64,
-    worst_pct: f64,
-    requests: usize,
-    by_k: Vec<(usize, f64)>,
-}
-
-fn report_method(m: &Method) -> Option<MethodReport> {
-    let s = summary(m.gbe_pct.iter().map(|g| g.1))?;
-    let mut by_k = Vec::new();
-    let max = m.gbe_pct.iter().map(|g| g.0).max().unwrap_or(0);
-    for k in 2..=max {
-        if let Some(s) = summary(m.gbe_pct.iter().filter(|g| g.0 == k).map(|g| g.1)) {
-            by_k.push((k, s.mean));
-        }
-    }
-    Some(MethodReport {
-        method: m.name.clone(),
-        mean_pct: s.mean,
-        p5_pct: s.p5,
-        worst_pct: s.worst,
-        requests: s.requests,
-        by_k,
-    })
+/// Everything that was found on one truth.
+struct Ground {
+    name: String,
+    description: String,
+    simulated: bool,
+    size: Bytes,
+    results: Vec<SeedResult>,
+    /// (k, GBE) of the leave-one-out ceiling, where rows are of counts.
+    ceiling: Option<Vec<(usize, f64)>>,
 }
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let count = if args.full { 20 } else { args.seeds.max(1) };
+    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(count)).collect();
     if let Some(file) = args.scenarios {
         return crate::scenarios::run(&crate::scenarios::ScenarioArgs {
             file,
-            truth: args.truth,
+            truth: args.truth.map(PathBuf::from),
             samples: args.samples,
             design: args.design.into(),
-            seeds: (args.seed..args.seed + args.seeds.max(1)).collect(),
+            seeds,
             format: args.format,
         });
     }
-    let cluster = load_cluster(&args.cluster.unwrap_or_default())?;
-    let truths = truth::load(&args.truth.unwrap_or_default(), &cluster)?;
-    let settings = Settings {
-        samples: args.samples,
-        design: args.design.into(),
-        per_k: args.per_k,
-        probes: args.probes,
-        missing: args.missing,
-        shipped: args.shipped_constants,
+    let cluster = load_cluster(&args.cluster.clone().unwrap_or_default())?;
+    let truths = truths_of(&args, &cluster)?;
+    let contention = place::Contention::by_name(&args.sharing).ok_or_else(|| {
+        let known = place::Contention::ALL.map(place::Contention::name).join(", ");
+        Failure::input(format!("--sharing {}: known are {known}", args.sharing))
+    })?;
+    let protocol = Protocol {
+        cluster: cluster.name.clone(),
+        gpus: cluster.gpu_count(),
+        settings: Settings {
+            per_k: args.per_k.clamp(1, 10_000),
+            missing: args.missing,
+            shipped: args.shipped_constants,
+            load: args.contention,
+            contention,
+            best: args.oracle,
+        },
+        seeds,
+        ours: (args.samples, args.design.into()),
     };
-    let seeds: Vec<u64> = (args.seed..args.seed + args.seeds.max(1)).collect();
-    let mut reports = Vec::new();
-    for truth in truths.iter().filter(|t| args.sizes.is_empty() || args.sizes.contains(&t.size)) {
-        reports.push(evaluate(&cluster, truth, &settings, &seeds)?);
+    if args.online {
+        return online::run(&truths, &protocol, args.format);
     }
-    if reports.is_empty() {
+    if !args.curves.is_empty() {
+        return curves::run(&truths, &protocol, &args.curves, args.format, args.report.as_deref());
+    }
+    let methods = specs(&args.methods, protocol.ours)?;
+    let grounds = truths
+        .iter()
+        .map(|t| evaluate(t.as_ref(), &methods, &protocol, args.resume.as_deref(), args.format))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(file) = &args.report {
+        page::write(file, &protocol, &grounds)?;
+    }
+    print::all(&protocol, &grounds, args.by_k, args.format)
+}
+
+fn truths_of(args: &Args, cluster: &Cluster) -> Result<Vec<Box<dyn Truth>>, Failure> {
+    let spec = match &args.truth {
+        Some(t) => t.clone(),
+        None => {
+            let folder = data_folder().map(|d| d.join("bandpilot")).filter(|d| d.is_dir()).ok_or_else(|| {
+                Failure::input(
+                    "no published tables found; name their folder or a simulated truth with --truth (docs/data.md)",
+                )
+            })?;
+            folder.display().to_string()
+        }
+    };
+    let options = grounds::Options {
+        seed: args.seed,
+        irregularity: args.irregularity,
+        outliers: args.outliers,
+        switch: args.switch,
+        rule: Rule::Paper,
+    };
+    let mut truths = grounds::load(&spec, cluster, &options)?;
+    truths.retain(|t| args.sizes.is_empty() || args.sizes.contains(&t.size()));
+    if truths.is_empty() {
         return Err(Failure::impossible("the truth has no table of the sizes asked for"));
     }
-    if args.format == crate::cmd::shared::Format::Json {
-        println!("{}", serde_json::to_string_pretty(&reports).map_err(Failure::input)?);
-        return Ok(());
+    Ok(truths)
+}
+
+fn specs(names: &[String], ours: (usize, DesignKind)) -> Result<Vec<MethodSpec>, Failure> {
+    let mut out: Vec<MethodSpec> = Vec::new();
+    for name in names {
+        let list = match name.as_str() {
+            "quick" => methods::QUICK,
+            "all" => methods::ALL,
+            one => one,
+        };
+        for one in list.split(',') {
+            let spec = methods::parse(one.trim(), ours)?;
+            if out.iter().all(|m| m.name != spec.name) {
+                out.push(spec);
+            }
+        }
     }
-    let missing = match settings.missing {
-        Missing::LeaveOut => "requests with a candidate that has no row are left out",
-        Missing::Restrict => "candidates without a row exist for nobody, the optimum included",
-    };
-    println!(
-        "Protocol: cluster {}, k = 2 to {}, {} random availabilities per k (free GPUs even between k and all), seeds {} to {};\n\
-         models learn from {} multi-host samples ({}) and the hosts' intra tables; the optimum is the realised best row;\n\
-         no contention; {missing}. GBE = bandwidth of the choice over the optimum, percent.\n\
-         Leave-one-out ceiling: every row predicted from all others; a model that saw the very row can do better.",
-        cluster.name,
-        cluster.gpu_count(),
-        settings.per_k,
-        seeds[0],
-        seeds[seeds.len() - 1],
-        settings.samples,
-        settings.design.name(),
-    );
-    for r in &reports {
-        print_report(r, &settings, args.by_k);
-    }
-    Ok(())
+    Ok(out)
 }
 
 fn evaluate(
-    cluster: &topology::Cluster,
-    truth: &Truth,
-    settings: &Settings,
-    seeds: &[u64],
-) -> Result<SizeReport, Failure> {
-    let runs: Vec<SeedResult> = seeds
-        .par_iter()
-        .map(|s| run_seed(cluster, truth, settings, *s))
-        .collect::<Result<_, _>>()
-        .map_err(Failure::impossible)?;
-    let mut methods: Vec<Method> = runs[0].methods.clone();
-    for run in &runs[1..] {
-        for (all, one) in methods.iter_mut().zip(&run.methods) {
-            all.gbe_pct.extend(&one.gbe_pct);
-        }
-    }
-    methods.push(leave_one_out(cluster, truth, settings, seeds).map_err(Failure::impossible)?);
-    let mean = |f: &dyn Fn(&SeedResult) -> f64| runs.iter().map(f).sum::<f64>() / runs.len() as f64;
-    let mut us: Vec<f64> = runs.iter().flat_map(|r| r.decide_us.iter().copied()).collect();
-    us.sort_by(f64::total_cmp);
-    Ok(SizeReport {
-        size_bytes: truth.size.0,
-        left_out: runs.iter().map(|r| r.left_out).sum(),
-        samples: runs.iter().map(|r| r.samples).min().unwrap_or(0),
-        methods: methods.iter().filter_map(report_method).collect(),
-        r2: mean(&|r| r.accuracy.r2),
-        mape_pct: mean(&|r| r.accuracy.mape_pct),
-        within_one_sd: mean(&|r| r.accuracy.within_one_sd),
-        within_two_sd: mean(&|r| r.accuracy.within_two_sd),
-        fit_s: mean(&|r| r.fit_s),
-        decide_us_median: us.get(us.len() / 2).copied().unwrap_or(f64::NAN),
-    })
-}
-
-fn print_report(r: &SizeReport, settings: &Settings, by_k: bool) {
-    let size = Bytes(r.size_bytes);
-    println!("\n{size}: {} samples, {} requests left out", r.samples, r.left_out);
-    if r.methods.is_empty() {
-        println!("  every request has a candidate without a row; --missing restrict evaluates on the rows that exist");
-        return;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["method", "mean", "5th pct", "worst", "requests"]);
-    for m in &r.methods {
-        let name =
-            if m.method == "gp + probes" { format!("gp + {} probes", settings.probes) } else { m.method.clone() };
-        table.add_row([
-            name,
-            format!("{:.2}", m.mean_pct),
-            format!("{:.1}", m.p5_pct),
-            format!("{:.1}", m.worst_pct),
-            m.requests.to_string(),
-        ]);
-    }
-    for c in 1..5 {
-        if let Some(c) = table.column_mut(c) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    println!("{table}");
-    println!(
-        "gp on held-out rows: R2 {:.3}, MAPE {:.1} %, {:.0} % within one deviation, {:.0} % within two; fit {:.2} s; decision {:.0} us (median)",
-        r.r2,
-        r.mape_pct,
-        100.0 * r.within_one_sd,
-        100.0 * r.within_two_sd,
-        r.fit_s,
-        r.decide_us_median
+    truth: &dyn Truth,
+    methods: &[MethodSpec],
+    protocol: &Protocol,
+    resume: Option<&std::path::Path>,
+    format: Format,
+) -> Result<Ground, Failure> {
+    let requests = (protocol.gpus.saturating_sub(1) * protocol.settings.per_k * protocol.seeds.len()) as u64;
+    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(requests) };
+    bar.set_style(
+        ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} requests, {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
     );
-    // Every k on request, else bands of k: mean GBE.
-    let max = r.methods.iter().flat_map(|m| m.by_k.iter().map(|b| b.0)).max().unwrap_or(0);
-    let bands: Vec<(usize, usize)> = if by_k {
-        (2..=max).map(|k| (k, k)).collect()
-    } else {
-        [(2, 4), (5, 8), (9, 16), (17, 24), (25, max)].into_iter().filter(|b| b.0 <= max && b.0 <= b.1).collect()
+    bar.set_message(truth.name().to_owned());
+    let one = |seed: &u64| -> Result<SeedResult, Failure> {
+        let name = resume::name(truth, methods, &protocol.settings, *seed);
+        if let Some(found) = resume.and_then(|d| resume::read(d, &name)) {
+            bar.inc(requests / protocol.seeds.len() as u64);
+            return Ok(found);
+        }
+        let result = run_seed(truth, methods, &protocol.settings, *seed, &|| bar.inc(1)).map_err(Failure::impossible)?;
+        if let Some(d) = resume {
+            resume::write(d, &name, &result)?;
+        }
+        Ok(result)
     };
-    let mut table = Table::new();
-    let names: Vec<String> =
-        std::iter::once("mean by k".to_owned()).chain(r.methods.iter().map(|m| m.method.clone())).collect();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(names);
-    for (from, to) in bands {
-        let cells = r.methods.iter().map(|m| {
-            let inside: Vec<f64> = m.by_k.iter().filter(|b| (from..=to).contains(&b.0)).map(|b| b.1).collect();
-            if inside.is_empty() {
-                String::new()
-            } else {
-                format!("{:.1}", inside.iter().sum::<f64>() / inside.len() as f64)
-            }
-        });
-        let label = if from == to { from.to_string() } else { format!("{from} to {to}") };
-        table.add_row(std::iter::once(label).chain(cells));
-    }
-    println!("{table}");
+    let results = protocol.seeds.par_iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+    bar.finish_and_clear();
+    let plain = protocol.settings.load == Load::None && protocol.settings.best == Best::Realised;
+    let ceiling = match plain {
+        true => ceiling::leave_one_out(truth, &protocol.settings, &protocol.seeds).map_err(Failure::impossible)?,
+        false => None,
+    };
+    Ok(Ground {
+        name: truth.name().to_owned(),
+        description: truth.description().to_owned(),
+        simulated: truth.simulated(),
+        size: truth.size(),
+        results,
+        ceiling,
+    })
 }

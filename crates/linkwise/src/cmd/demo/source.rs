@@ -1,7 +1,7 @@
 //! Where the demo's bandwidths come from: published tables, or simulated hardware.
 
 use super::{SIZE, replay};
-use crate::evaluation::{Missing, Settings, samples};
+use crate::evaluation::sampling::Readings;
 use crate::failure::Failure;
 use crate::truth::{self, Truth};
 use measure::design::DesignKind;
@@ -230,15 +230,11 @@ fn import(
         store.insert_batch(&truth::read_table(&file, cluster, &map)?)?;
         tables += 1;
     }
-    let settings = Settings {
-        samples: n,
-        design: DesignKind::Stratified,
-        per_k: 1,
-        probes: 0,
-        missing: Missing::LeaveOut,
-        shipped: false,
-    };
-    let multi: Vec<Record> = samples(cluster, truth, &settings, seed, &[])
+    let read = |a: &Allocation| truth.of(a);
+    let readings =
+        Readings { cluster, size: truth.size, collective: truth.collective, by_counts: true, read: &read };
+    let multi: Vec<Record> = readings
+        .multi_host(n, DesignKind::Stratified, seed, &[], &fabric::Constants::unfitted())
         .into_iter()
         .map(|mut m| {
             m.provenance = MULTI_TABLE.into();

@@ -1,0 +1,15 @@
+//! Judging choices: requests replayed against a truth.
+
+pub mod accuracy;
+pub mod ceiling;
+pub mod guides;
+pub mod methods;
+pub mod online;
+pub mod replay;
+pub mod requests;
+pub mod sampling;
+mod summary;
+
+pub use replay::{Missing, Settings, run_seed};
+pub use requests::{Load, scenarios};
+pub use summary::{Method, Summary, quantile, summary};

@@ -1,0 +1,117 @@
+//! What models learn from: readings of a truth.
+
+use crate::learning::Learning;
+use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
+use std::collections::HashSet;
+use store::{Measurement, Source};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
+use truths::Truth;
+
+/// Something that can be read: a table or a truth, with what its rows are of.
+pub struct Readings<'a> {
+    /// The cluster.
+    pub cluster: &'a Cluster,
+    /// Message size.
+    pub size: Bytes,
+    /// Collective.
+    pub collective: Collective,
+    /// One row stands for all allocations of its counts, whichever hosts and GPUs: reading it twice teaches nothing.
+    pub by_counts: bool,
+    /// Reads; None where there is no row. GB/s busbw.
+    pub read: &'a dyn Fn(&Allocation) -> Option<f64>,
+}
+
+impl Readings<'_> {
+    fn row(&self, a: Allocation, v: f64) -> Measurement {
+        Measurement::new(a, self.collective, self.size, Bandwidth::from_gb_per_s(v), Source::Published)
+    }
+
+    /// Every subset of two or more GPUs of every host.
+    pub fn intra(&self) -> Vec<Measurement> {
+        let mut out = Vec::new();
+        for h in self.cluster.host_ids() {
+            for m in self.cluster.type_of(h).all_gpus().subsets().filter(|m| m.count() > 1) {
+                let a = Allocation::new([(h, m)]);
+                if let Some(v) = (self.read)(&a) {
+                    out.push(self.row(a, v));
+                }
+            }
+        }
+        out
+    }
+
+    /// The rows of some allocations; those without one are passed over.
+    pub fn rows(&self, allocations: &[Allocation]) -> Vec<Measurement> {
+        let of = |a: &Allocation| Some(self.row(a.clone(), (self.read)(a)?));
+        allocations.iter().filter_map(of).collect()
+    }
+
+    /// `n` multi-host samples by design; allocations without a row are passed over. Fewer if there are fewer rows.
+    pub fn multi_host(
+        &self,
+        n: usize,
+        kind: DesignKind,
+        seed: u64,
+        intra: &[Measurement],
+        constants: &fabric::Constants,
+    ) -> Vec<Measurement> {
+        let mut seen: HashSet<Row> = HashSet::new();
+        let mut read = |list: Vec<Allocation>, n: usize| -> Vec<Measurement> {
+            let new = list.into_iter().filter_map(|a| {
+                let v = (self.read)(&a)?;
+                seen.insert(self.row_of(&a)).then(|| self.row(a, v))
+            });
+            new.take(n).collect()
+        };
+        let idle = self.cluster.usable();
+        if kind != DesignKind::Adaptive {
+            return read(design(self.cluster, &idle, n * 4 + 200, kind, seed), n);
+        }
+        let mut learning = Learning::new(self.cluster, intra, constants.clone());
+        let first = (n * 2 / 5).max(10).min(n);
+        let mut out = read(design(self.cluster, &idle, n * 2 + 100, DesignKind::Stratified, seed), first);
+        for round in 1..=60 {
+            if out.len() >= n || learning.refit(&out).is_err() {
+                break;
+            }
+            let taken: Vec<Allocation> = out.iter().map(|m| m.allocation.clone()).collect();
+            let next = adaptive_round(self.cluster, &idle, 60, seed + round, &taken, &learning);
+            let want = (n - out.len()).min(10);
+            out.extend(read(next, want));
+        }
+        out
+    }
+
+    fn row_of(&self, a: &Allocation) -> Row {
+        if self.by_counts {
+            let mut counts = a.counts();
+            counts.sort_unstable();
+            Row::Counts(counts)
+        } else {
+            Row::Gpus(a.clone())
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Row {
+    Counts(Vec<usize>),
+    Gpus(Allocation),
+}
+
+/// Does one row of this truth stand for all allocations of its counts?
+pub fn by_counts(truth: &dyn Truth) -> bool {
+    !truth.simulated() && truth.cluster().types.len() == 1
+}
+
+/// Runs `f` on what can be measured of a truth: its rows, with the noise of measurements where it is simulated.
+pub fn readings<T>(truth: &dyn Truth, seed: u64, f: impl FnOnce(&Readings) -> T) -> T {
+    let read = |a: &Allocation| truth.measured(a, seed);
+    f(&Readings {
+        cluster: truth.cluster(),
+        size: truth.size(),
+        collective: truth.collective(),
+        by_counts: by_counts(truth),
+        read: &read,
+    })
+}
