@@ -42,7 +42,7 @@ const SINGLES_MAX: usize = 16;
 pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let request = objective.request;
     let k = request.gpus;
-    if !request.pods.is_empty() {
+    if request.pods.iter().any(|p| *p > 1) {
         return Err(Refusal::Unsupported { search: "threshold", what: "pods" });
     }
     let usable = request.usable(objective.cluster)?;

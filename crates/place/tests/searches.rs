@@ -110,6 +110,26 @@ proptest! {
     }
 
     #[test]
+    fn searches_of_larger_clusters_return_k_free_gpus(
+        masks in proptest::collection::vec(0u32..256, 5..14), k in 1usize..60, seed in 0u64..4, busy: bool,
+    ) {
+        let cluster = many(masks.len());
+        let truth = knowing(&model(&cluster, seed), |p| lawless(p) * balanced_truth(p));
+        let free = free_of(&masks);
+        let mut request = Request::new(k, free.clone(), SIZE);
+        request.jobs = if busy { background(&cluster, &free) } else { Vec::new() };
+        for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle"].contains(&n.0)) {
+            match run(name, &Objective::new(&cluster, &truth, &request)) {
+                Err(e) => prop_assert_eq!(e, Refusal::NotEnough { wanted: k, free: free.gpu_count() }),
+                Ok(found) => {
+                    let a = &found.best[0].allocation;
+                    prop_assert!(a.gpu_count() == k && free.contains_all(a), "{}: {:?}", name, a);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn two_searches_together_are_at_least_as_good_as_each(
         masks in proptest::collection::vec(0u32..256, 4), k in 1usize..24, which in 0usize..4, seed in 0u64..4,
     ) {
@@ -341,7 +361,8 @@ fn what_a_search_cannot_honour_is_refused_and_exact_is_named() {
     least.constraints.gpus_per_host_min = 2;
     let mut most = Request::new(8, cluster.usable(), SIZE);
     most.constraints.hosts_max = Some(2);
-    for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle"].contains(&n.0)) {
+    // These look at limits on hosts themselves.
+    for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle", "auto", "threshold"].contains(&n.0)) {
         for (request, what) in [(&pods, "pods"), (&least, "GPUs per host"), (&most, "number of hosts")] {
             let e = run(name, &Objective::new(&cluster, &model, request)).unwrap_err();
             assert_eq!(e.code(), "unsupported_by_search");
@@ -419,6 +440,20 @@ fn a_search_that_would_judge_millions_is_refused_before_it_begins() {
         assert_eq!(e.code(), "too_large_for_search", "{name}");
         assert!(e.to_string().contains(name) && e.to_string().contains("--free"), "{e}");
         assert!(objective.evaluations() <= 5000, "{name}");
+    }
+}
+
+#[test]
+fn a_thousand_gpus_are_within_reach_of_every_search_but_the_complete_ones() {
+    let cluster = many(128);
+    let truth = knowing(&model(&cluster, 1), balanced_truth);
+    let free = Allocation::new(cluster.host_ids().map(|h| (h, GpuMask([0x0f, 0xf0, 0x3c, 0x55][h.index() % 4]))));
+    let request = Request::new(48, free, SIZE);
+    for (name, _) in NAMES {
+        match run(name, &Objective::new(&cluster, &truth, &request)) {
+            Ok(found) => assert_eq!(found.best[0].allocation.gpu_count(), 48, "{name}"),
+            Err(e) => assert!(["exact", "oracle"].contains(name) && e.code() == "too_large_for_exact", "{name}: {e}"),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use topology::Allocation;
 
 /// Most candidates that the balanced construction makes. The paper names no limit, and has four hosts (36 candidates at most); combinations
 /// of the freest hosts come first.
-pub const CANDIDATES_MAX: usize = 4096;
+pub const CANDIDATES_MAX: usize = 1024;
 
 /// EHA: arXiv 2506.15595, section 4.3.2, algorithm 1. One batch.
 ///

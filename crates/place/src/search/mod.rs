@@ -43,9 +43,9 @@ pub use oracle::Oracle;
 pub use pts::Pts;
 pub use random::Random;
 
-/// Most candidates that a search of this folder judges for one request: beyond it is refused before the first is judged. Seconds of work
-/// with the bound; at 32 GPUs the largest of these searches judges a thousand.
-pub const EVALUATIONS_MAX: u64 = 4_000_000;
+/// Most candidates that one stage of a search of this folder judges: beyond it is refused before the stage begins. About 1,400 free GPUs for
+/// those whose work grows with their square, a second with the bound and 100 MB for all pairs in one batch.
+pub const EVALUATIONS_MAX: u64 = 1_000_000;
 
 /// A way to choose GPUs.
 ///

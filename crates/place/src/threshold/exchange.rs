@@ -119,8 +119,9 @@ impl Exchange<'_, '_> {
             list.sort_unstable_by_key(|p| p.host);
             out.push(&list);
         };
-        let free = self.objective.request.free.parts();
-        let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
+        // Rows are those of the options: of the usable hosts, which constraints may have narrowed.
+        let host_of = |o: &HostOptions| o.by_count.first().and_then(|c| c.first()).map(|p| p.host);
+        let row_of = |p: &Part| self.options.binary_search_by_key(&Some(p.host), host_of).ok();
         // Other GPUs of the same host.
         for &(_, i) in weak.iter().chain(strong) {
             let Some(row) = row_of(&parts[i]) else { continue };
@@ -143,13 +144,13 @@ impl Exchange<'_, '_> {
                 }
             }
         }
-        let mut inside = vec![false; free.len()];
+        let mut inside = vec![false; self.options.len()];
         parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
         let mut outside: Vec<(u8, Vec<(f64, Part)>)> = Vec::new();
         for &(worth, w) in weak {
             let count = parts[w].count;
             let known = outside.iter().position(|o| o.0 == count).unwrap_or_else(|| {
-                let all = (0..free.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
+                let all = (0..self.options.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
                 let mut all: Vec<(f64, Part)> = all.map(|p| (self.worth(&p), p)).collect();
                 all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.host.cmp(&b.1.host)));
                 all.truncate(HOSTS_MAX);
