@@ -3,7 +3,6 @@
 mod cmd;
 mod evaluation;
 mod failure;
-#[allow(dead_code)] // evaluate asks
 mod grounds;
 mod learning;
 mod report;

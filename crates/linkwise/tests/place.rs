@@ -353,7 +353,7 @@ fn flags_ask_what_request_lines_ask() {
     };
     bad(&["--gpus", "2", "--search", "exakt"], 2, "did you mean `exact`?");
     bad(&["--gpus", "2", "--only-hosts", "n8"], 2, "--only-hosts");
-    bad(&["--gpus", "2", "--contention", "none"], 2, "merge or merge-counts or physical");
+    bad(&["--gpus", "2", "--contention", "none"], 2, "`merge-counts` or `physical` was expected");
     bad(&["--gpus", "9", "--pods", "4,4"], 2, "together, but 9");
     bad(&["--pods", "4,x"], 2, "--pods");
     bad(&["--gpus", "9", "--max-hosts", "1"], 1, "no split of 9");

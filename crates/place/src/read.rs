@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         let contention = match get(map, "contention") {
             None => self.defaults.contention,
             Some(c) => Contention::by_name(text(c, "contention")?)
-                .ok_or_else(|| Bad::at("contention", c, "`merge` or `physical`"))?,
+                .ok_or_else(|| Bad::at("contention", c, &Contention::names()))?,
         };
         let loss_weight = match get(map, "loss_weight") {
             None => self.defaults.loss_weight,

@@ -181,6 +181,13 @@ impl Contention {
         }
     }
 
+    /// All names, for messages: "`merge`, `merge-counts` or `physical`".
+    pub fn names() -> String {
+        let names = Contention::ALL.map(|c| format!("`{}`", c.name()));
+        let (last, first) = names.split_last().expect("there are some");
+        format!("{} or {last}", first.join(", "))
+    }
+
     /// The kind of a name.
     pub fn by_name(name: &str) -> Option<Contention> {
         Contention::ALL.into_iter().find(|c| c.name() == name)

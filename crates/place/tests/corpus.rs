@@ -52,3 +52,16 @@ fn a_cut_line_is_never_more_than_a_bad_request() {
         let _ = reader.line(&changed);
     }
 }
+
+#[test]
+fn every_code_of_a_refusal_is_documented() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(root.join("../../docs/requests.md")).unwrap();
+    let source = std::fs::read_to_string(root.join("src/refusal.rs")).unwrap();
+    let codes: Vec<&str> =
+        source.lines().filter_map(|l| l.split_once("=> \"")?.1.split_once('"').map(|c| c.0)).collect();
+    assert!(codes.len() > 20, "{codes:?}");
+    for code in codes.into_iter().chain(["bad_request", "duplicate_gpu", "unknown_search"]) {
+        assert!(page.contains(&format!("`{code}`")), "{code} is not in docs/requests.md");
+    }
+}

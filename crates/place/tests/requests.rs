@@ -124,6 +124,23 @@ proptest! {
     }
 
     #[test]
+    fn every_search_keeps_what_is_asked_or_refuses((cluster, request) in requests(), which: usize, seed in 0u64..3) {
+        let (name, _) = place::search::NAMES[which % place::search::NAMES.len()];
+        let search = place::search::by_name(name, seed).unwrap();
+        let model = model(&cluster, Kind::Bound, seed);
+        match place::answer_by(&*search, &cluster, &model, &request) {
+            Ok(a) => {
+                prop_assert_eq!(a.search, name);
+                for s in std::iter::once(&a.choice).chain(&a.runner_ups) {
+                    prop_assert!(keeps(&cluster, &request, &s.allocation), "{name}: {s:?}");
+                    prop_assert!(request.free.contains_all(&s.allocation));
+                }
+            }
+            Err(e) => prop_assert!(!e.is_malformed(), "{name}: {e}"),
+        }
+    }
+
+    #[test]
     fn an_answer_gives_every_pod_its_gpus_on_one_host_and_ranks_them_pod_by_pod((cluster, request) in requests()) {
         let model = model(&cluster, Kind::Bound, 1);
         let Ok(a) = answer(&cluster, &model, &request) else { return Ok(()) };

@@ -30,7 +30,7 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     linkwise place --cluster h100 --model model.json --requests jobs.jsonl > answers.jsonl\n\n\
     A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:0\",\"n0:1\",...]}; answers come one per line, in order. --requests - reads\n\
     standard input. Further fields, all optional: pods [4,4], jobs [{\"id\":\"a\",\"gpus\":[..],\"demand_gb_per_s\":40}], contention\n\
-    \"merge\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
+    \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
     \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
     Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
     without demand takes what the model expects of it alone. One GPU gets the place where it leaves the least damage, with a predicted\n\
@@ -60,7 +60,8 @@ pub struct Args {
     /// Message size to optimise for (default: the largest that the model was fitted on)
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
-    /// How running jobs and the new one share: `merge` (BandPilot's virtual merge) or `physical` (flows, max-min fair)
+    /// How running jobs and the new one share: `merge` (BandPilot's virtual merge), `merge-counts` (the same by counts, as its code
+    /// does) or `physical` (flows, max-min fair)
     #[arg(long, default_value = "merge", value_parser = contention)]
     contention: Contention,
     /// What a GB/s that running jobs lose counts against one that the new job gets
@@ -88,8 +89,7 @@ enum PlaceFormat {
 }
 
 fn contention(name: &str) -> Result<Contention, String> {
-    let known = || Contention::ALL.map(Contention::name).join(" or ");
-    Contention::by_name(name).ok_or_else(|| format!("{} was expected", known()))
+    Contention::by_name(name).ok_or_else(|| format!("{} was expected", Contention::names()))
 }
 
 /// Runs it.
