@@ -145,7 +145,17 @@ fn main() {
     println!("decisions: {} requests, half of the GPUs free, four host types, one core", 310);
     println!(
         "{:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>8} {:>7} {:>10} {:>8} {:>8}",
-        "GPUs", "model", "median ms", "p99 ms", "of best 3", "mean CPU", "aim ms", "of aim", "candidates", "fit s", "peak MB"
+        "GPUs",
+        "model",
+        "median ms",
+        "p99 ms",
+        "of best 3",
+        "mean CPU",
+        "aim ms",
+        "of aim",
+        "candidates",
+        "fit s",
+        "peak MB"
     );
     let exe = std::env::current_exe().expect("this program");
     let mut curve: Vec<(usize, usize, f64)> = Vec::new();
@@ -172,9 +182,8 @@ fn main() {
         let mut before: Option<(usize, f64)> = None;
         for (gpus, _, ms) in curve.iter().filter(|c| c.1 == j) {
             let bars = ((ms / 0.01).ln() / 1.5f64.ln()).max(0.0) as usize;
-            let exponent = before.map_or(String::new(), |(g, m)| {
-                format!("  n^{:.2}", (ms / m).ln() / (*gpus as f64 / g as f64).ln())
-            });
+            let exponent = before
+                .map_or(String::new(), |(g, m)| format!("  n^{:.2}", (ms / m).ln() / (*gpus as f64 / g as f64).ln()));
             println!("{gpus:>7} {} {ms:.3} ms{exponent}", "#".repeat(bars));
             before = Some((*gpus, *ms));
         }

@@ -88,12 +88,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
 }
 
 /// The same with limits of one's own on what is enumerated and on the nodes of branch and bound; [`Refusal::TooLarge`] beyond.
-pub fn within(
-    objective: &Objective,
-    keep: usize,
-    combinations_max: u64,
-    nodes_max: u64,
-) -> Result<Found, Refusal> {
+pub fn within(objective: &Objective, keep: usize, combinations_max: u64, nodes_max: u64) -> Result<Found, Refusal> {
     let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
     let usable = request.usable(objective.cluster)?;
@@ -286,7 +281,18 @@ fn branch_and_bound(
         }
     }
     let k = request.gpus;
-    let mut s = Search { model, mean: model.evaluator(request.size), request, options, shape, keep, nodes_max, floor: Vec::new(), nodes: 0, leaves: 0 };
+    let mut s = Search {
+        model,
+        mean: model.evaluator(request.size),
+        request,
+        options,
+        shape,
+        keep,
+        nodes_max,
+        floor: Vec::new(),
+        nodes: 0,
+        leaves: 0,
+    };
     if s.go(0, shape.start(), &mut Vec::new(), f64::INFINITY, f64::INFINITY, out) {
         Ok(s.leaves)
     } else {

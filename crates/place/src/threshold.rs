@@ -15,13 +15,15 @@ mod levels;
 
 use crate::exact::{self, Found, best_of};
 use crate::objective::Objective;
-use crate::options::host_options;
-use crate::request::Refusal;
+use crate::options::{HostOptions, host_options};
+use crate::request::{Refusal, Request};
 use crate::search::Search;
+use crate::shape::Shape;
 use levels::{Floor, KINDS_MAX, Levels, Sides};
 use predict::bound::network_at_most_gb_per_s;
 use predict::{Candidates, Part};
 use std::collections::HashSet;
+use topology::GPUS_PER_HOST_MAX;
 
 /// Most parts of all candidates of one batch together.
 const PARTS_MAX: usize = 60_000;
@@ -42,26 +44,50 @@ const SINGLES_MAX: usize = 16;
 pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
     let request = objective.request;
     let k = request.gpus;
-    if request.pods.iter().any(|p| *p > 1) {
-        return Err(Refusal::Unsupported { search: "threshold", what: "pods" });
-    }
-    let usable = request.usable(objective.cluster)?;
+    let free = request.usable(objective.cluster)?;
     let before = objective.evaluations();
-    let options = host_options(objective.table(), &usable, k);
+    let options = host_options(objective.table(), &free, k);
+    if request.asks_shape() {
+        can_be_met(request, &options)?;
+    }
     let cluster = objective.cluster;
-    let levels = Levels::new(usable.parts(), &options, objective.model, &|h| cluster.host(h).host_type);
-    let mut candidates = Candidates::new();
-    singles(&options, k, &mut candidates);
-    pairs(&levels, k, rules(objective), &mut candidates);
+    let levels = Levels::new(free.parts(), &options, objective.model, &|h| cluster.host(h).host_type);
+    let rules = Rules::of(request);
+    let mut pool = Pool { request, shaped: request.asks_shape(), seen: HashSet::new(), candidates: Candidates::new() };
+    singles(&options, k, rules, &mut pool);
+    pairs(&levels, k, rules, &mut pool);
     let mut plans = Vec::new();
     for (id, list) in lists(objective, &levels).into_iter().enumerate() {
-        plan(&levels, id, list, k, rules(objective), &mut plans);
+        plan(&levels, id, list, k, rules, &mut plans);
     }
-    draw_up(&levels, &mut plans, k, &mut candidates);
+    draw_up(&levels, &mut plans, k, &mut pool);
+    if pool.candidates.is_empty() {
+        let what = if request.pods.is_empty() { "limits this tight" } else { "pods of these sizes" };
+        return Err(Refusal::Unsupported { search: "threshold", what });
+    }
+    let mut candidates = pool.candidates;
     let mut scores = Vec::new();
     objective.scores(&candidates, &mut scores);
-    exchange::improve(objective, &options, rules(objective).counts, &mut candidates, &mut scores);
-    Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations: objective.evaluations() - before })
+    exchange::improve(objective, &free, &options, &mut candidates, &mut scores);
+    Ok(Found {
+        best: best_of(objective, &candidates, &scores, keep.max(1)),
+        evaluations: objective.evaluations() - before,
+    })
+}
+
+/// Refuses pods that no host can hold and, where there are few enough hosts to tell, limits that leave no split.
+fn can_be_met(request: &Request, options: &[HostOptions]) -> Result<(), Refusal> {
+    let largest = options.iter().map(|o| o.by_count.len()).max().unwrap_or(0);
+    if let Some(pod) = request.pods.iter().copied().filter(|p| *p > largest).max() {
+        return Err(Refusal::PodTooLarge { pod, largest });
+    }
+    if options.len() > AUTO_HOSTS_MAX {
+        return Ok(());
+    }
+    match Shape::new(request, options) {
+        Err(e @ (Refusal::NoSplit { .. } | Refusal::PodsDoNotFit { .. })) => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// What the request asks of every host and of their number.
@@ -73,25 +99,56 @@ struct Rules {
     hosts_max: usize,
 }
 
-fn rules(objective: &Objective) -> Rules {
-    let c = &objective.request.constraints;
-    let count_min = c.gpus_per_host_min.clamp(1, 31) as u8;
-    Rules {
-        counts: u32::MAX << count_min,
-        count_min,
-        hosts_max: c.hosts_max.unwrap_or(usize::MAX),
+impl Rules {
+    fn of(request: &Request) -> Rules {
+        let counts = request.counts_allowed();
+        Rules {
+            counts,
+            count_min: counts.trailing_zeros().clamp(1, 31) as u8,
+            hosts_max: request.constraints.hosts_max.unwrap_or(usize::MAX),
+        }
     }
 }
 
+/// Candidates that differ and keep the request.
+struct Pool<'a> {
+    request: &'a Request,
+    /// Does the request ask more of the counts than their sum?
+    shaped: bool,
+    seen: HashSet<u64>,
+    candidates: Candidates,
+}
+
+impl Pool<'_> {
+    /// `false` if it is known already or breaks the request.
+    fn add(&mut self, parts: &[Part]) -> bool {
+        let fits = !self.shaped || accepts(self.request, parts);
+        let new = fits && self.seen.insert(signature(parts));
+        if new {
+            self.candidates.push(parts);
+        }
+        new
+    }
+}
+
+/// Do the counts of a candidate keep pods and limits?
+fn accepts(request: &Request, parts: &[Part]) -> bool {
+    let counts: Vec<usize> = parts.iter().map(|p| usize::from(p.count)).collect();
+    request.accepts_counts(&counts)
+}
+
 /// The best hosts that can hold the job alone.
-fn singles(options: &[crate::options::HostOptions], k: usize, out: &mut Candidates) {
+fn singles(options: &[HostOptions], k: usize, rules: Rules, pool: &mut Pool) {
+    if k > GPUS_PER_HOST_MAX || rules.counts >> k & 1 == 0 {
+        return;
+    }
     let mut best: Vec<&Part> =
         options.iter().filter_map(|o| o.by_count.get(k - 1)).filter_map(|parts| inside(parts)).collect();
     best.sort_by(|a, b| b.intra_gb_per_s.total_cmp(&a.intra_gb_per_s));
     // One GPU talks to nobody: all are equal but for what they leave behind, so all are offered.
     let most = if k == 1 { best.len() } else { SINGLES_MAX };
     for p in best.into_iter().take(most) {
-        out.push(&[*p]);
+        pool.add(&[*p]);
     }
 }
 
@@ -101,7 +158,7 @@ fn inside(parts: &[Part]) -> Option<&Part> {
 
 /// Two hosts, whatever their counts: of every type, count and NIC rate the two hosts with the best insides, combined in every way; of
 /// these the most promising.
-fn pairs(levels: &Levels, k: usize, rules: Rules, out: &mut Candidates) {
+fn pairs(levels: &Levels, k: usize, rules: Rules, pool: &mut Pool) {
     if k > 2 * (levels.stride - 1) || rules.hosts_max < 2 {
         return;
     }
@@ -117,7 +174,7 @@ fn pairs(levels: &Levels, k: usize, rules: Rules, out: &mut Candidates) {
     }
     found.sort_by(|a, b| b.0.total_cmp(&a.0));
     for (_, a, b) in found.into_iter().take(PAIRS_MAX) {
-        out.push(&if a.host < b.host { [*a, *b] } else { [*b, *a] });
+        pool.add(&if a.host < b.host { [*a, *b] } else { [*b, *a] });
     }
 }
 
@@ -327,7 +384,15 @@ fn plan_for(
             let promise = levels.edge_gb_per_s(level).min(network_at_most_gb_per_s(nic, hosts, k));
             let from = mix(table.id as u64, hosts as u64);
             let signature = mix(mix(from, (level as u64) << 32 | u64::from(counts)), caps.signature(level, kinds));
-            plans.push(Plan { promise_gb_per_s: promise, table: table.clone(), kinds, level, hosts, counts, signature });
+            plans.push(Plan {
+                promise_gb_per_s: promise,
+                table: table.clone(),
+                kinds,
+                level,
+                hosts,
+                counts,
+                signature,
+            });
         }
     };
     let Some((level, fewest, all)) = highest(rules.hosts_max) else { return };
@@ -379,10 +444,9 @@ fn plan_for(
 }
 
 /// Makes candidates of the most promising plans.
-fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) {
+fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, pool: &mut Pool) {
     // Stable, so that equal promises keep the order of lists, floors and types.
     plans.sort_by(|a, b| b.promise_gb_per_s.total_cmp(&a.promise_gb_per_s));
-    let mut seen: HashSet<u64> = HashSet::new();
     let mut known: HashSet<u64> = HashSet::new();
     let mut pen = Pen::new(levels);
     let (mut drawn, mut work) = (0, 0);
@@ -399,8 +463,7 @@ fn draw_up(levels: &Levels, plans: &mut [Plan], k: usize, out: &mut Candidates) 
             work += plan.hosts + plan.table.list.len() / 4;
             if pen.draw(plan, level, k) {
                 for sides in [Sides::Fattest, Sides::Thinnest] {
-                    if pen.choose(plan, level, sides) && seen.insert(signature(&pen.parts)) {
-                        out.push(&pen.parts);
+                    if pen.choose(plan, level, sides) && pool.add(&pen.parts) {
                         drawn += 1;
                         work += plan.hosts;
                     }
@@ -501,11 +564,11 @@ impl Search for Auto {
         "auto"
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
-        if objective.request.free.host_count() > AUTO_HOSTS_MAX {
+        if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {
             return search(objective, keep);
         }
         match exact::within(objective, keep, AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX) {
-            Err(Refusal::TooLarge { .. }) => search(objective, keep),
+            Err(Refusal::TooLarge { .. } | Refusal::PodsTooMixed { .. }) => search(objective, keep),
             found => found,
         }
     }

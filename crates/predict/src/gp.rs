@@ -18,16 +18,16 @@ pub const POINTS_MAX: usize = 4096;
 const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
 const OUTLIER_SDS: f64 = 2.8;
-/// Share of the noise's variance that is irregularity: it stays with a split and shows again wherever that is used. The rest is of the
-/// reading alone.
-const LASTING: f64 = 0.8;
-/// Squared distances (in lengths) below this are of one and the same split.
-const SAME_SPLIT: f64 = 1e-12;
 /// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays what
 /// it is there: a line through readings of four hosts says nothing about four hundred.
 const REACH_SDS: f64 = 1.0;
 /// What is added to the deviation of the mean for a place out of reach.
 const OUT_OF_REACH_SD: f64 = 0.1;
+/// Share of the noise's variance that is irregularity: it stays with a split and shows again wherever that is used. The rest is of the
+/// reading alone.
+const LASTING: f64 = 0.8;
+/// Squared distances (in lengths) below this are of one and the same split.
+const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
 
@@ -111,6 +111,20 @@ fn matern(r2: f64) -> (f64, f64) {
     let r = (5.0 * r2).sqrt();
     let e = exp_neg(-r);
     ((1.0 + r + r * r * (1.0 / 3.0)) * e, (5.0 / 3.0) * (1.0 + r) * e)
+}
+
+/// `Σ w (v - c)²` in a fixed order of additions.
+fn weighted_squares(weight: &[f64], column: &[f64], v: f64) -> f64 {
+    let column = &column[..weight.len()];
+    let mut acc = [0.0f64; 4];
+    let (mut w, mut c) = (weight.chunks_exact(4), column.chunks_exact(4));
+    for (w, c) in (&mut w).zip(&mut c) {
+        for i in 0..4 {
+            acc[i] += w[i] * ((v - c[i]) * (v - c[i]));
+        }
+    }
+    let rest = w.remainder().iter().zip(c.remainder()).map(|(w, c)| w * ((v - c) * (v - c)));
+    (acc[0] + acc[2]) + (acc[1] + acc[3]) + rest.sum::<f64>()
 }
 
 fn host_overlap(a: &[(u32, f64)], b: &[(u32, f64)]) -> f64 {
@@ -243,17 +257,27 @@ impl Gp {
         let mut f = |t: &[f64], g: &mut [f64]| -> f64 {
             let inverse_sq: Vec<f64> = t[..d].iter().map(|l| (-2.0 * l).exp()).collect();
             let [s2, n2, l2, h2] = [0, 1, 2, 3].map(|i| (2.0 * t[d + i]).exp());
-            let scaled: Vec<Vec<f64>> =
-                x.iter().map(|r| r.iter().zip(&inverse_sq).map(|(v, i)| v * i.sqrt()).collect()).collect();
+            // Feature-major, so that the inner loops run over points.
+            let columns: Vec<Vec<f64>> =
+                (0..d).map(|c| x.iter().map(|r| r[c] * inverse_sq[c].sqrt()).collect()).collect();
             let mut k = Lower::zeros(n);
             for i in 0..n {
                 let row = k.row_mut(i);
+                let (smooth, slope) = (&mut smooth[i][..], &mut slope[i][..]);
+                row.fill(0.0);
+                for c in &columns {
+                    let v = c[i];
+                    for (r2, w) in row.iter_mut().zip(c) {
+                        *r2 += (v - w) * (v - w);
+                    }
+                }
                 for j in 0..=i {
-                    let r2: f64 = scaled[i].iter().zip(&scaled[j]).map(|(a, b)| (a - b) * (a - b)).sum();
-                    let (v, dv) = matern(r2);
-                    smooth[i][j] = s2 * v;
-                    slope[i][j] = s2 * dv;
-                    row[j] = s2 * v + l2 * linear[i][j] + h2 * hosts[i][j];
+                    let (v, dv) = matern(row[j]);
+                    smooth[j] = s2 * v;
+                    slope[j] = s2 * dv;
+                }
+                for (((r, s), l), h) in row.iter_mut().zip(&*smooth).zip(&linear[i]).zip(&hosts[i]) {
+                    *r = s + l2 * l + h2 * h;
                 }
                 for &(j, lasting) in &twins[i] {
                     row[j] += n2 * lasting;
@@ -269,21 +293,24 @@ impl Gp {
             let mut value = 0.5 * dot(&y, &a) + factor.half_log_det();
             let inverse = factor.inverse();
             g.fill(0.0);
+            let mut weight = vec![0.0; n];
             for i in 0..n {
                 let inv = inverse.row(i);
-                for j in 0..=i {
-                    // Off-diagonal entries stand for two.
-                    let w = (inv[j] - a[i] * a[j]) * if i == j { 0.5 } else { 1.0 };
-                    let ws = w * slope[i][j];
-                    for (gd, (p, q)) in g[..d].iter_mut().zip(scaled[i].iter().zip(&scaled[j])) {
-                        *gd += ws * (p - q) * (p - q);
-                    }
-                    g[d] += 2.0 * w * smooth[i][j];
-                    g[d + 2] += 2.0 * w * l2 * linear[i][j];
-                    g[d + 3] += 2.0 * w * h2 * hosts[i][j];
-                    if i == j {
-                        g[d + 1] += 2.0 * w * n2 * noise[i];
-                    }
+                let weight = &mut weight[..=i];
+                // Off-diagonal entries stand for two.
+                for ((w, inv), aj) in weight.iter_mut().zip(inv).zip(&a) {
+                    *w = inv - a[i] * aj;
+                }
+                weight[i] *= 0.5;
+                g[d] += 2.0 * dot(weight, &smooth[i]);
+                g[d + 1] += 2.0 * weight[i] * n2 * noise[i];
+                g[d + 2] += 2.0 * l2 * dot(weight, &linear[i]);
+                g[d + 3] += 2.0 * h2 * dot(weight, &hosts[i]);
+                for (w, s) in weight.iter_mut().zip(&slope[i]) {
+                    *w *= s;
+                }
+                for (gd, c) in g[..d].iter_mut().zip(&columns) {
+                    *gd += weighted_squares(weight, c, c[i]);
                 }
                 for &(j, lasting) in &twins[i] {
                     g[d + 1] += 2.0 * (inv[j] - a[i] * a[j]) * n2 * lasting;
@@ -375,7 +402,8 @@ impl Gp {
         self.range = (0..self.active.len())
             .map(|d| {
                 let of_points = || x.iter().map(|row| row[d]);
-                let (low, high) = (of_points().fold(f64::INFINITY, f64::min), of_points().fold(f64::NEG_INFINITY, f64::max));
+                let (low, high) =
+                    (of_points().fold(f64::INFINITY, f64::min), of_points().fold(f64::NEG_INFINITY, f64::max));
                 (low - REACH_SDS, high + REACH_SDS)
             })
             .collect();
@@ -484,10 +512,6 @@ impl Gp {
         let d = self.active.len().max(1) as f64;
         let mut k = vec![0.0; n];
         self.smooth_kernel(&row, &mut k);
-        // A split whose readings were odd is as odd as they were.
-        let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
-        let odd =
-            self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
         // Weights by host, so that a candidate on hundreds of hosts costs each reading no more than its own hosts.
         let mut weight = vec![0.0; self.host_effect.len()];
         for &(h, w) in hosts {
@@ -495,6 +519,10 @@ impl Gp {
                 *slot = w * share;
             }
         }
+        // A split whose readings were odd is as odd as they were.
+        let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
+        let odd =
+            self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
             let overlap: f64 = p.hosts.iter().map(|&(h, w)| weight[h as usize] * w).sum();
             *k += l2 * (1.0 + dot(&row, x) / d) + h2 * overlap;

@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long)]
     model: PathBuf,
     /// How to search (a wrong name lists them); a request line may name another
-    #[arg(long, default_value = "exact")]
+    #[arg(long, default_value = "auto")]
     search: String,
     /// Seed of the searches that draw lots
     #[arg(long, default_value_t = 0)]

@@ -3,6 +3,7 @@
 use crate::objective::Objective;
 use crate::options::HostOptions;
 use predict::{Candidates, Part};
+use topology::{Allocation, GpuMask, HostId};
 
 /// How many of the best candidates are improved in a round.
 const BEST: usize = 3;
@@ -18,18 +19,20 @@ const SUBSTITUTES: usize = 2;
 /// Adds what the neighbours of the best candidates are worth, in up to [`ROUNDS_MAX`] batches.
 pub fn improve(
     objective: &Objective,
+    free: &Allocation,
     options: &[HostOptions],
-    counts: u32,
     candidates: &mut Candidates,
     scores: &mut Vec<f64>,
 ) {
+    let shaped = objective.request.asks_shape();
+    let counts = objective.request.counts_allowed();
     let mut best = top(scores, 0, BEST);
     for _ in 0..ROUNDS_MAX {
         let Some(&first) = best.first() else { return };
         let mut next = Candidates::new();
         let mut budget = PARTS_MAX;
         for &i in &best {
-            let hosts = Exchange { objective, options, counts, parts: candidates.parts(i) };
+            let hosts = Exchange { objective, free: free.parts(), options, counts, shaped, parts: candidates.parts(i) };
             hosts.neighbours(&mut budget, &mut next);
         }
         if next.is_empty() {
@@ -65,8 +68,12 @@ fn top(scores: &[f64], from: usize, n: usize) -> Vec<usize> {
 struct Exchange<'a, 'o> {
     objective: &'a Objective<'o>,
     options: &'a [HostOptions],
+    /// Free GPUs, in the order of the options.
+    free: &'a [(HostId, GpuMask)],
     /// Bit `n`: a host may give `n` GPUs.
     counts: u32,
+    /// Does the request ask more of the counts than their sum?
+    shaped: bool,
     parts: &'a [Part],
 }
 
@@ -88,9 +95,8 @@ impl Exchange<'_, '_> {
     /// The worthiest part of a host with so many GPUs.
     fn option(&self, row: usize, count: u8) -> Option<Part> {
         let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
-        let better = |a: &&Part, b: &&Part| {
-            least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s))
-        };
+        let better =
+            |a: &&Part, b: &&Part| least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s));
         self.all(row, count).iter().max_by(better).copied()
     }
 
@@ -117,11 +123,12 @@ impl Exchange<'_, '_> {
                 list[*i] = *p;
             }
             list.sort_unstable_by_key(|p| p.host);
-            out.push(&list);
+            if !self.shaped || super::accepts(self.objective.request, &list) {
+                out.push(&list);
+            }
         };
-        // Rows are those of the options: of the usable hosts, which constraints may have narrowed.
-        let host_of = |o: &HostOptions| o.by_count.first().and_then(|c| c.first()).map(|p| p.host);
-        let row_of = |p: &Part| self.options.binary_search_by_key(&Some(p.host), host_of).ok();
+        let free = self.free;
+        let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
         // Other GPUs of the same host.
         for &(_, i) in weak.iter().chain(strong) {
             let Some(row) = row_of(&parts[i]) else { continue };
@@ -144,13 +151,13 @@ impl Exchange<'_, '_> {
                 }
             }
         }
-        let mut inside = vec![false; self.options.len()];
+        let mut inside = vec![false; free.len()];
         parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
         let mut outside: Vec<(u8, Vec<(f64, Part)>)> = Vec::new();
         for &(worth, w) in weak {
             let count = parts[w].count;
             let known = outside.iter().position(|o| o.0 == count).unwrap_or_else(|| {
-                let all = (0..self.options.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
+                let all = (0..free.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
                 let mut all: Vec<(f64, Part)> = all.map(|p| (self.worth(&p), p)).collect();
                 all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.host.cmp(&b.1.host)));
                 all.truncate(HOSTS_MAX);

@@ -133,7 +133,8 @@ impl<'o> Levels<'o> {
         for i in 0..self.rows.len() {
             let row = &mut out[i * self.stride..(i + 1) * self.stride];
             for e in &self.entries[self.starts[i] as usize..self.starts[i + 1] as usize] {
-                if e.nic_gb_per_s >= floor.nic_gb_per_s && e.count >= floor.count && allowed_counts >> e.count & 1 == 1 {
+                if e.nic_gb_per_s >= floor.nic_gb_per_s && e.count >= floor.count && allowed_counts >> e.count & 1 == 1
+                {
                     let slot = &mut row[usize::from(e.count)];
                     *slot = (*slot).max(e.level);
                 }
