@@ -172,11 +172,11 @@ fn training_is_deterministic_and_keeps_the_best_epoch() {
 }
 
 #[test]
-fn the_fisher_information_is_the_mean_squared_derivative_of_the_prediction() {
+fn the_fisher_information_is_the_mean_squared_derivative_of_the_prediction_over_the_noise() {
     let shape = Shape { dropout: 0.0, ..shapes()[0] };
     let data = samples(&shape, 5, 9);
     let mut network = Network::<f32>::new(shape, 1);
-    let found = fisher(&network, &data);
+    let found = fisher(&network, &data, 0.5);
     let mut tape = Tape::default();
     for i in (0..network.parameters.len()).step_by(17) {
         let at = network.parameters[i];
@@ -190,7 +190,7 @@ fn the_fisher_information_is_the_mean_squared_derivative_of_the_prediction() {
         };
         let (up, down) = (at_step(1e-2), at_step(-1e-2));
         network.parameters[i] = at;
-        let expected = up.iter().zip(&down).map(|(u, d)| ((u - d) / 2e-2).powi(2)).sum::<f64>() / 5.0;
+        let expected = up.iter().zip(&down).map(|(u, d)| ((u - d) / 2e-2).powi(2)).sum::<f64>() / 5.0 / 0.5;
         assert!((f64::from(found[i]) - expected).abs() < 0.05 * expected + 1e-4, "{i}: {} {expected}", found[i]);
     }
 }

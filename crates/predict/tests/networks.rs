@@ -17,15 +17,13 @@ fn cluster() -> Cluster {
     catalog::cluster("h100").unwrap()
 }
 
-/// A smooth truth: what the fewest GPUs of a host carry, less where counts differ; `slow` halves what host 3 carries.
+/// A smooth truth: what the fewest GPUs of a host carry, less where counts differ; after the drift (`slow`) a trunk between switches lost
+/// links, and what spans all four hosts gets six tenths.
 fn truth(a: &Allocation, slow: bool) -> f64 {
-    let carried = a.parts().iter().map(|(h, m)| {
-        let v = 45.0 * m.count() as f64;
-        if slow && *h == HostId(3) { 0.5 * v } else { v }
-    });
-    let least = carried.fold(f64::INFINITY, f64::min);
+    let least = 45.0 * a.counts().into_iter().min().unwrap_or(1) as f64;
     let most = a.counts().into_iter().max().unwrap_or(1) as f64;
-    (least.powi(-3) + 320f64.powi(-3)).powf(-1.0 / 3.0) * (1.0 - 0.01 * most)
+    let left = if slow && a.host_count() == 4 { 0.6 } else { 1.0 };
+    left * (least.powi(-3) + 320f64.powi(-3)).powf(-1.0 / 3.0) * (1.0 - 0.01 * most)
 }
 
 fn pairs(n: usize, slow: bool, seed: u64) -> Vec<(Allocation, f64)> {
@@ -65,7 +63,7 @@ fn learned(m: &Model) -> &Learned {
 fn the_published_accuracy_is_reached_on_the_published_table_with_250_samples() {
     let cluster = cluster();
     let Some(tables) = common::h100("published accuracy", "16mib", &cluster) else { return };
-    let mut train = tables.truths(bandpilot_design(&cluster, 300, 5));
+    let mut train = tables.truths(random_subsets(&cluster, 300, 5));
     train.truncate(250);
     let mut rows = tables.intra_rows();
     rows.extend(tables.rows(&train));
@@ -230,19 +228,23 @@ fn before_the_drift(kind: Kind) -> &'static Model {
     static MODELS: [OnceLock<Model>; 2] = [OnceLock::new(), OnceLock::new()];
     let at = usize::from(kind == Kind::TransformerLitegd);
     MODELS[at].get_or_init(|| {
-        let rows = rows(&pairs(250, false, 21));
-        let training = Training { epochs: 160, ..Training::default() };
+        // Two in three random subsets of 32 GPUs touch all hosts: more of them, so that there is something to forget.
+        let all = pairs(700, false, 21);
+        let few: Vec<_> = all.iter().filter(|p| p.0.host_count() < 4).take(125).cloned().collect();
+        let four = all.into_iter().filter(|p| p.0.host_count() == 4).take(125);
+        let rows = rows(&few.into_iter().chain(four).collect::<Vec<_>>());
+        let training = Training { epochs: 100, ..Training::default() };
         fit_with(&cluster(), &rows, None, kind, fabric::Constants::default(), &training, 2).unwrap().0
     })
 }
 
 #[test]
 fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
-    // Jobs with host 3 report less than before; nobody measures the others meanwhile, and of them nothing has changed.
-    let on_3 = |p: &(Allocation, f64)| !p.0.mask(HostId(3)).is_empty();
-    let new: Vec<_> = pairs(200, true, 31).into_iter().filter(on_3).take(60).collect();
-    let new_test: Vec<_> = pairs(600, true, 32).into_iter().filter(on_3).collect();
-    let old_test: Vec<_> = pairs(2000, false, 33).into_iter().filter(|p| !on_3(p)).collect();
+    // Jobs on all hosts report less than before; nobody measures the others meanwhile, and of them nothing has changed.
+    let drifted = |p: &(Allocation, f64)| p.0.host_count() == 4;
+    let new: Vec<_> = pairs(200, true, 31).into_iter().filter(drifted).take(60).collect();
+    let new_test: Vec<_> = pairs(600, true, 32).into_iter().filter(drifted).collect();
+    let old_test: Vec<_> = pairs(2000, false, 33).into_iter().filter(|p| !drifted(p)).collect();
     for kind in [Kind::Transformer, Kind::TransformerLitegd] {
         let model = before_the_drift(kind);
         let errors = |l: &Learned| {
@@ -265,9 +267,11 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
             "{}: MAPE % old / new: before {old0:.1} / {new0:.1}, guarded {old1:.1} / {new1:.1}, plain {old2:.1} / {new2:.1}",
             kind.name()
         );
-        assert!(old1 < 2.5 * old0 + 1.0, "{}: old knowledge went from {old0} to {old1}", kind.name());
-        assert!(new1 < 0.6 * new0, "{}: the new went from {new0} to {new1} only", kind.name());
-        assert!(old2 > 1.3 * old1, "{}: plain training forgets: {old2}, guarded {old1}", kind.name());
+        assert!(new0 > 50.0, "{}: it did not know of the drift", kind.name());
+        // Replay keeps old readings that the new ones contradict, and so learns them half; the penalty knows no readings.
+        let share = if kind == Kind::Transformer { 0.35 } else { 0.7 };
+        assert!(new1 < share * new0, "{}: the new went from {new0} to {new1} only", kind.name());
+        assert!(old1 < 0.65 * old2, "{}: plain training forgets: {old2}, guarded {old1}", kind.name());
     }
 }
 

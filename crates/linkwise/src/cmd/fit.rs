@@ -109,9 +109,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         report.intra_readings, report.intra_suspects, report.multi_host_readings, report.distrusted, report.left_out
     );
     if let Some((parameters, bytes)) = network {
-        let epochs: Vec<String> =
-            report.training.iter().map(|p| format!("{} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
-        println!("  {parameters} parameters, {bytes} bytes, {}", epochs.join(", "));
+        let runs = report.training.iter().filter(|p| p.epochs > 0);
+        let epochs: String = runs.map(|p| format!(", {} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
+        println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
     if report.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");

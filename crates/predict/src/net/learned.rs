@@ -20,6 +20,8 @@ pub const REPLAY_MAX: usize = 256;
 pub const LAMBDA: f64 = 2.0;
 /// Sets that go through a network at once: bounds its memory.
 const CHUNK: usize = 128;
+/// Smallest variance of scaled residuals that the Fisher information takes for real: a hundredth of the targets' deviation.
+const NOISE_MIN: f64 = 1e-4;
 /// Smallest relative deviation that is claimed.
 const SD_MIN: f64 = 0.003;
 /// Bounds of a prediction, GB/s: whatever a network says is brought within.
@@ -97,7 +99,7 @@ pub enum Guard {
 
 /// Settings of continual learning: gentler and shorter than the first training. The papers give none.
 pub const CONTINUAL: Training =
-    Training { epochs: 120, patience: 40, batch: 100, rate: 5e-4, decay: 1e-5, validation: 0.2, logarithm: true };
+    Training { epochs: 80, patience: 30, batch: 32, rate: 5e-4, decay: 1e-5, validation: 0.2, logarithm: true };
 
 /// By host type: the best bandwidth inside a host, which stands in for one GPU, where nothing inside the host limits.
 fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
@@ -153,7 +155,10 @@ impl OfSize {
                         let kept = order.iter().take(REPLAY_MAX).map(|i| readings[*i].clone());
                         Memory::Replay(kept.collect())
                     }
-                    Flavour::Transformer | Flavour::Naive => Memory::Fisher(fisher(&network, &training)),
+                    Flavour::Transformer | Flavour::Naive => {
+                        let judged = if validation.is_empty() { &training } else { &validation };
+                        Memory::Fisher(fisher(&network, &training, noise(&network, judged)))
+                    }
                 };
                 let regressor = Regressor::Network { network, reader };
                 (OfSize { size, regressor, target, sd: 1.0, seen, memory }, progress)
@@ -240,9 +245,12 @@ impl OfSize {
             Memory::Replay(r) if guard == Guard::Published => r,
             _ => &[],
         };
-        // Old readings are judged as they are learned: in proportion.
-        let old_held = validation_count(replayed.len(), settings.validation);
-        let (parts, values) = read(&mut rest.iter().map(|i| &new[*i]).chain(&replayed[old_held..]));
+        // New and old readings count alike, as they learn and as they are judged: a buffer of many old ones must not outvote the few
+        // that report a change.
+        let old_held = held.min(replayed.len() / 2);
+        let times = ((replayed.len() - old_held) / rest.len().max(1)).max(1);
+        let repeated = rest.iter().cycle().take(rest.len() * times).map(|i| &new[*i]);
+        let (parts, values) = read(&mut repeated.chain(&replayed[old_held..]));
         let training = samples(reader, &self.target, &parts, &values);
         let (parts, values) = read(&mut held_rows.iter().map(|i| &new[*i]).chain(&replayed[..old_held]));
         let validation = samples(reader, &self.target, &parts, &values);
@@ -257,7 +265,9 @@ impl OfSize {
             Memory::Fisher(old) => {
                 // Of all data so far: both averages, by their numbers of readings.
                 let (before, now) = (self.seen as f32, new.len() as f32);
-                for (o, n) in old.iter_mut().zip(fisher(network, &training)) {
+                let judged = if validation.is_empty() { &training } else { &validation };
+                let now_fisher = fisher(network, &training, noise(network, judged));
+                for (o, n) in old.iter_mut().zip(now_fisher) {
                     *o = (*o * before + n * now) / (before + now);
                 }
             }
@@ -279,6 +289,18 @@ impl OfSize {
         self.seen += new.len();
         Some(progress)
     }
+}
+
+/// Variance of what a network leaves unexplained of samples, on the scale that it learns.
+fn noise(network: &Network<f32>, samples: &Samples) -> f64 {
+    let mut tape = Tape::default();
+    let sum: f64 = (samples.sets.iter().zip(&samples.targets))
+        .map(|(set, target)| {
+            network.forward(set, None, false, &mut tape);
+            f64::from(tape.out[0] - target).powi(2)
+        })
+        .sum();
+    (sum / samples.len().max(1) as f64).max(NOISE_MIN)
 }
 
 /// How many of `n` readings are held out: none if there are too few to judge on.

@@ -86,10 +86,9 @@ impl Learned {
 fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {
     let at = s.size;
     let bad = |e: &str| format!("its network for {at}: {e}");
-    if !s.target.fine()
-        || !(s.sd.is_finite() && (0.0..=1.0).contains(&s.sd))
-        || !(READINGS_MIN..1 << 40).contains(&s.seen)
-    {
+    let fine =
+        s.target.fine() && s.sd.is_finite() && (0.0..=1.0).contains(&s.sd) && (READINGS_MIN..1 << 40).contains(&s.seen);
+    if !fine {
         return Err(bad("a scale, a deviation or a number of readings is out of range"));
     }
     let (regressor, memory) = match what {

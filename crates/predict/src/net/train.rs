@@ -18,7 +18,7 @@ pub struct Training {
     pub rate: f64,
     /// Decoupled weight decay.
     pub decay: f64,
-    /// Share of the samples that early stopping and the deviation are judged on. The papers do not say; a fifth is usual.
+    /// Share of the samples that early stopping and the deviation are judged on (published code: a tenth).
     pub validation: f64,
     /// Is the logarithm of bandwidths learned, and of intra bandwidths read?
     pub logarithm: bool,
@@ -26,7 +26,7 @@ pub struct Training {
 
 impl Default for Training {
     fn default() -> Self {
-        Training { epochs: 300, patience: 80, batch: 100, rate: 1e-3, decay: 1e-5, validation: 0.2, logarithm: true }
+        Training { epochs: 300, patience: 80, batch: 100, rate: 1e-3, decay: 1e-5, validation: 0.1, logarithm: true }
     }
 }
 
@@ -212,10 +212,10 @@ pub fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
     }
 }
 
-/// Diagonal of the Fisher information of the scaled prediction under unit Gaussian noise: the mean over samples of the squared
-/// derivative of the prediction. The penalty is then, to first order and without cross terms, the mean squared change of what the
-/// network said of those samples.
-pub fn fisher(network: &Network<f32>, samples: &Samples) -> Vec<f32> {
+/// Diagonal of the Fisher information per reading, where readings scatter around the scaled prediction with this variance: the mean over
+/// samples of the squared derivative of the prediction, over the variance. The penalty of an [`Anchor`] is then, to first order and
+/// without cross terms, the mean squared change of what the network said of those samples, in units of their noise.
+pub fn fisher(network: &Network<f32>, samples: &Samples, variance: f64) -> Vec<f32> {
     let n = network.parameters.len();
     let (mut sum, mut gradient, mut tape) = (vec![0.0f32; n], vec![0.0f32; n], Tape::default());
     for set in &samples.sets {
@@ -226,7 +226,7 @@ pub fn fisher(network: &Network<f32>, samples: &Samples) -> Vec<f32> {
             *s += g * g;
         }
     }
-    let by = 1.0 / samples.len().max(1) as f32;
+    let by = (1.0 / (samples.len().max(1) as f64 * variance)) as f32;
     sum.iter_mut().for_each(|s| *s *= by);
     sum
 }
