@@ -280,7 +280,8 @@ fn hypothesis(
     (weight, candidate)
 }
 
-/// Prior of every moment: half of it even, half in proportion to the time since the reading before; a half of all is for "always".
+/// Prior of every moment (latest first): a third of it even, a third in proportion to the time since the reading before, a third for the latest,
+/// since something that just began is what a new reading shows first; a half of all is for "always".
 fn ln_moments(times: &[f64], starts: &[usize]) -> Vec<f64> {
     // From an unknown time to a known one: as long as all that is known together.
     let known = times.iter().copied().filter(|t| t.is_finite());
@@ -291,5 +292,7 @@ fn ln_moments(times: &[f64], starts: &[usize]) -> Vec<f64> {
     };
     let total: f64 = starts.iter().map(gap).sum();
     let even = 1.0 / starts.len().max(1) as f64;
-    starts.iter().map(|k| (0.25 * even + 0.25 * gap(k) / total.max(f64::MIN_POSITIVE)).ln()).collect()
+    let latest = starts.first().copied();
+    let weight = |k: &usize| even + gap(k) / total.max(f64::MIN_POSITIVE) + f64::from(u8::from(latest == Some(*k)));
+    starts.iter().map(|k| (weight(k) / 6.0).ln()).collect()
 }

@@ -31,6 +31,8 @@ const SHARE_LEFT: f64 = 0.5;
 const NTH_GPU: usize = 2;
 /// Deviation of a reading (of the logarithm).
 const NOISE: f64 = 0.01;
+/// Between two observations.
+const HOUR_S: f64 = 3600.0;
 /// Most readings that the doctor may ask for.
 const PROBES_MAX: usize = 12;
 /// How sure the doctor should be.
@@ -96,6 +98,7 @@ pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, s
     crate::cmd::shared::write_atomically(&model, &fit.gp.save().map_err(Failure::input)?)?;
     let told = {
         let mut files = Files {
+            at_unix_s: crate::cmd::cluster::now_unix_s(),
             cluster,
             state: State::init(&state, cluster, crate::cmd::cluster::now_unix_s())?,
             store: Store::open(&db, cluster)?,
@@ -120,6 +123,8 @@ pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, s
 pub const FILES: [&str; 3] = ["loop.db", "loop.state", "loop-model.json"];
 
 struct Files<'a> {
+    /// The clock of the story: an hour passes between observations, so that what is found does not hang on how fast this machine is.
+    at_unix_s: f64,
     cluster: &'a Cluster,
     state: State,
     store: Store,
@@ -140,7 +145,9 @@ impl Files<'_> {
     /// `observe --state loop.state --store loop.db --model loop-model.json --job JOB --busbw X`, or with `--gpus` for readings without a job.
     fn observe(&mut self, job: &str, gpus: Option<&Allocation>, gb_per_s: f64) -> Result<Learned, Failure> {
         let named = gpus.map(|a| self.cluster.gpu_names(a).join(" "));
-        let whose = Whose::find(self.cluster, Some(&self.state), job, named.as_deref())?;
+        self.at_unix_s += HOUR_S;
+        let mut whose = Whose::find(self.cluster, Some(&self.state), job, named.as_deref())?;
+        whose.at_unix_s = self.at_unix_s;
         let mut m = of_number(&whose, Collective::AllReduce, Some(super::SIZE), gb_per_s);
         m.source = Source::Simulated;
         let measurements = [m];

@@ -23,6 +23,8 @@ pub struct Whose {
     gpus: Allocation,
     placed_for: Option<Bytes>,
     contention: Option<String>,
+    /// When, seconds since 1970.
+    pub at_unix_s: f64,
 }
 
 impl Whose {
@@ -44,13 +46,13 @@ impl Whose {
             return Err(Failure::input(format!("job `{job}` has one GPU, which talks to nobody: nothing to record")));
         }
         let contention = now.as_ref().and_then(|n| contention(cluster, n, job, &gpus));
-        Ok(Whose { job: job.to_owned(), gpus, placed_for, contention })
+        Ok(Whose { job: job.to_owned(), gpus, placed_for, contention, at_unix_s: now_unix_s() })
     }
 
     fn measurement(&self, collective: Collective, size: Bytes, busbw: Bandwidth, provenance: String) -> Measurement {
         let mut m = Measurement::new(self.gpus.clone(), collective, size, busbw, Source::Job);
         m.job = Some(self.job.clone());
-        m.taken_at_unix_s = Some(now_unix_s());
+        m.taken_at_unix_s = Some(self.at_unix_s);
         m.contention = self.contention.clone();
         m.provenance = provenance;
         m
