@@ -102,7 +102,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<Found, Refusal> {
         enumerate(&options, &shape, &mut candidates);
     }
     let before = objective.evaluations();
-    let judged = judge(objective, &candidates, &request.free, keep.max(1));
+    let judged = judge(objective, &candidates, &usable, keep.max(1));
     let evaluations = pruned.unwrap_or(objective.evaluations() - before);
     Ok(Found { best: best_of(objective, &judged.candidates, &judged.scores, keep.max(1)), evaluations })
 }

@@ -333,6 +333,7 @@ impl BandwidthModel for Model {
                 let bound = intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus));
                 Some(bound * gp.ceiling().exp())
             }
+            Correction::Learned(_) => None,
         }
     }
 
