@@ -6,6 +6,7 @@
 
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
+use crate::ordered::judge;
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
 use predict::{BandwidthModel, Candidates, Part, Prediction};
@@ -106,10 +107,9 @@ pub fn within(objective: &Objective, keep: usize, combinations_max: u64, nodes_m
         enumerate(&options, &shape, &mut candidates);
     }
     let before = objective.evaluations();
-    let mut scores = Vec::new();
-    objective.scores(&candidates, &mut scores);
+    let judged = judge(objective, &candidates, &usable, keep.max(1));
     let evaluations = pruned.unwrap_or(objective.evaluations() - before);
-    Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations })
+    Ok(Found { best: best_of(objective, &judged.candidates, &judged.scores, keep.max(1)), evaluations })
 }
 
 /// The best `keep` of scored candidates, ties towards less fragmentation, with different splits. O(candidates).

@@ -8,6 +8,7 @@ pub mod explain;
 mod merge;
 pub mod objective;
 pub mod options;
+mod ordered;
 mod physical;
 pub mod pods;
 pub mod ranks;

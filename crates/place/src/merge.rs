@@ -7,77 +7,142 @@
 
 use crate::objective::{Effect, Running};
 use predict::{BandwidthModel, Candidates, Part, PartTable};
-use topology::{Allocation, Bytes, GpuMask};
+use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// `a` and the GPUs of `b` on hosts of `a`; None if, by counts, a host would need more GPUs than it has.
-fn joined(table: &PartTable, a: &[Part], b: &[Part], by_counts: bool) -> Option<Vec<Part>> {
-    a.iter()
-        .map(|p| {
-            let other = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
-            if !by_counts {
-                return Some(if other.is_empty() { *p } else { table.part(p.host, p.mask.union(other)) });
-            }
+/// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if, by counts, a host would need more GPUs than it has.
+fn joined(table: &PartTable, a: &[Part], b: &[Part], by_counts: bool, out: &mut Vec<Part>) -> bool {
+    out.clear();
+    for p in a {
+        let other = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
+        out.push(if by_counts {
             let n = p.mask.count() + other.count();
-            (n <= table.all_gpus(p.host).count()).then(|| table.part(p.host, GpuMask::first(n)))
-        })
-        .collect()
+            if n > table.all_gpus(p.host).count() {
+                return false;
+            }
+            table.part(p.host, GpuMask::first(n))
+        } else if other.is_empty() {
+            *p
+        } else {
+            table.part(p.host, p.mask.union(other))
+        });
+    }
+    true
 }
 
 fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-/// The effect of every candidate on itself and on the running jobs (which span hosts), in two batches of predictions.
-pub(crate) fn effects(
-    model: &dyn BandwidthModel,
-    size: Bytes,
-    running: &[Running],
-    by_counts: bool,
-    candidates: &Candidates,
-    alone_gb_per_s: &[f64],
-) -> Vec<Effect> {
-    let table = model.part_table(size);
-    let jobs: Vec<Vec<Part>> = running.iter().map(|r| parts(table, &r.gpus)).collect();
-    let mut merged = Candidates::new();
-    // (candidate, job, where its merged sets end)
-    let mut pairs: Vec<(usize, usize, usize)> = Vec::new();
-    for (i, c) in candidates.iter().enumerate() {
-        for (j, job) in jobs.iter().enumerate() {
-            if c.len() > 1 && running[j].demand_gb_per_s > 0.0 && c.iter().any(|p| job.iter().any(|q| q.host == p.host))
-            {
-                for set in [joined(table, c, job, by_counts), joined(table, job, c, by_counts)].into_iter().flatten() {
-                    merged.push(&set);
-                }
-                pairs.push((i, j, merged.len()));
-            }
+/// What a candidate shares with the jobs that it meets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Meeting {
+    /// Smallest bandwidth of the merged sets, GB/s; infinite where nobody is met.
+    pub capacity_gb_per_s: f64,
+    /// What the jobs that it meets use, GB/s.
+    pub others_gb_per_s: f64,
+}
+
+impl Meeting {
+    /// The share of its demand that everybody gets, 0 to 1.
+    pub fn share(&self, alone_gb_per_s: f64) -> f64 {
+        let demand = alone_gb_per_s + self.others_gb_per_s;
+        if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
+    }
+    /// What a search maximises: the new job's share less what the others lose. For weights up to 1 it rises with both bandwidths.
+    pub fn score(&self, alone_gb_per_s: f64, loss_weight: f64) -> f64 {
+        let share = self.share(alone_gb_per_s);
+        alone_gb_per_s * share - loss_weight * self.others_gb_per_s * (1.0 - share)
+    }
+}
+
+/// Running jobs as the merge sees them.
+#[derive(Clone, Debug)]
+pub(crate) struct Merge {
+    jobs: Vec<Vec<Part>>,
+    demands: Vec<f64>,
+    /// By counts, as BandPilot's code, or by the very GPUs.
+    pub by_counts: bool,
+}
+
+impl Merge {
+    /// Of running jobs that span hosts.
+    pub fn new(table: &PartTable, running: &[Running], by_counts: bool) -> Self {
+        Merge {
+            jobs: running.iter().map(|r| parts(table, &r.gpus)).collect(),
+            demands: running.iter().map(|r| r.demand_gb_per_s).collect(),
+            by_counts,
         }
     }
-    let mut means = Vec::new();
-    model.means(size, &merged, &mut means);
-    let mut out: Vec<Effect> = alone_gb_per_s
-        .iter()
-        .map(|&v| Effect {
-            alone_gb_per_s: v,
-            shared_gb_per_s: v,
-            jobs_gb_per_s: running.iter().map(|r| (r.demand_gb_per_s, r.demand_gb_per_s)).collect(),
+
+    /// The jobs that a candidate meets.
+    pub fn met<'a>(&'a self, c: &'a [Part]) -> impl Iterator<Item = usize> + 'a {
+        (0..self.jobs.len()).filter(move |&j| {
+            c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
         })
-        .collect();
-    let (mut at, mut from) = (0, 0);
-    while at < pairs.len() {
-        let i = pairs[at].0;
-        let end = at + pairs[at..].iter().take_while(|p| p.0 == i).count();
-        let to = pairs[end - 1].2;
-        let capacity = means[from..to].iter().copied().fold(f64::INFINITY, f64::min);
-        let others: f64 = pairs[at..end].iter().map(|p| running[p.1].demand_gb_per_s).sum();
-        let demand = alone_gb_per_s[i] + others;
-        if demand > capacity && demand > 0.0 {
-            let share = capacity / demand;
-            out[i].shared_gb_per_s = alone_gb_per_s[i] * share;
-            for p in &pairs[at..end] {
-                out[i].jobs_gb_per_s[p.1].1 = running[p.1].demand_gb_per_s * share;
-            }
-        }
-        (at, from) = (end, to);
     }
-    out
+
+    /// The GPUs of each job on a host (those that contend), in order of the jobs.
+    pub fn on_host(&self, host: HostId) -> Vec<GpuMask> {
+        let jobs = self.jobs.iter().zip(&self.demands).filter(|j| *j.1 > 0.0);
+        jobs.filter_map(|(j, _)| j.iter().find(|q| q.host == host).map(|q| q.mask)).collect()
+    }
+
+    /// What every candidate shares, in one batch of predictions. With `unlimited` as if no inside of a host were ever in the way: what
+    /// other GPUs of the same hosts could reach at most.
+    pub fn meetings(
+        &self,
+        model: &dyn BandwidthModel,
+        size: Bytes,
+        candidates: &Candidates,
+        unlimited: bool,
+    ) -> Vec<Meeting> {
+        let table = model.part_table(size);
+        let mut merged = Candidates::new();
+        let mut ends = Vec::with_capacity(candidates.len());
+        let mut set = Vec::new();
+        for c in candidates.iter() {
+            let mut others_gb_per_s = 0.0;
+            for j in self.met(c) {
+                others_gb_per_s += self.demands[j];
+                for (a, b) in [(c, &self.jobs[j][..]), (&self.jobs[j][..], c)] {
+                    if joined(table, a, b, self.by_counts, &mut set) {
+                        if unlimited {
+                            set.iter_mut().for_each(|p| p.intra_gb_per_s = f64::INFINITY);
+                        }
+                        merged.push(&set);
+                    }
+                }
+            }
+            ends.push((merged.len(), others_gb_per_s));
+        }
+        let mut means = Vec::new();
+        model.means(size, &merged, &mut means);
+        let mut from = 0;
+        ends.into_iter()
+            .map(|(to, others_gb_per_s)| {
+                let capacity_gb_per_s = means[from..to].iter().copied().fold(f64::INFINITY, f64::min);
+                from = to;
+                Meeting { capacity_gb_per_s, others_gb_per_s }
+            })
+            .collect()
+    }
+
+    /// The effect of every candidate on itself and on the running jobs.
+    pub fn effects(
+        &self,
+        model: &dyn BandwidthModel,
+        size: Bytes,
+        candidates: &Candidates,
+        alone_gb_per_s: &[f64],
+    ) -> Vec<Effect> {
+        let meetings = self.meetings(model, size, candidates, false);
+        let each = candidates.iter().zip(alone_gb_per_s).zip(meetings);
+        each.map(|((c, alone), meeting)| {
+            let share = meeting.share(*alone);
+            let mut jobs: Vec<(f64, f64)> = self.demands.iter().map(|d| (*d, *d)).collect();
+            self.met(c).for_each(|j| jobs[j].1 *= share);
+            Effect { alone_gb_per_s: *alone, shared_gb_per_s: alone * share, jobs_gb_per_s: jobs }
+        })
+        .collect()
+    }
 }

@@ -3,7 +3,7 @@
 //! Searches see an [`Objective`] and nothing else of the model, so that each of them works with every model, and with or without other
 //! jobs. Candidates are judged in batches.
 
-use crate::merge;
+use crate::merge::Merge;
 use crate::physical::Sharing;
 use crate::request::{Contention, Request};
 use predict::{BandwidthModel, Candidates, Part, PartTable};
@@ -19,9 +19,17 @@ pub struct Objective<'a> {
     /// The request.
     pub request: &'a Request,
     running: Vec<Running>,
-    sharing: Option<Sharing<'a>>,
+    rule: Rule<'a>,
     evaluations: Cell<u64>,
     batches: Cell<u64>,
+}
+
+/// How the running jobs share with a candidate.
+pub(crate) enum Rule<'a> {
+    /// Merged in thought.
+    Merge(Merge),
+    /// Flows over links.
+    Physical(Sharing<'a>),
 }
 
 /// A job that can contend, as the model sees it.
@@ -69,9 +77,13 @@ impl<'a> Objective<'a> {
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
             .collect();
-        let sharing = (request.contention == Contention::Physical && !running.is_empty())
-            .then(|| Sharing::new(cluster, model, request.size, &running));
-        Objective { cluster, model, request, running, sharing, evaluations: Cell::new(0), batches: Cell::new(0) }
+        let rule = match request.contention {
+            Contention::Physical => Rule::Physical(Sharing::new(cluster, model, request.size, &running)),
+            Contention::Merge | Contention::MergeCounts => {
+                Rule::Merge(Merge::new(table, &running, request.contention == Contention::MergeCounts))
+            }
+        };
+        Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
     }
 
     /// The parts that searches combine.
@@ -86,19 +98,43 @@ impl<'a> Objective<'a> {
 
     /// What each candidate is worth, GB/s, in order; one batch. `out` is overwritten.
     pub fn scores(&self, candidates: &Candidates, out: &mut Vec<f64>) {
+        self.alone(candidates, out);
+        self.shared(candidates, out);
+    }
+
+    /// What each candidate would have alone, GB/s: its score never exceeds that. One batch.
+    pub fn alone(&self, candidates: &Candidates, out: &mut Vec<f64>) {
         self.evaluations.set(self.evaluations.get() + candidates.len() as u64);
         self.batches.set(self.batches.get() + 1);
         self.model.means(self.request.size, candidates, out);
-        if self.contended() {
-            let alone = std::mem::take(out);
-            let effects = self.effects(candidates, &alone);
-            out.extend(effects.iter().map(|e| e.score(self.request.loss_weight)));
+    }
+
+    /// From what candidates would have alone to what they are worth among the running jobs.
+    pub fn shared(&self, candidates: &Candidates, values_gb_per_s: &mut [f64]) {
+        if !self.contended() {
+            return;
+        }
+        let weight = self.request.loss_weight;
+        match &self.rule {
+            Rule::Merge(m) => {
+                let meetings = m.meetings(self.model, self.request.size, candidates, false);
+                values_gb_per_s.iter_mut().zip(meetings).for_each(|(v, m)| *v = m.score(*v, weight));
+            }
+            Rule::Physical(s) => {
+                let effects = s.effects(self.model.collective(), self.request.size, candidates, values_gb_per_s);
+                values_gb_per_s.iter_mut().zip(effects).for_each(|(v, e)| *v = e.score(weight));
+            }
         }
     }
 
-    /// Do other jobs matter at all?
+    /// The rule of sharing.
+    pub(crate) fn rule(&self) -> &Rule<'a> {
+        &self.rule
+    }
+
+    /// Can other jobs matter at all? One that stays inside a host or uses nothing cannot.
     pub fn contended(&self) -> bool {
-        !self.running.is_empty()
+        self.running.iter().any(|r| r.demand_gb_per_s > 0.0)
     }
 
     /// What a choice means for everybody.
@@ -111,12 +147,9 @@ impl<'a> Objective<'a> {
 
     fn effects(&self, candidates: &Candidates, alone_gb_per_s: &[f64]) -> Vec<Effect> {
         let size = self.request.size;
-        let mut effects = match &self.sharing {
-            Some(s) => s.effects(self.model.collective(), size, candidates, alone_gb_per_s),
-            None => {
-                let by_counts = self.request.contention == Contention::MergeCounts;
-                merge::effects(self.model, size, &self.running, by_counts, candidates, alone_gb_per_s)
-            }
+        let mut effects = match &self.rule {
+            Rule::Merge(m) => m.effects(self.model, size, candidates, alone_gb_per_s),
+            Rule::Physical(s) => s.effects(self.model.collective(), size, candidates, alone_gb_per_s),
         };
         // From the jobs that can contend to all jobs of the request.
         let table = self.table();

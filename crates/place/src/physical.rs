@@ -6,7 +6,7 @@ use crate::objective::{Effect, Running};
 use fabric::{Claim, Fabric, Link};
 use predict::{BandwidthModel, Candidates};
 use std::collections::HashMap;
-use topology::{Allocation, Bytes, Cluster};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// Running jobs as the network sees them.
 pub(crate) struct Sharing<'c> {
@@ -62,13 +62,7 @@ impl<'c> Sharing<'c> {
     }
 
     /// The effect of one candidate.
-    fn effect(
-        &self,
-        collective: topology::Collective,
-        size: Bytes,
-        candidate: &Allocation,
-        alone_gb_per_s: f64,
-    ) -> Effect {
+    fn effect(&self, collective: Collective, size: Bytes, candidate: &Allocation, alone_gb_per_s: f64) -> Effect {
         let mut effect = Effect {
             alone_gb_per_s,
             shared_gb_per_s: alone_gb_per_s,
@@ -92,7 +86,7 @@ impl<'c> Sharing<'c> {
     }
 
     /// Could a job be met on this host? Uplinks are met from anywhere below their switch, pairs on their ends.
-    fn on_host(&self, host: topology::HostId) -> bool {
+    fn on_host(&self, host: HostId) -> bool {
         let network = &self.fabric.cluster().network;
         !network.tiers.is_empty()
             || self.users.keys().any(|l| match l {
@@ -102,10 +96,21 @@ impl<'c> Sharing<'c> {
             })
     }
 
+    /// For some GPUs of a host: which NICs they would share with running jobs; empty where no job uses NICs of the host.
+    pub(crate) fn shared_nics(&self, host: HostId) -> Box<dyn Fn(GpuMask) -> Vec<f64> + '_> {
+        let of_host = self.users.keys().filter_map(|l| match l {
+            Link::Nic(h, nic) if *h == host => Some(1u32 << nic),
+            _ => None,
+        });
+        let used = of_host.fold(0, |m, n| m | n);
+        let ty = self.fabric.cluster().type_of(host);
+        Box::new(move |m| if used == 0 { Vec::new() } else { vec![f64::from(ty.nics_touched(m) & used)] })
+    }
+
     /// The effect of every candidate on itself and on the running jobs.
     pub(crate) fn effects(
         &self,
-        collective: topology::Collective,
+        collective: Collective,
         size: Bytes,
         candidates: &Candidates,
         alone_gb_per_s: &[f64],

@@ -79,13 +79,11 @@ impl Bounds<'_> {
         out.clear();
         out.extend(parts.iter().map(|p| (p.host, p.representative)));
         out.sort_unstable_by_key(|p| p.0);
-        let first = self.cluster.host(out[0].0);
         let alike = self.cluster.network.tiers.is_empty()
             && self.cluster.network.host_links.is_empty()
-            && out.iter().all(|p| {
-                let h = self.cluster.host(p.0);
-                h.host_type == first.host_type && h.nic_health.is_empty()
-            });
+            && parts
+                .iter()
+                .all(|p| p.host_type == parts[0].host_type && self.cluster.host(p.host).nic_health.is_empty());
         if alike {
             let mut masks: Vec<GpuMask> = out.iter().map(|p| p.1).collect();
             masks.sort_unstable_by_key(|m| (std::cmp::Reverse(m.count()), m.0));

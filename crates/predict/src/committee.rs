@@ -12,6 +12,19 @@ use crate::gp::{Gp, Point, SavedGp};
 #[derive(Clone, Debug)]
 pub struct Committee {
     members: [Gp; 2],
+    ceiling: f64,
+}
+
+/// A mean may exceed the highest reading (over its bound) by so many deviations of the noise, not more: beyond it extrapolates.
+const CEILING_SDS: f64 = 2.0;
+
+fn ceiling(members: &[Gp; 2]) -> f64 {
+    let of = |m: &Gp| {
+        let trusted = m.points().iter().filter(|p| p.noise_factor <= 1.5).map(|p| p.y);
+        trusted.fold(f64::NEG_INFINITY, f64::max) + CEILING_SDS * m.noise_sd()
+    };
+    let highest = of(&members[0]).max(of(&members[1]));
+    if highest.is_finite() { highest } else { f64::INFINITY }
 }
 
 /// What a committee is kept as.
@@ -25,7 +38,16 @@ impl Committee {
             p.x[PHYSICS_OVER_NICS] = 0.0;
             p
         });
-        Some(Committee { members: [Gp::fit(plain.collect())?, Gp::fit(points)?] })
+        Some(Committee::of([Gp::fit(plain.collect())?, Gp::fit(points)?]))
+    }
+
+    fn of(members: [Gp; 2]) -> Committee {
+        Committee { ceiling: ceiling(&members), members }
+    }
+
+    /// No mean of `ln(busbw / bound)` is taken to be above this.
+    pub fn ceiling(&self) -> f64 {
+        self.ceiling
     }
 
     fn average(&self, f: impl Fn(&Gp) -> f64) -> f64 {
@@ -70,7 +92,7 @@ impl Committee {
         let mut next = self.clone();
         let ok = next.members.iter_mut().all(|m| m.update(point.clone()));
         if ok {
-            *self = next;
+            *self = Committee::of(next.members);
         }
         ok
     }
@@ -103,6 +125,6 @@ impl Committee {
     /// From what was kept.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
         let [a, b] = saved;
-        Ok(Committee { members: [Gp::load(a, width)?, Gp::load(b, width)?] })
+        Ok(Committee::of([Gp::load(a, width)?, Gp::load(b, width)?]))
     }
 }

@@ -443,9 +443,17 @@ impl Gp {
             }
         }
         let [s2, n2, ..] = self.variances();
-        for (o, p) in out.iter_mut().zip(&self.points) {
-            let lasting = if *o < SAME_SPLIT { LASTING * n2 * p.noise_factor } else { 0.0 };
-            *o = s2 * matern(*o).0 + lasting;
+        // Two plain passes over the distances, which use vector units; the third is rare.
+        let nearest = out.iter().fold(f64::INFINITY, |a, b| if *b < a { *b } else { a });
+        let twins: Vec<usize> = match nearest < SAME_SPLIT {
+            true => (0..n).filter(|j| out[*j] < SAME_SPLIT).collect(),
+            false => Vec::new(),
+        };
+        for o in out.iter_mut() {
+            *o = s2 * matern(*o).0;
+        }
+        for j in twins {
+            out[j] += LASTING * n2 * self.points[j].noise_factor;
         }
     }
 

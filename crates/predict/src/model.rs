@@ -42,6 +42,11 @@ pub trait BandwidthModel: Send + Sync {
     /// What no candidate of `hosts` or more hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are (so far) these:
     /// lets searches prune. None where the model cannot say.
     fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64>;
+    /// What no candidate of exactly `hosts` hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are these: lets
+    /// searches ask for fewer means. None where the model cannot say.
+    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+        self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    }
     /// What limits a candidate, by physics.
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
@@ -253,7 +258,7 @@ impl<'m> Eye<'m> {
                     weight += w;
                     hosts += w * gp.host_effect(p.host.0);
                 }
-                b * (features + gp.host_share(weight) * hosts).exp()
+                b * (features + gp.host_share(weight) * hosts).min(gp.ceiling()).exp()
             }
         }
     }
@@ -325,6 +330,18 @@ impl BandwidthModel for Model {
                 Some(intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus)) * ln_factor.exp())
             }
             Correction::Gp(_) | Correction::Learned(_) => None,
+        }
+    }
+
+    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+        match &self.correction {
+            _ if hosts < 2 => Some(intra_gb_per_s),
+            Correction::Offset { .. } => self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus),
+            Correction::Gp(gp) => {
+                let bound = intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus));
+                Some(bound * gp.ceiling().exp())
+            }
+            Correction::Learned(_) => None,
         }
     }
 

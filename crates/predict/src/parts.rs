@@ -1,7 +1,7 @@
 //! What models see of an allocation: one [`Part`] per host, and many allocations in one flat [`Candidates`].
 
 use crate::intra::IntraTables;
-use topology::{Allocation, Cluster, GpuMask, HostId};
+use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
 /// The GPUs that a candidate takes of one host, with everything that a model may use about them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Part {
     pub nic_gb_per_s: f64,
     /// Best intra bandwidth of any `count` GPUs of this host type (not only of those chosen); infinite for one GPU.
     pub class_intra_gb_per_s: f64,
-    /// The host's type, index into `Cluster::types`.
+    /// The host's type, index into `Cluster::types`; of types that are the same hardware under several names the first.
     pub host_type: u16,
     /// The GPUs of this host that stand for all sets of the same count and NIC rate when the network is asked: those whose inside
     /// links are best by topology.
@@ -56,6 +56,10 @@ impl PartTable {
         let mut nic_cache: HashMap<(usize, Vec<u64>), Sides> = HashMap::new();
         let fabric = fabric.on(cluster);
         let class: Vec<Arc<[f64]>> = (0..cluster.types.len()).map(|t| intra.best_by_count(cluster, t).into()).collect();
+        let alike = |a: &HostType, b: &HostType| HostType { name: a.name.clone(), ..b.clone() } == *a;
+        let same: Vec<u16> = (0..cluster.types.len())
+            .map(|t| cluster.types[..t].iter().position(|o| alike(o, &cluster.types[t])).unwrap_or(t) as u16)
+            .collect();
         let hosts = cluster
             .host_ids()
             .map(|h| {
@@ -88,7 +92,7 @@ impl PartTable {
                     (nic, representative)
                 });
                 HostParts {
-                    host_type: host.host_type as u16,
+                    host_type: same[host.host_type],
                     all: ty.all_gpus(),
                     intra: intra.of_host(h),
                     nic: nic.clone(),

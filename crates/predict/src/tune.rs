@@ -26,14 +26,15 @@ struct Dial {
     ln: bool,
 }
 
+/// Ranges keep [`crate::bound::network_at_most_gb_per_s`] true.
 const DIALS: [Dial; 9] = [
     Dial { at: |s| &mut s.channel_gb_per_s, range: (2.0, 60.0), ln: true },
     Dial { at: |s| &mut s.met, range: (0.0, 1.0), ln: false },
     Dial { at: |s| &mut s.incast, range: (1.0, 3.0), ln: true },
     Dial { at: |s| &mut s.incast_far, range: (1.0, 3.0), ln: true },
     Dial { at: |s| &mut s.scattered, range: (1.0, 3.0), ln: true },
-    Dial { at: |s| &mut s.tree, range: (0.3, 1.5), ln: true },
-    Dial { at: |s| &mut s.nvls_tree_many, range: (0.3, 1.5), ln: true },
+    Dial { at: |s| &mut s.tree, range: (0.3, 1.0), ln: true },
+    Dial { at: |s| &mut s.nvls_tree_many, range: (0.3, 1.0), ln: true },
     Dial { at: |s| &mut s.nvls_tree_ceiling, range: (0.3, 1.5), ln: true },
     Dial { at: |s| &mut s.tree_ll128, range: (0.7, 2.0), ln: true },
 ];

@@ -4,6 +4,8 @@ mod ground;
 mod reader;
 mod replay;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use crate::cmd::shared::{Format, read_text};
 use crate::failure::Failure;

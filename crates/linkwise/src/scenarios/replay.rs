@@ -17,6 +17,9 @@ pub const SIZE: Bytes = Bytes::gib(2);
 /// More allocations than samples are drawn where a design may name rows that the table lacks.
 const DRAWS_PER_SAMPLE: usize = 4;
 
+/// Every request is answered so many times; the quickest counts, so that other work on the machine does not.
+const TIMED: usize = 3;
+
 /// How to replay.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -135,9 +138,15 @@ pub fn decide(ground: &Ground, model: &dyn BandwidthModel, scenarios: &[Scenario
         .iter()
         .map(|s| {
             let request = request(s);
-            let start = Instant::now();
-            let answer = place::answer(&ground.cluster, model, &request).map_err(|e| format!("{}: {e}", s.id))?;
-            let us = start.elapsed().as_secs_f64() * 1e6;
+            let mut us = f64::INFINITY;
+            let mut answer = None;
+            for _ in 0..TIMED {
+                let start = Instant::now();
+                let a = place::answer(&ground.cluster, model, &request).map_err(|e| format!("{}: {e}", s.id))?;
+                us = us.min(start.elapsed().as_secs_f64() * 1e6);
+                answer = Some(a);
+            }
+            let Some(answer) = answer else { return Err("no answer".into()) };
             let choice = answer.choice.allocation;
             Ok(Decided { truth_gb_per_s: ground.judge(s, &choice), choice, us })
         })

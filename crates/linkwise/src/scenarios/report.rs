@@ -182,7 +182,7 @@ pub fn print(r: &Report) {
     }
     println!("{table}");
     println!(
-        "decision {:.0} us median, {:.0} us p99 (wall, in process); fit {:.2} s{}",
+        "decision {:.0} us median, {:.0} us p99 (wall, in process, least of three); fit {:.2} s{}",
         r.decision_us.0,
         r.decision_us.1,
         r.fit_s,
