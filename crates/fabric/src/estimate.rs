@@ -183,7 +183,7 @@ impl<'c> Fabric<'c> {
                 bottleneck,
             };
         }
-        self.across(allocation, collective, size, run)
+        self.across(allocation, collective, size, run, true)
     }
 
     /// The intra-host and the network limit of an allocation, apart.
@@ -352,7 +352,16 @@ impl<'c> Fabric<'c> {
         worst
     }
 
-    fn across(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run) -> Estimate {
+    /// The same for several hosts as if the links inside hosts never limited: for callers that know better what those carry, since they
+    /// have measured it. One host: as [`Fabric::estimate`].
+    pub fn estimate_between_hosts(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Estimate {
+        if allocation.host_count() < 2 {
+            return self.estimate(allocation, collective, size);
+        }
+        self.across(allocation, collective, size, Run::default(), false)
+    }
+
+    fn across(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run, inside: bool) -> Estimate {
         let sides = self.sides(allocation);
         let (limit, limiter, algorithm, ll128) =
             self.network_limit(allocation, &sides, collective, size, run.algorithm);
@@ -363,7 +372,7 @@ impl<'c> Fabric<'c> {
         // The tightest host's ring.
         let mut intra_min = (f64::INFINITY, allocation.parts()[0].0);
         for side in &sides.kinds {
-            if side.gpus >= 2 {
+            if side.gpus >= 2 && inside {
                 let rate = match algorithm {
                     // A chain inside the host sends every byte up and down through the same ports.
                     Algorithm::Tree => side.ring_gb_per_s * (r - 1.0) / r,

@@ -126,7 +126,7 @@ mod tests {
         let host = |i: usize| {
             let host_type = i * 7 % types.len();
             let nics = types[host_type].nics.len();
-            let nic_health = if degraded && i % 5 == 0 { vec![0.5; nics] } else { Vec::new() };
+            let nic_health = if degraded && i.is_multiple_of(5) { vec![0.5; nics] } else { Vec::new() };
             Host { name: format!("n{i}"), host_type, nic_health, ..Host::default() }
         };
         Cluster { name: "c".into(), hosts: (0..HOSTS).map(host).collect(), types, network: Network::default() }

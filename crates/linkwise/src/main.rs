@@ -5,6 +5,7 @@ mod evaluation;
 mod failure;
 mod grounds;
 mod learning;
+mod papers;
 mod report;
 mod scenarios;
 mod truth;
@@ -41,6 +42,8 @@ enum Command {
     Doctor(cmd::doctor::Args),
     /// How good are the choices? Replay requests against a table of true bandwidths
     Evaluate(cmd::evaluate::Args),
+    /// Tables and figures of the papers, published numbers beside ours
+    Reproduce(cmd::reproduce::Args),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Observe(a) => cmd::observe::run(a),
         Command::Doctor(a) => cmd::doctor::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
+        Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

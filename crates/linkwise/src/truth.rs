@@ -1,7 +1,6 @@
 //! Tables of true bandwidths, against which decisions are judged.
 
 use crate::failure::Failure;
-use predict::Part;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use store::{HostMap, Record};
@@ -24,12 +23,6 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// The sorted counts of a candidate.
-    pub fn key(parts: &[Part]) -> Vec<u8> {
-        let mut k: Vec<u8> = parts.iter().map(|p| p.count).collect();
-        k.sort_unstable_by(|a, b| b.cmp(a));
-        k
-    }
     /// The truth of an allocation.
     pub fn of(&self, a: &Allocation) -> Option<f64> {
         match a.parts() {

@@ -261,7 +261,8 @@ fn operation(e: &Event, gpus: usize) -> Option<(Collective, Bytes, f64)> {
     let elements = args.elements_in.as_u64()?.max(args.elements_out.as_u64()?);
     let bytes = elements.checked_mul(bytes_of(args.dtype.as_str()?)?)?;
     let us = e.dur.as_f64()?;
-    if !(1..=store::measurement::SIZE_BYTES_MAX).contains(&bytes) || !(us > 0.0 && us <= TIME_US_MAX) {
+    let plausible = (1..=store::measurement::SIZE_BYTES_MAX).contains(&bytes) && us > 0.0 && us <= TIME_US_MAX;
+    if !plausible {
         return None;
     }
     let v = collective.busbw_gb_per_s(gpus, Bytes(bytes), us * 1e-6);
@@ -335,7 +336,7 @@ mod tests {
                 "{\"collective\":\"reduce\",\"size_bytes\":9,\"busbw_gb_per_s\":1e9}",
                 "line 1, column 1: the bus bandwidth is",
             ),
-            ("{\"collective\":\"reduce\",\"size\":9}", "line 1, column 28: unknown field `size`"),
+            ("{\"collective\":\"reduce\",\"size\":9}", "line 1, column 29: unknown field `size`"),
             ("{\"traceEvents\":[]}", "line 1, column 1: no collective over 4 ranks"),
             ("{\"traceEvents\":3}", "line 1, column 16: not a profiler trace"),
         ];

@@ -211,7 +211,7 @@ fn branch_and_bound(
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
         model: &'a dyn BandwidthModel,
-        mean: Box<dyn FnMut(&[Part]) -> f64 + 'a>,
+        mean: predict::model::Evaluator<'a>,
         request: &'a Request,
         options: &'a [HostOptions],
         shape: &'a Shape,

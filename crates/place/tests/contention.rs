@@ -298,13 +298,21 @@ fn by_physics_two_jobs_over_one_nic_a_host_have_half_each_and_jobs_over_their_ow
 
 #[test]
 fn by_physics_the_search_takes_gpus_whose_nics_nobody_uses() {
-    let cluster = cluster(false);
+    // GPUs share a NIC in pairs; the job has GPUs 0 and 2, and with them the NICs of GPUs 1 and 3.
+    let mut cluster = cluster(false);
+    cluster.types[0].nics = (0..4)
+        .map(|i| Nic {
+            name: format!("ib{i}"),
+            line_rate: Bandwidth::from_gbit_per_s(400.0),
+            socket: None,
+            gpu_paths: (0..8).map(|g| if g / 2 == i { PathKind::Pix } else { PathKind::Node }).collect(),
+        })
+        .collect();
     let model = Oracle { table: table(&cluster, 1), truth: |p: &[Part]| if p.len() < 2 { 1.0 } else { 90.0 } };
-    // Equal inside, two GPUs on each of two hosts; the job's GPUs 0 and 1 are free to share here (an MPS-like setting).
-    let free = allocation(&[0x0f, 0x0f]);
-    let job = allocation(&[0x03, 0x03]);
+    let free = allocation(&[0xfa, 0xfa]);
+    let job = allocation(&[0x05, 0x05]);
     let r = request(4, &free, &[job], &[Some(90.0)], Contention::Physical);
     let best = &exact(&cluster, &model, &r, 1).unwrap().best[0];
     assert_eq!(best.score_gb_per_s, 90.0);
-    assert!(best.allocation.parts().iter().filter(|p| p.1.count() == 2).all(|p| p.1.0 & 0x03 == 0), "{best:?}");
+    assert!(best.allocation.parts().iter().filter(|p| p.1.count() == 2).all(|p| p.1.0 & 0x0f == 0), "{best:?}");
 }

@@ -124,7 +124,12 @@ impl Bounds<'_> {
             Some(v) => *v,
             None => {
                 let stand_in = Allocation::new(list.iter().copied());
-                let v = self.tables.on(self.cluster).estimate(&stand_in, self.collective, self.size).busbw.gb_per_s();
+                let v = self
+                    .tables
+                    .on(self.cluster)
+                    .estimate_between_hosts(&stand_in, self.collective, self.size)
+                    .busbw
+                    .gb_per_s();
                 memo.known.insert(memo.key.as_slice().into(), v);
                 v
             }
@@ -149,7 +154,7 @@ impl Bounds<'_> {
         }
         let mut list = Vec::new();
         self.stand_in(parts, &mut list);
-        let e = self.tables.on(self.cluster).estimate(&Allocation::new(list), self.collective, self.size);
+        let e = self.tables.on(self.cluster).estimate_between_hosts(&Allocation::new(list), self.collective, self.size);
         if intra < e.busbw.gb_per_s() {
             return Limit::Intra { host };
         }

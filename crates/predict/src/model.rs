@@ -22,6 +22,9 @@ pub struct Prediction {
     pub std_gb_per_s: f64,
 }
 
+/// Predicts one candidate after another, GB/s, and remembers what repeats.
+pub type Evaluator<'a> = Box<dyn FnMut(&[Part]) -> f64 + 'a>;
+
 /// Anything that predicts the bandwidth of allocations of one cluster for one collective.
 pub trait BandwidthModel: Send + Sync {
     /// `bound`, `gp`, ...
@@ -32,7 +35,7 @@ pub trait BandwidthModel: Send + Sync {
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
     /// A way to ask for the mean of one candidate after another, each exactly as [`BandwidthModel::means`] gives it; what repeats is
     /// computed once.
-    fn evaluator(&self, size: Bytes) -> Box<dyn FnMut(&[Part]) -> f64 + '_> {
+    fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
         Box::new(move |parts| self.mean(size, parts))
     }
     /// Mean and deviation of one candidate.
@@ -298,7 +301,7 @@ impl BandwidthModel for Model {
         Eye::new(self, size).mean(parts)
     }
 
-    fn evaluator(&self, size: Bytes) -> Box<dyn FnMut(&[Part]) -> f64 + '_> {
+    fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
         let mut eye = Eye::new(self, size);
         Box::new(move |parts| eye.mean(parts))
     }

@@ -18,7 +18,7 @@ fn cluster(which: usize) -> Cluster {
     let host = |i: usize| {
         let host_type = if which == 0 { 0 } else { i % 2 };
         let nics = types[host_type].nics.len();
-        let nic_health = if which == 1 && i % 3 == 0 { vec![0.4; nics] } else { Vec::new() };
+        let nic_health = if which == 1 && i.is_multiple_of(3) { vec![0.4; nics] } else { Vec::new() };
         Host { name: format!("n{i}"), host_type, nic_health, ..Host::default() }
     };
     let mut network = Network::default();

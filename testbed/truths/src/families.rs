@@ -72,10 +72,31 @@ pub(crate) fn nic_gb_per_s(t: &HostType) -> f64 {
 /// The same cluster where GPUs share NICs, as `nvidia-smi topo -m` would show it: four NICs per A800 or V100 host, two per A6000 host, one
 /// per 4090 host; hosts with NVLink SHARP (H100) keep theirs. Health of replaced NICs is forgotten.
 pub fn with_shared_nics(cluster: &Cluster) -> Cluster {
+    with_nics(cluster, |t| {
+        let (per_nic, faster) = Family::of(t).sharing()?;
+        Some((per_nic, nic_gb_per_s(t) * faster))
+    })
+}
+
+/// The same cluster where every GPU has a NIC of its own, at the rate of its host type's fastest or at `gb_per_s`: what truths mean that count
+/// GPUs on the network side. Types that have as many NICs as GPUs keep theirs, unless a rate is given.
+pub fn with_own_nics(cluster: &Cluster, gb_per_s: Option<f64>) -> Cluster {
+    with_nics(cluster, |t| match gb_per_s {
+        Some(rate) => Some((1, rate)),
+        None => (t.nics.len() != t.gpu_count()).then(|| (1, nic_gb_per_s(t))),
+    })
+}
+
+/// The same cluster with one NIC for all GPUs of a host, at `gb_per_s`: what a switch with one rate between hosts means.
+pub fn with_one_nic(cluster: &Cluster, gb_per_s: f64) -> Cluster {
+    with_nics(cluster, |t| Some((t.gpu_count(), gb_per_s)))
+}
+
+/// NICs that so many GPUs share, at so many GB/s, where `of` says so.
+fn with_nics(cluster: &Cluster, of: impl Fn(&HostType) -> Option<(usize, f64)>) -> Cluster {
     let mut c = cluster.clone();
     for (i, t) in c.types.iter_mut().enumerate() {
-        let Some((per_nic, faster)) = Family::of(t).sharing() else { continue };
-        let rate = nic_gb_per_s(t) * faster;
+        let Some((per_nic, rate)) = of(t) else { continue };
         let n = t.gpu_count();
         t.nics = (0..n.div_ceil(per_nic))
             .map(|nic| {

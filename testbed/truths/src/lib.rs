@@ -18,7 +18,7 @@ mod slow_host;
 mod truth;
 
 pub use enumerate::{NODES_MAX, enumerate};
-pub use families::with_shared_nics;
+pub use families::{with_one_nic, with_own_nics, with_shared_nics};
 pub use names::{IRREGULARITY_MAX, NAMES, by_name};
 pub use randomness::Keyed;
 pub use truth::{Optimum, Parts, Truth};

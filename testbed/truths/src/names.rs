@@ -1,6 +1,6 @@
 //! Every truth by its name.
 
-use crate::families::with_shared_nics;
+use crate::families::{with_own_nics, with_shared_nics};
 use crate::form::Simulated;
 use crate::intra::{Flavour, Intra};
 use crate::p_norm::PNorm;
@@ -60,9 +60,10 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
         noise: if all_gather { NOISE / 2.0 } else { NOISE },
     };
     let plain = cluster.clone();
+    let own = with_own_nics(cluster, None);
     Ok(match name {
-        "rule-p" => described(plain).of(Rules::new(Rule::P, cluster, intra, seed, irregularity)),
-        "rule-r" => described(plain).of(Rules::new(Rule::R, cluster, intra, seed, irregularity)),
+        "rule-p" => described(own).of(Rules::new(Rule::P, cluster, intra, seed, irregularity)),
+        "rule-r" => described(own).of(Rules::new(Rule::R, cluster, intra, seed, irregularity)),
         "rule-n" => {
             let shared = with_shared_nics(cluster);
             let form = Rules::new(Rule::N, &shared, intra, seed, irregularity);
@@ -77,7 +78,7 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
             truth.description += &format!("; {} runs at {:.0} %", cluster.host(host).name, 100.0 * pace);
             truth.of(form)
         }
-        _ => described(plain).of(PNorm::new(cluster, intra, seed, irregularity)),
+        _ => described(own).of(PNorm::new(cluster, intra, seed, irregularity)),
     })
 }
 

@@ -22,14 +22,12 @@ use truths::Truth;
 
 /// Arguments of `linkwise evaluate`.
 #[derive(clap::Args)]
-#[command(
-    after_help = "Examples:\n  linkwise evaluate --cluster h100 --truth ../shared/data/bandpilot --seeds 5\n  \
+#[command(after_help = "Examples:\n  linkwise evaluate --cluster h100 --truth ../shared/data/bandpilot --seeds 5\n  \
     linkwise evaluate --cluster het-4mix --truth rule-r --methods all --contention common\n  \
     linkwise evaluate --cluster h100 --curves transformer,gp --seeds 1\n  \
     linkwise evaluate --scenarios ../shared/data/bandpilot/peer-scenarios-h100.jsonl\n\n\
     Methods: NAME or SEARCH/MODEL, then @SAMPLES, :DESIGN, +PROBES as wanted, for example gp+3, exact/gp@50:random, \
-    bandpilot/transformer@500; `quick` and `all` are lists."
-)]
+    bandpilot/transformer@500; `quick` and `all` are lists.")]
 pub struct Args {
     /// Built-in cluster or cluster file
     #[arg(long, required_unless_present = "scenarios")]
@@ -269,7 +267,8 @@ fn evaluate(
             bar.inc(requests / protocol.seeds.len() as u64);
             return Ok(found);
         }
-        let result = run_seed(truth, methods, &protocol.settings, *seed, &|| bar.inc(1)).map_err(Failure::impossible)?;
+        let result =
+            run_seed(truth, methods, &protocol.settings, *seed, &|| bar.inc(1)).map_err(Failure::impossible)?;
         if let Some(d) = resume {
             resume::write(d, &name, &result)?;
         }

@@ -69,8 +69,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         KindArg::Linear => Kind::Linear,
     };
     let start = std::time::Instant::now();
-    let (model, report) = predict::fit_any(&cluster, &rows, args.collective, kind, fabric::Constants::default(), args.seed)
-        .map_err(Failure::impossible)?;
+    let (model, report) =
+        predict::fit_any(&cluster, &rows, args.collective, kind, fabric::Constants::default(), args.seed)
+            .map_err(Failure::impossible)?;
     let seconds = start.elapsed().as_secs_f64();
     write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
     let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();

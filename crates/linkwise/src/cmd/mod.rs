@@ -9,6 +9,7 @@ pub mod fit;
 pub mod measure;
 pub mod observe;
 pub mod place;
+pub mod reproduce;
 pub mod shared;
 pub mod topology;
 pub mod validate;

@@ -4,11 +4,11 @@
 
 mod answer;
 mod ask;
-pub mod state;
-mod wary;
 mod launch;
+pub mod state;
 mod stream;
 mod text;
+mod wary;
 
 use crate::cmd::shared::read_text;
 use crate::failure::Failure;
@@ -102,7 +102,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
     let reader = Reader::new(&cluster, defaults);
     if let Some(file) = &args.requests {
-        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed, state: operator }.run(file);
+        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed, state: operator }
+            .run(file);
     }
     let request = args.ask.request(&reader)?;
     let start = std::time::Instant::now();

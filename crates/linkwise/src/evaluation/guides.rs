@@ -3,7 +3,9 @@
 use super::methods::{Guide, MethodSpec};
 use super::sampling::readings;
 use measure::design::DesignKind;
-use predict::{BandwidthModel, Candidates, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit, fit_any};
+use predict::{
+    BandwidthModel, Candidates, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit, fit_any,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -83,12 +85,13 @@ impl<'t> Guides<'t> {
             if fitted.contains_key(&m.guide) {
                 continue;
             }
-            let start = Instant::now();
+            let mut start = Instant::now();
             let (model, samples): (Box<dyn BandwidthModel + 't>, Vec<Measurement>) = match &m.guide {
                 Guide::Model { kind, samples, design } => {
                     let design = super::methods::design_of(design).unwrap_or(DesignKind::Random);
                     let multi = sample(truth, *samples, design, constants, seed, &intra);
                     let rows: Vec<Measurement> = intra.iter().chain(&multi).cloned().collect();
+                    start = Instant::now();
                     (Box::new(fit_kind(kind, truth, &rows, constants, seed)?), multi)
                 }
                 // Labels alone need parts too, and a truth the measured tables.

@@ -71,11 +71,7 @@ fn guide(kind: &str, samples: Option<usize>, design: Option<DesignKind>, ours: (
         _ => {
             let papers = kind.starts_with("transformer") || kind == "linear";
             let (s, d) = if papers { (PAPER_SAMPLES, DesignKind::Random) } else { ours };
-            Guide::Model {
-                kind: kind.to_owned(),
-                samples: samples.unwrap_or(s),
-                design: design.unwrap_or(d).name(),
-            }
+            Guide::Model { kind: kind.to_owned(), samples: samples.unwrap_or(s), design: design.unwrap_or(d).name() }
         }
     }
 }

@@ -58,6 +58,20 @@ enum Between {
     Pairs(Vec<Vec<f64>>),
 }
 
+/// Rate of a NIC of the measured H100 hosts, GB/s; every GPU has one.
+const H100_NIC_GB_PER_S: f64 = 50.0;
+
+/// The cluster as it would be seen: the network side is not that of the hosts' own cards, but the measured one (a NIC per GPU, at its share
+/// of the rate), or the switch.
+fn shown(cluster: &Cluster, options: &Options) -> Cluster {
+    match (options.switch, options.rule) {
+        (Some(Switch::Uniform(v)), _) => truths::with_one_nic(cluster, v),
+        (Some(Switch::Random), _) => truths::with_one_nic(cluster, super::switch::RANDOM_GB_PER_S.end),
+        (None, Rule::Paper) => truths::with_own_nics(cluster, Some(H100_NIC_GB_PER_S * NETWORK_SHARE)),
+        (None, Rule::PublicCode) => truths::with_own_nics(cluster, Some(H100_NIC_GB_PER_S)),
+    }
+}
+
 /// The composed truth of a cluster. Every host type must have a measured table.
 pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, Failure> {
     let mut by_type: Vec<IntraRows> = Vec::new();
@@ -131,7 +145,7 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, F
     Ok(Mixed {
         name: format!("composed {}", cluster.name),
         description,
-        cluster: cluster.clone(),
+        cluster: shown(cluster, options),
         size,
         collective,
         intra,
@@ -141,11 +155,6 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, F
 }
 
 impl Mixed {
-    /// The tables of the hosts.
-    pub fn intra(&self) -> &[IntraRows] {
-        &self.intra
-    }
-
     /// What joins some hosts, GB/s.
     fn between(&self, parts: Parts) -> Option<f64> {
         match &self.between {

@@ -159,6 +159,7 @@ impl<'o> Levels<'o> {
 
     /// Of every kind, count and NIC rate the two hosts with the best insides, in order of kind, count and rate. O(options).
     pub fn champions(&self, counts: u32) -> Vec<&'o Part> {
+        #[allow(clippy::type_complexity)] // read in the next lines only, a name would hide it
         let mut best: BTreeMap<(u8, u8, u64), (f64, [Option<(f64, &'o Part)>; 2])> = BTreeMap::new();
         for (r, o) in self.rows.iter().zip(self.options) {
             for p in o.by_count.iter().flatten().filter(|p| counts >> p.count & 1 == 1) {

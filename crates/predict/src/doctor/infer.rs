@@ -230,7 +230,8 @@ fn hypothesis(
     let mut starts: Vec<usize> = (1..of.len()).filter(|&k| times[k] > times[k - 1]).collect();
     let step = starts.len().div_ceil(MOMENTS_MAX).max(1);
     starts = starts.into_iter().rev().step_by(step).collect();
-    let ln_when = ln_moments(&times, &starts);
+    let newest_unix_s = judged.last().map_or(f64::INFINITY, |j| j.of.at_unix_s);
+    let ln_when = ln_moments(&times, &starts, newest_unix_s);
     let ln_always = if starts.is_empty() { 0.0 } else { 0.5f64.ln() };
     let ln_factor = -(FACTORS.len() as f64).ln();
 
@@ -280,9 +281,10 @@ fn hypothesis(
     (weight, candidate)
 }
 
-/// Prior of every moment (latest first): a third of it even, a third in proportion to the time since the reading before, a third for the latest,
-/// since something that just began is what a new reading shows first; a half of all is for "always".
-fn ln_moments(times: &[f64], starts: &[usize]) -> Vec<f64> {
+/// Prior of every moment: half of it even, half in proportion to the time since the reading before; a half of all is for "always". The
+/// newest of all readings (`newest_unix_s`) counts as much again as all others together: what just began shows there first, however
+/// little time has passed.
+fn ln_moments(times: &[f64], starts: &[usize], newest_unix_s: f64) -> Vec<f64> {
     // From an unknown time to a known one: as long as all that is known together.
     let known = times.iter().copied().filter(|t| t.is_finite());
     let span = known.clone().fold(f64::NEG_INFINITY, f64::max) - known.fold(f64::INFINITY, f64::min);
@@ -292,7 +294,9 @@ fn ln_moments(times: &[f64], starts: &[usize]) -> Vec<f64> {
     };
     let total: f64 = starts.iter().map(gap).sum();
     let even = 1.0 / starts.len().max(1) as f64;
-    let latest = starts.first().copied();
-    let weight = |k: &usize| even + gap(k) / total.max(f64::MIN_POSITIVE) + f64::from(u8::from(latest == Some(*k)));
-    starts.iter().map(|k| (weight(k) / 6.0).ln()).collect()
+    let weight = |k: &usize| {
+        let newest = f64::from(u8::from(times[*k] >= newest_unix_s));
+        0.25 * (even + gap(k) / total.max(f64::MIN_POSITIVE)) + 0.25 * newest
+    };
+    starts.iter().map(|k| weight(k).ln()).collect()
 }

@@ -231,8 +231,7 @@ fn import(
         tables += 1;
     }
     let read = |a: &Allocation| truth.of(a);
-    let readings =
-        Readings { cluster, size: truth.size, collective: truth.collective, by_counts: true, read: &read };
+    let readings = Readings { cluster, size: truth.size, collective: truth.collective, by_counts: true, read: &read };
     let multi: Vec<Record> = readings
         .multi_host(n, DesignKind::Stratified, seed, &[], &fabric::Constants::unfitted())
         .into_iter()

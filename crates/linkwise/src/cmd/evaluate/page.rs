@@ -53,11 +53,7 @@ fn section(protocol: &Protocol, g: &Ground) -> Section {
     Section {
         heading: format!("{}, {}{}", g.name, g.size, if g.simulated { " (simulated)" } else { "" }),
         paragraphs: print::protocol(protocol, g).lines().map(str::to_owned).collect(),
-        table: Some(Table {
-            caption: String::new(),
-            head: head.map(str::to_owned).to_vec(),
-            rows: rows.collect(),
-        }),
+        table: Some(Table { caption: String::new(), head: head.map(str::to_owned).to_vec(), rows: rows.collect() }),
         plots: vec![
             plot("Mean GBE by size of the request", "GBE %", series(|b| b.1)),
             plot("Mean bandwidth lost by size of the request", "GB/s", series(|b| b.2)),

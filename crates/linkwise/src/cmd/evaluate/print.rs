@@ -72,7 +72,7 @@ pub fn lines(ground: &Ground) -> Vec<Line> {
         && let Some(gbe) = summary(c.iter().map(|g| g.1))
     {
         out.push(Line {
-            name: "leave-one-out ceiling".into(),
+            name: "gp, row itself unseen".into(),
             gbe,
             loss_gb_per_s: f64::NAN,
             by_k: by_k(c, &[]),
@@ -104,7 +104,11 @@ pub fn protocol(p: &Protocol, ground: &Ground) -> String {
     };
     let load = match p.settings.load {
         Load::None => "no contention".to_owned(),
-        l => format!("contention {} ({} sharing): one job on all GPUs that are not free", l.name(), p.settings.contention.name()),
+        l => format!(
+            "contention {} ({} sharing): one job on all GPUs that are not free",
+            l.name(),
+            p.settings.contention.name()
+        ),
     };
     let simulated = if ground.simulated { "SIMULATED, not measured: " } else { "measured: " };
     format!(
