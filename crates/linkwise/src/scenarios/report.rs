@@ -56,7 +56,7 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     if sorted.is_empty() { f64::NAN } else { sorted[((sorted.len() - 1) as f64 * q).round() as usize] }
 }
 
-fn line(method: &str, gbe: &[(Load, f64)], ms: &mut Vec<f64>) -> Option<Line> {
+fn line(method: &str, gbe: &[(Load, f64)], ms: &mut [f64]) -> Option<Line> {
     ms.sort_by(f64::total_cmp);
     Some(Line {
         method: method.to_owned(),
