@@ -1,8 +1,8 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test demo audit bench fmt fuzz
+.PHONY: help setup build test demo audit bench bench-place fmt fuzz
 
 help: ## this list
-	@awk -F': .*## ' '/^[a-z]+: .*## /{ printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what is missing to build (C compiler, Rust); uses what is there
 	@scripts/setup.sh
@@ -21,6 +21,9 @@ audit: ## licences, known vulnerabilities and sources of every dependency
 
 bench: ## micro-benchmarks
 	@scripts/bench.sh
+
+bench-place: ## placement evaluated in full, under 90 minutes; goes on where it was cut off
+	@scripts/bench-place.sh
 
 fmt: ## format the code
 	@scripts/cargo.sh fmt --all
