@@ -1,0 +1,3 @@
+//! The papers' tables and figures, published numbers beside ours.
+
+pub mod litegd;
