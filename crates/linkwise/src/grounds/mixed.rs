@@ -141,11 +141,6 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, F
 }
 
 impl Mixed {
-    /// The tables of the hosts.
-    pub fn intra(&self) -> &[IntraRows] {
-        &self.intra
-    }
-
     /// What joins some hosts, GB/s.
     fn between(&self, parts: Parts) -> Option<f64> {
         match &self.between {

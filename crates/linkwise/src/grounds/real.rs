@@ -91,17 +91,6 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Rea
     Ok(counts.into_iter().map(of_size).collect())
 }
 
-impl Real {
-    /// The tables of the hosts.
-    pub fn intra(&self) -> &[IntraRows] {
-        &self.intra
-    }
-    /// The rows over hosts.
-    pub fn counts(&self) -> &CountRows {
-        &self.counts
-    }
-}
-
 impl Truth for Real {
     fn name(&self) -> &str {
         &self.name
