@@ -52,15 +52,13 @@ impl Switch {
     pub fn pairs(self, hosts: usize, seed: u64) -> Vec<Vec<f64>> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x0005_717c_4000);
         let mut pairs = vec![vec![f64::INFINITY; hosts]; hosts];
-        for a in 0..hosts {
-            for b in a + 1..hosts {
-                let v = match self {
-                    Switch::Uniform(v) => v,
-                    Switch::Random => rng.random_range(RANDOM_GB_PER_S),
-                };
-                pairs[a][b] = v;
-                pairs[b][a] = v;
-            }
+        for (a, b) in (0..hosts).flat_map(|a| (a + 1..hosts).map(move |b| (a, b))) {
+            let rate = match self {
+                Switch::Uniform(v) => v,
+                Switch::Random => rng.random_range(RANDOM_GB_PER_S),
+            };
+            pairs[a][b] = rate;
+            pairs[b][a] = rate;
         }
         pairs
     }
