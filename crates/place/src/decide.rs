@@ -35,7 +35,7 @@ fn relative_sd(s: &Scored) -> f64 {
 /// The choice itself is always among them: its reading says whether to look further. O(n log n).
 pub fn worth_measuring(candidates: &[Scored], count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..candidates.len()).collect();
-    let optimistic = |i: &usize| candidates[*i].prediction.busbw_gb_per_s + candidates[*i].prediction.std_gb_per_s;
+    let optimistic = |i: &usize| candidates[*i].score_gb_per_s * (1.0 + relative_sd(&candidates[*i]));
     order.sort_by(|a, b| optimistic(b).total_cmp(&optimistic(a)).then(a.cmp(b)));
     if let Some(at) = order.iter().position(|i| *i == 0) {
         order.remove(at);
@@ -61,17 +61,19 @@ pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) ->
             .map(|r| (r.busbw_gb_per_s / mean.max(1e-9)).ln())
             .collect();
         of_it.sort_by(f64::total_cmp);
+        // A reading is of the allocation alone; among other jobs, what the search maximised is off by the same share.
+        let worth = if mean > 0.0 { c.score_gb_per_s / mean } else { 0.0 };
         let (score, decision) = if of_it.is_empty() || mean <= 0.0 {
             let penalty = if readings.is_empty() { 0.0 } else { sd };
             let d = Decision { candidate: i, busbw_gb_per_s: mean, std_gb_per_s: c.prediction.std_gb_per_s };
-            (mean * (-penalty).exp(), d)
+            (mean * worth * (-penalty).exp(), d)
         } else {
             let surprise = of_it.iter().sum::<f64>() / of_it.len() as f64;
             let noise2 = (repeat_noise * repeat_noise / of_it.len() as f64).max(1e-12);
             let share = sd * sd / (sd * sd + noise2);
             let v = mean * (share * surprise).exp();
             let d = Decision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * (share * noise2).sqrt() };
-            (v, d)
+            (v * worth, d)
         };
         if best.as_ref().is_none_or(|b| score > b.0) {
             best = Some((score, decision));
@@ -121,6 +123,15 @@ mod tests {
     fn what_is_worth_measuring_starts_with_the_choice() {
         let c = [scored(100.0, 1.0), scored(99.0, 9.0), scored(50.0, 1.0), scored(99.5, 1.0)];
         assert_eq!(worth_measuring(&c, 3), vec![0, 1, 3]);
+    }
+
+    #[test]
+    fn among_other_jobs_a_good_reading_does_not_outweigh_what_sharing_costs() {
+        let mut c = [scored(100.0, 5.0), scored(120.0, 5.0)];
+        c[0].score_gb_per_s = 90.0;
+        c[1].score_gb_per_s = 40.0;
+        let r = [Reading { candidate: 0, busbw_gb_per_s: 99.0 }, Reading { candidate: 1, busbw_gb_per_s: 121.0 }];
+        assert_eq!(decide(&c, &r, 0.01).unwrap().candidate, 0);
     }
 
     #[test]

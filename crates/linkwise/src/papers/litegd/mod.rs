@@ -371,20 +371,9 @@ mod tests {
         let runs = all_seeds(&dir, "litegd-64", Some(Switch::Random), &effort).unwrap();
         let of = |name: &str| mean(runs.iter().find(|r| r.name == name).unwrap().gbe_pct.iter().copied());
         assert!(of("UpperLiteGD") > of("Topo") + 10.0 && of("linkwise") > of("Topo") + 10.0);
-        assert!(runs.iter().all(|r| r.k.len() == 63 && r.gbe_pct.iter().all(|g| *g <= 100.0 + 1e-9)));
-    }
-
-    /// `cargo test -p linkwise --bin linkwise -- --ignored --nocapture prints_every_item`
-    #[test]
-    #[ignore = "minutes: prints every table and figure; LITEGD_ITEMS, LITEGD_PER_K and LITEGD_QUICK narrow it"]
-    fn prints_every_item() {
-        let Some(dir) = data("prints_every_item") else { return };
-        let var = |name: &str| std::env::var(name).ok();
-        let per_k = var("LITEGD_PER_K").and_then(|v| v.parse().ok()).unwrap_or(2);
-        let effort = Effort { per_k, quick: var("LITEGD_QUICK").is_some(), ..Effort::default() };
-        let wanted = var("LITEGD_ITEMS").unwrap_or_default();
-        for (item, _) in ITEMS.iter().filter(|i| wanted.is_empty() || wanted.split(',').any(|w| w == i.0)) {
-            println!("{}", reproduce(item, &dir, &effort).unwrap());
+        for r in &runs {
+            assert_eq!(r.k.len(), 63, "{} answers every request", r.name);
+            assert!(r.gbe_pct.iter().all(|g| *g <= 100.0 + 1e-9), "{} beats the optimum", r.name);
         }
     }
 }

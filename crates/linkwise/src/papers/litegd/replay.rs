@@ -42,7 +42,7 @@ pub const METHODS: [Method; 6] = [
     Method { name: "Topo", search: "topo-greedy", guide: Guide::Labels },
     Method { name: "Default", search: "default", guide: Guide::Labels },
     Method { name: "Random", search: "random", guide: Guide::Labels },
-    Method { name: "linkwise", search: "exact", guide: Guide::Own },
+    Method { name: "linkwise", search: "auto", guide: Guide::Own },
 ];
 
 /// What a method got, request by request.
