@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     if args.items.is_empty() {
         for (name, what) in known {
-            println!("{name:<12} {what}");
+            say(&format!("{name:<12} {what}"));
         }
         return Ok(());
     }
@@ -72,7 +72,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Paper::Bandpilot => bandpilot::reproduce(&item, &dir, &effort)?,
             Paper::Litegd => litegd::reproduce(&item, &dir, &effort)?,
         };
-        println!("{text}");
+        say(&text);
     }
     Ok(())
+}
+
+/// A reader that has gone away (head, a closed pager) is no failure of ours.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
