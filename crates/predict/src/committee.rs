@@ -59,6 +59,11 @@ impl Committee {
         0.5 * self.members.iter().map(|m| m.feature_mean(&row[..width], scratch)).sum::<f64>()
     }
 
+    /// How much of the mean is irregularity of this very split ([`Gp::irregularity`]).
+    pub fn irregularity(&self, row: &Row, width: usize) -> f64 {
+        self.average(|m| m.irregularity(&row[..width]))
+    }
+
     /// What a host adds at full weight.
     pub fn host_effect(&self, host: u32) -> f64 {
         self.average(|m| m.host_effect(host))

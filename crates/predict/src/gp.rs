@@ -506,6 +506,14 @@ impl Gp {
         self.y_mean + self.y_sd * v
     }
 
+    /// How much of [`Gp::feature_mean`] is irregularity of this very split, believed since readings of it showed it; 0 for splits never read.
+    pub fn irregularity(&self, x: &[f64]) -> f64 {
+        let row = self.scaled_row(x);
+        let n2 = self.variances()[1];
+        let twins = self.rows.iter().enumerate().filter(|(_, r)| r.iter().zip(&row).all(|(a, b)| a == b));
+        self.y_sd * twins.map(|(j, _)| LASTING * n2 * self.points[j].noise_factor * self.alpha[j]).sum::<f64>()
+    }
+
     /// What a host adds at full weight; 0 for hosts never seen.
     pub fn host_effect(&self, host: u32) -> f64 {
         self.host_effect.get(host as usize).copied().unwrap_or(0.0) * self.y_sd

@@ -233,7 +233,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             eprintln!("named after {probe} probes");
             return;
         }
-        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE)
+        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
             .expect("something tells more");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }

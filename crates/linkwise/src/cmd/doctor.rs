@@ -215,7 +215,7 @@ impl Found {
                 &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
         }
         if best.probability < 0.9
-            && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size)
+            && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size, &[])
         {
             out += &format!("  a reading of {} would tell most\n", cluster.gpu_names(&a).join(" "));
         }
@@ -237,7 +237,7 @@ impl Found {
             .iter()
             .zip(&self.costs)
             .map(|(x, cost)| {
-                let telling = doctor::telling(&self.model, x, &cluster.usable(), self.size);
+                let telling = doctor::telling(&self.model, x, &cluster.usable(), self.size, &[]);
                 json!({
                     "probability": x.probability,
                     "named": x.candidates[0].probability >= 0.5,

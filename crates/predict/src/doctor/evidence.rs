@@ -172,7 +172,15 @@ fn over_model(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<f6
                     w * (b - b.clamp(-2.0 * ordinary, 2.0 * ordinary))
                 })
                 .sum();
-            e.ln_busbw - (model.mean(e.size, &parts).max(1e-9).ln() - beyond)
+            // Nor does what the model took for the irregularity of this split: it may be the very thing that is looked for.
+            let own = match model.correction() {
+                Correction::Gp(gp) => {
+                    let analytic = model.bounds(e.size).of(&parts, &mut Memo::default());
+                    gp.irregularity(&model.row(&parts, e.size, analytic), model.width())
+                }
+                _ => 0.0,
+            };
+            e.ln_busbw - (model.mean(e.size, &parts).max(1e-9).ln() - beyond - own)
         })
         .collect()
 }

@@ -11,7 +11,15 @@ use topology::{Allocation, Bytes, GpuMask, HostId};
 ///
 /// Tried are a part of the suspected GPUs of one host together with as many GPUs of another host (for what happens between hosts), and
 /// the same part alone (for what happens inside). O(hosts x GPUs x candidates) effects.
-pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -> Option<Allocation> {
+///
+/// `read` were read already, since the defect was suspected: a repetition would share whatever is peculiar to them.
+pub fn telling(
+    model: &Model,
+    defect: &Defect,
+    free: &Allocation,
+    size: Bytes,
+    read: &[Allocation],
+) -> Option<Allocation> {
     let cluster = model.cluster();
     let effects = Effects::new(cluster, model);
     // GPUs of every suspected host in the order of what their suspicion weighs.
@@ -53,6 +61,7 @@ pub fn telling(model: &Model, defect: &Defect, free: &Allocation, size: Bytes) -
             }
         }
     }
+    tried.retain(|a| !read.contains(a));
     let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
     let known = |a: &Allocation| -> f64 {
         let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -TELLING;
