@@ -1,17 +1,16 @@
 //! Requests of "dynamic workload", answered by each method.
 
 use super::Effort;
+use crate::evaluation::guides::{Timed, sample};
+use crate::evaluation::requests::{Scenario, scenarios};
+use crate::evaluation::sampling::readings;
 use crate::failure::Failure;
-use measure::design::{DesignKind, design};
-use place::baselines::{below, random};
+use measure::design::DesignKind;
 use place::{Objective, Request};
-use predict::{BandwidthModel, Candidates, Kind, Oracle, Part, PartTable, Prediction, bound::Limit, fit_any};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
-use std::sync::atomic::{AtomicU64, Ordering};
+use predict::{BandwidthModel, Kind, Oracle, Part, fit_any};
 use std::time::Instant;
-use store::{Measurement, Source};
-use topology::{Allocation, Bandwidth, Bytes, Cluster};
+use store::Measurement;
+use topology::Allocation;
 use truths::Truth;
 
 /// Samples of linkwise's own model.
@@ -68,28 +67,14 @@ pub struct Guides<'t> {
     network: Option<Box<dyn BandwidthModel>>,
 }
 
-fn row(truth: &dyn Truth, a: Allocation, seed: u64) -> Option<Measurement> {
-    let v = Bandwidth::from_gb_per_s(truth.measured(&a, seed)?);
-    Some(Measurement::new(a, truth.collective(), truth.size(), v, Source::Simulated))
-}
-
-/// Every subset of every host, as one measures it once.
-fn intra(truth: &dyn Truth, seed: u64) -> Vec<Measurement> {
-    let c = truth.cluster();
-    let all = c.host_ids().flat_map(|h| c.type_of(h).all_gpus().subsets().map(move |m| Allocation::new([(h, m)])));
-    all.filter(|a| a.gpu_count() > 1).filter_map(|a| row(truth, a, seed)).collect()
-}
-
 fn samples(truth: &dyn Truth, n: usize, kind: DesignKind, seed: u64) -> Vec<Measurement> {
-    // More than wanted, since some have no row.
-    let drawn = design(truth.cluster(), &truth.cluster().usable(), n + n / 4 + 50, kind, seed);
-    drawn.into_iter().filter_map(|a| row(truth, a, seed)).take(n).collect()
+    sample(truth, n, kind, &fabric::Constants::unfitted(), seed, &[])
 }
 
 impl<'t> Guides<'t> {
     /// Fits what the methods need; without `network` LiteGD itself is left out.
     pub fn new(truth: &'t dyn Truth, samples_of_network: Option<usize>, seed: u64) -> Result<Self, Failure> {
-        let tables = intra(truth, seed);
+        let tables = readings(truth, seed, |r| r.intra());
         let fit = |kind, more: Vec<Measurement>| {
             let rows: Vec<Measurement> = tables.iter().cloned().chain(more).collect();
             let constants = fabric::Constants::unfitted();
@@ -126,13 +111,13 @@ impl<'t> Guides<'t> {
     /// The choice of a method: GPUs, milliseconds, and of these inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
         let search = place::search::by_name(m.search, seed)?;
-        let timed = Timed { model: self.of(m.guide)?, ns: AtomicU64::new(0) };
+        let timed = Timed::new(self.of(m.guide)?);
         let request = Request::new(k, free.clone(), self.truth.size());
         let start = Instant::now();
         let objective = Objective::new(self.truth.cluster(), &timed, &request);
         let found = search.search(&objective, 1).ok()?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
-        Some((found.best.first()?.allocation.clone(), ms, timed.ns.load(Ordering::Relaxed) as f64 / 1e6))
+        Some((found.best.first()?.allocation.clone(), ms, timed.us() / 1e3))
     }
 
     /// GBE of a method on one request, percent.
@@ -142,26 +127,12 @@ impl<'t> Guides<'t> {
     }
 }
 
-/// Requests: k from 2 to all GPUs; as many free GPUs as an even draw between k and all says, then which.
-fn requests(cluster: &Cluster, per_k: usize, seed: u64) -> Vec<(usize, Allocation)> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x11fe_6d00);
-    let all = cluster.usable();
-    let n = all.gpu_count();
-    let draws = (2..=n).flat_map(|k| std::iter::repeat_n(k, per_k));
-    draws
-        .filter_map(|k| {
-            let free = k + below(&mut rng, n - k + 1);
-            Some((k, random(&all, free, &mut rng)?))
-        })
-        .collect()
-}
-
 /// Every method on every request of one seed; requests without a certain optimum are left out.
 pub fn replay(truth: &dyn Truth, effort: &Effort, seed: u64) -> Result<Vec<Run>, Failure> {
     let guides = Guides::new(truth, (!effort.quick).then_some(effort.samples), seed)?;
     let there = METHODS.iter().filter(|m| guides.of(m.guide).is_some());
     let mut runs: Vec<(&Method, Run)> = there.map(|m| (m, Run { name: m.name, ..Run::default() })).collect();
-    for (i, (k, free)) in requests(truth.cluster(), effort.per_k, seed).into_iter().enumerate() {
+    for (i, Scenario { k, free, .. }) in scenarios(truth.cluster(), effort.per_k, seed).into_iter().enumerate() {
         let optimum = truth.optimum(&free, k, false);
         let (Some(best), false) = (optimum.best, optimum.missing) else { continue };
         for (m, run) in &mut runs {
@@ -175,46 +146,4 @@ pub fn replay(truth: &dyn Truth, effort: &Effort, seed: u64) -> Result<Vec<Run>,
         }
     }
     Ok(runs.into_iter().map(|r| r.1).collect())
-}
-
-/// A model whose time is counted.
-struct Timed<'a> {
-    model: &'a dyn BandwidthModel,
-    ns: AtomicU64,
-}
-
-impl Timed<'_> {
-    fn time<T>(&self, f: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
-        let v = f();
-        self.ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        v
-    }
-}
-
-impl BandwidthModel for Timed<'_> {
-    fn kind(&self) -> &'static str {
-        self.model.kind()
-    }
-    fn part_table(&self, size: Bytes) -> &PartTable {
-        self.model.part_table(size)
-    }
-    fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
-        self.time(|| self.model.means(size, candidates, out));
-    }
-    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
-        self.time(|| self.model.predict(size, parts))
-    }
-    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
-        self.time(|| self.model.mean(size, parts))
-    }
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
-        self.model.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
-    }
-    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
-        self.model.limit(size, parts)
-    }
-    fn repeat_noise(&self) -> f64 {
-        self.model.repeat_noise()
-    }
 }
