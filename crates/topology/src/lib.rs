@@ -12,6 +12,7 @@ pub mod file;
 pub mod host;
 pub mod layout;
 pub mod names;
+pub mod nccl;
 pub mod quantity;
 pub mod read;
 

@@ -1,0 +1,1 @@
+//! The real NCCL library on simulated hosts, without a GPU.
