@@ -131,6 +131,9 @@ impl Agreed {
         let search = ring.channels.min(tree.channels);
         (ring.channels, tree.channels) = (search, search);
         let rules = Rules::of(version);
+        if !rules.agrees_on_pattern {
+            tree.pattern = graphs(GraphKind::Tree)[0].map_or(tree.pattern, |g| g.pattern);
+        }
         let nvls: Option<Vec<&Graph>> = graphs(GraphKind::Nvls).into_iter().collect();
         let nvls = nvls
             .and_then(|g| AgreedGraph::of(&g))
@@ -178,13 +181,10 @@ impl Agreed {
         match self.nvls {
             None => 0,
             Some(_) if self.machines.capability_min < 100 || !self.version.at_least(2, 25, 0) => 16,
-            Some(_) => {
-                if self.hosts > 1 {
-                    32
-                } else {
-                    24
-                }
-            }
+            Some(_) if self.hosts == 1 => 24,
+            // More than two Blackwell hosts: found on the bench.
+            Some(_) if self.hosts > 2 && self.version.at_least(2, 30, 0) => 24,
+            Some(_) => 32,
         }
     }
 

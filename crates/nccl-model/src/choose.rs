@@ -6,7 +6,7 @@ use crate::machines::CpuArch;
 use crate::releases::Rules;
 use crate::table::{Cell, Table, place};
 use topology::Collective;
-use topology::nccl::{Algorithm, Protocol};
+use topology::nccl::{Algorithm, PathType, Protocol};
 
 /// Fewest threads of a channel.
 const THREADS_MIN: u32 = 96;
@@ -53,12 +53,39 @@ pub fn time_us(
         if bucket < limit {
             bandwidth *= TREE_CORRECTION[protocol as usize][bucket];
         }
-        let plateau = agreed.hosts > 1 && size_bytes / (u64::from(agreed.channels) * u64::from(agreed.ranks)) >= 64;
-        if algorithm == Algorithm::Ring && protocol == Protocol::Simple && plateau {
-            latency_us *= if agreed.machines.capability_min < 80 { 1.9 } else { 1.4 };
-        }
+    }
+    if algorithm == Algorithm::Ring && protocol == Protocol::Simple {
+        latency_us *= ring_plateau(agreed, &rules, collective, size_bytes);
     }
     Some(latency_us + size_bytes as f32 / (1000.0 * bandwidth))
+}
+
+/// What the latency of a Simple ring is multiplied with once its pipeline is filled.
+fn ring_plateau(agreed: &Agreed, rules: &Rules, collective: Collective, size_bytes: u64) -> f32 {
+    let per_hop = size_bytes / (u64::from(agreed.channels) * u64::from(agreed.ranks));
+    if per_hop < 64 {
+        return 1.0;
+    }
+    if agreed.hosts > 1 {
+        return match collective {
+            Collective::AllReduce if agreed.machines.capability_min < 80 => 1.9,
+            Collective::AllReduce => 1.4,
+            _ => 1.0,
+        };
+    }
+    let steps = match collective {
+        Collective::AllReduce => 2 * (agreed.ranks - 1),
+        Collective::AllGather | Collective::ReduceScatter => agreed.ranks - 1,
+        _ => return 1.0,
+    };
+    if !rules.plateau_inside || agreed.machines.capability_min < 100 || agreed.ring.type_intra != PathType::Nvl {
+        return 1.0;
+    }
+    // Found from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): grows with the steps, and
+    // falls to three quarters between 256 and 512 KiB per hop.
+    let by_steps = 1.0 - 0.25f32.powi(steps as i32 - 1);
+    let by_size = 1.0 - 0.25 * ((per_hop as f32 / (256 << 10) as f32) - 1.0).clamp(0.0, 1.0);
+    1.0 + 0.4 * by_steps * by_size
 }
 
 /// What AUTO takes for a call of `size_bytes` (as NCCL counts them: the whole buffer of all ranks for all-gather and reduce-scatter).

@@ -32,6 +32,14 @@ pub(crate) struct Rules {
     pub ll_counts_four: bool,
     /// Bytes of traffic that a channel gets at least.
     pub traffic_per_channel_min_bytes: u64,
+    /// Rings inside a Blackwell host pay for their pipeline.
+    pub plateau_inside: bool,
+    /// Every host's own tree pattern counts, not the first host's alone.
+    pub agrees_on_pattern: bool,
+    /// NVLS gathers and scatters lose the local rank's own share.
+    pub nvls_own_share: bool,
+    /// Hosts of odd number exchange channel pairs only if their own search crossed NICs.
+    pub swaps_own_pairs_only: bool,
     /// NVLSTree on Blackwell is corrected as Tree is.
     pub corrects_nvls_tree: bool,
     /// The cost model of 2.31: per algorithm, ties to the highest, smaller of both bandwidths.
@@ -51,8 +59,12 @@ impl Rules {
             doubles_hopper_only: !from(25),
             nvls_raises_channels: !from(28),
             nvls_within_channels: !from(28),
-            ll_counts_four: from(28),
+            ll_counts_four: from(27),
             traffic_per_channel_min_bytes: if from(30) { 32 << 10 } else { 16 << 10 },
+            plateau_inside: from(31),
+            agrees_on_pattern: from(25),
+            nvls_own_share: from(27),
+            swaps_own_pairs_only: from(28),
             corrects_nvls_tree: from(29),
             split_model: from(31),
         }

@@ -227,7 +227,8 @@ impl Model<'_> {
                     inter
                 }
             }
-            Algorithm::Ring if a.hosts == 2 && a.machines.capability_min >= 100 => inter,
+            Algorithm::Ring | Algorithm::Tree if a.hosts == 2 && a.machines.capability_min >= 100 => inter,
+            Algorithm::Pat => intra.min(inter),
             _ => {
                 if a.hosts <= 2 {
                     intra
@@ -248,7 +249,8 @@ impl Model<'_> {
             // Releases before 2.28.
             let per_head =
                 if tree { intra.min(if a.hosts <= 2 { inter } else { inter / 2.0 }) } else { intra.min(inter) };
-            return heads * per_head * if all_reduce { 5.0 / 6.0 } else { 1.0 };
+            let own = if self.rules.nvls_own_share { (a.ranks_per_host() - 1.0) / a.ranks_per_host() } else { 1.0 };
+            return heads * per_head * if all_reduce { 5.0 / 6.0 } else { own };
         }
         if graph.channels < 2 {
             return 0.0;
