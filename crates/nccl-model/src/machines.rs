@@ -56,6 +56,8 @@ pub struct Cpu {
 impl Cpu {
     /// Intel x86, what most published systems with eight GPUs have.
     pub const INTEL: Cpu = Cpu { arch: CpuArch::X86, vendor: CpuVendor::Intel };
+    /// AMD x86, as in DGX A100.
+    pub const AMD: Cpu = Cpu { arch: CpuArch::X86, vendor: CpuVendor::Amd };
     /// NVIDIA Grace.
     pub const GRACE: Cpu = Cpu { arch: CpuArch::Arm, vendor: CpuVendor::Other };
 }
@@ -72,8 +74,8 @@ pub struct Machine {
 impl Machine {
     /// What a type of host is, by the name of its GPU. `None` for GPUs that are not known; their compute capability must be given.
     ///
-    /// The cluster file does not name processors: Grace for GB200 and GH200, Intel elsewhere (an assumption that shows only in the
-    /// LL protocol between hosts).
+    /// The cluster file does not name processors: Grace for GB200 and GH200, AMD for A100 with NVSwitches (DGX A100), Intel elsewhere, as
+    /// `nccl-bench` assumes. It shows in the LL protocol and in ring latencies between hosts only.
     pub fn of(host: &HostType) -> Option<Machine> {
         let model = host.gpu_model.to_ascii_uppercase();
         // Longest names first: "L40S" before "L4", "GB200" before "B200".
@@ -109,10 +111,11 @@ impl Machine {
         // A100 would be found as A10.
         let capability =
             CAPABILITIES.iter().filter(|(name, _)| model.contains(name)).max_by_key(|(name, _)| name.len())?;
-        let cpu = if model.contains("GB200") || model.contains("GH200") || model.contains("GB300") {
-            Cpu::GRACE
-        } else {
-            Cpu::INTEL
+        let switched = host.nvlink.is_some_and(|n| n.switched);
+        let cpu = match capability.1 {
+            _ if ["GB200", "GH200", "GB300"].iter().any(|g| model.contains(g)) => Cpu::GRACE,
+            80 if switched => Cpu::AMD,
+            _ => Cpu::INTEL,
         };
         Some(Machine { compute_capability: capability.1, cpu })
     }
