@@ -10,7 +10,7 @@ use crate::templates::{Found, Places, Signature, lookup};
 use crate::tree::double_tree;
 use std::sync::Arc;
 use topology::nccl::{Channel, Decision, DecisionSource, Graph, GraphKind, Version};
-use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId};
+use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, NetworkClass};
 
 /// Patterns of graphs, by NCCL's numbers: trees whose children hang on the second GPU of a channel.
 const PATTERN_BALANCED_TREE: u8 = 1;
@@ -85,7 +85,7 @@ pub struct Communicator {
     table: Table,
     members: Vec<Member>,
     pub(crate) nic_gb_per_s: Vec<Vec<f64>>,
-    pub(crate) efficiency: f64,
+    pub(crate) network: NetworkClass,
 }
 
 /// A hop of a ring between two hosts.
@@ -147,8 +147,7 @@ impl Communicator {
             .iter()
             .map(|m| (0..cluster.type_of(m.host).nics.len()).map(|n| cluster.nic_rate(m.host, n).gb_per_s()).collect())
             .collect();
-        let efficiency = crate::load::network_efficiency(cluster.network.class);
-        Ok(Communicator { table: Table::of(&agreed), agreed, members, nic_gb_per_s, efficiency })
+        Ok(Communicator { table: Table::of(&agreed), agreed, members, nic_gb_per_s, network: cluster.network.class })
     }
 
     /// What the ranks agree on.

@@ -9,59 +9,92 @@ use crate::communicator::{Communicator, Crossing};
 use crate::tree::double_tree;
 use serde::Serialize;
 use std::collections::HashMap;
-use topology::nccl::Algorithm;
+use topology::nccl::{Algorithm, Protocol};
 use topology::{Bandwidth, Collective, HostId, NetworkClass};
 
-/// Share of the line rate that a NIC carries, by network (InfiniBand: 48.7 of 50 GB/s on the measured table; others as `fabric` has them).
+/// Share of the line rate that a NIC carries, by network (InfiniBand: 49.6 of 50 GB/s on the measured table; others as `fabric` has them).
 pub(crate) fn network_efficiency(class: NetworkClass) -> f64 {
     match class {
-        NetworkClass::Infiniband => 0.974,
+        NetworkClass::Infiniband => 0.992,
         NetworkClass::Roce | NetworkClass::Efa => 0.92,
         NetworkClass::Tcp => 0.71,
         NetworkClass::RdmaNoGdr => 0.30,
     }
 }
 
-/// Constants of the load model; measured, see the module's text.
-#[derive(Clone, Copy, Debug)]
+/// Constants of the load model.
+///
+/// Rings need three. A channel alone reaches [`LoadConstants::channel_gb_per_s`]; a NIC carries its share of the line rate; and where
+/// rings meet other rings on more than one NIC, a part of the transfers that wait at one NIC holds the other meanwhile (head of line
+/// blocking; a closed-loop simulation with transfers that always hold both loses two to three times as much, one with transfers that
+/// never do loses nothing).
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadConstants {
-    /// Weight of a channel that a ring meets on other NICs of its way, against one on its own fullest NIC.
-    pub met: f64,
-    /// Several NICs send into one, and the GPU that receives is not beside it.
-    pub crossed: f64,
-    /// Several NICs send into one that is beside its GPU.
-    pub mixed: f64,
-    /// A NIC's channels end on several GPUs away from it.
-    pub scattered: f64,
+    /// Share of a NIC's line rate that its channels carry together.
+    pub nic: f64,
     /// Most that one channel carries between hosts, GB/s.
     pub channel_gb_per_s: f64,
-    /// How sharply that limit bends the rest (p-norm).
-    pub channel_norm: f64,
+    /// Share of transfers that hold a NIC while they wait for another: the weight of a channel met elsewhere against one on the fullest NIC.
+    pub holding: f64,
     /// Share of the NICs' rate that trees reach.
     pub tree: f64,
     /// Algorithm bandwidth that NVLSTree does not exceed, GB/s.
     pub nvls_tree_gb_per_s: f64,
-    /// How sharply (p-norm).
-    pub nvls_tree_norm: f64,
     /// Share of the NICs' rate that NVLSTree reaches with three hosts and more.
     pub nvls_tree_many: f64,
+    /// Microseconds before the first byte counts, rings and trees: a constant,
+    pub start_us: f64,
+    /// and so many times NCCL's own latency.
+    pub start_over_latency: f64,
+    /// Microseconds before the first byte counts, NVLSTree: a constant,
+    pub nvls_tree_start_us: f64,
+    /// and so much for every level of the tree.
+    pub nvls_tree_level_us: f64,
+    /// What trees of flagged packets (LL, LL128) take longer than trees of chunks; two hosts measured.
+    pub tree_packets: f64,
+}
+
+/// How sharply two limits bend into one another (p-norms).
+const CHANNEL_NORM: f64 = 8.0;
+const NVLS_TREE_NORM: f64 = 10.0;
+
+impl LoadConstants {
+    /// For a network.
+    pub fn of(class: NetworkClass) -> Self {
+        LoadConstants { nic: network_efficiency(class), ..LoadConstants::default() }
+    }
 }
 
 impl Default for LoadConstants {
     fn default() -> Self {
         LoadConstants {
-            met: 0.342,
-            crossed: 1.041,
-            mixed: 1.008,
-            scattered: 1.218,
-            channel_gb_per_s: 20.33,
-            channel_norm: 8.0,
-            tree: 0.900,
-            nvls_tree_gb_per_s: 244.0,
-            nvls_tree_norm: 9.8,
-            nvls_tree_many: 0.955,
+            nic: network_efficiency(NetworkClass::Infiniband),
+            channel_gb_per_s: 23.75,
+            holding: 0.351,
+            tree: 0.890,
+            nvls_tree_gb_per_s: 247.0,
+            nvls_tree_many: 0.949,
+            start_us: 7.4,
+            start_over_latency: 1.89,
+            nvls_tree_start_us: 59.0,
+            nvls_tree_level_us: 79.8,
+            tree_packets: 1.67,
         }
     }
+}
+
+/// Share of its rate that a NIC reaches when `channels` channels come to it from several NICs, not in step: a closed queue in which each
+/// channel thinks as long as its own ceiling makes it (the machine repair model, M/M/1//N). `think` in units of the service time.
+fn share_in_use(channels: u32, think: f64) -> f64 {
+    if think <= 0.0 {
+        return 1.0;
+    }
+    let (mut term, mut sum) = (1.0, 1.0);
+    for k in 0..channels {
+        term *= f64::from(channels - k) / think;
+        sum += term;
+    }
+    1.0 - 1.0 / sum
 }
 
 /// What limits a call.
@@ -132,7 +165,7 @@ impl Communicator {
     /// Expected bus bandwidth of a call, as AUTO would do it. `None` where there is no choice to make (see [`Communicator::choose`]).
     /// O(hosts x channels).
     pub fn busbw(&self, collective: Collective, size_bytes: u64) -> Option<Busbw> {
-        self.busbw_with(collective, size_bytes, &LoadConstants::default())
+        self.busbw_with(collective, size_bytes, &LoadConstants::of(self.network))
     }
 
     /// The same with other constants.
@@ -152,17 +185,26 @@ impl Communicator {
             return Some(Busbw { busbw, time_us, limit });
         }
         let flow = self.flow(&choice, factor, constants)?;
-        let wire_us = bytes / 1000.0 * factor / flow.busbw_gb_per_s;
-        let start_us = self.start_us(&choice);
+        let stretch = match (choice.algorithm, choice.protocol) {
+            (Algorithm::Tree, Protocol::Ll | Protocol::Ll128) => constants.tree_packets,
+            _ => 1.0,
+        };
+        let wire_us = stretch * bytes / 1000.0 * factor / flow.busbw_gb_per_s;
+        let start_us = self.start_us(collective, &choice, constants);
         let time_us = start_us + wire_us;
         let limit = if start_us > wire_us { Limit::Latency } else { flow.limit };
         Some(Busbw { busbw: Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor), time_us, limit })
     }
 
-    /// Microseconds before the first byte counts.
-    fn start_us(&self, choice: &Choice) -> f64 {
-        let _ = choice;
-        0.0
+    /// Microseconds before the first byte counts: NCCL's own latency, which is too low by a factor, and the levels of NVLSTree.
+    fn start_us(&self, collective: Collective, choice: &Choice, k: &LoadConstants) -> f64 {
+        if choice.algorithm == Algorithm::NvlsTree {
+            let levels = f64::from(self.agreed().hosts.next_power_of_two().ilog2());
+            return k.nvls_tree_start_us + levels * k.nvls_tree_level_us;
+        }
+        k.start_us
+            + k.start_over_latency
+                * f64::from(self.table().cell(collective, choice.algorithm, choice.protocol).latency_us)
     }
 
     fn flow(&self, choice: &Choice, bus_factor: f64, k: &LoadConstants) -> Option<Flow> {
@@ -173,8 +215,8 @@ impl Communicator {
         }
     }
 
-    fn rate(&self, member: usize, nic: u8) -> f64 {
-        self.efficiency * self.nic_gb_per_s[member].get(usize::from(nic)).copied().unwrap_or(0.0)
+    fn rate(&self, member: usize, nic: u8, k: &LoadConstants) -> f64 {
+        k.nic * self.nic_gb_per_s[member].get(usize::from(nic)).copied().unwrap_or(0.0)
     }
 
     /// Rings: every channel carries the same share; a channel is as slow as the fullest NIC on its way, and slower for every other
@@ -207,7 +249,7 @@ impl Communicator {
         }
         let (mut worst, mut worst_at) = (0.0, None);
         for way in &ways {
-            let (mut met, mut fullest, mut slowest, mut at) = (0u64, 0.0f64, 0.0f64, None);
+            let (mut met, mut slowest, mut at) = (0u64, 0.0f64, None);
             for x in way {
                 for port in [
                     Port { member: x.from, nic: x.nic_out, into: false },
@@ -215,30 +257,21 @@ impl Communicator {
                 ] {
                     let here = on[&port];
                     met |= here;
-                    let unit = 1.0 / self.rate(port.member, port.nic);
-                    let own = f64::from(here.count_ones()) * unit;
+                    let unit = 1.0 / self.rate(port.member, port.nic, k);
+                    let ending = if port.into && !beside(x) { ends[&(x.to, x.gpu_in)] } else { 0 };
+                    met |= ending;
+                    // A GPU that is not beside the NIC is reached through the host bridge, where transfers always hold both.
+                    let together = (here | ending).count_ones();
                     let mixed = port.into && feeds[&port].len() > 1;
-                    let far = port.into && !beside(x);
-                    let mut weight = match (mixed, far) {
-                        (true, true) => k.crossed,
-                        (true, false) => k.mixed,
-                        _ => 1.0,
-                    };
-                    if far {
-                        let ending = ends[&(x.to, x.gpu_in)];
-                        met |= ending;
-                        if ending != here {
-                            weight *= k.scattered;
-                        }
-                    }
-                    fullest = fullest.max(own);
-                    if own * weight > slowest {
-                        (slowest, at) = (own * weight, Some((port, here, far && mixed, unit)));
+                    let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;
+                    let own = f64::from(together) * unit / if mixed { share_in_use(together, think) } else { 1.0 };
+                    if own > slowest {
+                        (slowest, at) = (own, Some((port, here, ending & !here != 0, unit)));
                     }
                 }
             }
             let unit = at.map_or(0.0, |a| a.3);
-            let load = slowest + k.met * (f64::from(met.count_ones()) * unit - fullest).max(0.0);
+            let load = slowest + k.holding * (f64::from(met.count_ones()) * unit - slowest).max(0.0);
             if load > worst {
                 (worst, worst_at) = (load, at);
             }
@@ -246,8 +279,7 @@ impl Communicator {
         let (port, here, crossing, _) = worst_at?;
         let network = f64::from(channels) / worst;
         let ceiling = f64::from(channels) * k.channel_gb_per_s;
-        let busbw_gb_per_s =
-            (network.powf(-k.channel_norm) + ceiling.powf(-k.channel_norm)).powf(-1.0 / k.channel_norm);
+        let busbw_gb_per_s = (network.powf(-CHANNEL_NORM) + ceiling.powf(-CHANNEL_NORM)).powf(-1.0 / CHANNEL_NORM);
         let host = self.members()[port.member].host;
         let on_it = f64::from(here.count_ones());
         let used = on.keys().filter(|p| p.member == port.member && p.into == port.into).count().max(1);
@@ -273,7 +305,7 @@ impl Communicator {
                 *load.entry((member, nic)).or_default() += f64::from(links[second]);
             }
         }
-        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic);
+        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic, k);
         let fullest = load.iter().max_by(|a, b| time(*a).total_cmp(&time(*b)).then(b.0.cmp(a.0)))?;
         let (&(member, nic), &on_it) = fullest;
         let used = load.keys().filter(|p| p.0 == member).count().max(1) as f64;
@@ -295,12 +327,12 @@ impl Communicator {
                 *load.entry((member, nic)).or_default() += (a + b) / 2.0;
             }
         }
-        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic);
+        let time = |(&(m, nic), links): (&(usize, u8), &f64)| links / self.rate(m, nic, k);
         let fullest = load.iter().max_by(|a, b| time(*a).total_cmp(&time(*b)).then(b.0.cmp(a.0)))?;
         let (&(member, nic), &on_it) = fullest;
         let many = if hosts > 2 { k.nvls_tree_many } else { 1.0 };
         let network = many * heads as f64 / time(fullest);
-        let p = k.nvls_tree_norm;
+        let p = NVLS_TREE_NORM;
         let algbw = (network.powf(-p) + k.nvls_tree_gb_per_s.powf(-p)).powf(-1.0 / p);
         let limit = if k.nvls_tree_gb_per_s < network {
             Limit::NvLink

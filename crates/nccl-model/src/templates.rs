@@ -65,9 +65,20 @@ impl Places {
 }
 
 impl Signature {
+    /// True where the communicator spans several hosts.
+    pub fn several_hosts(&self) -> bool {
+        self.several_hosts
+    }
+
     /// Of a set of GPUs of a host. O(GPUs x (GPUs + NICs)).
     pub fn of(host: &HostType, mask: GpuMask, several_hosts: bool) -> Signature {
         let places = Places::of(host, mask);
+        // Behind NVSwitches a GPU reaches far NICs through the GPUs beside them, wherever these are.
+        let switched = host.nvlink.is_some_and(|n| n.switched);
+        let beside = |nic: usize, gpu: usize| match host.nics[nic].gpu_paths[gpu] {
+            _ if switched && host.nearest_nics(gpu) >> nic & 1 == 0 => PathKind::Sys,
+            path => path,
+        };
         let all = |f: &dyn Fn(usize) -> PathKind| places.gpus.iter().map(|&g| f(usize::from(g))).collect::<Vec<_>>();
         Signature {
             gpu_model: host.gpu_model.clone(),
@@ -77,7 +88,7 @@ impl Signature {
                 .iter()
                 .map(|&n| {
                     let nic = &host.nics[usize::from(n)];
-                    ((nic.line_rate.gbit_per_s() * 1000.0) as u64, all(&|g| nic.gpu_paths[g]))
+                    ((nic.line_rate.gbit_per_s() * 1000.0) as u64, all(&|g| beside(usize::from(n), g)))
                 })
                 .collect(),
             several_hosts,
