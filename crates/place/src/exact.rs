@@ -67,9 +67,21 @@ pub fn cautiously(candidates: &mut [Scored]) {
             best = i;
         }
     }
-    if let Some(head) = candidates.get_mut(..=best) {
-        head.rotate_right(1);
+    promote(candidates, best);
+}
+
+/// Makes candidate `i` the first; the others keep their order.
+pub(crate) fn promote(candidates: &mut [Scored], i: usize) {
+    if i == 0 || i >= candidates.len() {
+        return;
     }
+    // `elsewhere` says who has the split of the first one.
+    if std::mem::take(&mut candidates[i].elsewhere) {
+        candidates[0].elsewhere = true;
+    } else {
+        candidates.iter_mut().for_each(|c| c.elsewhere = false);
+    }
+    candidates[..=i].rotate_right(1);
 }
 
 /// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
