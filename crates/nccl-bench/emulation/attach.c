@@ -3,8 +3,8 @@
 // keeps its symbol table. When it is mapped, a jump is written (in memory only) at the entry of every public runtime
 // function: to its emulation, or to a stub that reports the name and returns "not supported".
 //
-// Two more things are changed: NCCL is told that no operation needs a network proxy (proxies would wait for kernels that
-// never run), and a poll that finds nothing sleeps a little (dozens of ranks share few cores).
+// One function of NCCL's own is replaced as well: it is told that no operation needs a network proxy. Proxies would wait for
+// kernels that never run; what NCCL decides is decided earlier.
 #include "emu.h"
 #include <dlfcn.h>
 #include <elf.h>
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -144,7 +143,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
 }
 __attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
 
-// ---- what is interposed in libc
+// NVML and the driver are this library.
 PUBLIC void *dlopen(const char *name, int flags) {
   static void *(*real)(const char *, int);
   if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
@@ -156,34 +155,6 @@ PUBLIC void *dlopen(const char *name, int flags) {
   void *handle = real(name, flags);
   if (handle && !attached) dl_iterate_phdr(visit, NULL);
   return handle;
-}
-
-// NCCL polls its sockets without sleeping; give the core away whenever there is nothing to read.
-PUBLIC ssize_t recv(int fd, void *buffer, size_t bytes, int flags) {
-  static ssize_t (*real)(int, void *, size_t, int);
-  if (!real) real = (ssize_t (*)(int, void *, size_t, int))dlsym(RTLD_NEXT, "recv");
-  ssize_t got = real(fd, buffer, bytes, flags);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    usleep(100);
-    errno = EAGAIN;
-  }
-  return got;
-}
-
-// Shared memory files outlive a process that is killed: their names are written to a list, which the bench removes.
-PUBLIC int mkstemp(char *template) {
-  static int (*real)(char *);
-  if (!real) real = (int (*)(char *))dlsym(RTLD_NEXT, "mkstemp");
-  int fd = real(template);
-  const char *list = getenv("LINKWISE_EMU_SHARED_MEMORY_LIST");
-  if (fd >= 0 && list && !strncmp(template, "/dev/shm/", 9)) {
-    int out = open(list, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    char line[300];
-    int n = snprintf(line, sizeof line, "%s\n", template);
-    if (out < 0 || write(out, line, (size_t)n) != n) emu_log(0, "cannot list %s in %s", template, list);
-    if (out >= 0) close(out);
-  }
-  return fd;
 }
 
 // NCCL 2.20 and older open libcuda.so themselves and start from these.

@@ -8,8 +8,6 @@
 //
 // NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,19 +22,6 @@ typedef struct { char bytes[128]; } unique_id;
 
 static int local_ranks, ranks;
 static void *comms[LOCAL_MAX], *streams[LOCAL_MAX], *from[LOCAL_MAX], *to[LOCAL_MAX];
-
-// Our own shared memory files, on the way out of a signal: only calls that are safe in a handler.
-static const char *shared_memory_list;
-static void leave(int signal_number) {
-  static char text[1 << 16];
-  int fd = shared_memory_list ? open(shared_memory_list, O_RDONLY | O_CLOEXEC) : -1;
-  ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-  for (char *line = text, *end; n > 0 && (end = memchr(line, '\n', (size_t)(text + n - line))); line = end + 1) {
-    *end = 0;
-    unlink(line);
-  }
-  _exit(128 + signal_number);
-}
 
 static void *nccl;
 static void *must(const char *name) {
@@ -208,11 +193,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both\n");
     return EXIT_USAGE;
   }
-  shared_memory_list = getenv("LINKWISE_EMU_SHARED_MEMORY_LIST");
-  signal(SIGTERM, leave);
-  signal(SIGINT, leave);
-  signal(SIGHUP, leave);
-  prctl(PR_SET_PDEATHSIG, SIGTERM); // a bench that is killed leaves no nodes
+  prctl(PR_SET_PDEATHSIG, SIGKILL); // a bench that is killed leaves no nodes
   if (atoi(argv[2]) && getppid() != atoi(argv[2])) return EXIT_USAGE; // it died before we could ask
   first = atoi(argv[3]);
   ranks = atoi(argv[4]);

@@ -8,15 +8,13 @@ use crate::{BenchError, Library, TopologyFile, library};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
 /// How often processes are looked after.
 const POLL: Duration = Duration::from_millis(4);
-/// The runner's exit code for a call that is not emulated.
-const EXIT_NOT_EMULATED: i32 = 66;
 
 /// Where libraries and the compiled emulation are kept.
 #[derive(Debug, Clone)]
@@ -56,23 +54,14 @@ struct Run<'a> {
     folder: tempfile::TempDir,
 }
 
-/// The processes of a run: ended, and their shared memory removed, whatever happens.
-struct Nodes<'a> {
-    children: Vec<Child>,
-    folder: &'a Path,
-}
+/// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
+struct Nodes(Vec<Child>);
 
-impl Drop for Nodes<'_> {
+impl Drop for Nodes {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for child in &mut self.0 {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        for node in 0..self.children.len() {
-            let list = fs::read_to_string(self.folder.join(format!("{node}.shm"))).unwrap_or_default();
-            for file in list.lines().filter(|l| l.starts_with("/dev/shm/") && !l.contains("..")) {
-                let _ = fs::remove_file(file);
-            }
         }
     }
 }
@@ -108,9 +97,9 @@ impl<'a> Run<'a> {
         });
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
-        let mut nodes = Nodes { children: Vec::new(), folder: self.folder.path() };
+        let mut nodes = Nodes(Vec::new());
         for node in 0..self.spec.nodes.len() {
-            nodes.children.push(self.spawn(node)?);
+            nodes.0.push(self.spawn(node)?);
         }
         self.wait(&mut nodes, begin)?;
         let total = begin.elapsed().as_secs_f64();
@@ -136,6 +125,8 @@ impl<'a> Run<'a> {
             Mode::Launch => "launch",
             Mode::Both => "both",
         };
+        let shared = self.folder.path().join("shm");
+        fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
         let mut c = Command::new(&self.emulation.runner);
         c.arg(&self.library.path)
             .arg(std::process::id().to_string())
@@ -168,7 +159,7 @@ impl<'a> Run<'a> {
             .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
             .env("LINKWISE_EMU_MULTICAST", u8::from(multicast).to_string())
             .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
-            .env("LINKWISE_EMU_SHARED_MEMORY_LIST", self.file(node, "shm"))
+            .env("LINKWISE_EMU_SHARED_MEMORY", &shared)
             .env("NCCL_HOSTID", format!("linkwise-{}-{node}", std::process::id()))
             .env("NCCL_TOPO_FILE", self.file(node, "topology.xml"))
             .env("NCCL_GRAPH_DUMP_FILE", self.file(node, "graphs.xml"))
@@ -188,15 +179,15 @@ impl<'a> Run<'a> {
     }
 
     /// Until all have ended well, one has not, or time is up.
-    fn wait(&self, nodes: &mut Nodes<'_>, begin: Instant) -> Result<(), BenchError> {
-        let mut ended = vec![false; nodes.children.len()];
+    fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
+        let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
         while ended.iter().any(|e| !e) {
             for node in 0..ended.len() {
                 if ended[node] {
                     continue;
                 }
-                let status = nodes.children[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
+                let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
                 if let Some(status) = status {
                     ended[node] = true;
                     if !status.success() {
