@@ -64,7 +64,8 @@ pub struct NodeReport {
     pub gpus: Vec<u8>,
     /// Its first rank.
     pub first_rank: u32,
-    /// What its search found, with channels. GPUs and NICs by their index on the host.
+    /// What its first rank's search found, with channels. GPUs and NICs by their index on the host; in an NVLink domain over several hosts (one
+    /// node for NCCL) counted on through the domain's hosts.
     pub graphs: Vec<Graph>,
     /// The largest bandwidth of one GPU as NCCL adds it up, GB/s ("maxBw").
     pub max_bw_gb_per_s: f64,

@@ -316,7 +316,12 @@ impl<'a> Run<'a> {
         let place = &self.spec.nodes[node];
         let (max, total) = log.bandwidths.unwrap_or_default();
         let dump = self.text(node, "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
-        let graphs = graphs::read(&dump, &place.gpus, self.first_rank(node)).map_err(|e| self.log_error(e))?;
+        let cluster = &self.spec.cluster;
+        let mates =
+            self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());
+        let devices = mates.map(|n| (cluster.type_of(n.host).gpu_count(), cluster.type_of(n.host).nics.len()));
+        let here = graphs::Node { gpus: &place.gpus, first_rank: self.first_rank(node), domain: devices.collect() };
+        let graphs = graphs::read(&dump, &here).map_err(|e| self.log_error(e))?;
         Ok(NodeReport {
             host: self.host(node),
             host_type: self.spec.cluster.type_of(place.host).name.clone(),
