@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define NCCL_FILES "/dev/shm/nccl-"
@@ -51,9 +52,9 @@ PUBLIC int unlink(const char *name) {
 }
 // Length without blocks: most of these files is never touched.
 PUBLIC int fallocate(int fd, int mode, off_t offset, off_t bytes) {
-  off_t end = lseek(fd, 0, SEEK_END);
-  if (mode == 0 && getenv("LINKWISE_EMU_SHARED_MEMORY") && end >= 0) return end >= offset + bytes ? 0 : ftruncate(fd, offset + bytes);
-  return REAL(fallocate)(fd, mode, offset, bytes);
+  struct stat st;
+  if (mode || !getenv("LINKWISE_EMU_SHARED_MEMORY") || fstat(fd, &st)) return REAL(fallocate)(fd, mode, offset, bytes);
+  return st.st_size >= offset + bytes ? 0 : ftruncate(fd, offset + bytes);
 }
 
 // NCCL polls its sockets without sleeping; dozens of ranks share few cores, so give them away when there is nothing to read.
