@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attaching to libnccl.so.2. The wheel links the CUDA runtime statically, so LD_PRELOAD cannot interpose it; but the library
+// keeps its symbol table. When it is mapped, a jump is written (in memory only) at the entry of every public runtime
+// function: to its emulation, or to a stub that reports the name and returns "not supported".
+//
+// One function of NCCL's own is replaced as well: it is told that no operation needs a network proxy. Proxies would wait for
+// kernels that never run; what NCCL decides is decided earlier.
+#include "emu.h"
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if !defined(__x86_64__)
+#error "the emulation writes x86-64 jumps; it has not been ported to another architecture"
+#endif
+
+enum { JUMP_BYTES = 13, STUBS_MAX = 1024 };
+
+extern const struct entry stream_driver_entries[];
+static const struct entry *const runtime_tables[] = {device_entries, memory_entries, stream_entries, graph_entries, NULL};
+static const struct entry *const driver_tables[] = {driver_entries, vmm_entries, stream_driver_entries, NULL};
+
+static void *look_up(const struct entry *const *tables, const char *name) {
+  for (; *tables; tables++)
+    for (const struct entry *e = *tables; e->name; e++)
+      if (!strcmp(e->name, name)) return e->function;
+  return NULL;
+}
+
+// A driver function that is missing is what an older driver would say; NCCL decides whether it can do without.
+static status get_entry_point(const char *name, void **function, unsigned long long flags, int *result) {
+  (void)flags;
+  *function = look_up(driver_tables, name);
+  if (result) *result = *function ? 0 : 1; // 1: symbol not found
+  if (!*function) emu_log(0, "absent: %s", name);
+  return OK;
+}
+static status get_entry_point_by_version(const char *name, void **function, unsigned version, unsigned long long flags, int *result) {
+  (void)version;
+  return get_entry_point(name, function, flags, result);
+}
+
+static void *runtime_function(const char *name) {
+  if (!strcmp(name, "cudaGetDriverEntryPoint")) return (void *)get_entry_point;
+  if (!strcmp(name, "cudaGetDriverEntryPointByVersion")) return (void *)get_entry_point_by_version;
+  return look_up(runtime_tables, name);
+}
+
+// ---- stubs: stub i loads i and goes to report()
+static const char *stub_names[STUBS_MAX];
+static int stub_count;
+__attribute__((used, visibility("hidden"))) status emu_report(int i) {
+  emu_not_emulated(stub_names[i]);
+  return remember(NOT_SUPPORTED);
+}
+extern char emu_stubs[] __attribute__((visibility("hidden")));
+__asm__(".text\n"
+        ".hidden emu_stubs\n.globl emu_stubs\n.p2align 4\nemu_stubs:\n"
+        ".set i, 0\n.rept 1024\n.p2align 4\nmov $i, %edi\njmp emu_report\n.set i, i+1\n.endr\n"); // STUBS_MAX of 16 bytes each
+
+static void write_jump(char *at, const void *to) {
+  uintptr_t page = (uintptr_t)at & ~(uintptr_t)(PAGE - 1);
+  if (mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC)) {
+    emu_log(0, "cannot make the library's code writable: %s", strerror(errno));
+    _exit(70);
+  }
+  at[0] = 0x49; at[1] = (char)0xbb;                       // movabs $to, %r11
+  memcpy(at + 2, &to, sizeof to);
+  at[10] = 0x41; at[11] = (char)0xff; at[12] = (char)0xe3; // jmp *%r11
+  mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_EXEC);
+}
+
+// For the runner, and for plugins and shims under test: the function that NCCL gets under a name. NULL if it has none.
+PUBLIC void *linkwise_emu_symbol(const char *name) {
+  void *emulated = runtime_function(name);
+  for (int i = 0; !emulated && i < stub_count; i++)
+    if (!strcmp(stub_names[i], name)) emulated = emu_stubs + 16 * i;
+  return emulated;
+}
+
+static status no_proxy(void *comm, void *operation, unsigned char *needed) {
+  (void)comm; (void)operation;
+  if (needed) *needed = 0;
+  return OK;
+}
+
+static const void *target(const char *name) {
+  if (!strncmp(name, "_Z15ncclProxySaveOpP8ncclComm", 29) && !strchr(name, '.')) return (void *)no_proxy;
+  if (strncmp(name, "cuda", 4) || name[4] < 'A' || name[4] > 'Z') return NULL;
+  if (!strcmp(name, "cudaRuntimeGetVersion")) return NULL; // a constant
+  void *emulated = runtime_function(name);
+  if (emulated) return emulated;
+  if (stub_count == STUBS_MAX) return NULL;
+  stub_names[stub_count] = strdup(name);
+  return emu_stubs + 16 * stub_count++;
+}
+
+struct file { char *bytes; size_t size; };
+static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
+
+static int attach(const char *path, uintptr_t base) {
+  struct stat st;
+  int fd = open(path, O_RDONLY | O_CLOEXEC), written = 0;
+  if (fd < 0 || fstat(fd, &st)) return -1;
+  struct file f = {mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0), (size_t)st.st_size};
+  close(fd);
+  if (f.bytes == MAP_FAILED) return -1;
+  const Elf64_Ehdr *header = (const void *)f.bytes;
+  int ok = f.size > sizeof *header && !memcmp(header->e_ident, ELFMAG, SELFMAG) && in_file(&f, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
+  const Elf64_Shdr *sections = (const void *)(f.bytes + (ok ? header->e_shoff : 0));
+  for (int i = 0; ok && i < header->e_shnum; i++) {
+    if (sections[i].sh_type != SHT_SYMTAB || sections[i].sh_link >= header->e_shnum) continue;
+    const Elf64_Shdr *names = &sections[sections[i].sh_link];
+    if (!in_file(&f, sections[i].sh_offset, sections[i].sh_size) || !in_file(&f, names->sh_offset, names->sh_size)) continue;
+    const Elf64_Sym *symbols = (const void *)(f.bytes + sections[i].sh_offset);
+    for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++) {
+      const Elf64_Sym *s = &symbols[k];
+      if (ELF64_ST_TYPE(s->st_info) != STT_FUNC || !s->st_shndx || s->st_size < JUMP_BYTES || s->st_name >= names->sh_size) continue;
+      const void *to = target(f.bytes + names->sh_offset + s->st_name);
+      if (!to) continue;
+      write_jump((char *)base + s->st_value, to);
+      written++;
+    }
+  }
+  munmap(f.bytes, f.size);
+  emu_log(1, "attached: %d entry points, %d of them report only", written, stub_count);
+  return written;
+}
+
+static int attached;
+static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
+  (void)size; (void)unused;
+  if (attached || !info->dlpi_name || !strstr(info->dlpi_name, "libnccl.so")) return 0;
+  attached = 1;
+  if (attach(info->dlpi_name, info->dlpi_addr) <= 0) {
+    emu_log(0, "cannot attach: %s has no symbol table with CUDA runtime functions", info->dlpi_name);
+    _exit(70);
+  }
+  return 0;
+}
+__attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
+
+// NVML and the driver are this library.
+PUBLIC void *dlopen(const char *name, int flags) {
+  static void *(*real)(const char *, int);
+  if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
+  if (name && (strstr(name, "libnvidia-ml.so") || strstr(name, "libcuda.so"))) {
+    Dl_info self;
+    dladdr((void *)attach_if_linked, &self);
+    return real(self.dli_fname, RTLD_NOW);
+  }
+  void *handle = real(name, flags);
+  if (handle && !attached) dl_iterate_phdr(visit, NULL);
+  return handle;
+}
+
+// NCCL 2.20 and older open libcuda.so themselves and start from these.
+PUBLIC status cuInit(unsigned flags) { (void)flags; return OK; }
+PUBLIC status cuDriverGetVersion(int *v) { *v = config()->driver_version; return OK; }
+PUBLIC status cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
+  (void)version; (void)flags;
+  int result;
+  get_entry_point(name, function, 0, &result);
+  return result ? NOT_FOUND : OK;
+}

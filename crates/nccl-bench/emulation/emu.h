@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of the emulation share. No NVIDIA header is used: numbers and layouts are those of the public, documented
+// CUDA runtime, driver and NVML interfaces, declared here as far as NCCL uses them.
+//
+// The emulation is a preload library. It answers the CUDA runtime, driver and NVML calls of one unmodified libnccl.so.2 from
+// host memory. Kernels do nothing, so no byte moves and nothing can be timed; what NCCL decides before it launches is real.
+#ifndef LINKWISE_EMU_H
+#define LINKWISE_EMU_H
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stddef.h>
+#include <stdint.h>
+
+// CUDA's error numbers, runtime and driver alike.
+typedef int status;
+enum {
+  OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_SUPPORTED = 801,
+  CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_MERGE = 902, CAPTURE_UNMATCHED = 903, CAPTURE_UNJOINED = 904,
+};
+
+enum { GPUS_MAX = 64, BUS_ID_BYTES = 20, PAGE = 4096 };
+#define GRANULARITY (2ul << 20) // of virtual memory management, as on real GPUs
+#define PUBLIC __attribute__((visibility("default")))
+
+// ---- config.c: what the environment says about this host, and the log
+struct config {
+  int gpu_count;                          // what NVML sees: all GPUs of the host
+  char bus_ids[GPUS_MAX][BUS_ID_BYTES];   // by NVML index
+  int visible_count;                      // what CUDA sees
+  int visible[GPUS_MAX];                  // CUDA ordinal -> NVML index
+  int compute_capability;                 // 90 is 9.0
+  int multiprocessors;
+  size_t memory_bytes;
+  int driver_version;                     // 13020 is CUDA 13.2
+  int multicast, peer_to_peer;            // booleans
+  int fabric_clique;                      // -1: no NVLink domain over hosts
+  unsigned fabric_domain;
+  int log_level;                          // 0: only what is not emulated; 1: launches; 2: every call of note
+};
+const struct config *config(void);
+void emu_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void emu_not_emulated(const char *what); // one line on stderr, and the run fails
+
+// ---- device.c
+int  current_device(void);
+status select_device(int device);
+status remember(status s); // for cudaGetLastError
+status device_attribute(int *value, int attribute, int device);
+void device_uuid(unsigned char uuid[16], int device);
+int  device_by_bus_id(const char *bus_id, int among_visible); // -1: none
+
+// ---- memory.c: every buffer is a mapping of a memfd: paged lazily, shareable as a file descriptor
+enum kind { DEVICE_MEMORY = 1, HOST_MEMORY, IMPORTED_MEMORY, RESERVATION, MAPPING };
+struct range { uintptr_t begin; size_t bytes, offset; int fd, device; enum kind kind; void *handle; }; // offset: of `begin` in the file
+int  range_add(struct range r);
+int  range_find(uintptr_t address, struct range *out);               // not reservations
+int  range_remove(uintptr_t begin, enum kind kind, struct range *out); // kind 0: any
+status memory_allocate(void **out, size_t bytes, enum kind kind);
+status memory_free(void *p);
+void memory_fill(void *p, int value, size_t bytes);
+
+// ---- stream.c and graph.c
+struct stream; struct event; struct graph;
+enum work_kind { WORK_KERNEL, WORK_HOST, WORK_COPY, WORK_FILL, WORK_MARK };
+struct work {
+  enum work_kind kind;
+  const void *function;               // kernel
+  unsigned grid, block; int device;
+  void (*host)(void *); void *argument;
+  void *to; const void *from; size_t bytes; int value;
+};
+status stream_submit(void *stream, struct work w);   // runs it now, or adds it to the graph being captured
+void work_run(const struct work *w);
+struct stream *stream_of(void *handle);              // NULL for the default streams
+
+// ---- tables of functions by name
+struct entry { const char *name; void *function; };
+extern const struct entry runtime_entries[], memory_entries[], stream_entries[], graph_entries[], device_entries[];
+extern const struct entry driver_entries[], vmm_entries[];
+#define ENTRY(name) {#name, (void *)emu_##name}
+#define ALIAS(name, target) {#name, (void *)target}
+
+#endif

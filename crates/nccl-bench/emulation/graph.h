@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA graphs as far as capture needs them: nodes in the order of capture, each with the nodes it waits for.
+#ifndef LINKWISE_EMU_GRAPH_H
+#define LINKWISE_EMU_GRAPH_H
+#include "emu.h"
+#include <pthread.h>
+
+struct node { struct work work; int *waits_for, wait_count, submitted; }; // submitted: to a stream, not added by a graph call
+struct user_object { void *pointer; void (*destroy)(void *); int references; };
+struct graph {
+  uint64_t number;               // of the capture; 0 once it has ended
+  struct stream *origin;
+  struct stream **members; int member_count;
+  struct node **nodes; int node_count, node_room;
+  struct user_object **objects; int object_count;
+  int references;                // the caller's handle and every executable graph
+};
+// `leaves`: nodes that the next work on this stream has to wait for.
+struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; };
+struct event { struct graph *capture; uint64_t capture_number; int *leaves, leaf_count; };
+
+extern pthread_mutex_t capture_lock;
+// All with capture_lock held.
+status capture_add(struct stream *s, struct work w);
+status capture_member(struct graph *g, struct stream *s);
+int capture_live(const struct graph *g, uint64_t number);
+status leaves_add(int **leaves, int *count, const int *more, int more_count);
+#endif

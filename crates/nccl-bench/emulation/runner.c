@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// One simulated node: a process with all its ranks, which loads libnccl.so.2 and does what a plan file says, one line a call:
+//
+//   all_reduce 1024        (also all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv; bytes as NCCL counts them)
+//   graph all_reduce 1024  (captured into a CUDA graph, which is launched twice)
+//
+//   runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both
+//
+// NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOCAL_MAX = 64, FLOAT32 = 7, SUM = 0, EXIT_USAGE = 64, EXIT_NCCL = 65, EXIT_NOT_EMULATED = 66, EXIT_NO_EMULATION = 67, GRAPH_LAUNCHES = 2 };
+typedef struct { char bytes[128]; } unique_id;
+
+static int local_ranks, ranks;
+static void *comms[LOCAL_MAX], *streams[LOCAL_MAX], *from[LOCAL_MAX], *to[LOCAL_MAX];
+
+static void *nccl;
+static void *must(const char *name) {
+  void *f = dlsym(nccl, name);
+  if (!f) {
+    printf("@linkwise error the library has no %s\n", name);
+    exit(EXIT_NCCL);
+  }
+  return f;
+}
+static void *(*cuda_symbol)(const char *);
+static void *cuda(const char *name) {
+  void *f = cuda_symbol(name);
+  if (!f) {
+    printf("@linkwise error the emulation has no %s\n", name);
+    exit(EXIT_NO_EMULATION);
+  }
+  return f;
+}
+static const char *last_error(void) {
+  const char *(*f)(void *) = (const char *(*)(void *))dlsym(nccl, "ncclGetLastError");
+  return f ? f(NULL) : "";
+}
+static int check(int result, const char *what) {
+  if (result) printf("@linkwise error %s failed with %d: %s\n", what, result, last_error());
+  return result;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+// Node 0 makes the id; the others find the file complete or not at all.
+static int share_id(unique_id *id, int first_rank, const char *path) {
+  if (first_rank == 0) {
+    if (check(((int (*)(unique_id *))must("ncclGetUniqueId"))(id), "ncclGetUniqueId")) return 1;
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.part", path);
+    FILE *f = fopen(temporary, "wb");
+    int bad = !f || fwrite(id, sizeof *id, 1, f) != 1;
+    if (f) bad |= fclose(f) != 0;
+    return bad || rename(temporary, path);
+  }
+  FILE *f;
+  while (!(f = fopen(path, "rb"))) usleep(2000); // the bench ends us at its deadline
+  int bad = fread(id, sizeof *id, 1, f) != 1;
+  fclose(f);
+  return bad;
+}
+
+typedef int (*reduction)(const void *, void *, size_t, int, int, void *, void *);
+typedef int (*gather)(const void *, void *, size_t, int, void *, void *);
+typedef int (*rooted_reduction)(const void *, void *, size_t, int, int, int, void *, void *);
+typedef int (*rooted)(const void *, void *, size_t, int, int, void *, void *);
+typedef int (*peer)(const void *, size_t, int, int, void *, void *);
+
+// Bytes that are really moved: whole elements, and the same share on every rank. 0: the collective is not known.
+static size_t whole_bytes(const char *name, size_t bytes) {
+  size_t unit = 4;
+  if (!strcmp(name, "all_gather") || !strcmp(name, "reduce_scatter") || !strcmp(name, "alltoall")) unit = 4 * (size_t)ranks;
+  return bytes < unit ? unit : bytes / unit * unit;
+}
+
+static int enqueue(const char *name, size_t bytes, int i, int rank) {
+  void *comm = comms[i], *stream = streams[i];
+  size_t elements = bytes / 4;
+  if (!strcmp(name, "all_reduce")) return ((reduction)must("ncclAllReduce"))(from[i], to[i], elements, FLOAT32, SUM, comm, stream);
+  if (!strcmp(name, "reduce_scatter")) return ((reduction)must("ncclReduceScatter"))(from[i], to[i], elements / (size_t)ranks, FLOAT32, SUM, comm, stream);
+  if (!strcmp(name, "all_gather")) return ((gather)must("ncclAllGather"))(from[i], to[i], elements / (size_t)ranks, FLOAT32, comm, stream);
+  if (!strcmp(name, "broadcast")) return ((rooted)must("ncclBroadcast"))(from[i], to[i], elements, FLOAT32, 0, comm, stream);
+  if (!strcmp(name, "reduce")) return ((rooted_reduction)must("ncclReduce"))(from[i], to[i], elements, FLOAT32, SUM, 0, comm, stream);
+  int peers = !strcmp(name, "alltoall") ? ranks : !strcmp(name, "sendrecv") ? 1 : 0;
+  if (peers > 1) elements /= (size_t)ranks;
+  for (int k = 0; k < peers; k++) { // alltoall: everyone; sendrecv: one step round the ring
+    int next = peers > 1 ? k : (rank + 1) % ranks, previous = peers > 1 ? k : (rank + ranks - 1) % ranks;
+    int r = ((peer)must("ncclSend"))(from[i], elements, FLOAT32, next, comm, stream);
+    if (!r) r = ((peer)must("ncclRecv"))(to[i], elements, FLOAT32, previous, comm, stream);
+    if (r) return r;
+  }
+  return peers ? 0 : 4; // invalid argument
+}
+
+static int first;
+static int group(const char *name, size_t bytes) {
+  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice");
+  int r = check(((int (*)(void))must("ncclGroupStart"))(), "ncclGroupStart");
+  for (int i = 0; i < local_ranks && !r; i++) {
+    set_device(i);
+    r = check(enqueue(name, bytes, i, first + i), name);
+  }
+  return r;
+}
+
+struct simulation { size_t size; unsigned magic, version; float estimate_us; };
+
+static int simulate(int call, const char *name, size_t bytes, int version) {
+  int (*end)(struct simulation *) = (int (*)(struct simulation *))dlsym(nccl, "ncclGroupSimulateEnd");
+  if (!end) return 0; // before 2.22
+  struct simulation s = {sizeof s, 0x74685283, (unsigned)version, 0};
+  printf("@linkwise simulate %d\n", call);
+  if (group(name, bytes) || check(end(&s), "ncclGroupSimulateEnd")) return 1;
+  printf("@linkwise estimate %d %.6f\n", call, s.estimate_us);
+  return 0;
+}
+
+static int launch(int call, const char *name, size_t bytes, int graph) {
+  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice");
+  unsigned long (*launches)(int, unsigned *, unsigned *) = (unsigned long (*)(int, unsigned *, unsigned *))dlsym(RTLD_DEFAULT, "linkwise_emu_launches");
+  unsigned grid = 0, block = 0;
+  unsigned long before = launches(0, NULL, NULL);
+  printf("@linkwise launch %d\n", call);
+  for (int i = 0; graph && i < local_ranks; i++)
+    if (set_device(i) || ((int (*)(void *, int))cuda("cudaStreamBeginCapture"))(streams[i], 0)) { printf("@linkwise error cannot begin a capture\n"); return 1; }
+  if (group(name, bytes) || check(((int (*)(void))must("ncclGroupEnd"))(), "ncclGroupEnd")) return 1;
+  for (int i = 0; graph && i < local_ranks; i++) {
+    void *g = NULL, *executable = NULL;
+    set_device(i);
+    int r = ((int (*)(void *, void **))cuda("cudaStreamEndCapture"))(streams[i], &g);
+    if (r || ((int (*)(void **, void *, unsigned long long))cuda("cudaGraphInstantiate"))(&executable, g, 0)) {
+      printf("@linkwise error the capture of %s failed with %d\n", name, r);
+      return 1;
+    }
+    if (i == 0 && launches(0, NULL, NULL) != before) { printf("@linkwise error a kernel ran while its stream was captured\n"); return 1; }
+    for (int k = 0; k < GRAPH_LAUNCHES; k++) ((int (*)(void *, void *))cuda("cudaGraphLaunch"))(executable, streams[i]);
+    ((int (*)(void *))cuda("cudaGraphExecDestroy"))(executable);
+    ((int (*)(void *))cuda("cudaGraphDestroy"))(g);
+  }
+  unsigned long count = launches(0, &grid, &block) - before;
+  printf("@linkwise launched %d kernels %lu grid %u block %u\n", call, count, grid, block);
+  return 0;
+}
+
+static int run_plan(const char *path, const char *mode, int version) {
+  FILE *plan = fopen(path, "r");
+  if (!plan) return 1;
+  char line[128];
+  int bad = 0;
+  for (int call = 0; !bad && fgets(line, sizeof line, plan); call++) {
+    char name[32];
+    unsigned long long requested;
+    int graph = !strncmp(line, "graph ", 6);
+    if (sscanf(line + (graph ? 6 : 0), "%31s %llu", name, &requested) != 2) { bad = 1; break; }
+    size_t bytes = whole_bytes(name, requested);
+    printf("@linkwise call %d %s %zu %llu %s\n", call, name, bytes, requested, graph ? "graph" : "plain");
+    if (!graph && strcmp(mode, "launch")) bad = simulate(call, name, bytes, version);
+    if (!bad && strcmp(mode, "simulate")) bad = launch(call, name, bytes, graph);
+  }
+  fclose(plan);
+  return bad;
+}
+
+static size_t largest(const char *path) {
+  FILE *plan = fopen(path, "r");
+  char line[128];
+  unsigned long long most = 1 << 20, n;
+  while (plan && fgets(line, sizeof line, plan)) {
+    const char *space = strrchr(line, ' ');
+    if (space && sscanf(space, "%llu", &n) == 1 && n > most) most = n;
+  }
+  if (plan) fclose(plan);
+  return most + (size_t)ranks * 4;
+}
+
+int main(int argc, char **argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  if (argc != 9) {
+    fprintf(stderr, "usage: runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both\n");
+    return EXIT_USAGE;
+  }
+  prctl(PR_SET_PDEATHSIG, SIGKILL); // a bench that is killed leaves no nodes
+  if (atoi(argv[2]) && getppid() != atoi(argv[2])) return EXIT_USAGE; // it died before we could ask
+  first = atoi(argv[3]);
+  ranks = atoi(argv[4]);
+  local_ranks = atoi(argv[5]);
+  cuda_symbol = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "linkwise_emu_symbol");
+  unsigned long (*unknown)(void) = (unsigned long (*)(void))dlsym(RTLD_DEFAULT, "linkwise_emu_unknown_calls");
+  if (!cuda_symbol || !unknown || local_ranks < 1 || local_ranks > LOCAL_MAX) {
+    printf("@linkwise error the emulation is not preloaded\n");
+    return EXIT_NO_EMULATION;
+  }
+  nccl = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);
+  if (!nccl) {
+    printf("@linkwise error %s\n", dlerror());
+    return EXIT_NCCL;
+  }
+  int version = 0;
+  ((int (*)(int *))must("ncclGetVersion"))(&version);
+  printf("@linkwise version %d\n", version);
+  unique_id id;
+  double begin = now();
+  if (share_id(&id, first, argv[6])) return EXIT_NCCL;
+  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice"), (*start)(void) = (int (*)(void))must("ncclGroupStart"), (*end)(void) = (int (*)(void))must("ncclGroupEnd");
+  int (*init)(void **, int, unique_id, int) = (int (*)(void **, int, unique_id, int))must("ncclCommInitRank");
+  int bad = check(start(), "ncclGroupStart");
+  for (int i = 0; i < local_ranks && !bad; i++) {
+    if (set_device(i)) { printf("@linkwise error the simulated host has no device %d\n", i); bad = 1; }
+    else bad = check(init(&comms[i], ranks, id, first + i), "ncclCommInitRank");
+  }
+  if (!bad) bad = check(end(), "ncclCommInitRank");
+  if (bad) return EXIT_NCCL;
+  printf("@linkwise initialised %.3f\n", now() - begin);
+  size_t bytes = largest(argv[7]);
+  for (int i = 0; i < local_ranks; i++) {
+    set_device(i);
+    int (*allocate)(void **, size_t) = (int (*)(void **, size_t))cuda("cudaMalloc");
+    if (allocate(&from[i], bytes) || allocate(&to[i], bytes) || ((int (*)(void **, unsigned))cuda("cudaStreamCreateWithFlags"))(&streams[i], 1)) {
+      printf("@linkwise error no room for buffers of %zu bytes\n", bytes);
+      return EXIT_NO_EMULATION;
+    }
+  }
+  bad = run_plan(argv[7], argv[8], version);
+  if (bad) return EXIT_NCCL;
+  start();
+  for (int i = 0; i < local_ranks; i++) {
+    set_device(i);
+    bad |= check(((int (*)(void *))must("ncclCommFinalize"))(comms[i]), "ncclCommFinalize");
+  }
+  bad |= check(end(), "ncclCommFinalize");
+  for (int i = 0; i < local_ranks; i++) {
+    set_device(i);
+    bad |= check(((int (*)(void *))must("ncclCommDestroy"))(comms[i]), "ncclCommDestroy");
+  }
+  if (bad) return EXIT_NCCL;
+  printf("@linkwise done %.3f\n", now() - begin);
+  fflush(stdout);
+  _exit(unknown() ? EXIT_NOT_EMULATED : 0); // without the library's destructors: its threads may still run
+}

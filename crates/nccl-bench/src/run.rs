@@ -1,0 +1,439 @@
+//! Runs a specification: one process per simulated host, then the logs.
+
+use crate::emulation::Emulation;
+use crate::read::{GRAPHS_BYTES_MAX, LOG_BYTES_MAX, graphs, log};
+use crate::report::{Call, NodeReport, Report, Seconds, TreePlace};
+use crate::spec::{Mode, Spec};
+use crate::{BenchError, Library, TopologyFile, library};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
+
+/// How often processes are looked after.
+const POLL: Duration = Duration::from_millis(4);
+
+/// Where libraries and the compiled emulation are kept.
+#[derive(Debug, Clone)]
+pub struct Bench {
+    cache: PathBuf,
+}
+
+impl Bench {
+    /// With the usual cache ([`library::default_cache`]).
+    pub fn new() -> Result<Self, BenchError> {
+        Ok(Bench { cache: library::default_cache()? })
+    }
+
+    /// With a cache of one's own.
+    pub fn in_cache(cache: impl Into<PathBuf>) -> Self {
+        Bench { cache: cache.into() }
+    }
+
+    /// Runs a specification and reads what the library said. Fetches the library and compiles the emulation if need be. When it returns, with
+    /// or without a report, no process and no shared memory of the run is left. Cost: 1 s for a host of eight GPUs, about 10 s for four hosts,
+    /// two cores; 85 MB of shared memory a rank.
+    pub fn run(&self, spec: &Spec) -> Result<Report, BenchError> {
+        spec.check()?;
+        let emulation = Emulation::get(&self.cache)?;
+        let library = Library::get(&self.cache, spec.version)?;
+        let run = Run::new(spec, &emulation, &library)?;
+        run.execute()
+    }
+}
+
+struct Run<'a> {
+    spec: &'a Spec,
+    emulation: &'a Emulation,
+    library: &'a Library,
+    topologies: Vec<TopologyFile>,
+    /// Removed with everything in it.
+    folder: tempfile::TempDir,
+}
+
+/// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
+struct Nodes(Vec<Child>);
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(spec: &'a Spec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
+        let topologies = spec.nodes.iter().map(|n| TopologyFile::of(spec.cluster.type_of(n.host)));
+        let topologies = topologies.collect::<Result<_, _>>().map_err(BenchError::Spec)?;
+        let preload = emulation.preload.to_string_lossy();
+        if preload.contains([' ', ':']) {
+            return Err(BenchError::Spec(format!("LD_PRELOAD takes no path with a space or colon: {preload}")));
+        }
+        let folder = tempfile::Builder::new().prefix("linkwise-nccl-").tempdir();
+        let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
+        Ok(Run { spec, emulation, library, topologies, folder })
+    }
+
+    fn file(&self, node: usize, what: &str) -> PathBuf {
+        self.folder.path().join(format!("{node}.{what}"))
+    }
+
+    fn first_rank(&self, node: usize) -> u32 {
+        self.spec.nodes[..node].iter().map(|n| n.gpus.len() as u32).sum()
+    }
+
+    fn host(&self, node: usize) -> String {
+        self.spec.cluster.host(self.spec.nodes[node].host).name.clone()
+    }
+
+    fn execute(&self) -> Result<Report, BenchError> {
+        let plan: String = self.spec.calls.iter().fold(String::new(), |text, c| {
+            format!("{text}{}{} {}\n", if c.captured { "graph " } else { "" }, c.collective, c.size_bytes)
+        });
+        self.write(self.folder.path().join("plan"), &plan)?;
+        let begin = Instant::now();
+        let mut nodes = Nodes(Vec::new());
+        for node in 0..self.spec.nodes.len() {
+            nodes.0.push(self.spawn(node)?);
+        }
+        self.wait(&mut nodes, begin)?;
+        let total = begin.elapsed().as_secs_f64();
+        drop(nodes);
+        self.report(total)
+    }
+
+    fn write(&self, path: PathBuf, text: &str) -> Result<(), BenchError> {
+        fs::write(&path, text).map_err(BenchError::io(format!("cannot write {}", path.display())))
+    }
+
+    fn spawn(&self, node: usize) -> Result<Child, BenchError> {
+        let (spec, topology) = (self.spec, &self.topologies[node]);
+        let place = &spec.nodes[node];
+        let host_type = spec.cluster.type_of(place.host);
+        self.write(self.file(node, "topology.xml"), &topology.xml)?;
+        let out = |what: &str| {
+            let path = self.file(node, what);
+            File::create(&path).map_err(BenchError::io(format!("cannot write {}", path.display())))
+        };
+        let mode = match spec.mode {
+            Mode::Simulate => "simulate",
+            Mode::Launch => "launch",
+            Mode::Both => "both",
+        };
+        let shared = self.folder.path().join("shm");
+        fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
+        let mut c = Command::new(&self.emulation.runner);
+        c.arg(&self.library.path)
+            .arg(std::process::id().to_string())
+            .arg(self.first_rank(node).to_string())
+            .arg(spec.rank_count().to_string())
+            .arg(place.gpus.len().to_string())
+            .arg(self.folder.path().join("id"))
+            .arg(self.folder.path().join("plan"))
+            .arg(mode)
+            .stdin(Stdio::null())
+            .stdout(out("log")?)
+            .stderr(out("err")?);
+        // Nothing of the caller's environment: NCCL reads dozens of variables, and a file in HOME.
+        c.env_clear().env("HOME", self.folder.path());
+        for name in ["PATH", "LD_LIBRARY_PATH", "TMPDIR"] {
+            if let Some(value) = std::env::var_os(name) {
+                c.env(name, value);
+            }
+        }
+        c.envs(spec.env.iter().map(|(k, v)| (k, v)));
+        let multicast = host_type.nvlink.is_some_and(|n| n.switched && n.multicast);
+        let nics: Vec<String> = topology.nics.iter().map(|(name, bus, mbit)| format!("{name},{bus},{mbit}")).collect();
+        let visible: Vec<String> = place.gpus.iter().map(u8::to_string).collect();
+        c.env("LD_PRELOAD", &self.emulation.preload)
+            .env("CUDA_VISIBLE_DEVICES", visible.join(","))
+            .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
+            .env("LINKWISE_EMU_NICS", nics.join(";"))
+            .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
+            .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
+            .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
+            .env("LINKWISE_EMU_MULTICAST", u8::from(multicast).to_string())
+            .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
+            .env("LINKWISE_EMU_SHARED_MEMORY", &shared)
+            .env("NCCL_HOSTID", format!("linkwise-{}-{node}", std::process::id()))
+            .env("NCCL_TOPO_FILE", self.file(node, "topology.xml"))
+            .env("NCCL_GRAPH_DUMP_FILE", self.file(node, "graphs.xml"))
+            .env("NCCL_GRAPH_DUMP_FILE_RANK", self.first_rank(node).to_string())
+            .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
+            .env("NCCL_SOCKET_IFNAME", "lo")
+            .env("NCCL_RAS_ENABLE", "0") // its port is the same for all jobs of a machine
+            .env("NCCL_DEBUG", "INFO")
+            .env("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,TUNING");
+        if let Some(domain) = place.nvlink_domain {
+            c.env("LINKWISE_EMU_FABRIC_CLIQUE", "1").env("LINKWISE_EMU_FABRIC_DOMAIN", domain.to_string());
+        }
+        if let Some(plugin) = &spec.tuner_plugin {
+            c.env("NCCL_TUNER_PLUGIN", plugin);
+        }
+        c.spawn().map_err(BenchError::io(format!("cannot start {}", self.emulation.runner.display())))
+    }
+
+    /// Until all have ended well, one has not, or time is up.
+    fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
+        let mut ended = vec![false; nodes.0.len()];
+        let mut looked_at_logs = begin;
+        while ended.iter().any(|e| !e) {
+            for node in 0..ended.len() {
+                if ended[node] {
+                    continue;
+                }
+                let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
+                if let Some(status) = status {
+                    ended[node] = true;
+                    if !status.success() {
+                        return Err(self.failure(node, status));
+                    }
+                }
+            }
+            if begin.elapsed() > self.spec.deadline {
+                let ready = (0..ended.len()).filter(|n| self.log(*n).is_ok_and(|l| l.initialised_s.is_some())).count();
+                return Err(BenchError::Deadline {
+                    version: self.library.version,
+                    seconds: self.spec.deadline.as_secs_f64(),
+                    state: format!("{ready} of {} hosts were initialised", ended.len()),
+                });
+            }
+            if looked_at_logs.elapsed() > Duration::from_millis(200) {
+                looked_at_logs = Instant::now();
+                for node in 0..ended.len() {
+                    for what in ["log", "err"] {
+                        if fs::metadata(self.file(node, what)).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
+                            return Err(self
+                                .log_error(format!("host {} wrote more than {LOG_BYTES_MAX} bytes", self.host(node))));
+                        }
+                    }
+                }
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn log_error(&self, reason: String) -> BenchError {
+        BenchError::Log { version: self.library.version, reason }
+    }
+
+    fn text(&self, node: usize, what: &str, most: u64) -> Result<String, BenchError> {
+        let path = self.file(node, what);
+        let mut bytes = Vec::new();
+        File::open(&path)
+            .and_then(|f| f.take(most).read_to_end(&mut bytes))
+            .map_err(BenchError::io(format!("cannot read {}", path.display())))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn log(&self, node: usize) -> Result<log::NodeLog, BenchError> {
+        Ok(log::read(&self.text(node, "log", LOG_BYTES_MAX)?))
+    }
+
+    /// Functions after `key` in the emulation's lines, each once.
+    fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
+        let mut found = Vec::new();
+        for node in 0..self.spec.nodes.len() {
+            let text = self.text(node, "err", LOG_BYTES_MAX)?;
+            let names = text.lines().filter_map(|l| l.strip_prefix("linkwise-emulation: ")?.strip_prefix(key));
+            found.extend(names.map(|n| n.trim().to_string()));
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    fn failure(&self, node: usize, status: ExitStatus) -> BenchError {
+        let version = self.library.version;
+        match self.emulation_lines("not emulated: ") {
+            Ok(calls) if !calls.is_empty() => return BenchError::NotEmulated { version, calls },
+            _ => {}
+        }
+        let log = self.log(node).unwrap_or_default();
+        let said = self.text(node, "err", LOG_BYTES_MAX).unwrap_or_default();
+        let reason = match (log.errors.first(), said.lines().last(), status.code()) {
+            (Some(e), _, _) => e.clone(),
+            (None, Some(line), Some(code)) => format!("{line} (exit code {code})"),
+            (None, None, Some(code)) => format!("it ended with exit code {code}"),
+            (None, _, None) => format!("it was ended by {status}"),
+        };
+        let mut warnings = log.warnings;
+        let last = warnings.len().saturating_sub(5);
+        BenchError::Node { host: self.host(node), version, reason, warnings: warnings.split_off(last) }
+    }
+
+    fn report(&self, total: f64) -> Result<Report, BenchError> {
+        let calls = self.emulation_lines("not emulated: ")?;
+        if !calls.is_empty() {
+            return Err(BenchError::NotEmulated { version: self.library.version, calls });
+        }
+        let logs = (0..self.spec.nodes.len()).map(|n| self.log(n)).collect::<Result<Vec<_>, _>>()?;
+        let nodes =
+            logs.iter().enumerate().map(|(n, log)| self.node(n, log)).collect::<Result<Vec<NodeReport>, _>>()?;
+        let first = &logs[0];
+        let missing = |what: &str| self.log_error(format!("it does not say {what}"));
+        let ranks = self.spec.rank_count() as u32;
+        let version = first.version_code.and_then(version_of).ok_or_else(|| missing("its version"))?;
+        if version != self.library.version {
+            return Err(BenchError::Cache {
+                path: self.library.path.clone(),
+                reason: format!("it is NCCL {version}, not {}", self.library.version),
+            });
+        }
+        if first.rates.is_empty() {
+            return Err(missing("the table of latencies and bandwidths"));
+        }
+        let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
+        warnings.sort();
+        warnings.dedup();
+        Ok(Report {
+            version,
+            library_sha256: self.library.sha256.clone(),
+            ranks,
+            nccl_nodes: first.nccl_nodes.ok_or_else(|| missing("how many nodes there are"))?,
+            merged_graphs: merge(&nodes),
+            nodes,
+            channels: first.channels.ok_or_else(|| missing("how many channels there are"))?,
+            rings: rings(&logs, ranks).map_err(|e| self.log_error(e))?,
+            trees: trees(&logs),
+            nvls_heads: first.nvls_heads.values().cloned().collect(),
+            rates: first.rates.clone(),
+            calls: self.calls(first)?,
+            connections: logs.iter().flat_map(|l| l.connections.iter().cloned()).collect(),
+            absent: self.emulation_lines("absent: ")?,
+            warnings,
+            seconds: Seconds { initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max), total },
+        })
+    }
+
+    fn node(&self, node: usize, log: &log::NodeLog) -> Result<NodeReport, BenchError> {
+        let place = &self.spec.nodes[node];
+        let (max, total) = log.bandwidths.unwrap_or_default();
+        let dump = self.text(node, "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
+        let cluster = &self.spec.cluster;
+        let mates =
+            self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());
+        let devices = mates.map(|n| (cluster.type_of(n.host).gpu_count(), cluster.type_of(n.host).nics.len()));
+        let here = graphs::Node { gpus: &place.gpus, first_rank: self.first_rank(node), domain: devices.collect() };
+        let graphs = graphs::read(&dump, &here).map_err(|e| self.log_error(e))?;
+        Ok(NodeReport {
+            host: self.host(node),
+            host_type: self.spec.cluster.type_of(place.host).name.clone(),
+            cpu: self.topologies[node].cpu.clone(),
+            gpus: place.gpus.clone(),
+            first_rank: self.first_rank(node),
+            graphs,
+            max_bw_gb_per_s: max,
+            total_bw_gb_per_s: total,
+        })
+    }
+
+    fn calls(&self, log: &log::NodeLog) -> Result<Vec<Call>, BenchError> {
+        if log.calls.len() != self.spec.calls.len() {
+            let reason = format!("it has {} of {} calls", log.calls.len(), self.spec.calls.len());
+            return Err(self.log_error(reason));
+        }
+        Ok(log.calls.iter().map(|c| self.call(c)).collect())
+    }
+
+    fn call(&self, c: &log::CallLog) -> Call {
+        let line = c.decisions.first();
+        let estimate_us = c.estimate_us.or(line.and_then(|d| d.time_us));
+        let channel_range = line.and_then(|d| d.channels);
+        let channels = channel_range.map(|(low, high)| high - low + 1).or(c.launch.map(|l| l.grid));
+        let decision = line.zip(channels).map(|(d, channels)| Decision {
+            collective: c.collective,
+            size_bytes: c.size_bytes,
+            algorithm: d.algorithm,
+            protocol: d.protocol,
+            channels,
+            time_us: estimate_us,
+            source: DecisionSource::Bench,
+        });
+        Call {
+            collective: c.collective,
+            requested_bytes: c.requested_bytes,
+            size_bytes: c.size_bytes,
+            captured: c.captured,
+            decision,
+            channel_range,
+            estimate_us,
+            launch: c.launch,
+        }
+    }
+}
+
+/// 22809 is 2.28.9.
+fn version_of(code: u32) -> Option<Version> {
+    let part = |n: u32| u16::try_from(n).ok();
+    Some(Version::new(part(code / 10_000)?, part(code / 100 % 100)?, part(code % 100)?))
+}
+
+/// One ring per channel, from rank 0; every one must hold all ranks.
+fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
+    let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
+    let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
+    let ring = |channel: u32| {
+        let mut ring = vec![0];
+        loop {
+            let at = *next.get(&(channel, ring[ring.len() - 1])).ok_or(format!("ring {channel} is not complete"))?;
+            if at == 0 {
+                break;
+            }
+            if ring.len() as u32 == ranks {
+                return Err(format!("ring {channel} does not come back to rank 0"));
+            }
+            ring.push(at);
+        }
+        if ring.len() as u32 == ranks { Ok(ring) } else { Err(format!("ring {channel} leaves ranks out")) }
+    };
+    (0..count).map(ring).collect()
+}
+
+fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
+    let all: BTreeMap<_, _> = logs.iter().flat_map(|l| l.trees.iter()).collect();
+    let count = all.keys().map(|k| k.0 as usize + 1).max().unwrap_or(0);
+    let mut trees = vec![Vec::new(); count];
+    for ((channel, rank), (up, down)) in all {
+        trees[*channel as usize].push(TreePlace { rank: *rank, up: *up, down: down.clone() });
+    }
+    trees
+}
+
+/// NCCL's rule for what nodes found: the least of channels and bandwidths, the most of latency and distance; only kinds that every node has.
+/// Ring and tree get the same number of channels. Channels themselves differ between nodes and are left out.
+fn merge(nodes: &[NodeReport]) -> Vec<Graph> {
+    let of = |node: &NodeReport, kind| node.graphs.iter().find(|g| g.kind == kind).cloned();
+    let mut merged: Vec<Graph> = Vec::new();
+    for &kind in GraphKind::ALL {
+        let Some(all) = nodes.iter().map(|n| of(n, kind)).collect::<Option<Vec<Graph>>>() else { continue };
+        let Some(m) = all.into_iter().reduce(|a, b| Graph {
+            kind,
+            pattern: a.pattern.max(b.pattern),
+            cross_nic: a.cross_nic.max(b.cross_nic),
+            channel_count: a.channel_count.min(b.channel_count),
+            bw_intra_gb_per_s: a.bw_intra_gb_per_s.min(b.bw_intra_gb_per_s),
+            bw_inter_gb_per_s: a.bw_inter_gb_per_s.min(b.bw_inter_gb_per_s),
+            latency_inter_us: a.latency_inter_us.max(b.latency_inter_us),
+            type_intra: a.type_intra.max(b.type_intra),
+            type_inter: a.type_inter.max(b.type_inter),
+            same_channels: a.same_channels && b.same_channels,
+            channels: Vec::new(),
+        }) else {
+            continue;
+        };
+        merged.push(Graph { channels: Vec::new(), ..m });
+    }
+    let least =
+        merged.iter().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)).map(|g| g.channel_count).min();
+    for g in merged.iter_mut().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)) {
+        g.channel_count = least.unwrap_or(g.channel_count);
+    }
+    merged
+}

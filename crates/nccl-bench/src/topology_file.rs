@@ -1,0 +1,317 @@
+//! A host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
+//!
+//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices that reach each other by PIX hang on one switch, by
+//! PXB on switches below a common one. What the XML cannot say: NODE (host bridges of one NUMA node) becomes PHB, the nearest that it knows.
+
+use crate::machine::{CpuFacts, GpuFacts, cpu_facts, gpu_facts};
+use std::fmt::Write;
+use topology::{HostType, PathKind};
+
+/// PCI bus ids are given from here on to devices that have none.
+const FIRST_BUS: u32 = 0x10;
+/// Where the NVSwitches are: NCCL counts links to any of them.
+const NVSWITCH: &str = "0000:05:00.0";
+
+/// A host's topology file and what the emulation needs beside it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TopologyFile {
+    /// The XML.
+    pub xml: String,
+    /// PCI bus id of every GPU, by index.
+    pub gpu_bus_ids: Vec<String>,
+    /// Name, PCI bus id and speed in Mbit/s of every NIC, by index.
+    pub nics: Vec<(String, String, u32)>,
+    /// The processor that the file names, an assumption where the cluster file says none.
+    pub cpu: String,
+    pub(crate) gpu: GpuFacts,
+}
+
+/// A device of the PCI tree.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Device {
+    Gpu(usize),
+    Nic(usize),
+}
+
+impl TopologyFile {
+    /// Writes the file of a host type. Errors say what the type lacks. O(devices²).
+    pub fn of(t: &HostType) -> Result<Self, String> {
+        t.check()?;
+        let gpu = gpu_facts(&t.gpu_model)
+            .ok_or_else(|| format!("host type `{}`: the GPU `{}` is not known to the bench", t.name, t.gpu_model))?;
+        let cpu = cpu_facts(t);
+        let mut w = Writer { t, gpu, cpu, bus: Buses::new(t), out: String::new() };
+        w.system();
+        let xml = std::mem::take(&mut w.out);
+        Ok(TopologyFile { xml, gpu_bus_ids: w.bus.gpus, nics: w.bus.nics, cpu: cpu.name.into(), gpu })
+    }
+}
+
+/// Takes the first device and all that are connected with it out of `rest`; GPUs before NICs, by index.
+fn connected(rest: &mut Vec<Device>, near: impl Fn(Device, Device) -> bool) -> Vec<Device> {
+    let mut group = vec![rest.remove(0)];
+    let mut k = 0;
+    while k < group.len() {
+        let (more, others) = rest.iter().copied().partition(|d| near(group[k], *d));
+        group.extend::<Vec<Device>>(more);
+        *rest = others;
+        k += 1;
+    }
+    group.sort_unstable();
+    group
+}
+
+/// Bus ids in the order of writing; those that the type names stay.
+struct Buses {
+    next: u32,
+    taken: Vec<String>,
+    gpus: Vec<String>,
+    nics: Vec<(String, String, u32)>,
+}
+
+impl Buses {
+    fn new(t: &HostType) -> Self {
+        let gpus: Vec<String> = t.gpus.iter().map(|g| g.pci_bus_id.clone().unwrap_or_default()).collect();
+        let nic = |(i, n): (usize, &topology::Nic)| {
+            let plain = n.name.len() < 48 && n.name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c));
+            let name = if plain { n.name.clone() } else { format!("nic{i}") };
+            (name, String::new(), (n.line_rate.gbit_per_s() * 1000.0).round() as u32)
+        };
+        Buses { next: FIRST_BUS, taken: gpus.clone(), nics: t.nics.iter().enumerate().map(nic).collect(), gpus }
+    }
+
+    fn fresh(&mut self) -> String {
+        loop {
+            let id = format!("{:04x}:{:02x}:00.0", self.next >> 8, self.next & 0xff);
+            self.next += 1;
+            if !self.taken.contains(&id) {
+                return id;
+            }
+        }
+    }
+}
+
+struct Writer<'a> {
+    t: &'a HostType,
+    gpu: GpuFacts,
+    cpu: CpuFacts,
+    bus: Buses,
+    out: String,
+}
+
+impl Writer<'_> {
+    fn path(&self, a: Device, b: Device) -> PathKind {
+        match (a, b) {
+            (Device::Gpu(i), Device::Gpu(j)) => self.t.gpu_paths[i][j],
+            (Device::Gpu(i), Device::Nic(n)) | (Device::Nic(n), Device::Gpu(i)) => self.t.nics[n].gpu_paths[i],
+            (Device::Nic(_), Device::Nic(_)) => PathKind::Sys, // not known: their GPUs tell
+        }
+    }
+
+    fn socket(&self, d: Device) -> u8 {
+        let of = |n: usize| {
+            let nearest = (0..self.t.gpu_count()).min_by_key(|&g| self.t.nics[n].gpu_paths[g]);
+            self.t.nics[n].socket.or(nearest.map(|g| self.t.gpus[g].socket)).unwrap_or(0)
+        };
+        match d {
+            Device::Gpu(g) => self.t.gpus[g].socket,
+            Device::Nic(n) => of(n),
+        }
+    }
+
+    /// `devices` cut into the groups that paths up to `far` connect, in the order of their first device.
+    fn groups(&self, devices: &[Device], far: PathKind) -> Vec<Vec<Device>> {
+        let mut rest = devices.to_vec();
+        let near = |a: Device, b: Device| (PathKind::Pix..=far).contains(&self.path(a, b));
+        let mut groups = Vec::new();
+        while !rest.is_empty() {
+            groups.push(connected(&mut rest, near));
+        }
+        groups
+    }
+
+    /// Devices by NUMA node: those that reach each other without crossing one (PIX to NODE), and those with NVLink in between that share a
+    /// socket. A node has the number of its first device's socket, or the next free one if that is taken (processors with several NUMA nodes).
+    fn numa_nodes(&self) -> Vec<(u8, Vec<Device>)> {
+        let mut rest: Vec<Device> =
+            (0..self.t.gpu_count()).map(Device::Gpu).chain((0..self.t.nics.len()).map(Device::Nic)).collect();
+        let together = |a: Device, b: Device| match self.path(a, b) {
+            PathKind::Pix | PathKind::Pxb | PathKind::Phb | PathKind::Node => true,
+            PathKind::NvLink(_) => self.socket(a) == self.socket(b),
+            PathKind::Same | PathKind::Sys => false,
+        };
+        let mut next = rest.iter().map(|d| self.socket(*d)).max().map_or(0, |s| s.saturating_add(1));
+        let mut nodes: Vec<(u8, Vec<Device>)> = Vec::new();
+        while let Some(&first) = rest.first() {
+            let group = connected(&mut rest, together);
+            let number = self.socket(first);
+            match nodes.iter_mut().find(|(n, _)| *n == number) {
+                None => nodes.push((number, group)),
+                // A NIC that is SYS to every GPU: where its socket is.
+                Some((_, devices)) if matches!(first, Device::Nic(_)) => devices.extend(group),
+                Some(_) => {
+                    nodes.push((next, group));
+                    next = next.saturating_add(1);
+                }
+            }
+        }
+        nodes.sort_by_key(|(n, _)| *n);
+        nodes
+    }
+
+    fn system(&mut self) {
+        // All bus ids first: a GPU's NVLinks name its peers.
+        let mut plan = Vec::new();
+        for (s, here) in self.numa_nodes() {
+            let mut trees = Vec::new();
+            for tree in self.groups(&here, PathKind::Pxb) {
+                let leaves = self.groups(&tree, PathKind::Pix);
+                let top = (leaves.len() > 1).then(|| self.bus.fresh());
+                let mut below = Vec::new();
+                for leaf in leaves {
+                    let bridge = (top.is_some() || leaf.len() > 1).then(|| self.bus.fresh());
+                    for d in &leaf {
+                        match *d {
+                            Device::Gpu(g) if self.bus.gpus[g].is_empty() => self.bus.gpus[g] = self.bus.fresh(),
+                            Device::Nic(n) => self.bus.nics[n].1 = self.bus.fresh(),
+                            Device::Gpu(_) => {}
+                        }
+                    }
+                    below.push((bridge, leaf));
+                }
+                trees.push((top, below));
+            }
+            plan.push((s, trees));
+        }
+        self.line(0, "<system version=\"1\">");
+        for (s, trees) in plan {
+            let CpuFacts { arch, vendor, family, model, .. } = self.cpu;
+            self.line(1, &format!(
+                "<cpu numaid=\"{s}\" affinity=\"ffffffff\" arch=\"{arch}\" vendor=\"{vendor}\" familyid=\"{family}\" modelid=\"{model}\">"
+            ));
+            for (top, leaves) in trees {
+                let depth = 2 + usize::from(top.is_some());
+                if let Some(bus_id) = &top {
+                    self.bridge(2, bus_id);
+                }
+                for (bridge, devices) in leaves {
+                    if let Some(bus_id) = &bridge {
+                        self.bridge(depth, bus_id);
+                    }
+                    for d in devices {
+                        self.device(depth + usize::from(bridge.is_some()), d);
+                    }
+                    if bridge.is_some() {
+                        self.line(depth, "</pci>");
+                    }
+                }
+                if top.is_some() {
+                    self.line(2, "</pci>");
+                }
+            }
+            self.line(1, "</cpu>");
+        }
+        self.line(0, "</system>");
+    }
+
+    fn line(&mut self, depth: usize, text: &str) {
+        let _ = writeln!(self.out, "{:1$}{text}", "", depth * 2); // writing to a string cannot fail
+    }
+
+    fn link(&self) -> String {
+        let speed = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0", "64.0"][usize::from(self.t.pcie.generation - 1)];
+        format!("link_speed=\"{speed} GT/s PCIe\" link_width=\"{}\"", self.t.pcie.lanes)
+    }
+
+    fn bridge(&mut self, depth: usize, bus_id: &str) {
+        let text = format!(
+            "<pci busid=\"{bus_id}\" class=\"0x060400\" vendor=\"0x104c\" device=\"0x8232\" subsystem_vendor=\"0x0\" subsystem_device=\"0x0\" {}>",
+            self.link()
+        );
+        self.line(depth, &text);
+    }
+
+    fn device(&mut self, depth: usize, d: Device) {
+        match d {
+            Device::Gpu(g) => {
+                let text = format!(
+                    "<pci busid=\"{}\" class=\"0x030200\" vendor=\"0x10de\" device=\"{:#06x}\" subsystem_vendor=\"0x10de\" subsystem_device=\"0x16c1\" {}>",
+                    self.bus.gpus[g],
+                    self.gpu.device_id,
+                    self.link()
+                );
+                self.line(depth, &text);
+                self.line(depth + 1, &format!("<gpu dev=\"{g}\" sm=\"{}\" gdr=\"1\">", self.gpu.compute_capability));
+                self.nvlinks(depth + 2, g);
+                self.line(depth + 1, "</gpu>");
+            }
+            Device::Nic(n) => {
+                let (name, bus_id, mbit) = self.bus.nics[n].clone();
+                let text = format!(
+                    "<pci busid=\"{bus_id}\" class=\"0x020700\" vendor=\"0x15b3\" device=\"0x1021\" subsystem_vendor=\"0x15b3\" subsystem_device=\"0x0041\" {}>",
+                    self.link()
+                );
+                self.line(depth, &text);
+                self.line(depth + 1, "<nic>");
+                self.line(depth + 2, &format!(
+                    "<net name=\"{name}\" dev=\"{n}\" latency=\"0.000000\" speed=\"{mbit}\" port=\"1\" guid=\"{:#x}\" maxconn=\"131072\" gdr=\"1\"/>",
+                    0x1100_0000 + n
+                ));
+                self.line(depth + 1, "</nic>");
+            }
+        }
+        self.line(depth, "</pci>");
+    }
+
+    fn nvlinks(&mut self, depth: usize, g: usize) {
+        let links = |p: &PathKind| if let PathKind::NvLink(n) = p { *n } else { 0 };
+        let row: Vec<u8> = self.t.gpu_paths[g].iter().map(links).collect();
+        if self.t.nvlink.is_some_and(|n| n.switched) {
+            let most = row.iter().copied().max().unwrap_or(0);
+            if most > 0 {
+                self.line(depth, &format!("<nvlink target=\"{NVSWITCH}\" count=\"{most}\" tclass=\"0x068000\"/>"));
+            }
+            return;
+        }
+        for (peer, count) in row.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+            let target = self.bus.gpus[peer].clone();
+            self.line(depth, &format!("<nvlink target=\"{target}\" count=\"{count}\" tclass=\"0x030200\"/>"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use topology::{catalog, read};
+
+    /// What the XML cannot tell apart.
+    fn as_xml_says(p: PathKind) -> PathKind {
+        if p == PathKind::Node { PathKind::Phb } else { p }
+    }
+
+    #[test]
+    fn every_catalog_type_reads_back_as_it_was_written() {
+        for t in catalog::host_types() {
+            let file = TopologyFile::of(&t).unwrap();
+            let reading = read::nccl_xml::read(&file.xml, "type.xml")
+                .unwrap_or_else(|e| panic!("{}: {e:?}\n{}", t.name, file.xml));
+            let back = &reading.types[0];
+            let paths = |t: &HostType| -> Vec<Vec<PathKind>> {
+                t.gpu_paths.iter().map(|r| r.iter().map(|p| as_xml_says(*p)).collect()).collect()
+            };
+            assert_eq!(paths(back), paths(&t), "{}", t.name);
+            assert_eq!(back.nics.len(), t.nics.len(), "{}", t.name);
+            for (a, b) in back.nics.iter().zip(&t.nics) {
+                let near = |n: &topology::Nic| n.gpu_paths.iter().map(|p| as_xml_says(*p)).collect::<Vec<_>>();
+                assert_eq!((&a.name, a.line_rate, near(a)), (&b.name, b.line_rate, near(b)), "{}", t.name);
+            }
+            assert_eq!(back.pcie, t.pcie, "{}", t.name);
+            assert_eq!(back.nvlink, t.nvlink, "{}", t.name);
+            let sockets = |t: &HostType| t.gpus.iter().map(|g| g.socket).collect::<Vec<_>>();
+            // The matrices of two types cut NUMA nodes otherwise than their sockets, and the XML follows the matrix.
+            let split = ["rtx4090-sys", "l40s"].contains(&t.name.as_str());
+            assert!(split || sockets(back) == sockets(&t), "{}", t.name);
+        }
+    }
+}
