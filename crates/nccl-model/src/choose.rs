@@ -1,0 +1,183 @@
+//! AUTO: which algorithm and protocol a call gets, on how many channels and threads.
+
+use crate::agreed::Agreed;
+use crate::constants::{TREE_CORRECTION, TREE_CORRECTIONS};
+use crate::machines::CpuArch;
+use crate::releases::Rules;
+use crate::table::{Cell, Table, place};
+use topology::Collective;
+use topology::nccl::{Algorithm, PathType, Protocol};
+
+/// Fewest threads of a channel.
+const THREADS_MIN: u32 = 96;
+/// Threads of a warp.
+const WARP: u32 = 32;
+
+/// How one call is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// NCCL's own estimate, microseconds.
+    pub time_us: f32,
+    /// Channels that carry the call.
+    pub channels: u32,
+    /// Threads of each.
+    pub threads: u32,
+}
+
+/// The time that NCCL expects of one way, microseconds; `None` where it is not available.
+pub fn time_us(
+    agreed: &Agreed,
+    table: &Table,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size_bytes: u64,
+) -> Option<f32> {
+    let Cell { mut latency_us, bandwidth_gb_per_s: mut bandwidth } = table.cell(collective, algorithm, protocol);
+    if bandwidth <= 0.0 {
+        return None;
+    }
+    let rules = Rules::of(agreed.version);
+    let bucket = (size_bytes >> 6).checked_ilog2().unwrap_or(0) as usize;
+    if collective == Collective::AllReduce {
+        let blackwell = agreed.machines.capability_min >= 100 && agreed.machines.cpu.arch == CpuArch::X86;
+        let limit = match algorithm {
+            Algorithm::Tree => TREE_CORRECTIONS,
+            Algorithm::NvlsTree if rules.corrects_nvls_tree && blackwell => TREE_CORRECTIONS + 1,
+            _ => 0,
+        };
+        if bucket < limit {
+            bandwidth *= TREE_CORRECTION[protocol as usize][bucket];
+        }
+    }
+    if algorithm == Algorithm::Ring && protocol == Protocol::Simple {
+        latency_us *= ring_plateau(agreed, &rules, collective, size_bytes);
+    }
+    Some(latency_us + size_bytes as f32 / (1000.0 * bandwidth))
+}
+
+/// What the latency of a Simple ring is multiplied with once its pipeline is filled.
+fn ring_plateau(agreed: &Agreed, rules: &Rules, collective: Collective, size_bytes: u64) -> f32 {
+    let per_hop = size_bytes / (u64::from(agreed.channels) * u64::from(agreed.ranks));
+    if per_hop < 64 {
+        return 1.0;
+    }
+    if agreed.hosts > 1 {
+        return match collective {
+            Collective::AllReduce if agreed.machines.capability_min < 80 => 1.9,
+            Collective::AllReduce => 1.4,
+            _ => 1.0,
+        };
+    }
+    let steps = match collective {
+        Collective::AllReduce => 2 * (agreed.ranks - 1),
+        Collective::AllGather | Collective::ReduceScatter => agreed.ranks - 1,
+        _ => return 1.0,
+    };
+    if !rules.plateau_inside || agreed.machines.capability_min < 100 || agreed.ring.type_intra != PathType::Nvl {
+        return 1.0;
+    }
+    // Found from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): grows with the steps, and
+    // falls to three quarters between 256 and 512 KiB per hop.
+    let by_steps = 1.0 - 0.25f32.powi(steps as i32 - 1);
+    let by_size = 1.0 - 0.25 * ((per_hop as f32 / (256 << 10) as f32) - 1.0).clamp(0.0, 1.0);
+    1.0 + 0.4 * by_steps * by_size
+}
+
+/// What AUTO takes for a call of `size_bytes` (as NCCL counts them: the whole buffer of all ranks for all-gather and reduce-scatter).
+/// `None` for collectives without algorithms of their own and for communicators of one rank.
+pub fn choose(agreed: &Agreed, table: &Table, collective: Collective, size_bytes: u64) -> Option<Choice> {
+    place(collective)?;
+    if agreed.ranks < 2 {
+        return None;
+    }
+    let split = Rules::of(agreed.version).split_model;
+    let mut best: Option<(f32, Algorithm, Protocol)> = None;
+    for &algorithm in Algorithm::ALL {
+        for &protocol in Protocol::ALL {
+            let Some(time) = time_us(agreed, table, collective, algorithm, protocol, size_bytes) else { continue };
+            // Ties go to the first up to 2.30 and to the last from 2.31 on.
+            if best.is_none_or(|b| time < b.0 || split && time == b.0) {
+                best = Some((time, algorithm, protocol));
+            }
+        }
+    }
+    let (time_us, algorithm, protocol) = best?;
+    let (most, threads) = channels_and_threads(agreed, algorithm, protocol, size_bytes);
+    let channels = split_traffic(agreed, collective, protocol, size_bytes, most);
+    Some(Choice { algorithm, protocol, time_us, channels, threads })
+}
+
+/// Most channels that the call may take, and threads of each.
+fn channels_and_threads(agreed: &Agreed, algorithm: Algorithm, protocol: Protocol, size_bytes: u64) -> (u32, u32) {
+    let slow_ring =
+        !Rules::of(agreed.version).split_model && agreed.ring.bw_intra_gb_per_s * agreed.ring.channels as f32 <= 12.0;
+    let limit = match (algorithm, protocol) {
+        (Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollNetDirect | Algorithm::CollNetChain, _) => 640,
+        (_, Protocol::Ll128) => 640,
+        (Algorithm::Ring, Protocol::Simple) if slow_ring => 256,
+        _ => 512,
+    };
+    let per_thread: u64 = match (algorithm, protocol) {
+        (Algorithm::Ring, Protocol::Ll) => 8 * u64::from(agreed.ranks),
+        (_, Protocol::Simple) => 64,
+        _ => 8,
+    };
+    let (mut channels, mut threads) = (agreed.channels, limit);
+    match algorithm {
+        Algorithm::Nvls | Algorithm::NvlsTree => {
+            channels = agreed.nvls_channels;
+            if agreed.hosts > 1 && Rules::of(agreed.version).nvls_within_channels {
+                channels = channels.min(agreed.channels);
+            }
+        }
+        _ => {
+            let short =
+                |channels: u32, threads: u32| size_bytes < u64::from(channels) * u64::from(threads) * per_thread;
+            while channels > 1 && short(channels, threads) {
+                channels -= 1;
+            }
+            while short(channels, threads) && threads.is_multiple_of(128) {
+                threads /= 2;
+            }
+        }
+    }
+    if protocol == Protocol::Simple {
+        threads += match algorithm {
+            Algorithm::Ring => WARP,
+            Algorithm::Tree => 4 * WARP,
+            _ => 0,
+        };
+    }
+    threads = threads.max(THREADS_MIN);
+    if matches!(algorithm, Algorithm::Tree | Algorithm::Pat) {
+        threads = 640;
+    }
+    (channels.max(1), threads)
+}
+
+/// The scheduler gives no channel less than a certain traffic.
+fn split_traffic(agreed: &Agreed, collective: Collective, protocol: Protocol, size_bytes: u64, most: u32) -> u32 {
+    let ranks = u64::from(agreed.ranks);
+    let per_byte: u64 = match collective {
+        Collective::AllReduce => 2,
+        Collective::AllGather | Collective::ReduceScatter => ranks,
+        _ => 1,
+    } * if protocol == Protocol::Ll && Rules::of(agreed.version).ll_counts_four { 4 } else { 1 };
+    let bytes = match collective {
+        Collective::AllGather | Collective::ReduceScatter => size_bytes / ranks,
+        _ => size_bytes,
+    };
+    // A channel gets no less traffic than a cell; cells have 16 bytes as their grain.
+    let least = Rules::of(agreed.version).traffic_per_channel_min_bytes;
+    let cell = least.div_ceil(per_byte).div_ceil(16) * 16;
+    let cells = bytes.div_ceil(cell).max(1);
+    let traffic = bytes * per_byte;
+    let per_channel = traffic.div_ceil(u64::from(most)).max(least);
+    let cells_per_channel = per_channel.div_ceil(cell * per_byte).min(cells).max(1);
+    (cells.div_ceil(cells_per_channel) as u32).clamp(1, most)
+}

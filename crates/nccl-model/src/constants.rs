@@ -1,0 +1,143 @@
+//! The numbers of NCCL's cost model, per release: latencies in microseconds, bandwidths in GB/s.
+//!
+//! Source: the facts collected on NCCL (section 3.2 and 3.9 there), checked cell by cell against the tables that the real library
+//! prints (`cargo run -p nccl-model --example check`). Rows are indexed by algorithm, columns by protocol, in NCCL's order.
+
+use crate::machines::GpuClass;
+use topology::nccl::Version;
+
+/// How many algorithms and protocols NCCL has.
+pub(crate) const ALGORITHMS: usize = 7;
+/// LL, LL128, Simple.
+pub(crate) const PROTOCOLS: usize = 3;
+
+/// One number for one, two and more than two nodes.
+type ByNodes = [f32; 3];
+/// One number per algorithm and protocol.
+type ByArm = [[f32; PROTOCOLS]; ALGORITHMS];
+
+/// What a hop crosses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    NvLink = 0,
+    Pci = 1,
+    Net = 2,
+}
+
+/// The constants of one release.
+#[derive(Clone, Debug)]
+pub(crate) struct Constants {
+    pub base_us: ByArm,
+    pub hop_us: [ByArm; 3],
+    /// Most that the LL protocol carries: rows are GPU classes on one node, CPU vendors on several.
+    pub ll_max: [ByNodes; 4],
+    pub ring_ll128_per_channel: [ByNodes; 4],
+    pub tree_ll128_per_channel: [ByNodes; 4],
+    pub tree_per_channel: [ByNodes; 4],
+    pub nvls_tree_per_channel: [ByNodes; 4],
+    /// Share of a GPU's NVLinks that NVLS uses well.
+    pub nvls_efficiency: [f32; 4],
+}
+
+impl Constants {
+    pub(crate) fn of(version: Version) -> Constants {
+        let from = |minor, patch| version.at_least(2, minor, patch);
+        let tree_simple = if from(23, 0) { [4.0, 4.0, 14.0] } else { [28.0; 3] };
+        let nvls_tree_net = if from(28, 9) { 20.9 } else { 14.0 };
+        let none = [0.0; 3];
+        let simple = |us| [0.0, 0.0, us];
+        let hop = |tree: [f32; 3], ring, direct, chain, nvls, nvls_tree, pat| {
+            [tree, ring, simple(direct), simple(chain), simple(nvls), simple(nvls_tree), simple(pat)]
+        };
+        let blackwell_double = |hopper: ByNodes| hopper.map(|v| 2.0 * v);
+        let ring_hopper = [36.7; 3];
+        let ring_blackwell = match () {
+            _ if from(29, 7) => [40.0; 3],
+            _ if from(29, 0) => [34.5; 3],
+            _ if from(28, 9) => [73.4, 34.6, 73.4],
+            _ => [73.4; 3],
+        };
+        let tree_ll128_hopper = [36.7, 36.7, 29.0];
+        let tree_hopper = [38.7, 41.4, 36.0];
+        let own = from(28, 0);
+        Constants {
+            base_us: [
+                [6.8, 14.0, if from(23, 0) { 8.4 } else { 0.0 }],
+                [6.6, 14.0, 8.4],
+                none,
+                none,
+                none,
+                none,
+                [8.0; 3],
+            ],
+            hop_us: [
+                hop([0.6, 1.25, tree_simple[0]], [0.6, 1.9, 3.4], 3.7, 2.8, 25.0, 25.0, 4.0),
+                hop([1.0, 1.9, tree_simple[1]], [1.0, 2.5, 5.7], 3.7, 2.8, 0.0, 0.0, 4.0),
+                hop([5.0, 8.5, tree_simple[2]], [2.7, 4.0, 14.0], 31.0, 30.0, 18.0, nvls_tree_net, 14.0),
+            ],
+            ll_max: [
+                [39.0, 39.0, 20.4],
+                [87.7, 22.5, 19.0],
+                [141.0, 45.0, 35.0],
+                if from(32, 0) { [282.4, 90.0, 70.0] } else { [282.0, 90.0, 70.0] },
+            ],
+            ring_ll128_per_channel: [[20.0; 3], [20.0; 3], ring_hopper, ring_blackwell],
+            tree_ll128_per_channel: [
+                [20.0; 3],
+                [20.0; 3],
+                tree_ll128_hopper,
+                match () {
+                    _ if from(31, 0) => [55.6, 36.7, 20.0],
+                    _ if own => [55.6, 31.67, 20.0],
+                    _ => blackwell_double(tree_ll128_hopper),
+                },
+            ],
+            tree_per_channel: [
+                [26.5, 18.5, 10.0],
+                [24.0, 23.6, 17.8],
+                tree_hopper,
+                if own { [70.0, 42.8, 24.0] } else { blackwell_double(tree_hopper) },
+            ],
+            nvls_tree_per_channel: [
+                [26.5, 18.5, 10.0],
+                [24.0, 23.6, 17.8],
+                [0.0, 57.7, 45.5],
+                match () {
+                    _ if from(30, 3) => [0.0, 96.0, 80.0],
+                    _ if from(28, 9) => [0.0, 96.0, 43.8],
+                    _ => [0.0, 96.0, 43.1],
+                },
+            ],
+            nvls_efficiency: [0.0, 0.0, 0.85, 0.74],
+        }
+    }
+
+    /// The row of the cost model that a class of GPU takes: releases before 2.25 know no Blackwell.
+    pub(crate) fn row(version: Version, class: GpuClass) -> usize {
+        match class {
+            GpuClass::Volta => 0,
+            GpuClass::Ampere => 1,
+            GpuClass::Hopper => 2,
+            GpuClass::Blackwell => 2 + usize::from(version.at_least(2, 25, 0)),
+        }
+    }
+}
+
+/// Trees pay for their pipeline at middle sizes: what their bandwidth is multiplied with, by `floor(log2(bytes / 64))`. The last entry
+/// counts for NVLSTree only.
+pub(crate) const TREE_CORRECTION: [[f32; 24]; PROTOCOLS] = [
+    [
+        1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0,
+        1.0, 1.0,
+    ],
+    [
+        1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0,
+        1.0, 1.0,
+    ],
+    [
+        0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9,
+        0.9, 0.9,
+    ],
+];
+/// Sizes from `64 << 23` bytes on are not corrected for Tree.
+pub(crate) const TREE_CORRECTIONS: usize = 23;

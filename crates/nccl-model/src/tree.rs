@@ -1,0 +1,74 @@
+//! NCCL's double binary tree over hosts, and the rings and trees over ranks that follow from the hosts' graphs.
+
+/// A node's place in one tree: its parent and its children, by host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// The parent; `None` at the root.
+    pub up: Option<u32>,
+    /// The children.
+    pub down: [Option<u32>; 2],
+}
+
+impl Node {
+    /// Links to other hosts.
+    pub fn links(&self) -> u32 {
+        u32::from(self.up.is_some()) + self.down.iter().flatten().count() as u32
+    }
+}
+
+/// The binary tree of `hosts` nodes in which leaves are the odd numbers; the place of `node`. O(log hosts).
+fn binary(hosts: u32, node: u32) -> Node {
+    let lowest = if node == 0 { hosts.next_power_of_two() } else { 1 << node.trailing_zeros() };
+    let up = (node != 0).then(|| {
+        let up = (node ^ lowest) | lowest << 1;
+        if up < hosts { up } else { node ^ lowest }
+    });
+    let step = lowest >> 1;
+    if node == 0 {
+        return Node { up, down: [(hosts > 1).then_some(step), None] };
+    }
+    let mut down = [None, None];
+    if step > 0 {
+        down[0] = Some(node - step);
+        let mut reach = step;
+        while reach > 0 && node + reach >= hosts {
+            reach >>= 1;
+        }
+        down[1] = (reach > 0).then_some(node + reach);
+    }
+    Node { up, down }
+}
+
+/// The two trees, one mirrored (even number of hosts) or shifted (odd): inner nodes of one are leaves of the other. O(log hosts).
+pub fn double_tree(hosts: u32, node: u32) -> [Node; 2] {
+    let other = |n: u32| if hosts.is_multiple_of(2) { hosts - 1 - n } else { (n + 1) % hosts };
+    let to = |n: u32| if hosts.is_multiple_of(2) { hosts - 1 - n } else { (n + hosts - 1) % hosts };
+    let second = binary(hosts, to(node));
+    [binary(hosts, node), Node { up: second.up.map(other), down: second.down.map(|d| d.map(other)) }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_trees_span_all_hosts_and_inner_nodes_are_leaves_of_the_other() {
+        for hosts in 1..=70u32 {
+            for tree in 0..2 {
+                let nodes: Vec<Node> = (0..hosts).map(|h| double_tree(hosts, h)[tree]).collect();
+                assert_eq!(nodes.iter().filter(|n| n.up.is_none()).count(), 1, "{hosts} hosts, one root");
+                for (h, n) in nodes.iter().enumerate() {
+                    for d in n.down.iter().flatten() {
+                        assert_eq!(nodes[*d as usize].up, Some(h as u32), "{hosts} hosts: {h} and {d} disagree");
+                    }
+                    if let Some(up) = n.up {
+                        assert!(nodes[up as usize].down.contains(&Some(h as u32)));
+                    }
+                }
+            }
+            let both =
+                (0..hosts).filter(|&h| double_tree(hosts, h).iter().all(|n| n.down.iter().flatten().count() == 2));
+            assert!(hosts < 3 || both.count() <= 1, "{hosts} hosts");
+        }
+    }
+}
