@@ -8,11 +8,15 @@ use crate::{BenchError, Library, TopologyFile, library};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
+/// What the folders of runs are called; then the process and letters.
+const FOLDER: &str = "linkwise-nccl-";
+/// A folder without its process is garbage after this long.
+const STALE: Duration = Duration::from_secs(3600);
 /// How often processes are looked after.
 const POLL: Duration = Duration::from_millis(4);
 
@@ -74,7 +78,8 @@ impl<'a> Run<'a> {
         if preload.contains([' ', ':']) {
             return Err(BenchError::Spec(format!("LD_PRELOAD takes no path with a space or colon: {preload}")));
         }
-        let folder = tempfile::Builder::new().prefix("linkwise-nccl-").tempdir();
+        sweep();
+        let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
         Ok(Run { spec, emulation, library, topologies, folder })
     }
@@ -365,6 +370,21 @@ impl<'a> Run<'a> {
             channel_range,
             estimate_us,
             launch: c.launch,
+        }
+    }
+}
+
+/// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
+fn sweep() {
+    let old = |e: &fs::DirEntry| {
+        let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        age.is_some_and(|a| a > STALE)
+    };
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|p| !Path::new(&format!("/proc/{p}")).exists()) && old(&entry) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
