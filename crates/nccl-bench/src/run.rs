@@ -17,6 +17,8 @@ use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 const FOLDER: &str = "linkwise-nccl-";
 /// A folder without its process is garbage after this long.
 const STALE: Duration = Duration::from_secs(3600);
+/// How long the other hosts of a run may take to end after one has failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(300);
 /// How often processes are looked after.
 const POLL: Duration = Duration::from_millis(4);
 
@@ -187,18 +189,21 @@ impl<'a> Run<'a> {
     fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
         let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
+        let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
         while ended.iter().any(|e| !e) {
-            for node in 0..ended.len() {
-                if ended[node] {
-                    continue;
-                }
+            for (node, done) in ended.iter_mut().enumerate().filter(|(_, done)| !**done) {
                 let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
                 if let Some(status) = status {
-                    ended[node] = true;
+                    *done = true;
                     if !status.success() {
-                        return Err(self.failure(node, status));
+                        failed.push((node, status));
+                        // The others fail, too, soon: their peer is gone. The one that was killed is the cause.
+                        give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
+            }
+            if give_up.is_some_and(|t| Instant::now() > t || failed.iter().any(|(_, s)| s.code().is_none())) {
+                break;
             }
             if begin.elapsed() > self.spec.deadline {
                 let ready = (0..ended.len()).filter(|n| self.log(*n).is_ok_and(|l| l.initialised_s.is_some())).count();
@@ -221,7 +226,8 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(POLL);
         }
-        Ok(())
+        let cause = failed.iter().find(|(_, s)| s.code().is_none()).or(failed.first());
+        cause.map_or(Ok(()), |(node, status)| Err(self.failure(*node, *status)))
     }
 
     fn log_error(&self, reason: String) -> BenchError {
