@@ -1,8 +1,8 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test demo audit bench bench-place fmt fuzz
+.PHONY: help setup build test test-nccl-matrix demo audit bench bench-place fmt fuzz
 
 help: ## this list
-	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-17s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what is missing to build (C compiler, Rust); uses what is there
 	@scripts/setup.sh
@@ -12,6 +12,9 @@ build: ## build the command: target/debug/linkwise
 
 test: ## every check and test; the last line counts passed, failed and skipped
 	@scripts/test.sh
+
+test-nccl-matrix: ## the NCCL bench on every minor release from 2.21 to 2.32, with a table
+	@scripts/test-nccl-matrix.sh
 
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh

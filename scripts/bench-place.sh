@@ -14,6 +14,9 @@ commit=$(git rev-parse --short HEAD 2>/dev/null || say unknown)
 git diff --quiet HEAD -- 2>/dev/null || commit=$commit-changed
 out=out/bench-place/$commit
 mkdir -p "$out/seeds"
+# A run takes long: what is built meanwhile must not change it.
+cp "$linkwise" "$out/linkwise"
+linkwise=$out/linkwise
 
 # As the program finds them itself: the folder named, else the one beside the checkout.
 data=${LINKWISE_DATA:-../shared/data}

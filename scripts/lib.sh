@@ -54,3 +54,19 @@ require_rust() {
     use_rust || fail "no Rust $rust_needed or newer after setup; install one from rustup.rs and try again"
   fi
 }
+
+# The NCCL bench fetches libraries with pip. Where it is missing and can be installed without a question it is; where it cannot, the tests of
+# the bench say SKIP.
+want_pip() {
+  python3 -m pip --version >/dev/null 2>&1 && return 0
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    have sudo && sudo -n true 2>/dev/null || { say "note: python3 with pip is missing: no NCCL library can be fetched"; return 0; }
+    as_root=(sudo -n)
+  fi
+  have apt-get || { say "note: python3 with pip is missing: no NCCL library can be fetched"; return 0; }
+  say "installing with apt-get: python3 python3-pip (they fetch the NCCL library for tests)"
+  { "${as_root[@]}" apt-get update -q &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends python3 python3-pip; } >/dev/null 2>&1 </dev/null ||
+    say "note: apt-get could not install python3-pip; tests that need an NCCL library will be skipped"
+}

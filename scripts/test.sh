@@ -8,6 +8,7 @@ set -uo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_rust
+want_pip
 
 # The logs are read by awk below.
 export CARGO_TERM_COLOR=never

@@ -163,3 +163,15 @@ pub fn data_folder() -> Option<PathBuf> {
     }
     Some(PathBuf::from("../shared/data")).filter(|d| d.is_dir())
 }
+
+/// The folder of the published placement tables for a test, or none with a visible line.
+#[cfg(test)]
+pub fn published_tables(test: &str) -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let dir = std::env::var_os("LINKWISE_DATA").map_or_else(beside, PathBuf::from).join("bandpilot");
+    if !dir.is_dir() {
+        eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
+        return None;
+    }
+    Some(dir)
+}

@@ -8,7 +8,7 @@ use crate::intra::random_mask;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
-use topology::{Allocation, Cluster, GpuMask, HostId, PathKind};
+use topology::{Allocation, Cluster, GpuMask, HostId};
 
 /// Most samples of one design.
 pub const SAMPLES_MAX: usize = 10_000;
@@ -20,8 +20,12 @@ const DRAWS_FOR_NEW_SPLIT: usize = 40;
 const CANDIDATES_MAX: usize = 20_000;
 /// One sample in so many of `stratified` is drawn evenly.
 const EVEN_ONE_IN: usize = 3;
+/// How often a host's GPUs are drawn without looking at their links.
+const RANDOM_MASK: f64 = 0.25;
+/// Of so many GPUs all subsets are looked at, of more only [`MASKS_TRIED`].
+const SUBSETS_OF_MAX: usize = 8;
 /// Subsets tried for the best-linked mask.
-const MASKS_TRIED: usize = 300;
+const MASKS_TRIED: usize = 100;
 
 /// How to choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,12 +118,13 @@ fn host_counts(hosts: usize) -> Vec<usize> {
 struct Sampler<'a> {
     cluster: &'a Cluster,
     idle: &'a Allocation,
+    fabric: fabric::Fabric<'a>,
     rng: ChaCha8Rng,
 }
 
 impl<'a> Sampler<'a> {
     fn new(cluster: &'a Cluster, idle: &'a Allocation, seed: u64) -> Self {
-        Sampler { cluster, idle, rng: ChaCha8Rng::seed_from_u64(seed) }
+        Sampler { cluster, idle, fabric: fabric::Fabric::new(cluster), rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
     /// Draws until there are `n` different allocations over several hosts; `draw` gets the number already taken.
@@ -188,30 +193,24 @@ impl<'a> Sampler<'a> {
         Allocation::new(parts.collect::<Vec<_>>())
     }
 
-    /// Half of the time the best-linked GPUs, as a dispatcher would choose, else random ones.
+    /// Mostly the GPUs that a dispatcher would take of those that happen to be free, since these are what decisions compare: of a random
+    /// part of the idle ones the best subset by the physics of the host's links. Else random ones.
     fn mask(&mut self, host: HostId, idle: GpuMask, count: usize) -> GpuMask {
         let count = count.clamp(1, idle.count());
-        let paths = &self.cluster.type_of(host).gpu_paths;
-        let first = idle.iter().zip(idle.iter().skip(1)).map(|(i, j)| paths[i][j]).next();
-        let alike = idle.iter().all(|i| idle.iter().all(|j| i == j || Some(paths[i][j]) == first));
-        if count == 1 || count == idle.count() || alike || self.rng.random_bool(0.5) {
+        if count == 1 || count == idle.count() || self.rng.random_bool(RANDOM_MASK) {
             return random_mask(idle, count, &mut self.rng);
         }
-        let value = |p: PathKind| match p {
-            PathKind::NvLink(n) => 10 + i64::from(n),
-            PathKind::Same => 0,
-            PathKind::Pix => 5,
-            PathKind::Pxb => 4,
-            PathKind::Phb => 3,
-            PathKind::Node => 2,
-            PathKind::Sys => 1,
+        let free = self.rng.random_range(count.max(idle.count() * 3 / 4)..=idle.count());
+        let free = random_mask(idle, free, &mut self.rng);
+        let physics = |m: GpuMask| self.fabric.intra(host, m).ring_gb_per_s;
+        let tried: Vec<GpuMask> = match free.count() <= SUBSETS_OF_MAX {
+            true => free.subsets().filter(|m| m.count() == count).collect(),
+            false => (0..MASKS_TRIED).map(|_| random_mask(free, count, &mut self.rng)).collect(),
         };
-        let score = |m: GpuMask| -> i64 {
-            m.iter().flat_map(|i| m.iter().map(move |j| (i, j))).map(|(i, j)| value(paths[i][j])).sum()
-        };
-        let tried: Vec<GpuMask> =
-            (0..MASKS_TRIED.min(4 << count.min(6))).map(|_| random_mask(idle, count, &mut self.rng)).collect();
-        tried.into_iter().max_by_key(|m| (score(*m), m.0)).unwrap_or(idle)
+        let best = tried.iter().map(|m| physics(*m)).fold(0.0, f64::max);
+        // GPUs that the physics cannot tell apart are alike until measured: any of the best.
+        let best: Vec<GpuMask> = tried.into_iter().filter(|m| physics(*m) >= 0.999 * best).collect();
+        best[self.rng.random_range(0..best.len())]
     }
 }
 

@@ -3,8 +3,8 @@
 // keeps its symbol table. When it is mapped, a jump is written (in memory only) at the entry of every public runtime
 // function: to its emulation, or to a stub that reports the name and returns "not supported".
 //
-// Two more things are changed: NCCL is told that no operation needs a network proxy (proxies would wait for kernels that
-// never run), and a poll that finds nothing sleeps a little (dozens of ranks share few cores).
+// One function of NCCL's own is replaced as well: it is told that no operation needs a network proxy. Proxies would wait for
+// kernels that never run; what NCCL decides is decided earlier.
 #include "emu.h"
 #include <dlfcn.h>
 #include <elf.h>
@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -55,9 +54,6 @@ static void *runtime_function(const char *name) {
   return look_up(runtime_tables, name);
 }
 
-// For the runner: the emulated function of a name, NULL if there is none.
-PUBLIC void *linkwise_emu_symbol(const char *name) { return runtime_function(name); }
-
 // ---- stubs: stub i loads i and goes to report()
 static const char *stub_names[STUBS_MAX];
 static int stub_count;
@@ -82,6 +78,14 @@ static void write_jump(char *at, const void *to) {
   mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_EXEC);
 }
 
+// For the runner, and for plugins and shims under test: the function that NCCL gets under a name. NULL if it has none.
+PUBLIC void *linkwise_emu_symbol(const char *name) {
+  void *emulated = runtime_function(name);
+  for (int i = 0; !emulated && i < stub_count; i++)
+    if (!strcmp(stub_names[i], name)) emulated = emu_stubs + 16 * i;
+  return emulated;
+}
+
 static status no_proxy(void *comm, void *operation, unsigned char *needed) {
   (void)comm; (void)operation;
   if (needed) *needed = 0;
@@ -102,6 +106,17 @@ static const void *target(const char *name) {
 struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
 
+// NCCL looks NVML functions up by name. One that is missing is what an older driver would say; its name goes into the log, as above.
+static void report_absent_nvml(const struct file *f, const Elf64_Shdr *section) {
+  if (!(section->sh_flags & SHF_ALLOC) || (section->sh_flags & (SHF_EXECINSTR | SHF_WRITE)) || section->sh_size > 64u << 20) return;
+  const char *at = f->bytes + section->sh_offset, *end = at + section->sh_size;
+  while ((at = memmem(at, (size_t)(end - at), "\0nvml", 5))) {
+    const char *name = ++at;
+    size_t length = strnlen(name, (size_t)(end - name)), letters = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+    if (length == letters && length > 8 && length < 64 && name[4] >= 'A' && name[4] <= 'Z' && !dlsym(RTLD_DEFAULT, name)) emu_log(0, "absent: %s", name);
+  }
+}
+
 static int attach(const char *path, uintptr_t base) {
   struct stat st;
   int fd = open(path, O_RDONLY | O_CLOEXEC), written = 0;
@@ -113,6 +128,7 @@ static int attach(const char *path, uintptr_t base) {
   int ok = f.size > sizeof *header && !memcmp(header->e_ident, ELFMAG, SELFMAG) && in_file(&f, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
   const Elf64_Shdr *sections = (const void *)(f.bytes + (ok ? header->e_shoff : 0));
   for (int i = 0; ok && i < header->e_shnum; i++) {
+    if (sections[i].sh_type == SHT_PROGBITS && in_file(&f, sections[i].sh_offset, sections[i].sh_size)) report_absent_nvml(&f, &sections[i]);
     if (sections[i].sh_type != SHT_SYMTAB || sections[i].sh_link >= header->e_shnum) continue;
     const Elf64_Shdr *names = &sections[sections[i].sh_link];
     if (!in_file(&f, sections[i].sh_offset, sections[i].sh_size) || !in_file(&f, names->sh_offset, names->sh_size)) continue;
@@ -144,7 +160,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
 }
 __attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
 
-// ---- what is interposed in libc
+// NVML and the driver are this library.
 PUBLIC void *dlopen(const char *name, int flags) {
   static void *(*real)(const char *, int);
   if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
@@ -156,34 +172,6 @@ PUBLIC void *dlopen(const char *name, int flags) {
   void *handle = real(name, flags);
   if (handle && !attached) dl_iterate_phdr(visit, NULL);
   return handle;
-}
-
-// NCCL polls its sockets without sleeping; give the core away whenever there is nothing to read.
-PUBLIC ssize_t recv(int fd, void *buffer, size_t bytes, int flags) {
-  static ssize_t (*real)(int, void *, size_t, int);
-  if (!real) real = (ssize_t (*)(int, void *, size_t, int))dlsym(RTLD_NEXT, "recv");
-  ssize_t got = real(fd, buffer, bytes, flags);
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-    usleep(100);
-    errno = EAGAIN;
-  }
-  return got;
-}
-
-// Shared memory files outlive a process that is killed: their names are written to a list, which the bench removes.
-PUBLIC int mkstemp(char *template) {
-  static int (*real)(char *);
-  if (!real) real = (int (*)(char *))dlsym(RTLD_NEXT, "mkstemp");
-  int fd = real(template);
-  const char *list = getenv("LINKWISE_EMU_SHARED_MEMORY_LIST");
-  if (fd >= 0 && list && !strncmp(template, "/dev/shm/", 9)) {
-    int out = open(list, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-    char line[300];
-    int n = snprintf(line, sizeof line, "%s\n", template);
-    if (out < 0 || write(out, line, (size_t)n) != n) emu_log(0, "cannot list %s in %s", template, list);
-    if (out >= 0) close(out);
-  }
-  return fd;
 }
 
 // NCCL 2.20 and older open libcuda.so themselves and start from these.

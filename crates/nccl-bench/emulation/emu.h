@@ -52,7 +52,7 @@ int  device_by_bus_id(const char *bus_id, int among_visible); // -1: none
 
 // ---- memory.c: every buffer is a mapping of a memfd: paged lazily, shareable as a file descriptor
 enum kind { DEVICE_MEMORY = 1, HOST_MEMORY, IMPORTED_MEMORY, RESERVATION, MAPPING };
-struct range { uintptr_t begin; size_t bytes; int fd, device; enum kind kind; void *handle; };
+struct range { uintptr_t begin; size_t bytes, offset; int fd, device; enum kind kind; void *handle; }; // offset: of `begin` in the file
 int  range_add(struct range r);
 int  range_find(uintptr_t address, struct range *out);               // not reservations
 int  range_remove(uintptr_t begin, enum kind kind, struct range *out); // kind 0: any

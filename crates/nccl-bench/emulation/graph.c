@@ -56,6 +56,7 @@ status capture_add(struct stream *s, struct work w) {
   int index;
   status r = append(s->capture, w, s->leaves, s->leaf_count, &index);
   if (r == OK) {
+    s->capture->nodes[index]->submitted = 1;
     s->leaf_count = 0;
     r = leaves_add(&s->leaves, &s->leaf_count, &index, 1);
   }
@@ -106,16 +107,22 @@ static status emu_cudaStreamBeginCapture(void *handle, int mode) {
   return remember(r);
 }
 
-// Every node must be waited for, directly or not, by what stands last on the origin stream.
+// Every node that was submitted to a stream must be waited for, directly or not, by what stands last on the origin stream.
 static int all_joined(const struct graph *g) {
   unsigned char *reached = calloc((size_t)g->node_count + 1, 1);
   if (!reached) return 0;
   for (int i = 0; i < g->origin->leaf_count; i++) reached[g->origin->leaves[i]] = 1;
-  int joined = 1;
-  for (int i = g->node_count - 1; i >= 0; i--) { // a node waits only for nodes before it
-    joined &= reached[i];
-    for (int k = 0; k < g->nodes[i]->wait_count; k++) reached[g->nodes[i]->waits_for[k]] = 1;
+  for (int changed = 1; changed;) { // nodes mostly wait for nodes before them: two passes
+    changed = 0;
+    for (int i = g->node_count - 1; i >= 0; i--)
+      for (int k = 0; reached[i] && k < g->nodes[i]->wait_count; k++) {
+        int before = g->nodes[i]->waits_for[k];
+        changed |= !reached[before];
+        reached[before] = 1;
+      }
   }
+  int joined = 1;
+  for (int i = 0; i < g->node_count; i++) joined &= reached[i] || !g->nodes[i]->submitted;
   free(reached);
   return joined;
 }
@@ -208,6 +215,21 @@ static status emu_cudaGraphAddEventNode(intptr_t *out, struct graph *g, const in
   (void)e;
   return add_node(out, g, waits, count, (struct work){.kind = WORK_MARK});
 }
+static status emu_cudaGraphAddDependencies(struct graph *g, const intptr_t *from, const intptr_t *to, size_t count) {
+  status r = OK;
+  pthread_mutex_lock(&capture_lock);
+  for (size_t i = 0; i < count && r == OK; i++) {
+    int before = (int)from[i] - 1, after = (int)to[i] - 1;
+    if (before < 0 || after < 0 || before >= g->node_count || after >= g->node_count) r = INVALID_VALUE;
+    else r = leaves_add(&g->nodes[after]->waits_for, &g->nodes[after]->wait_count, &before, 1);
+  }
+  pthread_mutex_unlock(&capture_lock);
+  return remember(r);
+}
+static status emu_cudaGraphAddDependencies_v2(struct graph *g, const intptr_t *from, const intptr_t *to, const void *edges, size_t count) {
+  (void)edges;
+  return emu_cudaGraphAddDependencies(g, from, to, count);
+}
 static status emu_cudaGraphDestroy(struct graph *g) {
   if (!g) return remember(INVALID_VALUE);
   pthread_mutex_lock(&capture_lock);
@@ -273,5 +295,5 @@ const struct entry graph_entries[] = {
   ALIAS(cudaStreamGetCaptureInfo_v2, emu_cudaStreamGetCaptureInfo), ENTRY(cudaStreamGetCaptureInfo_v3),
   ENTRY(cudaStreamUpdateCaptureDependencies), ENTRY(cudaStreamUpdateCaptureDependencies_v2), ENTRY(cudaGraphAddKernelNode),
   ENTRY(cudaGraphAddHostNode), ALIAS(cudaGraphAddEventRecordNode, emu_cudaGraphAddEventNode), ALIAS(cudaGraphAddEventWaitNode, emu_cudaGraphAddEventNode),
-  ENTRY(cudaGraphDestroy), ENTRY(cudaGraphInstantiate), ALIAS(cudaGraphInstantiateWithFlags, emu_cudaGraphInstantiate), ENTRY(cudaGraphLaunch), ALIAS(cudaGraphExecDestroy, emu_cudaGraphDestroy),
+  ENTRY(cudaGraphAddDependencies), ENTRY(cudaGraphAddDependencies_v2), ENTRY(cudaGraphDestroy), ENTRY(cudaGraphInstantiate), ALIAS(cudaGraphInstantiateWithFlags, emu_cudaGraphInstantiate), ENTRY(cudaGraphLaunch), ALIAS(cudaGraphExecDestroy, emu_cudaGraphDestroy),
   ENTRY(cudaGraphGetNodes), ENTRY(cudaUserObjectCreate), ENTRY(cudaUserObjectRelease), ENTRY(cudaGraphRetainUserObject), {0, 0}};

@@ -5,7 +5,7 @@
 #include "emu.h"
 #include <pthread.h>
 
-struct node { struct work work; int *waits_for, wait_count; };
+struct node { struct work work; int *waits_for, wait_count, submitted; }; // submitted: to a stream, not added by a graph call
 struct user_object { void *pointer; void (*destroy)(void *); int references; };
 struct graph {
   uint64_t number;               // of the capture; 0 once it has ended

@@ -87,7 +87,7 @@ status memory_allocate(void **out, size_t bytes, enum kind kind) {
   if (ftruncate(fd, (off_t)mapped)) { close(fd); return OUT_OF_MEMORY; }
   void *p = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED) { close(fd); return OUT_OF_MEMORY; }
-  struct range r = {(uintptr_t)p, bytes ? bytes : 1, fd, current_device(), kind, NULL};
+  struct range r = {(uintptr_t)p, bytes ? bytes : 1, 0, fd, current_device(), kind, NULL};
   if (!range_add(r)) { munmap(p, mapped); close(fd); return OUT_OF_MEMORY; }
   *out = p;
   return OK;
@@ -103,17 +103,24 @@ status memory_free(void *p) {
 }
 
 // Zeroing punches whole pages out instead of touching them: NCCL zeroes gigabytes.
+static int punch(const struct range *r, uintptr_t from, uintptr_t to) {
+  off_t at = (off_t)(r->offset + (from - r->begin));
+  return fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at, (off_t)(to - from));
+}
 void memory_fill(void *p, int value, size_t bytes) {
-  struct range r;
-  if (value == 0 && bytes >= 16 * PAGE && range_find((uintptr_t)p, &r) && r.fd >= 0 && r.kind != MAPPING) {
-    uintptr_t from = ((uintptr_t)p + PAGE - 1) & ~(uintptr_t)(PAGE - 1), to = ((uintptr_t)p + bytes) & ~(uintptr_t)(PAGE - 1);
-    if (to > from && fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(from - r.begin), (off_t)(to - from)) == 0) {
-      memset(p, 0, from - (uintptr_t)p);
-      memset((void *)to, 0, (uintptr_t)p + bytes - to);
-      return;
+  for (uintptr_t at = (uintptr_t)p, end = at + bytes; at < end;) { // one range after the other
+    struct range r;
+    int found = range_find(at, &r);
+    uintptr_t stop = found && r.begin + r.bytes < end ? r.begin + r.bytes : end;
+    uintptr_t from = (at + PAGE - 1) & ~(uintptr_t)(PAGE - 1), to = stop & ~(uintptr_t)(PAGE - 1);
+    if (value == 0 && found && r.fd >= 0 && to > from && to - from >= 16 * PAGE && punch(&r, from, to) == 0) {
+      memset((void *)at, 0, from - at);
+      memset((void *)to, 0, stop - to);
+    } else {
+      memset((void *)at, value, stop - at);
     }
+    at = stop;
   }
-  memset(p, value, bytes);
 }
 
 // ---- runtime
@@ -162,7 +169,7 @@ static status emu_cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned f
   if (fd < 0) return remember(INVALID_VALUE);
   *p = mmap(NULL, whole_pages(h.bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (*p == MAP_FAILED) { close(fd); return remember(OUT_OF_MEMORY); }
-  struct range r = {(uintptr_t)*p, h.bytes, fd, current_device(), IMPORTED_MEMORY, NULL};
+  struct range r = {(uintptr_t)*p, h.bytes, 0, fd, current_device(), IMPORTED_MEMORY, NULL};
   return range_add(r) ? OK : remember(OUT_OF_MEMORY);
 }
 static status emu_cudaIpcCloseMemHandle(void *p) { return remember(memory_free(p)); }

@@ -13,11 +13,12 @@ macro_rules! sources {
     ($($name:literal),+ $(,)?) => { [$(($name, include_str!(concat!("../emulation/", $name)))),+] };
 }
 /// Name and text of every source.
-const SOURCES: [(&str, &str); 12] = sources![
-    "emu.h", "graph.h", "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "nvml.c",
-    "net.c", "runner.c",
+const SOURCES: [(&str, &str); 13] = sources![
+    "emu.h", "graph.h", "config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c",
+    "nvml.c", "net.c", "runner.c",
 ];
-const PRELOAD: [&str; 8] = ["config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "nvml.c"];
+const PRELOAD: [&str; 9] =
+    ["config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c", "nvml.c"];
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
 /// A compiler that needs longer than this hangs; it takes a second.
 const COMPILE_SECONDS_MAX: u64 = 120;

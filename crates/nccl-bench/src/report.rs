@@ -34,7 +34,8 @@ pub struct Report {
     pub calls: Vec<Call>,
     /// How ranks reach each other, in the order in which NCCL connected them.
     pub connections: Vec<Connection>,
-    /// Driver functions that the library looked up and the emulation does not have: as with an older driver.
+    /// Driver and NVML functions that the library looks up and the emulation does not have: as with an older driver. None for the releases that
+    /// the tests run.
     pub absent: Vec<String>,
     /// NCCL's warnings, without the simulated network's own.
     pub warnings: Vec<String>,
@@ -64,7 +65,8 @@ pub struct NodeReport {
     pub gpus: Vec<u8>,
     /// Its first rank.
     pub first_rank: u32,
-    /// What its search found, with channels. GPUs and NICs by their index on the host.
+    /// What its first rank's search found, with channels. GPUs and NICs by their index on the host; in an NVLink domain over several hosts (one
+    /// node for NCCL) counted on through the domain's hosts.
     pub graphs: Vec<Graph>,
     /// The largest bandwidth of one GPU as NCCL adds it up, GB/s ("maxBw").
     pub max_bw_gb_per_s: f64,

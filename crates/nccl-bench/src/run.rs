@@ -13,10 +13,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
+/// What the folders of runs are called; then the process and letters.
+const FOLDER: &str = "linkwise-nccl-";
+/// A folder without its process is garbage after this long.
+const STALE: Duration = Duration::from_secs(3600);
+/// How long the other hosts of a run may take to end after one has failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(300);
 /// How often processes are looked after.
 const POLL: Duration = Duration::from_millis(4);
-/// The runner's exit code for a call that is not emulated.
-const EXIT_NOT_EMULATED: i32 = 66;
 
 /// Where libraries and the compiled emulation are kept.
 #[derive(Debug, Clone)]
@@ -56,23 +60,14 @@ struct Run<'a> {
     folder: tempfile::TempDir,
 }
 
-/// The processes of a run: ended, and their shared memory removed, whatever happens.
-struct Nodes<'a> {
-    children: Vec<Child>,
-    folder: &'a Path,
-}
+/// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
+struct Nodes(Vec<Child>);
 
-impl Drop for Nodes<'_> {
+impl Drop for Nodes {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for child in &mut self.0 {
             let _ = child.kill();
             let _ = child.wait();
-        }
-        for node in 0..self.children.len() {
-            let list = fs::read_to_string(self.folder.join(format!("{node}.shm"))).unwrap_or_default();
-            for file in list.lines().filter(|l| l.starts_with("/dev/shm/") && !l.contains("..")) {
-                let _ = fs::remove_file(file);
-            }
         }
     }
 }
@@ -85,7 +80,8 @@ impl<'a> Run<'a> {
         if preload.contains([' ', ':']) {
             return Err(BenchError::Spec(format!("LD_PRELOAD takes no path with a space or colon: {preload}")));
         }
-        let folder = tempfile::Builder::new().prefix("linkwise-nccl-").tempdir();
+        sweep();
+        let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
         Ok(Run { spec, emulation, library, topologies, folder })
     }
@@ -108,9 +104,9 @@ impl<'a> Run<'a> {
         });
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
-        let mut nodes = Nodes { children: Vec::new(), folder: self.folder.path() };
+        let mut nodes = Nodes(Vec::new());
         for node in 0..self.spec.nodes.len() {
-            nodes.children.push(self.spawn(node)?);
+            nodes.0.push(self.spawn(node)?);
         }
         self.wait(&mut nodes, begin)?;
         let total = begin.elapsed().as_secs_f64();
@@ -136,6 +132,8 @@ impl<'a> Run<'a> {
             Mode::Launch => "launch",
             Mode::Both => "both",
         };
+        let shared = self.folder.path().join("shm");
+        fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
         let mut c = Command::new(&self.emulation.runner);
         c.arg(&self.library.path)
             .arg(std::process::id().to_string())
@@ -168,7 +166,7 @@ impl<'a> Run<'a> {
             .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
             .env("LINKWISE_EMU_MULTICAST", u8::from(multicast).to_string())
             .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
-            .env("LINKWISE_EMU_SHARED_MEMORY_LIST", self.file(node, "shm"))
+            .env("LINKWISE_EMU_SHARED_MEMORY", &shared)
             .env("NCCL_HOSTID", format!("linkwise-{}-{node}", std::process::id()))
             .env("NCCL_TOPO_FILE", self.file(node, "topology.xml"))
             .env("NCCL_GRAPH_DUMP_FILE", self.file(node, "graphs.xml"))
@@ -188,21 +186,24 @@ impl<'a> Run<'a> {
     }
 
     /// Until all have ended well, one has not, or time is up.
-    fn wait(&self, nodes: &mut Nodes<'_>, begin: Instant) -> Result<(), BenchError> {
-        let mut ended = vec![false; nodes.children.len()];
+    fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
+        let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
+        let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
         while ended.iter().any(|e| !e) {
-            for node in 0..ended.len() {
-                if ended[node] {
-                    continue;
-                }
-                let status = nodes.children[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
+            for (node, done) in ended.iter_mut().enumerate().filter(|(_, done)| !**done) {
+                let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
                 if let Some(status) = status {
-                    ended[node] = true;
+                    *done = true;
                     if !status.success() {
-                        return Err(self.failure(node, status));
+                        failed.push((node, status));
+                        // The others fail, too, soon: their peer is gone. The one that was killed is the cause.
+                        give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
+            }
+            if give_up.is_some_and(|t| Instant::now() > t || failed.iter().any(|(_, s)| s.code().is_none())) {
+                break;
             }
             if begin.elapsed() > self.spec.deadline {
                 let ready = (0..ended.len()).filter(|n| self.log(*n).is_ok_and(|l| l.initialised_s.is_some())).count();
@@ -225,7 +226,8 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(POLL);
         }
-        Ok(())
+        let cause = failed.iter().find(|(_, s)| s.code().is_none()).or(failed.first());
+        cause.map_or(Ok(()), |(node, status)| Err(self.failure(*node, *status)))
     }
 
     fn log_error(&self, reason: String) -> BenchError {
@@ -325,7 +327,12 @@ impl<'a> Run<'a> {
         let place = &self.spec.nodes[node];
         let (max, total) = log.bandwidths.unwrap_or_default();
         let dump = self.text(node, "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
-        let graphs = graphs::read(&dump, &place.gpus, self.first_rank(node)).map_err(|e| self.log_error(e))?;
+        let cluster = &self.spec.cluster;
+        let mates =
+            self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());
+        let devices = mates.map(|n| (cluster.type_of(n.host).gpu_count(), cluster.type_of(n.host).nics.len()));
+        let here = graphs::Node { gpus: &place.gpus, first_rank: self.first_rank(node), domain: devices.collect() };
+        let graphs = graphs::read(&dump, &here).map_err(|e| self.log_error(e))?;
         Ok(NodeReport {
             host: self.host(node),
             host_type: self.spec.cluster.type_of(place.host).name.clone(),
@@ -369,6 +376,21 @@ impl<'a> Run<'a> {
             channel_range,
             estimate_us,
             launch: c.launch,
+        }
+    }
+}
+
+/// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
+fn sweep() {
+    let old = |e: &fs::DirEntry| {
+        let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        age.is_some_and(|a| a > STALE)
+    };
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|p| !Path::new(&format!("/proc/{p}")).exists()) && old(&entry) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }

@@ -25,58 +25,109 @@ pub struct Decision {
     pub std_gb_per_s: f64,
 }
 
-/// Relative deviation of a prediction.
-fn relative_sd(s: &Scored) -> f64 {
-    s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9)
+/// Share of the variance of a prediction that is not common to all allocations of its split: which hosts they are on.
+const OF_THE_HOSTS: f64 = 0.2;
+
+/// What is known of a candidate.
+#[derive(Clone, Copy)]
+struct Belief {
+    /// `ln(bandwidth / predicted)` that readings make us expect.
+    ln_shift: f64,
+    /// Deviation of the logarithm.
+    sd: f64,
+    measured: bool,
 }
 
-/// Which of the candidates to measure, most promising first: by mean plus one deviation, at most `count`.
-///
-/// The choice itself is always among them: its reading says whether to look further. O(n log n).
-pub fn worth_measuring(candidates: &[Scored], count: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..candidates.len()).collect();
-    let optimistic = |i: &usize| candidates[*i].score_gb_per_s * (1.0 + relative_sd(&candidates[*i]));
-    order.sort_by(|a, b| optimistic(b).total_cmp(&optimistic(a)).then(a.cmp(b)));
-    if let Some(at) = order.iter().position(|i| *i == 0) {
-        order.remove(at);
-        order.insert(0, 0);
+/// What readings say of every candidate: of itself, shrunk by how noisy repeated measurements are (`sd² / (sd² + noise²)` of the surprise
+/// is believed), and, of the best split, on which hosts ever. In logarithms.
+fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Vec<Belief> {
+    let surprises = |i: usize| -> Vec<f64> {
+        let mean = candidates[i].prediction.busbw_gb_per_s;
+        let fine = |r: &&Reading| r.candidate == i && r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s.is_finite();
+        let mut v: Vec<f64> = readings.iter().filter(fine).map(|r| (r.busbw_gb_per_s / mean.max(1e-9)).ln()).collect();
+        v.sort_by(f64::total_cmp);
+        v
+    };
+    let of_split = |i: usize| i == 0 || candidates[i].elsewhere;
+    let split: Vec<f64> = (0..candidates.len()).filter(|i| of_split(*i)).flat_map(surprises).collect();
+    (0..candidates.len())
+        .map(|i| {
+            let p = &candidates[i].prediction;
+            let sd = p.std_gb_per_s / p.busbw_gb_per_s.max(1e-9);
+            let own = surprises(i);
+            // What was seen, what of the variance is in common with it, and what a mean of so many readings adds.
+            let (seen, common, own_noise) = match (own.len(), split.len()) {
+                (0, n) if n > 0 && of_split(i) => (&split, 1.0 - OF_THE_HOSTS, OF_THE_HOSTS * sd * sd / n as f64),
+                _ => (&own, 1.0, 0.0),
+            };
+            if seen.is_empty() || p.busbw_gb_per_s <= 0.0 {
+                return Belief { ln_shift: 0.0, sd, measured: false };
+            }
+            let n = seen.len() as f64;
+            let noise2 = (repeat_noise * repeat_noise / n).max(1e-12) + own_noise;
+            let common2 = common * sd * sd;
+            let share = common2 / (common2 + noise2);
+            let left = sd * sd - common2 + share * noise2;
+            Belief { ln_shift: share * seen.iter().sum::<f64>() / n, sd: left.sqrt(), measured: !own.is_empty() }
+        })
+        .collect()
+}
+
+/// How much better than `best` a candidate of `score` turns out on average, counting nothing where it turns out worse (expected improvement;
+/// Jones, Schonlau and Welch 1998). All in GB/s.
+fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
+    let sd = sd.max(1e-9);
+    let z = (score - best) / sd;
+    let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    // The normal distribution to 0.0002 (Page 1977): an order is all that is asked for.
+    let below = 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z * z * z).exp());
+    sd * (z * below + density)
+}
+
+/// Which of the candidates to measure next, most promising first, given the readings so far: the choice, whose reading says whether to look
+/// further, then those that are expected to gain most over the best. At most `count`, each only once. Asking again after every reading
+/// is better than measuring a whole list: a choice that disappoints sends the next probe to another split, one that does not to the same
+/// split on other hosts. O(count x n).
+pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize, repeat_noise: f64) -> Vec<usize> {
+    let mut supposed = readings.to_vec();
+    let mut order: Vec<usize> = Vec::new();
+    while order.len() < count {
+        let beliefs = beliefs(candidates, &supposed, repeat_noise);
+        let score = |i: &usize| candidates[*i].score_gb_per_s * beliefs[*i].ln_shift.exp();
+        let open: Vec<usize> = (0..candidates.len()).filter(|i| !beliefs[*i].measured).collect();
+        let measured = (0..candidates.len()).filter(|i| beliefs[*i].measured);
+        let best = measured.map(|i| score(&i)).fold(f64::NEG_INFINITY, f64::max);
+        let gain = |i: &usize| expected_gain(score(i), score(i) * beliefs[*i].sd, best);
+        let next = match open.first() {
+            None => break,
+            Some(0) => 0,
+            _ => open.into_iter().reduce(|a, b| if gain(&b) > gain(&a) { b } else { a }).unwrap_or(0),
+        };
+        order.push(next);
+        // As if it turned out as expected.
+        let busbw = candidates[next].prediction.busbw_gb_per_s * beliefs[next].ln_shift.exp();
+        supposed.push(Reading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
     }
-    order.truncate(count);
     order
 }
 
-/// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are
-/// (`repeat_noise`, relative): `sd² / (sd² + noise²)` of the surprise is believed, in logarithms.
+/// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are (`repeat_noise`,
+/// relative).
 ///
 /// A candidate that nobody measured must beat the measured ones by one of its own deviations: the largest of many predictions
 /// is an optimistic one, and the readings of its rivals were not chosen for being high. `None` without candidates.
 pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Option<Decision> {
+    let beliefs = beliefs(candidates, readings, repeat_noise);
+    let any = beliefs.iter().any(|b| b.measured);
     let mut best: Option<(f64, Decision)> = None;
-    for (i, c) in candidates.iter().enumerate() {
-        let mean = c.prediction.busbw_gb_per_s;
-        let sd = relative_sd(c);
-        let mut of_it: Vec<f64> = readings
-            .iter()
-            .filter(|r| r.candidate == i && r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s.is_finite())
-            .map(|r| (r.busbw_gb_per_s / mean.max(1e-9)).ln())
-            .collect();
-        of_it.sort_by(f64::total_cmp);
+    for (i, (c, b)) in candidates.iter().zip(&beliefs).enumerate() {
+        let v = c.prediction.busbw_gb_per_s * b.ln_shift.exp();
+        let d = Decision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * b.sd };
         // A reading is of the allocation alone; among other jobs, what the search maximised is off by the same share.
-        let worth = if mean > 0.0 { c.score_gb_per_s / mean } else { 0.0 };
-        let (score, decision) = if of_it.is_empty() || mean <= 0.0 {
-            let penalty = if readings.is_empty() { 0.0 } else { sd };
-            let d = Decision { candidate: i, busbw_gb_per_s: mean, std_gb_per_s: c.prediction.std_gb_per_s };
-            (mean * worth * (-penalty).exp(), d)
-        } else {
-            let surprise = of_it.iter().sum::<f64>() / of_it.len() as f64;
-            let noise2 = (repeat_noise * repeat_noise / of_it.len() as f64).max(1e-12);
-            let share = sd * sd / (sd * sd + noise2);
-            let v = mean * (share * surprise).exp();
-            let d = Decision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * (share * noise2).sqrt() };
-            (v * worth, d)
-        };
+        let penalty = if any && !b.measured { b.sd } else { 0.0 };
+        let score = c.score_gb_per_s * (b.ln_shift - penalty).exp();
         if best.as_ref().is_none_or(|b| score > b.0) {
-            best = Some((score, decision));
+            best = Some((score, d));
         }
     }
     best.map(|b| b.1)
@@ -93,6 +144,7 @@ mod tests {
             allocation: Allocation::default(),
             prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd },
             score_gb_per_s: mean,
+            elsewhere: false,
         }
     }
 
@@ -122,7 +174,18 @@ mod tests {
     #[test]
     fn what_is_worth_measuring_starts_with_the_choice() {
         let c = [scored(100.0, 1.0), scored(99.0, 9.0), scored(50.0, 1.0), scored(99.5, 1.0)];
-        assert_eq!(worth_measuring(&c, 3), vec![0, 1, 3]);
+        assert_eq!(worth_measuring(&c, &[], 3, 0.01), vec![0, 1, 3]);
+        assert_eq!(worth_measuring(&c, &[], 9, 0.01).len(), 4);
+        assert!(worth_measuring(&[], &[], 3, 0.01).is_empty());
+    }
+
+    #[test]
+    fn a_choice_that_disappoints_sends_the_next_probe_to_another_split_and_one_that_does_not_to_other_hosts() {
+        let mut c = [scored(100.0, 4.0), scored(100.0, 4.0), scored(93.0, 4.0)];
+        c[1].elsewhere = true;
+        let next = |v: f64| worth_measuring(&c, &[Reading { candidate: 0, busbw_gb_per_s: v }], 1, 0.01);
+        assert_eq!(next(100.0), [1]);
+        assert_eq!(next(85.0), [2]);
     }
 
     #[test]

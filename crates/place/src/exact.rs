@@ -19,6 +19,12 @@ pub const NODES_MAX: u64 = 20_000_000;
 /// Predictions closer than this, relatively, are a tie: far below what any model knows.
 pub const TIE: f64 = 1e-9;
 
+/// Most runner-ups that have the split of the best on other hosts: no model knows how hosts of a type differ until it saw them, so these
+/// are worth a probe where no other split comes close.
+pub const OTHER_HOSTS: usize = 3;
+/// They must promise this share of the best.
+const OTHER_HOSTS_SHARE: f64 = 0.97;
+
 /// One candidate with its prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
@@ -28,13 +34,15 @@ pub struct Scored {
     pub prediction: Prediction,
     /// What the search maximised, GB/s: the prediction's mean, or with other jobs [`crate::objective::Effect::score`].
     pub score_gb_per_s: f64,
+    /// It is the split of the first one on other hosts (see [`OTHER_HOSTS`]).
+    pub elsewhere: bool,
 }
 
 /// The outcome of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// Best first; at least one, at most as many as asked for, with different splits over the hosts
-    /// (or on different hosts, where one host holds all).
+    /// Best first; at least one, at most as many as asked for, with different splits over the hosts (or on different hosts, where one
+    /// host holds all), but for a few that take the best split to other hosts (see [`OTHER_HOSTS`]).
     pub best: Vec<Scored>,
     /// Candidates that the model judged.
     pub evaluations: u64,
@@ -59,9 +67,21 @@ pub fn cautiously(candidates: &mut [Scored]) {
             best = i;
         }
     }
-    if let Some(head) = candidates.get_mut(..=best) {
-        head.rotate_right(1);
+    promote(candidates, best);
+}
+
+/// Makes candidate `i` the first; the others keep their order.
+pub(crate) fn promote(candidates: &mut [Scored], i: usize) {
+    if i == 0 || i >= candidates.len() {
+        return;
     }
+    // `elsewhere` says who has the split of the first one.
+    if std::mem::take(&mut candidates[i].elsewhere) {
+        candidates[0].elsewhere = true;
+    } else {
+        candidates.iter_mut().for_each(|c| c.elsewhere = false);
+    }
+    candidates[..=i].rotate_right(1);
 }
 
 /// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
@@ -136,26 +156,44 @@ pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], k
     let best = scores[order[0] as usize];
     let ties = order.iter().take_while(|i| close(scores[**i as usize], best)).count();
     order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, &whole), *i));
-    let mut out: Vec<Scored> = Vec::with_capacity(keep);
-    let mut seen: Vec<(Option<topology::HostId>, String)> = Vec::new();
+    let mut picked: Vec<u32> = Vec::with_capacity(keep);
+    // How many GPUs of which type of host; a single host is its own class.
+    let mut seen: Vec<(Option<topology::HostId>, Vec<(u16, u8)>)> = Vec::new();
+    // The best split on other hosts: which hosts give how many.
+    let mut elsewhere: Vec<(Vec<(topology::HostId, u8)>, u32)> = Vec::new();
+    let hosts = |i: u32| candidates.parts(i as usize).iter().map(|p| (p.host, p.count)).collect::<Vec<_>>();
     for i in order {
-        if out.len() == keep {
-            break;
-        }
-        let allocation = candidates.allocation(i as usize);
-        let only_host = if let [(h, _)] = allocation.parts() { Some(*h) } else { None };
-        let key = (only_host, allocation.split());
-        if seen.contains(&key) {
+        let parts = candidates.parts(i as usize);
+        let mut split: Vec<(u16, u8)> = parts.iter().map(|p| (p.host_type, p.count)).collect();
+        split.sort_unstable();
+        let key = (if let [p] = parts { Some(p.host) } else { None }, split);
+        if !seen.contains(&key) {
+            if picked.len() < keep {
+                seen.push(key);
+                picked.push(i);
+            }
             continue;
         }
-        seen.push(key);
-        out.push(Scored {
-            prediction: model.predict(request.size, candidates.parts(i as usize)),
-            score_gb_per_s: scores[i as usize],
-            allocation,
-        });
+        let of_the_best = key == seen[0] && scores[i as usize] >= OTHER_HOSTS_SHARE * best;
+        if of_the_best && elsewhere.len() < OTHER_HOSTS {
+            let h = hosts(i);
+            if h != hosts(picked[0]) && elsewhere.iter().all(|e| e.0 != h) {
+                elsewhere.push((h, i));
+            }
+        }
     }
-    out
+    let elsewhere = elsewhere.into_iter().map(|e| e.1).take(keep.saturating_sub(1));
+    let elsewhere: Vec<u32> = elsewhere.collect();
+    picked.truncate(keep - elsewhere.len());
+    picked.extend(&elsewhere);
+    picked[1..].sort_by(by_score);
+    let scored = |i: u32| Scored {
+        elsewhere: elsewhere.contains(&i),
+        allocation: candidates.allocation(i as usize),
+        prediction: model.predict(request.size, candidates.parts(i as usize)),
+        score_gb_per_s: scores[i as usize],
+    };
+    picked.into_iter().map(scored).collect()
 }
 
 /// How many candidates a complete enumeration has: a convolution over hosts. O(hosts x k x counts).

@@ -85,7 +85,7 @@ impl Answer {
             })
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
-            all[..=d.candidate].rotate_right(1);
+            crate::exact::promote(&mut all, d.candidate);
             all[0].prediction = Prediction { busbw_gb_per_s: d.busbw_gb_per_s, std_gb_per_s: d.std_gb_per_s };
             self.effect = Objective::new(cluster, model, request).effect(&parts_of(model, request, &all[0].allocation));
         }

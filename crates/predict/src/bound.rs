@@ -36,6 +36,8 @@ pub struct Analytic {
     pub bound_gb_per_s: f64,
     /// `ln(physics / NICs)`: how far the physics of the network departs from the plain NIC rule; 0 on one host.
     pub ln_physics_over_nics: f64,
+    /// `ln(rule / bound)`, where the rule is the soft minimum of the weakest host's intra bandwidth and the plain NIC rule; 0 on one host.
+    pub ln_nics_over_bound: f64,
 }
 
 /// Bounds of one cluster, collective and size.
@@ -69,6 +71,16 @@ pub struct Memo {
 
 /// Stands in where the topology names no limit at all.
 const UNKNOWN_GB_PER_S: f64 = 1.0;
+
+/// Exponent of the soft minimum of the plain rule. Two limits that are close to each other slow each other down: the measured tables are
+/// described by exponents of 8 to 10 (facts: nccl-graph-search, "Formula").
+const SOFT_POWER: f64 = 8.0;
+
+/// A little less than the smaller of the two where they are close; rises with both.
+fn softly(a: f64, b: f64) -> f64 {
+    let (low, high) = (a.min(b), a.max(b));
+    low * (1.0 + (low / high).powf(SOFT_POWER)).powf(-1.0 / SOFT_POWER)
+}
 
 impl Bounds<'_> {
     /// The weakest host: its intra bandwidth and which it is; infinite if every host gives one GPU.
@@ -120,7 +132,7 @@ impl Bounds<'_> {
                 Some(p) if p.count >= 2 => p.intra_gb_per_s,
                 _ => 0.0,
             };
-            return Analytic { bound_gb_per_s: bound, ln_physics_over_nics: 0.0 };
+            return Analytic { bound_gb_per_s: bound, ln_physics_over_nics: 0.0, ln_nics_over_bound: 0.0 };
         }
         let mut list = std::mem::take(&mut memo.parts);
         self.stand_in(parts, &mut list);
@@ -137,11 +149,14 @@ impl Bounds<'_> {
         let gpus: usize = parts.iter().map(|p| p.count as usize).sum();
         let nic = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         let nics = nics_gb_per_s(nic, parts.len(), gpus);
-        let v = Self::intra(parts).0.min(physics);
-        let ln = (physics / nics).ln();
+        let intra = Self::intra(parts).0;
+        let v = intra.min(physics);
+        let bound = if v.is_finite() && v > 0.0 { v } else { UNKNOWN_GB_PER_S };
+        let ln = |ratio: f64| if ratio.ln().is_finite() { ratio.ln().clamp(-3.0, 3.0) } else { 0.0 };
         Analytic {
-            bound_gb_per_s: if v.is_finite() && v > 0.0 { v } else { UNKNOWN_GB_PER_S },
-            ln_physics_over_nics: if ln.is_finite() { ln.clamp(-3.0, 3.0) } else { 0.0 },
+            bound_gb_per_s: bound,
+            ln_physics_over_nics: ln(physics / nics),
+            ln_nics_over_bound: ln(softly(intra, nics) / bound),
         }
     }
 

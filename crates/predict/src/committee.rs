@@ -1,62 +1,148 @@
-//! Two Gaussian processes that look at the network through different glasses, averaged.
+//! Gaussian processes that look at the network through different glasses, weighed by how well each foretells its own readings.
 //!
-//! Both correct the same physical bound. One trusts its shape; the other also sees by how much that physics departs from the plain
-//! NIC rule, and so can learn to undo it where the physics jumps in the wrong place (NCCL's algorithm choice for medium messages,
-//! say). Which of them is right differs from size to size and from system to system, and 100 readings are too few to tell; their
-//! mean is close to the better one everywhere (`linkwise evaluate` on the measured tables).
+//! Nobody knows beforehand which physics a system follows. One member corrects the bound of `fabric` and trusts its shape; one corrects
+//! the same bound but sees by how much that physics departs from the plain NIC rule, and so can undo it where it jumps in the wrong
+//! place (NCCL's algorithm choice for medium messages, say); one corrects the plain NIC rule and knows nothing else. Where their
+//! leave-one-out predictions are about equally good, the mean of all is better than any (100 readings are too few to tell); where one
+//! of them has the wrong shape, the readings say so and it falls silent. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
+//! stacking to average Bayesian predictive distributions").
 
+use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
 use crate::gp::{Gp, Point, SavedGp};
+use serde::{Deserialize, Serialize};
+
+/// What a member corrects, and what it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum View {
+    /// The physics, whose shape it trusts.
+    Physics,
+    /// The physics, seeing how far that departs from the plain NIC rule.
+    Departure,
+    /// The plain NIC rule.
+    Nics,
+}
+
+impl View {
+    const ALL: [View; 3] = [View::Physics, View::Departure, View::Nics];
+
+    /// The reading as this view sees it. A feature that never varies is not used.
+    fn of(self, reading: &Reading) -> Point {
+        let mut p = reading.point.clone();
+        if self != View::Departure {
+            p.x[PHYSICS_OVER_NICS] = 0.0;
+        }
+        if self == View::Nics {
+            SUBTLE.into_iter().for_each(|d| p.x[d] = 0.0);
+        }
+        p.y -= self.ln_over_bound(reading.ln_nics_over_bound);
+        p
+    }
+
+    /// `ln(base of the view / bound)`.
+    fn ln_over_bound(self, ln_nics_over_bound: f64) -> f64 {
+        if self == View::Nics { ln_nics_over_bound } else { 0.0 }
+    }
+}
+
+/// One reading of a multi-host allocation.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// As the physics sees it: `y` is `ln(busbw / bound)`.
+    pub point: Point,
+    /// See [`Analytic::ln_nics_over_bound`].
+    pub ln_nics_over_bound: f64,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    view: View,
+    weight: f64,
+    gp: Gp,
+}
 
 /// The committee.
 #[derive(Clone, Debug)]
 pub struct Committee {
-    members: [Gp; 2],
+    members: Vec<Member>,
     ceiling: f64,
 }
 
-/// A mean may exceed the highest reading (over its bound) by so many deviations of the noise, not more: beyond it extrapolates.
-const CEILING_SDS: f64 = 2.0;
-
-fn ceiling(members: &[Gp; 2]) -> f64 {
-    let of = |m: &Gp| {
-        let trusted = m.points().iter().filter(|p| p.noise_factor <= 1.5).map(|p| p.y);
-        trusted.fold(f64::NEG_INFINITY, f64::max) + CEILING_SDS * m.noise_sd()
-    };
-    let highest = of(&members[0]).max(of(&members[1]));
-    if highest.is_finite() { highest } else { f64::INFINITY }
+/// What one member is kept as.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedMember {
+    view: View,
+    weight: f64,
+    process: SavedGp,
 }
 
 /// What a committee is kept as.
-pub type SavedCommittee = [SavedGp; 2];
+pub type SavedCommittee = Vec<SavedMember>;
+
+/// A mean may exceed the highest reading (over its bound) by so many deviations of the noise, not more: beyond it extrapolates.
+const CEILING_SDS: f64 = 2.0;
+/// Power of the density of the left-out readings in the weights. Below 1, since residuals of one system hang together: ten readings that
+/// say the same are not ten witnesses.
+const TEMPER: f64 = 0.2;
+/// A single reading speaks against a member at most like one so many deviations off.
+const WITNESS_SDS: f64 = 4.0;
+
+/// Features that the plain rule does without: the fewer it has, the less it can learn by heart.
+const SUBTLE: [usize; 4] = [5, 6, 8, 9];
+
+fn ceiling(members: &[Member]) -> f64 {
+    let of = |m: &Member| {
+        let trusted = m.gp.points().iter().filter(|p| p.noise_factor <= 1.5).map(|p| p.y);
+        trusted.fold(f64::NEG_INFINITY, f64::max) + CEILING_SDS * m.gp.noise_sd()
+    };
+    let highest = members.iter().map(of).fold(f64::NEG_INFINITY, f64::max);
+    if highest.is_finite() { highest } else { f64::INFINITY }
+}
+
+/// Logarithm of the density of every reading, predicted from all others; a bad one counts only so much.
+fn left_out_density(gp: &Gp) -> f64 {
+    let each = gp.leave_one_out().into_iter().zip(gp.points()).map(|((mean, sd), p)| {
+        let z = ((p.y - mean) / sd).abs().min(WITNESS_SDS);
+        -sd.ln() - 0.5 * z * z
+    });
+    each.sum()
+}
 
 impl Committee {
-    /// Fits both members. `None` without usable points.
-    pub fn fit(points: Vec<Point>) -> Option<Committee> {
-        // A feature that never varies is not used: so the first member does not see the departure.
-        let plain = points.iter().cloned().map(|mut p| {
-            p.x[PHYSICS_OVER_NICS] = 0.0;
-            p
-        });
-        Some(Committee::of([Gp::fit(plain.collect())?, Gp::fit(points)?]))
+    /// Fits every member. `None` without usable points.
+    pub fn fit(readings: &[Reading]) -> Option<Committee> {
+        let fitted = View::ALL.map(|view| Some((view, Gp::fit(readings.iter().map(|r| view.of(r)).collect())?)));
+        let fitted: Vec<(View, Gp)> = fitted.into_iter().collect::<Option<_>>()?;
+        let density: Vec<f64> = fitted.iter().map(|m| left_out_density(&m.1)).collect();
+        let best = density.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weight: Vec<f64> = density.iter().map(|d| (TEMPER * (d - best)).exp()).collect();
+        let sum: f64 = weight.iter().sum();
+        let members = fitted.into_iter().zip(weight).map(|((view, gp), w)| Member { view, weight: w / sum, gp });
+        Some(Committee::of(members.collect()))
     }
 
-    fn of(members: [Gp; 2]) -> Committee {
+    fn of(members: Vec<Member>) -> Committee {
         Committee { ceiling: ceiling(&members), members }
     }
 
-    /// No mean of `ln(busbw / bound)` is taken to be above this.
+    /// No mean of `ln(busbw / base)` is taken to be above this, whichever the base.
     pub fn ceiling(&self) -> f64 {
         self.ceiling
     }
 
     fn average(&self, f: impl Fn(&Gp) -> f64) -> f64 {
-        0.5 * (f(&self.members[0]) + f(&self.members[1]))
+        self.members.iter().map(|m| m.weight * f(&m.gp)).sum()
     }
 
-    /// The part of the mean of `ln(busbw / bound)` that depends on features.
+    /// Logarithm of what the members correct, on average, over the bound.
+    pub fn ln_base_over_bound(&self, analytic: &Analytic) -> f64 {
+        self.members.iter().map(|m| m.weight * m.view.ln_over_bound(analytic.ln_nics_over_bound)).sum()
+    }
+
+    /// The part of the mean of `ln(busbw / base)` that depends on features.
     pub fn feature_mean(&self, row: &Row, width: usize, scratch: &mut Vec<f64>) -> f64 {
-        0.5 * self.members.iter().map(|m| m.feature_mean(&row[..width], scratch)).sum::<f64>()
+        self.members.iter().map(|m| m.weight * m.gp.feature_mean(&row[..width], scratch)).sum()
     }
 
     /// How much of the mean is irregularity of this very split ([`Gp::irregularity`]).
@@ -71,65 +157,92 @@ impl Committee {
 
     /// What all host weights of a candidate are multiplied with (see [`Gp::host_share`]).
     pub fn host_share(&self, weight: f64) -> f64 {
-        // Both members know the same readings.
-        self.members[0].host_share(weight)
+        // All members know the same readings.
+        self.members[0].gp.host_share(weight)
     }
 
-    /// Deviation of `ln(busbw / bound)` of a single allocation: the members' own and their disagreement. O(n²).
-    pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> f64 {
+    /// Deviation of `ln(busbw)` of a single allocation: the members' own and their disagreement. O(n²).
+    pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)], analytic: &Analytic) -> f64 {
         let mut scratch = Vec::new();
         let share = self.host_share(hosts.iter().map(|h| h.1).sum());
-        let mean = |m: &Gp, s: &mut Vec<f64>| {
-            m.feature_mean(x, s) + share * hosts.iter().map(|&(h, w)| w * m.host_effect(h)).sum::<f64>()
-        };
-        let apart = 0.5 * (mean(&self.members[0], &mut scratch) - mean(&self.members[1], &mut scratch));
-        (self.average(|m| m.deviation(x, hosts).1.powi(2)) + apart * apart).sqrt()
+        let mut moments = [0.0; 3];
+        for m in &self.members {
+            let of_hosts = hosts.iter().map(|&(h, w)| w * m.gp.host_effect(h)).sum::<f64>();
+            let base = m.view.ln_over_bound(analytic.ln_nics_over_bound);
+            let mean = base + m.gp.feature_mean(x, &mut scratch) + share * of_hosts;
+            let own = m.gp.deviation(x, hosts).1.powi(2);
+            for (sum, v) in moments.iter_mut().zip([own, mean, mean * mean]) {
+                *sum += m.weight * v;
+            }
+        }
+        (moments[0] + (moments[2] - moments[1] * moments[1]).max(0.0)).sqrt()
     }
 
-    /// Leave-one-out means at the points.
+    /// Leave-one-out means of `ln(busbw / bound)` at the points.
     pub fn leave_one_out(&self) -> Vec<f64> {
-        let [a, b] = [0, 1].map(|i| self.members[i].leave_one_out());
-        a.iter().zip(&b).map(|(a, b)| 0.5 * (a.0 + b.0)).collect()
+        let mut out = vec![0.0; self.len()];
+        let physics = self.members[0].gp.points();
+        for m in &self.members {
+            // A member's reading is the bound's less what its base has over the bound.
+            let points = physics.iter().zip(m.gp.points());
+            for ((o, l), (p, q)) in out.iter_mut().zip(m.gp.leave_one_out()).zip(points) {
+                *o += m.weight * (l.0 + p.y - q.y);
+            }
+        }
+        out
     }
 
-    /// Learns one more reading: O(n²). `false` if it cannot be used; then neither member changes.
-    pub fn update(&mut self, point: Point) -> bool {
-        let mut next = self.clone();
-        let ok = next.members.iter_mut().all(|m| m.update(point.clone()));
+    /// Learns one more reading: O(n²). `false` if it cannot be used; then no member changes.
+    pub fn update(&mut self, reading: &Reading) -> bool {
+        let mut next = self.members.clone();
+        let ok = next.iter_mut().all(|m| m.gp.update(m.view.of(reading)));
         if ok {
-            *self = Committee::of(next.members);
+            *self = Committee::of(next);
         }
         ok
     }
 
     /// How many readings it knows.
     pub fn len(&self) -> usize {
-        self.members[0].points().len()
+        self.members[0].gp.points().len()
     }
     /// None? (Never, of a fitted one.)
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Readings that both members take for outliers.
+    /// Readings that every member takes for outliers.
     pub fn distrusted(&self) -> usize {
-        let far = |i: usize| self.members[i].points().iter().map(|p| p.noise_factor > 1.5);
-        far(0).zip(far(1)).filter(|(a, b)| *a && *b).count()
+        let far = |i: usize| self.members.iter().all(|m| m.gp.points()[i].noise_factor > 1.5);
+        (0..self.len()).filter(|i| far(*i)).count()
     }
     /// Likelihood evaluations that the fit took.
     pub fn evaluations(&self) -> usize {
-        self.members.iter().map(Gp::evaluations).sum()
+        self.members.iter().map(|m| m.gp.evaluations()).sum()
     }
-    /// The members.
-    pub fn members(&self) -> &[Gp; 2] {
-        &self.members
+    /// What the members look at and how much each counts.
+    pub fn weights(&self) -> impl Iterator<Item = (View, f64)> + '_ {
+        self.members.iter().map(|m| (m.view, m.weight))
     }
     /// To keep.
     pub fn save(&self) -> SavedCommittee {
-        [self.members[0].save(), self.members[1].save()]
+        let of = |m: &Member| SavedMember { view: m.view, weight: m.weight, process: m.gp.save() };
+        self.members.iter().map(of).collect()
     }
     /// From what was kept.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
-        let [a, b] = saved;
-        Ok(Committee::of([Gp::load(a, width)?, Gp::load(b, width)?]))
+        let views: Vec<View> = saved.iter().map(|m| m.view).collect();
+        if views != View::ALL {
+            return Err(format!("it has the members {views:?}; {:?} are meant", View::ALL));
+        }
+        let sum: f64 = saved.iter().map(|m| m.weight).sum();
+        if saved.iter().any(|m| !(0.0..=1.0).contains(&m.weight)) || (sum - 1.0).abs() > 1e-6 {
+            return Err("its weights do not add up to 1".into());
+        }
+        let readings = saved[0].process.points.len();
+        if saved.iter().any(|m| m.process.points.len() != readings) {
+            return Err("its members know different readings".into());
+        }
+        let member = |m: SavedMember| Ok(Member { view: m.view, weight: m.weight, gp: Gp::load(m.process, width)? });
+        Ok(Committee::of(saved.into_iter().map(member).collect::<Result<_, String>>()?))
     }
 }

@@ -12,7 +12,7 @@ use topology::{Bytes, Cluster, Collective};
 /// Marks the file.
 const FORMAT: &str = "linkwise-model";
 /// Version of the layout and of the features; a change of either makes old files unreadable on purpose.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Most sizes in one model.
@@ -46,7 +46,7 @@ struct SavedTables {
 #[serde(rename_all = "kebab-case")]
 enum SavedCorrection {
     Bound { ln_factor: f64, sd: f64 },
-    Gp(Box<SavedCommittee>),
+    Gp(SavedCommittee),
     Learned(Box<SavedLearned>),
 }
 
@@ -76,7 +76,7 @@ impl Model {
                 .collect(),
             correction: match &self.correction {
                 Correction::Offset { ln_factor, sd } => SavedCorrection::Bound { ln_factor: *ln_factor, sd: *sd },
-                Correction::Gp(gp) => SavedCorrection::Gp(Box::new(gp.save())),
+                Correction::Gp(gp) => SavedCorrection::Gp(gp.save()),
                 Correction::Learned(l) => SavedCorrection::Learned(Box::new(l.save())),
             },
             nccl: self.nccl,
@@ -131,7 +131,7 @@ impl Model {
             SavedCorrection::Bound { .. } => return Err("its offset is out of range".into()),
             SavedCorrection::Learned(l) => Correction::Learned(Box::new(Learned::load(*l, &s.cluster)?)),
             SavedCorrection::Gp(g) => {
-                Correction::Gp(Box::new(Committee::load(*g, width).map_err(|e| format!("its process: {e}"))?))
+                Correction::Gp(Box::new(Committee::load(g, width).map_err(|e| format!("its process: {e}"))?))
             }
         };
         Ok(Model {

@@ -3,7 +3,7 @@
 use crate::bound::Memo;
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
-use crate::model::{Correction, Model, SizeTables, point_of};
+use crate::model::{Correction, Model, SizeTables, reading_of};
 use crate::nccl::Network;
 use crate::net::{Flavour, Learned, Progress, Training, What};
 use crate::parts::PartTable;
@@ -275,12 +275,12 @@ pub fn fit_with(
         }
     }
     let mut memo = BTreeMap::new();
-    let points: Vec<crate::gp::Point> = readings
+    let points: Vec<crate::committee::Reading> = readings
         .iter()
         .map(|r| {
             let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_insert_with(Memo::default));
             let row = model.row(&r.parts, r.size, analytic);
-            point_of(&r.parts, &row[..model.width()], analytic.bound_gb_per_s, r.busbw_gb_per_s)
+            reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
         })
         .collect();
     if points.is_empty() {
@@ -289,7 +289,7 @@ pub fn fit_with(
     let count = points.len();
     match kind {
         Kind::Bound => {
-            let mut y: Vec<f64> = points.iter().map(|p| p.y).collect();
+            let mut y: Vec<f64> = points.iter().map(|p| p.point.y).collect();
             y.sort_by(f64::total_cmp);
             let ln_factor = y[count / 2];
             let mut off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
@@ -297,7 +297,7 @@ pub fn fit_with(
             model.correction = Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) };
         }
         Kind::Gp => {
-            let committee = Committee::fit(points).ok_or(FitError::Degenerate(count))?;
+            let committee = Committee::fit(&points).ok_or(FitError::Degenerate(count))?;
             model.correction = Correction::Gp(Box::new(committee));
         }
         _ => unreachable!("learned above"),

@@ -1,7 +1,7 @@
 //! [`BandwidthModel`] and its kinds.
 
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
-use crate::committee::Committee;
+use crate::committee::{Committee, Reading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::hash::BuildBits;
 use crate::intra::IntraTables;
@@ -194,9 +194,9 @@ impl Model {
         let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         let analytic = self.bounds(size).of(&parts, &mut Memo::default());
         let row = self.row(&parts, size, analytic);
-        let point = point_of(&parts, &row[..self.width()], analytic.bound_gb_per_s, busbw_gb_per_s);
+        let reading = reading_of(&parts, &row[..self.width()], analytic, busbw_gb_per_s);
         match &mut self.correction {
-            Correction::Gp(gp) => gp.update(point),
+            Correction::Gp(gp) => gp.update(&reading),
             Correction::Offset { .. } | Correction::Learned(_) => false,
         }
     }
@@ -225,13 +225,14 @@ pub(crate) fn weights_of(parts: &[Part]) -> Vec<(u32, f64)> {
     v
 }
 
-pub(crate) fn point_of(parts: &[Part], row: &[f64], bound_gb_per_s: f64, busbw_gb_per_s: f64) -> crate::gp::Point {
-    crate::gp::Point {
+pub(crate) fn reading_of(parts: &[Part], row: &[f64], analytic: Analytic, busbw_gb_per_s: f64) -> Reading {
+    let point = crate::gp::Point {
         x: row.to_vec(),
         hosts: weights_of(parts),
-        y: (busbw_gb_per_s / bound_gb_per_s).ln(),
+        y: (busbw_gb_per_s / analytic.bound_gb_per_s).ln(),
         noise_factor: 1.0,
-    }
+    };
+    Reading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
 }
 
 /// One batch of predictions: what repeats in it is computed once.
@@ -283,7 +284,8 @@ impl<'m> Eye<'m> {
                     weight += w;
                     hosts += w * gp.host_effect(p.host.0);
                 }
-                b * (features + gp.host_share(weight) * hosts).min(gp.ceiling()).exp()
+                b * (gp.ln_base_over_bound(&analytic) + (features + gp.host_share(weight) * hosts).min(gp.ceiling()))
+                    .exp()
             }
         }
     }
@@ -342,7 +344,7 @@ impl BandwidthModel for Model {
                 Correction::Offset { sd, .. } => *sd,
                 Correction::Learned(l) => l.deviation(size),
                 Correction::Gp(gp) => {
-                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts))
+                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts), &analytic)
                 }
             }
         };

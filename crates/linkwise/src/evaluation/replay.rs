@@ -179,13 +179,13 @@ fn choose(m: &MethodSpec, guide: &dyn BandwidthModel, posed: &Posed, seed: u64) 
     let chosen = if m.probes == 0 {
         0
     } else {
-        let readings: Vec<Reading> = worth_measuring(&found.best, m.probes)
-            .into_iter()
-            .filter_map(|i| {
-                let busbw_gb_per_s = posed.truth.measured(&found.best[i].allocation, seed ^ 0x9e37)?;
-                Some(Reading { candidate: i, busbw_gb_per_s })
-            })
-            .collect();
+        let mut readings: Vec<Reading> = Vec::new();
+        for _ in 0..m.probes {
+            let next = worth_measuring(&found.best, &readings, 1, guide.repeat_noise());
+            let read = |i: &usize| posed.truth.measured(&found.best[*i].allocation, seed ^ 0x9e37);
+            let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
+            readings.push(Reading { candidate, busbw_gb_per_s });
+        }
         decide(&found.best, &readings, guide.repeat_noise())?.candidate
     };
     let allocation = found.best.get(chosen)?.allocation.clone();

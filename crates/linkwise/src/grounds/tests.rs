@@ -2,19 +2,8 @@ use super::*;
 use proptest::prelude::*;
 use topology::{Allocation, Bytes, GpuId, HostId, catalog};
 
-/// The published tables, or none with a visible line.
 fn data(test: &str) -> Option<String> {
-    let found = std::env::var_os("LINKWISE_DATA").map(std::path::PathBuf::from).or_else(|| {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-        beside.is_dir().then_some(beside)
-    });
-    match found.map(|d| d.join("bandpilot")).filter(|d| d.is_dir()) {
-        Some(d) => Some(d.display().to_string()),
-        None => {
-            eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
-            None
-        }
-    }
+    Some(crate::truth::published_tables(test)?.display().to_string())
 }
 
 fn brute(truth: &dyn Truth, free: &[GpuId], k: usize) -> (Option<f64>, bool) {

@@ -72,11 +72,7 @@ proptest! {
 
 /// The published requests of a cluster and the ground that they are judged on.
 fn published(test: &str, file: &str) -> Option<(Ground, Vec<Scenario>, Vec<store::Measurement>)> {
-    let found = crate::truth::data_folder().map(|d| d.join("bandpilot")).filter(|d| d.join(file).is_file());
-    let Some(dir) = found else {
-        eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
-        return None;
-    };
+    let dir = crate::truth::published_tables(test)?;
     let text = std::fs::read_to_string(dir.join(file)).unwrap();
     let all: Vec<(&str, Cluster)> = ["h100", "het4mix"].into_iter().map(|n| (n, ground::cluster(n).unwrap())).collect();
     let of = |name: &str| Ok(&all.iter().find(|c| c.0 == name).unwrap().1);

@@ -1,7 +1,7 @@
 //! The dump of one node's search graphs (`NCCL_GRAPH_DUMP_FILE`).
 
 use super::{CHANNELS_MAX, GRAPHS_BYTES_MAX};
-use roxmltree::{Document, Node, ParsingOptions};
+use roxmltree::{Document, Node as Element, ParsingOptions};
 use topology::nccl::{Channel, Graph, GraphKind, PathType};
 
 /// Most XML nodes of a dump: five graphs of 64 channels with 64 devices.
@@ -9,9 +9,20 @@ const NODES_MAX: u32 = 200_000;
 /// Most devices on one channel.
 const DEVICES_MAX: usize = 64;
 
-/// Reads the graphs of one node. `gpus`: GPU index on the host by local rank, for dumps that name ranks (2.30 and later); `first_rank`: the
-/// rank of `gpus[0]`. Graphs without channels, and searches that NCCL did not make, are left out. O(text).
-pub fn read(text: &str, gpus: &[u8], first_rank: u32) -> Result<Vec<Graph>, String> {
+/// What a dump's numbers mean on the node that wrote it.
+#[derive(Debug, Clone, Default)]
+pub struct Node<'a> {
+    /// GPU index on the host by local rank, for dumps that name ranks.
+    pub gpus: &'a [u8],
+    /// The rank of `gpus[0]`.
+    pub first_rank: u32,
+    /// GPUs and NICs of every host of the NVLink domain, in the order of its ranks: NCCL puts the host's place into the highest byte of a device
+    /// number. Devices count on through the hosts. Empty: one host.
+    pub domain: Vec<(usize, usize)>,
+}
+
+/// Reads the graphs of one node. Searches that NCCL did not make are left out. O(text).
+pub fn read(text: &str, node: &Node<'_>) -> Result<Vec<Graph>, String> {
     if text.len() as u64 > GRAPHS_BYTES_MAX {
         return Err(format!("the graph dump has more than {GRAPHS_BYTES_MAX} bytes"));
     }
@@ -25,8 +36,7 @@ pub fn read(text: &str, gpus: &[u8], first_rank: u32) -> Result<Vec<Graph>, Stri
     if !root.has_tag_name("graphs") {
         return Err(format!("the graph dump begins with <{}>, not <graphs>", root.tag_name().name()));
     }
-    let reader = Reader { gpus, first_rank };
-    root.children().filter(|n| n.has_tag_name("graph")).filter_map(|n| reader.graph(n).transpose()).collect()
+    root.children().filter(|n| n.has_tag_name("graph")).filter_map(|n| node.graph(n).transpose()).collect()
 }
 
 /// More than 16 open elements at once? Counted on tags, roughly: attribute values of NCCL hold no `<`.
@@ -47,13 +57,8 @@ fn deep(text: &str) -> bool {
     false
 }
 
-struct Reader<'a> {
-    gpus: &'a [u8],
-    first_rank: u32,
-}
-
-impl Reader<'_> {
-    fn graph(&self, n: Node<'_, '_>) -> Result<Option<Graph>, String> {
+impl Node<'_> {
+    fn graph(&self, n: Element<'_, '_>) -> Result<Option<Graph>, String> {
         let id = number(n, "id")?;
         let kind =
             *GraphKind::ALL.get(id as usize).ok_or_else(|| format!("a graph has the id {id}; 0 to 4 are known"))?;
@@ -82,11 +87,29 @@ impl Reader<'_> {
         }))
     }
 
-    fn channel(&self, n: Node<'_, '_>, kind: GraphKind) -> Result<Channel, String> {
+    /// A device by its number; `count` says how many of its kind a host has.
+    fn device(&self, n: Element<'_, '_>, count: impl Fn(&(usize, usize)) -> usize) -> Result<u8, String> {
+        let number = number(n, "dev")?;
+        let (host, local) = ((number >> 56) as usize, number & ((1 << 56) - 1));
+        let before = match host {
+            0 => 0,
+            h => self
+                .domain
+                .get(..h)
+                .ok_or_else(|| format!("a channel names host {h} of its domain"))?
+                .iter()
+                .map(count)
+                .sum(),
+        };
+        let place = u8::try_from(local).ok().and_then(|l| l.checked_add(u8::try_from(before).ok()?));
+        place.ok_or_else(|| format!("{} dev={number} is out of range", n.tag_name().name()))
+    }
+
+    fn channel(&self, n: Element<'_, '_>, kind: GraphKind) -> Result<Channel, String> {
         let mut channel = Channel::default();
-        for d in n.children().filter(Node::is_element) {
+        for d in n.children().filter(Element::is_element) {
             match d.tag_name().name() {
-                "net" => channel.nics.push(small(d, "dev")?),
+                "net" => channel.nics.push(self.device(d, |host| host.1)?),
                 "gpu" if d.has_attribute("rank") && !d.has_attribute("dev") => {
                     let rank = number(d, "rank")?;
                     let local = rank.checked_sub(u64::from(self.first_rank)).and_then(|r| self.gpus.get(r as usize));
@@ -94,7 +117,7 @@ impl Reader<'_> {
                         .gpus
                         .push(*local.ok_or_else(|| format!("a graph names rank {rank}, which is on another node"))?);
                 }
-                "gpu" => channel.gpus.push(small(d, "dev")?),
+                "gpu" => channel.gpus.push(self.device(d, |host| host.0)?),
                 other => return Err(format!("a channel holds <{other}>; gpu and net are known")),
             }
             if channel.gpus.len() + channel.nics.len() > DEVICES_MAX {
@@ -110,7 +133,7 @@ impl Reader<'_> {
 }
 
 /// Decimal or hexadecimal, as NCCL writes both.
-fn number(n: Node<'_, '_>, attribute: &str) -> Result<u64, String> {
+fn number(n: Element<'_, '_>, attribute: &str) -> Result<u64, String> {
     let text = n.attribute(attribute).unwrap_or("");
     let value = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -119,18 +142,18 @@ fn number(n: Node<'_, '_>, attribute: &str) -> Result<u64, String> {
     value.map_err(|_| format!("{} {attribute}=\"{}\" is not a number", n.tag_name().name(), shorten(text)))
 }
 
-fn small(n: Node<'_, '_>, attribute: &str) -> Result<u8, String> {
+fn small(n: Element<'_, '_>, attribute: &str) -> Result<u8, String> {
     let value = number(n, attribute)?;
     u8::try_from(value).map_err(|_| format!("{} {attribute}={value} is out of range", n.tag_name().name()))
 }
 
-fn real(n: Node<'_, '_>, attribute: &str) -> Result<f64, String> {
+fn real(n: Element<'_, '_>, attribute: &str) -> Result<f64, String> {
     let text = n.attribute(attribute).unwrap_or("");
     let value: Option<f64> = text.parse().ok().filter(|v: &f64| v.is_finite() && *v >= 0.0 && *v < 1e9);
     value.ok_or_else(|| format!("{} {attribute}=\"{}\" is not a number", n.tag_name().name(), shorten(text)))
 }
 
-fn path(n: Node<'_, '_>, attribute: &str) -> Result<PathType, String> {
+fn path(n: Element<'_, '_>, attribute: &str) -> Result<PathType, String> {
     n.attribute(attribute).unwrap_or("").parse().map_err(|e| format!("graph {attribute}: {e}"))
 }
 

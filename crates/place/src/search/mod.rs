@@ -174,6 +174,7 @@ fn affordable(search: &'static str, evaluations: u128) -> Result<(), Refusal> {
 pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
     let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
     Scored {
+        elsewhere: false,
         prediction: objective.model.predict(objective.request.size, &parts),
         score_gb_per_s: objective.effect(&parts).score(objective.request.loss_weight),
         allocation,

@@ -152,10 +152,13 @@ fn probe(
 ) -> Result<Option<Allocation>, Failure> {
     let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
     cautiously(&mut candidates);
-    let readings: Vec<Reading> = worth_measuring(&candidates, PROBES)
-        .into_iter()
-        .filter_map(|i| Some(Reading { candidate: i, busbw_gb_per_s: truth.of(&candidates[i].allocation)? }))
-        .collect();
+    let mut readings: Vec<Reading> = Vec::new();
+    for _ in 0..PROBES {
+        let next = worth_measuring(&candidates, &readings, 1, model.repeat_noise());
+        let read = |i: &usize| truth.of(&candidates[*i].allocation);
+        let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
+        readings.push(Reading { candidate, busbw_gb_per_s });
+    }
     let decision = decide(&candidates, &readings, model.repeat_noise());
     Ok(decision.map(|d| candidates[d.candidate].allocation.clone()))
 }

@@ -31,7 +31,7 @@ impl Reply<'_> {
     /// The candidates whose measurement would tell most, the choice first: what `--readings` takes.
     fn worth_measuring(&self) -> Vec<Value> {
         let all: Vec<Scored> = std::iter::once(&self.answer.choice).chain(&self.answer.runner_ups).cloned().collect();
-        place::worth_measuring(&all, PROBES)
+        place::worth_measuring(&all, &[], PROBES, self.model.repeat_noise())
             .into_iter()
             .map(|i| json!(self.cluster.gpu_names(&all[i].allocation)))
             .collect()

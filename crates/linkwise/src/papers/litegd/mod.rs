@@ -326,15 +326,7 @@ mod tests {
     use super::*;
 
     fn data(test: &str) -> Option<String> {
-        let folder = std::env::var_os("LINKWISE_DATA").map(std::path::PathBuf::from);
-        let folder =
-            folder.unwrap_or_else(|| std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"));
-        let dir = folder.join("bandpilot");
-        if dir.is_dir() {
-            return Some(dir.display().to_string());
-        }
-        eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
-        None
+        Some(crate::truth::published_tables(test)?.display().to_string())
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! What the tests of the bench share.
+#![allow(dead_code)] // every test binary uses its own part
+
+use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use topology::nccl::{Algorithm, Protocol, Rate, Version};
+use topology::{Cluster, Collective, Host, HostId, HostType, catalog};
+
+/// The five collectives that have an algorithm.
+pub const FIVE: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// 1 KiB to 1 GiB, every fourth power.
+pub fn sizes() -> Vec<u64> {
+    (10..=30).step_by(4).map(|k| 1 << k).collect()
+}
+
+/// Hosts of one type, each with its list of GPUs in the order of the ranks.
+pub fn hosts(host_type: &HostType, gpus: &[Vec<u8>]) -> (Cluster, Vec<Node>) {
+    let mut cluster = Cluster { name: "test".into(), types: vec![host_type.clone()], ..Cluster::default() };
+    let mut nodes = Vec::new();
+    for (i, gpus) in gpus.iter().enumerate() {
+        cluster.hosts.push(Host { name: format!("n{i}"), ..Host::default() });
+        nodes.push(Node { host: HostId(i as u32), gpus: gpus.clone(), nvlink_domain: None });
+    }
+    (cluster, nodes)
+}
+
+/// As [`hosts`], of a catalog type, with the first so many GPUs of each host.
+pub fn spec(host_type: &str, counts: &[u8], version: &str) -> Spec {
+    let gpus: Vec<Vec<u8>> = counts.iter().map(|n| (0..*n).collect()).collect();
+    let (cluster, nodes) = hosts(&catalog::host_type(host_type).unwrap(), &gpus);
+    Spec::new(cluster, nodes, version.parse::<Version>().unwrap())
+}
+
+/// A run's report; `None`, with a SKIP line, where this machine has no compiler or no way to a library.
+pub fn run(test: &str, spec: &Spec) -> Option<Report> {
+    match Bench::new().and_then(|b| b.run(spec)) {
+        Ok(report) => Some(report),
+        Err(e) => skip(test, e),
+    }
+}
+
+/// `None` for what is about this machine, a failed test for the rest.
+pub fn skip<T>(test: &str, e: BenchError) -> Option<T> {
+    assert!(e.is_about_this_machine(), "{e}");
+    eprintln!("SKIP {test}: {e}");
+    None
+}
+
+/// One cell of the table.
+pub fn rate(report: &Report, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Rate {
+    let fits = |r: &&Rate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
+    *report.rates.iter().find(fits).unwrap_or_else(|| panic!("no {collective} {algorithm} {protocol}"))
+}

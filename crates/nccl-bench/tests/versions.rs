@@ -1,0 +1,165 @@
+//! The releases that `make test` runs, on a small matrix of hosts. LINKWISE_NCCL_VERSIONS names others: `make test-nccl-matrix`.
+
+mod common;
+
+use common::{FIVE, rate, run, sizes, spec};
+use nccl_bench::{PlannedCall, Report};
+use topology::Collective;
+use topology::nccl::{Algorithm, GraphKind, PathType, Protocol};
+
+fn versions() -> Vec<String> {
+    let named = std::env::var("LINKWISE_NCCL_VERSIONS").unwrap_or_default();
+    let named = if named.trim().is_empty() { "2.24 2.28 2.30 2.32".to_string() } else { named };
+    named.split_whitespace().map(str::to_string).collect()
+}
+
+/// What every report must hold, whatever the hardware.
+fn check_whole(report: &Report, what: &str) {
+    assert_eq!(report.calls.len(), FIVE.len() * sizes().len(), "{what}");
+    for c in &report.calls {
+        let d = c
+            .decision
+            .as_ref()
+            .unwrap_or_else(|| panic!("{what}: no decision for {} of {}", c.collective, c.size_bytes));
+        let cell = rate(report, d.collective, d.algorithm, d.protocol);
+        assert!(cell.bandwidth_gb_per_s > 0.0, "{what}: {d:?} is not in the table");
+        assert!(
+            c.size_bytes <= c.requested_bytes && c.requested_bytes - c.size_bytes < 4 * u64::from(report.ranks),
+            "{what}: {c:?}"
+        );
+        let most = report.channels.coll.max(report.channels.nvls);
+        assert!((1..=most).contains(&d.channels), "{what}: {d:?} of {most} channels");
+        if report.version.at_least(2, 24, 0) {
+            let (low, high) = c.channel_range.unwrap();
+            assert_eq!(d.channels, high - low + 1);
+        }
+        let launch = c.launch.unwrap_or_else(|| panic!("{what}: no kernel for {c:?}"));
+        assert_eq!((launch.kernels, launch.grid), (1, d.channels), "{what}: {c:?}");
+        if report.version.at_least(2, 22, 0) {
+            // NCCL's own model: latency plus bytes over bandwidth, up to its corrections (a factor of 2.5 at most) and the table's rounding.
+            let us = c.estimate_us.unwrap();
+            let plain = cell.latency_us + c.size_bytes as f64 / cell.bandwidth_gb_per_s / 1e3;
+            assert!(us >= 0.9 * plain - 0.1 && us <= 2.6 * plain, "{what}: {c:?} against {plain} us");
+        }
+    }
+    assert_eq!(report.rings.len() as u32, report.channels.coll, "{what}");
+    for ring in &report.rings {
+        let mut ranks = ring.clone();
+        ranks.sort_unstable();
+        assert_eq!(ranks, (0..report.ranks).collect::<Vec<_>>(), "{what}: {ring:?}");
+    }
+    assert_eq!(report.trees.len() as u32, report.channels.coll, "{what}");
+    for tree in &report.trees {
+        assert_eq!(tree.iter().filter(|p| p.up.is_none()).count(), 1, "{what}: one root");
+        assert_eq!(tree.iter().map(|p| p.down.len()).sum::<usize>() as u32, report.ranks - 1, "{what}: {tree:?}");
+        for place in tree {
+            for child in &place.down {
+                assert_eq!(tree[*child as usize].up, Some(place.rank), "{what}: {tree:?}");
+            }
+        }
+    }
+    assert_eq!(report.absent, Vec::<String>::new(), "{what}: driver or NVML functions that the emulation lacks");
+    assert_eq!(report.library_sha256.len(), 64);
+}
+
+#[test]
+fn an_h100_host_is_searched_modelled_and_decided_by_every_version() {
+    let name = "an_h100_host_is_searched_modelled_and_decided_by_every_version";
+    for version in versions() {
+        let mut s = spec("hgx-h100", &[8], &version).with_calls(&FIVE, &sizes());
+        let plain = s.calls.len();
+        let captured = |collective, captured| PlannedCall { collective, size_bytes: 1 << 20, captured };
+        s.calls.push(captured(Collective::AllReduce, true));
+        for kind in [Collective::SendRecv, Collective::AllToAll] {
+            s.calls.extend([captured(kind, false), captured(kind, true)]);
+        }
+        let Some(mut report) = run(name, &s) else { return };
+        let extra = report.calls.split_off(plain);
+        check_whole(&report, &version);
+        // Captured: no kernel until the graph is launched, twice.
+        assert_eq!(extra[0].launch.unwrap().kernels, 2, "{version}: {:?}", extra[0]);
+        assert!(extra[0].decision.is_some(), "{version}");
+        for pair in extra[1..].chunks(2) {
+            let (eager, graph) = (pair[0].launch.unwrap(), pair[1].launch.unwrap());
+            assert_eq!((eager.kernels, graph.kernels), (1, 2), "{version}: {pair:?}");
+            assert!(pair.iter().all(|c| c.decision.is_none()), "send and receive have no algorithm");
+        }
+        // 18 NVLink 4 of 20.6 GB/s.
+        assert_eq!(report.nodes[0].total_bw_gb_per_s, 370.8);
+        assert_eq!((report.ranks, report.nccl_nodes, report.channels.nvls), (8, 1, 16));
+        // Since 2.28 NVLS is reckoned with R/steps instead of 5/6.
+        let nvls = rate(&report, Collective::AllReduce, Algorithm::Nvls, Protocol::Simple);
+        assert_eq!(nvls.bandwidth_gb_per_s, if report.version.at_least(2, 28, 0) { 272.0 } else { 266.7 }, "{version}");
+        let last = report.calls[sizes().len() - 1].decision.unwrap();
+        assert_eq!((last.algorithm, last.channels), (Algorithm::Nvls, 16), "{version}: 1 GiB all-reduce");
+        let first = report.calls[0].decision.unwrap();
+        assert_eq!(
+            (first.algorithm, first.protocol, first.channels),
+            (Algorithm::Ring, Protocol::Ll, 1),
+            "{version}: 1 KiB"
+        );
+    }
+}
+
+#[test]
+fn uneven_h100_hosts_agree_on_what_the_smaller_one_can_do() {
+    let name = "uneven_h100_hosts_agree_on_what_the_smaller_one_can_do";
+    for version in versions() {
+        let Some(report) = run(name, &spec("hgx-h100", &[8, 3], &version).with_calls(&FIVE, &sizes())) else { return };
+        check_whole(&report, &version);
+        let ring = |node: usize| report.nodes[node].graphs.iter().find(|g| g.kind == GraphKind::Ring).unwrap();
+        let (large, small) = (ring(0), ring(1));
+        assert_eq!((large.channel_count, large.bw_inter_gb_per_s), (8, 48.0), "{version}");
+        assert_eq!(
+            (small.channel_count, small.bw_inter_gb_per_s, small.type_inter),
+            (6, 24.0, PathType::Pxn),
+            "{version}"
+        );
+        // Every channel visits all GPUs of the host and has its NICs; three GPUs use three NICs in turn.
+        assert!(large.channels.iter().all(|c| c.gpus.len() == 8 && c.nics.len() == 2 && c.nics[0] == c.nics[1] ^ 1));
+        assert_eq!(small.channels.iter().map(|c| c.nics[0]).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2], "{version}");
+        let merged = report.merged_graphs.iter().find(|g| g.kind == GraphKind::Ring).unwrap();
+        assert_eq!((merged.channel_count, merged.bw_inter_gb_per_s), (6, 24.0));
+        assert_eq!((report.ranks, report.nccl_nodes), (11, 2));
+        // A network connection is seen from both ends, at a NIC of the simulated plugin.
+        let ends = |send| report.connections.iter().filter(|c| c.send == Some(send)).count();
+        assert!(ends(true) > 0 && ends(true) == ends(false), "{version}");
+        assert!(
+            report.connections.iter().filter(|c| c.send.is_some()).all(|c| c.nic.is_some_and(|n| n < 8)),
+            "{version}"
+        );
+    }
+}
+
+#[test]
+fn an_a100_host_has_twelve_links_and_no_nvls() {
+    for version in versions() {
+        let Some(report) = run(
+            "an_a100_host_has_twelve_links_and_no_nvls",
+            &spec("dgx-a100", &[8], &version).with_calls(&FIVE, &sizes()),
+        ) else {
+            return;
+        };
+        check_whole(&report, &version);
+        assert_eq!(report.nodes[0].total_bw_gb_per_s, 240.0, "{version}");
+        assert_eq!((report.channels.coll, report.channels.nvls), (24, 0), "{version}");
+        assert_eq!(rate(&report, Collective::AllReduce, Algorithm::Nvls, Protocol::Simple).bandwidth_gb_per_s, 0.0);
+    }
+}
+
+#[test]
+fn a_b200_host_has_links_of_twice_the_rate() {
+    for version in versions() {
+        let s = spec("hgx-b200", &[8], &version);
+        if !nccl_bench::library::with_patch(s.version).unwrap().at_least(2, 25, 0) {
+            continue; // 2.24 and older do not know the chip
+        }
+        let Some(report) = run("a_b200_host_has_links_of_twice_the_rate", &s.with_calls(&FIVE, &sizes())) else {
+            return;
+        };
+        check_whole(&report, &version);
+        let wanted = if report.version.at_least(2, 27, 0) { 721.8 } else { 720.0 };
+        assert_eq!(report.nodes[0].total_bw_gb_per_s, wanted, "{version}");
+        assert!(report.calls[sizes().len() - 1].decision.is_some_and(|d| d.algorithm == Algorithm::Nvls), "{version}");
+    }
+}
