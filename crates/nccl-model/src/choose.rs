@@ -107,9 +107,20 @@ pub fn choose(agreed: &Agreed, table: &Table, collective: Collective, size_bytes
         }
     }
     let (time_us, algorithm, protocol) = best?;
-    let (most, threads) = channels_and_threads(agreed, algorithm, protocol, size_bytes);
-    let channels = split_traffic(agreed, collective, protocol, size_bytes, most);
+    let (channels, threads) = on_channels(agreed, collective, algorithm, protocol, size_bytes);
     Some(Choice { algorithm, protocol, time_us, channels, threads })
+}
+
+/// Channels that carry a call, and threads of each.
+pub(crate) fn on_channels(
+    agreed: &Agreed,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size_bytes: u64,
+) -> (u32, u32) {
+    let (most, threads) = channels_and_threads(agreed, algorithm, protocol, size_bytes);
+    (split_traffic(agreed, collective, protocol, size_bytes, most), threads)
 }
 
 /// Most channels that the call may take, and threads of each.

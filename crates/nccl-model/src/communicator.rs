@@ -82,9 +82,9 @@ pub enum BuildError {
 /// What NCCL would build.
 #[derive(Clone, Debug)]
 pub struct Communicator {
-    agreed: Agreed,
-    table: Table,
-    members: Vec<Member>,
+    pub(crate) agreed: Agreed,
+    pub(crate) table: Table,
+    pub(crate) members: Vec<Member>,
     pub(crate) nic_gb_per_s: Vec<Vec<f64>>,
     pub(crate) network: NetworkClass,
 }

@@ -14,6 +14,7 @@ pub mod agreed;
 pub mod choose;
 pub mod communicator;
 mod constants;
+mod given;
 pub mod load;
 pub mod machines;
 pub mod releases;

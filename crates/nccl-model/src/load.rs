@@ -171,7 +171,17 @@ impl Communicator {
 
     /// The same with other constants.
     pub fn busbw_with(&self, collective: Collective, size_bytes: u64, constants: &LoadConstants) -> Option<Busbw> {
-        let choice = self.choice(collective, size_bytes)?;
+        self.busbw_of(collective, size_bytes, &self.choice(collective, size_bytes)?, constants)
+    }
+
+    /// The same of a call that does not take AUTO's way (see [`Communicator::ways`]).
+    pub fn busbw_of(
+        &self,
+        collective: Collective,
+        size_bytes: u64,
+        choice: &Choice,
+        constants: &LoadConstants,
+    ) -> Option<Busbw> {
         let ranks = self.agreed().ranks as usize;
         let factor = collective.bus_factor(ranks);
         let bytes = size_bytes.max(1) as f64;
@@ -185,13 +195,13 @@ impl Communicator {
             let limit = if wire_us < 0.5 * time_us { Limit::Latency } else { Limit::NvLink };
             return Some(Busbw { busbw, time_us, limit });
         }
-        let flow = self.flow(&choice, factor, constants)?;
+        let flow = self.flow(choice, factor, constants)?;
         let stretch = match (choice.algorithm, choice.protocol) {
             (Algorithm::Tree, Protocol::Ll | Protocol::Ll128) => constants.tree_packets,
             _ => 1.0,
         };
         let wire_us = stretch * bytes / 1000.0 * factor / flow.busbw_gb_per_s;
-        let start_us = self.start_us(collective, &choice, constants);
+        let start_us = self.start_us(collective, choice, constants);
         let time_us = start_us + wire_us;
         let limit = if start_us > wire_us { Limit::Latency } else { flow.limit };
         Some(Busbw { busbw: Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor), time_us, limit })

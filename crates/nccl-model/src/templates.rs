@@ -138,7 +138,7 @@ static KNOWN: LazyLock<Known> = LazyLock::new(|| {
 });
 
 /// Indices on the host become positions. `None` if a graph names a device that is not among the places.
-fn positions(graphs: &[Graph], places: &Places) -> Option<Vec<Graph>> {
+pub(crate) fn positions(graphs: &[Graph], places: &Places) -> Option<Vec<Graph>> {
     let to = |list: &[u8], at: &[u8]| -> Option<Vec<u8>> {
         list.iter().map(|v| at.iter().position(|p| p == v).map(|p| p as u8)).collect()
     };

@@ -1,0 +1,51 @@
+//! Communicators as somebody else saw them: the library's own graphs and channel counts in place of recorded searches, and calls that do
+//! not take AUTO's way.
+
+use crate::agreed::Agreed;
+use crate::choose::{Choice, on_channels, time_us};
+use crate::communicator::{BuildError, Communicator, GraphSource};
+use crate::table::Table;
+use crate::templates::{Found, positions};
+use std::sync::Arc;
+use topology::Collective;
+use topology::nccl::{Algorithm, Graph, Protocol};
+
+impl Communicator {
+    /// The same hosts with these graphs (per host in order, GPUs and NICs by their index on the host) and channel counts, as the real
+    /// library reports them under some settings.
+    pub fn given(&self, graphs: &[Vec<Graph>], channels: u32, nvls_channels: u32) -> Result<Communicator, BuildError> {
+        let mut out = self.clone();
+        if graphs.len() != out.members.len() {
+            let (g, m) = (graphs.len(), out.members.len());
+            return Err(BuildError::Order(format!("graphs of {g} hosts for a communicator of {m}")));
+        }
+        for (m, g) in out.members.iter_mut().zip(graphs) {
+            let graphs = positions(g, &m.places).ok_or_else(|| {
+                BuildError::Order(format!("a graph of host {} names a device that is not beside its GPUs", m.host.0))
+            })?;
+            m.found = Arc::new(Found { graphs, checked: true });
+            m.source = GraphSource::Given;
+        }
+        let of: Vec<(u32, &[Graph])> = out.members.iter().map(|m| (m.ranks(), m.found.graphs.as_slice())).collect();
+        out.agreed = Agreed::of(self.agreed.version, self.agreed.machines, &of)?;
+        out.agreed.channels = channels.max(1);
+        out.agreed.nvls_channels = nvls_channels;
+        out.table = Table::of(&out.agreed);
+        Ok(out)
+    }
+
+    /// A call as this algorithm and protocol would do it; `None` where NCCL has no such way here.
+    pub fn way(&self, collective: Collective, size_bytes: u64, a: Algorithm, p: Protocol) -> Option<Choice> {
+        let time_us = time_us(&self.agreed, &self.table, collective, a, p, size_bytes)?;
+        let (channels, threads) = on_channels(&self.agreed, collective, a, p, size_bytes);
+        Some(Choice { algorithm: a, protocol: p, time_us, channels, threads })
+    }
+
+    /// Every way that NCCL has for a call, the one with its own least estimate first.
+    pub fn ways(&self, collective: Collective, size_bytes: u64) -> Vec<Choice> {
+        let pairs = Algorithm::ALL.iter().flat_map(|a| Protocol::ALL.iter().map(move |p| (*a, *p)));
+        let mut all: Vec<Choice> = pairs.filter_map(|(a, p)| self.way(collective, size_bytes, a, p)).collect();
+        all.sort_by(|a, b| a.time_us.total_cmp(&b.time_us));
+        all
+    }
+}
