@@ -32,6 +32,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// Is the release one that is modelled?
+    pub(crate) fn is_modelled(&self) -> bool {
+        nccl_model::releases::is_modelled(self.release)
+    }
+
     /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
     fn communicator(&self, cache: &mut Cache, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Option<Communicator> {
         let c = Communicator::build_with(cache, self.release, cluster, order).ok()?;
@@ -78,11 +83,9 @@ impl Network {
         names.sort();
         // The middle one: rows of many releases in one store are rare.
         if let Some(&release) = names.get(names.len() / 2) {
-            let (old, new) = (nccl_model::releases::OLDEST, nccl_model::releases::NEWEST);
-            if (old.major, old.minor) <= (release.major, release.minor)
-                && (release.major, release.minor) <= (new.major, new.minor)
-            {
-                return Network { release };
+            let named = Network { release };
+            if named.is_modelled() {
+                return named;
             }
         }
         if readings.len() < READINGS_MIN {
