@@ -93,8 +93,11 @@ pub struct Communicator {
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     release: Option<Version>,
-    hosts: HashMap<(usize, GpuMask, bool), (Machine, Arc<Places>, Arc<Found>, GraphSource)>,
+    hosts: HashMap<(usize, GpuMask, bool), Known>,
 }
+
+/// What is known of some GPUs of a type of host.
+type Known = (Machine, Arc<Places>, Arc<Found>, GraphSource);
 
 /// A hop of a ring between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +122,7 @@ impl Cache {
         host: HostId,
         mask: GpuMask,
         several: bool,
-    ) -> Result<(Machine, Arc<Places>, Arc<Found>, GraphSource), BuildError> {
+    ) -> Result<Known, BuildError> {
         let key = (cluster.host(host).host_type, mask, several);
         if let Some(known) = self.hosts.get(&key) {
             return Ok(known.clone());

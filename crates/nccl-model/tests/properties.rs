@@ -103,8 +103,9 @@ fn what_cannot_be_a_communicator_is_refused_with_a_reason() {
     assert!(build("2.28", &[]).contains("0 hosts"));
     assert!(build("2.28", &[one, one]).contains("listed twice"));
     assert!(build("2.28", &[(HostId(7), GpuMask(3))]).contains("not in the cluster"));
-    assert!(build("2.28", &[(HostId(0), GpuMask(0))]).contains("has GPUs"));
-    assert!(build("2.28", &[(HostId(0), GpuMask(1 << 9))]).contains("has GPUs"));
+    for mask in [0, 3 << 8] {
+        assert!(build("2.28", &[(HostId(0), GpuMask(mask))]).contains("has GPUs"));
+    }
 }
 
 #[test]
