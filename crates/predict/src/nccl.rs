@@ -96,12 +96,17 @@ impl Network {
         if new < old { networks[1] } else { networks[0] }
     }
 
-    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them? An offset common to all does
-    /// not count.
+    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
+    /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
+    /// by about `(n + p) / (n - p)`.
     pub(crate) fn explains_more(&self, readings: &[crate::tune::Reading], base: Bounds<'_>) -> bool {
-        readings.len() >= READINGS_MIN
-            && distance(readings, Bounds { nccl: Some(self), ..base })
-                < distance(readings, Bounds { nccl: None, ..base })
+        let (n, p) = (readings.len() as f64, crate::tune::CONSTANTS as f64);
+        if readings.len() < READINGS_MIN {
+            return false;
+        }
+        let optimism = if n > p { (n + p) / (n - p) } else { f64::INFINITY };
+        let nccl = distance(readings, Bounds { nccl: Some(self), ..base });
+        nccl < optimism * distance(readings, Bounds { nccl: None, ..base })
     }
 }
 
