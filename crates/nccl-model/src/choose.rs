@@ -82,9 +82,9 @@ fn ring_plateau(agreed: &Agreed, rules: &Rules, collective: Collective, size_byt
         return 1.0;
     }
     // Found from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): grows with the steps, and
-    // falls to three quarters between 256 and 512 KiB per hop.
+    // falls to three quarters between 256 and 512 KiB per hop (2.31: later, seen at two sizes).
     let by_steps = 1.0 - 0.25f32.powi(steps as i32 - 1);
-    let by_size = 1.0 - 0.25 * ((per_hop as f32 / (256 << 10) as f32) - 1.0).clamp(0.0, 1.0);
+    let by_size = 1.0 - 0.25 * ((per_hop as f32 / rules.plateau_bytes_per_hop as f32) - 1.0).clamp(0.0, 1.0);
     1.0 + 0.4 * by_steps * by_size
 }
 

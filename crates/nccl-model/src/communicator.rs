@@ -230,9 +230,11 @@ impl Communicator {
     fn ring_search_channel(&self, member: usize, channel: usize) -> usize {
         let n = self.search_channels();
         let search = channel % n;
-        let crosses = self.agreed.ring.cross_nic == 2 && n.is_multiple_of(2) && member % 2 == 1;
-        let own = self.members[member].graph(GraphKind::Ring).is_some_and(|g| g.cross_nic == 2);
-        if crosses && (own || !Rules::of(self.agreed.version).swaps_own_pairs_only) { search ^ 1 } else { search }
+        let rules = Rules::of(self.agreed.version);
+        let crossing = |cross_nic: u8| cross_nic >= rules.swaps_from_cross_nic;
+        let crosses = crossing(self.agreed.ring.cross_nic) && n.is_multiple_of(2) && member % 2 == 1;
+        let own = self.members[member].graph(GraphKind::Ring).is_some_and(|g| crossing(g.cross_nic));
+        if crosses && (own || !rules.swaps_own_pairs_only) { search ^ 1 } else { search }
     }
 
     /// Ranks in the order of ring channel `channel`, from rank 0 on. O(ranks).

@@ -38,10 +38,16 @@ pub(crate) struct Rules {
     pub traffic_per_channel_min_bytes: u64,
     /// Rings inside a Blackwell host pay for their pipeline.
     pub plateau_inside: bool,
+    /// Bytes per hop from which on they pay less.
+    pub plateau_bytes_per_hop: u64,
     /// Every host's own tree pattern counts, not the first host's alone.
     pub agrees_on_pattern: bool,
     /// NVLS gathers and scatters lose the local rank's own share.
     pub nvls_own_share: bool,
+    /// The `cross_nic` from which on channel pairs are exchanged: before 2.23 searches say 1 where later ones say 2.
+    pub swaps_from_cross_nic: u8,
+    /// NVLS loses a sixth for every collective, not for all-reduce alone.
+    pub nvls_sixth_for_all: bool,
     /// Hosts of odd number exchange channel pairs only if their own search crossed NICs.
     pub swaps_own_pairs_only: bool,
     /// NVLSTree on Blackwell is corrected as Tree is.
@@ -65,6 +71,9 @@ impl Rules {
             ll_counts_four: from(26),
             traffic_per_channel_min_bytes: if from(29) { 32 << 10 } else { 16 << 10 },
             plateau_inside: from(31),
+            plateau_bytes_per_hop: if from(32) { 256 << 10 } else { 512 << 10 },
+            swaps_from_cross_nic: if from(23) { 2 } else { 1 },
+            nvls_sixth_for_all: !from(23),
             agrees_on_pattern: from(26),
             nvls_own_share: from(27),
             swaps_own_pairs_only: from(28),

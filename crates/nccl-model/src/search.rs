@@ -158,7 +158,7 @@ impl Host {
         let k = self.gpus;
         let Some(inter) = INTER[self.generation].iter().copied().find(|s| *s <= self.nic) else { return Vec::new() };
         // A ring in and out by one NIC crosses every GPU's links once, the last hop back to the NIC included.
-        let crosses = k % 2 == 0 && k > 1 && k as f64 * inter > self.nvlink && (k - 1) as f64 * inter <= self.nvlink;
+        let crosses = k.is_multiple_of(2) && k as f64 * inter > self.nvlink && (k - 1) as f64 * inter <= self.nvlink;
         if k as f64 * inter > self.nvlink && !crosses && k > 1 {
             return Vec::new(); // more than the links carry: a slower ladder step and other orders, not modelled
         }
@@ -168,7 +168,7 @@ impl Host {
         let search = |ways: &dyn Fn(usize) -> Channel| (0..k * copies).map(|c| ways(c % k)).collect::<Vec<Channel>>();
         let rings = search(&|c| match c {
             _ if !crosses => Channel { gpus: around(c, k.max(2) - 1), nics: vec![c as u8; 2] },
-            _ if c % 2 == 0 => Channel { gpus: around(c, k - 1), nics: vec![c as u8, (c + 1) as u8] },
+            _ if c.is_multiple_of(2) => Channel { gpus: around(c, k - 1), nics: vec![c as u8, (c + 1) as u8] },
             _ => Channel { gpus: around(c, 1), nics: vec![c as u8, (c - 1) as u8] },
         });
         let trees = search(&|c| Channel { gpus: around(c, 1), nics: vec![c as u8; 2] });

@@ -250,7 +250,7 @@ impl Model<'_> {
             let per_head =
                 if tree { intra.min(if a.hosts <= 2 { inter } else { inter / 2.0 }) } else { intra.min(inter) };
             let own = if self.rules.nvls_own_share { (a.ranks_per_host() - 1.0) / a.ranks_per_host() } else { 1.0 };
-            return heads * per_head * if all_reduce { 5.0 / 6.0 } else { own };
+            return heads * per_head * if all_reduce || self.rules.nvls_sixth_for_all { 5.0 / 6.0 } else { own };
         }
         if graph.channels < 2 {
             return 0.0;
