@@ -44,6 +44,9 @@ enum Command {
     Evaluate(cmd::evaluate::Args),
     /// Tables and figures of the papers, published numbers beside ours
     Reproduce(cmd::reproduce::Args),
+    /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
+    #[command(subcommand)]
+    Nccl(cmd::nccl::Nccl),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Doctor(a) => cmd::doctor::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
+        Command::Nccl(a) => cmd::nccl::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

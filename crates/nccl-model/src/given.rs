@@ -49,3 +49,20 @@ impl Communicator {
         all
     }
 }
+
+impl crate::communicator::Member {
+    /// What the search found on this host; GPUs and NICs are positions among those that it saw.
+    pub fn graph_of(&self, kind: topology::nccl::GraphKind) -> Option<&Graph> {
+        self.graph(kind)
+    }
+}
+
+impl Communicator {
+    /// The same communicator copied to `channels` channels, as `NCCL_MIN_NCHANNELS` does.
+    pub fn on(&self, channels: u32) -> Communicator {
+        let mut out = self.clone();
+        out.agreed.channels = channels.clamp(1, 64);
+        out.table = Table::of(&out.agreed);
+        out
+    }
+}
