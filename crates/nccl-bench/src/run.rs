@@ -303,6 +303,10 @@ impl<'a> Run<'a> {
         let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
         warnings.sort();
         warnings.dedup();
+        // Ranks connect in threads of their own: the order of the log is not NCCL's.
+        let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
+        connections
+            .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
         Ok(Report {
             version,
             library_sha256: self.library.sha256.clone(),
@@ -316,7 +320,7 @@ impl<'a> Run<'a> {
             nvls_heads: first.nvls_heads.values().cloned().collect(),
             rates: first.rates.clone(),
             calls: self.calls(first)?,
-            connections: logs.iter().flat_map(|l| l.connections.iter().cloned()).collect(),
+            connections,
             absent: self.emulation_lines("absent: ")?,
             warnings,
             seconds: Seconds { initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max), total },
