@@ -106,6 +106,17 @@ static const void *target(const char *name) {
 struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
 
+// NCCL looks NVML functions up by name. One that is missing is what an older driver would say; its name goes into the log, as above.
+static void report_absent_nvml(const struct file *f, const Elf64_Shdr *section) {
+  if (!(section->sh_flags & SHF_ALLOC) || (section->sh_flags & (SHF_EXECINSTR | SHF_WRITE)) || section->sh_size > 64u << 20) return;
+  const char *at = f->bytes + section->sh_offset, *end = at + section->sh_size;
+  while ((at = memmem(at, (size_t)(end - at), "\0nvml", 5))) {
+    const char *name = ++at;
+    size_t length = strnlen(name, (size_t)(end - name)), letters = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+    if (length == letters && length > 8 && length < 64 && name[4] >= 'A' && name[4] <= 'Z' && !dlsym(RTLD_DEFAULT, name)) emu_log(0, "absent: %s", name);
+  }
+}
+
 static int attach(const char *path, uintptr_t base) {
   struct stat st;
   int fd = open(path, O_RDONLY | O_CLOEXEC), written = 0;
@@ -117,6 +128,7 @@ static int attach(const char *path, uintptr_t base) {
   int ok = f.size > sizeof *header && !memcmp(header->e_ident, ELFMAG, SELFMAG) && in_file(&f, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr));
   const Elf64_Shdr *sections = (const void *)(f.bytes + (ok ? header->e_shoff : 0));
   for (int i = 0; ok && i < header->e_shnum; i++) {
+    if (sections[i].sh_type == SHT_PROGBITS && in_file(&f, sections[i].sh_offset, sections[i].sh_size)) report_absent_nvml(&f, &sections[i]);
     if (sections[i].sh_type != SHT_SYMTAB || sections[i].sh_link >= header->e_shnum) continue;
     const Elf64_Shdr *names = &sections[sections[i].sh_link];
     if (!in_file(&f, sections[i].sh_offset, sections[i].sh_size) || !in_file(&f, names->sh_offset, names->sh_size)) continue;

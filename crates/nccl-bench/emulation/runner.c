@@ -6,6 +6,9 @@
 //
 //   runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both
 //
+// Without the emulation it runs on real GPUs: LINKWISE_CUDART names a libcudart, LINKWISE_DEVICES how many GPUs the ranks share in turn. Sums
+// are checked then.
+//
 // NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
 #include <dlfcn.h>
 #include <signal.h>
@@ -32,15 +35,17 @@ static void *must(const char *name) {
   }
   return f;
 }
-static void *(*cuda_symbol)(const char *);
+static void *(*cuda_symbol)(const char *), *cudart; // the one of the emulation, or the other
 static void *cuda(const char *name) {
-  void *f = cuda_symbol(name);
+  void *f = cuda_symbol ? cuda_symbol(name) : dlsym(cudart, name);
   if (!f) {
-    printf("@linkwise error the emulation has no %s\n", name);
+    printf("@linkwise error there is no %s\n", name);
     exit(EXIT_NO_EMULATION);
   }
   return f;
 }
+static int device_count; // ranks share them in turn
+static int set_device(int local_rank) { return ((int (*)(int))cuda("cudaSetDevice"))(local_rank % device_count); }
 static const char *last_error(void) {
   const char *(*f)(void *) = (const char *(*)(void *))dlsym(nccl, "ncclGetLastError");
   return f ? f(NULL) : "";
@@ -108,7 +113,6 @@ static int enqueue(const char *name, size_t bytes, int i, int rank) {
 
 static int first;
 static int group(const char *name, size_t bytes) {
-  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice");
   int r = check(((int (*)(void))must("ncclGroupStart"))(), "ncclGroupStart");
   for (int i = 0; i < local_ranks && !r; i++) {
     set_device(i);
@@ -129,11 +133,35 @@ static int simulate(int call, const char *name, size_t bytes, int version) {
   return 0;
 }
 
+// On real GPUs every input is filled with the bytes 0x3f, 0.747 as a number; a sum over ranks is that many times as much.
+static int sum_is_known(const char *name) { return !strcmp(name, "all_reduce"); }
+static void fill_inputs(size_t bytes) {
+  for (int i = 0; i < local_ranks; i++) {
+    set_device(i);
+    ((int (*)(void *, int, size_t))cuda("cudaMemset"))(from[i], 0x3f, bytes);
+    ((int (*)(void *, int, size_t))cuda("cudaMemset"))(to[i], 0, bytes);
+    ((int (*)(void))cuda("cudaDeviceSynchronize"))();
+  }
+}
+static int sums_are_right(size_t bytes) {
+  enum { TO_HOST = 2 };
+  float one, got[2];
+  memset(&one, 0x3f, sizeof one);
+  for (int i = 0; i < local_ranks; i++) {
+    int (*copy)(void *, const void *, size_t, int) = (int (*)(void *, const void *, size_t, int))cuda("cudaMemcpy");
+    set_device(i);
+    if (copy(&got[0], to[i], 4, TO_HOST) || copy(&got[1], (char *)to[i] + bytes - 4, 4, TO_HOST)) return 0;
+    for (int k = 0; k < 2; k++)
+      if (got[k] < 0.999f * one * (float)ranks || got[k] > 1.001f * one * (float)ranks) return 0;
+  }
+  return 1;
+}
+
 static int launch(int call, const char *name, size_t bytes, int graph) {
-  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice");
   unsigned long (*launches)(int, unsigned *, unsigned *) = (unsigned long (*)(int, unsigned *, unsigned *))dlsym(RTLD_DEFAULT, "linkwise_emu_launches");
   unsigned grid = 0, block = 0;
-  unsigned long before = launches(0, NULL, NULL);
+  unsigned long before = launches ? launches(0, NULL, NULL) : 0;
+  if (!launches && sum_is_known(name)) fill_inputs(bytes);
   printf("@linkwise launch %d\n", call);
   for (int i = 0; graph && i < local_ranks; i++)
     if (set_device(i) || ((int (*)(void *, int))cuda("cudaStreamBeginCapture"))(streams[i], 0)) { printf("@linkwise error cannot begin a capture\n"); return 1; }
@@ -146,12 +174,18 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
       printf("@linkwise error the capture of %s failed with %d\n", name, r);
       return 1;
     }
-    if (i == 0 && launches(0, NULL, NULL) != before) { printf("@linkwise error a kernel ran while its stream was captured\n"); return 1; }
+    if (i == 0 && launches && launches(0, NULL, NULL) != before) { printf("@linkwise error a kernel ran while its stream was captured\n"); return 1; }
     for (int k = 0; k < GRAPH_LAUNCHES; k++) ((int (*)(void *, void *))cuda("cudaGraphLaunch"))(executable, streams[i]);
     ((int (*)(void *))cuda("cudaGraphExecDestroy"))(executable);
     ((int (*)(void *))cuda("cudaGraphDestroy"))(g);
   }
-  unsigned long count = launches(0, &grid, &block) - before;
+  for (int i = 0; i < local_ranks; i++) {
+    int r = set_device(i);
+    if (!r) r = ((int (*)(void *))cuda("cudaStreamSynchronize"))(streams[i]);
+    if (r) { printf("@linkwise error %s ended with CUDA error %d\n", name, r); return 1; }
+  }
+  if (!launches && sum_is_known(name) && !sums_are_right(bytes)) { printf("@linkwise error %s of %zu bytes has a wrong sum\n", name, bytes); return 1; }
+  unsigned long count = launches ? launches(0, &grid, &block) - before : 0;
   printf("@linkwise launched %d kernels %lu grid %u block %u\n", call, count, grid, block);
   return 0;
 }
@@ -199,8 +233,10 @@ int main(int argc, char **argv) {
   ranks = atoi(argv[4]);
   local_ranks = atoi(argv[5]);
   cuda_symbol = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "linkwise_emu_symbol");
+  if (!cuda_symbol && getenv("LINKWISE_CUDART")) cudart = dlopen(getenv("LINKWISE_CUDART"), RTLD_NOW | RTLD_GLOBAL);
+  device_count = getenv("LINKWISE_DEVICES") ? atoi(getenv("LINKWISE_DEVICES")) : local_ranks;
   unsigned long (*unknown)(void) = (unsigned long (*)(void))dlsym(RTLD_DEFAULT, "linkwise_emu_unknown_calls");
-  if (!cuda_symbol || !unknown || local_ranks < 1 || local_ranks > LOCAL_MAX) {
+  if ((!cuda_symbol && !cudart) || local_ranks < 1 || local_ranks > LOCAL_MAX || device_count < 1) {
     printf("@linkwise error the emulation is not preloaded\n");
     return EXIT_NO_EMULATION;
   }
@@ -215,11 +251,11 @@ int main(int argc, char **argv) {
   unique_id id;
   double begin = now();
   if (share_id(&id, first, argv[6])) return EXIT_NCCL;
-  int (*set_device)(int) = (int (*)(int))cuda("cudaSetDevice"), (*start)(void) = (int (*)(void))must("ncclGroupStart"), (*end)(void) = (int (*)(void))must("ncclGroupEnd");
+  int (*start)(void) = (int (*)(void))must("ncclGroupStart"), (*end)(void) = (int (*)(void))must("ncclGroupEnd");
   int (*init)(void **, int, unique_id, int) = (int (*)(void **, int, unique_id, int))must("ncclCommInitRank");
   int bad = check(start(), "ncclGroupStart");
   for (int i = 0; i < local_ranks && !bad; i++) {
-    if (set_device(i)) { printf("@linkwise error the simulated host has no device %d\n", i); bad = 1; }
+    if (set_device(i)) { printf("@linkwise error there is no device for local rank %d\n", i); bad = 1; }
     else bad = check(init(&comms[i], ranks, id, first + i), "ncclCommInitRank");
   }
   if (!bad) bad = check(end(), "ncclCommInitRank");
@@ -249,5 +285,5 @@ int main(int argc, char **argv) {
   if (bad) return EXIT_NCCL;
   printf("@linkwise done %.3f\n", now() - begin);
   fflush(stdout);
-  _exit(unknown() ? EXIT_NOT_EMULATED : 0); // without the library's destructors: its threads may still run
+  _exit(unknown && unknown() ? EXIT_NOT_EMULATED : 0); // without the library's destructors: its threads may still run
 }

@@ -7,7 +7,9 @@ use topology::{Cluster, Collective, GpuMask, Host, HostId, catalog};
 
 fn main() -> ExitCode {
     let versions: Vec<String> = std::env::args().skip(1).collect();
-    println!("8 and 3 GPUs of two H100 hosts; all-reduce of 16 MiB and 1 GiB as NCCL decides, time by its own estimate");
+    println!(
+        "8 and 3 GPUs of two H100 hosts; all-reduce of 16 MiB and 1 GiB as NCCL decides, time by its own estimate"
+    );
     println!(
         "{:<8} {:>8} {:>8} {:>10} {:>22} {:>11} {:>22} {:>11} {:>6}",
         "NCCL", "channels", "NVLS", "ring GB/s", "16 MiB", "us", "1 GiB", "us", "s"

@@ -8,11 +8,17 @@ use crate::{BenchError, Library, TopologyFile, library};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
+/// What the folders of runs are called; then the process and letters.
+const FOLDER: &str = "linkwise-nccl-";
+/// A folder without its process is garbage after this long.
+const STALE: Duration = Duration::from_secs(3600);
+/// How long the other hosts of a run may take to end after one has failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(300);
 /// How often processes are looked after.
 const POLL: Duration = Duration::from_millis(4);
 
@@ -74,7 +80,8 @@ impl<'a> Run<'a> {
         if preload.contains([' ', ':']) {
             return Err(BenchError::Spec(format!("LD_PRELOAD takes no path with a space or colon: {preload}")));
         }
-        let folder = tempfile::Builder::new().prefix("linkwise-nccl-").tempdir();
+        sweep();
+        let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
         Ok(Run { spec, emulation, library, topologies, folder })
     }
@@ -182,18 +189,21 @@ impl<'a> Run<'a> {
     fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
         let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
+        let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
         while ended.iter().any(|e| !e) {
-            for node in 0..ended.len() {
-                if ended[node] {
-                    continue;
-                }
+            for (node, done) in ended.iter_mut().enumerate().filter(|(_, done)| !**done) {
                 let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
                 if let Some(status) = status {
-                    ended[node] = true;
+                    *done = true;
                     if !status.success() {
-                        return Err(self.failure(node, status));
+                        failed.push((node, status));
+                        // The others fail, too, soon: their peer is gone. The one that was killed is the cause.
+                        give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
+            }
+            if give_up.is_some_and(|t| Instant::now() > t || failed.iter().any(|(_, s)| s.code().is_none())) {
+                break;
             }
             if begin.elapsed() > self.spec.deadline {
                 let ready = (0..ended.len()).filter(|n| self.log(*n).is_ok_and(|l| l.initialised_s.is_some())).count();
@@ -216,7 +226,8 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(POLL);
         }
-        Ok(())
+        let cause = failed.iter().find(|(_, s)| s.code().is_none()).or(failed.first());
+        cause.map_or(Ok(()), |(node, status)| Err(self.failure(*node, *status)))
     }
 
     fn log_error(&self, reason: String) -> BenchError {
@@ -292,6 +303,10 @@ impl<'a> Run<'a> {
         let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
         warnings.sort();
         warnings.dedup();
+        // Ranks connect in threads of their own: the order of the log is not NCCL's.
+        let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
+        connections
+            .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
         Ok(Report {
             version,
             library_sha256: self.library.sha256.clone(),
@@ -305,7 +320,7 @@ impl<'a> Run<'a> {
             nvls_heads: first.nvls_heads.values().cloned().collect(),
             rates: first.rates.clone(),
             calls: self.calls(first)?,
-            connections: logs.iter().flat_map(|l| l.connections.iter().cloned()).collect(),
+            connections,
             absent: self.emulation_lines("absent: ")?,
             warnings,
             seconds: Seconds { initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max), total },
@@ -365,6 +380,21 @@ impl<'a> Run<'a> {
             channel_range,
             estimate_us,
             launch: c.launch,
+        }
+    }
+}
+
+/// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
+fn sweep() {
+    let old = |e: &fs::DirEntry| {
+        let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        age.is_some_and(|a| a > STALE)
+    };
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|n| n.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|p| !Path::new(&format!("/proc/{p}")).exists()) && old(&entry) {
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }

@@ -58,6 +58,7 @@ fn check_whole(report: &Report, what: &str) {
             }
         }
     }
+    assert_eq!(report.absent, Vec::<String>::new(), "{what}: driver or NVML functions that the emulation lacks");
     assert_eq!(report.library_sha256.len(), 64);
 }
 

@@ -91,10 +91,10 @@ pub fn read(text: &str) -> NodeLog {
         } else if let Some((head, said)) = line.split_once(" NCCL INFO ") {
             let device = head.rsplit_once('[').and_then(|(_, d)| d.split(']').next()?.parse().ok()).unwrap_or(0);
             r.nccl_line(device, said.trim());
-        } else if let Some((_, said)) = line.split_once(" NCCL WARN ") {
-            if r.log.warnings.len() < WARNINGS_MAX {
-                r.log.warnings.push(said.trim().to_string());
-            }
+        } else if let Some((_, said)) = line.split_once(" NCCL WARN ")
+            && r.log.warnings.len() < WARNINGS_MAX
+        {
+            r.log.warnings.push(said.trim().to_string());
         }
     }
     r.log

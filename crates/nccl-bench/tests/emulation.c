@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulation's own rules, without NCCL: memory, sharing between processes, streams, capture. Linked with its sources; the first rule that
+// is broken ends the program with its line.
+#include "../emulation/emu.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+void *linkwise_emu_symbol(const char *name);
+unsigned long linkwise_emu_launches(int device, unsigned *grid, unsigned *block);
+unsigned long linkwise_emu_unknown_calls(void);
+status cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
+
+#define RULE(what) do { if (!(what)) { printf("line %d: %s\n", __LINE__, #what); exit(1); } } while (0)
+#define CUDA(name, ...) (((status (*)())linkwise_emu_symbol(#name))(__VA_ARGS__))
+static status (*driver(const char *name))() {
+  void *f = NULL;
+  RULE(cuGetProcAddress(name, &f, 0, 0) == OK);
+  return (status (*)())f;
+}
+#define DRIVER(name, ...) (driver(#name)(__VA_ARGS__))
+
+struct ipc_handle { char bytes[64]; };
+struct properties { int type, handle_types, location_type, location; void *windows; unsigned char flags[8]; };
+struct pointer_attributes { int type, device; void *on_device, *on_host; };
+struct dim3 { unsigned x, y, z; };
+static const struct dim3 GRID = {4, 1, 1}, BLOCK = {128, 1, 1};
+static status launch(void *stream) {
+  return ((status (*)(const void *, struct dim3, struct dim3, void **, size_t, void *))linkwise_emu_symbol("cudaLaunchKernel"))(GRID.x ? "k" : 0, GRID, BLOCK, NULL, 0, stream);
+}
+
+static void memory(void) {
+  char *a = NULL, *b = NULL;
+  struct pointer_attributes attributes;
+  size_t begin_bytes = 0;
+  uint64_t begin = 0;
+  RULE(CUDA(cudaMalloc, &a, (size_t)1 << 40) == OK); // a terabyte: paged only where it is touched
+  a[((size_t)1 << 40) - 1] = 7;
+  RULE(CUDA(cudaMemset, a, 0, (size_t)1 << 40) == OK && a[((size_t)1 << 40) - 1] == 0);
+  RULE(CUDA(cudaHostAlloc, &b, (size_t)100, 0u) == OK);
+  RULE(CUDA(cudaPointerGetAttributes, &attributes, a + 5) == OK && attributes.type == 2 && attributes.on_device == a + 5);
+  RULE(CUDA(cudaPointerGetAttributes, &attributes, b + 99) == OK && attributes.type == 1);
+  RULE(CUDA(cudaPointerGetAttributes, &attributes, &begin) == OK && attributes.type == 0);
+  RULE(DRIVER(cuMemGetAddressRange, &begin, &begin_bytes, (uint64_t)(a + 12345)) == OK && begin == (uint64_t)a && begin_bytes == (size_t)1 << 40);
+  memset(b, 3, 100);
+  RULE(CUDA(cudaMemset, b, 9, (size_t)50) == OK && b[49] == 9 && b[50] == 3);
+  RULE(CUDA(cudaMemcpy, a, b, (size_t)100, 4) == OK && a[49] == 9 && a[50] == 3);
+  RULE(CUDA(cudaFree, a + 1) == INVALID_VALUE && CUDA(cudaGetLastError) == INVALID_VALUE && CUDA(cudaGetLastError) == OK);
+  RULE(CUDA(cudaFree, a) == OK && CUDA(cudaFree, a) == INVALID_VALUE && CUDA(cudaFree, NULL) == OK && CUDA(cudaFreeHost, b) == OK);
+  CUDA(cudaGetLastError);
+}
+
+// Does `f` hold in a process of its own?
+static int in_child(int (*f)(void *), void *argument) {
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) _exit(f(argument) ? 0 : 1);
+  int how = 0;
+  return waitpid(child, &how, 0) == child && WIFEXITED(how) && WEXITSTATUS(how) == 0;
+}
+static int write_through_ipc(void *handle) {
+  char *p = NULL;
+  struct ipc_handle h = *(struct ipc_handle *)handle;
+  if (((status (*)(void **, struct ipc_handle, unsigned))linkwise_emu_symbol("cudaIpcOpenMemHandle"))((void **)&p, h, 1) != OK) return 0;
+  int seen = p[4097] == 42;
+  p[1] = 43;
+  return seen && CUDA(cudaIpcCloseMemHandle, p) == OK;
+}
+static int fd_of_handle = -1;
+static int write_through_fd(void *unused) {
+  (void)unused;
+  void *handle = NULL;
+  uint64_t at = 0;
+  if (DRIVER(cuMemImportFromShareableHandle, &handle, (void *)(uintptr_t)fd_of_handle, 1) != OK) return 0;
+  if (DRIVER(cuMemAddressReserve, &at, (size_t)GRANULARITY, (size_t)0, (uint64_t)0, (uint64_t)0) != OK) return 0;
+  if (DRIVER(cuMemMap, at, (size_t)GRANULARITY, (size_t)0, handle, (uint64_t)0) != OK) return 0;
+  ((char *)at)[17] = 44;
+  return 1;
+}
+
+static void sharing(void) {
+  char *p = NULL;
+  struct ipc_handle handle;
+  RULE(CUDA(cudaMalloc, &p, (size_t)8192) == OK && CUDA(cudaIpcGetMemHandle, &handle, p) == OK);
+  p[4097] = 42;
+  RULE(in_child(write_through_ipc, &handle) && p[1] == 43);
+  RULE(CUDA(cudaFree, p) == OK);
+
+  struct properties wanted = {.type = 1, .handle_types = 1, .location_type = 1, .location = 0}, got;
+  void *vmm = NULL, *again = NULL;
+  uint64_t at = 0, types = 0;
+  RULE(DRIVER(cuMemCreate, &vmm, (size_t)GRANULARITY, &wanted, (uint64_t)0) == OK);
+  RULE(DRIVER(cuMemAddressReserve, &at, (size_t)(4 * GRANULARITY), (size_t)0, (uint64_t)0, (uint64_t)0) == OK && at % GRANULARITY == 0);
+  RULE(DRIVER(cuMemMap, at + GRANULARITY, (size_t)GRANULARITY, (size_t)0, vmm, (uint64_t)0) == OK);
+  RULE(DRIVER(cuMemRetainAllocationHandle, &again, (void *)(at + GRANULARITY + 9)) == OK && again == vmm);
+  RULE(DRIVER(cuMemRetainAllocationHandle, &again, (void *)at) == INVALID_VALUE); // reserved, not mapped
+  RULE(DRIVER(cuPointerGetAttribute, &types, 14, at + GRANULARITY) == OK && types == 1);
+  RULE(DRIVER(cuMemExportToShareableHandle, &fd_of_handle, vmm, 1, (uint64_t)0) == OK && fd_of_handle >= 0);
+  RULE(in_child(write_through_fd, NULL) && ((char *)at)[GRANULARITY + 17] == 44);
+  // Zeroing a part of a mapping leaves the rest.
+  memset((void *)(at + GRANULARITY), 5, GRANULARITY);
+  RULE(CUDA(cudaMemset, at + GRANULARITY + 100, 0, (size_t)(1 << 20)) == OK);
+  RULE(((char *)at)[GRANULARITY + 99] == 5 && ((char *)at)[GRANULARITY + 100] == 0 && ((char *)at)[GRANULARITY + 100 + (1 << 20)] == 5);
+  RULE(DRIVER(cuMemGetAllocationPropertiesFromHandle, &got, vmm) == OK && got.handle_types == 1);
+  RULE(DRIVER(cuMemCreate, &again, (size_t)GRANULARITY, &(struct properties){.type = 1, .handle_types = 8}, (uint64_t)0) == NOT_SUPPORTED); // no NVLink domain
+  RULE(DRIVER(cuMemUnmap, at + GRANULARITY, (size_t)GRANULARITY) == OK && DRIVER(cuMemUnmap, at + GRANULARITY, (size_t)GRANULARITY) == INVALID_VALUE);
+  RULE(DRIVER(cuMemRelease, vmm) == OK && DRIVER(cuMemRelease, vmm) == OK && DRIVER(cuMemAddressFree, at, (size_t)(4 * GRANULARITY)) == OK);
+}
+
+static int host_calls, destroyed;
+static void count(void *unused) { (void)unused; host_calls++; }
+static void destroy(void *unused) { (void)unused; destroyed++; }
+
+static void capture(void) {
+  void *a = NULL, *b = NULL, *event = NULL, *graph = NULL, *other = NULL, *object = NULL;
+  int state = -1;
+  unsigned grid = 0, block = 0;
+  unsigned long before = linkwise_emu_launches(0, NULL, NULL);
+  RULE(CUDA(cudaStreamCreateWithFlags, &a, 1) == OK && CUDA(cudaStreamCreateWithFlags, &b, 1) == OK && CUDA(cudaEventCreateWithFlags, &event, 2) == OK);
+  // Outside a capture work is done at once.
+  RULE(launch(a) == OK && linkwise_emu_launches(0, &grid, &block) == before + 1 && grid == 4 && block == 128);
+  RULE(CUDA(cudaLaunchHostFunc, a, count, NULL) == OK && host_calls == 1);
+
+  RULE(CUDA(cudaStreamBeginCapture, NULL, 0) == CAPTURE_UNSUPPORTED); // the default stream cannot be captured
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaStreamIsCapturing, a, &state) == OK && state == 1);
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == INVALID_VALUE && CUDA(cudaStreamQuery, a) == CAPTURE_UNSUPPORTED);
+  RULE(launch(a) == OK && CUDA(cudaLaunchHostFunc, a, count, NULL) == OK);
+  RULE(CUDA(cudaEventRecord, event, a) == OK && CUDA(cudaStreamWaitEvent, b, event, 0) == OK); // b joins
+  RULE(CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 1 && launch(b) == OK);
+  RULE(CUDA(cudaStreamEndCapture, b, &graph) == CAPTURE_UNMATCHED);
+  RULE(CUDA(cudaEventRecord, event, b) == OK && CUDA(cudaStreamWaitEvent, a, event, 0) == OK); // b is joined again
+  RULE(CUDA(cudaStreamGetCaptureInfo_v2, a, &state, NULL, &other, NULL, NULL) == OK && state == 1 && other);
+  RULE(CUDA(cudaUserObjectCreate, &object, NULL, destroy, 1, 1) == OK && CUDA(cudaGraphRetainUserObject, other, object, 1, 1) == OK);
+  RULE(linkwise_emu_launches(0, NULL, NULL) == before + 1 && host_calls == 1); // nothing has run
+  RULE(CUDA(cudaStreamEndCapture, a, &graph) == OK && graph == other);
+  RULE(CUDA(cudaStreamIsCapturing, a, &state) == OK && state == 0 && CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 0);
+
+  void *executable = NULL;
+  size_t nodes = 0;
+  RULE(CUDA(cudaGraphGetNodes, graph, NULL, &nodes) == OK && nodes == 3);
+  RULE(CUDA(cudaGraphInstantiate, &executable, graph, 0ull) == OK && CUDA(cudaGraphDestroy, graph) == OK && destroyed == 0);
+  RULE(CUDA(cudaGraphLaunch, executable, a) == OK && CUDA(cudaGraphLaunch, executable, a) == OK);
+  RULE(linkwise_emu_launches(0, NULL, NULL) == before + 5 && host_calls == 3);
+  RULE(CUDA(cudaGraphExecDestroy, executable) == OK && destroyed == 1);
+
+  // A stream that is not joined again spoils the capture; an event of an old capture joins nothing.
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaEventRecord, event, a) == OK && CUDA(cudaStreamWaitEvent, b, event, 0) == OK && launch(b) == OK);
+  RULE(CUDA(cudaStreamEndCapture, a, &graph) == CAPTURE_UNJOINED && !graph);
+  RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == OK && CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 0);
+  RULE(launch(b) == OK && linkwise_emu_launches(0, NULL, NULL) == before + 6);
+  // Two captures cannot be joined.
+  RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaStreamBeginCapture, b, 0) == OK && CUDA(cudaEventRecord, event, a) == OK);
+  RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == CAPTURE_MERGE);
+  RULE(CUDA(cudaStreamEndCapture, a, &graph) == OK && CUDA(cudaGraphDestroy, graph) == OK && CUDA(cudaStreamEndCapture, b, &graph) == OK && CUDA(cudaGraphDestroy, graph) == OK);
+  RULE(CUDA(cudaEventDestroy, event) == OK && CUDA(cudaStreamDestroy, a) == OK && CUDA(cudaStreamDestroy, b) == OK && CUDA(cudaStreamDestroy, NULL) == INVALID_HANDLE);
+}
+
+static void devices(void) {
+  int n = 0, value = 0, can = -1;
+  char bus_id[20];
+  RULE(CUDA(cudaGetDeviceCount, &n) == OK && n == 2); // two of the host's three are visible, in this order
+  RULE(CUDA(cudaDeviceGetPCIBusId, bus_id, 20, 0) == OK && !strcmp(bus_id, "0000:30:00.0"));
+  RULE(CUDA(cudaDeviceGetByPCIBusId, &value, "0000:10:00.0") == OK && value == 1 && CUDA(cudaDeviceGetByPCIBusId, &value, "0000:20:00.0") == INVALID_DEVICE);
+  RULE(CUDA(cudaSetDevice, 1) == OK && CUDA(cudaGetDevice, &value) == OK && value == 1 && CUDA(cudaSetDevice, 2) == INVALID_DEVICE);
+  RULE(CUDA(cudaDeviceGetAttribute, &value, 75, 0) == OK && value == 8);
+  RULE(CUDA(cudaDeviceCanAccessPeer, &can, 0, 1) == OK && can == 1 && CUDA(cudaDeviceCanAccessPeer, &can, 0, 0) == OK && can == 0);
+  CUDA(cudaSetDevice, 0);
+  CUDA(cudaGetLastError);
+}
+
+int main(void) {
+  setenv("LINKWISE_EMU_BUS_IDS", "0000:10:00.0,0000:20:00.0,0000:30:00.0", 1);
+  setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+  setenv("LINKWISE_EMU_SM", "80", 1);
+  devices();
+  memory();
+  sharing();
+  capture();
+  RULE(linkwise_emu_unknown_calls() == 0);
+  RULE(linkwise_emu_symbol("cudaNoSuchFunction") == NULL);
+  int out;
+  RULE(DRIVER(cuPointerGetAttribute, &out, 99, (uint64_t)0) == NOT_SUPPORTED && linkwise_emu_unknown_calls() == 1); // said, and counted
+  puts("kept");
+  return 0;
+}
