@@ -8,6 +8,7 @@ use crate::search;
 use crate::table::Table;
 use crate::templates::{Found, Places, Signature, lookup};
 use crate::tree::double_tree;
+use std::collections::HashMap;
 use std::sync::Arc;
 use topology::nccl::{Channel, Decision, DecisionSource, Graph, GraphKind, Version};
 use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, NetworkClass};
@@ -42,7 +43,7 @@ pub struct Member {
     /// Where its graphs come from.
     pub source: GraphSource,
     /// GPUs and NICs that the positions in `found` stand for.
-    pub(crate) places: Places,
+    pub(crate) places: Arc<Places>,
     pub(crate) found: Arc<Found>,
 }
 
@@ -88,6 +89,13 @@ pub struct Communicator {
     pub(crate) network: NetworkClass,
 }
 
+/// What was found of hosts before: many communicators of one cluster share their hosts' searches.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    release: Option<Version>,
+    hosts: HashMap<(usize, GpuMask, bool), (Machine, Arc<Places>, Arc<Found>, GraphSource)>,
+}
+
 /// A hop of a ring between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
@@ -103,39 +111,63 @@ pub struct Crossing {
     pub gpu_in: u8,
 }
 
+impl Cache {
+    fn host(
+        &mut self,
+        version: Version,
+        cluster: &Cluster,
+        host: HostId,
+        mask: GpuMask,
+        several: bool,
+    ) -> Result<(Machine, Arc<Places>, Arc<Found>, GraphSource), BuildError> {
+        let key = (cluster.host(host).host_type, mask, several);
+        if let Some(known) = self.hosts.get(&key) {
+            return Ok(known.clone());
+        }
+        let of = cluster.type_of(host);
+        let machine = Machine::of(of).ok_or_else(|| BuildError::Gpu(of.gpu_model.clone()))?;
+        let (found, source) = match lookup(version, &Signature::of(of, mask, several)) {
+            Some(found) if found.checked => (found, GraphSource::Recorded),
+            Some(found) => (found, GraphSource::RecordedElsewhere),
+            None => (search::search(version, of, mask, several), GraphSource::Searched),
+        };
+        let known = (machine, Arc::new(Places::of(of, mask)), found, source);
+        self.hosts.insert(key, known.clone());
+        Ok(known)
+    }
+}
+
 impl Communicator {
     /// Builds it: hosts in rank order, each with its GPUs. O(hosts x channels), some microseconds where the searches are recorded.
     ///
     /// The order of hosts is part of the input: NCCL's rings and trees follow it.
     pub fn build(version: Version, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<Communicator, BuildError> {
+        Communicator::build_with(&mut Cache::default(), version, cluster, order)
+    }
+
+    /// The same, remembering hosts in a cache of this very cluster: about a microsecond where they are known.
+    pub fn build_with(
+        cache: &mut Cache,
+        version: Version,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+    ) -> Result<Communicator, BuildError> {
         if (version.major, version.minor) < (OLDEST.major, OLDEST.minor)
             || (version.major, version.minor) > (NEWEST.major, NEWEST.minor)
         {
             return Err(BuildError::Version(version));
         }
         check(cluster, order)?;
+        if cache.release != Some(version) {
+            *cache = Cache { release: Some(version), ..Cache::default() };
+        }
         let several = order.len() > 1;
         let mut members: Vec<Member> = Vec::with_capacity(order.len());
         let mut machines = Vec::with_capacity(order.len());
         let mut first_rank = 0;
         for &(host, mask) in order {
-            let of = cluster.type_of(host);
-            machines.push(Machine::of(of).ok_or_else(|| BuildError::Gpu(of.gpu_model.clone()))?);
-            // Equal neighbours are the rule: no second look.
-            let like = members
-                .iter()
-                .find(|m| m.mask == mask && cluster.host(m.host).host_type == cluster.host(host).host_type);
-            let (places, found, source) = match like {
-                Some(m) => (m.places.clone(), m.found.clone(), m.source),
-                None => {
-                    let (found, source) = match lookup(version, &Signature::of(of, mask, several)) {
-                        Some(found) if found.checked => (found, GraphSource::Recorded),
-                        Some(found) => (found, GraphSource::RecordedElsewhere),
-                        None => (search::search(version, of, mask, several), GraphSource::Searched),
-                    };
-                    (Places::of(of, mask), found, source)
-                }
-            };
+            let (machine, places, found, source) = cache.host(version, cluster, host, mask, several)?;
+            machines.push(machine);
             let ranks = places.gpus.len() as u32;
             members.push(Member { host, mask, first_rank, source, places, found });
             first_rank += ranks;
@@ -219,8 +251,14 @@ impl Communicator {
     /// Where ring channel `channel` crosses between hosts, in host order; none on one host. O(hosts).
     pub fn crossings(&self, channel: usize) -> Vec<Crossing> {
         let hosts = self.members.len();
-        if hosts < 2 {
-            return Vec::new();
+        (0..hosts).filter_map(|from| self.crossing(channel, from)).collect()
+    }
+
+    /// Where ring channel `channel` leaves host `from`, by its place in the list; `None` on one host. O(1).
+    pub fn crossing(&self, channel: usize, from: usize) -> Option<Crossing> {
+        let hosts = self.members.len();
+        if hosts < 2 || from >= hosts {
+            return None;
         }
         let search = channel % self.search_channels();
         // A GPU at an end of the channel takes the NIC that its host's search gave the channel: the first NIC for the first GPU of the
@@ -234,14 +272,10 @@ impl Communicator {
             let nic = m.places.nics.get(usize::from(*nic))?;
             Some((*nic, *m.places.gpus.get(usize::from(*gpu))?))
         };
-        (0..hosts)
-            .filter_map(|from| {
-                let to = (from + 1) % hosts;
-                let (nic_out, _) = port(from, false)?;
-                let (nic_in, gpu_in) = port(to, true)?;
-                Some(Crossing { from, nic_out, to, nic_in, gpu_in })
-            })
-            .collect()
+        let to = (from + 1) % hosts;
+        let (nic_out, _) = port(from, false)?;
+        let (nic_in, gpu_in) = port(to, true)?;
+        Some(Crossing { from, nic_out, to, nic_in, gpu_in })
     }
 
     /// Parent and children of every rank on tree channel `channel`, by rank: `(up, down)`. O(ranks).

@@ -25,7 +25,7 @@ pub mod tree;
 
 pub use agreed::{AgreeError, Agreed, AgreedGraph};
 pub use choose::{Choice, choose, time_us};
-pub use communicator::{BuildError, Communicator, Crossing, GraphSource, Member};
+pub use communicator::{BuildError, Cache, Communicator, Crossing, GraphSource, Member};
 pub use load::{Busbw, Limit, LoadConstants};
 pub use machines::{Cpu, CpuArch, CpuVendor, GpuClass, Machine, Machines};
 pub use table::{COLLECTIVES, Cell, Table};

@@ -9,8 +9,9 @@ use crate::communicator::{Communicator, Crossing};
 use crate::tree::double_tree;
 use serde::Serialize;
 use std::collections::HashMap;
+use topology::host::NICS_PER_HOST_MAX;
 use topology::nccl::{Algorithm, Protocol};
-use topology::{Bandwidth, Collective, HostId, NetworkClass};
+use topology::{Bandwidth, Collective, GPUS_PER_HOST_MAX, HostId, NetworkClass};
 
 /// Share of the line rate that a NIC carries, by network (InfiniBand: 49.6 of 50 GB/s on the measured table; others as `fabric` has them).
 pub(crate) fn network_efficiency(class: NetworkClass) -> f64 {
@@ -148,7 +149,7 @@ pub struct Busbw {
 }
 
 /// A NIC in one direction.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy)]
 struct Port {
     member: usize,
     nic: u8,
@@ -234,51 +235,58 @@ impl Communicator {
     /// Rings: every channel carries the same share; a channel is as slow as the fullest NIC on its way, and slower for every other
     /// channel that it meets on it.
     fn ring_flow(&self, k: &LoadConstants) -> Option<Flow> {
-        let channels = self.agreed().channels.min(64);
-        let ways: Vec<Vec<Crossing>> = (0..channels as usize).map(|c| self.crossings(c)).collect();
-        let mut on: HashMap<Port, u64> = HashMap::new();
-        let mut feeds: HashMap<Port, Vec<Port>> = HashMap::new();
-        // Channels that end on a GPU which is not beside their NIC.
-        let mut ends: HashMap<(usize, u8), u64> = HashMap::new();
-        let beside = |x: &Crossing| {
-            self.members()[x.to].places.nics.iter().position(|n| *n == x.nic_in)
-                == self.members()[x.to].places.gpus.iter().position(|g| *g == x.gpu_in)
+        let channels = self.agreed().channels.min(u64::BITS);
+        let search = self.search_channels();
+        let hosts = self.members().len();
+        // Copies of a search channel take its way: the channels of every search channel as a bit set.
+        let copies = |q: usize| (q..channels as usize).step_by(search).fold(0u64, |set, c| set | 1 << c);
+        let sets: Vec<u64> = (0..search).map(copies).collect();
+        let mut ways: Vec<Crossing> = Vec::with_capacity(search * hosts);
+        for q in 0..search {
+            for from in 0..hosts {
+                ways.push(self.crossing(q, from)?);
+            }
+        }
+        let port = |member: usize, nic: u8, into: bool| {
+            (member * NICS_PER_HOST_MAX + usize::from(nic)) * 2 + usize::from(into)
         };
-        for (c, way) in ways.iter().enumerate() {
-            for x in way {
-                let out = Port { member: x.from, nic: x.nic_out, into: false };
-                let into = Port { member: x.to, nic: x.nic_in, into: true };
-                *on.entry(out).or_default() |= 1 << c;
-                *on.entry(into).or_default() |= 1 << c;
-                let feeding = feeds.entry(into).or_default();
-                if !feeding.contains(&out) {
-                    feeding.push(out);
-                }
-                if !beside(x) {
-                    *ends.entry((x.to, x.gpu_in)).or_default() |= 1 << c;
-                }
+        let ends_at = |x: &Crossing| x.to * GPUS_PER_HOST_MAX + usize::from(x.gpu_in);
+        let mut on = vec![0u64; hosts * NICS_PER_HOST_MAX * 2];
+        // Who feeds a port: nobody yet, one, several.
+        let mut feeder: Vec<Option<Result<usize, ()>>> = vec![None; on.len()];
+        // Channels that end on a GPU which is not beside their NIC.
+        let mut ends = vec![0u64; hosts * GPUS_PER_HOST_MAX];
+        for (x, set) in ways.iter().enumerate().map(|(i, x)| (x, sets[i / hosts])) {
+            let (out, into) = (port(x.from, x.nic_out, false), port(x.to, x.nic_in, true));
+            on[out] |= set;
+            on[into] |= set;
+            feeder[into] = match feeder[into] {
+                None => Some(Ok(out)),
+                Some(Ok(one)) if one == out => Some(Ok(one)),
+                _ => Some(Err(())),
+            };
+            if !self.members()[x.to].places.beside(x.gpu_in, x.nic_in) {
+                ends[ends_at(x)] |= set;
             }
         }
         let (mut worst, mut worst_at) = (0.0, None);
-        for way in &ways {
+        for way in ways.chunks(hosts) {
             let (mut met, mut slowest, mut at) = (0u64, 0.0f64, None);
             for x in way {
-                for port in [
-                    Port { member: x.from, nic: x.nic_out, into: false },
-                    Port { member: x.to, nic: x.nic_in, into: true },
-                ] {
-                    let here = on[&port];
-                    met |= here;
-                    let unit = 1.0 / self.rate(port.member, port.nic, k);
-                    let ending = if port.into && !beside(x) { ends[&(x.to, x.gpu_in)] } else { 0 };
-                    met |= ending;
+                for (member, nic, into) in [(x.from, x.nic_out, false), (x.to, x.nic_in, true)] {
+                    let at_port = port(member, nic, into);
+                    let here = on[at_port];
+                    let far = into && !self.members()[x.to].places.beside(x.gpu_in, x.nic_in);
+                    let ending = if far { ends[ends_at(x)] } else { 0 };
+                    met |= here | ending;
+                    let unit = 1.0 / self.rate(member, nic, k);
                     // A GPU that is not beside the NIC is reached through the host bridge, where transfers always hold both.
                     let together = (here | ending).count_ones();
-                    let mixed = port.into && feeds[&port].len() > 1;
+                    let mixed = into && feeder[at_port] == Some(Err(()));
                     let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;
                     let own = f64::from(together) * unit / if mixed { share_in_use(together, think) } else { 1.0 };
                     if own > slowest {
-                        (slowest, at) = (own, Some((port, here, ending & !here != 0, unit)));
+                        (slowest, at) = (own, Some((Port { member, nic, into }, here, ending & !here != 0, unit)));
                     }
                 }
             }
@@ -288,17 +296,18 @@ impl Communicator {
                 (worst, worst_at) = (load, at);
             }
         }
-        let (port, here, crossing, _) = worst_at?;
+        let (at, here, crossing, _) = worst_at?;
         let network = f64::from(channels) / worst;
         let ceiling = f64::from(channels) * k.channel_gb_per_s;
         let busbw_gb_per_s = (network.powf(-CHANNEL_NORM) + ceiling.powf(-CHANNEL_NORM)).powf(-1.0 / CHANNEL_NORM);
-        let host = self.members()[port.member].host;
+        let host = self.members()[at.member].host;
         let on_it = f64::from(here.count_ones());
-        let used = on.keys().filter(|p| p.member == port.member && p.into == port.into).count().max(1);
+        let of_host = &on[at.member * NICS_PER_HOST_MAX * 2..(at.member + 1) * NICS_PER_HOST_MAX * 2];
+        let used = of_host.iter().skip(usize::from(at.into)).step_by(2).filter(|set| **set != 0).count().max(1);
         let limit = match () {
             _ if ceiling < network => Limit::Channels { channels },
-            _ if crossing => Limit::CrossingNics { host, nic: port.nic, on_it, channels },
-            _ => Limit::Nic { host, nic: port.nic, on_it, channels, even: f64::from(channels) / used as f64 },
+            _ if crossing => Limit::CrossingNics { host, nic: at.nic, on_it, channels },
+            _ => Limit::Nic { host, nic: at.nic, on_it, channels, even: f64::from(channels) / used as f64 },
         };
         Some(Flow { busbw_gb_per_s, limit })
     }

@@ -18,8 +18,6 @@ pub(crate) struct Rules {
     pub crosses_twice_n: bool,
     /// Rings of one rank per host pay the tree's latency of the network.
     pub lone_ranks_pay_tree: bool,
-    /// The tree's cap holds for every collective.
-    pub tree_cap_for_all: bool,
     /// NVLS and NVLSTree count efficiency and heads instead of 5/6.
     pub nvls_efficiency: bool,
     /// Only Hopper doubles few channels of fast NICs again.
@@ -54,7 +52,6 @@ impl Rules {
             ring_ll128_thin: !from(23),
             crosses_twice_n: !from(23),
             lone_ranks_pay_tree: from(23),
-            tree_cap_for_all: !from(23),
             nvls_efficiency: from(28),
             doubles_hopper_only: !from(25),
             nvls_raises_channels: !from(28),

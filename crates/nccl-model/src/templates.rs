@@ -11,7 +11,14 @@ use topology::nccl::{Graph, Version};
 use topology::{GpuMask, HostType, PathKind};
 
 /// The recorded files.
-const FILES: &[&str] = &[include_str!("../templates/hgx-h100.json")];
+const FILES: &[&str] = &[
+    include_str!("../templates/a800.json"),
+    include_str!("../templates/dgx-a100.json"),
+    include_str!("../templates/gb200-tray.json"),
+    include_str!("../templates/h100-4gpu.json"),
+    include_str!("../templates/hgx-b200.json"),
+    include_str!("../templates/hgx-h100.json"),
+];
 
 /// One search of the real library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +58,8 @@ pub struct Places {
     pub gpus: Vec<u8>,
     /// NICs beside them, ascending.
     pub nics: Vec<u8>,
+    /// The NICs beside every GPU of the host, as bit sets.
+    nearest: Vec<u32>,
 }
 
 impl Places {
@@ -60,7 +69,13 @@ impl Places {
         Places {
             gpus: mask.iter().map(|g| g as u8).collect(),
             nics: (0..host.nics.len()).filter(|n| touched >> n & 1 == 1).map(|n| n as u8).collect(),
+            nearest: (0..host.gpu_count()).map(|g| host.nearest_nics(g)).collect(),
         }
+    }
+
+    /// Is a NIC of the host among those nearest to a GPU of it?
+    pub fn beside(&self, gpu: u8, nic: u8) -> bool {
+        self.nearest.get(usize::from(gpu)).is_some_and(|set| set >> nic & 1 == 1)
     }
 }
 

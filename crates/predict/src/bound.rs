@@ -1,6 +1,7 @@
 //! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
 
 use crate::hash::BuildBits;
+use crate::nccl::Network;
 use crate::parts::Part;
 use fabric::{Bottleneck, Tables};
 use std::collections::HashMap;
@@ -54,6 +55,8 @@ pub struct Bounds<'m> {
     pub collective: Collective,
     /// The message size.
     pub size: Bytes,
+    /// NCCL's own decisions, in place of the physics between hosts where they are known.
+    pub nccl: Option<&'m Network>,
 }
 
 /// Network sides that were asked for before, in one batch.
@@ -62,6 +65,8 @@ pub struct Memo {
     known: HashMap<Box<[u64]>, f64, BuildBits>,
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
+    /// What NCCL's search finds on hosts.
+    hosts: nccl_model::Cache,
 }
 
 /// Stands in where the topology names no limit at all.
@@ -135,13 +140,7 @@ impl Bounds<'_> {
         let physics = match memo.known.get(memo.key.as_slice()) {
             Some(v) => *v,
             None => {
-                let stand_in = Allocation::new(list.iter().copied());
-                let v = self
-                    .tables
-                    .on(self.cluster)
-                    .estimate_between_hosts(&stand_in, self.collective, self.size)
-                    .busbw
-                    .gb_per_s();
+                let v = self.between_hosts_gb_per_s(&mut memo.hosts, &list, parts);
                 memo.known.insert(memo.key.as_slice().into(), v);
                 v
             }
@@ -161,6 +160,23 @@ impl Bounds<'_> {
         }
     }
 
+    fn between_hosts_gb_per_s(&self, cache: &mut nccl_model::Cache, list: &[(HostId, GpuMask)], parts: &[Part]) -> f64 {
+        let physics = || {
+            let stand_in = Allocation::new(list.iter().copied());
+            self.tables.on(self.cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
+        };
+        let nccl = self.nccl.and_then(|n| n.busbw_gb_per_s(cache, self.cluster, list, self.collective, self.size));
+        let Some(nccl) = nccl else { return physics() };
+        let gpus = parts.iter().map(|p| p.count as usize).sum();
+        let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
+        // Searches prune by this.
+        let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
+        let network = &self.cluster.network;
+        let plain = network.tiers.is_empty() && network.host_links.is_empty();
+        // NCCL sees NICs, not what is above them.
+        nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
+    }
+
     /// What sets the bound.
     pub fn limit(&self, parts: &[Part]) -> Limit {
         let (intra, host) = Self::intra(parts);
@@ -169,12 +185,18 @@ impl Bounds<'_> {
         }
         let mut list = Vec::new();
         self.stand_in(parts, &mut list);
-        let e = self.tables.on(self.cluster).estimate_between_hosts(&Allocation::new(list), self.collective, self.size);
-        if intra < e.busbw.gb_per_s() {
+        if intra < self.between_hosts_gb_per_s(&mut nccl_model::Cache::default(), &list, parts) {
             return Limit::Intra { host };
         }
+        let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));
+        let e = self.tables.on(self.cluster).estimate_between_hosts(&Allocation::new(list), self.collective, self.size);
         // The stand-in may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
         let thinnest = parts.iter().min_by(|a, b| a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)).map_or(host, |p| p.host);
+        match nccl {
+            Some(Limit::Nic { .. }) => return Limit::Nic { host: thinnest },
+            Some(limit) => return limit,
+            None => {}
+        }
         match e.bottleneck {
             Bottleneck::Host { host } => Limit::Intra { host },
             Bottleneck::Nic { .. } => Limit::Nic { host: thinnest },

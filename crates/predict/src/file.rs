@@ -3,6 +3,7 @@
 use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
 use crate::model::{Correction, Model, SizeTables};
+use crate::nccl::Network;
 use crate::net::{Learned, SavedLearned};
 use crate::parts::PartTable;
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,9 @@ struct Saved {
     #[serde(default)]
     share: Option<fabric::constants::ShareConstants>,
     correction: SavedCorrection,
+    /// NCCL's decisions as physics; files of older versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    nccl: Option<Network>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +79,7 @@ impl Model {
                 Correction::Gp(gp) => SavedCorrection::Gp(gp.save()),
                 Correction::Learned(l) => SavedCorrection::Learned(Box::new(l.save())),
             },
+            nccl: self.nccl,
         };
         serde_json::to_string(&saved).map_err(|e| e.to_string())
     }
@@ -137,6 +142,7 @@ impl Model {
             fabric: physics,
             correction,
             repeat_noise: s.repeat_noise,
+            nccl: s.nccl,
         })
     }
 }

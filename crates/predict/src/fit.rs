@@ -4,6 +4,7 @@ use crate::bound::Memo;
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::model::{Correction, Model, SizeTables, reading_of};
+use crate::nccl::Network;
 use crate::net::{Flavour, Learned, Progress, Training, What};
 use crate::parts::PartTable;
 use crate::tune::{Reading, tune};
@@ -26,12 +27,21 @@ pub enum Kind {
     TransformerNaive,
     /// LinearBW: a line on ten features.
     Linear,
+    /// NCCL's own decisions, nothing learned: needs no measurements.
+    Nccl,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 6] =
-        [Kind::Bound, Kind::Gp, Kind::Transformer, Kind::TransformerLitegd, Kind::TransformerNaive, Kind::Linear];
+    pub const ALL: [Kind; 7] = [
+        Kind::Bound,
+        Kind::Gp,
+        Kind::Transformer,
+        Kind::TransformerLitegd,
+        Kind::TransformerNaive,
+        Kind::Linear,
+        Kind::Nccl,
+    ];
 
     /// As users call it.
     pub fn name(self) -> &'static str {
@@ -42,6 +52,7 @@ impl Kind {
             Kind::TransformerLitegd => "transformer-litegd",
             Kind::TransformerNaive => "transformer-naive",
             Kind::Linear => "linear",
+            Kind::Nccl => "nccl",
         }
     }
 
@@ -148,6 +159,7 @@ pub fn fit_with(
         None => {
             let all: BTreeSet<Collective> = measurements.iter().filter(usable).map(|m| m.collective).collect();
             match all.len() {
+                0 if kind == Kind::Nccl => Collective::AllReduce,
                 0 => return Err(FitError::Empty { collective: Collective::AllReduce }),
                 1 => *all.first().unwrap_or(&Collective::AllReduce),
                 _ => {
@@ -177,7 +189,10 @@ pub fn fit_with(
             multi.entry((m.size, m.allocation.clone())).or_default().push(v);
         }
     }
-    let sizes: BTreeSet<Bytes> = intra.keys().copied().chain(multi.keys().map(|k| k.0)).collect();
+    let mut sizes: BTreeSet<Bytes> = intra.keys().copied().chain(multi.keys().map(|k| k.0)).collect();
+    if sizes.is_empty() && kind == Kind::Nccl {
+        sizes.extend(crate::nccl::COLD_SIZES);
+    }
     if sizes.is_empty() {
         return Err(FitError::Empty { collective });
     }
@@ -208,9 +223,10 @@ pub fn fit_with(
         fabric: physics.tables(),
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise,
+        nccl: None,
     };
     let what = match kind {
-        Kind::Bound | Kind::Gp => None,
+        Kind::Bound | Kind::Gp | Kind::Nccl => None,
         Kind::Transformer => Some(What::Network(Flavour::Transformer)),
         Kind::TransformerLitegd => Some(What::Network(Flavour::Litegd)),
         Kind::TransformerNaive => Some(What::Network(Flavour::Naive)),
@@ -246,8 +262,17 @@ pub fn fit_with(
             }
         })
         .collect();
+    if kind == Kind::Nccl {
+        model.nccl = Some(nccl_of(&model, measurements, &readings));
+        model.correction = Correction::Offset { ln_factor: 0.0, sd: crate::nccl::COLD_SD };
+        return Ok((model, report));
+    }
     if kind == Kind::Gp {
         model.fabric = physics.retuned(tune(cluster, &physics, &constants, collective, &readings)).tables();
+        let nccl = nccl_of(&model, measurements, &readings);
+        if nccl.explains_more(&readings, model.bounds(Bytes(1))) {
+            model.nccl = Some(nccl);
+        }
     }
     let mut memo = BTreeMap::new();
     let points: Vec<crate::committee::Reading> = readings
@@ -281,6 +306,12 @@ pub fn fit_with(
         report.distrusted = gp.distrusted();
     }
     Ok((model, report))
+}
+
+/// The NCCL release to assume.
+fn nccl_of(model: &Model, measurements: &[Measurement], readings: &[Reading]) -> Network {
+    let named = measurements.iter().filter_map(|m| m.nccl_version.as_deref());
+    Network::of(named, readings, model.bounds(Bytes(1)))
 }
 
 /// Relative deviation of a single-host prediction: how much hosts of a type differ on the same subset, robustly.

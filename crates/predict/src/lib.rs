@@ -13,6 +13,7 @@ pub mod intra;
 pub mod lbfgs;
 pub mod linalg;
 pub mod model;
+pub mod nccl;
 pub mod net;
 pub mod parts;
 mod tune;

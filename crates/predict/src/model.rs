@@ -5,9 +5,11 @@ use crate::committee::{Committee, Reading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::hash::BuildBits;
 use crate::intra::IntraTables;
+use crate::nccl::Network;
 use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
+use topology::nccl::Version;
 use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Relative deviation of a single-host prediction that rests on a suspect reading.
@@ -108,6 +110,8 @@ pub struct Model {
     pub(crate) fabric: fabric::Tables,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
+    /// NCCL's own decisions as the physics between hosts.
+    pub(crate) nccl: Option<Network>,
 }
 
 impl Model {
@@ -127,6 +131,18 @@ impl Model {
     /// The collective that it answers for.
     pub fn collective(&self) -> Collective {
         self.collective
+    }
+    /// The NCCL release whose decisions it rests on, if it does.
+    pub fn nccl_release(&self) -> Option<Version> {
+        self.nccl.map(|n| n.release)
+    }
+    /// The same model for another NCCL release; unchanged where it does not rest on NCCL's decisions. For models without measurements: a
+    /// correction was learned on top of the release that was running.
+    pub fn assuming_nccl(mut self, release: Version) -> Model {
+        if let Some(n) = &mut self.nccl {
+            n.release = release;
+        }
+        self
     }
     /// The sizes that it was fitted on, ascending.
     pub fn sizes(&self) -> Vec<Bytes> {
@@ -149,7 +165,13 @@ impl Model {
 
     /// The physics below the correction, for messages of `size`.
     pub fn bounds(&self, size: Bytes) -> Bounds<'_> {
-        Bounds { cluster: &self.cluster, tables: &self.fabric, collective: self.collective, size }
+        Bounds {
+            cluster: &self.cluster,
+            tables: &self.fabric,
+            collective: self.collective,
+            size,
+            nccl: self.nccl.as_ref(),
+        }
     }
 
     pub(crate) fn row(&self, parts: &[Part], size: Bytes, analytic: Analytic) -> Row {
@@ -272,6 +294,7 @@ impl<'m> Eye<'m> {
 impl BandwidthModel for Model {
     fn kind(&self) -> &'static str {
         match &self.correction {
+            Correction::Offset { .. } if self.nccl.is_some() => "nccl",
             Correction::Offset { .. } => "bound",
             Correction::Gp(_) => "gp",
             Correction::Learned(l) => l.name(),

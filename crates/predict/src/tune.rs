@@ -82,7 +82,7 @@ pub(crate) fn tune(
             if last.replace(r.size).is_some_and(|s| s != r.size) {
                 memo = Memo::default();
             }
-            let bounds = Bounds { cluster, tables: &tables, collective, size: r.size };
+            let bounds = Bounds { cluster, tables: &tables, collective, size: r.size, nccl: None };
             *out = (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln();
         }
         // An offset common to all is left to the process.
@@ -171,7 +171,8 @@ mod tests {
 
     fn off(cluster: &Cluster, constants: &Constants, readings: &[Reading]) -> f64 {
         let tables = Fabric::with_constants(cluster, constants.clone()).tables();
-        let bounds = Bounds { cluster, tables: &tables, collective: Collective::AllReduce, size: Bytes::gib(2) };
+        let bounds =
+            Bounds { cluster, tables: &tables, collective: Collective::AllReduce, size: Bytes::gib(2), nccl: None };
         let each = readings
             .iter()
             .map(|r| (r.busbw_gb_per_s / bounds.of(&r.parts, &mut Memo::default()).bound_gb_per_s).ln().abs());

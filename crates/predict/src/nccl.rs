@@ -1,0 +1,119 @@
+//! NCCL's own decisions as the physics between hosts: a cold start from a cluster file, and a prior for what is learned.
+//!
+//! Where the searches of every host of a candidate were recorded from the real library ([`nccl_model::templates`]), the bandwidth between
+//! hosts is that of NCCL's own rings and trees; elsewhere `fabric`'s estimate stands.
+
+use crate::bound::{Bounds, Limit, Memo};
+use nccl_model::{Cache, Communicator, GraphSource, Limit as NcclLimit};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+use topology::nccl::Version;
+use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
+
+/// Releases that differ in what matters between hosts; the first is assumed where nothing says which one runs.
+///
+/// 2.28 changed how channels are copied and when rings exchange NICs; nothing since 2.22 did on either side of it. Most frameworks of 2025
+/// ship 2.27.
+pub const RELEASES: [Version; 2] =
+    [Version { major: 2, minor: 27, patch: None }, Version { major: 2, minor: 32, patch: None }];
+/// Readings over several hosts from which on they decide which release fits.
+const READINGS_MIN: usize = 8;
+/// Sizes of a cold start, which has no measured ones.
+pub const COLD_SIZES: [Bytes; 5] = [Bytes::kib(64), Bytes::mib(1), Bytes::mib(16), Bytes::mib(256), Bytes::gib(2)];
+/// Relative deviation of a single prediction of a cold start: the median error on the published table is 1 to 4 %, the 90th percentile
+/// 6 to 12 % (`cargo run -p nccl-model --example accuracy`), and other systems are not this one.
+pub const COLD_SD: f64 = 0.12;
+
+/// What NCCL makes of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Network {
+    /// The release.
+    pub release: Version,
+}
+
+impl Network {
+    /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
+    fn communicator(&self, cache: &mut Cache, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Option<Communicator> {
+        let c = Communicator::build_with(cache, self.release, cluster, order).ok()?;
+        c.members().iter().all(|m| m.source != GraphSource::Searched).then_some(c)
+    }
+
+    /// Bus bandwidth between hosts, GB/s. `None`: ask somebody else.
+    pub(crate) fn busbw_gb_per_s(
+        &self,
+        cache: &mut Cache,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+        collective: Collective,
+        size: Bytes,
+    ) -> Option<f64> {
+        let busbw = self.communicator(cache, cluster, order)?.busbw(collective, size.0)?.busbw.gb_per_s();
+        (busbw.is_finite() && busbw > 0.0).then_some(busbw)
+    }
+
+    /// What limits it.
+    pub(crate) fn limit(
+        &self,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+        collective: Collective,
+        size: Bytes,
+    ) -> Option<Limit> {
+        let busbw = self.communicator(&mut Cache::default(), cluster, order)?.busbw(collective, size.0)?;
+        Some(match busbw.limit {
+            NcclLimit::Nic { host, .. } | NcclLimit::CrossingNics { host, .. } => Limit::Nic { host },
+            NcclLimit::Channels { channels } => Limit::Network { name: format!("NCCL's {channels} channels") },
+            NcclLimit::NvLink => Limit::Network { name: "NVLinks below NVLSTree".into() },
+            NcclLimit::Latency => Limit::Latency,
+        })
+    }
+
+    /// The release that the readings name, else that which explains them better, else the first of [`RELEASES`].
+    pub(crate) fn of<'a>(
+        named: impl Iterator<Item = &'a str>,
+        readings: &[crate::tune::Reading],
+        base: Bounds<'_>,
+    ) -> Network {
+        let mut names: Vec<Version> = named.filter_map(|n| Version::from_str(n).ok()).collect();
+        names.sort();
+        // The middle one: rows of many releases in one store are rare.
+        if let Some(&release) = names.get(names.len() / 2) {
+            let (old, new) = (nccl_model::releases::OLDEST, nccl_model::releases::NEWEST);
+            if (old.major, old.minor) <= (release.major, release.minor)
+                && (release.major, release.minor) <= (new.major, new.minor)
+            {
+                return Network { release };
+            }
+        }
+        if readings.len() < READINGS_MIN {
+            return Network { release: RELEASES[0] };
+        }
+        let networks = RELEASES.map(|release| Network { release });
+        let [old, new] = networks.map(|n| distance(readings, Bounds { nccl: Some(&n), ..base }));
+        if new < old { networks[1] } else { networks[0] }
+    }
+
+    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them? An offset common to all does
+    /// not count.
+    pub(crate) fn explains_more(&self, readings: &[crate::tune::Reading], base: Bounds<'_>) -> bool {
+        readings.len() >= READINGS_MIN
+            && distance(readings, Bounds { nccl: Some(self), ..base })
+                < distance(readings, Bounds { nccl: None, ..base })
+    }
+}
+
+/// How far readings are from their bounds, beside the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
+fn distance(readings: &[crate::tune::Reading], base: Bounds<'_>) -> f64 {
+    let mut memo = (Bytes(0), Memo::default());
+    let mut off: Vec<f64> = Vec::with_capacity(readings.len());
+    for r in readings {
+        if memo.0 != r.size {
+            memo = (r.size, Memo::default());
+        }
+        let bound = Bounds { size: r.size, ..base }.of(&r.parts, &mut memo.1).bound_gb_per_s;
+        off.push((r.busbw_gb_per_s / bound).ln());
+    }
+    off.sort_by(f64::total_cmp);
+    let middle = off.get(off.len() / 2).copied().unwrap_or(0.0);
+    off.iter().map(|v| (v - middle).abs().min(0.5)).sum::<f64>() / off.len().max(1) as f64
+}
