@@ -61,7 +61,20 @@ enum Command {
     },
 }
 
+/// A reader that has gone away (`head`, a killed script) is no failure of ours: stop without a word.
+fn quiet_when_nobody_reads() {
+    let otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        otherwise(info);
+    }));
+}
+
 fn main() -> ExitCode {
+    quiet_when_nobody_reads();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
