@@ -117,7 +117,7 @@ proptest! {
         prop_assert_eq!(said(&back.gpu_paths), said(&t.gpu_paths), "{}", file.xml);
         // The reader has them in the order of the file.
         let nics = |t: &HostType| {
-            let mut nics: Vec<_> = t.nics.iter().map(|n| (n.name.clone(), said(&[n.gpu_paths.clone()]))).collect();
+            let mut nics: Vec<_> = t.nics.iter().map(|n| (n.name.clone(), said(std::slice::from_ref(&n.gpu_paths)))).collect();
             nics.sort();
             nics
         };
