@@ -232,6 +232,8 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
     bench.wait().unwrap();
     wait_for(10, || processes_with(folder.path()).is_empty().then_some(())).expect("its hosts end with it");
     assert!(shared_memory_files() <= before, "nothing new in /dev/shm");
+    let left = || std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+    assert_eq!(left(), Vec::<PathBuf>::new(), "its hosts remove the folder of the run");
 }
 
 #[test]
