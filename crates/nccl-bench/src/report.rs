@@ -37,7 +37,7 @@ pub struct Report {
     /// Driver and NVML functions that the library looks up and the emulation does not have: as with an older driver. None for the releases that
     /// the tests run.
     pub absent: Vec<String>,
-    /// NCCL's warnings, without the simulated network's own.
+    /// NCCL's warnings, each once.
     pub warnings: Vec<String>,
     /// Seconds from the start of the processes to the end of the communicator's initialisation and to their end.
     pub seconds: Seconds,

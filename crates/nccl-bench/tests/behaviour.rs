@@ -58,6 +58,18 @@ fn simulation_gives_the_estimate_of_the_full_run_without_a_launch() {
 }
 
 #[test]
+fn a_network_without_gpudirect_is_one_for_nccl_too() {
+    let name = "a_network_without_gpudirect_is_one_for_nccl_too";
+    let with = spec("hgx-h100", &[2, 2], "2.28").with_calls(&[Collective::AllReduce], &[1 << 24]);
+    let mut without = with.clone();
+    without.cluster.network.class = topology::NetworkClass::RdmaNoGdr;
+    let (Some(with), Some(without)) = (run(name, &with), run(name, &without)) else { return };
+    let direct = |r: &Report| r.connections.iter().filter(|c| c.send.is_some()).all(|c| c.via.contains("/GDRDMA"));
+    let none = |r: &Report| r.connections.iter().all(|c| !c.via.contains("GDRDMA"));
+    assert!(direct(&with) && none(&without) && without.connections.iter().any(|c| c.send.is_some()));
+}
+
+#[test]
 fn the_same_run_gives_the_same_report() {
     let name = "the_same_run_gives_the_same_report";
     let s = spec("hgx-h100", &[4, 2], "2.28").with_calls(&common::FIVE, &[1 << 12, 1 << 24]);
@@ -220,13 +232,16 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
     bench.wait().unwrap();
     wait_for(10, || processes_with(folder.path()).is_empty().then_some(())).expect("its hosts end with it");
     assert!(shared_memory_files() <= before, "nothing new in /dev/shm");
+    let left = || std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+    assert_eq!(left(), Vec::<PathBuf>::new(), "its hosts remove the folder of the run");
 }
 
 #[test]
 fn what_cannot_be_run_is_refused_with_the_reason() {
     let good = || spec("hgx-h100", &[4, 4], "2.28").with_calls(&[Collective::AllReduce], &[1 << 20]);
     type Change = fn(&mut Spec);
-    let cases: [(Change, &str); 12] = [
+    let cases: [(Change, &str); 13] = [
+        (|s| s.cluster.types[0].nics.clear(), "host `n0` has no NIC, and several hosts need a network"),
         (|s| s.nodes.clear(), "1 to 64 hosts, not 0"),
         (|s| s.nodes[1].host = topology::HostId(7), "host 7 is not in cluster `test`"),
         (|s| s.nodes[1].host = s.nodes[0].host, "host `n0` is named twice"),
