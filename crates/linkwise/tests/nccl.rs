@@ -206,7 +206,18 @@ fn a_cold_start_needs_no_measurement_and_places() {
     let (code, message) = refused(&["fit", "--cluster", "h100", "--model", "gp", "-o", &model]);
     assert!(code == 2 && message.contains("--store"), "{message}");
     let v = json(&[
-        "place", "--cluster", "h100", "--model", &model, "--gpus", "8", "--nccl", "2.28", "--format", "json", "--free",
+        "place",
+        "--cluster",
+        "h100",
+        "--model",
+        &model,
+        "--gpus",
+        "8",
+        "--nccl",
+        "2.28",
+        "--format",
+        "json",
+        "--free",
         "n0:0 n0:1 n0:2 n0:3 n0:4 n0:5 n1:0 n1:1 n1:2 n1:3",
     ]);
     assert_eq!((&v["model"], &v["split"]), (&"nccl".into(), &"4+4".into()), "4+4 has twice the bandwidth of 6+2");

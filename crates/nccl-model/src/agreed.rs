@@ -181,7 +181,7 @@ impl Agreed {
         match self.nvls {
             None => 0,
             Some(_) if self.machines.capability_min < 100 || !self.version.at_least(2, 25, 0) => 16,
-            Some(_) if self.hosts == 1 => 24,
+            Some(_) if self.hosts == 1 && self.version.at_least(2, 27, 0) => 24,
             // More than two Blackwell hosts: found on the bench.
             Some(_) if self.hosts > 2 && self.version.at_least(2, 30, 0) => 24,
             Some(_) => 32,

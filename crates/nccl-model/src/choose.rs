@@ -146,6 +146,8 @@ fn channels_and_threads(agreed: &Agreed, algorithm: Algorithm, protocol: Protoco
                 channels = channels.min(agreed.channels);
             }
         }
+        // PAT takes all channels from the start.
+        Algorithm::Pat => {}
         _ => {
             let short =
                 |channels: u32, threads: u32| size_bytes < u64::from(channels) * u64::from(threads) * per_thread;

@@ -3,7 +3,7 @@
 use crate::agreed::{AgreeError, Agreed};
 use crate::choose::{Choice, choose};
 use crate::machines::{Machine, Machines};
-use crate::releases::{NEWEST, OLDEST, Rules};
+use crate::releases::{NEWEST, OLDEST, Rules, is_modelled};
 use crate::search;
 use crate::table::Table;
 use crate::templates::{Found, Places, Signature, lookup};
@@ -93,8 +93,11 @@ pub struct Communicator {
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     release: Option<Version>,
-    hosts: HashMap<(usize, GpuMask, bool), (Machine, Arc<Places>, Arc<Found>, GraphSource)>,
+    hosts: HashMap<(usize, GpuMask, bool), Known>,
 }
+
+/// What is known of some GPUs of a type of host.
+type Known = (Machine, Arc<Places>, Arc<Found>, GraphSource);
 
 /// A hop of a ring between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +122,7 @@ impl Cache {
         host: HostId,
         mask: GpuMask,
         several: bool,
-    ) -> Result<(Machine, Arc<Places>, Arc<Found>, GraphSource), BuildError> {
+    ) -> Result<Known, BuildError> {
         let key = (cluster.host(host).host_type, mask, several);
         if let Some(known) = self.hosts.get(&key) {
             return Ok(known.clone());
@@ -152,9 +155,7 @@ impl Communicator {
         cluster: &Cluster,
         order: &[(HostId, GpuMask)],
     ) -> Result<Communicator, BuildError> {
-        if (version.major, version.minor) < (OLDEST.major, OLDEST.minor)
-            || (version.major, version.minor) > (NEWEST.major, NEWEST.minor)
-        {
+        if !is_modelled(version) {
             return Err(BuildError::Version(version));
         }
         check(cluster, order)?;
@@ -335,6 +336,11 @@ fn check(cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<(), BuildErro
     let wrong = |text: String| Err(BuildError::Order(text));
     if order.is_empty() || order.len() > HOSTS_MAX {
         return wrong(format!("it has {} hosts; 1 to {HOSTS_MAX} are possible", order.len()));
+    }
+    if let [(_, mask)] = order
+        && mask.count() == 1
+    {
+        return wrong("one GPU alone has nobody to communicate with".into());
     }
     let mut seen = vec![false; cluster.hosts.len()];
     for &(host, mask) in order {

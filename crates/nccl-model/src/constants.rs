@@ -18,8 +18,8 @@ type ByArm = [[f32; PROTOCOLS]; ALGORITHMS];
 
 /// What a hop crosses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Link {
-    NvLink = 0,
+pub(crate) enum Hop {
+    Nv = 0,
     Pci = 1,
     Net = 2,
 }

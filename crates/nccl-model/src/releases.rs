@@ -7,6 +7,12 @@ pub const OLDEST: Version = Version { major: 2, minor: 21, patch: None };
 /// The newest release that is modelled.
 pub const NEWEST: Version = Version { major: 2, minor: 32, patch: None };
 
+/// Is this release modelled (any patch of 2.21 to 2.32)?
+pub fn is_modelled(version: Version) -> bool {
+    let minor = |v: Version| (v.major, v.minor);
+    (minor(OLDEST)..=minor(NEWEST)).contains(&minor(version))
+}
+
 /// What this release does. Facts: NCCL's release differences, each checked against the real library (see [`checked`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {

@@ -3,7 +3,7 @@
 //! Single precision throughout, since NCCL's is and ties are decided by it.
 
 use crate::agreed::{Agreed, AgreedGraph};
-use crate::constants::{ALGORITHMS, Constants, Link, PROTOCOLS};
+use crate::constants::{ALGORITHMS, Constants, Hop, PROTOCOLS};
 use crate::machines::{CpuArch, CpuVendor};
 use crate::releases::Rules;
 use topology::Collective;
@@ -266,8 +266,8 @@ impl Model<'_> {
         heads * per_head * if all_reduce { ratio } else { 1.0 }
     }
 
-    fn hop(&self, link: Link, algorithm: Algorithm, protocol: Protocol) -> f32 {
-        if link == Link::Pci
+    fn hop(&self, link: Hop, algorithm: Algorithm, protocol: Protocol) -> f32 {
+        if link == Hop::Pci
             && self.agreed.machines.cpu.arch == CpuArch::Power
             && algorithm == Algorithm::Tree
             && protocol == Protocol::Simple
@@ -287,18 +287,18 @@ impl Model<'_> {
         let graph = self.graph(algorithm);
         let simple = protocol == Protocol::Simple;
         let base = self.constants.base_us[algorithm as usize][protocol as usize];
-        let inside = if graph.type_intra == PathType::Nvl { Link::NvLink } else { Link::Pci };
+        let inside = if graph.type_intra == PathType::Nvl { Hop::Nv } else { Hop::Pci };
         let mut intra = self.hop(inside, algorithm, protocol);
         let lone = a.hosts == a.ranks && self.rules.lone_ranks_pay_tree;
         let net_of = if lone { Algorithm::Tree } else { algorithm };
-        let mut inter = self.hop(Link::Net, net_of, protocol) + graph.latency_inter_us;
+        let mut inter = self.hop(Hop::Net, net_of, protocol) + graph.latency_inter_us;
         if simple {
             inter += graph.latency_inter_us;
         }
         let log2_hosts = a.hosts.ilog2() as f32;
         match algorithm {
             Algorithm::Ring => {
-                let link = if a.hosts == 1 { inside } else { Link::Net };
+                let link = if a.hosts == 1 { inside } else { Hop::Net };
                 let hop = self.hop(link, algorithm, protocol);
                 if matches!(collective, Collective::Broadcast | Collective::Reduce) {
                     if graph.same_channels {

@@ -4,6 +4,7 @@
 //! searches per host type rebuild any communicator. Recorded by `cargo run -p nccl-model --example templates`, kept in `templates/`.
 //! Sets of GPUs that look alike (same links among them and to the NICs beside them, in order) share one record: see [`Signature`].
 
+use crate::machines::Machine;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -45,7 +46,9 @@ pub struct Templates {
 /// What a search depends on: the links among the visible GPUs, and the NICs beside them, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature {
-    gpu_model: String,
+    compute_capability: u16,
+    /// Generation and lanes of PCIe, NVLink rate in Mbit/s, whether it reduces.
+    links: (u8, u8, u64, bool),
     gpus: Vec<PathKind>,
     nics: Vec<(u64, Vec<PathKind>)>,
     several_hosts: bool,
@@ -94,9 +97,11 @@ impl Signature {
             _ if switched && host.nearest_nics(gpu) >> nic & 1 == 0 => PathKind::Sys,
             path => path,
         };
+        let nvlink = host.nvlink.map_or((0, false), |n| ((n.link_rate.gbit_per_s() * 1000.0) as u64, n.multicast));
         let all = |f: &dyn Fn(usize) -> PathKind| places.gpus.iter().map(|&g| f(usize::from(g))).collect::<Vec<_>>();
         Signature {
-            gpu_model: host.gpu_model.clone(),
+            compute_capability: Machine::of(host).map_or(0, |m| m.compute_capability),
+            links: (host.pcie.generation, host.pcie.lanes, nvlink.0, nvlink.1),
             gpus: places.gpus.iter().flat_map(|&a| all(&|b| host.gpu_paths[usize::from(a)][b])).collect(),
             nics: places
                 .nics
@@ -165,6 +170,11 @@ pub fn lookup(version: Version, signature: &Signature) -> Option<Arc<Found>> {
         return Some(found.clone());
     }
     Some(Arc::new(Found { checked: false, ..(**found).clone() }))
+}
+
+/// What was recorded of a set of GPUs of a host.
+pub fn recorded(version: Version, host: &HostType, mask: GpuMask, several_hosts: bool) -> Option<Arc<Found>> {
+    lookup(version, &Signature::of(host, mask, several_hosts))
 }
 
 /// Names of the host types with recorded searches.

@@ -25,7 +25,8 @@ fn binary(hosts: u32, node: u32) -> Node {
     });
     let step = lowest >> 1;
     if node == 0 {
-        return Node { up, down: [(hosts > 1).then_some(step), None] };
+        // The root's only child is its second.
+        return Node { up, down: [None, (hosts > 1).then_some(step)] };
     }
     let mut down = [None, None];
     if step > 0 {

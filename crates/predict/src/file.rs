@@ -108,6 +108,9 @@ impl Model {
         if !sd_fine(s.repeat_noise) || s.tables.iter().any(|t| !sd_fine(t.intra_sd) || t.size.0 == 0) {
             return Err("a deviation or a size is out of range".into());
         }
+        if s.nccl.is_some_and(|n| !n.is_modelled()) {
+            return Err("it rests on an NCCL release that is not modelled".into());
+        }
         let mut constants = fabric::Constants::default();
         if let Some(share) = s.share {
             if !crate::tune::plausible(share) {

@@ -32,6 +32,11 @@ pub struct Network {
 }
 
 impl Network {
+    /// Is the release one that is modelled?
+    pub(crate) fn is_modelled(&self) -> bool {
+        nccl_model::releases::is_modelled(self.release)
+    }
+
     /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
     fn communicator(&self, cache: &mut Cache, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Option<Communicator> {
         let c = Communicator::build_with(cache, self.release, cluster, order).ok()?;
@@ -78,11 +83,9 @@ impl Network {
         names.sort();
         // The middle one: rows of many releases in one store are rare.
         if let Some(&release) = names.get(names.len() / 2) {
-            let (old, new) = (nccl_model::releases::OLDEST, nccl_model::releases::NEWEST);
-            if (old.major, old.minor) <= (release.major, release.minor)
-                && (release.major, release.minor) <= (new.major, new.minor)
-            {
-                return Network { release };
+            let named = Network { release };
+            if named.is_modelled() {
+                return named;
             }
         }
         if readings.len() < READINGS_MIN {
@@ -93,12 +96,17 @@ impl Network {
         if new < old { networks[1] } else { networks[0] }
     }
 
-    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them? An offset common to all does
-    /// not count.
+    /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
+    /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
+    /// by about `(n + p) / (n - p)`.
     pub(crate) fn explains_more(&self, readings: &[crate::tune::Reading], base: Bounds<'_>) -> bool {
-        readings.len() >= READINGS_MIN
-            && distance(readings, Bounds { nccl: Some(self), ..base })
-                < distance(readings, Bounds { nccl: None, ..base })
+        let (n, p) = (readings.len() as f64, crate::tune::CONSTANTS as f64);
+        if readings.len() < READINGS_MIN {
+            return false;
+        }
+        let optimism = if n > p { (n + p) / (n - p) } else { f64::INFINITY };
+        let nccl = distance(readings, Bounds { nccl: Some(self), ..base });
+        nccl < optimism * distance(readings, Bounds { nccl: None, ..base })
     }
 }
 

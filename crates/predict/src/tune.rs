@@ -38,6 +38,8 @@ const DIALS: [Dial; 9] = [
     Dial { at: |s| &mut s.nvls_tree_ceiling, range: (0.3, 1.5), ln: true },
     Dial { at: |s| &mut s.tree_ll128, range: (0.7, 2.0), ln: true },
 ];
+/// How many constants a fit may move.
+pub(crate) const CONSTANTS: usize = DIALS.len();
 /// Deviation of the prior, in every coordinate.
 const PRIOR_SD: f64 = 0.4;
 

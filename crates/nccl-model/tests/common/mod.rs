@@ -4,7 +4,7 @@ use nccl_bench::{Bench, BenchError, Mode, Node, Report, Spec};
 use nccl_model::{Agreed, COLLECTIVES, Communicator, Machine, Machines, Table, choose};
 use std::time::Duration;
 use topology::nccl::{Graph, Version};
-use topology::{Cluster, Collective, GpuMask, HostId};
+use topology::{Cluster, GpuMask, HostId};
 
 /// One comparison of counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,19 +199,14 @@ fn compare(s: &mut Scores, report: &Report, agreed: &Agreed, table: &Table) {
                 ));
             }
         }
-        if let Some(us) = call.estimate_us.filter(|us| *us > 0.0) {
-            if !s.estimates.add((f64::from(model.time_us) / us - 1.0).abs() < 0.01) {
-                s.differences.push(format!(
-                    "{} {}: model {}, library estimates {us:.1} us",
-                    call.collective,
-                    call.size_bytes,
-                    said(&model)
-                ));
-            }
+        let Some(us) = call.estimate_us.filter(|us| *us > 0.0) else { continue };
+        if !s.estimates.add((f64::from(model.time_us) / us - 1.0).abs() < 0.01) {
+            s.differences.push(format!(
+                "{} {}: model {}, library estimates {us:.1} us",
+                call.collective,
+                call.size_bytes,
+                said(&model)
+            ));
         }
     }
 }
-
-/// The collectives of the comparison.
-#[allow(dead_code)]
-pub const ALL_REDUCE: &[Collective] = &[Collective::AllReduce];
