@@ -84,12 +84,12 @@ fn way(d: &Decision) -> String {
 
 /// Releases that choose alike for all sizes: `2.24-2.27`, oldest first; and at how many sizes each differs from `c`'s.
 fn releases(case: &Case, c: &Communicator) -> Vec<(String, usize)> {
-    let choices = |c: &Communicator| -> Vec<Option<(Decision, ())>> {
-        let bare = |d: Decision| (Decision { time_us: None, ..d }, ());
+    let choices = |c: &Communicator| -> Vec<Option<Decision>> {
+        let bare = |d: Decision| Decision { time_us: None, ..d };
         case.sizes.iter().map(|&s| c.choose(case.collective, s).map(bare)).collect()
     };
     let here = choices(c);
-    let mut groups: Vec<(Version, Version, usize, Vec<Option<(Decision, ())>>)> = Vec::new();
+    let mut groups: Vec<(Version, Version, usize, Vec<Option<Decision>>)> = Vec::new();
     for v in minors(OLDEST, NEWEST) {
         let Ok(other) = Communicator::build(v, &case.cluster, &case.order) else { continue };
         let other = choices(&other);

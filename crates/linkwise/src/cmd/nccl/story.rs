@@ -144,14 +144,17 @@ fn better_ways(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
     runs.into_iter().map(say).collect()
 }
 
-/// The order of hosts with the best expected bandwidth of the largest size, if it is better than the given one: hosts and GB/s.
-pub fn best_order(case: &Case, c: &Communicator, size: u64) -> Option<(Vec<(HostId, GpuMask)>, f64, f64)> {
+/// Hosts in rank order with their GPUs.
+type Hosts = Vec<(HostId, GpuMask)>;
+
+/// The order of hosts with the best expected bandwidth of the largest size, if it is better than the given one: hosts, GB/s now and then.
+pub fn best_order(case: &Case, c: &Communicator, size: u64) -> Option<(Hosts, f64, f64)> {
     let now = c.busbw(case.collective, size)?.busbw.gb_per_s();
     let n = case.order.len();
     if !(2..=PERMUTED_HOSTS_MAX).contains(&n) {
         return None;
     }
-    let mut best: Option<(Vec<(HostId, GpuMask)>, f64)> = None;
+    let mut best: Option<(Hosts, f64)> = None;
     permute(&mut case.order.clone(), 0, &mut |order| {
         let value = Communicator::build(case.version, &case.cluster, order)
             .ok()
