@@ -41,7 +41,7 @@ PY
 }
 
 nccl=${LIBNCCL:-$(library nvidia-nccl-cu12==2.30.7 lib/libnccl.so.2)}
-cc -O2 -std=gnu11 -o "$out/runner" $sources/runner.c -ldl
+cc -O2 -std=gnu11 -o "$out/runner" $sources/runner.c -ldl -lpthread
 cc -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -o "$out/libemulation.so" \
   $sources/{config,device,memory,vmm,stream,graph,attach,libc,nvml}.c -ldl -lpthread
 

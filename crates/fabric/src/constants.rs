@@ -247,6 +247,11 @@ impl Constants {
         }
         c
     }
+    /// Were the constants of sharing fitted to measurements?
+    pub fn is_fitted(&self) -> bool {
+        self.share != Constants::unfitted().share
+    }
+
     /// Nothing fitted at all: [`Constants::nominal`] with neutral weights for sharing and one round efficiency (0.95) everywhere.
     /// For judging a learned model on the very tables from which the shipped constants were fitted.
     pub fn unfitted() -> Constants {

@@ -44,6 +44,9 @@ enum Command {
     Evaluate(cmd::evaluate::Args),
     /// Tables and figures of the papers, published numbers beside ours
     Reproduce(cmd::reproduce::Args),
+    /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
+    #[command(subcommand)]
+    Nccl(cmd::nccl::Nccl),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -58,7 +61,20 @@ enum Command {
     },
 }
 
+/// A reader that has gone away (`head`, a killed script) is no failure of ours: stop without a word.
+fn quiet_when_nobody_reads() {
+    let otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
+        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
+            std::process::exit(0);
+        }
+        otherwise(info);
+    }));
+}
+
 fn main() -> ExitCode {
+    quiet_when_nobody_reads();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -76,6 +92,7 @@ fn main() -> ExitCode {
         Command::Doctor(a) => cmd::doctor::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
+        Command::Nccl(a) => cmd::nccl::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

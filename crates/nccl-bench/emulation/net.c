@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An NCCL net plugin (v8, v9, v10) with the NICs of a simulated host: LINKWISE_EMU_NICS="name,bus id,Mbit/s;...".
+// An NCCL net plugin (v8, v9, v10) with the NICs of a simulated host: LINKWISE_EMU_NICS="name,bus id,Mbit/s;...". With
+// LINKWISE_EMU_GPUDIRECT=0 they reach host memory only.
 // Connections succeed at once and nothing is ever transferred, so that a cluster has real NIC speeds in NCCL's cost model.
 // Layouts: NCCL's published plugin interface (ext-net), declared here as far as it is used.
 #include <stdint.h>
@@ -8,13 +9,15 @@
 #include <string.h>
 
 typedef int result; // ncclResult_t
-enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_USAGE = 5, NICS_MAX = 64, HOST_AND_CUDA = 3 };
+enum { SUCCESS = 0, SYSTEM_ERROR = 2, INVALID_USAGE = 5, NICS_MAX = 64, HOST_POINTERS = 1, CUDA_POINTERS = 2 };
 
 struct nic { char name[64], path[96]; int mbit_per_s; };
 static struct nic nics[NICS_MAX];
-static int nic_count;
+static int nic_count, gpudirect;
 
 static result read_nics(void) {
+  const char *direct = getenv("LINKWISE_EMU_GPUDIRECT");
+  gpudirect = !direct || strcmp(direct, "0");
   nic_count = 0;
   const char *s = getenv("LINKWISE_EMU_NICS");
   while (s && *s) {
@@ -47,7 +50,7 @@ static result get_properties10(int device, struct properties10 *p) {
   p->name = nics[device].name;
   p->path = nics[device].path;
   p->guid = 0x11000000u + (unsigned)device;
-  p->pointers = HOST_AND_CUDA;
+  p->pointers = HOST_POINTERS | (gpudirect ? CUDA_POINTERS : 0);
   p->register_globally = 1;
   p->speed = nics[device].mbit_per_s;
   p->port = 1;

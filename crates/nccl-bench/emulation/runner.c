@@ -10,13 +10,17 @@
 // are checked then.
 //
 // NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <ftw.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +29,49 @@ typedef struct { char bytes[128]; } unique_id;
 
 static int local_ranks, ranks;
 static void *comms[LOCAL_MAX], *streams[LOCAL_MAX], *from[LOCAL_MAX], *to[LOCAL_MAX];
+
+// A bench that is ended from outside (Ctrl-C, kill) cannot clean up: then we do. Signals are blocked everywhere and waited for here, in a thread
+// of its own, where everything may be called.
+static int parent;
+static const char *run_folder;
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where) {
+  (void)st; (void)kind; (void)where;
+  remove(path);
+  return 0; // another node may have been faster
+}
+static void *clean_up_after_parent(void *unused) {
+  (void)unused;
+  sigset_t ends;
+  int signal_number = SIGTERM;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGHUP);
+  sigwait(&ends, &signal_number);
+  for (int i = 0; i < 100 && getppid() == parent; i++) usleep(2000); // Ctrl-C reaches both at once
+  if (getppid() != parent) // other nodes do the same, and NCCL's threads may still make files
+    for (int i = 0; i < 50 && access(run_folder, F_OK) == 0; i++) {
+      nftw(run_folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+      usleep(5000);
+    }
+  _exit(128 + signal_number);
+}
+static int watch_parent(int pid, const char *file_of_run) {
+  static char folder[4096];
+  const char *slash = strrchr(file_of_run, '/');
+  snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - file_of_run) : 0, file_of_run);
+  parent = pid;
+  run_folder = folder;
+  sigset_t ends;
+  pthread_t thread;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  sigaddset(&ends, SIGHUP);
+  if (!*folder || pthread_sigmask(SIG_BLOCK, &ends, NULL) || pthread_create(&thread, NULL, clean_up_after_parent, NULL)) return 1;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  return getppid() != pid; // it died before we could ask
+}
 
 static void *nccl;
 static void *must(const char *name) {
@@ -227,8 +274,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "usage: runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both\n");
     return EXIT_USAGE;
   }
-  prctl(PR_SET_PDEATHSIG, SIGKILL); // a bench that is killed leaves no nodes
-  if (atoi(argv[2]) && getppid() != atoi(argv[2])) return EXIT_USAGE; // it died before we could ask
+  if (atoi(argv[2]) && watch_parent(atoi(argv[2]), argv[6])) return EXIT_USAGE;
   first = atoi(argv[3]);
   ranks = atoi(argv[4]);
   local_ranks = atoi(argv[5]);

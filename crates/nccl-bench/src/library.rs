@@ -221,7 +221,7 @@ fn fetch(cache: &Path, home: &Path, version: Version) -> Result<Library, BenchEr
     let unpacked = folder.path().join(FILE);
     python(["-c".as_ref(), UNPACK.as_ref(), at, unpacked.as_os_str()], folder.path(), deadline).map_err(failed)?;
     let record = inspect(&unpacked, version)?;
-    make_room(cache, home, record.bytes);
+    make_room(cache, home, record.bytes, CACHE_BYTES_MAX);
     write_record(home, &record)?;
     fs::rename(&unpacked, home.join(FILE)).map_err(BenchError::io(format!("cannot write to {}", home.display())))?;
     Ok(Library { version, path: home.join(FILE), sha256: record.sha256 })
@@ -256,8 +256,8 @@ fn python<'a>(
     Err(line.or(said.lines().last()).unwrap_or("pip failed without a message").trim().to_string())
 }
 
-/// Drops the libraries that were not used for longest until `more` bytes fit.
-fn make_room(cache: &Path, keep: &Path, more: u64) {
+/// Drops the libraries that were not used for longest until `more` bytes fit below `most`; never the one in `keep`.
+fn make_room(cache: &Path, keep: &Path, more: u64, most: u64) {
     let mut kept: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(cache)
         .into_iter()
         .flatten()
@@ -272,7 +272,7 @@ fn make_room(cache: &Path, keep: &Path, more: u64) {
     kept.sort();
     let mut total: u64 = kept.iter().map(|k| k.1).sum::<u64>() + more;
     for (_, bytes, path) in kept {
-        if total <= CACHE_BYTES_MAX {
+        if total <= most {
             break;
         }
         // The file first: whoever has it mapped keeps it, whoever comes later fetches it again.
@@ -295,6 +295,27 @@ mod tests {
         assert!(find(b"..NCCL version 2.28.9+cuda12.9", b"NCCL version 2.28.9"));
         assert!(!find(b"..NCCL version 2.28.91+cuda", b"NCCL version 2.28.9"));
         assert!(!find(b"..NCCL version 2.28.", b"NCCL version 2.28.9"));
+    }
+
+    #[test]
+    fn the_library_that_was_not_used_for_longest_goes_first() {
+        let cache = tempfile::tempdir().unwrap();
+        for (i, version) in ["2.24.3", "2.27.7", "2.28.9"].iter().enumerate() {
+            let home = cache.path().join(version);
+            fs::create_dir(&home).unwrap();
+            fs::write(home.join(FILE), [0; 100]).unwrap();
+            fs::write(home.join(RECORD), "{}").unwrap();
+            let used = SystemTime::UNIX_EPOCH + Duration::from_secs([30, 10, 20][i]);
+            File::options().append(true).open(home.join(RECORD)).unwrap().set_modified(used).unwrap();
+        }
+        let kept = || ["2.24.3", "2.27.7", "2.28.9"].map(|v| cache.path().join(v).join(FILE).exists());
+        let new = cache.path().join("2.32.3");
+        make_room(cache.path(), &new, 100, 400);
+        assert_eq!(kept(), [true, true, true]);
+        make_room(cache.path(), &new, 100, 399);
+        assert_eq!(kept(), [true, false, true]);
+        make_room(cache.path(), &cache.path().join("2.28.9"), 350, 360);
+        assert_eq!(kept(), [false, false, true], "not the one that is wanted");
     }
 
     #[test]

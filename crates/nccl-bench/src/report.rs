@@ -32,12 +32,12 @@ pub struct Report {
     pub rates: Vec<Rate>,
     /// What was asked and what NCCL did, in order.
     pub calls: Vec<Call>,
-    /// How ranks reach each other, in the order in which NCCL connected them.
+    /// How ranks reach each other, by channel and ranks; as often as NCCL connected them (rings, trees, NVLS).
     pub connections: Vec<Connection>,
     /// Driver and NVML functions that the library looks up and the emulation does not have: as with an older driver. None for the releases that
     /// the tests run.
     pub absent: Vec<String>,
-    /// NCCL's warnings, without the simulated network's own.
+    /// NCCL's warnings, each once.
     pub warnings: Vec<String>,
     /// Seconds from the start of the processes to the end of the communicator's initialisation and to their end.
     pub seconds: Seconds,

@@ -11,6 +11,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use topology::NetworkClass;
 use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
 /// What the folders of runs are called; then the process and letters.
@@ -56,6 +57,8 @@ struct Run<'a> {
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
+    /// NICs read and write GPU memory.
+    gpudirect: bool,
     /// Removed with everything in it.
     folder: tempfile::TempDir,
 }
@@ -74,7 +77,9 @@ impl Drop for Nodes {
 
 impl<'a> Run<'a> {
     fn new(spec: &'a Spec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
-        let topologies = spec.nodes.iter().map(|n| TopologyFile::of(spec.cluster.type_of(n.host)));
+        let gpudirect =
+            matches!(spec.cluster.network.class, NetworkClass::Infiniband | NetworkClass::Roce | NetworkClass::Efa);
+        let topologies = spec.nodes.iter().map(|n| TopologyFile::of(spec.cluster.type_of(n.host), gpudirect));
         let topologies = topologies.collect::<Result<_, _>>().map_err(BenchError::Spec)?;
         let preload = emulation.preload.to_string_lossy();
         if preload.contains([' ', ':']) {
@@ -83,7 +88,7 @@ impl<'a> Run<'a> {
         sweep();
         let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
-        Ok(Run { spec, emulation, library, topologies, folder })
+        Ok(Run { spec, emulation, library, topologies, gpudirect, folder })
     }
 
     fn file(&self, node: usize, what: &str) -> PathBuf {
@@ -161,6 +166,7 @@ impl<'a> Run<'a> {
             .env("CUDA_VISIBLE_DEVICES", visible.join(","))
             .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
             .env("LINKWISE_EMU_NICS", nics.join(";"))
+            .env("LINKWISE_EMU_GPUDIRECT", u8::from(self.gpudirect).to_string())
             .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
             .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
             .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
@@ -303,6 +309,10 @@ impl<'a> Run<'a> {
         let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
         warnings.sort();
         warnings.dedup();
+        // Ranks connect in threads of their own: the order of the log is not NCCL's.
+        let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
+        connections
+            .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
         Ok(Report {
             version,
             library_sha256: self.library.sha256.clone(),
@@ -316,7 +326,7 @@ impl<'a> Run<'a> {
             nvls_heads: first.nvls_heads.values().cloned().collect(),
             rates: first.rates.clone(),
             calls: self.calls(first)?,
-            connections: logs.iter().flat_map(|l| l.connections.iter().cloned()).collect(),
+            connections,
             absent: self.emulation_lines("absent: ")?,
             warnings,
             seconds: Seconds { initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max), total },

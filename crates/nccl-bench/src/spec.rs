@@ -137,6 +137,15 @@ impl Spec {
                 }
             }
         }
+        let domain = self.nodes[0].nvlink_domain;
+        let one_domain = domain.is_some() && self.nodes.iter().all(|n| n.nvlink_domain == domain);
+        let without = self.nodes.iter().find(|n| self.cluster.type_of(n.host).nics.is_empty());
+        if let Some(node) = without.filter(|_| self.nodes.len() > 1 && !one_domain) {
+            return bad(format!(
+                "host `{}` has no NIC, and several hosts need a network; name its NICs in the cluster file",
+                self.cluster.host(node.host).name
+            ));
+        }
         let ranks = self.rank_count();
         if !(2..=RANKS_MAX).contains(&ranks) {
             return bad(format!("{ranks} ranks; NCCL decides something from 2 on, and {RANKS_MAX} are supported"));

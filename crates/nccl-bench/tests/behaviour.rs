@@ -58,6 +58,29 @@ fn simulation_gives_the_estimate_of_the_full_run_without_a_launch() {
 }
 
 #[test]
+fn a_network_without_gpudirect_is_one_for_nccl_too() {
+    let name = "a_network_without_gpudirect_is_one_for_nccl_too";
+    let with = spec("hgx-h100", &[2, 2], "2.28").with_calls(&[Collective::AllReduce], &[1 << 24]);
+    let mut without = with.clone();
+    without.cluster.network.class = topology::NetworkClass::RdmaNoGdr;
+    let (Some(with), Some(without)) = (run(name, &with), run(name, &without)) else { return };
+    let direct = |r: &Report| r.connections.iter().filter(|c| c.send.is_some()).all(|c| c.via.contains("/GDRDMA"));
+    let none = |r: &Report| r.connections.iter().all(|c| !c.via.contains("GDRDMA"));
+    assert!(direct(&with) && none(&without) && without.connections.iter().any(|c| c.send.is_some()));
+}
+
+#[test]
+fn the_same_run_gives_the_same_report() {
+    let name = "the_same_run_gives_the_same_report";
+    let s = spec("hgx-h100", &[4, 2], "2.28").with_calls(&common::FIVE, &[1 << 12, 1 << 24]);
+    let (Some(mut first), Some(second)) = (run(name, &s), run(name, &s)) else { return };
+    first.seconds = second.seconds;
+    assert_eq!(first, second);
+    let text = serde_json::to_string(&first).unwrap();
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), first, "and its JSON holds all of it");
+}
+
+#[test]
 fn settings_of_nccl_are_obeyed() {
     let mut s = spec("hgx-h100", &[8], "2.30").with_calls(&[Collective::AllReduce], &[1 << 26]);
     s.env = vec![("NCCL_ALGO".into(), "Tree".into()), ("NCCL_MAX_NCHANNELS".into(), "8".into())];
@@ -209,6 +232,38 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
     bench.wait().unwrap();
     wait_for(10, || processes_with(folder.path()).is_empty().then_some(())).expect("its hosts end with it");
     assert!(shared_memory_files() <= before, "nothing new in /dev/shm");
+    let left = || std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+    assert_eq!(left(), Vec::<PathBuf>::new(), "its hosts remove the folder of the run");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_the_reason() {
+    let good = || spec("hgx-h100", &[4, 4], "2.28").with_calls(&[Collective::AllReduce], &[1 << 20]);
+    type Change = fn(&mut Spec);
+    let cases: [(Change, &str); 13] = [
+        (|s| s.cluster.types[0].nics.clear(), "host `n0` has no NIC, and several hosts need a network"),
+        (|s| s.nodes.clear(), "1 to 64 hosts, not 0"),
+        (|s| s.nodes[1].host = topology::HostId(7), "host 7 is not in cluster `test`"),
+        (|s| s.nodes[1].host = s.nodes[0].host, "host `n0` is named twice"),
+        (|s| s.nodes[0].gpus.clear(), "host `n0` has no GPU"),
+        (|s| s.nodes[0].gpus[3] = 8, "host `n0` has GPUs 0 to 7, not 8"),
+        (|s| s.nodes[0].gpus[3] = 0, "GPU 0 of host `n0` is named twice"),
+        (|s| s.calls[0].size_bytes = u64::MAX, "at most 68719476736"),
+        (|s| s.calls = vec![s.calls[0]; 5000], "5000 calls; at most 4096"),
+        (|s| s.env.push(("LD_PRELOAD".into(), "x".into())), "`LD_PRELOAD` is not a setting of NCCL"),
+        (|s| s.env.push(("NCCL_TOPO_FILE".into(), "x".into())), "NCCL_TOPO_FILE belongs to the bench"),
+        (|s| s.version = "2.99".parse().unwrap(), "no patch of NCCL 2.99 is known"),
+        (|s| s.cluster.types[0].gpu_model = "Voodoo 2".into(), "the GPU `Voodoo 2` is not known to the bench"),
+    ];
+    for (change, wanted) in cases {
+        let mut s = good();
+        change(&mut s);
+        match Bench::new().unwrap().run(&s) {
+            Err(e @ BenchError::Spec(_)) => assert!(e.to_string().contains(wanted), "{e}"),
+            Err(e) => drop(skip::<()>("what_cannot_be_run_is_refused_with_the_reason", e)),
+            Ok(_) => panic!("{wanted}: was run"),
+        }
+    }
 }
 
 #[test]

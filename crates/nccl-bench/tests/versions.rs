@@ -163,3 +163,37 @@ fn a_b200_host_has_links_of_twice_the_rate() {
         assert!(report.calls[sizes().len() - 1].decision.is_some_and(|d| d.algorithm == Algorithm::Nvls), "{version}");
     }
 }
+
+/// What the search finds for so many GPUs of an H100 host in a job over several hosts, as earlier runs of 2.23 and 2.27 on another topology file
+/// had it: channels and GB/s of ring, tree (inside / between) and NVLS.
+type Search = (usize, f64, (usize, f64, f64), Option<(usize, f64)>);
+const SEARCHES: [Search; 6] = [
+    (2, 24.0, (2, 48.0, 24.0), None),
+    (4, 24.0, (4, 48.0, 24.0), None),
+    (6, 24.0, (6, 48.0, 24.0), Some((3, 48.0))),
+    (5, 48.0, (5, 48.0, 48.0), Some((5, 48.0))),
+    (6, 48.0, (6, 48.0, 48.0), Some((6, 48.0))),
+    (7, 48.0, (7, 48.0, 48.0), Some((7, 45.0))),
+];
+
+#[test]
+fn a_host_is_searched_by_its_own_gpus_alone() {
+    let counts = [1u8, 2, 3, 5, 6, 7]; // four GPUs take ten times as long, eight are searched above
+    let version = versions().remove(0);
+    let Some(report) = run("a_host_is_searched_by_its_own_gpus_alone", &spec("hgx-h100", &counts, &version)) else {
+        return;
+    };
+    for ((node, count), (ring, ring_bw, tree, nvls)) in report.nodes.iter().zip(counts).zip(SEARCHES) {
+        let of = |kind| node.graphs.iter().find(|g| g.kind == kind);
+        let (r, t, n) = (of(GraphKind::Ring).unwrap(), of(GraphKind::Tree).unwrap(), of(GraphKind::Nvls));
+        assert_eq!(
+            (r.channel_count, r.bw_intra_gb_per_s, r.bw_inter_gb_per_s),
+            (ring, ring_bw, ring_bw),
+            "{count} GPUs"
+        );
+        assert_eq!((t.channel_count, t.bw_intra_gb_per_s, t.bw_inter_gb_per_s), tree, "{count} GPUs");
+        assert_eq!(n.map(|n| (n.channel_count, n.bw_intra_gb_per_s)), nvls, "{count} GPUs");
+    }
+    let merged = report.merged_graphs.iter().map(|g| (g.kind, g.channel_count)).collect::<Vec<_>>();
+    assert_eq!(merged, [(GraphKind::Ring, 2), (GraphKind::Tree, 2)], "a host with one GPU has no NVLS");
+}

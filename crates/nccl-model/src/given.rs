@@ -49,3 +49,42 @@ impl Communicator {
         all
     }
 }
+
+impl crate::communicator::Member {
+    /// What the search found on this host; GPUs and NICs are positions among those that it saw.
+    pub fn graph_of(&self, kind: topology::nccl::GraphKind) -> Option<&Graph> {
+        self.graph(kind)
+    }
+}
+
+impl Communicator {
+    /// The same communicator copied to `channels` channels, as `NCCL_MIN_NCHANNELS` does.
+    pub fn on(&self, channels: u32) -> Communicator {
+        let mut out = self.clone();
+        out.agreed.channels = channels.clamp(1, 64);
+        out.table = Table::of(&out.agreed);
+        out
+    }
+}
+
+impl crate::load::LoadConstants {
+    /// Nothing fitted on any measurement: NICs at line rate, channels and NVLinks without a ceiling of their own, NCCL's own latencies. For
+    /// evaluations on the tables that the shipped constants were fitted on.
+    pub fn unfitted() -> Self {
+        let no_ceiling = 1e6;
+        crate::load::LoadConstants {
+            nic: 1.0,
+            channel_gb_per_s: no_ceiling,
+            holding: 0.0,
+            tree: 1.0,
+            nvls_tree_gb_per_s: no_ceiling,
+            nvls_tree_many: 1.0,
+            start_us: 0.0,
+            start_over_latency: 1.0,
+            // NCCL's own NVLink and network latencies of NVLSTree.
+            nvls_tree_start_us: 25.0,
+            nvls_tree_level_us: 2.0 * 20.9,
+            tree_packets: 1.0,
+        }
+    }
+}

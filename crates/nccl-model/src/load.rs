@@ -197,7 +197,9 @@ impl Communicator {
         }
         let flow = self.flow(choice, factor, constants)?;
         let stretch = match (choice.algorithm, choice.protocol) {
-            (Algorithm::Tree, Protocol::Ll | Protocol::Ll128) => constants.tree_packets,
+            // Every second word is a flag.
+            (_, Protocol::Ll) => 2.0,
+            (Algorithm::Tree, Protocol::Ll128) => constants.tree_packets,
             _ => 1.0,
         };
         let wire_us = stretch * bytes / 1000.0 * factor / flow.busbw_gb_per_s;

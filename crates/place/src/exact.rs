@@ -158,7 +158,8 @@ pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], k
     order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, &whole), *i));
     let mut picked: Vec<u32> = Vec::with_capacity(keep);
     // How many GPUs of which type of host; a single host is its own class.
-    let mut seen: Vec<(Option<topology::HostId>, Vec<(u16, u8)>)> = Vec::new();
+    type Split = (Option<topology::HostId>, Vec<(u16, u8)>);
+    let mut seen: Vec<Split> = Vec::new();
     // The best split on other hosts: which hosts give how many.
     let mut elsewhere: Vec<(Vec<(topology::HostId, u8)>, u32)> = Vec::new();
     let hosts = |i: u32| candidates.parts(i as usize).iter().map(|p| (p.host, p.count)).collect::<Vec<_>>();

@@ -112,8 +112,12 @@ fn left_out_density(gp: &Gp) -> f64 {
 impl Committee {
     /// Fits every member. `None` without usable points.
     pub fn fit(readings: &[Reading]) -> Option<Committee> {
-        let fitted = View::ALL.map(|view| Some((view, Gp::fit(readings.iter().map(|r| view.of(r)).collect())?)));
-        let fitted: Vec<(View, Gp)> = fitted.into_iter().collect::<Option<_>>()?;
+        let mut fitted: Vec<(View, Gp)> = Vec::new();
+        for view in View::ALL {
+            let points = readings.iter().map(|r| view.of(r)).collect();
+            let gp = Gp::fit_near(points, fitted.first().map(|f| &f.1))?;
+            fitted.push((view, gp));
+        }
         let density: Vec<f64> = fitted.iter().map(|m| left_out_density(&m.1)).collect();
         let best = density.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weight: Vec<f64> = density.iter().map(|d| (TEMPER * (d - best)).exp()).collect();

@@ -263,13 +263,13 @@ pub fn fit_with(
         })
         .collect();
     if kind == Kind::Nccl {
-        model.nccl = Some(nccl_of(&model, measurements, &readings));
+        model.nccl = Some(nccl_of(&model, measurements, &readings, !constants.is_fitted()));
         model.correction = Correction::Offset { ln_factor: 0.0, sd: crate::nccl::COLD_SD };
         return Ok((model, report));
     }
     if kind == Kind::Gp {
         model.fabric = physics.retuned(tune(cluster, &physics, &constants, collective, &readings)).tables();
-        let nccl = nccl_of(&model, measurements, &readings);
+        let nccl = nccl_of(&model, measurements, &readings, !constants.is_fitted());
         if nccl.explains_more(&readings, model.bounds(Bytes(1))) {
             model.nccl = Some(nccl);
         }
@@ -309,9 +309,9 @@ pub fn fit_with(
 }
 
 /// The NCCL release to assume.
-fn nccl_of(model: &Model, measurements: &[Measurement], readings: &[Reading]) -> Network {
+fn nccl_of(model: &Model, measurements: &[Measurement], readings: &[Reading], unfitted: bool) -> Network {
     let named = measurements.iter().filter_map(|m| m.nccl_version.as_deref());
-    Network::of(named, readings, model.bounds(Bytes(1)))
+    Network::of(named, readings, model.bounds(Bytes(1)), unfitted)
 }
 
 /// Relative deviation of a single-host prediction: how much hosts of a type differ on the same subset, robustly.

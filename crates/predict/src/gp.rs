@@ -153,6 +153,11 @@ fn mean_sd(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
 impl Gp {
     /// Fits hyperparameters and conditions on the points (hosts sorted, at most [`POINTS_MAX`]). `None` without points.
     pub fn fit(points: Vec<Point>) -> Option<Gp> {
+        Gp::fit_near(points, None)
+    }
+
+    /// The same, starting from the hyperparameters of a process on nearly the same readings: half of the effort.
+    pub fn fit_near(points: Vec<Point>, near: Option<&Gp>) -> Option<Gp> {
         if points.is_empty() || points.len() > POINTS_MAX {
             return None;
         }
@@ -179,9 +184,14 @@ impl Gp {
         let y_mean = ys[ys.len() / 2];
         let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
         let d = active.len();
-        let hyper = Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
+        let mut hyper =
+            Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
+        if let Some(n) = near {
+            let known = |f: &usize| n.active.iter().position(|a| a == f).map_or(1.0, |i| n.hyper.ln_length[i]);
+            hyper = Hyper { ln_length: active.iter().map(known).collect(), ..n.hyper.clone() };
+        }
         let mut gp = Gp::unconditioned(SavedGp { points, hyper, active, scale, y_mean, y_sd });
-        gp.optimise(EVALUATIONS_MAX);
+        gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX });
         if !gp.condition() {
             return None;
         }

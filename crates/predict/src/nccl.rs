@@ -4,7 +4,7 @@
 //! hosts is that of NCCL's own rings and trees; elsewhere `fabric`'s estimate stands.
 
 use crate::bound::{Bounds, Limit, Memo};
-use nccl_model::{Cache, Communicator, GraphSource, Limit as NcclLimit};
+use nccl_model::{Cache, Communicator, GraphSource, Limit as NcclLimit, LoadConstants};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use topology::nccl::Version;
@@ -29,12 +29,19 @@ pub const COLD_SD: f64 = 0.12;
 pub struct Network {
     /// The release.
     pub release: Version,
+    /// Without the shipped constants of loads, which were fitted on a published table: for judging models on that table.
+    #[serde(default)]
+    pub unfitted: bool,
 }
 
 impl Network {
     /// Is the release one that is modelled?
     pub(crate) fn is_modelled(&self) -> bool {
         nccl_model::releases::is_modelled(self.release)
+    }
+
+    fn constants(&self, cluster: &Cluster) -> LoadConstants {
+        if self.unfitted { LoadConstants::unfitted() } else { LoadConstants::of(cluster.network.class) }
     }
 
     /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
@@ -52,7 +59,8 @@ impl Network {
         collective: Collective,
         size: Bytes,
     ) -> Option<f64> {
-        let busbw = self.communicator(cache, cluster, order)?.busbw(collective, size.0)?.busbw.gb_per_s();
+        let c = self.communicator(cache, cluster, order)?;
+        let busbw = c.busbw_with(collective, size.0, &self.constants(cluster))?.busbw.gb_per_s();
         (busbw.is_finite() && busbw > 0.0).then_some(busbw)
     }
 
@@ -64,7 +72,8 @@ impl Network {
         collective: Collective,
         size: Bytes,
     ) -> Option<Limit> {
-        let busbw = self.communicator(&mut Cache::default(), cluster, order)?.busbw(collective, size.0)?;
+        let c = self.communicator(&mut Cache::default(), cluster, order)?;
+        let busbw = c.busbw_with(collective, size.0, &self.constants(cluster))?;
         Some(match busbw.limit {
             NcclLimit::Nic { host, .. } | NcclLimit::CrossingNics { host, .. } => Limit::Nic { host },
             NcclLimit::Channels { channels } => Limit::Network { name: format!("NCCL's {channels} channels") },
@@ -78,20 +87,21 @@ impl Network {
         named: impl Iterator<Item = &'a str>,
         readings: &[crate::tune::Reading],
         base: Bounds<'_>,
+        unfitted: bool,
     ) -> Network {
         let mut names: Vec<Version> = named.filter_map(|n| Version::from_str(n).ok()).collect();
         names.sort();
         // The middle one: rows of many releases in one store are rare.
         if let Some(&release) = names.get(names.len() / 2) {
-            let named = Network { release };
+            let named = Network { release, unfitted };
             if named.is_modelled() {
                 return named;
             }
         }
         if readings.len() < READINGS_MIN {
-            return Network { release: RELEASES[0] };
+            return Network { release: RELEASES[0], unfitted };
         }
-        let networks = RELEASES.map(|release| Network { release });
+        let networks = RELEASES.map(|release| Network { release, unfitted });
         let [old, new] = networks.map(|n| distance(readings, Bounds { nccl: Some(&n), ..base }));
         if new < old { networks[1] } else { networks[0] }
     }

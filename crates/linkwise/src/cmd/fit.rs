@@ -9,15 +9,16 @@ use topology::Collective;
 
 /// Arguments of `linkwise fit`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  linkwise fit --cluster h100 --store S.db --model gp -o model.json\n\n\
+#[command(after_help = "Example:\n  linkwise fit --cluster h100 --store S.db --model gp -o model.json\n  \
+    linkwise fit --cluster h100 --model nccl -o cold.json\n\n\
     The file holds the cluster, the intra tables and the fitted correction; `linkwise place --model model.json` reads it.")]
 pub struct Args {
     /// Built-in cluster or cluster file
     #[arg(long)]
     cluster: String,
-    /// Store with measurements
-    #[arg(long)]
-    store: PathBuf,
+    /// Store with measurements; a model of kind nccl needs none
+    #[arg(long, required_unless_present_any = ["model"])]
+    store: Option<PathBuf>,
     /// Kind of model
     #[arg(long, value_enum, default_value = "gp")]
     model: KindArg,
@@ -50,13 +51,21 @@ enum KindArg {
     TransformerNaive,
     /// A line on ten features of the hosts, to compare with
     Linear,
+    /// NCCL's own decisions, nothing learned between hosts: a cold start from the cluster alone
+    Nccl,
 }
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
-    let store = Store::open(&args.store, &cluster).map_err(Failure::input)?;
-    let mut rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
+    let mut rows = match &args.store {
+        Some(path) => {
+            let store = Store::open(path, &cluster).map_err(Failure::input)?;
+            store.measurements(&Query::usable()).map_err(Failure::input)?
+        }
+        None if matches!(args.model, KindArg::Nccl) => Vec::new(),
+        None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
+    };
     // Fits must not depend on the order in which hosts were measured in parallel.
     rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
     let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
@@ -67,6 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         KindArg::TransformerLitegd => Kind::TransformerLitegd,
         KindArg::TransformerNaive => Kind::TransformerNaive,
         KindArg::Linear => Kind::Linear,
+        KindArg::Nccl => Kind::Nccl,
     };
     let start = std::time::Instant::now();
     let (model, report) =
@@ -114,7 +124,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let epochs: String = runs.map(|p| format!(", {} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
         println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
-    if report.multi_host_readings == 0 {
+    if matches!(args.model, KindArg::Nccl) {
+        println!("  between hosts this is what NCCL's own decisions let through (model), whatever was measured there");
+    } else if report.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");
     }
     if simulated > 0 {

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod evaluate;
 pub mod fit;
 pub mod measure;
+pub mod nccl;
 pub mod observe;
 pub mod place;
 pub mod reproduce;

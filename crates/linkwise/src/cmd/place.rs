@@ -17,6 +17,7 @@ use place::read::{Defaults, Reader};
 use place::{Answer, Contention, Refusal, Request, Search};
 use predict::Model;
 use std::path::{Path, PathBuf};
+use topology::nccl::Version;
 use topology::{Bytes, Cluster};
 
 /// Largest model file, requests line or list of free GPUs that is read, bytes.
@@ -67,6 +68,10 @@ pub struct Args {
     /// What a GB/s that running jobs lose counts against one that the new job gets
     #[arg(long, default_value_t = 0.0)]
     loss_weight: f64,
+    /// NCCL release, such as 2.28: says which of its settings are worth trying on the choice (by the model; `linkwise nccl advise` checks
+    /// them in the library)
+    #[arg(long, value_name = "RELEASE", value_parser = release)]
+    nccl: Option<Version>,
     /// File of requests, a JSON object per line; `-` is standard input
     #[arg(long)]
     requests: Option<PathBuf>,
@@ -92,6 +97,10 @@ fn contention(name: &str) -> Result<Contention, String> {
     Contention::by_name(name).ok_or_else(|| format!("{} was expected", Contention::names()))
 }
 
+fn release(text: &str) -> Result<Version, String> {
+    text.parse()
+}
+
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let search = search(&args.search, args.seed).map_err(|e| Failure::input(format!("--search: {}", e.message)))?;
@@ -102,8 +111,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
     let reader = Reader::new(&cluster, defaults);
     if let Some(file) = &args.requests {
-        return stream::Stream { cluster: &cluster, model: &model, reader, search, seed: args.seed, state: operator }
-            .run(file);
+        return stream::Stream {
+            cluster: &cluster,
+            model: &model,
+            reader,
+            search,
+            seed: args.seed,
+            state: operator,
+            nccl: args.nccl,
+        }
+        .run(file);
     }
     let request = args.ask.request(&reader)?;
     let start = std::time::Instant::now();
@@ -124,7 +141,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(a) = &avoided {
         eprintln!("note: {a}");
     }
-    let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed: start.elapsed() };
+    let elapsed = start.elapsed();
+    let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed, nccl: args.nccl };
     match args.format {
         PlaceFormat::Text => print!("{}", reply.text()),
         PlaceFormat::Json => println!("{}", reply.json(None)),

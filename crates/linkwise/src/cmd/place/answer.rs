@@ -1,9 +1,11 @@
 //! An answer, and its form in JSON; sentences are in [`super::text`], Slurm options and hostfiles in [`super::launch`].
 
+use crate::cmd::nccl::{Advice, by_model};
 use place::{Answer, Bottleneck, Request, Scored};
 use predict::{BandwidthModel, Model};
 use serde_json::{Value, json};
 use std::time::Duration;
+use topology::nccl::Version;
 use topology::{Allocation, Cluster, HostId};
 
 /// Everything that an answer is printed from.
@@ -13,10 +15,14 @@ pub struct Reply<'a> {
     pub request: &'a Request,
     pub answer: &'a Answer,
     pub elapsed: Duration,
+    /// Which NCCL the job will use, if its settings are wanted.
+    pub nccl: Option<Version>,
 }
 
 /// How many candidates are named as worth measuring.
 const PROBES: usize = 3;
+/// How many settings of NCCL are named.
+const SETTINGS: usize = 3;
 
 fn round(v: f64) -> f64 {
     (v * 1000.0).round() / 1000.0
@@ -35,6 +41,14 @@ impl Reply<'_> {
             .into_iter()
             .map(|i| json!(self.cluster.gpu_names(&all[i].allocation)))
             .collect()
+    }
+
+    /// Settings of NCCL worth trying on the choice, best first.
+    pub fn settings(&self) -> Vec<Advice> {
+        let of = |v| by_model(v, self.cluster, &self.answer.host_order, self.model.collective(), self.request.size.0);
+        let mut all = self.nccl.map(of).unwrap_or_default();
+        all.truncate(SETTINGS);
+        all
     }
 
     fn scored(&self, s: &Scored) -> Value {
@@ -95,8 +109,13 @@ impl Reply<'_> {
             "worth_measuring": self.worth_measuring(),
             "runner_ups": a.runner_ups.iter().map(|s| self.scored(s)).collect::<Vec<_>>(),
         });
-        if let (Some(id), Some(map)) = (id, v.as_object_mut()) {
+        let Some(map) = v.as_object_mut() else { return v };
+        if let Some(id) = id {
             map.insert("id".into(), id.clone());
+        }
+        if let Some(version) = self.nccl {
+            let settings: Vec<Value> = self.settings().iter().map(Advice::json).collect();
+            map.insert("nccl".into(), json!({"release": version, "settings": settings}));
         }
         v
     }

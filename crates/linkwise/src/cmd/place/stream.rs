@@ -23,6 +23,7 @@ pub struct Stream<'a> {
     pub seed: u64,
     /// What is free comes from here, looked up anew for every line.
     pub state: Option<State>,
+    pub nccl: Option<topology::nccl::Version>,
 }
 
 impl Stream<'_> {
@@ -82,7 +83,8 @@ impl Stream<'_> {
                 None => asked.request,
             };
             let answer = answered(cluster, model, request, search)?;
-            Ok(Reply { cluster, model, request, answer: &answer, elapsed: start.elapsed() }.json(Some(&id)))
+            Ok(Reply { cluster, model, request, answer: &answer, elapsed: start.elapsed(), nccl: self.nccl }
+                .json(Some(&id)))
         });
         replied.unwrap_or_else(|e| error(&id, &e))
     }

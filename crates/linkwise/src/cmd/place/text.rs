@@ -91,6 +91,16 @@ impl Reply<'_> {
         out += &self.pods();
         let ranks = a.host_order.iter().map(|(h, _)| format!("{}:{}", self.name(*h), self.devices(*h)));
         out += &wrapped("Rank order:", ranks);
+        if let Some(version) = self.nccl {
+            let settings = self.settings();
+            if settings.is_empty() {
+                let _ = writeln!(out, "NCCL {version}: no setting is expected to gain anything here (model).");
+            }
+            for a in settings {
+                let gain = 100.0 * a.gain().unwrap_or(0.0);
+                let _ = writeln!(out, "With {} expect {gain:+.0} % (model of NCCL {version}, not measured).", a.text());
+            }
+        }
         let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
         let mut row = |what: &str, s: &Scored| {
             let q = s.prediction;

@@ -1,0 +1,215 @@
+//! A communicator of the command's arguments: the model's, or what the real library did on simulated hosts.
+
+use crate::cmd::shared::load_cluster;
+use crate::failure::Failure;
+use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use nccl_model::{Busbw, Communicator, LoadConstants};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use store::{Query, Store};
+use topology::nccl::{Decision, Version};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+
+/// Most sizes of one call.
+const SIZES_MAX: usize = 64;
+/// Ranks of a bench run that are worth a warning: beyond, it takes minutes and gigabytes of shared memory.
+const RANKS_OF_A_QUICK_RUN: usize = 64;
+
+/// Which GPUs, which library, which calls.
+#[derive(clap::Args)]
+pub struct What {
+    /// Built-in cluster or cluster file
+    #[arg(long)]
+    pub cluster: String,
+    /// The job's GPUs (`n0:0 n0:1 n1`; a bare host means all of its GPUs), hosts in rank order; default: all usable ones
+    #[arg(long)]
+    pub gpus: Option<String>,
+    /// NCCL release, such as 2.28 or 2.28.9
+    #[arg(long, default_value = "2.28", value_parser = release)]
+    pub nccl: Version,
+    /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce
+    #[arg(long, default_value = "all_reduce", value_parser = collective)]
+    pub collective: Collective,
+    /// Sizes, such as 64KiB,16MiB; for all_gather and reduce_scatter the whole buffer of all ranks
+    /// [default: 1 KiB to 4 GiB in steps of 4]
+    #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
+    pub sizes: Vec<Bytes>,
+    /// Store whose measurements of these very GPUs are put beside
+    #[arg(long, value_name = "STORE.db")]
+    pub store: Option<PathBuf>,
+}
+
+fn release(text: &str) -> Result<Version, String> {
+    text.parse()
+}
+
+fn collective(name: &str) -> Result<Collective, String> {
+    let known = nccl_model::COLLECTIVES;
+    known.into_iter().find(|c| c.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|c| c.name()).collect();
+        format!("`{name}` is not a collective that NCCL has algorithms for; those are {}", names.join(", "))
+    })
+}
+
+/// The hosts of a list of GPUs in the order in which it names them first, each with all of its GPUs in the list.
+fn rank_hosts(cluster: &Cluster, list: &str) -> Result<Vec<(HostId, GpuMask)>, String> {
+    let all = cluster.parse_gpus([list])?;
+    let mut order: Vec<(HostId, GpuMask)> = Vec::new();
+    for t in list.split([' ', ',', '\t', '\n', '\r']).filter(|t| !t.is_empty()) {
+        let one = cluster.parse_gpus([t])?;
+        for &(h, _) in one.parts() {
+            if order.iter().all(|o| o.0 != h) {
+                order.push((h, all.mask(h)));
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// The arguments, read.
+pub struct Case {
+    pub cluster: Cluster,
+    pub order: Vec<(HostId, GpuMask)>,
+    pub version: Version,
+    pub collective: Collective,
+    pub sizes: Vec<u64>,
+    /// Measured bus bandwidths of these GPUs: bytes, GB/s, newest last.
+    pub measured: Vec<(u64, f64)>,
+}
+
+impl What {
+    /// Reads clusters, GPUs and measurements.
+    pub fn case(&self) -> Result<Case, Failure> {
+        let cluster = load_cluster(&self.cluster)?;
+        let order = match &self.gpus {
+            Some(list) => rank_hosts(&cluster, list).map_err(|e| Failure::input(format!("--gpus: {e}")))?,
+            None => cluster.usable().parts().to_vec(),
+        };
+        let ranks: usize = order.iter().map(|o| o.1.count()).sum();
+        if ranks < 2 {
+            return Err(Failure::input(format!("--gpus: {ranks} GPU; NCCL decides something from two on")));
+        }
+        let sizes: Vec<u64> = match self.sizes.as_slice() {
+            [] => (0..12).map(|i| 1024u64 << (2 * i)).collect(),
+            given => given.iter().map(|b| b.0).collect(),
+        };
+        if sizes.len() > SIZES_MAX || sizes.contains(&0) {
+            return Err(Failure::input(format!("--sizes: 1 to {SIZES_MAX} sizes above zero are possible")));
+        }
+        let mut case =
+            Case { cluster, order, version: self.nccl, collective: self.collective, sizes, measured: Vec::new() };
+        if let Some(path) = &self.store {
+            let store = Store::open(path, &case.cluster).map_err(Failure::input)?;
+            let a = case.allocation();
+            let rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
+            let mine = rows.iter().filter(|m| m.allocation == a && m.collective == case.collective);
+            case.measured = mine.map(|m| (m.size.0, m.busbw.gb_per_s())).collect();
+        }
+        Ok(case)
+    }
+}
+
+/// One call: what NCCL does and what that should give.
+pub struct Cell {
+    pub decision: Decision,
+    /// What the loads of its rings and trees let it have.
+    pub expected: Option<Busbw>,
+    /// What linkwise's physics says of the same GPUs, GB/s busbw.
+    pub physics_gb_per_s: f64,
+    /// The last measurement of this very size, GB/s busbw.
+    pub measured_gb_per_s: Option<f64>,
+}
+
+impl Cell {
+    /// Bus bandwidth by NCCL's own estimate, GB/s.
+    pub fn nccl_gb_per_s(&self, ranks: usize) -> Option<f64> {
+        let d = &self.decision;
+        Some(d.size_bytes as f64 / d.time_us? / 1000.0 * d.collective.bus_factor(ranks))
+    }
+
+    pub fn expected_gb_per_s(&self) -> Option<f64> {
+        self.expected.as_ref().map(|e| e.busbw.gb_per_s())
+    }
+}
+
+impl Case {
+    pub fn allocation(&self) -> Allocation {
+        Allocation::new(self.order.iter().copied())
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.order.iter().map(|o| o.1.count()).sum()
+    }
+
+    /// The communicator by the model.
+    pub fn communicator(&self, version: Version) -> Result<Communicator, Failure> {
+        Communicator::build(version, &self.cluster, &self.order).map_err(|e| match e {
+            nccl_model::BuildError::Version(_) => Failure::input(e),
+            e => Failure::impossible(e),
+        })
+    }
+
+    /// What the real library does on simulated hosts with these settings.
+    pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<Report, Failure> {
+        let nodes = self.order.iter().map(|&(h, m)| Node::new(h, m)).collect();
+        let mut spec = Spec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
+        spec.env = settings.to_vec();
+        if spec.rank_count() > RANKS_OF_A_QUICK_RUN {
+            eprintln!(
+                "note: {} ranks of NCCL are simulated on this machine; that takes minutes and gigabytes",
+                spec.rank_count()
+            );
+        }
+        let run = Bench::new().and_then(|b| b.run(&spec));
+        run.map_err(|e: BenchError| match &e {
+            BenchError::Spec(_) => Failure::input(e),
+            _ => Failure::impossible(e),
+        })
+    }
+
+    /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
+    pub fn as_run(&self, model: &Communicator, report: &Report) -> Result<Communicator, Failure> {
+        let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
+        model.given(&graphs, report.channels.coll, report.channels.nvls).map_err(Failure::impossible)
+    }
+
+    /// Cells by the model.
+    pub fn cells(&self, c: &Communicator) -> Vec<Cell> {
+        let decisions = self.sizes.iter().filter_map(|&s| c.choose(self.collective, s));
+        self.put_beside(c, decisions)
+    }
+
+    /// Cells of decisions that were made elsewhere.
+    pub fn put_beside(&self, c: &Communicator, decisions: impl Iterator<Item = Decision>) -> Vec<Cell> {
+        let fabric = fabric::Fabric::new(&self.cluster);
+        let a = self.allocation();
+        let constants = LoadConstants::of(self.cluster.network.class);
+        decisions
+            .map(|decision| {
+                let Decision { collective, size_bytes, algorithm, protocol, .. } = decision;
+                let way = c.way(collective, size_bytes, algorithm, protocol);
+                let of_size = |m: &&(u64, f64)| m.0 == size_bytes;
+                Cell {
+                    expected: way.and_then(|w| c.busbw_of(collective, size_bytes, &w, &constants)),
+                    physics_gb_per_s: fabric.estimate(&a, collective, Bytes(size_bytes)).busbw.gb_per_s(),
+                    measured_gb_per_s: self.measured.iter().rev().find(of_size).map(|m| m.1),
+                    decision,
+                }
+            })
+            .collect()
+    }
+
+    /// Hosts in rank order, for JSON.
+    pub fn hosts_json(&self) -> Value {
+        let of = |&(h, m): &(HostId, GpuMask)| json!({"host": self.cluster.host(h).name, "gpus": m.iter().collect::<Vec<_>>()});
+        self.order.iter().map(of).collect()
+    }
+
+    /// Hosts in rank order, for people: `n0 x8, n1 x4`.
+    pub fn hosts_text(&self) -> String {
+        let of = |&(h, m): &(HostId, GpuMask)| format!("{} x{}", self.cluster.host(h).name, m.count());
+        let names: Vec<String> = self.order.iter().take(8).map(of).collect();
+        let rest = self.order.len().saturating_sub(8);
+        names.join(", ") + &if rest > 0 { format!(" and {rest} more") } else { String::new() }
+    }
+}
