@@ -85,6 +85,8 @@ const CEILING_SDS: f64 = 2.0;
 /// Power of the density of the left-out readings in the weights. Below 1, since residuals of one system hang together: ten readings that
 /// say the same are not ten witnesses.
 const TEMPER: f64 = 0.2;
+/// Members with less than this share of the best one's weight are not asked at all.
+const SILENT: f64 = 0.01;
 /// A single reading speaks against a member at most like one so many deviations off.
 const WITNESS_SDS: f64 = 4.0;
 
@@ -120,7 +122,8 @@ impl Committee {
         }
         let density: Vec<f64> = fitted.iter().map(|m| left_out_density(&m.1)).collect();
         let best = density.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weight: Vec<f64> = density.iter().map(|d| (TEMPER * (d - best)).exp()).collect();
+        let mut weight: Vec<f64> = density.iter().map(|d| (TEMPER * (d - best)).exp()).collect();
+        weight.iter_mut().filter(|w| **w < SILENT).for_each(|w| *w = 0.0);
         let sum: f64 = weight.iter().sum();
         let members = fitted.into_iter().zip(weight).map(|((view, gp), w)| Member { view, weight: w / sum, gp });
         Some(Committee::of(members.collect()))
@@ -135,8 +138,12 @@ impl Committee {
         self.ceiling
     }
 
+    fn heard(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| m.weight > 0.0)
+    }
+
     fn average(&self, f: impl Fn(&Gp) -> f64) -> f64 {
-        self.members.iter().map(|m| m.weight * f(&m.gp)).sum()
+        self.heard().map(|m| m.weight * f(&m.gp)).sum()
     }
 
     /// Logarithm of what the members correct, on average, over the bound.
@@ -146,7 +153,7 @@ impl Committee {
 
     /// The part of the mean of `ln(busbw / base)` that depends on features.
     pub fn feature_mean(&self, row: &Row, width: usize, scratch: &mut Vec<f64>) -> f64 {
-        self.members.iter().map(|m| m.weight * m.gp.feature_mean(&row[..width], scratch)).sum()
+        self.heard().map(|m| m.weight * m.gp.feature_mean(&row[..width], scratch)).sum()
     }
 
     /// How much of the mean is irregularity of this very split ([`Gp::irregularity`]).
@@ -170,7 +177,7 @@ impl Committee {
         let mut scratch = Vec::new();
         let share = self.host_share(hosts.iter().map(|h| h.1).sum());
         let mut moments = [0.0; 3];
-        for m in &self.members {
+        for m in self.heard() {
             let of_hosts = hosts.iter().map(|&(h, w)| w * m.gp.host_effect(h)).sum::<f64>();
             let base = m.view.ln_over_bound(analytic.ln_nics_over_bound);
             let mean = base + m.gp.feature_mean(x, &mut scratch) + share * of_hosts;
