@@ -496,6 +496,24 @@ fn past_requests_where_pts_did_not_help_spare_it() {
 }
 
 #[test]
+fn a_search_that_serves_many_requests_learns_when_pts_is_not_worth_it() {
+    let cluster = catalog::cluster("h100").unwrap();
+    let truth = knowing(&model(&cluster, 1), balanced_truth);
+    let serving = by_name("bandpilot-v4", 0).unwrap();
+    let batches: Vec<u64> = (0..3)
+        .flat_map(|_| 9..=20)
+        .map(|k| {
+            let request = Request::new(k, free_of(&[0xff, 0x7f, 0x3f, 0x1f]), SIZE);
+            let objective = Objective::new(&cluster, &truth, &request);
+            place::Search::search(&*serving, &objective, 1).unwrap();
+            objective.batches()
+        })
+        .collect();
+    assert!(batches[0] > 1, "the first requests ask PTS: {batches:?}");
+    assert!(batches[24..].iter().all(|b| *b == 1), "an even split is the best here, and EHA's: {batches:?}");
+}
+
+#[test]
 fn default_prefers_one_numa_node_then_the_freest_host() {
     let cluster = catalog::cluster("het-4mix").unwrap();
     let model = model(&cluster, 1);

@@ -3,8 +3,9 @@
 use super::guides::{Guides, Timed, oracle};
 use super::methods::{Guide, MethodSpec};
 use super::requests::{Load, Scenario, load, scenarios};
-use place::{Contention, Objective, Reading, Request, cautiously, decide, exact, worth_measuring};
+use place::{Contention, Objective, Reading, Request, Search, cautiously, decide, exact, worth_measuring};
 use predict::BandwidthModel;
+use std::collections::HashMap;
 use std::time::Instant;
 use topology::Allocation;
 use truths::Truth;
@@ -155,8 +156,22 @@ fn ours(search: &str) -> bool {
     matches!(search, "exact" | "threshold" | "auto")
 }
 
-fn choose(m: &MethodSpec, guide: &dyn BandwidthModel, posed: &Posed, seed: u64) -> Option<Choice> {
-    let search = place::search::by_name(&m.search, seed)?;
+/// `serving`: the searches of one seed that learn from request to request.
+fn choose(
+    m: &MethodSpec,
+    guide: &dyn BandwidthModel,
+    posed: &Posed,
+    serving: &HashMap<&str, Box<dyn Search>>,
+    seed: u64,
+) -> Option<Choice> {
+    let drawn;
+    let search = match serving.get(m.name.as_str()) {
+        Some(s) => s,
+        None => {
+            drawn = place::search::by_name(&m.search, seed)?;
+            &drawn
+        }
+    };
     let restricted = posed.settings.missing == Missing::Restrict;
     let keep = match m.guide {
         Guide::Model { .. } if restricted && ours(&m.search) => KEEP_RESTRICTED,
@@ -208,6 +223,12 @@ pub fn run_seed(
         let f = &guides.fitted[&m.guide];
         result.runs.push(Run { name: m.name.clone(), fit_s: f.fit_s, samples: f.samples, ..Run::default() });
     }
+    let learns = |m: &&MethodSpec| m.search == "bandpilot-v4";
+    let serving: HashMap<&str, Box<dyn Search>> = methods
+        .iter()
+        .filter(learns)
+        .filter_map(|m| Some((m.name.as_str(), place::search::by_name(&m.search, seed)?)))
+        .collect();
     for (i, s) in scenarios(truth.cluster(), settings.per_k, seed).into_iter().enumerate() {
         tick();
         let seed = seed.wrapping_mul(1_000_003).wrapping_add(i as u64);
@@ -217,7 +238,7 @@ pub fn run_seed(
             continue;
         };
         for (m, run) in methods.iter().zip(&mut result.runs) {
-            let choice = choose(m, guides.fitted[&m.guide].model.as_ref(), &posed, seed);
+            let choice = choose(m, guides.fitted[&m.guide].model.as_ref(), &posed, &serving, seed);
             let Some((v, c)) = choice.and_then(|c| Some((posed.value(&c.allocation)?, c))) else {
                 run.unanswered += 1;
                 continue;

@@ -133,7 +133,7 @@ pub fn by_name(name: &str, seed: u64) -> Option<Box<dyn Search>> {
         "threshold" => Box::new(crate::threshold::Threshold),
         "oracle" => Box::new(Oracle),
         "bandpilot" => Box::new(BandPilot),
-        "bandpilot-v4" => Box::new(BandPilotV4::default()),
+        "bandpilot-v4" => Box::new(bandpilot_v4::Serving::default()),
         "eha" => Box::new(Eha),
         "pts" => Box::new(Pts),
         "litegd" => Box::new(LiteGd),

@@ -29,6 +29,7 @@ use crate::exact::Found;
 use crate::objective::Objective;
 use crate::request::Refusal;
 use predict::Candidates;
+use std::sync::{Mutex, PoisonError};
 use topology::Allocation;
 
 /// GPUs beyond k that elimination of whole hosts leaves to elimination of single GPUs.
@@ -57,35 +58,63 @@ impl Search for BandPilotV4 {
         "bandpilot-v4"
     }
     fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
-        let before = objective.evaluations();
-        let free = admit(objective, "bandpilot-v4")?;
-        let eha = construct(objective, &free)?;
-        if eha.allocation.host_count() < 2 {
-            return Ok(one(objective, eha.allocation, before));
-        }
-        let features = trigger::features(objective.request.gpus, &free, &eha.allocation, eha.coverage);
-        if !trigger::pts_may_help(&self.past, &features, objective.contended()) {
-            return Ok(one(objective, eha.allocation, before));
-        }
-        let mut both = [eha.allocation, eliminate(objective, &free)?];
-        let best = argmax(&ranked(objective, &both)).unwrap_or(0);
-        Ok(one(objective, std::mem::take(&mut both[best]), before))
+        Ok(decide(&self.past, objective)?.0)
     }
+}
+
+/// BandPilot v4 that learns while it serves: whenever PTS ran, whether it helped is known for nothing and votes from then on. What it
+/// answers depends on the requests before, in their order.
+#[derive(Debug, Default)]
+pub struct Serving {
+    past: Mutex<Vec<Past>>,
+}
+
+/// Most past requests that [`Serving`] keeps; the oldest go first.
+const PAST_MAX: usize = 4096;
+
+impl Search for Serving {
+    fn name(&self) -> &'static str {
+        "bandpilot-v4"
+    }
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let (found, seen) = decide(&past, objective)?;
+        if let Some(seen) = seen {
+            if past.len() == PAST_MAX {
+                past.remove(0);
+            }
+            past.push(seen);
+        }
+        Ok(found)
+    }
+}
+
+/// The answer, and what there is to learn from it where PTS ran.
+fn decide(past: &[Past], objective: &Objective) -> Result<(Found, Option<Past>), Refusal> {
+    let before = objective.evaluations();
+    let free = admit(objective, "bandpilot-v4")?;
+    let eha = construct(objective, &free)?;
+    if eha.allocation.host_count() < 2 {
+        return Ok((one(objective, eha.allocation, before), None));
+    }
+    let features = trigger::features(objective.request.gpus, &free, &eha.allocation, eha.coverage);
+    if !trigger::pts_may_help(past, &features, objective.contended()) {
+        return Ok((one(objective, eha.allocation, before), None));
+    }
+    let mut both = [eha.allocation, eliminate(objective, &free)?];
+    let scores = ranked(objective, &both);
+    let best = argmax(&scores).unwrap_or(0);
+    let pts_helped = scores[1] > scores[0] && scores[1] - scores[0] >= HELPFUL_GAIN * scores[1].abs();
+    let seen = Past { features, contended: objective.contended(), pts_helped };
+    Ok((one(objective, std::mem::take(&mut both[best]), before), Some(seen)))
 }
 
 impl BandPilotV4 {
     /// Runs EHA and PTS on a request and tells which was better by the objective: what `past` learns from. None where one host holds the
     /// job, which never asks PTS.
     pub fn observe(objective: &Objective) -> Result<Option<Past>, Refusal> {
-        let free = admit(objective, "bandpilot-v4")?;
-        let eha = construct(objective, &free)?;
-        if eha.allocation.host_count() < 2 {
-            return Ok(None);
-        }
-        let features = trigger::features(objective.request.gpus, &free, &eha.allocation, eha.coverage);
-        let both = ranked(objective, &[eha.allocation, eliminate(objective, &free)?]);
-        let pts_helped = both[1] - both[0] >= HELPFUL_GAIN * both[1].abs() && both[1] > both[0];
-        Ok(Some(Past { features, contended: objective.contended(), pts_helped }))
+        // Without a past PTS always runs.
+        Ok(decide(&[], objective)?.1)
     }
 }
 
