@@ -73,7 +73,7 @@ bench networks-h100-16mib "${real[@]}" --cluster h100 --sizes 16MiB --methods $n
 bench networks-het-4mix "${real[@]}" --cluster het-4mix --methods $networks --per-k 5
 bench networks-litegd-h100 "${real[@]}" --cluster h100 --sizes 16MiB --methods litegd,upper-litegd,gp --per-k 1
 bench curves-h100 "${real[@]}" --cluster h100 --sizes 16MiB --curves transformer,linear,gp --seeds 1 --per-k 5
-bench curves-het-4mix "${real[@]}" --cluster het-4mix --curves linear,gp --per-k 5
+bench curves-het-4mix "${real[@]}" --cluster het-4mix --curves linear,gp --seeds 1 --per-k 5
 bench reproduce-bandpilot reproduce bandpilot all --truth "$tables" --per-k 3
 bench reproduce-litegd reproduce litegd all --truth "$tables" --per-k 1 --quick
 bench reproduce-litegd-network reproduce litegd figure-9 figure-11 --truth "$tables" --per-k 1
