@@ -97,7 +97,7 @@ pub struct Cache {
 }
 
 /// What is known of some GPUs of a type of host.
-type Known = (Machine, Arc<Places>, Arc<Found>, GraphSource);
+pub(crate) type Known = (Machine, Arc<Places>, Arc<Found>, GraphSource);
 
 /// A hop of a ring between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +115,16 @@ pub struct Crossing {
 }
 
 impl Cache {
+    /// Empty, for one release.
+    pub(crate) fn of(version: Version) -> Cache {
+        Cache { release: Some(version), ..Cache::default() }
+    }
+
+    /// Takes what is known of some GPUs of a host and of all hosts of its type.
+    pub(crate) fn know(&mut self, cluster: &Cluster, host: HostId, mask: GpuMask, several: bool, known: Known) {
+        self.hosts.insert((cluster.host(host).host_type, mask, several), known);
+    }
+
     fn host(
         &mut self,
         version: Version,

@@ -1,33 +1,39 @@
 //! Communicators as somebody else saw them: the library's own graphs and channel counts in place of recorded searches, and calls that do
 //! not take AUTO's way.
 
-use crate::agreed::Agreed;
 use crate::choose::{Choice, on_channels, time_us};
-use crate::communicator::{BuildError, Communicator, GraphSource};
+use crate::communicator::{BuildError, Cache, Communicator, GraphSource};
+use crate::machines::Machine;
 use crate::table::Table;
-use crate::templates::{Found, positions};
+use crate::templates::{Found, Places, positions};
 use std::sync::Arc;
-use topology::Collective;
-use topology::nccl::{Algorithm, Graph, Protocol};
+use topology::nccl::{Algorithm, Graph, Protocol, Version};
+use topology::{Cluster, Collective, GpuMask, HostId};
 
 impl Communicator {
-    /// The same hosts with these graphs (per host in order, GPUs and NICs by their index on the host) and channel counts, as the real
-    /// library reports them under some settings.
-    pub fn given(&self, graphs: &[Vec<Graph>], channels: u32, nvls_channels: u32) -> Result<Communicator, BuildError> {
-        let mut out = self.clone();
-        if graphs.len() != out.members.len() {
-            let (g, m) = (graphs.len(), out.members.len());
-            return Err(BuildError::Order(format!("graphs of {g} hosts for a communicator of {m}")));
-        }
-        for (m, g) in out.members.iter_mut().zip(graphs) {
-            let graphs = positions(g, &m.places).ok_or_else(|| {
-                BuildError::Order(format!("a graph of host {} names a device that is not beside its GPUs", m.host.0))
+    /// Hosts in rank order with these graphs (per host, GPUs and NICs by their index on the host) and channel counts, as the real library
+    /// reports them, under some settings perhaps.
+    pub fn of_graphs(
+        version: Version,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+        graphs: &[Vec<Graph>],
+        channels: u32,
+        nvls_channels: u32,
+    ) -> Result<Communicator, BuildError> {
+        let mut cache = Cache::of(version);
+        for (&(host, mask), graphs) in order.iter().zip(graphs).filter(|h| h.0.0.index() < cluster.hosts.len()) {
+            let of = cluster.type_of(host);
+            let places = Places::of(of, mask);
+            let graphs = positions(graphs, &places).ok_or_else(|| {
+                let name = &cluster.host(host).name;
+                BuildError::Order(format!("a graph of host {name} names a device that is not beside its GPUs"))
             })?;
-            m.found = Arc::new(Found { graphs, checked: true });
-            m.source = GraphSource::Given;
+            let machine = Machine::of(of).ok_or_else(|| BuildError::Gpu(of.gpu_model.clone()))?;
+            let found = Arc::new(Found { graphs, checked: true });
+            cache.know(cluster, host, mask, order.len() > 1, (machine, Arc::new(places), found, GraphSource::Given));
         }
-        let of: Vec<(u32, &[Graph])> = out.members.iter().map(|m| (m.ranks(), m.found.graphs.as_slice())).collect();
-        out.agreed = Agreed::of(self.agreed.version, self.agreed.machines, &of)?;
+        let mut out = Communicator::build_with(&mut cache, version, cluster, order)?;
         out.agreed.channels = channels.max(1);
         out.agreed.nvls_channels = nvls_channels;
         out.table = Table::of(&out.agreed);

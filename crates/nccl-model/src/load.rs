@@ -331,8 +331,15 @@ impl Communicator {
         let (&(member, nic), &on_it) = fullest;
         let used = load.keys().filter(|p| p.0 == member).count().max(1) as f64;
         let all: f64 = load.iter().filter(|p| p.0.0 == member).map(|p| p.1).sum();
+        // Inside a host every GPU sends each byte twice, up and down again, over the links that the search found.
+        let tree = &self.agreed().tree;
+        let inside = f64::from(tree.channels) * f64::from(tree.bw_intra_gb_per_s) / 2.0;
+        let network = k.tree * f64::from(channels) / time(fullest);
+        if inside < network {
+            return Some(Flow { busbw_gb_per_s: bus_factor * inside, limit: Limit::NvLink });
+        }
         Some(Flow {
-            busbw_gb_per_s: bus_factor * k.tree * f64::from(channels) / time(fullest),
+            busbw_gb_per_s: bus_factor * network,
             limit: Limit::Nic { host: self.members()[member].host, nic, on_it, channels, even: all / used },
         })
     }

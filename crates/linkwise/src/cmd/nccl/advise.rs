@@ -155,7 +155,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let bar = ProgressBar::new(advice.len() as u64 + 1).with_message("NCCL on simulated hosts");
         let plain = case.bench(&[], &[size])?;
         bar.inc(1);
-        let baseline = case.as_run(&model, &plain)?;
+        let baseline = case.as_run(&plain)?;
         let before = baseline.busbw(case.collective, size).map_or(now.busbw.gb_per_s(), |b| b.busbw.gb_per_s());
         let mut kept = Vec::new();
         for mut a in advice {
@@ -183,7 +183,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             a.effect = Some(format!("{} becomes {}", say(old), say(new)));
             a.before_gb_per_s = before;
             // What the library really does under the setting, not what the setting asks for.
-            a.after_gb_per_s = case.as_run(&model, &report).ok().and_then(|c| {
+            a.after_gb_per_s = case.as_run(&report).ok().and_then(|c| {
                 let d = new?;
                 let w = c.way(case.collective, size, d.algorithm, d.protocol)?;
                 let k = LoadConstants::of(case.cluster.network.class);

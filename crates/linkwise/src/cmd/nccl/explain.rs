@@ -49,13 +49,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some((from, to)) = args.diff {
         return diff(&case, from, to, args.format);
     }
-    let model = case.communicator(case.version)?;
     let (c, cells, ran) = if args.exact {
         let report = case.bench(&[], &case.sizes)?;
-        let c = case.as_run(&model, &report)?;
+        let c = case.as_run(&report)?;
         let cells = case.put_beside(&c, report.decisions().cloned());
         (c, cells, Some(report.version))
     } else {
+        let model = case.communicator(case.version)?;
         let cells = case.cells(&model);
         (model, cells, None)
     };
@@ -212,7 +212,9 @@ fn print(
             n => format!("{name} otherwise at {n} of {} sizes", case.sizes.len()),
         })
         .collect();
-    println!("- Releases (model): {}.", others.join("; "));
+    if !others.is_empty() {
+        println!("- Releases (model): {}.", others.join("; "));
+    }
 }
 
 /// What changes between two neighbouring releases.

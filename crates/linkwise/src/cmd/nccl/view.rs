@@ -145,6 +145,15 @@ impl Case {
     pub fn communicator(&self, version: Version) -> Result<Communicator, Failure> {
         Communicator::build(version, &self.cluster, &self.order).map_err(|e| match e {
             nccl_model::BuildError::Version(_) => Failure::input(e),
+            nccl_model::BuildError::Agree(nccl_model::AgreeError::NoGraph { host, .. }) => {
+                let (host, _) = self.order[host];
+                Failure::impossible(format!(
+                    "no search of a host like {} ({}) was recorded, and the model's own search knows only switched hosts with a NIC per \
+                     GPU; `linkwise nccl explain --exact` asks the library itself",
+                    self.cluster.host(host).name,
+                    self.cluster.type_of(host).name
+                ))
+            }
             e => Failure::impossible(e),
         })
     }
@@ -168,9 +177,11 @@ impl Case {
     }
 
     /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
-    pub fn as_run(&self, model: &Communicator, report: &Report) -> Result<Communicator, Failure> {
+    pub fn as_run(&self, report: &Report) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
-        model.given(&graphs, report.channels.coll, report.channels.nvls).map_err(Failure::impossible)
+        let (channels, nvls) = (report.channels.coll, report.channels.nvls);
+        Communicator::of_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
+            .map_err(Failure::impossible)
     }
 
     /// Cells by the model.
