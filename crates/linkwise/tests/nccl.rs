@@ -223,3 +223,50 @@ fn a_cold_start_needs_no_measurement_and_places() {
     assert_eq!((&v["model"], &v["split"]), (&"nccl".into(), &"4+4".into()), "4+4 has twice the bandwidth of 6+2");
     assert!(v["nccl"]["settings"].is_array(), "{v}");
 }
+
+#[test]
+fn a_gain_that_was_measured_is_said_to_be_measured() {
+    if !bench("a_gain_that_was_measured_is_said_to_be_measured") {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("s.db");
+    let cluster = topology::catalog::cluster("h100").expect("built in");
+    let hosts = (0..3).map(|h| (topology::HostId(h), topology::GpuMask::first(3)));
+    let mut store = store::Store::create(&path, &cluster).expect("a store");
+    for (algorithm, channels, gb_per_s) in [("RING", 16, 131.0), ("RING", 24, 146.0)] {
+        let mut m = store::Measurement::new(
+            topology::Allocation::new(hosts.clone()),
+            topology::Collective::AllReduce,
+            topology::Bytes::gib(2),
+            topology::Bandwidth::from_gb_per_s(gb_per_s),
+            store::Source::Simulated,
+        );
+        m.algorithm = Some(algorithm.into());
+        m.channels = Some(channels);
+        store.insert(&store::Record { run_id: None, measurement: m }).expect("inserted");
+    }
+    drop(store);
+    let v = json(&[
+        "nccl",
+        "advise",
+        "--cluster",
+        "h100",
+        "--gpus",
+        "n0:0 n0:1 n0:2 n1:0 n1:1 n1:2 n2:0 n2:1 n2:2",
+        "--nccl",
+        "2.27",
+        "--sizes",
+        "2GiB",
+        "--store",
+        &path.display().to_string(),
+        "--format",
+        "json",
+    ]);
+    let advice = v["advice"].as_array().expect("a list");
+    let of = |value: &str| {
+        advice.iter().find(|a| a["settings"][0]["value"] == value).unwrap_or_else(|| panic!("{value}: {v}"))
+    };
+    assert_eq!((&of("24")["gain_source"], &of("30")["gain_source"]), (&"measured".into(), &"model".into()));
+    assert!(of("24")["gain"].as_f64().is_some_and(|g| (g - (146.0 / 131.0 - 1.0)).abs() < 1e-9), "{}", of("24"));
+}

@@ -48,12 +48,22 @@ pub struct Advice {
     pub reason: String,
     /// What the real library did with it; `None` where it was not asked.
     pub effect: Option<String>,
+    /// What was measured without and with what it does, GB/s busbw.
+    pub measured: Option<(f64, f64)>,
 }
 
 impl Advice {
-    /// Expected gain as a share.
+    /// Gain as a share: measured, else expected.
     pub fn gain(&self) -> Option<f64> {
+        if let Some((before, after)) = self.measured {
+            return Some(after / before - 1.0);
+        }
         Some(self.after_gb_per_s? / self.before_gb_per_s - 1.0)
+    }
+
+    /// Where the gain comes from.
+    fn gain_source(&self) -> &'static str {
+        if self.measured.is_some() { "measured" } else { "model" }
     }
 
     /// `NCCL_MIN_NCHANNELS=24 ...`
@@ -66,7 +76,9 @@ impl Advice {
         json!({
             "settings": self.settings.iter().map(|(k, v)| json!({"name": k, "value": v})).collect::<Vec<_>>(),
             "before_busbw_gb_per_s": self.before_gb_per_s, "after_busbw_gb_per_s": self.after_gb_per_s,
-            "gain": self.gain(), "gain_source": "model", "reason": self.reason,
+            "gain": self.gain(), "gain_source": self.gain_source(),
+            "measured_before_gb_per_s": self.measured.map(|m| m.0), "measured_after_gb_per_s": self.measured.map(|m| m.1),
+            "reason": self.reason,
             "checked_in_library": self.effect.is_some(), "effect": self.effect,
         })
     }
@@ -92,6 +104,7 @@ pub fn by_model(
                 after_gb_per_s: Some(after),
                 reason,
                 effect: None,
+                measured: None,
             });
         }
     };
@@ -149,6 +162,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                     after_gb_per_s: None,
                     reason: "other NICs for the same rings".into(),
                     effect: None,
+                    measured: None,
                 });
             }
         }
@@ -182,6 +196,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
             };
             a.effect = Some(format!("{} becomes {}", say(old), say(new)));
             a.before_gb_per_s = before;
+            let measured = |d: Option<&topology::nccl::Decision>| d.and_then(|d| case.measured_as(d));
+            a.measured = measured(old).zip(measured(new));
             // What the library really does under the setting, not what the setting asks for.
             a.after_gb_per_s = case.as_run(&report).ok().and_then(|c| {
                 let d = new?;
@@ -230,13 +246,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if advice.is_empty() {
         println!("no setting is expected to gain more than {:.0} %", 100.0 * GAIN_MIN);
     } else {
-        let mut t = table(&["setting", "in the library", "expected GB/s", "gain (model)"], 2);
+        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2);
         for a in &advice {
             t.add_row([
                 a.text(),
                 a.effect.clone().unwrap_or_else(|| "not checked".into()),
                 a.after_gb_per_s.map_or("-".into(), |v| format!("{:.1} to {v:.1}", a.before_gb_per_s)),
-                a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} %", 100.0 * g)),
+                a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} % ({})", 100.0 * g, a.gain_source())),
             ]);
         }
         println!("{t}");

@@ -75,6 +75,17 @@ pub struct Case {
     pub sizes: Vec<u64>,
     /// Measured bus bandwidths of these GPUs: bytes, GB/s, newest last.
     pub measured: Vec<(u64, f64)>,
+    /// Which of them say how the call was done.
+    ways: Vec<MeasuredWay>,
+}
+
+/// A measurement that says what NCCL did.
+struct MeasuredWay {
+    size_bytes: u64,
+    algorithm: String,
+    protocol: Option<String>,
+    channels: Option<u32>,
+    gb_per_s: f64,
 }
 
 impl What {
@@ -96,14 +107,32 @@ impl What {
         if sizes.len() > SIZES_MAX || sizes.contains(&0) {
             return Err(Failure::input(format!("--sizes: 1 to {SIZES_MAX} sizes above zero are possible")));
         }
-        let mut case =
-            Case { cluster, order, version: self.nccl, collective: self.collective, sizes, measured: Vec::new() };
+        let mut case = Case {
+            cluster,
+            order,
+            version: self.nccl,
+            collective: self.collective,
+            sizes,
+            measured: Vec::new(),
+            ways: Vec::new(),
+        };
         if let Some(path) = &self.store {
             let store = Store::open(path, &case.cluster).map_err(Failure::input)?;
             let a = case.allocation();
             let rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
             let mine = rows.iter().filter(|m| m.allocation == a && m.collective == case.collective);
-            case.measured = mine.map(|m| (m.size.0, m.busbw.gb_per_s())).collect();
+            let mine: Vec<_> = mine.collect();
+            case.measured = mine.iter().map(|m| (m.size.0, m.busbw.gb_per_s())).collect();
+            let way = |m: &&store::Measurement| -> Option<MeasuredWay> {
+                Some(MeasuredWay {
+                    size_bytes: m.size.0,
+                    algorithm: m.algorithm.clone()?,
+                    protocol: m.protocol.clone(),
+                    channels: m.channels,
+                    gb_per_s: m.busbw.gb_per_s(),
+                })
+            };
+            case.ways = mine.iter().filter_map(way).collect();
         }
         Ok(case)
     }
@@ -139,6 +168,17 @@ impl Case {
 
     pub fn ranks(&self) -> usize {
         self.order.iter().map(|o| o.1.count()).sum()
+    }
+
+    /// The last measurement of a call that was done as `d` says; a measurement that names no protocol or channel count fits any.
+    pub fn measured_as(&self, d: &Decision) -> Option<f64> {
+        let same = |w: &&MeasuredWay| {
+            w.size_bytes == d.size_bytes
+                && w.algorithm.parse() == Ok(d.algorithm)
+                && w.protocol.as_ref().is_none_or(|p| p.parse() == Ok(d.protocol))
+                && w.channels.is_none_or(|c| c == d.channels)
+        };
+        self.ways.iter().rev().find(same).map(|w| w.gb_per_s)
     }
 
     /// The communicator by the model.
