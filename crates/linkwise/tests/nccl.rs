@@ -20,6 +20,13 @@ fn refused(args: &[&str]) -> (i32, String) {
     (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
+/// `nccl advise` on GPUs of the h100 cluster for one size.
+fn advise(gpus: &str, release: &str, size: &str, more: &[&str]) -> Value {
+    let base = ["nccl", "advise", "--cluster", "h100", "--gpus", gpus, "--nccl", release, "--sizes", size];
+    json(&[&base[..], &["--format", "json"], more].concat())
+}
+
+const THREE_TIMES_THREE: &str = "n0:0 n0:1 n0:2 n1:0 n1:1 n1:2 n2:0 n2:1 n2:2";
 const EIGHT_AND_THREE: &str = "n0 n1:0 n1:1 n1:2";
 
 #[test]
@@ -108,22 +115,7 @@ fn wrong_questions_are_refused_with_what_would_be_right() {
 
 #[test]
 fn channels_that_divide_are_advised_where_copies_do_not() {
-    let gpus = "n0:0 n0:1 n0:2 n1:0 n1:1 n1:2 n2:0 n2:1 n2:2";
-    let v = json(&[
-        "nccl",
-        "advise",
-        "--cluster",
-        "h100",
-        "--gpus",
-        gpus,
-        "--nccl",
-        "2.27",
-        "--sizes",
-        "2GiB",
-        "--unchecked",
-        "--format",
-        "json",
-    ]);
+    let v = advise(THREE_TIMES_THREE, "2.27", "2GiB", &["--unchecked"]);
     assert!(v["limited_by"].as_str().is_some_and(|l| l.contains("6 of 16 channels")), "{v}");
     let advice = v["advice"].as_array().expect("a list");
     let channels = advice.iter().find(|a| a["settings"][0]["name"] == "NCCL_MIN_NCHANNELS").expect("a channel count");
@@ -176,20 +168,7 @@ fn settings_are_tried_in_the_library_and_those_without_effect_are_named() {
         return;
     }
     let gpus = "n0:0 n0:1 n1:0 n1:1";
-    let v = json(&[
-        "nccl",
-        "advise",
-        "--cluster",
-        "h100",
-        "--gpus",
-        gpus,
-        "--nccl",
-        "2.28.9",
-        "--sizes",
-        "256MiB",
-        "--format",
-        "json",
-    ]);
+    let v = advise(gpus, "2.28.9", "256MiB", &[]);
     for a in v["advice"].as_array().expect("a list") {
         assert_eq!(a["checked_in_library"], true, "{a}");
         assert!(a["effect"].as_str().is_some_and(|e| e.contains(" becomes ")), "{a}");
@@ -247,22 +226,7 @@ fn a_gain_that_was_measured_is_said_to_be_measured() {
         store.insert(&store::Record { run_id: None, measurement: m }).expect("inserted");
     }
     drop(store);
-    let v = json(&[
-        "nccl",
-        "advise",
-        "--cluster",
-        "h100",
-        "--gpus",
-        "n0:0 n0:1 n0:2 n1:0 n1:1 n1:2 n2:0 n2:1 n2:2",
-        "--nccl",
-        "2.27",
-        "--sizes",
-        "2GiB",
-        "--store",
-        &path.display().to_string(),
-        "--format",
-        "json",
-    ]);
+    let v = advise(THREE_TIMES_THREE, "2.27", "2GiB", &["--store", &path.display().to_string()]);
     let advice = v["advice"].as_array().expect("a list");
     let of = |value: &str| {
         advice.iter().find(|a| a["settings"][0]["value"] == value).unwrap_or_else(|| panic!("{value}: {v}"))

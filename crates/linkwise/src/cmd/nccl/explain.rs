@@ -43,6 +43,18 @@ fn range(text: &str) -> Result<(Version, Version), String> {
     Ok((from, to))
 }
 
+/// Everything that is printed.
+struct Answer {
+    case: Case,
+    c: Communicator,
+    cells: Vec<Cell>,
+    notes: Vec<String>,
+    /// Releases that choose alike, and at how many sizes they differ from this one.
+    releases: Vec<(String, usize)>,
+    /// The library that was run, if it was.
+    ran: Option<Version>,
+}
+
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let case = args.what.case()?;
@@ -67,9 +79,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let notes = story::notes(&case, &c, &cells);
     let releases = releases(&case, &c);
+    let answer = Answer { case, c, cells, notes, releases, ran };
     match args.format {
-        Format::Json => println!("{}", as_json(&case, &c, &cells, &notes, &releases, ran)),
-        Format::Text => print(&case, &c, &cells, &notes, &releases, ran),
+        Format::Json => println!("{}", as_json(&answer)),
+        Format::Text => print(&answer),
     }
     Ok(())
 }
@@ -119,14 +132,8 @@ fn cell_json(case: &Case, cell: &Cell) -> Value {
     })
 }
 
-fn as_json(
-    case: &Case,
-    c: &Communicator,
-    cells: &[Cell],
-    notes: &[String],
-    releases: &[(String, usize)],
-    ran: Option<Version>,
-) -> Value {
+fn as_json(a: &Answer) -> Value {
+    let Answer { case, c, cells, notes, releases, ran } = a;
     json!({
         "cluster": case.cluster.name, "nccl": ran.unwrap_or(case.version), "source": if ran.is_some() { "bench" } else { "model" },
         "checked": c.checked() || ran.is_some(), "ranks": case.ranks(), "hosts": case.hosts_json(),
@@ -149,14 +156,8 @@ pub(super) fn table(header: &[&str], numbers_from: usize) -> Table {
     t
 }
 
-fn print(
-    case: &Case,
-    c: &Communicator,
-    cells: &[Cell],
-    notes: &[String],
-    releases: &[(String, usize)],
-    ran: Option<Version>,
-) {
+fn print(a: &Answer) {
+    let Answer { case, c, cells, notes, releases, ran } = a;
     let source = match ran {
         Some(v) => format!("NCCL {v} itself, on simulated hosts"),
         None => format!("model of NCCL {}", case.version),
