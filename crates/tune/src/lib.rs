@@ -1,0 +1,12 @@
+//! Which algorithm, protocol and channel count carries a collective.
+//!
+//! Everything here is a function of its inputs: no clock, no I/O, no hidden randomness. A policy that gets the same arms and the same
+//! samples decides the same on every rank. The crate depends on nothing, because training processes load it.
+
+pub mod arm;
+pub mod key;
+pub mod policy;
+
+pub use arm::{Algorithm, Arm, Protocol};
+pub use key::{Collective, Key};
+pub use policy::{Context, Decision, Phase, Policy, Sample};

@@ -1,0 +1,75 @@
+//! The border between a policy and whoever asks it: one policy decides for the calls of one key.
+
+use std::fmt;
+
+/// What else is known about a call, alike on every rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Context {
+    /// Whether computation runs beside the collective: none known, no, or yes.
+    pub overlapped: Option<bool>,
+    /// Share of the step that is computation, 0 to 1, where it is known.
+    pub compute_intensity: Option<f64>,
+}
+
+/// Why a policy chose an arm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// To learn about it.
+    Explore,
+    /// Because it is the arm in use.
+    Exploit,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Explore => "explore",
+            Phase::Exploit => "exploit",
+        })
+    }
+}
+
+/// The arm of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// Position in the list of arms that the policy was made with.
+    pub arm: usize,
+    /// Why.
+    pub phase: Phase,
+}
+
+/// What one call took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// The call, counted from 0 in the order of [`Policy::decide`].
+    pub call: u64,
+    /// The arm that it ran with.
+    pub arm: usize,
+    /// Microseconds, finite and above 0; `None` for a lost sample.
+    pub time_us: Option<f64>,
+    /// Channels that it ran on, where that is known: their price is part of some objectives.
+    pub channels: Option<u8>,
+}
+
+/// Decides for the calls of one key.
+///
+/// Calls and samples are two streams. [`decide`](Policy::decide) is asked once per call, in order, possibly many calls ahead: an epoch is
+/// decided before its first call runs. [`learn`](Policy::learn) brings what calls took, in any order, late, or never. Same arms, same
+/// order of both streams: same decisions, bit for bit, on every machine.
+pub trait Policy: Send {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// The arm of the next call.
+    fn decide(&mut self, context: Context) -> Decision;
+
+    /// What a call took. A sample that makes no sense (a call never decided, an arm out of range, a time that is not finite and above 0)
+    /// counts as lost.
+    fn learn(&mut self, sample: Sample);
+
+    /// The arm in use when nothing is being explored.
+    fn in_use(&self) -> usize;
+
+    /// Why that arm is in use, in one line for people.
+    fn because(&self) -> String;
+}
