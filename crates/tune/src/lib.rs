@@ -3,6 +3,7 @@
 //! Everything here is a function of its inputs: no clock, no I/O, no hidden randomness. A policy that gets the same arms and the same
 //! samples decides the same on every rank. The crate depends on nothing, because training processes load it.
 
+pub mod adaptive;
 pub mod arm;
 pub mod key;
 pub mod policy;

@@ -1,0 +1,318 @@
+//! The default policy: races at the start and when something changes, a careful eye in between.
+//!
+//! 1. **Race.** All arms run interleaved; the first use of an arm is not counted (it sets up connections). Losers drop out early. AUTO is
+//!    left only for an arm that beats it beyond chance, and every look at the evidence pays its share of a fixed chance of being fooled.
+//! 2. **Use.** The arm in use is watched by two cumulative sums; when it becomes slower or faster, the arms that may now be best race anew.
+//! 3. **Look.** Other arms, AUTO before all, are tried again now and then, the cheaper the oftener, all together for
+//!    at most 0.6 % of the time. A surprising look is followed up, and a convincing one starts a race.
+//!
+//! All evidence is on logarithms of times that were taken interleaved, so drift and skew that meet all arms alike fall out.
+
+pub mod evidence;
+pub mod monitor;
+pub mod noise;
+pub mod race;
+
+use crate::arm::Arm;
+use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use monitor::Monitor;
+use noise::Noise;
+use race::{Race, Verdict};
+use std::collections::VecDeque;
+
+/// Calls whose samples may still come.
+const PENDING_MAX: usize = 4096;
+/// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
+const HOPELESS: f64 = 1.5;
+/// See [`HOPELESS`].
+const HOPELESS_CALLS: u64 = 2000;
+/// Evidence that a looked-at arm has become better, which starts a race.
+const SURPRISE: f64 = 4.0;
+
+/// How careful the policy is.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// The least improvement over AUTO that is worth a change (0.02 is 2 %).
+    pub gate: f64,
+    /// Chance of leaving AUTO for nothing in the first race.
+    pub doubt_first: f64,
+    /// The same, over all later races together.
+    pub doubt_later: f64,
+    /// Share of time that looking at other arms may cost.
+    pub looking: f64,
+    /// Samples per arm after which an undecided first race ends.
+    pub limit: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { gate: 0.02, doubt_first: 0.009, doubt_later: 0.003, looking: 0.006, limit: 18 }
+    }
+}
+
+/// Why a call ran with its arm, kept until its sample comes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Role {
+    /// First use of the arm in this process: its sample does not count.
+    FirstUse,
+    /// A call of race number so-and-so.
+    Race(u32),
+    /// The arm in use.
+    Use,
+    /// A look at another arm.
+    Look,
+    /// Its sample came, or does not matter any more.
+    Done,
+}
+
+/// What is known about an arm that is not in use.
+#[derive(Debug, Clone, Copy)]
+struct Track {
+    used: bool,
+    /// ln(time over the time of the arm in use), and the number of samples behind it.
+    ratio: f64,
+    samples: f64,
+    /// Call from which it may be looked at again.
+    due: u64,
+    /// Evidence that it has become better than the arm in use.
+    surprise: f64,
+    /// Looks that follow at once.
+    follow: u8,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Racing(Race),
+    Settled(Monitor),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Adaptive {
+    arms: Vec<Arm>,
+    auto: usize,
+    in_use: usize,
+    options: Options,
+    state: State,
+    tracks: Vec<Track>,
+    call: u64,
+    pending: VecDeque<(usize, Role)>,
+    races: u32,
+    because: String,
+}
+
+impl Adaptive {
+    /// For these arms; AUTO must be one of them.
+    pub fn new(arms: &[Arm], options: Options) -> Result<Adaptive, String> {
+        let auto = arms.iter().position(|a| a.is_auto()).ok_or("the arms must hold AUTO")?;
+        let all: Vec<usize> = (0..arms.len()).collect();
+        let track = Track { used: false, ratio: 0.0, samples: 0.0, due: 0, surprise: 0.0, follow: 0 };
+        let mut policy = Adaptive {
+            arms: arms.to_vec(),
+            auto,
+            in_use: auto,
+            options,
+            state: State::Settled(Monitor::new(&[], Noise::one_mode(0.1))),
+            tracks: vec![track; arms.len()],
+            call: 0,
+            pending: VecDeque::new(),
+            races: 0,
+            because: "nothing known yet".into(),
+        };
+        if arms.len() > 1 {
+            policy.state = State::Racing(Race::new(&all, auto, auto, options.doubt_first, options.limit));
+        }
+        Ok(policy)
+    }
+
+    fn remember(&mut self, arm: usize, role: Role) {
+        if self.pending.len() == PENDING_MAX {
+            self.pending.pop_front();
+        }
+        self.pending.push_back((arm, role));
+        self.call += 1;
+    }
+
+    /// The look that is due, if any: follow-ups first, then the one that has waited longest.
+    fn look_due(&mut self) -> Option<usize> {
+        let others = (0..self.arms.len()).filter(|&a| a != self.in_use);
+        if let Some(a) = others.clone().find(|&a| self.tracks[a].follow > 0) {
+            self.tracks[a].follow -= 1;
+            return Some(a);
+        }
+        let a = others.min_by_key(|&a| self.tracks[a].due)?;
+        if self.tracks[a].due > self.call {
+            return None;
+        }
+        let wait = self.interval(a);
+        self.tracks[a].due = self.call + wait;
+        Some(a)
+    }
+
+    /// Calls between looks at an arm, from what a look costs.
+    fn interval(&self, arm: usize) -> u64 {
+        let others = (self.arms.len() - 1).max(1) as f64;
+        let t = &self.tracks[arm];
+        let factor = t.ratio.clamp(0.0, 10.0).exp();
+        let cost = (factor - 1.0).max(0.02);
+        let share = self.options.looking / others;
+        let calls = (cost / share).max(12.0 * others) as u64;
+        if factor > HOPELESS && t.samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
+    }
+
+    /// Starts a race between the arm in use, AUTO and `others`.
+    fn race(&mut self, mut others: Vec<usize>, limit: u32) {
+        others.extend([self.auto, self.in_use]);
+        others.sort_unstable();
+        others.dedup();
+        self.races += 1;
+        // The k-th later race gets the share 1/(k(k+1)) of the doubt: they sum to 1.
+        let k = f64::from(self.races);
+        let doubt = self.options.doubt_later / (k * (k + 1.0)).min(12.0);
+        self.state = State::Racing(Race::new(&others, self.auto, self.in_use, doubt, limit));
+    }
+
+    /// Ends a race: `in_use` is the arm from now on.
+    fn settle(&mut self, race: Race, in_use: usize, because: String) {
+        self.in_use = in_use;
+        self.because = because;
+        let of = |arm: usize| race.runners.iter().find(|r| r.arm == arm);
+        let base = of(in_use).map(|r| race.noise.location(&r.samples)).unwrap_or_default();
+        for r in race.runners.iter().filter(|r| r.arm != in_use && !r.samples.is_empty()) {
+            let t = &mut self.tracks[r.arm];
+            t.ratio = race.noise.location(&r.samples) - base;
+            t.samples = r.samples.len() as f64;
+        }
+        let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
+        self.state = State::Settled(Monitor::new(&samples, race.noise));
+        for a in 0..self.arms.len() {
+            self.tracks[a].surprise = 0.0;
+            self.tracks[a].follow = 0;
+            // Looks begin at different times, so that they do not come in bursts.
+            let wait = self.interval(a);
+            self.tracks[a].due =
+                self.call + wait * (a as u64 + 1) / self.arms.len() as u64 + u64::from(wait > HOPELESS_CALLS) * wait;
+        }
+    }
+
+    fn learn_in_race(&mut self, arm: usize, log_time: f64) {
+        let gate = (1.0 + self.options.gate).ln();
+        let State::Racing(race) = &mut self.state else { return };
+        race.learn(arm, log_time);
+        let verdict = race.verdict(gate);
+        let (next, words) = match verdict {
+            Verdict::Open => return,
+            Verdict::Over => (self.in_use, None),
+            Verdict::Back => (self.auto, Some("AUTO is faster again")),
+            Verdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
+        };
+        let race = race.clone();
+        let c = race.compare(next, self.auto);
+        let because = match words {
+            Some(w) if next != self.auto => {
+                format!("{w}: {:.1} % less time, p {:.1e}", 100.0 * (1.0 - c.effect.exp()), c.p_faster)
+            }
+            Some(w) => w.to_string(),
+            None if self.in_use == self.auto => "no arm is faster than AUTO beyond chance".to_string(),
+            None => self.because.clone(),
+        };
+        self.settle(race, next, because);
+    }
+
+    fn learn_in_use(&mut self, log_time: f64) {
+        let State::Settled(monitor) = &mut self.state else { return };
+        let before = monitor.level;
+        if !monitor.changed(log_time) {
+            return;
+        }
+        // Everything that may now be best: by how much did the arm in use move?
+        let moved = monitor.level - before;
+        let (call, hopeless) = (self.call, HOPELESS.ln());
+        let others = (0..self.arms.len()).filter(|&a| {
+            let t = &self.tracks[a];
+            t.samples < 1.0 || t.ratio - moved < hopeless || t.due <= call
+        });
+        let others = others.collect();
+        self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
+        self.race(others, 40);
+    }
+
+    fn learn_look(&mut self, arm: usize, log_time: f64) {
+        let State::Settled(monitor) = &self.state else { return };
+        let r = log_time - monitor.level;
+        let shape = monitor.noise;
+        let t = &mut self.tracks[arm];
+        // Is it better by a tenth, rather than what it was (or, at best, alike)?
+        let was = t.ratio.max(0.0);
+        let step = shape.log_ratio(r - was, -0.15 - was, 2.5);
+        t.surprise = (t.surprise + step).max(0.0);
+        if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
+            t.follow = 1;
+        }
+        // The estimate follows, with a memory of eight looks.
+        let slow = shape.share_slow(r - t.ratio);
+        let gap = shape.modes.map_or(0.0, |m| m.gap);
+        t.samples = (t.samples + 1.0).min(8.0);
+        t.ratio += (r - slow * gap - t.ratio) / t.samples;
+        if t.surprise > SURPRISE {
+            t.surprise = 0.0;
+            self.race(vec![arm], 60);
+        }
+    }
+}
+
+impl Policy for Adaptive {
+    fn name(&self) -> &'static str {
+        "adaptive"
+    }
+
+    fn decide(&mut self, _: Context) -> Decision {
+        let (arm, role) = match &mut self.state {
+            State::Racing(race) => {
+                // An arm never used before runs once for nothing, then for the race.
+                let fresh = race.runners.iter().map(|r| r.arm).find(|&a| !self.tracks[a].used);
+                match fresh {
+                    Some(a) => (a, Role::FirstUse),
+                    None => (race.next(), Role::Race(self.races)),
+                }
+            }
+            State::Settled(_) => match self.look_due() {
+                Some(a) if self.tracks[a].used => (a, Role::Look),
+                Some(a) => (a, Role::FirstUse),
+                None => (self.in_use, Role::Use),
+            },
+        };
+        self.tracks[arm].used = true;
+        self.remember(arm, role);
+        let phase = if role == Role::Use { Phase::Exploit } else { Phase::Explore };
+        Decision { arm, phase }
+    }
+
+    fn learn(&mut self, sample: Sample) {
+        let oldest = self.call - self.pending.len() as u64;
+        let Some(entry) = sample.call.checked_sub(oldest).and_then(|i| self.pending.get_mut(i as usize)) else {
+            return;
+        };
+        let (arm, role) = *entry;
+        if arm != sample.arm {
+            return;
+        }
+        entry.1 = Role::Done;
+        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0) else { return };
+        let log_time = time_us.ln();
+        match role {
+            Role::Race(number) if number == self.races => self.learn_in_race(arm, log_time),
+            Role::Use if arm == self.in_use => self.learn_in_use(log_time),
+            Role::Look if arm != self.in_use => self.learn_look(arm, log_time),
+            Role::Race(_) | Role::Use | Role::Look | Role::FirstUse | Role::Done => {}
+        }
+    }
+
+    fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    fn because(&self) -> String {
+        format!("{}: {}", self.arms[self.in_use], self.because)
+    }
+}

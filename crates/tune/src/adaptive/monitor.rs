@@ -1,0 +1,82 @@
+//! Watching the arm in use: where its times lie, and whether that has changed.
+
+use super::noise::Noise;
+
+/// Samples of the arm in use that are kept for the shape of its noise.
+const KEPT: usize = 128;
+/// A change of the arm in use that matters: a quarter, on the logarithm.
+const CHANGE: f64 = 0.22;
+/// Evidence for a change (a sum of log likelihood ratios) that starts a race.
+const ALARM: f64 = 8.0;
+/// What one sample may add to it: a spike alone is no change.
+const STEP_MAX: f64 = 2.0;
+/// Calls over which the level follows slow drift.
+const MEMORY: f64 = 64.0;
+
+/// Level and shape of the arm in use, and two cumulative sums that tell when it has become slower or faster.
+#[derive(Debug, Clone)]
+pub struct Monitor {
+    /// Location of the logarithm of its times.
+    pub level: f64,
+    /// Their shape.
+    pub noise: Noise,
+    /// Samples behind the level.
+    weight: f64,
+    recent: Vec<f64>,
+    cursor: usize,
+    since_fit: usize,
+    slower: f64,
+    faster: f64,
+}
+
+impl Monitor {
+    /// From the samples of the race that put the arm in use.
+    pub fn new(samples: &[f64], noise: Noise) -> Monitor {
+        Monitor {
+            level: noise.location(samples),
+            noise,
+            weight: samples.len() as f64,
+            recent: samples[samples.len().saturating_sub(KEPT)..].to_vec(),
+            cursor: 0,
+            since_fit: 0,
+            slower: 0.0,
+            faster: 0.0,
+        }
+    }
+
+    /// Takes a sample of the arm in use; true if the arm is not what it was.
+    pub fn changed(&mut self, log_time: f64) -> bool {
+        if self.weight < 1.0 {
+            self.level = log_time;
+        }
+        let r = log_time - self.level;
+        // While the level itself is uncertain, so is every distance from it.
+        let mut shape = self.noise;
+        shape.sigma *= (1.0 + 1.0 / self.weight.max(1.0)).sqrt();
+        if self.weight >= 4.0 {
+            self.slower = (self.slower + shape.log_ratio(r, CHANGE, STEP_MAX)).max(0.0);
+            self.faster = (self.faster + shape.log_ratio(r, -CHANGE, STEP_MAX)).max(0.0);
+        }
+        let slow = self.noise.share_slow(r);
+        let gap = self.noise.modes.map_or(0.0, |m| m.gap);
+        let inside = (r - slow * gap).clamp(-3.0 * self.noise.sigma, 3.0 * self.noise.sigma);
+        self.weight += 1.0;
+        self.level += inside / self.weight.min(MEMORY);
+        if self.recent.len() < KEPT {
+            self.recent.push(log_time);
+        } else {
+            self.recent[self.cursor] = log_time;
+            self.cursor = (self.cursor + 1) % KEPT;
+        }
+        self.since_fit += 1;
+        if self.since_fit >= 64 && self.slower.max(self.faster) < 1.0 && self.recent.len() >= 16 {
+            self.since_fit = 0;
+            let before = self.noise;
+            self.noise = before.refit(&self.recent);
+            if before.modes.is_some() != self.noise.modes.is_some() {
+                self.level = self.noise.location(&self.recent);
+            }
+        }
+        self.slower > ALARM || self.faster > ALARM
+    }
+}

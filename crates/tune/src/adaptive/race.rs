@@ -1,0 +1,236 @@
+//! A race: arms run interleaved until one of them is clearly the best, or nothing is to be gained.
+
+use super::evidence::{Comparison, compare};
+use super::noise::Noise;
+
+/// When evidence is looked at, and how much doubt each look may spend. Looking ever so often at ever more samples finds "significance" by
+/// itself, so every look has its share of the chance of being fooled.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// Useful samples of the arm and of AUTO, the smaller number of the two.
+    pub samples: u32,
+    /// Share of the race's doubt that may be spent here.
+    pub share: f64,
+}
+
+/// The looks of a race. Sums to 1.
+pub const LOOKS: &[Look] = &[
+    Look { samples: 4, share: 0.02 },
+    Look { samples: 5, share: 0.06 },
+    Look { samples: 6, share: 0.12 },
+    Look { samples: 7, share: 0.40 },
+    Look { samples: 9, share: 0.08 },
+    Look { samples: 12, share: 0.10 },
+    Look { samples: 16, share: 0.16 },
+    Look { samples: 22, share: 0.02 },
+    Look { samples: 30, share: 0.02 },
+    Look { samples: 40, share: 0.02 },
+];
+
+/// Share of the doubt that a race with two modes may spend, over all its looks.
+const SHARE_TWO_MODES: f64 = 0.6;
+
+/// Noise that needs more samples, or hides two modes that are not told apart yet.
+const WIDE: f64 = 0.3;
+
+/// An improvement (40 %, on the logarithm) that few samples cannot prove.
+const WONDER: f64 = 0.5;
+/// Samples that can.
+const WONDER_SAMPLES_MIN: u32 = 7;
+
+/// An arm in a race.
+#[derive(Debug, Clone)]
+pub struct Runner {
+    /// The arm.
+    pub arm: usize,
+    /// Calls of it that were decided in this race and count (first uses do not).
+    pub decided: u32,
+    /// Logarithms of the times that came.
+    pub samples: Vec<f64>,
+    /// Looks of [`LOOKS`] that it has behind it.
+    looked: usize,
+}
+
+/// What a race has shown so far.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict {
+    /// Nothing yet.
+    Open,
+    /// This arm beats AUTO, and no other arm is as likely the best.
+    Switch(usize),
+    /// It is over: nothing beats the arm in use, or it cannot be told at a fair price.
+    Over,
+    /// The arm in use is slower than AUTO: back to AUTO.
+    Back,
+}
+
+/// A race between some arms. AUTO always runs.
+#[derive(Debug, Clone)]
+pub struct Race {
+    /// Who runs; AUTO and the arm in use are among them.
+    pub runners: Vec<Runner>,
+    /// Chance of leaving AUTO for nothing that this race may spend.
+    doubt: f64,
+    /// Samples per arm after which a race with one mode is over; with two modes or very wide noise four times as many.
+    limit: u32,
+    auto: usize,
+    in_use: usize,
+    turn: usize,
+    /// The shape of the noise, fitted anew as samples come.
+    pub noise: Noise,
+    fitted_at: usize,
+}
+
+impl Race {
+    /// A race between `arms`, which hold `auto` and `in_use`.
+    pub fn new(arms: &[usize], auto: usize, in_use: usize, doubt: f64, limit: u32) -> Race {
+        let runners = arms.iter().map(|&arm| Runner { arm, decided: 0, samples: Vec::new(), looked: 0 }).collect();
+        Race { runners, doubt, limit, auto, in_use, turn: 0, noise: Noise::one_mode(0.1), fitted_at: 0 }
+    }
+
+    fn runner(&self, arm: usize) -> &Runner {
+        // Every arm that is asked for was put in by `new`; the fallback keeps a mistake harmless.
+        self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
+    }
+
+    /// The arm of the next call.
+    pub fn next(&mut self) -> usize {
+        let useful = |k: u32| self.runners.iter().all(|r| r.decided >= k);
+        let chosen = if !useful(1) {
+            self.behind(&self.runners.iter().map(|r| r.arm).collect::<Vec<_>>(), 1)
+        } else {
+            let finalists = self.finalists();
+            self.behind(&finalists, u32::MAX)
+        };
+        if let Some(r) = self.runners.iter_mut().find(|r| r.arm == chosen) {
+            r.decided += 1;
+        }
+        self.turn += 1;
+        chosen
+    }
+
+    /// Of `arms` the one with the fewest calls (below `limit`); the order turns round every time, so that nothing periodic in the job
+    /// always meets the same arm.
+    fn behind(&self, arms: &[usize], limit: u32) -> usize {
+        let n = arms.len().max(1);
+        let mut order: Vec<usize> = (0..n).collect();
+        if (self.turn / n) % 2 == 1 {
+            order.reverse();
+        }
+        let fewest = order
+            .iter()
+            .map(|&i| arms[i])
+            .filter(|&a| self.runner(a).decided < limit)
+            .min_by_key(|&a| self.runner(a).decided);
+        fewest.unwrap_or(self.auto)
+    }
+
+    /// AUTO, and those that may still be the best: the lower the bound of what an arm may be, the more it is worth a call.
+    fn finalists(&self) -> Vec<usize> {
+        let bound = |r: &Runner, k: f64| mean(&r.samples) - k * self.spread() / f64::from(r.decided.max(1)).sqrt();
+        let mut ranked: Vec<&Runner> =
+            self.runners.iter().filter(|r| r.arm != self.auto && !r.samples.is_empty()).collect();
+        ranked.sort_by(|a, b| bound(a, 1.5).total_cmp(&bound(b, 1.5)).then(a.arm.cmp(&b.arm)));
+        let mut arms: Vec<usize> = ranked.iter().take(1).map(|r| r.arm).collect();
+        arms.push(self.auto);
+        if !arms.contains(&self.in_use) {
+            arms.push(self.in_use);
+        }
+        arms
+    }
+
+    /// Spread of one sample, both modes together.
+    fn spread(&self) -> f64 {
+        self.noise
+            .modes
+            .map_or(self.noise.sigma, |m| (self.noise.sigma.powi(2) + m.slow * (1.0 - m.slow) * m.gap.powi(2)).sqrt())
+    }
+
+    fn dof(&self) -> f64 {
+        self.runners.iter().map(|r| r.samples.len().saturating_sub(1)).sum::<usize>() as f64
+    }
+
+    /// Takes a sample of a call that this race decided.
+    pub fn learn(&mut self, arm: usize, log_time: f64) {
+        if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm) {
+            r.samples.push(log_time);
+        }
+        let n: usize = self.runners.iter().map(|r| r.samples.len()).sum();
+        if n < 24 || n >= self.fitted_at + n / 8 {
+            let all: Vec<&[f64]> = self.runners.iter().map(|r| r.samples.as_slice()).collect();
+            self.noise = Noise::fit(&all);
+            self.fitted_at = n;
+        }
+    }
+
+    /// How an arm compares with another so far.
+    pub fn compare(&self, arm: usize, other: usize) -> Comparison {
+        compare(&self.runner(arm).samples, &self.runner(other).samples, &self.noise, self.dof())
+    }
+
+    /// What the samples show. `gate` is the least improvement worth a change, on the logarithm; `auto_beaten` tells that the arm in use
+    /// had passed the gate before.
+    pub fn verdict(&mut self, gate: f64) -> Verdict {
+        // Two modes make evidence dear to weigh: every fourth sample is soon enough.
+        if self.noise.modes.is_some() && !self.turn.is_multiple_of(4) {
+            return Verdict::Open;
+        }
+        let rivals = (self.runners.len() - 1).max(1) as f64;
+        let auto_samples = self.runner(self.auto).samples.len() as u32;
+        let two_modes = self.noise.modes.is_some();
+        let limit = if two_modes || self.noise.sigma > WIDE { 4 * self.limit } else { self.limit };
+
+        // Leave AUTO, or the arm in use, for a better one?
+        let best = self.best_challenger();
+        if let Some(best) = best.filter(|&b| b != self.in_use) {
+            let have = (self.runner(best).samples.len() as u32).min(auto_samples);
+            let looked = self.runner(best).looked;
+            let due = LOOKS.iter().take_while(|l| l.samples <= have).count();
+            if due > looked || two_modes {
+                let share: f64 = LOOKS[looked..due].iter().map(|l| l.share).sum();
+                if let Some(r) = self.runners.iter_mut().find(|r| r.arm == best) {
+                    r.looked = due;
+                }
+                let against_auto = self.compare(best, self.auto);
+                // A Bayes factor holds however often it is looked at: it needs no shares.
+                let share = if two_modes { SHARE_TWO_MODES } else { share };
+                // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
+                let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
+                let passes =
+                    against_auto.p_faster < self.doubt * share / rivals && against_auto.effect <= -gate && !wonder;
+                let better_than_used = self.in_use == self.auto || self.compare(best, self.in_use).p_faster < 0.05;
+                if passes && better_than_used {
+                    return Verdict::Switch(best);
+                }
+            }
+        }
+        // Return to AUTO? That needs little.
+        if self.in_use != self.auto && auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4 {
+            let back = self.compare(self.auto, self.in_use);
+            if back.p_faster < 0.05 {
+                return Verdict::Back;
+            }
+        }
+        // Is there anything left to gain?
+        let tried = self.runners.iter().map(|r| r.decided).max().unwrap_or(0);
+        let asked = self.turn.is_multiple_of(4) && !two_modes && self.dof() >= 8.0;
+        let hopeless = asked
+            && auto_samples >= 6
+            && self.runners.iter().filter(|r| r.arm != self.in_use).all(|r| {
+                let c = self.compare(r.arm, self.in_use);
+                c.effect - 2.0 * c.error > -gate
+            });
+        if tried >= limit || hopeless { Verdict::Over } else { Verdict::Open }
+    }
+
+    /// The arm other than AUTO with the lowest mean.
+    fn best_challenger(&self) -> Option<usize> {
+        let place = |r: &Runner| self.noise.location(&r.samples);
+        let challengers = self.runners.iter().filter(|r| r.arm != self.auto && r.samples.len() >= 2);
+        challengers.min_by(|a, b| place(a).total_cmp(&place(b)).then(a.arm.cmp(&b.arm))).map(|r| r.arm)
+    }
+}
+
+fn mean(x: &[f64]) -> f64 {
+    if x.is_empty() { 0.0 } else { x.iter().sum::<f64>() / x.len() as f64 }
+}
