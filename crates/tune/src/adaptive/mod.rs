@@ -36,8 +36,10 @@ pub struct Options {
     pub gate: f64,
     /// Chance of leaving AUTO for nothing in the first race.
     pub doubt_first: f64,
-    /// The same, over all later races together.
-    pub doubt_later: f64,
+    /// The same in a race because the arm in use has changed.
+    pub doubt_change: f64,
+    /// The same in a race because a look at another arm was surprising.
+    pub doubt_look: f64,
     /// Share of time that looking at other arms may cost.
     pub looking: f64,
     /// Samples per arm after which an undecided first race ends.
@@ -46,7 +48,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { gate: 0.02, doubt_first: 0.009, doubt_later: 0.003, looking: 0.006, limit: 18 }
+        Options { gate: 0.02, doubt_first: 0.009, doubt_change: 0.004, doubt_look: 0.001, looking: 0.006, limit: 18 }
     }
 }
 
@@ -153,23 +155,30 @@ impl Adaptive {
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
         let t = &self.tracks[arm];
-        let factor = t.ratio.clamp(0.0, 10.0).exp();
+        let factor = self.surely(arm).clamp(0.0, 10.0).exp();
         let cost = (factor - 1.0).max(0.02);
         let share = self.options.looking / others;
         let calls = (cost / share).max(12.0 * others) as u64;
         if factor > HOPELESS && t.samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
     }
 
+    /// The least that an arm's ratio may be, by what is known. Few samples do not make an arm hopeless.
+    fn surely(&self, arm: usize) -> f64 {
+        let t = &self.tracks[arm];
+        let noise = match &self.state {
+            State::Settled(m) => m.noise,
+            State::Racing(r) => r.noise,
+        };
+        t.ratio - 1.3 * noise.sigma / t.samples.max(1.0).sqrt() - noise.doubtful_mode(t.samples as usize)
+    }
+
     /// Starts a race between the arm in use, AUTO and `others`.
-    fn race(&mut self, mut others: Vec<usize>, limit: u32) {
+    fn race(&mut self, mut others: Vec<usize>, doubt: f64) {
         others.extend([self.auto, self.in_use]);
         others.sort_unstable();
         others.dedup();
         self.races += 1;
-        // The k-th later race gets the share 1/(k(k+1)) of the doubt: they sum to 1.
-        let k = f64::from(self.races);
-        let doubt = self.options.doubt_later / (k * (k + 1.0)).min(12.0);
-        self.state = State::Racing(Race::new(&others, self.auto, self.in_use, doubt, limit));
+        self.state = State::Racing(Race::new(&others, self.auto, self.in_use, doubt, self.options.limit));
     }
 
     /// Ends a race: `in_use` is the arm from now on.
@@ -202,6 +211,11 @@ impl Adaptive {
         let verdict = race.verdict(gate);
         let (next, words) = match verdict {
             Verdict::Open => return,
+            Verdict::BackAndOn => {
+                self.in_use = self.auto;
+                self.because = "AUTO is faster again".into();
+                return;
+            }
             Verdict::Over => (self.in_use, None),
             Verdict::Back => (self.auto, Some("AUTO is faster again")),
             Verdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
@@ -221,20 +235,19 @@ impl Adaptive {
 
     fn learn_in_use(&mut self, log_time: f64) {
         let State::Settled(monitor) = &mut self.state else { return };
-        let before = monitor.level;
         if !monitor.changed(log_time) {
             return;
         }
-        // Everything that may now be best: by how much did the arm in use move?
-        let moved = monitor.level - before;
+        // Everything that may now be best.
+        let moved = monitor.moved();
         let (call, hopeless) = (self.call, HOPELESS.ln());
         let others = (0..self.arms.len()).filter(|&a| {
             let t = &self.tracks[a];
-            t.samples < 1.0 || t.ratio - moved < hopeless || t.due <= call
+            t.samples < 1.0 || self.surely(a) - moved < hopeless || t.due <= call
         });
         let others = others.collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
-        self.race(others, 40);
+        self.race(others, self.options.doubt_change);
     }
 
     fn learn_look(&mut self, arm: usize, log_time: f64) {
@@ -244,7 +257,7 @@ impl Adaptive {
         let t = &mut self.tracks[arm];
         // Is it better by a tenth, rather than what it was (or, at best, alike)?
         let was = t.ratio.max(0.0);
-        let step = shape.log_ratio(r - was, -0.15 - was, 2.5);
+        let step = shape.log_ratio(r - was, -0.12 - was, 2.5);
         t.surprise = (t.surprise + step).max(0.0);
         if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
             t.follow = 1;
@@ -256,7 +269,7 @@ impl Adaptive {
         t.ratio += (r - slow * gap - t.ratio) / t.samples;
         if t.surprise > SURPRISE {
             t.surprise = 0.0;
-            self.race(vec![arm], 60);
+            self.race(vec![arm], self.options.doubt_look);
         }
     }
 }

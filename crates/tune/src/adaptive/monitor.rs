@@ -27,6 +27,8 @@ pub struct Monitor {
     since_fit: usize,
     slower: f64,
     faster: f64,
+    /// Distances from the level since the larger of the two sums began to grow: their sum and number.
+    away: (f64, f64),
 }
 
 impl Monitor {
@@ -41,7 +43,13 @@ impl Monitor {
             since_fit: 0,
             slower: 0.0,
             faster: 0.0,
+            away: (0.0, 0.0),
         }
+    }
+
+    /// How far the arm in use has moved, on the logarithm, judged from the samples behind an alarm.
+    pub fn moved(&self) -> f64 {
+        self.away.0 / self.away.1.max(1.0)
     }
 
     /// Takes a sample of the arm in use; true if the arm is not what it was.
@@ -59,6 +67,10 @@ impl Monitor {
         }
         let slow = self.noise.share_slow(r);
         let gap = self.noise.modes.map_or(0.0, |m| m.gap);
+        self.away = match self.slower.max(self.faster) > 0.0 {
+            true => (self.away.0 + r - slow * gap, self.away.1 + 1.0),
+            false => (0.0, 0.0),
+        };
         let inside = (r - slow * gap).clamp(-3.0 * self.noise.sigma, 3.0 * self.noise.sigma);
         self.weight += 1.0;
         self.level += inside / self.weight.min(MEMORY);

@@ -138,6 +138,15 @@ impl Noise {
             .unwrap_or(start)
     }
 
+    /// How much lower an arm may lie than `n` samples say, since all of them may have been slow ones: the gap between the modes, until
+    /// that is unlikely.
+    pub fn doubtful_mode(&self, n: usize) -> f64 {
+        match self.modes {
+            Some(m) if m.slow.powi(n.min(64) as i32) > 0.04 => m.gap,
+            _ => 0.0,
+        }
+    }
+
     /// Probability that a sample `r` away from the location is in the slow mode.
     pub fn share_slow(&self, r: f64) -> f64 {
         let Some(m) = self.modes else { return 0.0 };

@@ -24,7 +24,8 @@ pub const LOOKS: &[Look] = &[
     Look { samples: 16, share: 0.16 },
     Look { samples: 22, share: 0.02 },
     Look { samples: 30, share: 0.02 },
-    Look { samples: 40, share: 0.02 },
+    Look { samples: 40, share: 0.01 },
+    Look { samples: 70, share: 0.01 },
 ];
 
 /// Share of the doubt that a race with two modes may spend, over all its looks.
@@ -32,6 +33,12 @@ const SHARE_TWO_MODES: f64 = 0.6;
 
 /// Noise that needs more samples, or hides two modes that are not told apart yet.
 const WIDE: f64 = 0.3;
+
+/// Samples that place a rival well enough where noise has two modes.
+const RIVAL_SAMPLES_MIN: usize = 5;
+
+/// Chance of being fooled when going on from one arm that had beaten AUTO to another.
+const DOUBT_NEXT: f64 = 0.02;
 
 /// An improvement (40 %, on the logarithm) that few samples cannot prove.
 const WONDER: f64 = 0.5;
@@ -62,6 +69,8 @@ pub enum Verdict {
     Over,
     /// The arm in use is slower than AUTO: back to AUTO.
     Back,
+    /// The same, but the race goes on: another arm may be better than AUTO.
+    BackAndOn,
 }
 
 /// A race between some arms. AUTO always runs.
@@ -76,6 +85,8 @@ pub struct Race {
     auto: usize,
     in_use: usize,
     turn: usize,
+    /// Whether the arm in use at the start was not AUTO: it had passed the gate.
+    had_left: bool,
     /// The shape of the noise, fitted anew as samples come.
     pub noise: Noise,
     fitted_at: usize,
@@ -85,7 +96,17 @@ impl Race {
     /// A race between `arms`, which hold `auto` and `in_use`.
     pub fn new(arms: &[usize], auto: usize, in_use: usize, doubt: f64, limit: u32) -> Race {
         let runners = arms.iter().map(|&arm| Runner { arm, decided: 0, samples: Vec::new(), looked: 0 }).collect();
-        Race { runners, doubt, limit, auto, in_use, turn: 0, noise: Noise::one_mode(0.1), fitted_at: 0 }
+        Race {
+            had_left: in_use != auto,
+            runners,
+            doubt,
+            limit,
+            auto,
+            in_use,
+            turn: 0,
+            noise: Noise::one_mode(0.1),
+            fitted_at: 0,
+        }
     }
 
     fn runner(&self, arm: usize) -> &Runner {
@@ -127,7 +148,11 @@ impl Race {
 
     /// AUTO, and those that may still be the best: the lower the bound of what an arm may be, the more it is worth a call.
     fn finalists(&self) -> Vec<usize> {
-        let bound = |r: &Runner, k: f64| mean(&r.samples) - k * self.spread() / f64::from(r.decided.max(1)).sqrt();
+        let bound = |r: &Runner, k: f64| {
+            self.place(r)
+                - k * self.noise.sigma / f64::from(r.decided.max(1)).sqrt()
+                - self.noise.doubtful_mode(r.samples.len())
+        };
         let mut ranked: Vec<&Runner> =
             self.runners.iter().filter(|r| r.arm != self.auto && !r.samples.is_empty()).collect();
         ranked.sort_by(|a, b| bound(a, 1.5).total_cmp(&bound(b, 1.5)).then(a.arm.cmp(&b.arm)));
@@ -139,11 +164,9 @@ impl Race {
         arms
     }
 
-    /// Spread of one sample, both modes together.
-    fn spread(&self) -> f64 {
-        self.noise
-            .modes
-            .map_or(self.noise.sigma, |m| (self.noise.sigma.powi(2) + m.slow * (1.0 - m.slow) * m.gap.powi(2)).sqrt())
+    /// Where a runner's samples lie.
+    fn place(&self, r: &Runner) -> f64 {
+        self.noise.location(&r.samples)
     }
 
     fn dof(&self) -> f64 {
@@ -168,69 +191,91 @@ impl Race {
         compare(&self.runner(arm).samples, &self.runner(other).samples, &self.noise, self.dof())
     }
 
-    /// What the samples show. `gate` is the least improvement worth a change, on the logarithm; `auto_beaten` tells that the arm in use
-    /// had passed the gate before.
+    /// What the samples show. `gate` is the least improvement worth a change, on the logarithm.
     pub fn verdict(&mut self, gate: f64) -> Verdict {
         // Two modes make evidence dear to weigh: every fourth sample is soon enough.
-        if self.noise.modes.is_some() && !self.turn.is_multiple_of(4) {
+        let two_modes = self.noise.modes.is_some();
+        if two_modes && !self.turn.is_multiple_of(4) {
             return Verdict::Open;
         }
-        let rivals = (self.runners.len() - 1).max(1) as f64;
-        let auto_samples = self.runner(self.auto).samples.len() as u32;
-        let two_modes = self.noise.modes.is_some();
-        let limit = if two_modes || self.noise.sigma > WIDE { 4 * self.limit } else { self.limit };
-
-        // Leave AUTO, or the arm in use, for a better one?
-        let best = self.best_challenger();
-        if let Some(best) = best.filter(|&b| b != self.in_use) {
-            let have = (self.runner(best).samples.len() as u32).min(auto_samples);
-            let looked = self.runner(best).looked;
-            let due = LOOKS.iter().take_while(|l| l.samples <= have).count();
-            if due > looked || two_modes {
-                let share: f64 = LOOKS[looked..due].iter().map(|l| l.share).sum();
-                if let Some(r) = self.runners.iter_mut().find(|r| r.arm == best) {
-                    r.looked = due;
-                }
-                let against_auto = self.compare(best, self.auto);
-                // A Bayes factor holds however often it is looked at: it needs no shares.
-                let share = if two_modes { SHARE_TWO_MODES } else { share };
-                // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
-                let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
-                let passes =
-                    against_auto.p_faster < self.doubt * share / rivals && against_auto.effect <= -gate && !wonder;
-                let better_than_used = self.in_use == self.auto || self.compare(best, self.in_use).p_faster < 0.05;
-                if passes && better_than_used {
-                    return Verdict::Switch(best);
-                }
-            }
+        let best = self.best_challenger().filter(|&b| b != self.in_use);
+        if let Some(best) = best.filter(|&b| self.passes(b, gate, two_modes)) {
+            return Verdict::Switch(best);
         }
+        let promising = best.is_some_and(|b| {
+            let c = self.compare(b, self.auto);
+            c.p_faster < 0.1 && c.effect <= -gate
+        });
         // Return to AUTO? That needs little.
+        let auto_samples = self.runner(self.auto).samples.len();
         if self.in_use != self.auto && auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4 {
-            let back = self.compare(self.auto, self.in_use);
-            if back.p_faster < 0.05 {
-                return Verdict::Back;
+            if self.compare(self.auto, self.in_use).p_faster < 0.05 {
+                self.in_use = self.auto;
+                return if promising { Verdict::BackAndOn } else { Verdict::Back };
             }
         }
-        // Is there anything left to gain?
+        // Is there anything left to gain? An arm that seems better costs nothing to try further.
+        let wide = two_modes || self.noise.sigma > WIDE;
+        let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
         let tried = self.runners.iter().map(|r| r.decided).max().unwrap_or(0);
-        let asked = self.turn.is_multiple_of(4) && !two_modes && self.dof() >= 8.0;
+        let asked = self.turn.is_multiple_of(4) && !two_modes && auto_samples >= 6 && self.dof() >= 8.0;
         let hopeless = asked
-            && auto_samples >= 6
             && self.runners.iter().filter(|r| r.arm != self.in_use).all(|r| {
                 let c = self.compare(r.arm, self.in_use);
                 c.effect - 2.0 * c.error > -gate
             });
-        if tried >= limit || hopeless { Verdict::Over } else { Verdict::Open }
+        if !(tried >= limit || hopeless) {
+            return Verdict::Open;
+        }
+        // The arm in use came into this race because it changed: what spoke for it before does not count any more.
+        if self.in_use != self.auto && self.compare(self.in_use, self.auto).p_faster > 0.05 {
+            return Verdict::Back;
+        }
+        Verdict::Over
     }
 
-    /// The arm other than AUTO with the lowest mean.
+    /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new samples are there.
+    fn passes(&mut self, best: usize, gate: f64, two_modes: bool) -> bool {
+        let rivals = (self.runners.len() - 1).max(1) as f64;
+        let have = self.runner(best).samples.len().min(self.runner(self.auto).samples.len()) as u32;
+        let looked = self.runner(best).looked;
+        let due = LOOKS.iter().take_while(|l| l.samples <= have).count();
+        if due <= looked && !two_modes {
+            return false;
+        }
+        if let Some(r) = self.runners.iter_mut().find(|r| r.arm == best) {
+            r.looked = due.max(looked);
+        }
+        let doubt = if self.had_left {
+            // Whoever had left AUTO for good reason needs less to go on to the next best arm.
+            DOUBT_NEXT
+        } else if two_modes {
+            // A Bayes factor holds however often it is looked at: it needs no shares.
+            self.doubt / rivals * SHARE_TWO_MODES
+        } else {
+            self.doubt / rivals * LOOKS[looked..due].iter().map(|l| l.share).sum::<f64>()
+        };
+        // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
+        if two_modes {
+            let place = self.place(self.runner(best));
+            let unsure = |r: &&Runner| {
+                r.samples.len() < RIVAL_SAMPLES_MIN && self.place(r) - self.noise.doubtful_mode(r.samples.len()) < place
+            };
+            if self.runners.iter().filter(|r| r.arm != best && r.arm != self.auto).any(|r| unsure(&r)) {
+                return false;
+            }
+        }
+        let against_auto = self.compare(best, self.auto);
+        // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
+        let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
+        let passes =
+            have >= LOOKS[0].samples && against_auto.p_faster < doubt && against_auto.effect <= -gate && !wonder;
+        passes && (self.in_use == self.auto || self.compare(best, self.in_use).p_faster < 0.05)
+    }
+
+    /// The arm other than AUTO that lies lowest.
     fn best_challenger(&self) -> Option<usize> {
-        let place = |r: &Runner| self.noise.location(&r.samples);
         let challengers = self.runners.iter().filter(|r| r.arm != self.auto && r.samples.len() >= 2);
-        challengers.min_by(|a, b| place(a).total_cmp(&place(b)).then(a.arm.cmp(&b.arm))).map(|r| r.arm)
+        challengers.min_by(|a, b| self.place(a).total_cmp(&self.place(b)).then(a.arm.cmp(&b.arm))).map(|r| r.arm)
     }
-}
-
-fn mean(x: &[f64]) -> f64 {
-    if x.is_empty() { 0.0 } else { x.iter().sum::<f64>() / x.len() as f64 }
 }
