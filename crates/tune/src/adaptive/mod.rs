@@ -154,12 +154,11 @@ impl Adaptive {
     /// Calls between looks at an arm, from what a look costs.
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
-        let t = &self.tracks[arm];
         let factor = self.surely(arm).clamp(0.0, 10.0).exp();
         let cost = (factor - 1.0).max(0.02);
         let share = self.options.looking / others;
         let calls = (cost / share).max(12.0 * others) as u64;
-        if factor > HOPELESS && t.samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
+        if factor > HOPELESS && self.tracks[arm].samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
     }
 
     /// The least that an arm's ratio may be, by what is known. Few samples do not make an arm hopeless.
@@ -169,7 +168,7 @@ impl Adaptive {
             State::Settled(m) => m.noise,
             State::Racing(r) => r.noise,
         };
-        t.ratio - 1.3 * noise.sigma / t.samples.max(1.0).sqrt() - noise.doubtful_mode(t.samples as usize)
+        t.ratio - 2.0 * noise.sigma / t.samples.max(1.0).sqrt() - noise.doubtful_mode(t.samples as usize)
     }
 
     /// Starts a race between the arm in use, AUTO and `others`.
@@ -235,7 +234,16 @@ impl Adaptive {
 
     fn learn_in_use(&mut self, log_time: f64) {
         let State::Settled(monitor) = &mut self.state else { return };
-        if !monitor.changed(log_time) {
+        let modes = monitor.noise.modes.is_some();
+        let changed = monitor.changed(log_time);
+        if modes != monitor.noise.modes.is_some() {
+            // What looked hopeless under the old shape may not under the new one.
+            for a in 0..self.arms.len() {
+                self.tracks[a].due = self.tracks[a].due.min(self.call + self.interval(a));
+            }
+        }
+        let State::Settled(monitor) = &self.state else { return };
+        if !changed {
             return;
         }
         // Everything that may now be best.
@@ -257,7 +265,7 @@ impl Adaptive {
         let t = &mut self.tracks[arm];
         // Is it better by a tenth, rather than what it was (or, at best, alike)?
         let was = t.ratio.max(0.0);
-        let step = shape.log_ratio(r - was, -0.12 - was, 2.5);
+        let step = shape.log_ratio_faster(r, was, 0.12, 2.5);
         t.surprise = (t.surprise + step).max(0.0);
         if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
             t.follow = 1;
