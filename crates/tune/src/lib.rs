@@ -5,8 +5,17 @@
 
 pub mod arm;
 pub mod key;
+pub mod ledger;
+pub mod objective;
 pub mod policy;
+pub mod random;
+pub mod registry;
+pub mod round_robin;
+pub mod stats;
+pub mod trial;
 
 pub use arm::{Algorithm, Arm, Protocol};
 pub use key::{Collective, Key};
+pub use objective::Objective;
 pub use policy::{Context, Decision, Phase, Policy, Sample};
+pub use registry::{Options, build};
