@@ -4,15 +4,22 @@
 //! samples decides the same on every rank. The crate depends on nothing, because training processes load it.
 
 pub mod arm;
+pub mod bucket;
+pub mod epsilon_greedy;
+pub mod gates;
 pub mod key;
 pub mod ledger;
 pub mod objective;
+pub mod overlap;
 pub mod policy;
+pub mod profile;
 pub mod random;
 pub mod registry;
 pub mod round_robin;
 pub mod stats;
+pub mod thompson;
 pub mod trial;
+pub mod ucb1;
 
 pub use arm::{Algorithm, Arm, Protocol};
 pub use key::{Collective, Key};
