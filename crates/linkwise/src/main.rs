@@ -9,6 +9,7 @@ mod papers;
 mod report;
 mod scenarios;
 mod truth;
+mod tuning;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -47,6 +48,9 @@ enum Command {
     /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
     #[command(subcommand)]
     Nccl(cmd::nccl::Nccl),
+    /// Policies that choose algorithm, protocol and channels: try them, or let one decide for your program
+    #[command(subcommand)]
+    Tune(cmd::tune::Tune),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
+        Command::Tune(a) => cmd::tune::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

@@ -5,9 +5,25 @@
 
 pub mod adaptive;
 pub mod arm;
+pub mod bucket;
+pub mod epsilon_greedy;
+pub mod gates;
 pub mod key;
+pub mod ledger;
+pub mod objective;
+pub mod overlap;
 pub mod policy;
+pub mod profile;
+pub mod random;
+pub mod registry;
+pub mod round_robin;
+pub mod stats;
+pub mod thompson;
+pub mod trial;
+pub mod ucb1;
 
 pub use arm::{Algorithm, Arm, Protocol};
 pub use key::{Collective, Key};
+pub use objective::Objective;
 pub use policy::{Context, Decision, Phase, Policy, Sample};
+pub use registry::{Options, build};

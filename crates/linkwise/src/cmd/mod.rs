@@ -13,4 +13,5 @@ pub mod place;
 pub mod reproduce;
 pub mod shared;
 pub mod topology;
+pub mod tune;
 pub mod validate;

@@ -15,6 +15,11 @@ pub use plot::{BarSeries, DrawError, Place, Plot, Series};
 use minijinja::{Environment, context};
 use serde::Serialize;
 
+/// One line of text from outside, fit to show: no control characters, no direction overrides, at most so many characters.
+pub fn one_line(from_outside: &str, chars_max: usize) -> String {
+    text::line(from_outside, chars_max)
+}
+
 /// Sections of one report; further ones are an error of the caller and are left out.
 pub const SECTIONS_MAX: usize = 50;
 /// Rows of one table; further ones are left out and counted.

@@ -1,0 +1,135 @@
+//! `linkwise tune evaluate`: policies against environments whose truth is known.
+
+use super::{aims, check_policy, objective, print};
+use crate::cmd::shared::Format;
+use crate::failure::Failure;
+use crate::tuning::catalog::{self, Entry};
+use crate::tuning::{self, RUNS_MAX, Settings};
+use ::tune::registry::POLICIES;
+use ::tune::trial::Score;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Arguments of `linkwise tune evaluate`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  linkwise tune evaluate --environment cv10,modes\n  \
+    linkwise tune evaluate --aims --policy round-robin\n  linkwise tune evaluate --environment list")]
+pub struct Args {
+    /// Policies to compare, or `all` [default: the default policy and round-robin]
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Environments, `all`, or `list` for their names
+    #[arg(long, value_delimiter = ',', default_value = "cv10,null,modes,modes-null,worse")]
+    environment: Vec<String>,
+    /// The aims of a tuner instead, one line each
+    #[arg(long)]
+    aims: bool,
+    /// With --aims: only those whose statement contains this
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
+    /// Runs of each environment
+    #[arg(long, default_value_t = 1_000)]
+    runs: u64,
+    /// Calls of a run [default: the environment's]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    calls: Option<u64>,
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Ranks that decide on their own, with the same samples
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: u32,
+    /// Price of a channel, as a share of the time, 0 to 1
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    channel_price: f64,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+/// What one policy came to in one environment.
+pub struct Line {
+    /// The policy.
+    pub policy: String,
+    /// Its runs.
+    pub score: Score,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    if !(1..=RUNS_MAX).contains(&args.runs) {
+        return Err(Failure::input(format!("--runs {}: 1 to {RUNS_MAX} were expected", args.runs)));
+    }
+    let settings =
+        Settings { runs: args.runs, seed: args.seed, ranks: args.ranks, objective: objective(args.channel_price)? };
+    let policies = policies(&args.policy)?;
+    if args.aims {
+        return aims::run(&policies, &settings, args.only.as_deref(), args.format);
+    }
+    let all = catalog::simulated();
+    if args.environment == ["list"] {
+        return print::list(&all, args.format);
+    }
+    let mut chosen = choose(all, &args.environment)?;
+    if let Some(calls) = args.calls {
+        chosen.iter_mut().for_each(|e| e.spec.calls = calls);
+    }
+    let bar = progress((chosen.len() * policies.len()) as u64 * args.runs, args.format);
+    let mut results = Vec::new();
+    for entry in &chosen {
+        bar.set_message(entry.spec.name.clone());
+        let lines = policies.iter().map(|policy| {
+            Ok(Line { policy: policy.clone(), score: tuning::score(policy, &entry.spec, &settings, &|| bar.inc(1))? })
+        });
+        results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
+    }
+    bar.finish_and_clear();
+    print::scores(&chosen, &results, &settings, args.format)
+}
+
+/// A bar for people; scripts get none.
+pub fn progress(length: u64, format: Format) -> ProgressBar {
+    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(length) };
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} runs, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn policies(asked: &[String]) -> Result<Vec<String>, Failure> {
+    let mut out: Vec<String> = Vec::new();
+    let mut add = |name: &str| {
+        if !out.iter().any(|p| p == name) {
+            out.push(name.to_owned());
+        }
+    };
+    for name in asked {
+        match name.as_str() {
+            "all" => POLICIES.iter().for_each(|p| add(p.name)),
+            one => {
+                check_policy(one)?;
+                add(one);
+            }
+        }
+    }
+    if asked.is_empty() {
+        add(POLICIES[0].name);
+        add("round-robin");
+    }
+    Ok(out)
+}
+
+fn choose(all: Vec<Entry>, asked: &[String]) -> Result<Vec<Entry>, Failure> {
+    if asked == ["all"] {
+        return Ok(all);
+    }
+    for name in asked {
+        if !all.iter().any(|e| e.spec.name == *name) {
+            let names: Vec<&str> = all.iter().map(|e| e.spec.name.as_str()).collect();
+            let near = topology::diagnose::did_you_mean(name, names);
+            let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+            return Err(Failure::input(format!(
+                "there is no environment `{name}`; `--environment list` shows them{hint}"
+            )));
+        }
+    }
+    Ok(all.into_iter().filter(|e| asked.contains(&e.spec.name)).collect())
+}

@@ -1,0 +1,56 @@
+//! `linkwise tune`: policies that choose algorithm, protocol and channels, tried honestly.
+
+mod aims;
+mod evaluate;
+mod play;
+mod print;
+
+use crate::failure::Failure;
+use ::tune::registry::POLICIES;
+use ::tune::{Arm, Objective};
+
+/// The commands of `linkwise tune`.
+#[derive(clap::Subcommand)]
+pub enum Tune {
+    /// Try policies against environments whose truth is known
+    Evaluate(Box<evaluate::Args>),
+    /// Let a policy decide for your own program, line by line over standard input and output
+    Play(play::Args),
+}
+
+/// Runs it.
+pub fn run(command: Tune) -> Result<(), Failure> {
+    match command {
+        Tune::Evaluate(args) => evaluate::run(*args),
+        Tune::Play(args) => play::run(args),
+    }
+}
+
+/// The policies, for help and errors.
+pub fn known_policies() -> String {
+    POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses an unknown policy with the known ones and the nearest.
+pub fn check_policy(name: &str) -> Result<(), Failure> {
+    if POLICIES.iter().any(|p| p.name == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = POLICIES.iter().map(|p| p.name).collect();
+    let near = topology::diagnose::did_you_mean(name, names);
+    let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+    Err(Failure::input(format!("there is no policy `{name}`; known are {}{hint}", known_policies())))
+}
+
+/// A list of arms, separated by commas.
+pub fn arms(list: &str) -> Result<Vec<Arm>, Failure> {
+    let arms = list.split(',').map(|a| a.parse::<Arm>()).collect::<Result<Vec<_>, _>>();
+    let arms = arms.map_err(|e| Failure::input(format!("--arms: {e}")))?;
+    ::tune::registry::check_arms(&arms).map_err(|e| Failure::input(format!("--arms: {e}")))?;
+    Ok(arms)
+}
+
+/// An objective from a price per channel.
+pub fn objective(price: f64) -> Result<Objective, Failure> {
+    Objective::with_price(price).map_err(|e| Failure::input(format!("--channel-price: {e}")))
+}

@@ -1,0 +1,173 @@
+//! Sizes into buckets: calls of like size share what is learnt.
+//!
+//! One bucket per power of two. Borders lie between the powers, at the geometric middle (sqrt 2 times a power), so that the sizes
+//! that programs use most sit in the middle of a bucket. Integers only: every rank and every machine puts a size alike.
+
+use crate::key::Collective;
+
+/// The number of buckets: one per bit of a size.
+pub const BUCKETS: u8 = 64;
+/// A size may lie this far beyond the border of the bucket it was in before it moves: one part in eight of the size.
+pub const HYSTERESIS_SHIFT: u32 = 3;
+
+/// Which size of a call decides its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum By {
+    /// The bytes that NCCL is told: the whole buffer.
+    #[default]
+    Total,
+    /// The bytes of one rank's share, for collectives whose cost follows that (AllGather, ReduceScatter over changing ranks).
+    PerRank,
+}
+
+/// The two sizes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// The whole buffer, bytes, as nccl-tests and NCCL's tuner border count it.
+    pub total: u64,
+    /// One rank's share, bytes, rounded up: of AllGather and ReduceScatter the total over ranks, of the others the total.
+    pub per_rank: u64,
+}
+
+impl Sizes {
+    /// Of a collective over `ranks` (0 counts as 1).
+    pub fn of(collective: Collective, total: u64, ranks: u32) -> Sizes {
+        let per_rank = match collective {
+            Collective::AllGather | Collective::ReduceScatter => total.div_ceil(u64::from(ranks.max(1))),
+            Collective::Broadcast | Collective::Reduce | Collective::AllReduce => total,
+        };
+        Sizes { total, per_rank }
+    }
+
+    /// The size that decides.
+    pub fn by(self, by: By) -> u64 {
+        match by {
+            By::Total => self.total,
+            By::PerRank => self.per_rank,
+        }
+    }
+}
+
+/// The bucket of a size: log2, rounded to the nearest. 0 bytes count as 1.
+pub fn bucket(bytes: u64) -> u8 {
+    let bytes = bytes.max(1);
+    let floor = bytes.ilog2();
+    // Above sqrt(2) 2^floor exactly when bytes^2 > 2^(2 floor + 1).
+    let is_upper = u128::from(bytes) * u128::from(bytes) > 1u128 << (2 * floor + 1);
+    ((floor + u32::from(is_upper)) as u8).min(BUCKETS - 1)
+}
+
+/// The size in the middle of a bucket, bytes.
+pub fn middle(bucket: u8) -> u64 {
+    1u64 << bucket.min(BUCKETS - 1)
+}
+
+/// The bucket of a size, given the bucket of the call before it: sizes that waver round a border stay where they were until they
+/// are an eighth beyond it. Only what every rank sees alike may be passed in: the sequence of sizes of one communicator.
+pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
+    let plain = bucket(bytes);
+    let Some(before) = before else { return plain };
+    let slack = bytes.max(1) >> HYSTERESIS_SHIFT;
+    let (nearest_low, nearest_high) = (bucket(bytes.max(1) - slack), bucket(bytes.saturating_add(slack)));
+    if (nearest_low..=nearest_high).contains(&before) { before } else { plain }
+}
+
+/// The two buckets round a size and the weight of the upper one, 0 to 1, by the logarithm of the size: how to read a table that
+/// has one line per bucket.
+pub fn between(bytes: u64) -> (u8, u8, f64) {
+    let bytes = bytes.max(1);
+    let lower = bytes.ilog2() as u8;
+    let weight = (bytes as f64 / middle(lower) as f64).log2();
+    (lower, (lower + 1).min(BUCKETS - 1), weight.clamp(0.0, 1.0))
+}
+
+/// A value at `bytes` from values at sizes in rising order: log-log interpolation inside, the nearest value outside (nothing is
+/// extrapolated). `None` of nothing. Values are above 0.
+pub fn interpolated(points: &[(u64, f64)], bytes: u64) -> Option<f64> {
+    let above = points.partition_point(|p| p.0 < bytes);
+    let (Some(high), Some(low)) = (points.get(above), above.checked_sub(1).and_then(|i| points.get(i))) else {
+        return points.get(above).or(points.last()).map(|p| p.1);
+    };
+    let (x0, x1) = ((low.0.max(1) as f64).ln(), (high.0.max(1) as f64).ln());
+    let weight = if x1 > x0 { ((bytes.max(1) as f64).ln() - x0) / (x1 - x0) } else { 0.0 };
+    Some((low.1.ln() * (1.0 - weight) + high.1.ln() * weight).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn buckets_rise_with_the_size_and_hold_sizes_within_sqrt_2_of_their_middle(a: u64, b: u64) {
+            prop_assert!(bucket(a.min(b)) <= bucket(a.max(b)));
+            let k = bucket(a);
+            if (1..BUCKETS - 1).contains(&k) {
+                let ratio = a as f64 / middle(k) as f64;
+                prop_assert!((0.7071..=1.41422).contains(&ratio), "{a} {k}");
+            }
+        }
+
+        #[test]
+        fn a_size_stays_in_its_bucket_until_an_eighth_beyond_the_border_and_never_further(k in 4u8..60, share in 0.5f64..2.0) {
+            let border = middle(k) as f64 * std::f64::consts::SQRT_2;
+            let bytes = (border * share) as u64;
+            let after = bucket_after(bytes, Some(k));
+            if share > 1.0 / 0.87 { prop_assert_eq!(after, bucket(bytes)); prop_assert_ne!(after, k); }
+            if share < 1.0 / 0.88 && bytes >= middle(k) { prop_assert_eq!(after, k); }
+            prop_assert_eq!(bucket_after(bytes, None), bucket(bytes));
+            prop_assert_eq!(bucket_after(bytes, Some(bucket(bytes))), bucket(bytes), "a plain bucket stays");
+        }
+
+        #[test]
+        fn a_wavering_size_settles(k in 4u8..60, first: bool, wobble in proptest::collection::vec(-0.05f64..0.05, 1..40)) {
+            let border = middle(k) as f64 * std::f64::consts::SQRT_2;
+            let start = if first { k } else { k + 1 };
+            let mut now = Some(start);
+            for w in wobble {
+                now = Some(bucket_after((border * (1.0 + w)) as u64, now));
+                prop_assert_eq!(now, Some(start));
+            }
+        }
+
+        #[test]
+        fn weights_rise_from_one_bucket_to_the_next(bytes in 1u64..u64::MAX / 2) {
+            let (lower, upper, weight) = between(bytes);
+            prop_assert!((0.0..=1.0).contains(&weight) && upper == lower + 1);
+            prop_assert!(middle(lower) <= bytes && bytes < middle(upper));
+        }
+
+        #[test]
+        fn interpolation_stays_between_its_neighbours_and_meets_its_points(
+            mut sizes in proptest::collection::btree_set(1u64..1 << 40, 1..8), at in 1u64..1 << 41, seed: u64
+        ) {
+            let mut r = crate::random::Random::new(seed);
+            sizes.insert(1 << 20);
+            let points: Vec<(u64, f64)> = sizes.iter().map(|s| (*s, 1.0 + 99.0 * r.unit())).collect();
+            for p in &points {
+                prop_assert!((interpolated(&points, p.0).unwrap() / p.1 - 1.0).abs() < 1e-9);
+            }
+            let value = interpolated(&points, at).unwrap();
+            let all = points.iter().map(|p| p.1);
+            prop_assert!(value >= all.clone().fold(f64::INFINITY, f64::min) - 1e-9 && value <= all.fold(0.0, f64::max) + 1e-9);
+        }
+
+        #[test]
+        fn a_ranks_share_times_the_ranks_holds_the_buffer(total in 0u64..1 << 50, ranks in 0u32..100_000) {
+            let s = Sizes::of(Collective::AllGather, total, ranks);
+            prop_assert!(s.per_rank * u64::from(ranks.max(1)) >= total);
+            prop_assert_eq!(Sizes::of(Collective::AllReduce, total, ranks).per_rank, total);
+            prop_assert_eq!((s.by(By::Total), s.by(By::PerRank)), (total, s.per_rank));
+        }
+    }
+
+    #[test]
+    fn powers_of_two_are_the_middles() {
+        for k in 0..BUCKETS {
+            assert_eq!(bucket(middle(k)), k);
+        }
+        assert_eq!((bucket(0), bucket(u64::MAX), bucket(46_340), bucket(46_341)), (0, 63, 15, 16));
+        assert_eq!(interpolated(&[], 5), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! The paper's five gates: when an offline measurement justifies overriding AUTO.
+//!
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. In order: (1) IQR outlier trimming leaves enough samples, (2) a one-sided
+//! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) odd and even samples agree on the winner, (5) the
+//! improvement of the median exceeds 5 % below 64 MiB and 10 % from there on.
+
+use crate::stats;
+use std::fmt;
+
+/// Samples that must be left after trimming, of each arm.
+pub const SAMPLES_MIN: usize = 8;
+/// Largest p of gate 2.
+pub const P_MAX: f64 = 0.01;
+/// Least Cliff's delta of gate 3.
+pub const DELTA_MIN: f64 = 0.33;
+/// The size from which gate 5 asks for more, bytes.
+pub const LARGE_BYTES: u64 = 64 << 20;
+/// Least improvement of gate 5 below [`LARGE_BYTES`].
+pub const IMPROVEMENT_MIN: f64 = 0.05;
+/// Least improvement of gate 5 from [`LARGE_BYTES`] on.
+pub const IMPROVEMENT_LARGE_MIN: f64 = 0.10;
+
+/// One of the five.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// Enough samples after trimming.
+    Samples,
+    /// Mann-Whitney.
+    Significance,
+    /// Cliff's delta.
+    Effect,
+    /// Split halves.
+    Agreement,
+    /// The threshold that grows with the size.
+    Improvement,
+}
+
+impl Gate {
+    /// The word for tables and files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Gate::Samples => "samples",
+            Gate::Significance => "significance",
+            Gate::Effect => "effect",
+            Gate::Agreement => "agreement",
+            Gate::Improvement => "improvement",
+        }
+    }
+}
+
+/// What the gates found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Verdict {
+    /// The first gate that failed; `None` when all passed.
+    pub failed: Option<Gate>,
+    /// Samples of the candidate and of AUTO after trimming.
+    pub samples: (usize, usize),
+    /// One-sided p that the candidate is faster by chance.
+    pub p: f64,
+    /// Cliff's delta, positive when the candidate is faster.
+    pub delta: f64,
+    /// Whether odd and even samples agree that the candidate is faster.
+    pub halves_agree: bool,
+    /// 1 - median of the candidate over AUTO's.
+    pub improvement: f64,
+    /// What gate 5 asked for at this size.
+    pub improvement_min: f64,
+}
+
+impl Verdict {
+    /// All five passed.
+    pub fn is_passed(&self) -> bool {
+        self.failed.is_none()
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gain = 100.0 * self.improvement;
+        match self.failed {
+            None => write!(f, "passed all gates: {gain:.1} % faster, p {:.1e}, delta {:.2}", self.p, self.delta),
+            Some(Gate::Samples) => {
+                write!(f, "gate 1 failed: {} and {} samples left, {SAMPLES_MIN} needed", self.samples.0, self.samples.1)
+            }
+            Some(Gate::Significance) => write!(f, "gate 2 failed: p {:.3} is not below {P_MAX}", self.p),
+            Some(Gate::Effect) => write!(f, "gate 3 failed: Cliff's delta {:.2} is not above {DELTA_MIN}", self.delta),
+            Some(Gate::Agreement) => write!(f, "gate 4 failed: odd and even samples disagree"),
+            Some(Gate::Improvement) => {
+                write!(f, "gate 5 failed: {gain:.1} % faster, {:.0} % needed", 100.0 * self.improvement_min)
+            }
+        }
+    }
+}
+
+/// Holds a candidate's times against AUTO's at one size; any unit, the same for both. All numbers are given whichever gate fails.
+pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> Verdict {
+    let (candidate, auto) = (stats::iqr_trimmed(candidate), stats::iqr_trimmed(auto));
+    let mut verdict = Verdict {
+        failed: None,
+        samples: (candidate.len(), auto.len()),
+        p: stats::mann_whitney_below(&candidate, &auto),
+        delta: stats::cliffs_delta_below(&candidate, &auto),
+        halves_agree: stats::halves_agree_below(&candidate, &auto),
+        improvement: 1.0 - stats::median(&candidate) / stats::median(&auto),
+        improvement_min: if size_bytes < LARGE_BYTES { IMPROVEMENT_MIN } else { IMPROVEMENT_LARGE_MIN },
+    };
+    // Written so that a NaN fails its gate.
+    let passes = [
+        (Gate::Samples, verdict.samples.0.min(verdict.samples.1) >= SAMPLES_MIN),
+        (Gate::Significance, verdict.p < P_MAX),
+        (Gate::Effect, verdict.delta > DELTA_MIN),
+        (Gate::Agreement, verdict.halves_agree),
+        (Gate::Improvement, verdict.improvement > verdict.improvement_min),
+    ];
+    verdict.failed = passes.into_iter().find(|(_, passed)| !passed).map(|(gate, _)| gate);
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+    use proptest::prelude::*;
+
+    fn draws(seed: u64, n: usize, mean: f64, cv: f64) -> Vec<f64> {
+        let mut r = Random::new(seed);
+        (0..n).map(|_| mean * r.log_normal(cv)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn an_arm_that_passes_against_auto_fails_the_other_way_round(seed: u64, level in 0.5f64..1.5, cv in 0.01f64..0.4) {
+            let (a, b) = (draws(seed, 50, level, cv), draws(seed ^ 1, 50, 1.0, cv));
+            let there = check(&a, &b, 1 << 20);
+            prop_assert!(!(there.is_passed() && check(&b, &a, 1 << 20).is_passed()));
+            prop_assert!(!there.is_passed() || there.improvement > 0.05);
+        }
+
+        #[test]
+        fn any_values_are_judged_without_panic(a in proptest::collection::vec(0.0f64..10.0, 0..20), b in proptest::collection::vec(0.0f64..10.0, 0..20), size: u64) {
+            let _ = check(&a, &b, size).to_string();
+        }
+    }
+
+    #[test]
+    fn each_gate_can_be_the_one_that_fails() {
+        let auto = draws(1, 50, 100.0, 0.02);
+        assert_eq!(check(&auto[..5], &auto, 0).failed, Some(Gate::Samples));
+        assert_eq!(check(&draws(2, 50, 100.0, 0.02), &auto, 0).failed, Some(Gate::Significance));
+        // Many samples make a small effect significant.
+        let (many, few) = (draws(3, 900, 100.0, 0.1), draws(4, 900, 98.0, 0.1));
+        assert_eq!(check(&few, &many, 0).failed, Some(Gate::Effect));
+        // Odd samples like AUTO's, even ones much faster: a trend or a rhythm, not an arm.
+        let mixed: Vec<f64> = (0..50).map(|i| if i % 2 == 1 { 102.6 } else { 80.0 }).collect();
+        let steady: Vec<f64> = (0..50).map(|i| 100.0 + f64::from(i) * 0.1).collect();
+        let verdict = check(&mixed, &steady, 0);
+        assert_eq!(verdict.failed, Some(Gate::Agreement), "{verdict:?}");
+        let seven = draws(5, 50, 93.0, 0.02);
+        assert_eq!(check(&seven, &auto, LARGE_BYTES).failed, Some(Gate::Improvement));
+        assert_eq!(check(&seven, &auto, LARGE_BYTES - 1).failed, None);
+    }
+}

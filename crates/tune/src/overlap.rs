@@ -1,0 +1,128 @@
+//! Calls beside computation and calls alone are decided separately: overlap changes which arm is best.
+//!
+//! Source: Bandit-Guided NCCL Tuning, section 3.1 (6 of 9 sizes change their best arm under overlap) and its overlap-aware tuner.
+
+mod detector;
+
+pub use detector::{BASELINE_SAMPLES, Detector, RECENT_SAMPLES, STEP_MIN};
+
+use crate::arm::Arm;
+use crate::ledger::{Ledger, PENDING_MAX};
+use crate::objective::Objective;
+use crate::policy::{Context, Decision, Policy, Sample};
+
+/// Share of a step that must be computation for a call to count as overlapped, where only the intensity is known.
+pub const INTENSITY_MIN: f64 = 0.05;
+
+/// Two policies of one kind, one for calls alone and one for calls beside computation.
+///
+/// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`Detector`]
+/// makes of the samples; while that knows nothing, alone.
+pub struct Overlap {
+    arms: Vec<Arm>,
+    objective: Objective,
+    inner: [Box<dyn Policy>; 2],
+    detector: Detector,
+    ledger: Ledger,
+    /// Of call c at c modulo the length: which policy decided it, and that policy's own number of the call.
+    routes: Box<[(u8, u64)]>,
+    calls: [u64; 2],
+    current: usize,
+}
+
+impl Overlap {
+    /// Two fresh policies with the same `arms`: the first for calls alone.
+    pub fn new(arms: &[Arm], objective: Objective, alone: Box<dyn Policy>, overlapped: Box<dyn Policy>) -> Self {
+        Overlap {
+            arms: arms.to_vec(),
+            objective,
+            inner: [alone, overlapped],
+            detector: Detector::new(arms.len()),
+            ledger: Ledger::default(),
+            routes: vec![(0, 0); PENDING_MAX].into_boxed_slice(),
+            calls: [0; 2],
+            current: 0,
+        }
+    }
+
+    fn is_overlapped(&self, context: Context) -> bool {
+        let by_intensity = context.compute_intensity.filter(|i| i.is_finite()).map(|i| i >= INTENSITY_MIN);
+        context.overlapped.or(by_intensity).or(self.detector.is_overlapped()).unwrap_or(false)
+    }
+}
+
+impl Policy for Overlap {
+    fn name(&self) -> &'static str {
+        "overlap"
+    }
+
+    fn decide(&mut self, context: Context) -> Decision {
+        self.current = usize::from(self.is_overlapped(context));
+        let decision = self.inner[self.current].decide(context);
+        let call = self.ledger.decided(decision.arm);
+        self.routes[(call % PENDING_MAX as u64) as usize] = (self.current as u8, self.calls[self.current]);
+        self.calls[self.current] += 1;
+        decision
+    }
+
+    fn learn(&mut self, sample: Sample) {
+        let (which, call) = self.routes[(sample.call % PENDING_MAX as u64) as usize];
+        let accepted = self.ledger.accept(&sample);
+        if let Some((arm, time_us)) = accepted {
+            self.detector.learn(arm, self.objective.of(time_us, &self.arms, &sample));
+            self.inner[usize::from(which)].learn(Sample { call, ..sample });
+        }
+    }
+
+    fn in_use(&self) -> usize {
+        self.inner[self.current].in_use()
+    }
+
+    fn because(&self) -> String {
+        let [alone, overlapped] = [&self.inner[0], &self.inner[1]].map(|p| p.because());
+        format!("alone: {alone}; beside computation: {overlapped}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round_robin::RoundRobin;
+
+    fn arms() -> Vec<Arm> {
+        ["TREE/SIMPLE", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect()
+    }
+
+    fn policy() -> Overlap {
+        let one = || Box::new(RoundRobin::new(&arms(), 2, Objective::Time)) as Box<dyn Policy>;
+        Overlap::new(&arms(), Objective::Time, one(), one())
+    }
+
+    /// Plays phases of `phase` calls; returns the arms in use in the last two phases.
+    fn play(policy: &mut Overlap, calls: u64, phase: u64, told: impl Fn(bool) -> Context) -> [usize; 2] {
+        let mut last = [9, 9];
+        for call in 0..calls {
+            let is_overlapped = call / phase % 2 == 1;
+            let d = policy.decide(told(is_overlapped));
+            last[usize::from(is_overlapped)] = policy.in_use();
+            let time = if is_overlapped { [200.0, 120.0, 160.0] } else { [70.0, 110.0, 100.0] }[d.arm];
+            policy.learn(Sample { call, arm: d.arm, time_us: Some(time), channels: None });
+        }
+        last
+    }
+
+    #[test]
+    fn each_kind_of_execution_gets_its_own_best_arm() {
+        let told = |o| Context { overlapped: Some(o), compute_intensity: None };
+        assert_eq!(play(&mut policy(), 200, 10, told), [0, 1]);
+        let intensity = |o| Context { overlapped: None, compute_intensity: Some(if o { 0.6 } else { 0.0 }) };
+        assert_eq!(play(&mut policy(), 200, 10, intensity), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_told_beats_what_the_intensity_says() {
+        let policy = policy();
+        assert!(!policy.is_overlapped(Context { overlapped: Some(false), compute_intensity: Some(1.0) }));
+        assert!(!policy.is_overlapped(Context { overlapped: None, compute_intensity: Some(f64::NAN) }));
+    }
+}

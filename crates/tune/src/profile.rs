@@ -1,0 +1,226 @@
+//! The paper's offline tuner: a policy that was measured before the job and does not learn.
+//!
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. Brittle when
+//! the job lands on other nodes; the trial shows it.
+
+use crate::arm::Arm;
+use crate::bucket;
+use crate::gates::{self, Verdict};
+use crate::policy::{Context, Decision, Phase, Policy, Sample};
+
+/// The most sizes of one table.
+pub const SIZES_MAX: usize = 64;
+
+/// What was measured at one size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Whole buffer, bytes.
+    pub size_bytes: u64,
+    /// Median time of each arm, microseconds, in the order of the table's arms; 0 where an arm has none.
+    pub medians_us: Vec<f64>,
+    /// The arm to use, AUTO unless another passed all gates.
+    pub use_arm: usize,
+}
+
+/// A measured table for one kind of execution (isolated, or overlapped): lines in rising order of size.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Profile {
+    /// The arms.
+    pub arms: Vec<Arm>,
+    /// One line per size, rising.
+    pub lines: Vec<Line>,
+}
+
+impl Profile {
+    /// The line of one size from the samples of each arm, in the order of the arms, and the verdict on each arm other than AUTO. Of
+    /// the arms that pass all gates the one with the lowest median is used.
+    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+        let medians_us: Vec<f64> =
+            samples_us.iter().map(|s| if s.is_empty() { 0.0 } else { crate::stats::median(s) }).collect();
+        let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
+        let verdicts: Vec<Option<Verdict>> = (0..arms.len())
+            .map(|i| (i != auto).then(|| gates::check(&samples_us[i], &samples_us[auto], size_bytes)))
+            .collect();
+        let passed = (0..arms.len()).filter(|i| verdicts[*i].is_some_and(|v| v.is_passed()));
+        let use_arm = passed.min_by(|a, b| medians_us[*a].total_cmp(&medians_us[*b])).unwrap_or(auto);
+        (Line { size_bytes, medians_us, use_arm }, verdicts)
+    }
+
+    /// Checks what a file may have wrong.
+    ///
+    /// # Errors
+    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, times that make no sense, arms without AUTO.
+    pub fn check(&self) -> Result<(), String> {
+        crate::registry::check_arms(&self.arms)?;
+        if self.lines.is_empty() || self.lines.len() > SIZES_MAX {
+            return Err(format!("{} sizes; 1 to {SIZES_MAX} were expected", self.lines.len()));
+        }
+        for pair in self.lines.windows(2) {
+            if pair[0].size_bytes >= pair[1].size_bytes {
+                return Err(format!("size {} after {}: sizes must rise", pair[1].size_bytes, pair[0].size_bytes));
+            }
+        }
+        for line in &self.lines {
+            let size = line.size_bytes;
+            if line.medians_us.len() != self.arms.len() || line.use_arm >= self.arms.len() {
+                return Err(format!("size {size}: {} times for {} arms", line.medians_us.len(), self.arms.len()));
+            }
+            if let Some(t) = line.medians_us.iter().find(|t| !t.is_finite() || **t < 0.0) {
+                return Err(format!("size {size}: a time of {t} us"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The arm for a size. Between two lines that agree, theirs. Where they differ, the one of the two arms with the lower
+    /// interpolated median, and AUTO if either has none there. Beyond the ends the nearest line, as far as one power of two; further
+    /// out nothing was measured and AUTO is used.
+    pub fn arm_for(&self, size_bytes: u64) -> Arm {
+        let above = self.lines.partition_point(|l| l.size_bytes < size_bytes);
+        let (low, high) = (above.checked_sub(1).and_then(|i| self.lines.get(i)), self.lines.get(above));
+        let arm = |index: usize| self.arms.get(index).copied().unwrap_or(Arm::AUTO);
+        match (low, high) {
+            (None, None) => Arm::AUTO,
+            (None, Some(one)) => {
+                if one.size_bytes / 2 <= size_bytes {
+                    arm(one.use_arm)
+                } else {
+                    Arm::AUTO
+                }
+            }
+            (Some(one), None) => {
+                if size_bytes / 2 <= one.size_bytes {
+                    arm(one.use_arm)
+                } else {
+                    Arm::AUTO
+                }
+            }
+            (Some(low), Some(high)) if low.use_arm == high.use_arm || high.size_bytes == size_bytes => {
+                arm(high.use_arm)
+            }
+            (Some(low), Some(high)) => {
+                let time = |index: usize| {
+                    let points = [low, high].map(|l| (l.size_bytes, l.medians_us.get(index).copied().unwrap_or(0.0)));
+                    points.iter().all(|p| p.1 > 0.0).then(|| bucket::interpolated(&points, size_bytes)).flatten()
+                };
+                match (time(low.use_arm), time(high.use_arm)) {
+                    (Some(a), Some(b)) => arm(if a <= b { low.use_arm } else { high.use_arm }),
+                    _ => Arm::AUTO,
+                }
+            }
+        }
+    }
+}
+
+/// Uses what a [`Profile`] says, for ever.
+pub struct Static {
+    name: &'static str,
+    arm: usize,
+    because: String,
+}
+
+impl Static {
+    /// For calls of `size_bytes`. AUTO where there is no profile, or where the arm that it names is not to be had.
+    pub fn new(arms: &[Arm], auto: usize, profile: Option<&Profile>, size_bytes: u64) -> Self {
+        let (arm, because) = match profile.map(|p| p.arm_for(size_bytes)) {
+            None => (auto, "AUTO: no profile was given".into()),
+            Some(wanted) => match arms.iter().position(|a| *a == wanted) {
+                Some(arm) if arm == auto => (auto, format!("AUTO: no arm passed all gates at {size_bytes} bytes")),
+                Some(arm) => (arm, format!("{wanted} passed all gates near {size_bytes} bytes in the profile")),
+                None => (auto, format!("AUTO: the profile says {wanted}, which is not among the arms")),
+            },
+        };
+        Static { name: "profile", arm, because }
+    }
+
+    /// AUTO, always.
+    pub fn auto(auto: usize) -> Self {
+        Static { name: "auto", arm: auto, because: "AUTO: nothing else was asked for".into() }
+    }
+}
+
+impl Policy for Static {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn decide(&mut self, _: Context) -> Decision {
+        Decision { arm: self.arm, phase: Phase::Exploit }
+    }
+
+    fn learn(&mut self, _: Sample) {}
+
+    fn in_use(&self) -> usize {
+        self.arm
+    }
+
+    fn because(&self) -> String {
+        self.because.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn arms() -> Vec<Arm> {
+        ["TREE/SIMPLE", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect()
+    }
+
+    fn profile(lines: &[(u64, [f64; 3], usize)]) -> Profile {
+        let line = |l: &(u64, [f64; 3], usize)| Line { size_bytes: l.0, medians_us: l.1.to_vec(), use_arm: l.2 };
+        Profile { arms: arms(), lines: lines.iter().map(line).collect() }
+    }
+
+    #[test]
+    fn between_sizes_the_lower_interpolated_time_decides_and_far_outside_auto() {
+        let p = profile(&[(1 << 20, [50.0, 100.0, 90.0], 0), (1 << 24, [1600.0, 800.0, 1500.0], 1)]);
+        let name = |bytes: u64| p.arm_for(bytes).to_string();
+        assert_eq!(
+            (name(1 << 20), name(1 << 21), name(1 << 23), name(1 << 24)),
+            ("TREE/SIMPLE".into(), "TREE/SIMPLE".into(), "RING/SIMPLE".into(), "RING/SIMPLE".into())
+        );
+        assert_eq!(
+            (name(1 << 19), name((1 << 19) - 1), name(1 << 25), name(1 << 26)),
+            ("TREE/SIMPLE".into(), "AUTO".into(), "RING/SIMPLE".into(), "AUTO".into())
+        );
+        let gap = profile(&[(1 << 20, [50.0, 0.0, 90.0], 0), (1 << 24, [1600.0, 800.0, 1500.0], 1)]);
+        assert_eq!(gap.arm_for(1 << 22), Arm::AUTO, "RING/SIMPLE has no time at the lower size");
+    }
+
+    #[test]
+    fn a_line_uses_the_fastest_arm_that_passed() {
+        let flat = |t: f64| (0..50).map(|i| t + f64::from(i % 7) * 0.01 * t).collect::<Vec<f64>>();
+        let (line, verdicts) = Profile::line(&arms(), &[flat(80.0), flat(70.0), flat(100.0)], 1 << 20);
+        assert_eq!((line.use_arm, verdicts[2].is_none()), (1, true));
+        let (line, verdicts) = Profile::line(&arms(), &[flat(99.0), vec![], flat(100.0)], 1 << 20);
+        assert_eq!((line.use_arm, line.medians_us[1]), (2, 0.0));
+        assert_eq!(verdicts[1].unwrap().failed, Some(crate::gates::Gate::Samples));
+    }
+
+    proptest! {
+        #[test]
+        fn any_size_has_an_arm_of_the_table(a in 0usize..3, b in 0usize..3, times in proptest::array::uniform6(0.0f64..10.0), bytes: u64) {
+            let p = profile(&[(1 << 10, [times[0], times[1], times[2]], a), (1 << 30, [times[3], times[4], times[5]], b)]);
+            prop_assert_eq!(p.check(), Ok(()));
+            prop_assert!(arms().contains(&p.arm_for(bytes)));
+        }
+    }
+
+    #[test]
+    fn tables_that_make_no_sense_are_refused() {
+        let good = profile(&[(4, [1.0; 3], 2), (8, [1.0; 3], 2)]);
+        assert_eq!(good.check(), Ok(()));
+        let broken = |f: fn(&mut Profile)| {
+            let mut p = good.clone();
+            f(&mut p);
+            p.check().unwrap_err()
+        };
+        assert!(broken(|p| p.lines.clear()).contains("0 sizes"));
+        assert!(broken(|p| p.lines[1].size_bytes = 4).contains("rise"));
+        assert!(broken(|p| p.lines[0].use_arm = 3).contains("size 4"));
+        assert!(broken(|p| p.lines[0].medians_us[1] = f64::NAN).contains("NaN"));
+        assert!(broken(|p| p.arms[2] = p.arms[0]).contains("twice"));
+    }
+}

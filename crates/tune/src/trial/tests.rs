@@ -1,0 +1,92 @@
+use super::*;
+use crate::registry::{self, Options};
+
+fn score(spec: &Spec, policy: &str, runs: u64) -> Score {
+    let make = |spec: &Spec, seed: u64, rank: u32| {
+        registry::build(policy, &spec.arms, &Options { seed, rank, ..Options::default() })
+    };
+    let mut out = Score::default();
+    for seed in 0..runs {
+        out.outcomes.push(run(spec, &make, seed, 1, &mut out.curve).unwrap());
+    }
+    out
+}
+
+#[test]
+fn the_mean_of_draws_is_the_truth_that_scores_use() {
+    let noises = [
+        Noise::LogNormal { cv: 0.2 },
+        Noise::BANDIT_LOG,
+        Noise::Resampled(vec![1.0, 2.0, 9.0].into()),
+        Noise::PerArm(vec![vec![600.0, 800.0], vec![1100.0], vec![1200.0], vec![900.0, 1100.0]].into()),
+    ];
+    for noise in noises {
+        let spec = Spec { is_shuffled: false, ..Spec::new("x", 1000.0, &[0.7, 1.1, 1.2], noise.clone()) };
+        let mut environment = Simulated::new(&spec, 3);
+        let n = 20_000;
+        for arm in 0..4 {
+            let mut sum = 0.0;
+            for call in 0..n {
+                environment.begin(call, 0);
+                sum += environment.time_us(arm);
+            }
+            let (mean, truth) = (sum / n as f64, environment.mean_us(arm));
+            assert!((mean / truth - 1.0).abs() < 0.02, "{noise:?} {arm}: {mean} {truth}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome_and_another_seed_another() {
+    let spec = &aims::four_arms(0.3, 0.1, 300)[1];
+    assert_eq!(score(spec, "round-robin", 5), score(spec, "round-robin", 5));
+    let s = score(spec, "round-robin", 5);
+    assert!(s.outcomes.windows(2).any(|w| w[0] != w[1]));
+}
+
+#[test]
+fn round_robin_decides_after_its_forty_calls_and_not_before() {
+    let spec = &aims::four_arms(0.3, 0.05, 200)[0];
+    let s = score(spec, "round-robin", 50);
+    assert_eq!((s.right_after(39), s.right_after(40)), (0.0, 1.0));
+    assert_eq!(s.median_decided_after(), Some(40.0));
+    assert_eq!(s.outcomes[0].explored_until_decided, 40);
+    assert!(s.mean(|o| o.looking_cost).abs() < 1e-12 && s.wrong_runs() == 0.0);
+}
+
+#[test]
+fn round_robin_is_fooled_by_two_modes_far_more_often_than_the_aim_allows() {
+    let spec = &aims::no_better_arm(&Noise::BANDIT_LOG, 202_500.0, "modes")[0];
+    let wrong = score(spec, "round-robin", 300).wrong_runs();
+    assert!((0.4..0.9).contains(&wrong), "{wrong}");
+}
+
+#[test]
+fn a_change_hits_the_arm_in_use_and_a_policy_that_never_looks_again_does_not_recover() {
+    let spec = &aims::in_use_worsens(&Noise::LogNormal { cv: 0.03 }, 1000.0, "x", 300)[0];
+    let s = score(spec, "round-robin", 30);
+    assert_eq!(s.recovered_within(300), 0.0);
+    assert!(s.outcomes.iter().all(|o| o.recovered_after == Some(None)));
+    assert_eq!(s.recovery_quantile(0.5), None);
+}
+
+#[test]
+fn late_and_lost_samples_reach_the_policy_as_such() {
+    let spec = Spec { lost: 0.3, epoch_calls: 16, ..aims::four_arms(0.4, 0.05, 200)[0].clone() };
+    let s = score(&spec, "round-robin", 20);
+    assert!(s.right_after(150) > 0.9 && s.right_after(47) < 0.1, "{} {}", s.right_after(150), s.right_after(47));
+}
+
+#[test]
+fn every_environment_of_the_aims_is_sound() {
+    for aim in aims::all(Some(&Noise::Resampled(vec![1.0, 3.0].into()))) {
+        for spec in &aim.specs {
+            assert_eq!(registry::check_arms(&spec.arms), Ok(spec.arms.len() - 1), "{}", spec.name);
+            assert_eq!(spec.arms.len(), spec.means_us.len());
+            assert!(spec.means_us.iter().all(|m| *m > 0.0) && spec.change.is_none_or(|c| c.0 < spec.calls));
+            if let aims::Measure::RightAfter(n) = aim.measure {
+                assert!((n as u64) < spec.calls, "{}", spec.name);
+            }
+        }
+    }
+}
