@@ -66,7 +66,7 @@ fn run(seed: u64, calls: u64, noise: Noise, raw: &[f64], time: &dyn Fn(usize, u6
             };
         if d.phase == Phase::Explore {
             o.calls_explore[d.arm] += 1;
-            if c > 200 {
+            if c > 400 {
                 o.looks[d.arm] += 1;
             }
         }
@@ -167,14 +167,16 @@ fn main() {
             ("log", Noise::Log),
         ] {
             let t = |a: usize, _: u64| if a == 2 { 0.7 } else { 1.0 };
-            let (mut at, mut cost) = ([0usize; 5], 0.0);
+            let (mut at, mut cost, mut lk) = ([0usize; 5], 0.0, 0);
             for s in 0..runs {
                 let o = run(s, 2000, noise, &raw, &t, 4);
                 for (i, c) in [50, 100, 150, 200, 1999].into_iter().enumerate() {
                     at[i] += usize::from(o.use_at[c] == 2);
                 }
                 cost += o.cost / 1600.0;
+                lk += o.looks.iter().sum::<u64>();
             }
+            eprintln!("{lk}");
             println!(
                 "30 % better arm, {name}: right at 50/100/150/200/2000: {:?}; cost of looking after 400: {:.2} %",
                 at.map(pct),
@@ -248,6 +250,34 @@ fn main() {
                 );
             }
             println!();
+        }
+    }
+}
+#[test]
+fn show() {
+    for s in 0..400u64 {
+        let mut r = R(s * 991 + 5);
+        let mut p = Adaptive::new(&arms(4), Options::default()).unwrap();
+        let mut streak = 0;
+        let mut log = String::new();
+        let mut last = vec![];
+        for c in 0..2000u64 {
+            let d = p.decide(Context::default());
+            if d.phase == Phase::Explore {
+                streak += 1;
+                last.push(d.arm);
+            } else {
+                if streak > 4 {
+                    log += &format!(" [{} at {c}: {:?}]", streak, &last[..streak.min(12)]);
+                }
+                streak = 0;
+                last.clear();
+            }
+            let t = [1.0, 1.0, 0.7, 1.0][d.arm] * (if r.u() < 0.5 { 110.0 } else { 295.0 }) * (0.05 * r.n()).exp();
+            p.learn(Sample { call: c, arm: d.arm, time_us: Some(t * 1000.0), channels: None });
+        }
+        if p.in_use() != 2 {
+            println!("{s} {log} {}", format!("{p:?}").split("state").nth(1).unwrap());
         }
     }
 }

@@ -74,6 +74,8 @@ struct Track {
     /// ln(time over the time of the arm in use), and the number of samples behind it.
     ratio: f64,
     samples: f64,
+    /// Samples that all were of one mode, nobody knows which; 0 once both were seen, or where there is one only.
+    lone: usize,
     /// Call from which it may be looked at again.
     due: u64,
     /// Evidence that it has become better than the arm in use.
@@ -108,7 +110,7 @@ impl Adaptive {
     pub fn new(arms: &[Arm], options: Options) -> Result<Adaptive, String> {
         let auto = arms.iter().position(|a| a.is_auto()).ok_or("the arms must hold AUTO")?;
         let all: Vec<usize> = (0..arms.len()).collect();
-        let track = Track { used: false, ratio: 0.0, samples: 0.0, due: 0, surprise: 0.0, follow: 0 };
+        let track = Track { used: false, ratio: 0.0, samples: 0.0, lone: 0, due: 0, surprise: 0.0, follow: 0 };
         let mut policy = Adaptive {
             arms: arms.to_vec(),
             auto,
@@ -154,8 +156,11 @@ impl Adaptive {
     /// Calls between looks at an arm, from what a look costs.
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
+        let t = &self.tracks[arm];
+        // A few samples may be far off: the price is that of the better case, so that one bad sample does not hide an arm for long.
         let factor = self.surely(arm).clamp(0.0, 10.0).exp();
-        let cost = (factor - 1.0).max(0.02);
+        let likely = if t.samples < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
+        let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
         let share = self.options.looking / others;
         let calls = (cost / share).max(12.0 * others) as u64;
         if factor > HOPELESS && self.tracks[arm].samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
@@ -168,7 +173,12 @@ impl Adaptive {
             State::Settled(m) => m.noise,
             State::Racing(r) => r.noise,
         };
-        t.ratio - 2.0 * noise.sigma / t.samples.max(1.0).sqrt() - noise.doubtful_mode(t.samples as usize)
+        t.ratio - 2.0 * noise.sigma / t.samples.max(1.0).sqrt() - self.doubtful(arm, noise)
+    }
+
+    /// How much lower the arm may lie because only one of two modes was seen.
+    fn doubtful(&self, arm: usize, noise: Noise) -> f64 {
+        if self.tracks[arm].lone > 0 { noise.doubtful_after(self.tracks[arm].lone) } else { 0.0 }
     }
 
     /// Starts a race between the arm in use, AUTO and `others`.
@@ -177,7 +187,12 @@ impl Adaptive {
         others.sort_unstable();
         others.dedup();
         self.races += 1;
-        self.state = State::Racing(Race::new(&others, self.auto, self.in_use, doubt, self.options.limit));
+        let noise = match &self.state {
+            State::Settled(m) => m.noise,
+            State::Racing(r) => r.noise,
+        };
+        let race = Race::new(&others, self.auto, self.in_use, doubt, self.options.limit);
+        self.state = State::Racing(race.with_noise(noise));
     }
 
     /// Ends a race: `in_use` is the arm from now on.
@@ -190,6 +205,7 @@ impl Adaptive {
             let t = &mut self.tracks[r.arm];
             t.ratio = race.noise.location(&r.samples) - base;
             t.samples = r.samples.len() as f64;
+            t.lone = if race.noise.doubtful_mode(&r.samples) > 0.0 { r.samples.len() } else { 0 };
         }
         let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
         self.state = State::Settled(Monitor::new(&samples, race.noise));
@@ -265,16 +281,29 @@ impl Adaptive {
         let t = &mut self.tracks[arm];
         // Is it better by a tenth, rather than what it was (or, at best, alike)?
         let was = t.ratio.max(0.0);
-        let step = shape.log_ratio_faster(r, was, 0.12, 2.5);
+        let gap = shape.modes.map_or(0.0, |m| m.gap);
+        let or_was = if t.lone > 0 { (t.ratio - gap).max(0.0) } else { was };
+        let step = shape.log_ratio_faster(r, was, 0.12, 2.5).min(shape.log_ratio_faster(r, or_was, 0.12, 2.5));
         t.surprise = (t.surprise + step).max(0.0);
         if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
             t.follow = 1;
         }
-        // The estimate follows, with a memory of eight looks.
-        let slow = shape.share_slow(r - t.ratio);
-        let gap = shape.modes.map_or(0.0, |m| m.gap);
-        t.samples = (t.samples + 1.0).min(8.0);
-        t.ratio += (r - slow * gap - t.ratio) / t.samples;
+        // The other mode at last: now it is known which is which.
+        if t.lone > 0 && (r - t.ratio).abs() > 0.5 * gap {
+            t.lone = 0;
+            t.ratio = t.ratio.min(r);
+        } else {
+            t.lone += usize::from(t.lone > 0);
+            // The estimate follows, with a memory of eight looks.
+            t.samples = (t.samples + 1.0).min(8.0);
+            t.ratio += (r - shape.share_slow(r - t.ratio) * gap - t.ratio) / t.samples;
+        }
+        if t.lone > 0 && shape.doubtful_after(t.lone) == 0.0 {
+            t.lone = 0;
+        }
+        if t.lone == 0 && t.ratio < -0.12 {
+            t.surprise += step.max(1.0);
+        }
         if t.surprise > SURPRISE {
             t.surprise = 0.0;
             self.race(vec![arm], self.options.doubt_look);

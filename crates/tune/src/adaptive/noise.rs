@@ -151,11 +151,19 @@ impl Noise {
             .unwrap_or(start)
     }
 
-    /// How much lower an arm may lie than `n` samples say, since all of them may have been slow ones: the gap between the modes, until
-    /// that is unlikely.
-    pub fn doubtful_mode(&self, n: usize) -> f64 {
+    /// How much lower an arm may lie than its samples say, since all of them may have been slow ones: the gap between the modes, unless
+    /// both modes were seen or that many slow ones in a row are unlikely (1 in 250).
+    pub fn doubtful_mode(&self, samples: &[f64]) -> f64 {
+        let Some(m) = self.modes else { return 0.0 };
+        let low = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if high - low > 0.5 * m.gap { 0.0 } else { self.doubtful_after(samples.len()) }
+    }
+
+    /// The same after `n` samples that all were of one mode.
+    pub fn doubtful_after(&self, n: usize) -> f64 {
         match self.modes {
-            Some(m) if m.slow.powi(n.min(64) as i32) > 0.04 => m.gap,
+            Some(m) if m.slow.powi(n.min(64) as i32) > 0.004 => m.gap,
             _ => 0.0,
         }
     }

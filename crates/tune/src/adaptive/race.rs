@@ -34,8 +34,8 @@ const SHARE_TWO_MODES: f64 = 0.6;
 /// Noise that needs more samples, or hides two modes that are not told apart yet.
 const WIDE: f64 = 0.3;
 
-/// Samples that place a rival well enough where noise has two modes.
-const RIVAL_SAMPLES_MIN: usize = 5;
+/// Samples from which a race fits the shape of the noise itself where it was known before.
+const OWN_SHAPE_SAMPLES: usize = 40;
 
 /// Chance of being fooled when going on from one arm that had beaten AUTO to another.
 const DOUBT_NEXT: f64 = 0.02;
@@ -109,6 +109,15 @@ impl Race {
         }
     }
 
+    /// Begins with a shape of noise that is known already; it holds until this race has samples enough for its own.
+    pub fn with_noise(mut self, noise: Noise) -> Race {
+        if noise.modes.is_some() {
+            self.noise = noise;
+            self.fitted_at = OWN_SHAPE_SAMPLES;
+        }
+        self
+    }
+
     fn runner(&self, arm: usize) -> &Runner {
         // Every arm that is asked for was put in by `new`; the fallback keeps a mistake harmless.
         self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
@@ -151,7 +160,7 @@ impl Race {
         let bound = |r: &Runner, k: f64| {
             self.place(r)
                 - k * self.noise.sigma / f64::from(r.decided.max(1)).sqrt()
-                - self.noise.doubtful_mode(r.samples.len())
+                - self.noise.doubtful_mode(&r.samples)
         };
         let mut ranked: Vec<&Runner> =
             self.runners.iter().filter(|r| r.arm != self.auto && !r.samples.is_empty()).collect();
@@ -179,7 +188,8 @@ impl Race {
             r.samples.push(log_time);
         }
         let n: usize = self.runners.iter().map(|r| r.samples.len()).sum();
-        if n < 24 || n >= self.fitted_at + n / 8 {
+        let known = self.fitted_at >= OWN_SHAPE_SAMPLES;
+        if n < 24 && !known || n >= self.fitted_at + n / 8 {
             let all: Vec<&[f64]> = self.runners.iter().map(|r| r.samples.as_slice()).collect();
             self.noise = Noise::fit(&all);
             self.fitted_at = n;
@@ -218,11 +228,11 @@ impl Race {
         let wide = two_modes || self.noise.sigma > WIDE;
         let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
         let tried = self.runners.iter().map(|r| r.decided).max().unwrap_or(0);
-        let asked = self.turn.is_multiple_of(4) && !two_modes && auto_samples >= 6 && self.dof() >= 8.0;
+        let asked = self.turn.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_samples >= 6 && self.dof() >= 8.0;
         let hopeless = asked
             && self.runners.iter().filter(|r| r.arm != self.in_use).all(|r| {
                 let c = self.compare(r.arm, self.in_use);
-                c.effect - 2.0 * c.error > -gate
+                c.effect - 2.0 * c.error - self.noise.doubtful_mode(&r.samples) > -gate
             });
         if !(tried >= limit || hopeless) {
             return Verdict::Open;
@@ -258,9 +268,7 @@ impl Race {
         // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
         if two_modes {
             let place = self.place(self.runner(best));
-            let unsure = |r: &&Runner| {
-                r.samples.len() < RIVAL_SAMPLES_MIN && self.place(r) - self.noise.doubtful_mode(r.samples.len()) < place
-            };
+            let unsure = |r: &&Runner| self.place(r) - self.noise.doubtful_mode(&r.samples) < place;
             if self.runners.iter().filter(|r| r.arm != best && r.arm != self.auto).any(|r| unsure(&r)) {
                 return false;
             }
