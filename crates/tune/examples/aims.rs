@@ -255,29 +255,43 @@ fn main() {
 }
 #[test]
 fn show() {
-    for s in 0..400u64 {
+    let raw: Vec<f64> = std::fs::read_to_string("/work/shared/data/bandit/rewards_2x4_64MB.csv")
+        .unwrap()
+        .lines()
+        .filter(|l| l.contains("exploit"))
+        .map(|l| l.rsplit(',').next().unwrap().parse().unwrap())
+        .collect();
+    for s in 0..300u64 {
         let mut r = R(s * 991 + 5);
         let mut p = Adaptive::new(&arms(4), Options::default()).unwrap();
         let mut streak = 0;
         let mut log = String::new();
         let mut last = vec![];
-        for c in 0..2000u64 {
+        let mut when = String::new();
+        for c in 0..250u64 {
             let d = p.decide(Context::default());
             if d.phase == Phase::Explore {
                 streak += 1;
                 last.push(d.arm);
             } else {
                 if streak > 4 {
-                    log += &format!(" [{} at {c}: {:?}]", streak, &last[..streak.min(12)]);
+                    let mut n = [0; 4];
+                    for a in &last {
+                        n[*a] += 1;
+                    }
+                    log += &format!(" [{} at {c}: {n:?}]", streak);
                 }
                 streak = 0;
                 last.clear();
             }
-            let t = [1.0, 1.0, 0.7, 1.0][d.arm] * (if r.u() < 0.5 { 110.0 } else { 295.0 }) * (0.05 * r.n()).exp();
+            let t = [1.0, 1.0, 0.7, 1.0][d.arm] * raw[(r.u() * raw.len() as f64) as usize];
             p.learn(Sample { call: c, arm: d.arm, time_us: Some(t * 1000.0), channels: None });
+            if c == 80 {
+                when = format!("{p:?}").split("state").nth(1).unwrap().split("pending").next().unwrap().to_string();
+            }
         }
         if p.in_use() != 2 {
-            println!("{s} {log} {}", format!("{p:?}").split("state").nth(1).unwrap());
+            println!("{s} {log} {} {when}", p.because());
         }
     }
 }

@@ -40,6 +40,9 @@ const OWN_SHAPE_SAMPLES: usize = 40;
 /// Chance of being fooled when going on from one arm that had beaten AUTO to another.
 const DOUBT_NEXT: f64 = 0.02;
 
+/// Samples that every arm gets under such noise.
+const WIDE_SAMPLES_MIN: u32 = 5;
+
 /// An improvement (40 %, on the logarithm) that few samples cannot prove.
 const WONDER: f64 = 0.5;
 /// Samples that can.
@@ -157,15 +160,23 @@ impl Race {
 
     /// AUTO, and those that may still be the best: the lower the bound of what an arm may be, the more it is worth a call.
     fn finalists(&self) -> Vec<usize> {
-        let bound = |r: &Runner, k: f64| {
-            self.place(r)
-                - k * self.noise.sigma / f64::from(r.decided.max(1)).sqrt()
-                - self.noise.doubtful_mode(&r.samples)
+        // The longer a race lasts, the more an early bad draw deserves another chance.
+        let width = 1.5 * (1.0 + self.turn as f64 / 40.0).sqrt();
+        // Under wide noise a handful of samples places nobody.
+        let unknown = self.noise.modes.is_some() || self.noise.sigma > WIDE;
+        let fewest = if unknown { WIDE_SAMPLES_MIN } else { 1 };
+        let bound = |r: &Runner| {
+            let margin = width * self.noise.sigma / f64::from(r.decided.max(1)).sqrt();
+            self.place(r) - margin - self.noise.doubtful_mode(&r.samples)
         };
-        let mut ranked: Vec<&Runner> =
-            self.runners.iter().filter(|r| r.arm != self.auto && !r.samples.is_empty()).collect();
-        ranked.sort_by(|a, b| bound(a, 1.5).total_cmp(&bound(b, 1.5)).then(a.arm.cmp(&b.arm)));
-        let mut arms: Vec<usize> = ranked.iter().take(1).map(|r| r.arm).collect();
+        let mut ranked: Vec<(bool, f64, usize)> = self
+            .runners
+            .iter()
+            .filter(|r| r.arm != self.auto && !r.samples.is_empty())
+            .map(|r| (r.decided >= fewest, bound(r), r.arm))
+            .collect();
+        ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+        let mut arms: Vec<usize> = ranked.iter().take(1).map(|r| r.2).collect();
         arms.push(self.auto);
         if !arms.contains(&self.in_use) {
             arms.push(self.in_use);
