@@ -15,6 +15,8 @@ pub use plot::{BarSeries, DrawError, Place, Plot, Series};
 use minijinja::{Environment, context};
 use serde::Serialize;
 
+pub use text::significant;
+
 /// One line of text from outside, fit to show: no control characters, no direction overrides, at most so many characters.
 pub fn one_line(from_outside: &str, chars_max: usize) -> String {
     text::line(from_outside, chars_max)

@@ -1,6 +1,7 @@
 //! The environments of `linkwise tune evaluate`, by name.
 
-use ::tune::trial::{Change, Noise, Spec, aims};
+use crate::failure::Failure;
+use ::tune::trial::{Change, Noise, Overlap, Spec, aims};
 
 /// AUTO's mean time in the made-up environments, microseconds.
 const AUTO_US: f64 = 1_000.0;
@@ -13,8 +14,16 @@ pub struct Entry {
     pub about: String,
     /// The environment.
     pub spec: Spec,
-    /// Made up (simulated), or resampled from published measurements.
+    /// Levels are made up; otherwise they, or raw samples, were published.
     pub is_simulated: bool,
+}
+
+/// All environments: made up, printed in the paper, and those that the data folder has.
+pub fn all() -> Result<Vec<Entry>, Failure> {
+    let mut out = simulated();
+    out.extend(super::paper::environments());
+    out.extend(super::data::environments()?);
+    Ok(out)
 }
 
 /// The made-up environments.
@@ -45,6 +54,12 @@ pub fn simulated() -> Vec<Entry> {
     add("drift", "cv10, all times grow by 20 % in 1,000 calls", Spec { drift_per_1000: 0.2, ..four() });
     let drift_null = Spec { drift_per_1000: 0.2, ..Spec::new("", AUTO_US, &[1.0, 1.0, 1.0], calm.clone()) };
     add("drift-null", "the same drift, no arm better than AUTO", drift_null);
+    let flip = |is_told: bool| {
+        let means_us = vec![1_000.0, 800.0, 1_400.0, 1_300.0];
+        Spec { is_shuffled: false, overlap: Some(Overlap { means_us, phase_calls: 50, is_told }), ..four() }
+    };
+    add("overlap", "the best arm is another beside computation, in phases of 50 calls; policies are told", flip(true));
+    add("overlap-untold", "the same, and policies must find out", flip(false));
     let worse = aims::in_use_worsens(&calm, AUTO_US, "", 1_400).swap_remove(0);
     add("worse", "CV 10 %, at call 600 the arm in use takes 1.3 times as long", worse);
     add(

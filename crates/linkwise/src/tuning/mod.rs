@@ -2,9 +2,12 @@
 
 pub mod catalog;
 pub mod data;
+pub mod paper;
+pub mod policy_file;
 
 use crate::failure::Failure;
-use ::tune::trial::{self, Curve, Outcome, Score, Spec};
+use ::tune::profile::Profile;
+use ::tune::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::{Objective, Options};
 use rayon::prelude::*;
 
@@ -26,10 +29,25 @@ pub struct Settings {
     pub objective: Objective,
 }
 
+/// The size of the calls of every environment, for policies that ask: below the size from which the gates are stricter.
+const SIZE: u64 = 16 << 20;
+/// Samples of each arm of an offline profile: the paper's 50.
+const PROFILE_SAMPLES: u64 = 50;
+
+/// What `profile` goes by: every arm measured alone on the nodes of the run's beginning.
+fn offline(spec: &Spec, seed: u64) -> Profile {
+    let samples = Simulated::new(spec, seed).offline_us(PROFILE_SAMPLES);
+    let (line, _) = Profile::line(&spec.arms, &samples, SIZE);
+    Profile { arms: spec.arms.clone(), lines: vec![line] }
+}
+
 /// Plays `policy` through `spec`, once per seed. `tick` is called after each run.
 pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + Sync)) -> Result<Score, Failure> {
     let make = |spec: &Spec, seed: u64, rank: u32| {
-        ::tune::build(policy, &spec.arms, &Options { seed, rank, objective: settings.objective, ..Options::default() })
+        let profile = (policy == "profile").then(|| offline(spec, seed));
+        let options =
+            Options { seed, rank, objective: settings.objective, profile, size_bytes: SIZE, ..Options::default() };
+        ::tune::build(policy, &spec.arms, &options)
     };
     let pieces = settings.runs.div_ceil(RUNS_PER_PIECE);
     let piece = |i: u64| -> Result<(Vec<Outcome>, Curve), String> {

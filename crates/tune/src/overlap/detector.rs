@@ -3,16 +3,16 @@
 /// Samples of one arm that make its level, at most.
 pub const BASELINE_SAMPLES: usize = 32;
 /// Fewest samples of an arm before its level means anything.
-pub const BASELINE_MIN: usize = 8;
+pub const BASELINE_MIN: usize = 12;
 /// Newest samples of an arm that are held against its level.
-pub const RECENT_SAMPLES: usize = 3;
+pub const RECENT_SAMPLES: usize = 6;
 /// Smallest step that counts, as a share of the time.
 pub const STEP_MIN: f64 = 0.10;
 /// The step must also exceed this many standard errors of the mean of the newest samples.
-pub const STEP_ERRORS_MIN: f64 = 3.0;
+pub const STEP_ERRORS_MIN: f64 = 4.0;
 
-/// Finds steps in the times of an arm. Definition: computation is taken to have begun when the mean log time of an arm's three
-/// newest samples lies above that of the up to 32 before them by at least 10 % and three standard errors, and to have ended when it
+/// Finds steps in the times of an arm. Definition: computation is taken to have begun when the mean log time of an arm's six
+/// newest samples lies above that of the up to 32 before them by at least 10 % and four standard errors, and to have ended when it
 /// lies as far below. Until the first step nothing is known. After a step the levels of all arms are forgotten.
 ///
 /// It cannot tell computation from anything else that makes all calls slower for a while; a step of less than a tenth, or one that
@@ -74,9 +74,9 @@ mod tests {
             seen.push(d.is_overlapped());
         }
         assert!(seen[..50].iter().all(Option::is_none));
-        assert!(seen[54..100].iter().all(|s| *s == Some(true)), "{seen:?}");
-        assert!(seen[104..150].iter().all(|s| *s == Some(false)));
-        assert!(seen[154..].iter().all(|s| *s == Some(true)));
+        assert!(seen[58..100].iter().all(|s| *s == Some(true)), "{seen:?}");
+        assert!(seen[108..150].iter().all(|s| *s == Some(false)));
+        assert!(seen[158..].iter().all(|s| *s == Some(true)));
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
                 steps += u32::from(d.is_overlapped() != before);
                 before = d.is_overlapped();
             }
-            assert!(steps < 60, "{name}: {steps} steps in 5,000 calls");
+            assert!(steps < 10, "{name}: {steps} steps in 5,000 calls");
         }
     }
 

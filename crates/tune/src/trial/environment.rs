@@ -174,6 +174,8 @@ pub struct Simulated {
     call: u64,
 }
 
+/// Calls from here on belong to measurements before the job.
+const OFFLINE: u64 = 1 << 48;
 /// Streams of one seed that are not calls.
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
@@ -194,6 +196,16 @@ impl Simulated {
         }
         let is_used = vec![false; means_us.len()];
         Simulated { spec: spec.clone(), seed, auto, means_us, is_used, call: 0 }
+    }
+
+    /// What an offline measurement on the same nodes finds before the job: `count` samples of every arm alone, after warm-up,
+    /// microseconds. Independent of the calls' draws.
+    pub fn offline_us(&self, count: u64) -> Vec<Vec<f64>> {
+        let one = |arm: usize, i: u64| {
+            let mut random = Random::of(self.seed, (OFFLINE + i) * STREAMS_PER_CALL + arm as u64);
+            self.means_us[arm] * self.spec.noise.factor(arm, &mut random)
+        };
+        (0..self.means_us.len()).map(|arm| (0..count).map(|i| one(arm, i)).collect()).collect()
     }
 
     fn apply(&mut self, change: Change, in_use: usize) {

@@ -5,11 +5,13 @@
 //! [`aims`] is the list of what a policy should reach. Pure: same spec, policy and seed, same outcome; callers run seeds in parallel.
 
 pub mod aims;
+mod detector;
 mod environment;
 mod outcome;
 mod play;
 mod score;
 
+pub use detector::{Detection, detect};
 pub use environment::{Change, Environment, Noise, Overlap, Simulated, Spec};
 pub use outcome::{Curve, Outcome};
 pub use play::{MakePolicy, RANKS_MAX, run};

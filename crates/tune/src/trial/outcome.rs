@@ -65,6 +65,8 @@ pub struct Outcome {
     pub iqr_us: (f64, f64),
     /// Standard deviation of both.
     pub sd_us: (f64, f64),
+    /// The arm in use at the end.
+    pub last_in_use: usize,
 }
 
 /// The first call from which the right arm is in use to stay.
@@ -107,6 +109,7 @@ impl Outcome {
             differing_calls: calls.iter().filter(|c| c.do_ranks_differ).count() as u64,
             iqr_us: (stats::iqr(&autos), stats::iqr(&times)),
             sd_us: (stats::standard_deviation(&autos), stats::standard_deviation(&times)),
+            last_in_use: calls.last().map_or(0, |c| c.in_use),
         }
     }
 }

@@ -51,6 +51,11 @@ impl Score {
         self.count(|o| o.wrong_choices > 0)
     }
 
+    /// Share of runs that end with each of `arms` arms in use.
+    pub fn ends_with(&self, arms: usize) -> Vec<f64> {
+        (0..arms).map(|arm| self.count(|o| o.last_in_use == arm)).collect()
+    }
+
     /// Share of runs that took longer than AUTO would have, exploration included (by more than a thousandth, expected).
     pub fn regressed_runs(&self) -> f64 {
         self.count(|o| o.improvement_expected < -0.001)

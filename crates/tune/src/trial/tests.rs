@@ -90,3 +90,29 @@ fn every_environment_of_the_aims_is_sound() {
         }
     }
 }
+
+#[test]
+fn a_large_step_is_detected_and_one_that_drowns_in_noise_is_not() {
+    let spec = |step: f64, cv: f64| {
+        let base = Spec::new("x", 1000.0, &[0.7, 1.1], Noise::LogNormal { cv });
+        let overlap =
+            Overlap { means_us: vec![700.0 * step, 1100.0 * step, 1000.0 * step], phase_calls: 50, is_told: false };
+        Spec { is_shuffled: false, overlap: Some(overlap), ..base }
+    };
+    let large = detect(&spec(1.3, 0.03), 2, 1);
+    assert!(large.precision().unwrap() > 0.9 && large.recall().unwrap() > 0.9, "{large:?}");
+    let drowned = detect(&spec(1.02, 0.2), 2, 1);
+    assert!(drowned.recall().unwrap() < 0.7, "{drowned:?}");
+    assert_eq!(detect(&spec(1.0, 0.0), 2, 1).precision(), None, "nothing is said where nothing steps");
+}
+
+#[test]
+fn offline_samples_are_those_of_the_same_nodes() {
+    let spec = &aims::four_arms(0.4, 0.05, 100)[1];
+    let environment = Simulated::new(spec, 9);
+    let samples = environment.offline_us(50);
+    for (arm, times) in samples.iter().enumerate() {
+        let ratio = crate::stats::mean(times) / environment.mean_us(arm);
+        assert!((ratio - 1.0).abs() < 0.05, "{arm}: {ratio}");
+    }
+}

@@ -1,6 +1,6 @@
 //! `linkwise tune evaluate`: policies against environments whose truth is known.
 
-use super::{aims, check_policy, objective, print};
+use super::{aims, check_policy, detector, objective, page, print};
 use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::catalog::{self, Entry};
@@ -23,6 +23,9 @@ pub struct Args {
     /// The aims of a tuner instead, one line each
     #[arg(long)]
     aims: bool,
+    /// How well overlap is seen in times alone instead
+    #[arg(long, conflicts_with = "aims")]
+    detector: bool,
     /// With --aims: only those whose statement contains this
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
@@ -44,6 +47,9 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Write a page with learning curves as well; a name that ends in .svg gets the curves of one environment
+    #[arg(long, value_name = "FILE.html|FILE.svg")]
+    report: Option<std::path::PathBuf>,
 }
 
 /// What one policy came to in one environment.
@@ -65,9 +71,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.aims {
         return aims::run(&policies, &settings, args.only.as_deref(), args.format);
     }
-    let all = catalog::simulated();
+    let all = catalog::all()?;
     if args.environment == ["list"] {
         return print::list(&all, args.format);
+    }
+    if args.detector {
+        return detector::run(&all, &settings, args.format);
     }
     let mut chosen = choose(all, &args.environment)?;
     if let Some(calls) = args.calls {
@@ -83,6 +92,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
     }
     bar.finish_and_clear();
+    if let Some(file) = &args.report {
+        page::write(file, &chosen, &results, &settings)?;
+    }
     print::scores(&chosen, &results, &settings, args.format)
 }
 

@@ -1,9 +1,14 @@
 //! `linkwise tune`: policies that choose algorithm, protocol and channels, tried honestly.
 
 mod aims;
+mod characterize;
+mod detector;
 mod evaluate;
+mod page;
 mod play;
 mod print;
+mod profile;
+mod sample_line;
 
 use crate::failure::Failure;
 use ::tune::registry::POLICIES;
@@ -14,6 +19,10 @@ use ::tune::{Arm, Objective};
 pub enum Tune {
     /// Try policies against environments whose truth is known
     Evaluate(Box<evaluate::Args>),
+    /// Measure every arm at every size before a job, and write which to use
+    Profile(Box<profile::Args>),
+    /// How good is AUTO, and what does computation beside it change?
+    Characterize(characterize::Args),
     /// Let a policy decide for your own program, line by line over standard input and output
     Play(play::Args),
 }
@@ -22,6 +31,8 @@ pub enum Tune {
 pub fn run(command: Tune) -> Result<(), Failure> {
     match command {
         Tune::Evaluate(args) => evaluate::run(*args),
+        Tune::Profile(args) => profile::run(*args),
+        Tune::Characterize(args) => characterize::run(args),
         Tune::Play(args) => play::run(args),
     }
 }

@@ -5,10 +5,10 @@
 //! answer belongs to the decision before it. Further fields are allowed: `channels` (1 to 64) is used, others are passed over. An
 //! empty line is passed over. Anything else ends it: one error with the line's number, exit code 2.
 
+use super::sample_line::{SHAPE, sample};
 use super::{arms, check_policy, objective};
 use crate::failure::Failure;
 use ::tune::{Context, Options, Policy, Sample};
-use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 
 /// Longest input line, bytes.
@@ -33,15 +33,29 @@ pub struct Args {
     /// Price of a channel, as a share of the time, 0 to 1
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     channel_price: f64,
+    /// What the policy `profile` goes by: a file of `linkwise tune profile`
+    #[arg(long, value_name = "FILE")]
+    profile: Option<std::path::PathBuf>,
+    /// Size of the calls, where `profile` looks
+    #[arg(long, value_parser = topology::Bytes::parse, default_value = "64M")]
+    size: topology::Bytes,
 }
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     check_policy(&args.policy)?;
     let arms = arms(&args.arms)?;
-    let options = Options { seed: args.seed, objective: objective(args.channel_price)?, ..Options::default() };
+    let profile = args.profile.as_deref().map(profile).transpose()?;
+    let objective = objective(args.channel_price)?;
+    let options = Options { seed: args.seed, objective, profile, size_bytes: args.size.0, ..Options::default() };
     let mut policy = ::tune::build(&args.policy, &arms, &options).map_err(Failure::input)?;
     play(policy.as_mut(), &arms, BufReader::new(std::io::stdin().lock()), &mut std::io::stdout().lock())
+}
+
+fn profile(path: &std::path::Path) -> Result<::tune::profile::Profile, Failure> {
+    let text = crate::cmd::shared::read_text(path, crate::tuning::policy_file::FILE_BYTES_MAX)?;
+    let file = crate::tuning::policy_file::PolicyFile::read(&text);
+    file.and_then(|f| f.profile(false)).map_err(|e| Failure::file("read", path, e))
 }
 
 /// The conversation. A reader of decisions that has gone away ends it quietly.
@@ -88,44 +102,11 @@ fn next_line(input: &mut impl BufRead, line_number: &mut u64) -> Result<Option<V
     }
 }
 
-const SHAPE: &str = "{\"time_us\":123.4}, or {\"time_us\":null} if it was lost";
-
-/// Reads one sample: microseconds and, if said, channels. Pure.
-///
-/// # Errors
-/// In words: what was found and what a sample looks like.
-pub fn sample(line: &[u8]) -> Result<(Option<f64>, Option<u8>), String> {
-    let value: Value = serde_json::from_slice(line).map_err(|e| {
-        let found = crate::report::one_line(&String::from_utf8_lossy(line), 60);
-        format!("`{found}` is not JSON ({e}); a sample is {SHAPE}")
-    })?;
-    let object = value.as_object().ok_or_else(|| format!("not a JSON object; a sample is {SHAPE}"))?;
-    let time_us = match object.get("time_us") {
-        None => return Err(format!("no `time_us`; a sample is {SHAPE}")),
-        Some(Value::Null) => None,
-        Some(v) => Some(v.as_f64().filter(|t| *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX).ok_or_else(|| {
-            let found = crate::report::one_line(&v.to_string(), 60);
-            format!("`time_us` is {found}; microseconds above 0 (at most 1e12) or null were expected")
-        })?),
-    };
-    let channels = match object.get("channels") {
-        None | Some(Value::Null) => None,
-        Some(v) => {
-            let n =
-                v.as_u64().and_then(|n| u8::try_from(n).ok()).filter(|n| (1..=::tune::arm::CHANNELS_MAX).contains(n));
-            Some(n.ok_or_else(|| {
-                let found = crate::report::one_line(&v.to_string(), 60);
-                format!("`channels` is {found}; a number from 1 to {} was expected", ::tune::arm::CHANNELS_MAX)
-            })?)
-        }
-    };
-    Ok((time_us, channels))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::Value;
 
     fn talk(input: &str) -> (Result<(), String>, Vec<Value>) {
         let arms: Vec<_> = ["TREE/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();

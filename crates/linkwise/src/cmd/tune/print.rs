@@ -6,9 +6,13 @@ use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::Settings;
 use crate::tuning::catalog::Entry;
+use crate::tuning::policy_file::{PolicyFile, SizeLine};
 use ::tune::trial::Score;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use serde_json::{Value, json};
+
+/// A column that is no wider is never wrapped.
+const NAME_WIDTH_MAX: usize = 24;
 
 /// A table whose columns after the first `text_columns` are numbers.
 pub fn table(head: &[&str], text_columns: usize, rows: Vec<Vec<String>>) -> Table {
@@ -18,16 +22,26 @@ pub fn table(head: &[&str], text_columns: usize, rows: Vec<Vec<String>>) -> Tabl
         t.set_width(110);
     }
     t.set_header(head.iter().copied());
+    let chars = |text: &str| text.chars().count();
+    let widest = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| chars(c)).fold(chars(head[i]), usize::max);
+    let widths: Vec<usize> = (0..head.len()).map(widest).collect();
     rows.into_iter().for_each(|r| {
         t.add_row(r);
     });
-    for column in t.column_iter_mut().skip(text_columns) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if i >= text_columns {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        // Names and numbers stay on one line; sentences give way.
+        if widths.get(i).is_some_and(|w| *w <= NAME_WIDTH_MAX) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
     t
 }
 
-fn pretty(value: &Value) -> Result<(), Failure> {
+/// JSON for scripts.
+pub fn pretty(value: &Value) -> Result<(), Failure> {
     println!("{}", serde_json::to_string_pretty(value).map_err(Failure::input)?);
     Ok(())
 }
@@ -40,10 +54,10 @@ pub fn list(all: &[Entry], format: Format) -> Result<(), Failure> {
         return pretty(&json!(rows));
     }
     let rows = all.iter().map(|e| {
-        let source = if e.is_simulated { "simulated" } else { "measured" };
-        vec![e.spec.name.clone(), source.into(), e.about.clone()]
+        let levels = if e.is_simulated { "made up" } else { "published" };
+        vec![e.spec.name.clone(), levels.into(), e.about.clone()]
     });
-    println!("{}", table(&["environment", "times are", "what it is"], 3, rows.collect()));
+    println!("{}", table(&["environment", "levels", "what it is"], 3, rows.collect()));
     Ok(())
 }
 
@@ -97,9 +111,15 @@ fn count(value: Option<f64>) -> String {
     value.map_or("never".into(), |v| format!("{v:.0}"))
 }
 
-fn score_json(policy: &str, s: &Score) -> Value {
+fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
+    let names = entry.spec.arms.iter().map(ToString::to_string);
+    let ends: serde_json::Map<String, Value> = match entry.spec.is_shuffled {
+        true => Default::default(), // a name means another arm in every run
+        false => names.zip(s.ends_with(entry.spec.arms.len()).into_iter().map(Value::from)).collect(),
+    };
     json!({
         "policy": policy,
+        "in_use_at_the_end": ends,
         "right_after_20": s.right_after(20),
         "right_after_40": s.right_after(40),
         "right_after_200": s.right_after(200),
@@ -123,6 +143,13 @@ fn score_json(policy: &str, s: &Score) -> Value {
     })
 }
 
+const LEGEND: &str = "Columns:
+right@N: % of runs with the right arm in use after N samples; decided@, even@: median call of decision, of break-even;
+wrong: % of runs that chose an arm no better than AUTO; slower: % of runs that took longer than AUTO in all;
+back: calls after the change until the right arm was in use again; gain, regret: expected time against AUTO, best arm;
+late: median of the second half against AUTO in the same calls; cost: of exploring, over AUTO; look: cost of looking
+once settled; looks: most at one arm over 1.5x in 2,000 calls; IQR, SD: AUTO's > the policy's, second half.";
+
 /// Scores by environment.
 pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
@@ -130,7 +157,7 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
             .iter()
             .zip(results)
             .map(|(e, lines)| {
-                let policies: Vec<_> = lines.iter().map(|l| score_json(&l.policy, &l.score)).collect();
+                let policies: Vec<_> = lines.iter().map(|l| score_json(&l.policy, &l.score, e)).collect();
                 json!({"environment": e.spec.name, "about": e.about, "simulated": e.is_simulated, "calls": e.spec.calls,
                        "arms": e.spec.arms.iter().map(ToString::to_string).collect::<Vec<_>>(), "policies": policies})
             })
@@ -140,39 +167,49 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
         );
     }
     for (entry, lines) in entries.iter().zip(results) {
-        let source = if entry.is_simulated { "simulated" } else { "measured, resampled" };
-        println!("{} ({source}): {}; {} calls", entry.spec.name, entry.about, entry.spec.calls);
+        println!("{} ({}): {}; {} calls", entry.spec.name, source(entry), entry.about, entry.spec.calls);
         println!("{}", decisions(lines));
+        if !entry.spec.is_shuffled {
+            lines.iter().for_each(|l| println!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)));
+        }
         println!("{}", costs(lines));
     }
-    println!(
-        "{} runs each, seeds from {}. Means over runs unless a column says otherwise; columns in docs/tune.md.",
-        settings.runs, settings.seed
-    );
+    println!("{} runs each, seeds from {}. {LEGEND}", settings.runs, settings.seed);
     Ok(())
+}
+
+/// `AUTO 60 %, TREE/SIMPLE 40 %`: arms by how many runs end with them.
+fn ends(entry: &Entry, score: &Score) -> String {
+    let shares = score.ends_with(entry.spec.arms.len());
+    let mut arms: Vec<_> = entry.spec.arms.iter().zip(shares).filter(|a| a.1 > 0.0).collect();
+    arms.sort_by(|a, b| b.1.total_cmp(&a.1));
+    arms.iter().map(|(arm, share)| format!("{arm} {:.1} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
 }
 
 fn percent(v: f64) -> String {
     format!("{:.1}", 100.0 * v)
 }
 
+/// Where an environment's levels come from.
+pub fn source(entry: &Entry) -> &'static str {
+    if entry.is_simulated { "simulated" } else { "published levels, simulated calls" }
+}
+
 fn decisions(lines: &[Line]) -> Table {
-    let head = [
-        "policy",
-        "right@20 %",
-        "right@40 %",
-        "right@200 %",
-        "decided after",
-        "wrong runs %",
-        "slower runs %",
-        "recovered p50",
-        "recovered p90",
-        "ranks differ",
-    ];
-    let rows = lines.iter().map(|Line { policy, score: s }| {
-        let has_change = s.outcomes.iter().any(|o| o.recovered_after.is_some());
-        let recovery = |q| if has_change { count(s.recovery_quantile(q)) } else { "-".into() };
-        vec![
+    let (head, rows) = decision_rows(lines);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    table(&head, 1, rows)
+}
+
+/// Head and rows of the table of decisions. Columns that say nothing here (no change, one rank) are left out.
+pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
+    let has_change = lines.iter().any(|l| l.score.outcomes.iter().any(|o| o.recovered_after.is_some()));
+    let do_ranks_differ = lines.iter().any(|l| l.score.mean(|o| o.differing_calls as f64) > 0.0);
+    let mut head = vec!["policy", "right@20", "@40", "@200", "decided@", "wrong %", "slower %"];
+    head.extend(if has_change { &["back p50", "back p90"][..] } else { &[] });
+    head.extend(do_ranks_differ.then_some("ranks differ"));
+    let row = |Line { policy, score: s }: &Line| {
+        let mut row = vec![
             policy.clone(),
             percent(s.right_after(20)),
             percent(s.right_after(40)),
@@ -180,30 +217,25 @@ fn decisions(lines: &[Line]) -> Table {
             count(s.median_decided_after()),
             percent(s.wrong_runs()),
             percent(s.regressed_runs()),
-            recovery(0.5),
-            recovery(0.9),
-            format!("{:.0}", s.mean(|o| o.differing_calls as f64)),
-        ]
-    });
-    table(&head, 1, rows.collect())
+        ];
+        if has_change {
+            row.extend([0.5, 0.9].map(|q| count(s.recovery_quantile(q))));
+        }
+        row.extend(do_ranks_differ.then(|| format!("{:.0}", s.mean(|o| o.differing_calls as f64))));
+        row
+    };
+    (head.into_iter().map(str::to_owned).collect(), lines.iter().map(row).collect())
 }
 
 fn costs(lines: &[Line]) -> Table {
-    let head = [
-        "policy",
-        "over AUTO %",
-        "late median %",
-        "regret %",
-        "explore ms",
-        "break-even",
-        "looking %",
-        "looks>1.5x",
-        "IQR ms",
-        "SD ms",
-    ];
+    let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
     let rows = lines.iter().map(|Line { policy, score: s }| {
         let pair = |f: fn(&::tune::trial::Outcome) -> (f64, f64)| {
-            format!("{:.2}>{:.2}", s.median(|o| f(o).0) / 1e3, s.median(|o| f(o).1) / 1e3)
+            let number = |us: f64| match us / 1e3 {
+                ms if ms >= 10.0 => format!("{ms:.0}"),
+                ms => format!("{ms:.3}"),
+            };
+            format!("{}>{}", number(s.median(|o| f(o).0)), number(s.median(|o| f(o).1)))
         };
         vec![
             policy.clone(),
@@ -219,4 +251,29 @@ fn costs(lines: &[Line]) -> Table {
         ]
     });
     table(&head, 1, rows.collect())
+}
+
+/// What an offline run found, one line per size and arm that differs from AUTO.
+pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> Table {
+    let number = |v: Option<f64>| v.map_or("-".into(), crate::report::significant);
+    let mut rows = Vec::new();
+    for line in lines {
+        for (arm, found) in file.arms.iter().zip(&line.arms) {
+            let said = found.failure.as_ref().or(found.verdict.as_ref());
+            rows.push(vec![
+                crate::tuning::data::size_name(line.size_bytes),
+                arm.clone(),
+                if *arm == line.use_arm { "use" } else { "" }.into(),
+                number(found.median_us),
+                number(found.iqr_us),
+                found.samples.to_string(),
+                said.map_or(String::new(), |s| crate::report::one_line(s, 200)),
+            ]);
+        }
+    }
+    let mut t = table(&["size", "arm", "", "median us", "IQR us", "samples", "gates"], 3, rows);
+    if let Some(column) = t.column_mut(6) {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+    t
 }

@@ -1,0 +1,133 @@
+//! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
+//!
+//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch.
+
+use crate::cmd::shared::read_text;
+use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Largest journal, bytes.
+const BYTES_MAX: usize = 256 << 20;
+
+/// What a run is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// Names the format; 1.
+    pub linkwise_tune_samples: u32,
+    /// The command.
+    pub command: Vec<String>,
+    /// What ran beside it.
+    pub beside: Option<String>,
+    /// The arms.
+    pub arms: Vec<String>,
+    /// Sizes, bytes.
+    pub sizes: Vec<u64>,
+    /// Beside computation as well.
+    pub overlap: bool,
+    /// Samples of each arm and size.
+    pub iterations: u32,
+    /// Thrown away in each launch.
+    pub warmup: u32,
+    /// Turns.
+    pub rounds: u32,
+    /// Start, seconds since 1970; of the first part, if the run was cut off.
+    pub started_unix_s: u64,
+}
+
+/// What one launch said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its place in the plan.
+    pub launch: usize,
+    /// Microseconds by size in bytes.
+    pub times_us: BTreeMap<u64, Vec<f64>>,
+    /// Why there are none.
+    pub failure: Option<String>,
+    /// NCCL's version, if said.
+    pub nccl_version: Option<String>,
+}
+
+/// An open journal.
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+/// The journal's name beside a policy file.
+pub fn path_of(policy: &Path) -> PathBuf {
+    let mut name = policy.file_name().unwrap_or_default().to_os_string();
+    name.push(".samples.jsonl");
+    policy.with_file_name(name)
+}
+
+impl Journal {
+    /// Opens or begins the journal. Returns what it holds; the head is that of the run's first part.
+    ///
+    /// # Errors
+    /// It belongs to a run with other settings, holds something else, or cannot be written.
+    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Vec<Entry>), Failure> {
+        let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
+        let found = match path.exists() && !is_anew {
+            true => Some(read(path, head)?),
+            false => None,
+        };
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).append(found.is_some()).truncate(found.is_none());
+        let mut journal = Journal { file: options.open(path).map_err(|e| fail(&e))?, path: path.to_owned() };
+        match found {
+            Some((head, entries, is_whole)) => {
+                if !is_whole {
+                    journal.write("")?; // ends a line that was cut off
+                }
+                Ok((journal, head, entries))
+            }
+            None => {
+                journal.write(&serde_json::to_string(head).map_err(|e| fail(&e))?)?;
+                Ok((journal, head.clone(), Vec::new()))
+            }
+        }
+    }
+
+    /// Adds a launch; it is on disk when this returns.
+    pub fn add(&mut self, entry: &Entry) -> Result<(), Failure> {
+        let line = serde_json::to_string(entry).map_err(|e| Failure::file("write", &self.path, e))?;
+        self.write(&line)
+    }
+
+    fn write(&mut self, line: &str) -> Result<(), Failure> {
+        let done = self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_data());
+        done.map_err(|e| Failure::file("write", &self.path, e))
+    }
+}
+
+/// Head, entries, and whether the last line is whole. A last line that was cut off by a kill is passed over.
+fn read(path: &Path, wanted: &Head) -> Result<(Head, Vec<Entry>, bool), Failure> {
+    let text = read_text(path, BYTES_MAX)?;
+    let remedy = "move it away, or start over with --restart";
+    let is_whole = text.ends_with('\n');
+    let mut lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty());
+    let bad = |line: usize, e: &dyn std::fmt::Display| {
+        Failure::input(format!("{}:{}: {e}; {remedy}", path.display(), line + 1))
+    };
+    let (_, first) = lines.next().ok_or_else(|| bad(0, &"the journal is empty"))?;
+    let head: Head = serde_json::from_str(first).map_err(|e| bad(0, &e))?;
+    if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
+        return Err(bad(0, &"it belongs to a run with other arms, sizes, counts or another command"));
+    }
+    let count = text.lines().count();
+    let mut entries = Vec::new();
+    for (i, line) in lines {
+        match serde_json::from_str::<Entry>(line) {
+            Ok(entry) => entries.push(entry),
+            Err(_) if i + 1 == count && !is_whole => {}
+            Err(e) => return Err(bad(i, &e)),
+        }
+    }
+    Ok((head, entries, is_whole))
+}

@@ -1,0 +1,212 @@
+//! One launch of the program with one arm forced.
+
+use ::tune::Arm;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use wait_timeout::ChildExt;
+
+/// Most of the output that is kept, bytes.
+const OUTPUT_BYTES_MAX: u64 = 16 << 20;
+/// How long to wait for the pipes of a program that has ended.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a launch needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// The arm.
+    pub arm: Arm,
+    /// Sizes, bytes, rising.
+    pub sizes: Vec<u64>,
+    /// Whether computation runs beside it.
+    pub is_overlapped: bool,
+    /// Samples that it should give of each size.
+    pub iterations: u32,
+    /// And before them, to be thrown away.
+    pub warmup: u32,
+}
+
+/// The variables that force an arm; no value: the variable is removed, so that NCCL decides.
+pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
+    let word = |w: &str| Some(w.to_owned());
+    let (algorithm, protocol) = match arm.forced {
+        None => (None, None),
+        Some((a, p)) => (word(a.word()), word(p.word())),
+    };
+    let channels = arm.channels.map(|c| c.to_string());
+    [
+        ("NCCL_ALGO", algorithm),
+        ("NCCL_PROTO", protocol),
+        ("NCCL_MIN_NCHANNELS", channels.clone()),
+        ("NCCL_MAX_NCHANNELS", channels),
+    ]
+}
+
+/// Whether a command is one of nccl-tests: one of its words is a program whose name holds `_perf`.
+pub fn is_nccl_tests(command: &[String]) -> bool {
+    command.iter().any(|w| !w.starts_with('-') && w.rsplit('/').next().is_some_and(|name| name.contains("_perf")))
+}
+
+/// The factor between sizes that nccl-tests can run in one go; `None` if they do not lie so.
+pub fn factor(sizes: &[u64]) -> Option<u64> {
+    let f = match sizes {
+        [] => return None,
+        [_] => 2,
+        [a, b, ..] => b.checked_div(*a)?,
+    };
+    (f >= 2 && sizes.windows(2).all(|w| w[0].checked_mul(f) == Some(w[1]))).then_some(f)
+}
+
+/// The words of the command. nccl-tests get sizes, warm-up and cycles of one iteration each (`-N`), so that every iteration is a row.
+pub fn words(command: &[String], launch: &Launch) -> Vec<String> {
+    let mut words = command.to_vec();
+    if is_nccl_tests(command) {
+        let (first, last) = (launch.sizes.first().copied().unwrap_or(0), launch.sizes.last().copied().unwrap_or(0));
+        let numbers = [
+            ("-b", first),
+            ("-e", last),
+            ("-f", factor(&launch.sizes).unwrap_or(2)),
+            ("-w", u64::from(launch.warmup)),
+            ("-n", 1),
+            ("-N", u64::from(launch.iterations)),
+        ];
+        words.extend(numbers.iter().flat_map(|(flag, n)| [(*flag).to_owned(), n.to_string()]));
+    }
+    words
+}
+
+/// Runs it to its end and returns its standard output. A run over the time limit is killed with all that it started.
+///
+/// # Errors
+/// In words: it cannot be started, did not end in time, or failed (with the end of what it said).
+pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, String> {
+    let words = words(command, launch);
+    let (program, args) = words.split_first().ok_or("no command")?;
+    let _beside = match beside.filter(|_| launch.is_overlapped) {
+        Some(line) => Some(Group(spawn(Command::new("sh").args(["-c", line]), false)?)),
+        None => None,
+    };
+    let mut to_run = Command::new(program);
+    to_run.args(args);
+    for (name, value) in arm_environment(launch.arm) {
+        match value {
+            Some(v) => to_run.env(name, v),
+            None => to_run.env_remove(name),
+        };
+    }
+    to_run
+        .env("LINKWISE_ARM", launch.arm.to_string())
+        .env("LINKWISE_SIZE_BYTES", launch.sizes.first().copied().unwrap_or(0).to_string())
+        .env("LINKWISE_ITERATIONS", launch.iterations.to_string())
+        .env("LINKWISE_WARMUP", launch.warmup.to_string())
+        .env("LINKWISE_OVERLAP", if launch.is_overlapped { "1" } else { "0" });
+    let mut child = Group(spawn(&mut to_run, true).map_err(|e| format!("cannot start `{program}`: {e}"))?);
+    let (out, err) = (drain(child.0.stdout.take()), drain(child.0.stderr.take()));
+    let status = match child.0.wait_timeout(timeout) {
+        Ok(Some(status)) => status,
+        Ok(None) => return Err(format!("no end within {} s; it was killed (--timeout)", timeout.as_secs_f64())),
+        Err(e) => return Err(format!("cannot wait for `{program}`: {e}")),
+    };
+    let text =
+        |r: &mpsc::Receiver<Vec<u8>>| String::from_utf8_lossy(&r.recv_timeout(GRACE).unwrap_or_default()).into_owned();
+    let (stdout, stderr) = (text(&out), text(&err));
+    if !status.success() {
+        let lines: Vec<&str> = stderr.lines().chain(stdout.lines()).filter(|l| !l.trim().is_empty()).collect();
+        let tail = lines.iter().rev().take(2).rev().copied().collect::<Vec<_>>().join(" | ");
+        return Err(format!("`{program}` ended with {status}: {}", crate::report::one_line(&tail, 200)));
+    }
+    Ok(stdout)
+}
+
+/// A started program in a process group of its own; whatever happens it ends with all that it started.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The shell's own `kill` reaches the whole group; the standard library reaches only the child. The group may outlive
+        // its first process, so it is asked even when that has ended.
+        let group = format!("kill -s KILL -- -{}", self.0.id());
+        let mut kill = Command::new("sh");
+        let _ = kill.args(["-c", &group]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(command: &mut Command, is_heard: bool) -> Result<Child, String> {
+    let pipe = || if is_heard { Stdio::piped() } else { Stdio::null() };
+    command.process_group(0).stdin(Stdio::null()).stdout(pipe()).stderr(pipe()).spawn().map_err(|e| e.to_string())
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            let mut limited = pipe.take(OUTPUT_BYTES_MAX);
+            let _ = limited.read_to_end(&mut bytes);
+            let _ = std::io::copy(&mut limited.into_inner(), &mut std::io::sink()); // never let the program block
+        }
+        let _ = send.send(bytes);
+    });
+    receive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(arm: &str, sizes: &[u64]) -> Launch {
+        let arm = arm.parse().unwrap();
+        Launch { arm, sizes: sizes.to_vec(), is_overlapped: false, iterations: 10, warmup: 5 }
+    }
+
+    fn strings(words: &[&str]) -> Vec<String> {
+        words.iter().map(|w| (*w).to_owned()).collect()
+    }
+
+    #[test]
+    fn nccl_tests_are_told_sizes_and_cycles_and_other_programs_nothing() {
+        let command = strings(&["mpirun", "-np", "8", "./build/all_reduce_perf_mpi", "-g", "1"]);
+        let line = words(&command, &launch("AUTO", &[1 << 20, 4 << 20, 16 << 20])).join(" ");
+        assert!(line.ends_with("-g 1 -b 1048576 -e 16777216 -f 4 -w 5 -n 1 -N 10"), "{line}");
+        let other = strings(&["python", "train.py"]);
+        assert_eq!(words(&other, &launch("AUTO", &[8])), other);
+        assert!(!is_nccl_tests(&strings(&["python", "--log=all_reduce_perf"])));
+        assert_eq!(
+            (factor(&[1, 4, 16]), factor(&[1, 4, 8]), factor(&[5]), factor(&[0, 4])),
+            (Some(4), None, Some(2), None)
+        );
+    }
+
+    #[test]
+    fn an_arm_is_forced_by_its_variables_and_auto_by_none() {
+        let names = |arm: &str| arm_environment(arm.parse().unwrap()).map(|(_, v)| v.unwrap_or("-".into())).join(" ");
+        assert_eq!(names("TREE/LL128@4"), "TREE LL128 4 4");
+        assert_eq!(names("AUTO"), "- - - -");
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let script = format!("(sleep 2; touch {}) & sleep 60", mark.display());
+        let start = std::time::Instant::now();
+        let e = run(&strings(&["/bin/sh", "-c", &script]), &launch("AUTO", &[8]), None, Duration::from_millis(300));
+        assert!(e.unwrap_err().contains("no end within 0.3 s"));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(2_200));
+        assert!(!mark.exists(), "a grandchild went on");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let e = run(&strings(&["/bin/sh", "-c", "echo out of GPUs >&2; exit 3"]), &launch("AUTO", &[8]), None, GRACE);
+        let e = e.unwrap_err();
+        assert!(e.contains("exit status: 3") && e.contains("out of GPUs"), "{e}");
+        let e = run(&strings(&["/no/such/program"]), &launch("AUTO", &[8]), None, GRACE).unwrap_err();
+        assert!(e.contains("/no/such/program"), "{e}");
+    }
+}

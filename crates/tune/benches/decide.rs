@@ -1,0 +1,47 @@
+//! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms; the trial's throughput.
+
+use tune::registry::{self, POLICIES};
+use tune::trial::{Curve, Noise, Spec, run};
+use tune::{Arm, Context, Options, Policy, Sample};
+
+fn main() {
+    divan::main();
+}
+
+fn names() -> Vec<&'static str> {
+    POLICIES.iter().map(|p| p.name).collect()
+}
+
+/// A policy that has seen 2,000 calls, and the number of the next.
+fn settled(name: &str) -> (Box<dyn Policy>, u64) {
+    let arms: Vec<Arm> =
+        ["TREE/SIMPLE", "TREE/LL128", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().expect("an arm")).collect();
+    let mut policy = registry::build(name, &arms, &Options::default()).expect("registered");
+    for call in 0..2_000 {
+        step(policy.as_mut(), call);
+    }
+    (policy, 2_000)
+}
+
+fn step(policy: &mut dyn Policy, call: u64) {
+    let arm = policy.decide(Context::default()).arm;
+    let wobble = (call.wrapping_mul(2_654_435_761) % 97) as f64 * 0.2;
+    let time_us = Some([70.0, 110.0, 130.0, 100.0][arm] + wobble);
+    policy.learn(Sample { call, arm, time_us, channels: None });
+}
+
+#[divan::bench(args = names())]
+fn one_call(bencher: divan::Bencher, name: &str) {
+    let (mut policy, mut call) = settled(name);
+    bencher.bench_local(|| {
+        step(policy.as_mut(), call);
+        call += 1;
+    });
+}
+
+#[divan::bench]
+fn one_run_of_the_trial(bencher: divan::Bencher) {
+    let spec = Spec::new("x", 1_000.0, &[0.7, 1.1, 1.3], Noise::LogNormal { cv: 0.1 });
+    let make = |spec: &Spec, _: u64, _: u32| registry::build("round-robin", &spec.arms, &Options::default());
+    bencher.bench_local(|| run(&spec, &make, 1, 1, &mut Curve::default()).expect("registered"));
+}

@@ -1,0 +1,15 @@
+//! Lines that `linkwise tune play` reads: no panic, short messages, and only times that a policy may learn from.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/linkwise/src/cmd/tune/sample_line.rs"]
+mod sample_line;
+
+fuzz_target!(|line: &[u8]| match sample_line::sample(line) {
+    Ok((time_us, channels)) => {
+        assert!(time_us.is_none_or(|t| t.is_finite() && t > 0.0));
+        assert!(channels.is_none_or(|c| (1..=64).contains(&c)));
+    }
+    Err(e) => assert!(e.chars().count() <= 400 && e.contains("expected") | e.contains(sample_line::SHAPE)),
+});
