@@ -1,0 +1,4 @@
+//! Planning time.
+fn main() {
+    divan::main();
+}
