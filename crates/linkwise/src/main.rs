@@ -47,6 +47,9 @@ enum Command {
     /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
     #[command(subcommand)]
     Nccl(cmd::nccl::Nccl),
+    /// Which links should skewed traffic take, and how far from the optimum is that?
+    #[command(subcommand)]
+    Route(cmd::route::Route),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -93,6 +96,7 @@ fn main() -> ExitCode {
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
+        Command::Route(a) => cmd::route::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

@@ -18,18 +18,22 @@
 
 pub mod bound;
 pub mod builtin;
+pub mod chunks;
 pub mod demand;
 #[cfg(feature = "exact")]
 pub mod exact;
 pub mod model;
+pub mod mwu;
 pub mod network;
 mod pivot;
 pub mod plan;
 pub mod planner;
 pub mod read;
 pub mod rules;
+pub mod session;
 mod sums;
 pub mod traffic;
+pub mod waves;
 
 pub use demand::{Demand, RANKS_MAX};
 pub use network::{Link, LinkKind, Network, NetworkError, NetworkOptions};

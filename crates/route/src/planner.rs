@@ -169,23 +169,27 @@ impl Planner {
         let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(start.rule) };
         self.pivots.exceptions(net, start.rule, |src, dst, shares| corrected.except(src, dst, shares));
         // The loads anew, from the shares: nothing that the pivots rounded survives.
-        let loads = &mut self.best_loads;
-        corrected.each_exception(|src, dst, shares| {
-            let bytes = demand.get(src, dst) as f64;
-            start.rule.shares(net, src, dst, &mut self.shares);
-            for (list, sign) in [(&self.shares, -1.0), (shares, 1.0)] {
-                for &(p, s) in list.as_slice() {
-                    net.path(src, dst, usize::from(p)).for_each(|l| loads[l as usize] += sign * s * bytes);
-                }
-            }
-        });
-        (corrected.bottleneck, corrected.congestion_s) = busiest(net, loads);
+        add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
+        (corrected.bottleneck, corrected.congestion_s) = busiest(net, &self.best_loads);
         corrected.completion_s = corrected.congestion_s + costs.of_split(net, shape);
         if corrected.congestion_s < plan.congestion_s {
             (corrected.lower_bound_s, corrected.evidence, corrected.pivots) =
                 (plan.lower_bound_s.min(corrected.congestion_s), plan.evidence, plan.pivots);
             *plan = corrected;
         }
+    }
+
+    /// An earlier plan's shares under another demand: its congestion beside the closed-form bound. O(ranks² + exceptions).
+    pub fn reuse(&mut self, net: &Network, demand: &Demand, old: &Plan) -> Result<Plan, PlanError> {
+        self.read(net, demand)?;
+        let (bound, evidence) = closed_form(net, demand, &self.sums);
+        self.sums.loads(net, demand, old.rule, &mut self.loads);
+        add_exceptions(net, demand, old, &mut self.loads, &mut self.shares);
+        let mut plan = old.clone();
+        (plan.bottleneck, plan.congestion_s) = busiest(net, &self.loads);
+        (plan.lower_bound_s, plan.evidence) = (bound.min(plan.congestion_s), evidence);
+        plan.completion_s = plan.congestion_s + self.settings.costs.of_split(net, &Shape::of(net, demand));
+        Ok(plan)
     }
 
     /// What a static rule gives, beside the closed-form bound.
@@ -201,6 +205,19 @@ impl Planner {
     }
 }
 
+/// Moves the pairs that a plan splits otherwise than its rule from the rule's paths to theirs.
+fn add_exceptions(net: &Network, demand: &Demand, plan: &Plan, loads: &mut [f64], scratch: &mut Shares) {
+    plan.each_exception(|src, dst, shares| {
+        let bytes = demand.get(src, dst) as f64;
+        plan.rule.shares(net, src, dst, scratch);
+        for (list, sign) in [(&*scratch, -1.0), (shares, 1.0)] {
+            for &(p, s) in list.as_slice() {
+                net.path(src, dst, usize::from(p)).for_each(|l| loads[l as usize] += sign * s * bytes);
+            }
+        }
+    });
+}
+
 /// Is the demand of this network's size?
 pub(crate) fn check(net: &Network, demand: &Demand) -> Result<(), PlanError> {
     match demand.ranks() == net.rank_count() {
@@ -214,10 +231,10 @@ pub(crate) fn no_path(net: &Network, src: usize, dst: usize) -> PlanError {
 }
 
 /// Pieces are cut at multiples of a power of two, so that they stay aligned, but never so coarse that the rounding of all pieces on a link
-/// is felt: at most a ten-thousandth of what the slowest link carries in the time of the plan.
+/// is felt: at most a hundred-thousandth of what the slowest link carries in the time of the plan.
 pub(crate) fn quantum(net: &Network, seconds: f64) -> u64 {
     let slowest =
         net.links.iter().map(|l| l.capacity_gb_per_s).filter(|c| *c > 0.0).fold(f64::INFINITY, f64::min) * 1e9;
-    let share = (seconds * slowest * 1e-4 / net.rank_count() as f64).min(65536.0);
+    let share = (seconds * slowest * 1e-5 / net.rank_count() as f64).min(65536.0);
     if share >= 2.0 { 1 << (share as u64).ilog2() } else { 1 }
 }
