@@ -51,26 +51,39 @@ pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan,
     pairs.sort_by_key(|&(i, j, b)| (std::cmp::Reverse(b), i, j)); // largest first
     let mut loads = vec![0.0f64; net.links.len()];
     let mut seconds = vec![0.0f64; net.links.len()];
-    let mut parts = vec![[0u16; PATHS_MAX]; pairs.len()];
+    // All paths of all pairs, one after the other: (path, first link) and the links. The direct path comes first.
+    let mut links: Vec<u32> = Vec::new();
+    let mut heads: Vec<(u16, u32)> = Vec::new();
+    let mut first_of: Vec<u32> = Vec::with_capacity(pairs.len() + 1);
+    let mut direct = Shares::default();
+    for &(i, j, bytes) in &pairs {
+        first_of.push(heads.len() as u32);
+        Rule::Direct.shares(net, i, j, &mut direct);
+        let first = usize::from(direct.as_slice()[0].0);
+        let others = paths(net, i, j).filter(|&p| p != first && bytes > settings.single_path_max_bytes);
+        for p in std::iter::once(first).chain(others) {
+            heads.push((p as u16, links.len() as u32));
+            links.extend(net.path(i, j, p));
+        }
+    }
+    first_of.push(heads.len() as u32);
+    heads.push((0, links.len() as u32));
+    let mut parts = vec![0u32; heads.len()];
     let rounds = settings.rounds.max(1);
     let mut top = 0.0f64;
     for _ in 0..rounds {
-        for (&(i, j, bytes), parts) in pairs.iter().zip(&mut parts) {
+        for (p, &(_, _, bytes)) in pairs.iter().enumerate() {
             let part = bytes as f64 / f64::from(rounds);
-            let mut direct = Shares::default();
-            Rule::Direct.shares(net, i, j, &mut direct);
-            let first = usize::from(direct.as_slice()[0].0);
-            let mut best = (first, cost(net, &seconds, i, j, first, part, settings.price, top));
-            if bytes > settings.single_path_max_bytes {
-                for p in paths(net, i, j).filter(|&p| p != first) {
-                    let c = cost(net, &seconds, i, j, p, part, settings.price, top);
-                    if c < best.1 {
-                        best = (p, c);
-                    }
+            let mut best = (0, f64::INFINITY);
+            for h in first_of[p] as usize..first_of[p + 1] as usize {
+                let path = &links[heads[h].1 as usize..heads[h + 1].1 as usize];
+                let c = cost(&net.inverse, &seconds, path, part, settings.price, top);
+                if c < best.1 {
+                    best = (h, c);
                 }
             }
             parts[best.0] += 1;
-            for l in net.path(i, j, best.0) {
+            for &l in &links[heads[best.0].1 as usize..heads[best.0 + 1].1 as usize] {
                 let l = l as usize;
                 loads[l] += part;
                 seconds[l] = loads[l] * net.inverse[l];
@@ -84,8 +97,9 @@ pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan,
     let mut shares = Shares::default();
     for p in order {
         shares.clear();
-        let used = parts[p].iter().enumerate().filter(|(_, n)| **n > 0);
-        used.for_each(|(k, &n)| shares.push(k, f64::from(n) / f64::from(rounds)));
+        let mut used: Vec<usize> = (first_of[p] as usize..first_of[p + 1] as usize).filter(|&h| parts[h] > 0).collect();
+        used.sort_by_key(|&h| heads[h].0);
+        used.iter().for_each(|&h| shares.push(usize::from(heads[h].0), f64::from(parts[h]) / f64::from(rounds)));
         plan.except(pairs[p].0, pairs[p].1, shares.as_slice());
     }
     (plan.bottleneck, plan.congestion_s) = busiest(net, &loads);
@@ -104,9 +118,9 @@ pub(crate) fn paths(net: &Network, i: usize, j: usize) -> impl Iterator<Item = u
     (0..PATHS_MAX).filter(move |k| mask >> k & 1 == 1)
 }
 
-#[allow(clippy::too_many_arguments)]
-fn cost(net: &Network, seconds: &[f64], i: usize, j: usize, path: usize, part: f64, price: Price, top: f64) -> f64 {
-    let after = net.path(i, j, path).map(|l| seconds[l as usize] + part * net.inverse[l as usize]);
+/// Price of a path once the part were on it.
+fn cost(inverse: &[f64], seconds: &[f64], path: &[u32], part: f64, price: Price, top: f64) -> f64 {
+    let after = path.iter().map(|&l| seconds[l as usize] + part * inverse[l as usize]);
     match price {
         Price::Dearest => after.fold(0.0, f64::max),
         Price::Sum => after

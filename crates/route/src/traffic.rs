@@ -1,6 +1,7 @@
 //! Synthetic traffic: shapes of skew, from a seed. The same seed gives the same bytes for ever.
 
 use crate::demand::Demand;
+use crate::network::{Network, Override, Rate};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -95,4 +96,56 @@ pub fn hotspot(ranks: usize, bytes_per_rank: u64, ratio: f64, hot: usize) -> Dem
     };
     let bytes = (0..ranks * ranks).map(|p| (weight(p / ranks, p % ranks) * bytes_per_rank as f64) as u64).collect();
     Demand::from_rows(ranks, bytes).unwrap_or_else(|_| unreachable!("a demand of this size is allowed"))
+}
+
+/// How links differ from what the cluster says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wear {
+    /// Not at all.
+    Whole,
+    /// Every link has lost up to half of its rate, each its own share.
+    Unequal,
+    /// Three links have 10 to 60 % of their rate left.
+    Degraded,
+}
+
+impl Wear {
+    /// All of them.
+    pub const ALL: [Wear; 3] = [Wear::Whole, Wear::Unequal, Wear::Degraded];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wear::Whole => "whole",
+            Wear::Unequal => "unequal",
+            Wear::Degraded => "degraded",
+        }
+    }
+
+    /// The links that run at another rate, from a seed. O(links).
+    pub fn overrides(self, net: &Network, seed: u64) -> Vec<Override> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ (self as u64 + 1) << 40);
+        let links = net.links.len();
+        let slow: Vec<(usize, f64)> = match self {
+            Wear::Whole => Vec::new(),
+            Wear::Unequal => (0..links).map(|l| (l, rng.random_range(0.5..1.0))).collect(),
+            Wear::Degraded => {
+                let mut three: Vec<usize> = Vec::new();
+                while three.len() < links.min(3) {
+                    let l = rng.random_range(0..links);
+                    if !three.contains(&l) {
+                        three.push(l);
+                    }
+                }
+                three.into_iter().map(|l| (l, rng.random_range(0.1..0.6))).collect()
+            }
+        };
+        let name = |node: u32| net.nodes[node as usize].clone();
+        let of = |(l, share): (usize, f64)| Override {
+            from: name(net.links[l].from),
+            to: name(net.links[l].to),
+            rate: Rate::Share(share),
+        };
+        slow.into_iter().map(of).collect()
+    }
 }
