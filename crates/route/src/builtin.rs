@@ -13,20 +13,29 @@ const NIC_GB_PER_S: f64 = 45.1;
 /// NVLinks of a GPU behind NVSwitches: 18 links at the 20.6 GB/s that NCCL counts for Hopper.
 const SWITCH_GB_PER_S: f64 = 18.0 * 20.6;
 
+/// Most hosts of a built-in cluster: 1,024 ranks of eight a host.
+const HOSTS_MAX: usize = 128;
+
 /// A built-in cluster by name.
 ///
 /// - `mesh4`: 4 H100, 120 GB/s a pair, no network.
 /// - `cube8`: a DGX-1 with V100, 25 GB/s a link, one or two links a pair or none.
 /// - `rails2x4`: two of `mesh4` with a 45.1 GB/s NIC per GPU.
 /// - `rails4x8`, `rails64x8`: 4 and 64 HGX H100, 370.8 GB/s from each GPU to the switches, eight NICs of 45.1 GB/s.
+/// - `railsHx4` and `railsHx8` likewise for any number of hosts H up to 128.
 pub fn cluster(name: &str) -> Option<Cluster> {
     let (hosts, type_name, pair, nics) = match name {
         "mesh4" => (1, "h100-4gpu", Some(MESH_GB_PER_S), false),
         "cube8" => (1, "dgx1-v100", None, false),
-        "rails2x4" => (2, "h100-4gpu", Some(MESH_GB_PER_S), true),
-        "rails4x8" => (4, "hgx-h100", Some(SWITCH_GB_PER_S), true),
-        "rails64x8" => (64, "hgx-h100", Some(SWITCH_GB_PER_S), true),
-        _ => return None,
+        _ => {
+            let (hosts, gpus) = name.strip_prefix("rails")?.split_once('x')?;
+            let hosts: usize = hosts.parse().ok().filter(|h| (1..=HOSTS_MAX).contains(h))?;
+            match gpus {
+                "4" => (hosts, "h100-4gpu", Some(MESH_GB_PER_S), true),
+                "8" => (hosts, "hgx-h100", Some(SWITCH_GB_PER_S), true),
+                _ => return None,
+            }
+        }
     };
     let mut kind = catalog::host_type(type_name)?;
     let n = kind.gpu_count();
@@ -58,6 +67,8 @@ mod tests {
             c.check().unwrap();
             assert_eq!(c.name, name);
         }
-        assert_eq!(cluster("mesh5"), None);
+        for bad in ["mesh5", "rails0x8", "rails129x8", "rails2x5", "rails-2x4", "railsx4", "rails2x"] {
+            assert_eq!(cluster(bad), None, "{bad}");
+        }
     }
 }

@@ -92,3 +92,46 @@ pub fn plan(net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
     plan.quantum_bytes = quantum(net, plan.lower_bound_s);
     Ok(plan)
 }
+
+/// The optimum where bytes may take any walk over the links, however many relays: seconds. One flow per sender, bytes kept at every node.
+/// Shows what longer paths than those of the network would bring. O(ranks x links) variables.
+pub fn any_path_optimum_s(net: &Network, demand: &Demand) -> Result<f64, PlanError> {
+    check(net, demand)?;
+    let (nodes, links) = (net.nodes.len(), net.links.len());
+    let senders: Vec<usize> =
+        (0..net.rank_count()).filter(|&i| demand.row(i).iter().enumerate().any(|(j, &b)| j != i && b > 0)).collect();
+    if senders.len() * links > VARIABLES_MAX {
+        return Err(PlanError::Solver(format!("{} variables; at most {VARIABLES_MAX}", senders.len() * links)));
+    }
+    if senders.is_empty() {
+        return Ok(0.0);
+    }
+    let unit = demand.pairs().map(|p| p.2).max().unwrap_or(1) as f64;
+    let rate = net.links.iter().map(|l| l.capacity_gb_per_s).fold(0.0, f64::max);
+    let mut lp = Problem::new(OptimizationDirection::Minimize);
+    let t = lp.add_var(1.0, (0.0, f64::INFINITY));
+    let flows: Vec<Vec<Variable>> =
+        senders.iter().map(|_| (0..links).map(|_| lp.add_var(0.0, (0.0, f64::INFINITY))).collect()).collect();
+    for (s, &src) in senders.iter().enumerate() {
+        for node in (0..nodes).filter(|&n| n != src) {
+            let mut row = Vec::new();
+            for (l, link) in net.links.iter().enumerate() {
+                match (link.from as usize == node, link.to as usize == node) {
+                    (true, false) => row.push((flows[s][l], -1.0)),
+                    (false, true) => row.push((flows[s][l], 1.0)),
+                    _ => {}
+                }
+            }
+            let arrives = if node < net.rank_count() { demand.get(src, node) as f64 / unit } else { 0.0 };
+            lp.add_constraint(&row[..], ComparisonOp::Eq, arrives);
+        }
+    }
+    for (l, link) in net.links.iter().enumerate() {
+        let mut row: Vec<(Variable, f64)> = flows.iter().map(|f| (f[l], 1.0)).collect();
+        row.push((t, -link.capacity_gb_per_s / rate));
+        lp.add_constraint(&row[..], ComparisonOp::Le, 0.0);
+    }
+    let failed = |e: &dyn std::fmt::Debug| PlanError::Solver(format!("{e:?}"));
+    let solution = lp.solve().map_err(|e| failed(&e))?.into_solution().map_err(|e| failed(&e))?;
+    Ok(solution.objective() * unit / (rate * 1e9))
+}
