@@ -51,6 +51,9 @@ enum Command {
     /// Policies that choose algorithm, protocol and channels: try them, or let one decide for your program
     #[command(subcommand)]
     Tune(cmd::tune::Tune),
+    /// Which links should skewed traffic take, and how far from the optimum is that?
+    #[command(subcommand)]
+    Route(cmd::route::Route),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
         Command::Tune(a) => cmd::tune::run(a),
+        Command::Route(a) => cmd::route::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

@@ -11,6 +11,7 @@ pub mod nccl;
 pub mod observe;
 pub mod place;
 pub mod reproduce;
+pub mod route;
 pub mod shared;
 pub mod topology;
 pub mod tune;

@@ -1,0 +1,123 @@
+//! A network and a demand from the arguments.
+
+use crate::cmd::shared::{load_cluster, located, read_limited};
+use crate::failure::Failure;
+use route::network::Override;
+use route::read::{self, Dispatch, Kind};
+use route::{Demand, Network, NetworkOptions, builtin};
+use std::path::PathBuf;
+use topology::{Bytes, Cluster};
+
+/// Which cluster, and what is known beyond its file.
+#[derive(clap::Args)]
+pub struct On {
+    /// Built-in cluster (mesh4, cube8, rails2x4, rails4x8, rails64x8, h100 and others) or cluster file
+    #[arg(long)]
+    pub cluster: String,
+    /// A link that runs at another rate: FROM>TO=GB_PER_S, or FROM>TO=xSHARE; 0 is dead. Repeatable
+    #[arg(long = "link", value_name = "FROM>TO=RATE")]
+    pub links: Vec<Override>,
+    /// Most that a GPU reads of what it forwards for others, GB/s
+    #[arg(long, value_name = "GB_PER_S")]
+    pub relay_read: Option<f64>,
+    /// Most that a GPU writes of what it forwards for others, GB/s
+    #[arg(long, value_name = "GB_PER_S")]
+    pub relay_write: Option<f64>,
+}
+
+impl On {
+    /// The network.
+    pub fn network(&self) -> Result<Network, Failure> {
+        let options = NetworkOptions {
+            relay_read_gb_per_s: self.relay_read,
+            relay_write_gb_per_s: self.relay_write,
+            overrides: self.links.clone(),
+            ..NetworkOptions::default()
+        };
+        Network::of(&self::cluster(&self.cluster)?, &options).map_err(Failure::input)
+    }
+}
+
+/// A cluster that routing knows, or any other.
+pub fn cluster(name: &str) -> Result<Cluster, Failure> {
+    match builtin::cluster(name) {
+        Some(c) => Ok(c),
+        None => load_cluster(name).map_err(|f| match f {
+            Failure::Input(m) if m.contains("neither a built-in cluster") => {
+                Failure::Input(format!("{m}. For routing also: {}", builtin::NAMES.join(", ")))
+            }
+            other => other,
+        }),
+    }
+}
+
+/// Which demand.
+#[derive(clap::Args)]
+pub struct Traffic {
+    /// Demand: a square CSV of bytes (row sends, column receives), JSON, PARAM replays (one file per rank), or an ESFT routing file
+    #[arg(required = true, value_name = "DEMAND")]
+    pub files: Vec<PathBuf>,
+    /// Ranks over which a routing file's experts and tokens are spread
+    #[arg(long, value_name = "N")]
+    pub ep: Option<usize>,
+    /// Bytes of one token, for a routing file (hidden size times bytes per value)
+    #[arg(long, value_name = "B", value_parser = Bytes::parse, default_value = "14336")]
+    pub bytes_per_token: Bytes,
+    /// Experts of the layer, for a routing file
+    #[arg(long, default_value_t = 64)]
+    pub experts: u32,
+    /// Experts of one token, for a routing file
+    #[arg(long, default_value_t = 6)]
+    pub experts_per_token: usize,
+    /// Tokens of the whole batch, for a routing file: its first ones, repeated if there are fewer
+    #[arg(long)]
+    pub tokens: Option<usize>,
+    /// Which all-to-all of a replay, from 0
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub operation: usize,
+}
+
+/// Most tokens of a batch.
+const TOKENS_MAX: usize = 100_000_000;
+
+impl Traffic {
+    /// The demand.
+    pub fn demand(&self, ranks: usize) -> Result<Demand, Failure> {
+        let mut texts = Vec::new();
+        for path in &self.files {
+            let name = path.display().to_string();
+            let bytes = read_limited(path, read::FILE_SIZE_MAX)?;
+            let text = topology::read::text(&bytes, &name, read::FILE_SIZE_MAX).map_err(located)?;
+            texts.push((name, text.to_string()));
+        }
+        let (name, text) = &texts[0];
+        let kind = match self.ep {
+            Some(_) => Kind::Esft,
+            None => read::detect(text),
+        };
+        if texts.len() > 1 && kind != Kind::Param {
+            return Err(Failure::input(format!(
+                "{} files were given, but {name} is no PARAM replay; only replays come as a file per rank",
+                texts.len()
+            )));
+        }
+        match kind {
+            Kind::Csv => read::csv(text, name).map_err(located),
+            Kind::Json => read::json(text, name).map_err(located),
+            Kind::Param => read::param(&texts, self.operation).map_err(located),
+            Kind::Esft => {
+                let ep = self.ep.ok_or_else(|| {
+                    Failure::input(format!(
+                        "{name} looks like a routing file (tokens to experts); say over how many ranks its experts are spread: --ep {ranks}"
+                    ))
+                })?;
+                if self.tokens.is_some_and(|t| t == 0 || t > TOKENS_MAX) {
+                    return Err(Failure::input(format!("--tokens takes 1 to {TOKENS_MAX}")));
+                }
+                let routing = read::esft(text, name, self.experts, self.experts_per_token).map_err(located)?;
+                let dispatch = Dispatch { ranks: ep, bytes_per_token: self.bytes_per_token.0, tokens: self.tokens };
+                routing.demand(&dispatch).map_err(|e| Failure::input(format!("{name}: {e}")))
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `linkwise route plan`: one demand, one plan, its proof.
+
+use super::input::{On, Traffic};
+use super::print;
+use crate::failure::Failure;
+use route::{Demand, Network, Plan, PlanError, Planner, Rule, Settings, exact, mwu};
+use std::io::Write;
+use std::time::Instant;
+
+/// Planning is repeated this often, or for this long, to tell how long it takes.
+const REPEATS_MAX: usize = 51;
+const REPEAT_S_MAX: f64 = 0.2;
+
+/// Arguments of `linkwise route plan`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  linkwise route plan demand.csv --cluster rails2x4\n  \
+    linkwise route plan demand.csv --cluster rails2x4 --link 'n0:2>rail2=x0.5' --link 'n0:0>n0:1=60'\n  \
+    linkwise route plan DATA/moe/esft/law/expert_weights_12.txt --ep 8 --bytes-per-token 14336 --cluster rails2x4 --format json\n\n\
+    A demand of 4 ranks is four lines of four numbers of bytes; rank r is the r-th GPU of the cluster in host order.\n\
+    Congestion is the time that the busiest link needs, bytes over capacity; no plan can need less than the lower bound. Both are\n\
+    computed from the capacities, not measured. Completion adds a model of what relays and pieces cost.")]
+pub struct Args {
+    #[command(flatten)]
+    traffic: Traffic,
+    #[command(flatten)]
+    on: On,
+    /// Planner: linkwise, mwu (NIMBLE's), mwu-sum, exact (the reference; slow), or a static rule
+    #[arg(long, default_value = "linkwise", value_parser = Method::parse)]
+    planner: Method,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+/// For people, for scripts, or to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Tables and sentences
+    Text,
+    /// JSON with links and flows
+    Json,
+    /// Utilisation of the links as a drawing
+    Svg,
+}
+
+/// Who plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// linkwise's own.
+    Linkwise,
+    /// Multiplicative weights.
+    Mwu(mwu::Price),
+    /// The reference.
+    Exact,
+    /// A static rule.
+    Rule(Rule),
+}
+
+impl Method {
+    /// By name.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let rules = Rule::ALL;
+        Ok(match text {
+            "linkwise" => Method::Linkwise,
+            "mwu" => Method::Mwu(mwu::Price::Dearest),
+            "mwu-sum" => Method::Mwu(mwu::Price::Sum),
+            "exact" => Method::Exact,
+            name => match rules.iter().find(|r| r.name() == name) {
+                Some(&r) => Method::Rule(r),
+                None => {
+                    let names: Vec<&str> = rules.iter().map(|r| r.name()).collect();
+                    return Err(format!(
+                        "no planner `{name}`; known: linkwise, mwu, mwu-sum, exact, {}",
+                        names.join(", ")
+                    ));
+                }
+            },
+        })
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Linkwise => "linkwise",
+            Method::Mwu(mwu::Price::Dearest) => "mwu",
+            Method::Mwu(mwu::Price::Sum) => "mwu-sum",
+            Method::Exact => "exact",
+            Method::Rule(r) => r.name(),
+        }
+    }
+
+    /// Plans.
+    pub fn plan(self, planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
+        match self {
+            Method::Linkwise => planner.plan(net, demand),
+            Method::Mwu(price) => mwu::plan(net, demand, &mwu::Settings { price, ..mwu::Settings::default() }),
+            Method::Exact => exact::plan(net, demand),
+            Method::Rule(r) => planner.rule(net, demand, r),
+        }
+    }
+}
+
+/// A planner's failure as the command's.
+pub fn failed(e: PlanError) -> Failure {
+    match e {
+        PlanError::Ranks { demand, network } => Failure::input(format!(
+            "the demand is of {demand} ranks, but the cluster has {network} GPUs; give a square of {network} or another --cluster"
+        )),
+        other => Failure::impossible(other),
+    }
+}
+
+/// A plan and what is said about it.
+pub struct Answer {
+    pub cluster: String,
+    pub net: Network,
+    pub demand: Demand,
+    pub planner: Method,
+    pub plan: Plan,
+    /// Of whole bytes.
+    pub congestion_s: f64,
+    pub bottleneck: usize,
+    pub planning_us: f64,
+    /// Static rules: plan or why there is none.
+    pub baselines: Vec<(Rule, Plan)>,
+    /// Bytes on every link, with the direct rule and with this plan.
+    pub before: Vec<u64>,
+    pub after: Vec<u64>,
+}
+
+impl Answer {
+    /// Congestion of whole bytes over the bound, minus one.
+    pub fn gap(&self) -> f64 {
+        if self.plan.lower_bound_s > 0.0 { (self.congestion_s / self.plan.lower_bound_s - 1.0).max(0.0) } else { 0.0 }
+    }
+    /// Seconds that a link needs.
+    pub fn seconds(&self, link: usize, bytes: &[u64]) -> f64 {
+        let capacity = self.net.links[link].capacity_gb_per_s;
+        if bytes[link] == 0 { 0.0 } else { bytes[link] as f64 / (capacity * 1e9) }
+    }
+}
+
+fn answer(args: &Args) -> Result<Answer, Failure> {
+    let net = args.on.network()?;
+    let demand = args.traffic.demand(net.rank_count())?;
+    let mut planner = Planner::new(Settings::default());
+    let begin = Instant::now();
+    let mut plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
+    let mut times = vec![begin.elapsed().as_secs_f64()];
+    let whole = Instant::now();
+    while times.len() < REPEATS_MAX && whole.elapsed().as_secs_f64() < REPEAT_S_MAX {
+        let begin = Instant::now();
+        plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let planning_us = times[times.len() / 2] * 1e6;
+    let mut baselines = Vec::new();
+    for rule in Rule::BASELINES {
+        baselines.push((rule, planner.rule(&net, &demand, rule).map_err(failed)?));
+    }
+    let before = baselines[0].1.link_bytes(&net, &demand);
+    let after = plan.link_bytes(&net, &demand);
+    let mut answer = Answer {
+        cluster: args.on.cluster.clone(),
+        congestion_s: 0.0,
+        bottleneck: plan.bottleneck,
+        net,
+        demand,
+        planner: args.planner,
+        plan,
+        planning_us,
+        baselines,
+        before,
+        after,
+    };
+    for l in 0..answer.net.links.len() {
+        let seconds = answer.seconds(l, &answer.after);
+        if seconds > answer.congestion_s {
+            (answer.congestion_s, answer.bottleneck) = (seconds, l);
+        }
+    }
+    Ok(answer)
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let answer = answer(&args)?;
+    match args.format {
+        Format::Text => print::text(&answer),
+        Format::Json => {
+            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+            let written = print::json(&answer, &mut out).and_then(|()| out.flush());
+            match written {
+                Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                    return Err(Failure::input(format!("cannot write: {e}")));
+                }
+                _ => {}
+            }
+        }
+        Format::Svg => println!("{}", print::svg(&answer)?),
+    }
+    Ok(())
+}

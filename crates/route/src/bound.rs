@@ -1,0 +1,170 @@
+//! Closed-form lower bounds on the congestion of any plan: what must cross a cut, over what the cut carries.
+//!
+//! Each holds for every way of splitting the demand over any paths, however many relays they use. Together they take O(ranks + hosts) on
+//! top of the sums of the demand, and often meet the optimum; where they do not, the multipliers of the correction give a sharper one.
+
+use crate::demand::Demand;
+use crate::network::{LinkKind, Network};
+use crate::sums::Sums;
+
+/// Hosts of at most so many GPUs have all their cuts looked at.
+const CUT_GPUS_MAX: usize = 4;
+/// Newton steps for the volume bound; it converges from below, so that stopping early is safe.
+const VOLUME_STEPS_MAX: usize = 12;
+
+/// What proves a lower bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Nothing is sent.
+    Nothing,
+    /// A rank sends more than its links carry in less time.
+    RankSends(usize),
+    /// A rank receives it.
+    RankReceives(usize),
+    /// A host's NICs send it.
+    HostSends(usize),
+    /// A host's NICs receive it.
+    HostReceives(usize),
+    /// Demands inside a host fill its direct links, and what is more needs two links a byte.
+    Volume(usize),
+    /// A set of GPUs (bits) of a host sends to the others of the host.
+    Cut(usize, u32),
+    /// The reference solver, which is trusted here.
+    Solver,
+    /// Weights of links: every path of a demand is at least as long as its shortest.
+    Weights,
+}
+
+impl Evidence {
+    /// One phrase for people.
+    pub fn describe(self, net: &Network) -> String {
+        let rank = |r: usize| net.nodes[r].clone();
+        let host = |h: usize| net.nodes[net.ranks_of(h).start].split(':').next().unwrap_or("").to_string();
+        match self {
+            Evidence::Nothing => "nothing is sent".into(),
+            Evidence::RankSends(r) => format!("all that {} sends, over all its links", rank(r)),
+            Evidence::RankReceives(r) => format!("all that {} receives, over all its links", rank(r)),
+            Evidence::HostSends(h) => format!("all that {} sends to other hosts, over all its NICs", host(h)),
+            Evidence::HostReceives(h) => format!("all that {} receives from other hosts, over all its NICs", host(h)),
+            Evidence::Volume(h) => {
+                format!("the traffic inside {}: beyond the direct links each byte needs two", host(h))
+            }
+            Evidence::Cut(h, set) => {
+                let gpus: Vec<String> =
+                    net.ranks_of(h).enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, r)| rank(r)).collect();
+                format!("what {} send to the rest of the host, over the links between", gpus.join(" and "))
+            }
+            Evidence::Solver => "the reference solver".into(),
+            Evidence::Weights => "weights of links (dual of the path problem)".into(),
+        }
+    }
+}
+
+/// The best closed form: seconds, and what proves it.
+pub(crate) fn closed_form(net: &Network, demand: &Demand, sums: &Sums) -> (f64, Evidence) {
+    let (n, hosts) = (net.rank_count(), net.host_count());
+    let mut best = (0.0, Evidence::Nothing);
+    let mut offer = |bytes: f64, rate: f64, what: Evidence| {
+        if bytes > 0.0 && rate > 0.0 && bytes / rate > best.0 {
+            best = (bytes / rate, what);
+        }
+    };
+    for h in 0..hosts {
+        let (mut out, mut back) = (0.0, 0.0);
+        for r in net.ranks_of(h) {
+            let own = &sums.row_host[r * hosts..(r + 1) * hosts];
+            let sends: f64 = own.iter().sum();
+            let receives: f64 = (0..hosts).map(|a| sums.host_col[a * n + r]).sum();
+            out += sends - own[h];
+            back += receives - sums.host_col[h * n + r];
+            offer(sends, net.rank_rates[r].0, Evidence::RankSends(r));
+            offer(receives, net.rank_rates[r].1, Evidence::RankReceives(r));
+        }
+        offer(out, net.host_rates[h].0, Evidence::HostSends(h));
+        offer(back, net.host_rates[h].1, Evidence::HostReceives(h));
+        inside(net, demand, sums, h, &mut offer);
+    }
+    best
+}
+
+/// Bounds of the demands inside one host.
+fn inside(net: &Network, demand: &Demand, sums: &Sums, h: usize, offer: &mut impl FnMut(f64, f64, Evidence)) {
+    let hosts = net.host_count();
+    let ranks = net.ranks_of(h);
+    if ranks.len() < 2 || ranks.clone().all(|r| sums.row_host[r * hosts + h] == 0.0) {
+        return;
+    }
+    // The port of a GPU to its switch: one link that all of its traffic inside the host crosses.
+    let first = net.intra_paths(ranks.start, ranks.start + 1).first();
+    if first.is_some_and(|p| p.links().len() == 2) && net.is_direct(ranks.start, ranks.start + 1) {
+        for r in ranks.clone() {
+            let other = if r == ranks.start { r + 1 } else { ranks.start };
+            let ([out, _], [_, back]) = (ports(net, r, other), ports(net, other, r));
+            let n = net.rank_count();
+            offer(sums.row_host[r * hosts + h], 1.0 / net.inverse[out as usize], Evidence::RankSends(r));
+            offer(sums.host_col[h * n + r], 1.0 / net.inverse[back as usize], Evidence::RankReceives(r));
+        }
+        return;
+    }
+    // (bytes, bytes per second of the direct link) of every pair; 0 = no direct link.
+    let link = |i: usize, j: usize| match net.intra_paths(i, j).first() {
+        Some(p)
+            if net.is_direct(i, j)
+                && p.links().len() == 1
+                && net.links[p.links()[0] as usize].kind == LinkKind::NvLink =>
+        {
+            1.0 / net.inverse[p.links()[0] as usize]
+        }
+        _ => 0.0,
+    };
+    let size = ranks.len();
+    let mut pairs = [(0.0, 0.0); topology::GPUS_PER_HOST_MAX * topology::GPUS_PER_HOST_MAX];
+    let mut capacity = 0.0;
+    for (i, src) in ranks.clone().enumerate() {
+        for (j, dst) in ranks.clone().enumerate().filter(|(j, _)| *j != i) {
+            let rate = link(src, dst);
+            if rate == 0.0 && net.is_direct(src, dst) {
+                return; // over PCIe: links of another kind
+            }
+            pairs[i * size + j] = (demand.get(src, dst) as f64, rate);
+            capacity += rate;
+        }
+    }
+    let pairs = &pairs[..size * size];
+    let mut seconds = 0.0;
+    for _ in 0..VOLUME_STEPS_MAX {
+        let (mut bytes, mut rate) = (0.0, capacity);
+        for &(d, c) in pairs {
+            bytes += d;
+            if d > c * seconds {
+                bytes += d;
+                rate += c;
+            }
+        }
+        if rate <= 0.0 || bytes / rate <= seconds {
+            break;
+        }
+        seconds = bytes / rate;
+    }
+    offer(seconds, 1.0, Evidence::Volume(h));
+    if size <= CUT_GPUS_MAX {
+        for set in 1..(1u32 << size) - 1 {
+            let (mut bytes, mut rate) = (0.0, 0.0);
+            for (i, row) in pairs.chunks(size).enumerate().filter(|(i, _)| set >> i & 1 == 1) {
+                debug_assert_eq!(row.len(), size);
+                for (_, &(d, c)) in row.iter().enumerate().filter(|(j, _)| *j != i && set >> j & 1 == 0) {
+                    bytes += d;
+                    rate += c;
+                }
+            }
+            offer(bytes, rate, Evidence::Cut(h, set));
+        }
+    }
+}
+
+fn ports(net: &Network, i: usize, j: usize) -> [u32; 2] {
+    match net.intra_paths(i, j).first().map(|p| p.links()) {
+        Some(&[a, b]) => [a, b],
+        _ => [0, 0],
+    }
+}

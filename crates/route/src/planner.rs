@@ -1,0 +1,240 @@
+//! linkwise's planner.
+//!
+//! 1. One pass over the demand gives the loads of every static rule and the closed-form bounds.
+//! 2. Where a rule is within the wanted gap of a bound, that is the plan: the simplest such rule. It needs no coordination, and on balanced
+//!    traffic it is the direct path.
+//! 3. Else the best rule is corrected by pivots ([`crate::pivot`]), whose multipliers also prove a bound.
+//! 4. Relays cost time to start. Where the messages are so small that a simpler rule finishes sooner by the completion model, it wins.
+//!
+//! The result is never worse than the best static rule: the rules are candidates.
+
+use crate::bound::{Evidence, closed_form};
+use crate::demand::Demand;
+use crate::model::{Costs, Shape};
+use crate::network::Network;
+use crate::pivot::Pivots;
+use crate::plan::{Plan, Reason};
+use crate::rules::{Rule, Shares};
+use crate::sums::{Sums, busiest};
+
+/// How hard to try, and what relays cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Stop when the plan is provably within this share of the optimum.
+    pub gap: f64,
+    /// Most pivots of the correction.
+    pub pivots_max: u32,
+    /// What forwarding and pieces cost in time.
+    pub costs: Costs,
+}
+
+impl Default for Settings {
+    /// The one setting of every quality and speed figure in the documents.
+    fn default() -> Self {
+        Settings { gap: 0.005, pivots_max: 600, costs: Costs::default() }
+    }
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Demand of another size.
+    #[error("the demand is of {demand} ranks, but the cluster has {network}")]
+    Ranks {
+        /// Ranks of the demand.
+        demand: usize,
+        /// Ranks of the network.
+        network: usize,
+    },
+    /// Bytes that cannot get there.
+    #[error("{src} has bytes for {dst}, but no path without a dead link leads there")]
+    NoPath {
+        /// Sender, by name.
+        src: String,
+        /// Receiver, by name.
+        dst: String,
+    },
+    /// The reference solver gave up.
+    #[error("the reference solver failed: {0}")]
+    Solver(String),
+}
+
+/// Plans demand after demand with one workspace: after the first plan of a size, only the plan itself is allocated.
+#[derive(Clone, Debug, Default)]
+pub struct Planner {
+    /// How hard to try.
+    pub settings: Settings,
+    sums: Sums,
+    pivots: Pivots,
+    loads: Vec<f64>,
+    best_loads: Vec<f64>,
+    shares: Shares,
+}
+
+/// One candidate.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    rule: Rule,
+    congestion_s: f64,
+    bottleneck: usize,
+    completion_s: f64,
+}
+
+impl Planner {
+    /// With these settings.
+    pub fn new(settings: Settings) -> Self {
+        Planner { settings, ..Planner::default() }
+    }
+
+    /// Reads the demand, or says why it cannot be planned.
+    fn read(&mut self, net: &Network, demand: &Demand) -> Result<(), PlanError> {
+        check(net, demand)?;
+        self.sums.read(net, demand).map_err(|(i, j)| no_path(net, i, j))
+    }
+
+    fn candidate(&mut self, net: &Network, demand: &Demand, shape: &Shape, rule: Rule) -> Candidate {
+        self.sums.loads(net, demand, rule, &mut self.loads);
+        let (bottleneck, congestion_s) = busiest(net, &self.loads);
+        let completion_s = congestion_s + self.settings.costs.of_rule(net, shape, rule);
+        Candidate { rule, congestion_s, bottleneck, completion_s }
+    }
+
+    /// A plan with its proof.
+    pub fn plan(&mut self, net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
+        self.read(net, demand)?;
+        let (bound, evidence) = closed_form(net, demand, &self.sums);
+        let shape = Shape::of(net, demand);
+        let mut best: Option<Candidate> = None; // least congestion, simplest first
+        let mut soonest: Option<Candidate> = None;
+        let mut start: Option<Candidate> = None; // of those that pivots can begin with
+        for rule in Rule::ALL {
+            if rule == Rule::DestinationRail || (net.slots == 0 && !matches!(rule, Rule::Direct | Rule::Weighted)) {
+                continue; // the same loads as the direct path
+            }
+            let c = self.candidate(net, demand, &shape, rule);
+            let less = |a: f64, b: f64| a < b * (1.0 - 1e-9);
+            if best.is_none_or(|b| less(c.congestion_s, b.congestion_s)) {
+                best = Some(c);
+            }
+            if soonest.is_none_or(|b| less(c.completion_s, b.completion_s)) {
+                soonest = Some(c);
+            }
+            if !matches!(rule, Rule::Stripe | Rule::TwoRails)
+                && start.is_none_or(|b| less(c.congestion_s, b.congestion_s))
+            {
+                start = Some(c);
+                std::mem::swap(&mut self.loads, &mut self.best_loads);
+            }
+        }
+        let (Some(best), Some(soonest), Some(start)) = (best, soonest, start) else {
+            return Ok(Plan::of_rule(Rule::Direct));
+        };
+        let mut plan = Plan::of_rule(best.rule);
+        (plan.congestion_s, plan.bottleneck, plan.completion_s) =
+            (best.congestion_s, best.bottleneck, best.completion_s);
+        (plan.lower_bound_s, plan.evidence) = (bound.min(best.congestion_s), evidence);
+        plan.reason = Reason::RuleIsEnough;
+        if best.congestion_s > bound * (1.0 + self.settings.gap) {
+            self.correct(net, demand, &shape, start, bound, &mut plan);
+        }
+        // A plan with more relays has to earn their cost.
+        if soonest.completion_s * self.settings.costs.margin < plan.completion_s {
+            let (lower_bound_s, evidence, pivots) = (plan.lower_bound_s, plan.evidence, plan.pivots);
+            plan =
+                Plan { lower_bound_s, evidence, pivots, reason: Reason::SmallMessages, ..Plan::of_rule(soonest.rule) };
+            (plan.congestion_s, plan.bottleneck, plan.completion_s) =
+                (soonest.congestion_s, soonest.bottleneck, soonest.completion_s);
+        }
+        plan.quantum_bytes = quantum(net, plan.lower_bound_s);
+        Ok(plan)
+    }
+
+    /// Corrects `start`; `plan` becomes the result if that is better.
+    fn correct(
+        &mut self,
+        net: &Network,
+        demand: &Demand,
+        shape: &Shape,
+        start: Candidate,
+        bound: f64,
+        plan: &mut Plan,
+    ) {
+        let Settings { gap, pivots_max, costs } = self.settings;
+        let outcome = self.pivots.run(net, demand, start.rule, &self.best_loads, bound, gap, pivots_max);
+        if outcome.bound > bound {
+            plan.lower_bound_s = outcome.bound.min(plan.congestion_s);
+            plan.evidence = Evidence::Weights;
+        }
+        plan.pivots = outcome.pivots;
+        let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(start.rule) };
+        self.pivots.exceptions(net, start.rule, |src, dst, shares| corrected.except(src, dst, shares));
+        // The loads anew, from the shares: nothing that the pivots rounded survives.
+        add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
+        (corrected.bottleneck, corrected.congestion_s) = busiest(net, &self.best_loads);
+        corrected.completion_s = corrected.congestion_s + costs.of_split(net, shape);
+        if corrected.congestion_s < plan.congestion_s {
+            (corrected.lower_bound_s, corrected.evidence, corrected.pivots) =
+                (plan.lower_bound_s.min(corrected.congestion_s), plan.evidence, plan.pivots);
+            *plan = corrected;
+        }
+    }
+
+    /// An earlier plan's shares under another demand: its congestion beside the closed-form bound. O(ranks² + exceptions).
+    pub fn reuse(&mut self, net: &Network, demand: &Demand, old: &Plan) -> Result<Plan, PlanError> {
+        self.read(net, demand)?;
+        let (bound, evidence) = closed_form(net, demand, &self.sums);
+        self.sums.loads(net, demand, old.rule, &mut self.loads);
+        add_exceptions(net, demand, old, &mut self.loads, &mut self.shares);
+        let mut plan = old.clone();
+        (plan.bottleneck, plan.congestion_s) = busiest(net, &self.loads);
+        (plan.lower_bound_s, plan.evidence) = (bound.min(plan.congestion_s), evidence);
+        plan.completion_s = plan.congestion_s + self.settings.costs.of_split(net, &Shape::of(net, demand));
+        Ok(plan)
+    }
+
+    /// What a static rule gives, beside the closed-form bound.
+    pub fn rule(&mut self, net: &Network, demand: &Demand, rule: Rule) -> Result<Plan, PlanError> {
+        self.read(net, demand)?;
+        let (bound, evidence) = closed_form(net, demand, &self.sums);
+        let c = self.candidate(net, demand, &Shape::of(net, demand), rule);
+        let mut plan = Plan::of_rule(rule);
+        (plan.congestion_s, plan.bottleneck, plan.completion_s) = (c.congestion_s, c.bottleneck, c.completion_s);
+        (plan.lower_bound_s, plan.evidence) = (bound.min(c.congestion_s), evidence);
+        plan.quantum_bytes = quantum(net, bound);
+        Ok(plan)
+    }
+}
+
+/// Moves the pairs that a plan splits otherwise than its rule from the rule's paths to theirs.
+fn add_exceptions(net: &Network, demand: &Demand, plan: &Plan, loads: &mut [f64], scratch: &mut Shares) {
+    plan.each_exception(|src, dst, shares| {
+        let bytes = demand.get(src, dst) as f64;
+        plan.rule.shares(net, src, dst, scratch);
+        for (list, sign) in [(&*scratch, -1.0), (shares, 1.0)] {
+            for &(p, s) in list.as_slice() {
+                net.path(src, dst, usize::from(p)).for_each(|l| loads[l as usize] += sign * s * bytes);
+            }
+        }
+    });
+}
+
+/// Is the demand of this network's size?
+pub(crate) fn check(net: &Network, demand: &Demand) -> Result<(), PlanError> {
+    match demand.ranks() == net.rank_count() {
+        true => Ok(()),
+        false => Err(PlanError::Ranks { demand: demand.ranks(), network: net.rank_count() }),
+    }
+}
+
+pub(crate) fn no_path(net: &Network, src: usize, dst: usize) -> PlanError {
+    PlanError::NoPath { src: net.nodes[src].clone(), dst: net.nodes[dst].clone() }
+}
+
+/// Pieces are cut at multiples of a power of two, so that they stay aligned, but never so coarse that the rounding of all pieces on a link
+/// is felt: at most a hundred-thousandth of what the slowest link carries in the time of the plan.
+pub(crate) fn quantum(net: &Network, seconds: f64) -> u64 {
+    let slowest =
+        net.links.iter().map(|l| l.capacity_gb_per_s).filter(|c| *c > 0.0).fold(f64::INFINITY, f64::min) * 1e9;
+    let share = (seconds * slowest * 1e-5 / net.rank_count() as f64).min(65536.0);
+    if share >= 2.0 { 1 << (share as u64).ilog2() } else { 1 }
+}

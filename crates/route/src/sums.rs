@@ -1,0 +1,173 @@
+//! Sums of a demand from which the loads of every static rule and the closed-form bounds follow.
+//!
+//! One pass over the matrix, O(ranks²); a rule's loads then take O(ranks x (hosts + slots)) instead of O(ranks² x slots).
+
+use crate::demand::Demand;
+use crate::network::Network;
+use crate::rules::{Rule, Shares, pick, two};
+
+/// Bytes by row, column, host and slot. `f64` holds every sum exactly (a demand has at most 2^52 bytes).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    /// From a rank to each other host, `[rank * hosts + host]`; its own host: inside.
+    pub row_host: Vec<f64>,
+    /// From each other host to a rank, `[host * ranks + rank]`.
+    pub host_col: Vec<f64>,
+    /// To a rank, from ranks whose own slot is this one, `[rank * slots + slot]`; and from those whose next slot it is.
+    source_in: Vec<f64>,
+    second_in: Vec<f64>,
+    /// From a rank, to ranks whose slot is this one.
+    destination_out: Vec<f64>,
+    out_leg: Vec<f64>,
+    in_leg: Vec<f64>,
+    shares: Shares,
+}
+
+fn zeroed(v: &mut Vec<f64>, len: usize) {
+    v.clear();
+    v.resize(len, 0.0);
+}
+
+impl Sums {
+    /// Reads a demand. The first pair with bytes but without a path, if there is one.
+    pub fn read(&mut self, net: &Network, demand: &Demand) -> Result<(), (usize, usize)> {
+        let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
+        zeroed(&mut self.row_host, n * hosts);
+        zeroed(&mut self.host_col, n * hosts);
+        for v in [&mut self.source_in, &mut self.second_in, &mut self.destination_out] {
+            zeroed(v, n * slots);
+        }
+        for i in 0..n {
+            let a = net.host(i);
+            let row = demand.row(i);
+            for b in 0..hosts {
+                let ranks = net.ranks_of(b);
+                if a == b {
+                    let mut inside = 0.0;
+                    for j in ranks {
+                        if row[j] > 0 && j != i {
+                            inside += row[j] as f64;
+                            self.host_col[b * n + j] += row[j] as f64;
+                            if net.intra_paths(i, j).is_empty() {
+                                return Err((i, j));
+                            }
+                        }
+                    }
+                    self.row_host[i * hosts + b] = inside;
+                    continue;
+                }
+                let mask = net.slots_between(a, b);
+                if mask == 0 {
+                    match ranks.into_iter().find(|&j| row[j] > 0) {
+                        Some(j) => return Err((i, j)),
+                        None => continue,
+                    }
+                }
+                let (s, s2) = two(mask, net.home[i]);
+                let mut sum = 0.0;
+                for j in ranks {
+                    let d = row[j] as f64;
+                    sum += d;
+                    self.host_col[a * n + j] += d;
+                    self.source_in[j * slots + s] += d;
+                    self.second_in[j * slots + s2] += d;
+                    self.destination_out[i * slots + pick(mask, net.home[j])] += d;
+                }
+                self.row_host[i * hosts + b] = sum;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that a rule puts on every link.
+    pub fn loads(&mut self, net: &Network, demand: &Demand, rule: Rule, loads: &mut Vec<f64>) {
+        let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
+        zeroed(loads, net.links.len());
+        for h in 0..hosts {
+            for i in net.ranks_of(h) {
+                if self.row_host[i * hosts + h] == 0.0 {
+                    continue;
+                }
+                for j in net.ranks_of(h) {
+                    let d = demand.get(i, j) as f64;
+                    if d > 0.0 && i != j {
+                        rule.shares(net, i, j, &mut self.shares);
+                        for &(p, share) in self.shares.as_slice() {
+                            net.intra_paths(i, j)[usize::from(p)]
+                                .links()
+                                .iter()
+                                .for_each(|&l| loads[l as usize] += d * share);
+                        }
+                    }
+                }
+            }
+        }
+        if slots == 0 {
+            return;
+        }
+        zeroed(&mut self.out_leg, n * slots);
+        zeroed(&mut self.in_leg, n * slots);
+        for i in 0..n {
+            let h = net.host(i);
+            for other in (0..hosts).filter(|&o| o != h) {
+                let (out, back) = (self.row_host[i * hosts + other], self.host_col[other * n + i]);
+                let own_out = &mut self.out_leg[i * slots..(i + 1) * slots];
+                let own_in = &mut self.in_leg[i * slots..(i + 1) * slots];
+                let (to, from) = (net.slots_between(h, other), net.slots_between(other, h));
+                match rule {
+                    Rule::Direct | Rule::DestinationRail if from != 0 => own_in[pick(from, net.home[i])] += back,
+                    Rule::SourceRail if to != 0 => own_out[pick(to, net.home[i])] += out,
+                    Rule::TwoRails if to != 0 => {
+                        let (s, s2) = two(to, net.home[i]);
+                        own_out[s] += 0.5 * out;
+                        own_out[s2] += 0.5 * out;
+                    }
+                    Rule::Stripe => {
+                        let (share_to, share_from) =
+                            (1.0 / f64::from(to.count_ones()), 1.0 / f64::from(from.count_ones()));
+                        for k in 0..slots {
+                            if to >> k & 1 == 1 {
+                                own_out[k] += out * share_to;
+                            }
+                            if from >> k & 1 == 1 {
+                                own_in[k] += back * share_from;
+                            }
+                        }
+                    }
+                    Rule::Weighted => {
+                        own_out.iter_mut().zip(net.weights_between(h, other)).for_each(|(v, w)| *v += out * w);
+                        own_in.iter_mut().zip(net.weights_between(other, h)).for_each(|(v, w)| *v += back * w);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        match rule {
+            Rule::Direct | Rule::DestinationRail => self.out_leg.copy_from_slice(&self.destination_out),
+            Rule::SourceRail => self.in_leg.copy_from_slice(&self.source_in),
+            Rule::TwoRails => {
+                let both = self.source_in.iter().zip(&self.second_in);
+                self.in_leg.iter_mut().zip(both).for_each(|(v, (a, b))| *v = 0.5 * a + 0.5 * b);
+            }
+            Rule::Stripe | Rule::Weighted => {}
+        }
+        for (legs, bytes) in [(&net.out_legs, &self.out_leg), (&net.in_legs, &self.in_leg)] {
+            for (leg, &b) in legs.iter().zip(bytes) {
+                if b > 0.0 {
+                    leg.links().iter().for_each(|&l| loads[l as usize] += b);
+                }
+            }
+        }
+    }
+}
+
+/// The busiest link and its seconds. Link 0 and 0 s where nothing is carried.
+pub(crate) fn busiest(net: &Network, loads: &[f64]) -> (usize, f64) {
+    let mut best = (0, 0.0);
+    for (l, (&bytes, &inverse)) in loads.iter().zip(&net.inverse).enumerate() {
+        if bytes > 0.0 && bytes * inverse > best.1 {
+            best = (l, bytes * inverse);
+        }
+    }
+    best
+}
