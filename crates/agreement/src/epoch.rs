@@ -4,8 +4,10 @@ use tune::arm::CHANNELS_MAX;
 use tune::{Algorithm, Arm, Collective, Protocol};
 use wire::{Malformed, Reader, Writer};
 
-/// Most keys with a plan of their own in one communicator; jobs use a handful of sizes per collective.
-pub const KEYS_MAX: usize = 64;
+/// Most slots with a plan in one epoch: all of them.
+pub const KEYS_MAX: usize = 5 * BUCKETS;
+/// Most slots whose plan has runs; jobs use a handful of sizes per collective.
+pub const RUN_KEYS_MAX: usize = 64;
 /// Most runs of one key in one epoch.
 pub const RUNS_MAX: usize = 16;
 /// Size buckets: the power of two below the bytes, 2^0 to 2^63.
@@ -21,6 +23,12 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// 0 to 319.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.collective as usize * BUCKETS + usize::from(self.bucket)
+    }
+
     /// The slot of a call.
     #[inline]
     pub fn of(collective: Collective, bytes: u64) -> Self {
@@ -114,6 +122,9 @@ impl Epoch {
                 runs.push(run);
             }
             plans.push(KeyPlan { slot, runs, settled });
+        }
+        if plans.iter().filter(|p| !p.runs.is_empty()).count() > RUN_KEYS_MAX {
+            return Err(Malformed("too many plans with runs"));
         }
         Ok(Epoch { number, from_call, plans })
     }
