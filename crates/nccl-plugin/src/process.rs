@@ -155,7 +155,7 @@ pub fn finished(comm: &Arc<Comm>) {
     run.alive = run.alive.saturating_sub(1);
     if run.alive == 0 {
         // Nothing outlives finalize: the library may be unmapped after it.
-        run.shared.stop.store(true, Ordering::Relaxed);
+        run.shared.stop.store(true, Ordering::Release);
         if let Some(worker) = run.worker.take() {
             let _ = worker.join();
         }

@@ -113,6 +113,8 @@ impl Worker {
         let _ = catch_unwind(AssertUnwindSafe(|| self.open()));
         let mut stopping: Option<Instant> = None;
         loop {
+            // Read before the turn: what came before it was set is seen in the turn.
+            let stop = self.shared.stop.load(Ordering::Acquire);
             // A panic here must cost tuning, never the job.
             if catch_unwind(AssertUnwindSafe(|| self.turn())).is_err() {
                 self.panics += 1;
@@ -121,7 +123,7 @@ impl Worker {
                 }
                 std::thread::sleep(TICK);
             }
-            if self.shared.stop.load(Ordering::Relaxed) {
+            if stop {
                 let since = *stopping.get_or_insert_with(Instant::now);
                 if self.led.iter().all(|l| l.conductor.is_idle()) || since.elapsed() > LINGER {
                     break;

@@ -44,12 +44,17 @@ pub struct Sockets {
     links: Vec<Peer>,
     /// The connection to the register.
     up: Option<Link>,
+    /// Who keeps the register; reached over `up`.
+    keeper: Option<ProcessId>,
     register: Option<Register>,
     next_try: Instant,
     /// Announced by this process, and not forgotten.
     announced: Vec<Announcement>,
     /// Where processes can be reached.
     known: BTreeMap<ProcessId, (u64, Vec<Address>)>,
+    /// Who leads this process's communicators. Members connect to their leader, and again when that breaks.
+    leaders: BTreeMap<u64, ProcessId>,
+    next_reach: Instant,
 }
 
 #[derive(Debug)]
@@ -91,10 +96,13 @@ impl Sockets {
             listeners: vec![listener],
             links: Vec::new(),
             up: None,
+            keeper: None,
             register: None,
             next_try: Instant::now(),
             announced: Vec::new(),
             known: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+            next_reach: Instant::now(),
         })
     }
 
@@ -233,8 +241,13 @@ impl Sockets {
             HELLO => {
                 let process = r.u64()?;
                 r.end()?;
-                if let Some(peer) = at.and_then(|i| self.links.get_mut(i)) {
-                    peer.process = Some(process);
+                match at {
+                    None => self.keeper = Some(process),
+                    Some(i) => {
+                        if let Some(peer) = self.links.get_mut(i) {
+                            peer.process = Some(process);
+                        }
+                    }
                 }
             }
             ANNOUNCE => {
@@ -243,6 +256,8 @@ impl Sockets {
                 r.end()?;
                 if let Some(peer) = at.and_then(|i| self.links.get_mut(i)) {
                     peer.process = Some(a.process);
+                    let mut w = Writer::default();
+                    peer.link.send(&w.u8(HELLO).u64(self.process).0);
                 }
                 self.known.insert(a.process, (a.host, addresses));
                 // Whoever announces again has not heard the answer.
@@ -300,8 +315,32 @@ impl Sockets {
         }
     }
 
+    fn reach_leaders(&mut self, events: &[Event]) {
+        for event in events {
+            if let Event::Complete(roster) = event
+                && let Some(leader) = roster.places.first().filter(|p| p.process != self.process)
+            {
+                self.leaders.insert(roster.comm, leader.process);
+                self.next_reach = Instant::now();
+            }
+        }
+        if Instant::now() < self.next_reach {
+            return;
+        }
+        self.next_reach = Instant::now() + RETRY;
+        let mut leaders: Vec<ProcessId> = self.leaders.values().copied().collect();
+        leaders.sort();
+        leaders.dedup();
+        for leader in leaders {
+            self.link_to(leader);
+        }
+    }
+
     /// The connection to a process; made if need be.
     fn link_to(&mut self, to: ProcessId) -> Option<&mut Link> {
+        if self.keeper == Some(to) && self.up.is_some() {
+            return self.up.as_mut();
+        }
         let at = match self.links.iter().position(|p| p.process == Some(to) && !p.link.is_broken()) {
             Some(i) => i,
             None => {
@@ -343,6 +382,7 @@ impl Endpoint for Sockets {
     }
 
     fn forget(&mut self, comm: u64) {
+        self.leaders.remove(&comm);
         self.announced.retain(|a| a.comm != comm);
         self.leave_room(comm, self.process);
         let mut w = Writer::default();
@@ -390,6 +430,7 @@ impl Endpoint for Sockets {
         self.answer_rooms(events);
         self.links.retain(|p| !p.link.is_broken());
         self.up.take_if(|up| up.is_broken());
+        self.reach_leaders(events);
     }
 
     fn close(&mut self, deadline: Duration) {
