@@ -37,6 +37,7 @@ pub struct Leader {
     farthest: u64,
     /// Calls between the farthest rank and a proposal's first call: doubled by every refusal.
     ahead: u64,
+    ahead_min: u64,
     repeat_us: u64,
     give_up_us: u64,
     sent_us: u64,
@@ -53,11 +54,19 @@ impl Leader {
             last_number: 0,
             farthest: 0,
             ahead: 4 * AHEAD_MIN,
+            ahead_min: AHEAD_MIN,
             repeat_us,
             give_up_us,
             sent_us: 0,
             ended: None,
         }
+    }
+
+    /// The first proposal is so many calls ahead of the farthest rank.
+    pub fn ahead(mut self, calls: u64) -> Self {
+        self.ahead = calls.min(AHEAD_MAX);
+        self.ahead_min = self.ahead_min.min(self.ahead);
+        self
     }
 
     /// Nothing is under way.
@@ -114,7 +123,7 @@ impl Leader {
         if let Stage::Proposed { epoch, .. } = &self.stage {
             let epoch = epoch.clone();
             self.ahead = match commit {
-                true => (self.ahead - self.ahead / 8).max(AHEAD_MIN),
+                true => (self.ahead - self.ahead / 8).max(self.ahead_min),
                 false => (self.ahead * 2).min(AHEAD_MAX),
             };
             self.ended = Some(Ended { epoch: epoch.clone(), committed: commit });
