@@ -1,4 +1,4 @@
-//! Every schedule of two small instances, by a model checker: three ranks and two proposals, two ranks and three proposals; every message may be lost,
+//! Every schedule of two small instances, by a model checker: two ranks and two proposals, three ranks and one proposal; every message may be lost,
 //! late, doubled, in any order; everybody may stop at any point.
 
 use agreement::{At, Leader, Member, ToLeader, ToMember};
@@ -194,8 +194,11 @@ fn check(job: Job) {
 
 #[test]
 fn in_no_schedule_two_ranks_run_one_call_with_different_arms() {
-    check(Job { agreement: true, ranks: 2, calls: 6, proposals: 3 });
-    check(Job { agreement: true, ranks: 3, calls: 3, proposals: 2 });
+    check(Job { agreement: true, ranks: 2, calls: 5, proposals: 2 });
+    check(Job { agreement: true, ranks: 3, calls: 3, proposals: 1 });
+    if std::env::var_os("LINKWISE_MODEL_LARGE").is_some() {
+        check(Job { agreement: true, ranks: 2, calls: 6, proposals: 3 }); // 700,000 states, half a minute
+    }
 }
 
 #[test]
