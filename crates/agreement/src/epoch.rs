@@ -10,15 +10,15 @@ pub const KEYS_MAX: usize = 5 * BUCKETS;
 pub const RUN_KEYS_MAX: usize = 64;
 /// Most runs of one key in one epoch.
 pub const RUNS_MAX: usize = 16;
-/// Size buckets: the power of two below the bytes, 2^0 to 2^63.
-pub const BUCKETS: usize = 64;
+/// Size buckets.
+pub const BUCKETS: usize = tune::bucket::BUCKETS as usize;
 
 /// Calls of one collective and one size bucket in one communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// The collective.
     pub collective: Collective,
-    /// floor(log2(bytes)), 0 to 63.
+    /// [`tune::bucket::bucket`] of the bytes, 0 to 63: the nearest power of two.
     pub bucket: u8,
 }
 
@@ -32,7 +32,7 @@ impl Slot {
     /// The slot of a call.
     #[inline]
     pub fn of(collective: Collective, bytes: u64) -> Self {
-        Slot { collective, bucket: (63 - (bytes | 1).leading_zeros()) as u8 }
+        Slot { collective, bucket: tune::bucket::bucket(bytes) }
     }
 }
 

@@ -16,7 +16,7 @@ const REPEAT_US: u64 = 100_000;
 const GIVE_UP_US: u64 = 2_000_000;
 
 /// Makes a policy for some arms.
-pub type Build = Box<dyn Fn(&[Arm]) -> Option<Box<dyn Policy>> + Send>;
+pub type Build = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn Policy>> + Send>;
 
 /// What one slot is at.
 struct Key {
@@ -31,7 +31,8 @@ struct Key {
     used: u64,
     /// Times that not all ranks have given yet, and how many have.
     times: BTreeMap<u64, (usize, f64)>,
-    learned: usize,
+    /// Which calls of the epoch the policy has learnt about.
+    heard: Vec<bool>,
 }
 
 /// Slots before they have a policy.
@@ -72,6 +73,20 @@ pub struct Conductor {
     finished: bool,
     first_used_up_us: Option<u64>,
     last_call_us: u64,
+    learnt: Vec<Learnt>,
+}
+
+/// A time that all ranks have given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Learnt {
+    /// What was called.
+    pub slot: Slot,
+    /// With which arm.
+    pub arm: Arm,
+    /// Where the time comes from.
+    pub source: Source,
+    /// Microseconds.
+    pub time_us: f64,
 }
 
 /// What will be in force if the proposal is committed.
@@ -98,6 +113,7 @@ impl Conductor {
             finished: false,
             first_used_up_us: None,
             last_call_us: 0,
+            learnt: Vec::new(),
         }
     }
 
@@ -137,7 +153,7 @@ impl Conductor {
             // What the policies decided will not be run.
             for (slot, planned) in p.planned {
                 if let Some(key) = self.keys.get_mut(&slot) {
-                    key.lose(key.decided - planned.len() as u64, &planned, 0);
+                    key.lose(key.decided - planned.len() as u64, &planned);
                 }
             }
             return;
@@ -148,6 +164,7 @@ impl Conductor {
             if let Some(key) = self.keys.get_mut(&slot) {
                 key.finish_epoch();
                 key.first = key.decided - planned.len() as u64;
+                key.heard = vec![false; planned.len()];
                 key.planned = planned;
             }
         }
@@ -167,7 +184,9 @@ impl Conductor {
         if entry.0 == members {
             let time = entry.1;
             key.times.remove(&s.k);
-            key.learn(s.k, Some(time));
+            if let Some(arm) = key.learn(s.k, Some(time)) {
+                self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us: time });
+            }
         }
     }
 
@@ -215,7 +234,7 @@ impl Conductor {
                 }
             }
             if arms.len() > 1
-                && let Some(policy) = build(&arms)
+                && let Some(policy) = build(&arms, *slot)
             {
                 let key = Key {
                     policy,
@@ -225,7 +244,7 @@ impl Conductor {
                     first: 0,
                     used: 0,
                     times: BTreeMap::new(),
-                    learned: 0,
+                    heard: Vec::new(),
                 };
                 self.keys.insert(*slot, key);
             }
@@ -239,7 +258,7 @@ impl Conductor {
         }
         let Some(first) = self.first_used_up_us else { return false };
         let used_up = self.keys.values().all(|k| k.used >= k.planned.len() as u64);
-        let heard = self.keys.values().all(|k| k.learned as u64 >= k.used.min(k.planned.len() as u64));
+        let heard = self.keys.values().all(|k| k.heard.iter().take(k.used as usize).all(|h| *h));
         (used_up || now_us >= first + STRAGGLERS_US) && (heard || now_us >= self.last_call_us.max(first) + SAMPLES_US)
     }
 
@@ -281,6 +300,11 @@ impl Conductor {
         self.leader.is_idle()
     }
 
+    /// Times that were learnt since the last look.
+    pub fn take_learnt(&mut self) -> Vec<Learnt> {
+        std::mem::take(&mut self.learnt)
+    }
+
     /// The epoch in force.
     pub fn in_force(&self) -> u64 {
         self.in_force
@@ -295,32 +319,29 @@ impl Conductor {
 }
 
 impl Key {
-    fn learn(&mut self, k: u64, time_us: Option<f64>) {
-        if let Some(arm) = self.planned.get(k as usize) {
-            self.learned += 1;
-            self.policy.learn(Sample { call: self.first + k, arm: *arm, time_us, channels: None });
+    /// The arm, where it was news.
+    fn learn(&mut self, k: u64, time_us: Option<f64>) -> Option<Arm> {
+        let (heard, arm) = (self.heard.get_mut(k as usize)?, *self.planned.get(k as usize)?);
+        if std::mem::replace(heard, true) {
+            return None;
         }
+        self.policy.learn(Sample { call: self.first + k, arm, time_us, channels: None });
+        self.arms.get(arm).copied()
     }
 
-    fn lose(&mut self, first: u64, planned: &[usize], from: usize) {
-        for (i, arm) in planned.iter().enumerate().skip(from) {
+    fn lose(&mut self, first: u64, planned: &[usize]) {
+        for (i, arm) in planned.iter().enumerate() {
             self.policy.learn(Sample { call: first + i as u64, arm: *arm, time_us: None, channels: None });
         }
     }
 
-    /// What has not been heard by now is lost.
+    /// What has not been heard by now, or was not called, is lost.
     fn finish_epoch(&mut self) {
-        let planned = std::mem::take(&mut self.planned);
-        let unheard: Vec<u64> = self.times.keys().copied().collect();
-        for k in unheard {
-            if let Some(arm) = planned.get(k as usize) {
-                self.policy.learn(Sample { call: self.first + k, arm: *arm, time_us: None, channels: None });
-            }
+        for k in 0..self.planned.len() as u64 {
+            self.learn(k, None);
         }
-        self.lose(self.first, &planned, self.used as usize);
         self.times.clear();
         self.used = 0;
-        self.learned = 0;
     }
 }
 

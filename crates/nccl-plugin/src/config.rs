@@ -179,10 +179,17 @@ impl Config {
                 test.rewards = Some(Script::parse(&text).map_err(wrong)?);
             }
         }
+        let policy = match get("policy") {
+            Some((p, place)) => {
+                crate::policies::check(&p).map_err(|what| ConfigError { place, what })?;
+                p
+            }
+            None => crate::policies::default_name().into(),
+        };
         let epoch_calls = parsed("epoch_calls", "a number of calls, 1 to 65536")?.unwrap_or(16);
         Ok(Config {
             mode,
-            policy: text("policy").unwrap_or_else(|| crate::policies::DEFAULT.into()),
+            policy,
             profile,
             meeting,
             token: token.map(|t| t.0).unwrap_or_default(),
@@ -292,6 +299,7 @@ mod tests {
             ("meeting = tcp:x\n", "/x:1", "no meeting place"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
+            ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
         ] {
             let e = load(&[("LINKWISE_CONFIG", "/x")], file).unwrap_err();

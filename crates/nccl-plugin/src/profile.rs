@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Sizes are bytes as NCCL counts them (of all ranks for AllGather and ReduceScatter), from inclusive, to exclusive, powers of two: calls are
-//! told apart by the power of two below their size.
+//! told apart by the power of two nearest to their size ([`tune::bucket`]).
 
 use agreement::epoch::BUCKETS;
 use agreement::{KeyPlan, Slot};
@@ -115,9 +115,9 @@ fn exponent(text: &str) -> Result<u8, String> {
     match bytes {
         Some(0) => Ok(0),
         Some(b) if b.is_power_of_two() => Ok(b.trailing_zeros() as u8),
-        Some(_) => {
-            Err(format!("`{text}` is not a power of two; calls are told apart by the power of two below their size"))
-        }
+        Some(_) => Err(format!(
+            "`{text}` is not a power of two; calls are told apart by the power of two nearest to their size"
+        )),
         None => Err(format!("`{text}` is not a size; write 64KiB, 16MiB, 1GiB or max")),
     }
 }

@@ -7,7 +7,9 @@ use crate::config::{Config, Mode};
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
-use agreement::{Announcement, Endpoint, Event, Meeting, ProcessId, RankSample, Roster, Source, ToLeader, ToMember};
+use agreement::{
+    Announcement, Endpoint, Event, Meeting, ProcessId, RankSample, Roster, Slot, Source, ToLeader, ToMember,
+};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -243,7 +245,9 @@ impl Worker {
             Some(p) => Plan::Fixed(p.plans(comm.ranks, comm.nodes)),
             None => {
                 let name = self.config.policy.clone();
-                let build = move |arms: &[tune::Arm]| crate::policies::build(&name, arms).ok();
+                let build = move |arms: &[tune::Arm], slot: Slot| {
+                    crate::policies::build(&name, arms, tune::bucket::middle(slot.bucket))
+                };
                 Plan::Learn {
                     build: Box::new(build),
                     calls: self.config.epoch_calls,
@@ -521,6 +525,12 @@ impl Worker {
             let begun = self.locals.iter().find(mine).map_or(0, |l| l.comm.begun());
             let mut out = Vec::new();
             led.conductor.tick(begun, now, &mut out);
+            for l in led.conductor.take_learnt() {
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
+                    roster.comm, l.slot.collective, l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                ));
+            }
             if led.conductor.in_force() != led.told {
                 led.told = led.conductor.in_force();
                 self.trace.line(format_args!(
