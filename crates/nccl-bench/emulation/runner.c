@@ -12,6 +12,7 @@
 // NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -237,13 +239,49 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
   return 0;
 }
 
+// Ranks in processes of their own run on, since no kernel makes them wait for one another. LINKWISE_EMU_IN_STEP_EVERY=n makes them meet at every
+// n-th call, as a training step does; LINKWISE_EMU_LATE_MS keeps this one waiting at the first call and in the middle.
+static volatile int *reached; // by rank: calls begun
+static int meet_every, late_ms;
+static int prepare_meeting(const char *id_file) {
+  const char *every = getenv("LINKWISE_EMU_IN_STEP_EVERY"), *late = getenv("LINKWISE_EMU_LATE_MS");
+  late_ms = late ? atoi(late) : 0;
+  meet_every = every ? atoi(every) : 0;
+  if (meet_every <= 0) return 0;
+  char path[4096];
+  snprintf(path, sizeof path, "%s.step", id_file);
+  int fd = open(path, O_RDWR | O_CREAT, 0600);
+  size_t bytes = sizeof(int) * (size_t)ranks;
+  if (fd < 0 || ftruncate(fd, (off_t)bytes)) return 1;
+  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  reached = p;
+  return p == MAP_FAILED;
+}
+static void meet(int call, int calls) {
+  if (late_ms && (call == 0 || call == calls / 2)) usleep((useconds_t)late_ms * 1000);
+  if (!meet_every || call % meet_every) return;
+  reached[first] = call + 1;
+  for (int i = 0; i < ranks; i++)
+    while (reached[i] < call + 1) usleep(50); // the bench ends us at its deadline
+}
+static int lines_of(const char *path) {
+  FILE *f = fopen(path, "r");
+  int n = 0;
+  for (int c; f && (c = fgetc(f)) != EOF;) n += c == '\n';
+  if (f) fclose(f);
+  return n;
+}
+
 static int run_plan(const char *path, const char *mode, int version) {
   FILE *plan = fopen(path, "r");
   if (!plan) return 1;
   char line[128];
   int bad = 0;
+  int calls = lines_of(path);
   for (int call = 0; !bad && fgets(line, sizeof line, plan); call++) {
     char name[32];
+    meet(call, calls);
     unsigned long long requested;
     int graph = !strncmp(line, "graph ", 6);
     if (sscanf(line + (graph ? 6 : 0), "%31s %llu", name, &requested) != 2) { bad = 1; break; }
@@ -316,7 +354,7 @@ int main(int argc, char **argv) {
       return EXIT_NO_EMULATION;
     }
   }
-  bad = run_plan(argv[7], argv[8], version);
+  bad = prepare_meeting(argv[6]) || run_plan(argv[7], argv[8], version);
   if (bad) return EXIT_NCCL;
   start();
   for (int i = 0; i < local_ranks; i++) {

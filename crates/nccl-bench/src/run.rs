@@ -52,8 +52,30 @@ impl Bench {
     }
 }
 
+/// One process: a host, or one rank of it.
+#[derive(Debug, Clone)]
+struct Part {
+    node: usize,
+    first_rank: u32,
+    gpus: Vec<u8>,
+}
+
+fn parts(spec: &Spec) -> Vec<Part> {
+    let mut first_rank = 0;
+    let mut parts = Vec::new();
+    for (node, place) in spec.nodes.iter().enumerate() {
+        let at_once = if spec.process_per_rank { 1 } else { place.gpus.len() };
+        for gpus in place.gpus.chunks(at_once.max(1)) {
+            parts.push(Part { node, first_rank, gpus: gpus.to_vec() });
+            first_rank += gpus.len() as u32;
+        }
+    }
+    parts
+}
+
 struct Run<'a> {
     spec: &'a Spec,
+    parts: Vec<Part>,
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
@@ -88,19 +110,24 @@ impl<'a> Run<'a> {
         sweep();
         let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
-        Ok(Run { spec, emulation, library, topologies, gpudirect, folder })
+        Ok(Run { spec, parts: parts(spec), emulation, library, topologies, gpudirect, folder })
     }
 
-    fn file(&self, node: usize, what: &str) -> PathBuf {
-        self.folder.path().join(format!("{node}.{what}"))
+    fn file(&self, part: usize, what: &str) -> PathBuf {
+        self.folder.path().join(format!("{part}.{what}"))
     }
 
     fn first_rank(&self, node: usize) -> u32 {
         self.spec.nodes[..node].iter().map(|n| n.gpus.len() as u32).sum()
     }
 
-    fn host(&self, node: usize) -> String {
-        self.spec.cluster.host(self.spec.nodes[node].host).name.clone()
+    fn host(&self, part: usize) -> String {
+        self.spec.cluster.host(self.spec.nodes[self.parts[part].node].host).name.clone()
+    }
+
+    /// The process with a node's first rank.
+    fn first_part(&self, node: usize) -> usize {
+        self.parts.iter().position(|p| p.node == node).unwrap_or(0)
     }
 
     fn execute(&self) -> Result<Report, BenchError> {
@@ -110,8 +137,8 @@ impl<'a> Run<'a> {
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
         let mut nodes = Nodes(Vec::new());
-        for node in 0..self.spec.nodes.len() {
-            nodes.0.push(self.spawn(node)?);
+        for part in 0..self.parts.len() {
+            nodes.0.push(self.spawn(part)?);
         }
         self.wait(&mut nodes, begin)?;
         let total = begin.elapsed().as_secs_f64();
@@ -123,13 +150,15 @@ impl<'a> Run<'a> {
         fs::write(&path, text).map_err(BenchError::io(format!("cannot write {}", path.display())))
     }
 
-    fn spawn(&self, node: usize) -> Result<Child, BenchError> {
+    fn spawn(&self, at: usize) -> Result<Child, BenchError> {
+        let part = &self.parts[at];
+        let node = part.node;
         let (spec, topology) = (self.spec, &self.topologies[node]);
         let place = &spec.nodes[node];
         let host_type = spec.cluster.type_of(place.host);
-        self.write(self.file(node, "topology.xml"), &topology.xml)?;
+        self.write(self.file(at, "topology.xml"), &topology.xml)?;
         let out = |what: &str| {
-            let path = self.file(node, what);
+            let path = self.file(at, what);
             File::create(&path).map_err(BenchError::io(format!("cannot write {}", path.display())))
         };
         let mode = match spec.mode {
@@ -142,9 +171,9 @@ impl<'a> Run<'a> {
         let mut c = Command::new(&self.emulation.runner);
         c.arg(&self.library.path)
             .arg(std::process::id().to_string())
-            .arg(self.first_rank(node).to_string())
+            .arg(part.first_rank.to_string())
             .arg(spec.rank_count().to_string())
-            .arg(place.gpus.len().to_string())
+            .arg(part.gpus.len().to_string())
             .arg(self.folder.path().join("id"))
             .arg(self.folder.path().join("plan"))
             .arg(mode)
@@ -161,7 +190,7 @@ impl<'a> Run<'a> {
         c.envs(spec.env.iter().map(|(k, v)| (k, v)));
         let multicast = host_type.nvlink.is_some_and(|n| n.switched && n.multicast);
         let nics: Vec<String> = topology.nics.iter().map(|(name, bus, mbit)| format!("{name},{bus},{mbit}")).collect();
-        let visible: Vec<String> = place.gpus.iter().map(u8::to_string).collect();
+        let visible: Vec<String> = part.gpus.iter().map(u8::to_string).collect();
         c.env("LD_PRELOAD", &self.emulation.preload)
             .env("CUDA_VISIBLE_DEVICES", visible.join(","))
             .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
@@ -174,9 +203,9 @@ impl<'a> Run<'a> {
             .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
             .env("LINKWISE_EMU_SHARED_MEMORY", &shared)
             .env("NCCL_HOSTID", format!("linkwise-{}-{node}", std::process::id()))
-            .env("NCCL_TOPO_FILE", self.file(node, "topology.xml"))
-            .env("NCCL_GRAPH_DUMP_FILE", self.file(node, "graphs.xml"))
-            .env("NCCL_GRAPH_DUMP_FILE_RANK", self.first_rank(node).to_string())
+            .env("NCCL_TOPO_FILE", self.file(at, "topology.xml"))
+            .env("NCCL_GRAPH_DUMP_FILE", self.file(at, "graphs.xml"))
+            .env("NCCL_GRAPH_DUMP_FILE_RANK", part.first_rank.to_string())
             .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
             .env("NCCL_SOCKET_IFNAME", "lo")
             .env("NCCL_RAS_ENABLE", "0") // its port is the same for all jobs of a machine
@@ -187,6 +216,22 @@ impl<'a> Run<'a> {
         }
         if let Some(plugin) = &spec.tuner_plugin {
             c.env("NCCL_TUNER_PLUGIN", plugin);
+        }
+        if let Some(plugin) = &spec.profiler_plugin {
+            c.env("NCCL_PROFILER_PLUGIN", plugin);
+        }
+        c.envs(spec.plugin_env.iter().map(|(k, v)| (k, v)));
+        if spec.process_per_rank {
+            let local = part.first_rank - self.first_rank(node);
+            c.env("RANK", part.first_rank.to_string())
+                .env("WORLD_SIZE", spec.rank_count().to_string())
+                .env("LOCAL_RANK", local.to_string());
+            if let Some((_, time)) = spec.late.filter(|(rank, _)| *rank == part.first_rank) {
+                c.env("LINKWISE_EMU_LATE_MS", time.as_millis().to_string());
+            }
+            if spec.in_step_every > 0 {
+                c.env("LINKWISE_EMU_IN_STEP_EVERY", spec.in_step_every.to_string());
+            }
         }
         c.spawn().map_err(BenchError::io(format!("cannot start {}", self.emulation.runner.display())))
     }
@@ -256,8 +301,8 @@ impl<'a> Run<'a> {
     /// Functions after `key` in the emulation's lines, each once.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
-        for node in 0..self.spec.nodes.len() {
-            let text = self.text(node, "err", LOG_BYTES_MAX)?;
+        for part in 0..self.parts.len() {
+            let text = self.text(part, "err", LOG_BYTES_MAX)?;
             let names = text.lines().filter_map(|l| l.strip_prefix("linkwise-emulation: ")?.strip_prefix(key));
             found.extend(names.map(|n| n.trim().to_string()));
         }
@@ -290,9 +335,9 @@ impl<'a> Run<'a> {
         if !calls.is_empty() {
             return Err(BenchError::NotEmulated { version: self.library.version, calls });
         }
-        let logs = (0..self.spec.nodes.len()).map(|n| self.log(n)).collect::<Result<Vec<_>, _>>()?;
-        let nodes =
-            logs.iter().enumerate().map(|(n, log)| self.node(n, log)).collect::<Result<Vec<NodeReport>, _>>()?;
+        let logs = (0..self.parts.len()).map(|p| self.log(p)).collect::<Result<Vec<_>, _>>()?;
+        let node = |n: usize| self.node(n, &logs[self.first_part(n)]);
+        let nodes = (0..self.spec.nodes.len()).map(node).collect::<Result<Vec<NodeReport>, _>>()?;
         let first = &logs[0];
         let missing = |what: &str| self.log_error(format!("it does not say {what}"));
         let ranks = self.spec.rank_count() as u32;
@@ -336,7 +381,7 @@ impl<'a> Run<'a> {
     fn node(&self, node: usize, log: &log::NodeLog) -> Result<NodeReport, BenchError> {
         let place = &self.spec.nodes[node];
         let (max, total) = log.bandwidths.unwrap_or_default();
-        let dump = self.text(node, "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
+        let dump = self.text(self.first_part(node), "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
         let cluster = &self.spec.cluster;
         let mates =
             self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());

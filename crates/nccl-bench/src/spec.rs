@@ -78,6 +78,17 @@ pub struct Spec {
     pub mode: Mode,
     /// A tuner plugin (`NCCL_TUNER_PLUGIN`).
     pub tuner_plugin: Option<PathBuf>,
+    /// A profiler plugin (`NCCL_PROFILER_PLUGIN`).
+    pub profiler_plugin: Option<PathBuf>,
+    /// Variables for the plugins (`LINKWISE_...`), on every node.
+    pub plugin_env: Vec<(String, String)>,
+    /// One process per rank instead of one per host, each with `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, as launchers set them.
+    pub process_per_rank: bool,
+    /// This rank makes its calls only after so long, with one process per rank.
+    pub late: Option<(u32, Duration)>,
+    /// With one process per rank: all processes begin a call together again after so many calls, as kernels that wait for one another would
+    /// make them. 0: never.
+    pub in_step_every: u32,
     /// When to give up.
     pub deadline: Duration,
 }
@@ -93,6 +104,11 @@ impl Spec {
             calls: Vec::new(),
             mode: Mode::default(),
             tuner_plugin: None,
+            profiler_plugin: None,
+            plugin_env: Vec::new(),
+            process_per_rank: false,
+            late: None,
+            in_step_every: 0,
             deadline: Duration::from_secs(180),
         }
     }
@@ -163,6 +179,12 @@ impl Spec {
             }
             if OWN_VARIABLES.contains(&name.as_str()) {
                 return bad(format!("{name} belongs to the bench: the hosts are simulated through it"));
+            }
+        }
+        for (name, value) in &self.plugin_env {
+            let own = name.starts_with("LINKWISE_EMU_") || name == "LINKWISE_CUDART" || name == "LINKWISE_DEVICES";
+            if !name.starts_with("LINKWISE_") || own || value.contains('\0') {
+                return bad(format!("`{name}` is not a setting of the plugin; they are named LINKWISE_..."));
             }
         }
         Ok(())

@@ -1,0 +1,149 @@
+//! Endpoints in one process, as processes of a job would have them.
+
+use agreement::roster::Announcement;
+use agreement::transport::{Folder, Sockets};
+use agreement::{Disagreement, Endpoint, Event, Meeting, ProcessId};
+use std::time::{Duration, Instant};
+
+fn announcement(comm: u64, rank: i32, size: u32, process: ProcessId) -> Announcement {
+    Announcement { comm, rank, size, host: 1, process, ordinal: 0, settings: 9 }
+}
+
+/// Polls all of them until `done` or two seconds are over.
+fn until(ends: &mut [Box<dyn Endpoint>], mut done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
+    let mut events: Vec<Vec<Event>> = ends.iter().map(|_| Vec::new()).collect();
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) && !done(&events) {
+        for (end, got) in ends.iter_mut().zip(&mut events) {
+            end.poll(Duration::from_millis(2), got);
+        }
+    }
+    events
+}
+
+fn sockets(meeting: &Meeting, token: &[u8], process: ProcessId, host: u64) -> Box<dyn Endpoint> {
+    Box::new(Sockets::new(meeting.clone(), token, None, process, host).unwrap())
+}
+
+fn unique(n: u64) -> ProcessId {
+    u64::from(std::process::id()) << 32 | n
+}
+
+/// All meet, and everybody sends a message to the leader, who answers.
+fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(77, i as i32, ids.len() as u32, ids[i]));
+    }
+    // The last one keeps the register.
+    ends.reverse();
+    let mut events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
+    ends.reverse();
+    events.reverse();
+    for got in &events {
+        let [Event::Complete(roster)] = got.as_slice() else { panic!("{events:?}") };
+        assert_eq!(roster.places.iter().map(|p| p.process).collect::<Vec<_>>(), ids);
+    }
+    // The leader speaks first: it is reached by its members, and need not be the one that keeps the register.
+    for _ in 0..20 {
+        until(&mut ends, |_| true);
+        for end in &mut ends {
+            end.poll(Duration::from_millis(2), &mut Vec::new());
+        }
+    }
+    for id in &ids[1..] {
+        ends[0].send(*id, b"proposal");
+    }
+    let events = until(&mut ends, |e| e[1..].iter().all(|e| e.len() == 1));
+    for got in &events[1..] {
+        assert_eq!(got.as_slice(), [Event::Message { from: ids[0], body: b"proposal".to_vec() }]);
+    }
+    for end in ends.iter_mut().skip(1) {
+        end.send(ids[0], b"to the leader");
+    }
+    let events = until(&mut ends, |e| e[0].len() == ids.len() - 1);
+    let mut from: Vec<ProcessId> = events[0]
+        .iter()
+        .map(|e| match e {
+            Event::Message { from, body } if body == b"to the leader" => *from,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    from.sort();
+    assert_eq!(from, &ids[1..]);
+    for id in &ids[1..] {
+        ends[0].send(*id, b"to a member");
+    }
+    let events = until(&mut ends, |e| e[1..].iter().all(|e| e.len() == 1));
+    for got in &events[1..] {
+        assert_eq!(got.as_slice(), [Event::Message { from: ids[0], body: b"to a member".to_vec() }]);
+    }
+    for end in &mut ends {
+        end.close(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn processes_of_a_host_meet_and_talk() {
+    let ids: Vec<ProcessId> = (0..5).map(unique).collect();
+    let meeting = Meeting::Local(format!("{}-meet", std::process::id()));
+    meet_and_talk(ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect(), &ids);
+}
+
+#[test]
+fn processes_of_several_hosts_meet_over_tcp() {
+    let ids: Vec<ProcessId> = (10..14).map(unique).collect();
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let meeting = Meeting::Tcp { host: "127.0.0.1".into(), port };
+    meet_and_talk(ids.iter().map(|p| sockets(&meeting, b"t", *p, *p)).collect(), &ids);
+}
+
+#[test]
+fn processes_meet_in_a_folder_and_leave_it_empty() {
+    let ids: Vec<ProcessId> = (20..24).map(unique).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("job");
+    meet_and_talk(ids.iter().map(|p| Box::new(Folder::new(&root, *p).unwrap()) as Box<dyn Endpoint>).collect(), &ids);
+}
+
+#[test]
+fn who_has_another_token_never_takes_part() {
+    let ids: Vec<ProcessId> = (30..32).map(unique).collect();
+    let meeting = Meeting::Local(format!("{}-token", std::process::id()));
+    let mut ends = vec![sockets(&meeting, b"right", ids[0], 1), sockets(&meeting, b"wrong", ids[1], 1)];
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(1, i as i32, 2, ids[i]));
+    }
+    assert!(until(&mut ends, |_| false).iter().all(|e| e.is_empty()));
+}
+
+#[test]
+fn different_settings_are_said_to_everybody() {
+    let ids: Vec<ProcessId> = (40..42).map(unique).collect();
+    let meeting = Meeting::Local(format!("{}-settings", std::process::id()));
+    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect();
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(Announcement { settings: i as u64, ..announcement(1, i as i32, 2, ids[i]) });
+    }
+    let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
+    for got in events {
+        assert_eq!(got, [Event::Never { comm: 1, why: Disagreement::Settings }]);
+    }
+}
+
+#[test]
+fn the_register_may_go_and_another_process_keeps_the_next() {
+    let ids: Vec<ProcessId> = (50..53).map(unique).collect();
+    let meeting = Meeting::Local(format!("{}-register", std::process::id()));
+    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect();
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(1, i as i32, 3, ids[i]));
+    }
+    until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
+    ends.remove(0); // polled first: it keeps the register
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(2, i as i32, 2, ids[i + 1]));
+    }
+    let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
+    assert!(events.iter().all(|e| matches!(e.as_slice(), [Event::Complete(r)] if r.comm == 2)), "{events:?}");
+}

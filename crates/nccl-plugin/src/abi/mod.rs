@@ -1,0 +1,36 @@
+//! The C border: what NCCL calls, and the only modules with `unsafe`. Layouts are NCCL's published plugin interfaces.
+//!
+//! Every entry returns success whatever happens, lets no panic pass, and touches its outputs only where there is something to say.
+
+pub mod log;
+pub mod profiler;
+pub mod step;
+pub mod tuner;
+
+use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// `ncclResult_t`.
+pub type Status = c_int;
+/// The only status that is ever returned: anything else fails the user's collective.
+pub const SUCCESS: Status = 0;
+
+/// The plugin's name, as its first member.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Name(*const c_char);
+// SAFETY: it points at a literal.
+unsafe impl Sync for Name {}
+const NAME: Name = Name(c"linkwise".as_ptr());
+
+/// Runs an entry; a panic inside ends here.
+#[inline]
+fn guarded(f: impl FnOnce()) -> Status {
+    let _ = catch_unwind(AssertUnwindSafe(f));
+    SUCCESS
+}
+
+/// Panics where a test wants to know what happens then.
+fn panic_if_tested() {
+    assert!(!crate::process::settings().test.panic, "a test wants every entry to panic");
+}

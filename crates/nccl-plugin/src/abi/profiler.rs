@@ -1,0 +1,302 @@
+//! The profiler interface, v4 to v7.
+
+use super::log::{self, Logger};
+use super::{NAME, Name, Status, guarded, panic_if_tested};
+use crate::config::Mode;
+use crate::events::Enqueued;
+use crate::process::{self, EVENTS, Profiled};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tune::{Algorithm, Collective, Protocol};
+
+const COLL: u64 = 0x2;
+const KERNEL_CHANNEL: u64 = 0x40;
+const GROUP_API: u64 = 0x100;
+const COLL_API: u64 = 0x200;
+/// State of a kernel's channel: it has ended, and the arguments say when.
+const CHANNEL_STOPPED: c_int = 22;
+
+type InitV4 =
+    unsafe extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> Status;
+type InitV5 =
+    unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> Status;
+type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> Status;
+type Stop = unsafe extern "C" fn(*mut c_void) -> Status;
+type Record = unsafe extern "C" fn(*mut c_void, c_int, *const c_void) -> Status;
+
+/// The members of every version, in order.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Profiler<I> {
+    name: Name,
+    init: I,
+    start: Start,
+    stop: Stop,
+    record: Record,
+    finalize: Stop,
+}
+const _: () = assert!(size_of::<Profiler<InitV4>>() == 48);
+
+#[unsafe(no_mangle)]
+static ncclProfiler_v4: Profiler<InitV4> =
+    Profiler { name: NAME, init: init_v4, start: start_v4, stop, record, finalize };
+#[unsafe(no_mangle)]
+static ncclProfiler_v5: Profiler<InitV5> =
+    Profiler { name: NAME, init: init_v5, start: start_v5, stop, record, finalize };
+#[unsafe(no_mangle)]
+static ncclProfiler_v6: Profiler<InitV5> =
+    Profiler { name: NAME, init: init_v6, start: start_v5, stop, record, finalize };
+#[unsafe(no_mangle)]
+static ncclProfiler_v7: Profiler<InitV5> =
+    Profiler { name: NAME, init: init_v7, start: start_v5, stop, record, finalize };
+
+static KERNELS: AtomicBool = AtomicBool::new(false);
+
+/// Kernel times were asked for.
+pub fn kernels_wanted() -> bool {
+    KERNELS.load(Ordering::Relaxed)
+}
+
+fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_int, logger: Logger) -> Status {
+    if context.is_null() || mask.is_null() {
+        return super::SUCCESS;
+    }
+    // SAFETY: NCCL hands over the place of its context pointer.
+    unsafe { *context = null_mut() };
+    guarded(|| {
+        log::set(logger);
+        panic_if_tested();
+        let Some(profiled) = process::profiled(api, id, rank) else { return };
+        let settings = process::settings();
+        // From 2.31 on (v7) kernel events come from a thread of their own, which was seen to crash: only where asked for.
+        let kernels = settings.kernel_times.unwrap_or(settings.mode == Mode::Adaptive && api < 7);
+        KERNELS.store(kernels, Ordering::Relaxed);
+        let mut events = COLL;
+        if kernels {
+            events |= KERNEL_CHANNEL;
+        }
+        if api >= 5 {
+            events |= COLL_API;
+        }
+        // SAFETY: the places of the mask and the context; `finalize` takes the context back.
+        unsafe {
+            *mask |= events as c_int;
+            *context = Arc::into_raw(profiled).cast_mut().cast();
+        }
+    })
+}
+
+unsafe extern "C" fn init_v4(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    _: *const c_char,
+    id: u64,
+    _: c_int,
+    _: c_int,
+    rank: c_int,
+    l: Logger,
+) -> Status {
+    init(4, id, rank, context, mask, l)
+}
+macro_rules! init_v5_and_later {
+    ($($name:ident $api:literal),+) => {$(
+        unsafe extern "C" fn $name(
+            context: *mut *mut c_void,
+            id: u64,
+            mask: *mut c_int,
+            _: *const c_char,
+            _: c_int,
+            _: c_int,
+            rank: c_int,
+            l: Logger,
+        ) -> Status {
+            init($api, id, rank, context, mask, l)
+        }
+    )+};
+}
+init_v5_and_later!(init_v5 5, init_v6 6, init_v7 7);
+
+/// An event of a collective, v5 to v7 (members that later versions append are not read).
+#[repr(C)]
+struct CollV5 {
+    sequence: u64,
+    collective: *const c_char,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    root: c_int,
+    datatype: *const c_char,
+    channels: u8,
+    warps: u8,
+    algorithm: *const c_char,
+    protocol: *const c_char,
+}
+/// v4 has the same members.
+type CollV4 = CollV5;
+
+#[repr(C)]
+struct CollApi {
+    collective: *const c_char,
+    count: usize,
+    datatype: *const c_char,
+    root: c_int,
+    stream: *mut c_void,
+    captured: bool,
+}
+
+#[repr(C)]
+struct KernelChannel {
+    channel: u8,
+    timer_ns: u64,
+}
+
+/// What every event begins with; the rest depends on its type.
+#[repr(C)]
+struct HeadV5 {
+    kind: u64,
+    parent: *mut c_void,
+    rank: c_int,
+}
+#[repr(C)]
+struct HeadV4 {
+    kind: u8,
+    parent: *mut c_void,
+    rank: c_int,
+}
+#[repr(C)]
+struct WithHead<H, T> {
+    head: H,
+    event: T,
+}
+const _: () = {
+    assert!(std::mem::offset_of!(WithHead<HeadV5, CollV5>, event) == 24);
+    assert!(std::mem::offset_of!(WithHead<HeadV4, CollV4>, event) == 24);
+    assert!(std::mem::offset_of!(CollV5, algorithm) == 64);
+};
+
+unsafe extern "C" fn start_v5(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
+    // SAFETY: v5 and later begin with this head.
+    unsafe { start(context, handle, event, |e| (*e.cast::<HeadV5>()).kind) }
+}
+unsafe extern "C" fn start_v4(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
+    // SAFETY: v4 begins with this head; the rest lies where that of v5 does (asserted above).
+    unsafe { start(context, handle, event, |e| (*e.cast::<HeadV4>()).kind.into()) }
+}
+
+/// # Safety
+/// `context` is null or ours, `handle` a place for a pointer, `event` an event of the version that `kind` reads.
+unsafe fn start(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    event: *const c_void,
+    kind: impl FnOnce(*const c_void) -> u64,
+) -> Status {
+    if handle.is_null() {
+        return super::SUCCESS;
+    }
+    // SAFETY: a place for a pointer. No handle: NCCL then does not tell more about the event.
+    unsafe { *handle = null_mut() };
+    if context.is_null() || event.is_null() {
+        return super::SUCCESS;
+    }
+    guarded(|| {
+        panic_if_tested();
+        // SAFETY: `init` made the context.
+        let Some(profiled) = (unsafe { context.cast::<Profiled>().as_ref() }) else { return };
+        let number = match kind(event) {
+            // SAFETY: an event of this kind has these members.
+            COLL => unsafe { enqueued(profiled, &(*event.cast::<WithHead<HeadV5, CollV5>>()).event) },
+            KERNEL_CHANNEL => {
+                // SAFETY: as above; `parent` is the handle of the collective, a number of ours, not a pointer.
+                let e = unsafe { &*event.cast::<WithHead<HeadV5, KernelChannel>>() };
+                EVENTS.channel_started(e.head.parent.addr() as u64, e.event.channel, e.event.timer_ns)
+            }
+            COLL_API => {
+                // SAFETY: as above.
+                let captured = unsafe { (*event.cast::<WithHead<HeadV5, CollApi>>()).event.captured };
+                profiled.captured.store(captured, Ordering::Relaxed);
+                if let Some(comm) = profiled.comm.get() {
+                    comm.set_captured(captured);
+                }
+                0
+            }
+            GROUP_API => 0,
+            _ => 0,
+        };
+        // SAFETY: a place for a pointer.
+        unsafe { *handle = without_provenance_mut(number as usize) };
+    })
+}
+
+/// # Safety
+/// The texts of `c` are null or end with 0.
+unsafe fn enqueued(profiled: &Profiled, c: &CollV5) -> u64 {
+    // SAFETY: by the contract.
+    let (collective, algorithm, protocol, datatype) =
+        unsafe { (text(c.collective), text(c.algorithm), text(c.protocol), text(c.datatype)) };
+    let Some(collective) = word::<Collective>(collective) else { return 0 };
+    EVENTS.enqueued(&Enqueued {
+        owner: profiled.owner,
+        sequence: c.sequence,
+        collective,
+        count: c.count as u64,
+        element_bytes: element_bytes(datatype),
+        algorithm: word::<Algorithm>(algorithm),
+        protocol: word::<Protocol>(protocol),
+        channels: c.channels,
+    })
+}
+
+/// # Safety
+/// Null, or ends with 0.
+unsafe fn text<'a>(p: *const c_char) -> &'a [u8] {
+    // SAFETY: by the contract.
+    if p.is_null() { &[] } else { unsafe { CStr::from_ptr(p) }.to_bytes() }
+}
+
+/// One of a list of words, in any case, without underscores and `nccl`.
+fn word<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.strip_prefix("nccl").unwrap_or(text).parse().ok()
+}
+
+fn element_bytes(datatype: &[u8]) -> u8 {
+    let t = datatype.to_ascii_lowercase();
+    let ends = |s: &[u8]| t.ends_with(s);
+    if ends(b"64") {
+        8
+    } else if ends(b"32") {
+        4
+    } else if ends(b"16") {
+        2
+    } else {
+        1
+    }
+}
+
+unsafe extern "C" fn stop(_: *mut c_void) -> Status {
+    super::SUCCESS // a collective's stop says that it is enqueued, not that it is done
+}
+
+unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const c_void) -> Status {
+    if state != CHANNEL_STOPPED || handle.is_null() || arguments.is_null() {
+        return super::SUCCESS;
+    }
+    guarded(|| {
+        panic_if_tested();
+        // SAFETY: in this state the arguments are the time at which the channel stopped.
+        EVENTS.channel_stopped(handle.addr() as u64, unsafe { *arguments.cast::<u64>() });
+    })
+}
+
+unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
+    guarded(|| {
+        if !context.is_null() {
+            // SAFETY: `init` made it, and NCCL gives it back once.
+            drop(unsafe { Arc::from_raw(context.cast::<Profiled>().cast_const()) });
+        }
+        panic_if_tested();
+    })
+}

@@ -1,0 +1,238 @@
+//! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: its layout is not confirmed by a release that we could run, and 2.32 takes v6.
+
+use super::log::{self, Logger};
+use super::{NAME, Name, Status, guarded, panic_if_tested};
+use crate::comm::{Call, Comm};
+use crate::costs::Costs;
+use crate::process;
+use agreement::Slot;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use tune::{Algorithm, Collective, Protocol};
+
+/// No release has more algorithms or protocols; beyond these a table is not what we think it is.
+const STRIDE_MAX: c_int = 64;
+
+type InitV2 = unsafe extern "C" fn(usize, usize, Logger, *mut *mut c_void) -> Status;
+type InitV5 =
+    unsafe extern "C" fn(*mut *mut c_void, u64, usize, usize, Logger, *const NvlDomains, *mut c_void) -> Status;
+type ChooseV2 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut c_int, *mut c_int, *mut c_int) -> Status;
+type ChooseV3 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> Status;
+type ChooseV4 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, c_int, *mut c_int) -> Status;
+type Finish = unsafe extern "C" fn(*mut c_void) -> Status;
+type ChunkSize = Option<unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut usize) -> Status>;
+
+/// NCCL's view of NVLink domains.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct NvlDomains {
+    count: c_int,
+    ranks_min: c_int,
+    ranks_max: c_int,
+}
+
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $t:ty),+ }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Debug)]
+        pub struct $name { name: Name, $($field: $t),+ }
+    };
+}
+table!(
+    /// v2: 2.21.
+    TunerV2 { init: InitV2, choose: ChooseV2, destroy: Finish }
+);
+table!(
+    /// v3: 2.22 and 2.23.
+    TunerV3 { init: InitV2, choose: ChooseV3, destroy: Finish }
+);
+table!(
+    /// v4: 2.24 to 2.27.
+    TunerV4 { init: InitV2, choose: ChooseV4, destroy: Finish }
+);
+table!(
+    /// v5: 2.28 and 2.29.
+    TunerV5 { init: InitV5, choose: ChooseV4, finalize: Finish }
+);
+table!(
+    /// v6: 2.30 and later.
+    TunerV6 { init: InitV5, choose: ChooseV4, finalize: Finish, chunk_size: ChunkSize }
+);
+const _: () = {
+    assert!(size_of::<TunerV2>() == 32 && size_of::<TunerV5>() == 32 && size_of::<TunerV6>() == 40);
+    assert!(std::mem::offset_of!(TunerV6, chunk_size) == 32 && size_of::<NvlDomains>() == 12);
+};
+
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v2: TunerV2 = TunerV2 { name: NAME, init: init_v2, choose: choose_v2, destroy: finish };
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v3: TunerV3 = TunerV3 { name: NAME, init: init_v3, choose: choose_v3, destroy: finish };
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v4: TunerV4 = TunerV4 { name: NAME, init: init_v4, choose: choose_v4, destroy: finish };
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v5: TunerV5 = TunerV5 { name: NAME, init: init_v5, choose: choose_v4, finalize: finish };
+#[unsafe(no_mangle)]
+static ncclTunerPlugin_v6: TunerV6 =
+    TunerV6 { name: NAME, init: init_v6, choose: choose_v4, finalize: finish, chunk_size: None };
+
+fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, context: *mut *mut c_void) -> Status {
+    if context.is_null() {
+        return super::SUCCESS;
+    }
+    // SAFETY: NCCL hands over the place of its context pointer. No context is what an opted-out plugin has.
+    unsafe { *context = null_mut() };
+    guarded(|| {
+        log::set(logger);
+        panic_if_tested();
+        if let Some(comm) = process::tuned(api, id, ranks, nodes) {
+            // SAFETY: as above; `finish` takes it back.
+            unsafe { *context = Arc::into_raw(comm).cast_mut().cast() };
+        }
+    })
+}
+
+unsafe extern "C" fn init_v2(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
+    init(2, None, ranks, nodes, l, context)
+}
+unsafe extern "C" fn init_v3(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
+    init(3, None, ranks, nodes, l, context)
+}
+unsafe extern "C" fn init_v4(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
+    init(4, None, ranks, nodes, l, context)
+}
+unsafe extern "C" fn init_v5(
+    context: *mut *mut c_void,
+    id: u64,
+    ranks: usize,
+    nodes: usize,
+    l: Logger,
+    _: *const NvlDomains,
+    _: *mut c_void,
+) -> Status {
+    init(5, Some(id), ranks, nodes, l, context)
+}
+unsafe extern "C" fn init_v6(
+    context: *mut *mut c_void,
+    id: u64,
+    ranks: usize,
+    nodes: usize,
+    l: Logger,
+    _: *const NvlDomains,
+    _: *mut c_void,
+) -> Status {
+    init(6, Some(id), ranks, nodes, l, context)
+}
+
+/// The rank behind a context.
+///
+/// # Safety
+/// `context` is null or was made by [`init`] and not yet given to [`finish`].
+unsafe fn comm<'a>(context: *mut c_void) -> Option<&'a Comm> {
+    // SAFETY: by the contract it is null or points at a live `Comm`.
+    unsafe { context.cast::<Comm>().as_ref() }
+}
+
+unsafe extern "C" fn choose_v4(
+    context: *mut c_void,
+    collective: c_int,
+    bytes: usize,
+    pipelined: c_int,
+    table: *mut *mut f32,
+    algorithms: c_int,
+    protocols: c_int,
+    _registered: c_int, // one rank's fact: ranks may differ
+    channels: *mut c_int,
+) -> Status {
+    // Without a context there is nothing to do. With `pipelined` 0 the question is not about a call (symmetric kernels, 2.31 and later).
+    if context.is_null() || pipelined <= 0 {
+        return super::SUCCESS;
+    }
+    guarded(|| {
+        panic_if_tested();
+        let sane = (1..=STRIDE_MAX).contains(&algorithms) && (1..=STRIDE_MAX).contains(&protocols);
+        if table.is_null() || channels.is_null() || !sane || collective < 0 {
+            return;
+        }
+        let (a, p) = (algorithms as usize, protocols as usize);
+        // SAFETY: despite its type the table is one block of algorithms x protocols floats; NCCL waits for our return.
+        let costs = unsafe { std::slice::from_raw_parts_mut(table.cast::<f32>(), a * p) };
+        // SAFETY: a context is ours (`init`), and `channels` is the place of one int.
+        let (Some(comm), channels) = (unsafe { comm(context) }, unsafe { &mut *channels }) else { return };
+        let Some(mut costs) = Costs::new(costs, a, p) else { return };
+        comm.call(Call { collective: collective as usize, bytes: bytes as u64 }, &mut costs, channels, log::warn);
+    })
+}
+
+unsafe extern "C" fn choose_v3(
+    context: *mut c_void,
+    collective: c_int,
+    bytes: usize,
+    pipelined: c_int,
+    table: *mut *mut f32,
+    algorithms: c_int,
+    protocols: c_int,
+    channels: *mut c_int,
+) -> Status {
+    // SAFETY: the same arguments but one.
+    unsafe { choose_v4(context, collective, bytes, pipelined, table, algorithms, protocols, 0, channels) }
+}
+
+unsafe extern "C" fn choose_v2(
+    context: *mut c_void,
+    collective: c_int,
+    bytes: usize,
+    _collnet: c_int,
+    _nvls: c_int,
+    pipelined: c_int,
+    algorithm: *mut c_int,
+    protocol: *mut c_int,
+    _channels: *mut c_int,
+) -> Status {
+    if context.is_null() || pipelined <= 0 {
+        return super::SUCCESS;
+    }
+    guarded(|| {
+        panic_if_tested();
+        let Some(collective) = usize::try_from(collective).ok().and_then(Collective::of_number) else { return };
+        // SAFETY: a context is ours (`init`).
+        let Some(comm) = (unsafe { comm(context) }) else { return };
+        let arm = comm.next_without_table(Slot::of(collective, bytes as u64), log::warn);
+        // This interface does not say what is possible: only what always is, and nothing where the user has chosen.
+        let Some((a, p)) = arm.forced.filter(|f| always_possible(collective, *f)) else { return };
+        if algorithm.is_null() || protocol.is_null() || user_has_chosen() {
+            return;
+        }
+        // SAFETY: places of one int each.
+        unsafe {
+            *algorithm = a as c_int;
+            *protocol = p as c_int;
+        }
+    })
+}
+
+/// Rings carry everything, trees AllReduce; LL128 depends on the hardware.
+fn always_possible(collective: Collective, (a, p): (Algorithm, Protocol)) -> bool {
+    p != Protocol::Ll128 && (a == Algorithm::Ring || (a == Algorithm::Tree && collective == Collective::AllReduce))
+}
+
+fn user_has_chosen() -> bool {
+    static CHOSEN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *CHOSEN.get_or_init(|| ["NCCL_ALGO", "NCCL_PROTO"].iter().any(|k| std::env::var_os(k).is_some()))
+}
+
+unsafe extern "C" fn finish(context: *mut c_void) -> Status {
+    guarded(|| {
+        if context.is_null() {
+            return;
+        }
+        // SAFETY: `init` made it, and NCCL gives it back once.
+        let comm = unsafe { Arc::from_raw(context.cast::<Comm>().cast_const()) };
+        process::finished(&comm);
+        panic_if_tested();
+    })
+}

@@ -1,0 +1,235 @@
+//! Profiler events: a fixed pool, written by NCCL's threads and read by the worker. Handles are numbers, not pointers: one that is stale,
+//! doubled or nonsense finds nothing.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tune::{Algorithm, Collective, Protocol};
+
+/// Collectives under way; older ones are lost.
+pub const POOL: usize = 1024;
+/// NCCL's most channels.
+const CHANNELS: usize = 64;
+
+/// What a profiler is told when NCCL enqueues a collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enqueued {
+    /// The profiler's context: which rank of which communicator.
+    pub owner: u64,
+    /// NCCL's number of the operation.
+    pub sequence: u64,
+    /// The collective.
+    pub collective: Collective,
+    /// Elements, per rank where ranks have parts.
+    pub count: u64,
+    /// Bytes of an element.
+    pub element_bytes: u8,
+    /// The algorithm that was chosen.
+    pub algorithm: Option<Algorithm>,
+    /// The protocol that was chosen.
+    pub protocol: Option<Protocol>,
+    /// Channels.
+    pub channels: u8,
+}
+
+/// An enqueued collective, and its GPU time where NCCL gave one for every channel.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ran {
+    /// What.
+    pub what: Enqueued,
+    /// The longest channel, nanoseconds of the GPU's clock.
+    pub kernel_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Number of the event that it holds, plus 1; 0 while it is written.
+    holds: AtomicU64,
+    owner: AtomicU64,
+    sequence: AtomicU64,
+    count: AtomicU64,
+    /// collective | element bytes << 8 | algorithm << 16 | protocol << 24 | channels << 32
+    what: AtomicU64,
+    longest_ns: AtomicU64,
+    stopped: AtomicU32,
+    starts_ns: [AtomicU64; CHANNELS],
+}
+
+/// The events of a process.
+#[derive(Debug)]
+pub struct Events {
+    begun: AtomicU64,
+    read: AtomicU64,
+    slots: [Slot; POOL],
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Events {
+    /// None yet. All zeros: as a static it takes no memory until it is used.
+    pub const fn new() -> Self {
+        Events {
+            begun: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            slots: [const {
+                Slot {
+                    holds: AtomicU64::new(0),
+                    owner: AtomicU64::new(0),
+                    sequence: AtomicU64::new(0),
+                    count: AtomicU64::new(0),
+                    what: AtomicU64::new(0),
+                    longest_ns: AtomicU64::new(0),
+                    stopped: AtomicU32::new(0),
+                    starts_ns: [const { AtomicU64::new(0) }; CHANNELS],
+                }
+            }; POOL],
+        }
+    }
+
+    fn slot(&self, number: u64) -> Option<&Slot> {
+        self.slots.get((number % POOL as u64) as usize)
+    }
+
+    /// A collective was enqueued. The handle is not 0.
+    pub fn enqueued(&self, e: &Enqueued) -> u64 {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        let Some(slot) = self.slot(number) else { return 0 };
+        slot.holds.store(0, Ordering::SeqCst);
+        slot.owner.store(e.owner, Ordering::Relaxed);
+        slot.sequence.store(e.sequence, Ordering::Relaxed);
+        slot.count.store(e.count, Ordering::Relaxed);
+        let what = e.collective as u64
+            | u64::from(e.element_bytes) << 8
+            | e.algorithm.map_or(0xff, |a| a as u64) << 16
+            | e.protocol.map_or(0xff, |p| p as u64) << 24
+            | u64::from(e.channels) << 32;
+        slot.what.store(what, Ordering::Relaxed);
+        slot.longest_ns.store(0, Ordering::Relaxed);
+        slot.stopped.store(0, Ordering::Relaxed);
+        slot.holds.store(number + 1, Ordering::SeqCst);
+        (number + 1) << 8
+    }
+
+    fn held(&self, handle: u64) -> Option<&Slot> {
+        let number = (handle >> 8).checked_sub(1)?;
+        self.slot(number).filter(|s| s.holds.load(Ordering::SeqCst) == number + 1)
+    }
+
+    /// A channel of a collective began on the GPU. Gives a handle, 0 where the collective is not known.
+    pub fn channel_started(&self, collective: u64, channel: u8, at_ns: u64) -> u64 {
+        let Some(start) = self.held(collective).and_then(|s| s.starts_ns.get(usize::from(channel))) else { return 0 };
+        start.store(at_ns, Ordering::Relaxed);
+        (collective & !0xff) | (u64::from(channel) + 1)
+    }
+
+    /// It ended.
+    pub fn channel_stopped(&self, channel: u64, at_ns: u64) {
+        let Some(c) = (channel & 0xff).checked_sub(1) else { return };
+        let Some(slot) = self.held(channel) else { return };
+        let Some(start) = slot.starts_ns.get(c as usize).map(|s| s.load(Ordering::Relaxed)) else { return };
+        // Some releases say 0 for either: then the collective has no time.
+        let took = if start == 0 || at_ns <= start { 0 } else { at_ns - start };
+        if took > 0 {
+            slot.longest_ns.fetch_max(took, Ordering::Relaxed);
+            slot.stopped.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// The oldest event that is complete. Without `kernels` an event is complete at once; with them, when all channels have ended or `POOL / 2`
+    /// younger ones have begun. One reader at a time.
+    pub fn next(&self, kernels: bool) -> Option<Ran> {
+        loop {
+            let (at, begun) = (self.read.load(Ordering::Relaxed), self.begun.load(Ordering::Acquire));
+            if at >= begun {
+                return None;
+            }
+            let slot = self.slot(at)?;
+            let holds = slot.holds.load(Ordering::SeqCst);
+            if holds != at + 1 && begun - at < POOL as u64 {
+                return None; // being written
+            }
+            let what = slot.what.load(Ordering::Relaxed);
+            let channels = (what >> 32 & 0xff) as u8;
+            let complete = slot.stopped.load(Ordering::Acquire) >= u32::from(channels);
+            if kernels && !complete && begun - at < POOL as u64 / 2 {
+                return None;
+            }
+            self.read.store(at + 1, Ordering::Relaxed);
+            let longest = slot.longest_ns.load(Ordering::Relaxed);
+            let enqueued = Enqueued {
+                owner: slot.owner.load(Ordering::Relaxed),
+                sequence: slot.sequence.load(Ordering::Relaxed),
+                collective: match Collective::of_number((what & 0xff) as usize) {
+                    Some(c) => c,
+                    None => continue,
+                },
+                count: slot.count.load(Ordering::Relaxed),
+                element_bytes: (what >> 8) as u8,
+                algorithm: Algorithm::of_number((what >> 16 & 0xff) as usize),
+                protocol: Protocol::of_number((what >> 24 & 0xff) as usize),
+                channels,
+            };
+            if slot.holds.load(Ordering::SeqCst) == at + 1 {
+                return Some(Ran {
+                    what: enqueued,
+                    kernel_ns: (kernels && complete && longest > 0).then_some(longest),
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enqueued(sequence: u64) -> Enqueued {
+        Enqueued {
+            owner: 7,
+            sequence,
+            collective: Collective::AllReduce,
+            count: 1000,
+            element_bytes: 4,
+            algorithm: Some(Algorithm::Ring),
+            protocol: None,
+            channels: 2,
+        }
+    }
+
+    #[test]
+    fn the_longest_channel_is_the_time() {
+        let events = Box::new(Events::new());
+        let handle = events.enqueued(&enqueued(1));
+        let (a, b) = (events.channel_started(handle, 0, 100), events.channel_started(handle, 5, 110));
+        events.channel_stopped(b, 510);
+        assert_eq!(events.next(true), None, "one channel runs");
+        events.channel_stopped(a, 200);
+        assert_eq!(events.next(true), Some(Ran { what: enqueued(1), kernel_ns: Some(400) }));
+        assert_eq!(events.next(true), None);
+    }
+
+    #[test]
+    fn stale_and_wild_handles_find_nothing() {
+        let events = Box::new(Events::new());
+        let old = events.enqueued(&enqueued(0));
+        for i in 0..POOL as u64 {
+            events.enqueued(&enqueued(i));
+        }
+        assert_eq!(events.channel_started(old, 0, 1), 0);
+        for wild in [0, 1, 255, u64::MAX, u64::MAX << 8] {
+            assert_eq!(events.channel_started(wild, 63, 1), 0);
+            events.channel_stopped(wild, 2);
+        }
+        let live = events.enqueued(&enqueued(5));
+        assert_eq!(events.channel_started(live, 200, 1), 0, "no such channel");
+    }
+
+    #[test]
+    fn events_without_kernels_come_at_once() {
+        let events = Box::new(Events::new());
+        events.enqueued(&enqueued(3));
+        assert_eq!(events.next(false), Some(Ran { what: enqueued(3), kernel_ns: None }));
+    }
+}

@@ -1,0 +1,170 @@
+//! The plugin in one process: settings, read once; the communicators that are alive; and the worker, which lives as long as one of them does.
+
+use crate::abi;
+use crate::comm::{Comm, Identity, Role};
+use crate::config::{self, Config, Mode};
+use crate::events::Events;
+use crate::worker::{Change, Worker};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::JoinHandle;
+
+/// The events of the profiler.
+pub static EVENTS: Events = Events::new();
+
+/// What the entries and the worker share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// Communicators that came and went since the worker looked.
+    pub changes: Mutex<Vec<Change>>,
+    /// The worker shall end.
+    pub stop: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Running {
+    alive: u32,
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+    /// Ordinals of the members of a communicator in this process.
+    ordinals: Vec<(u64, u32)>,
+}
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+static CONFIG: OnceLock<Arc<Config>> = OnceLock::new();
+static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
+/// Loaded through these versions of the interfaces; 0 while not.
+static TUNER_API: AtomicU32 = AtomicU32::new(0);
+static PROFILER_API: AtomicU32 = AtomicU32::new(0);
+
+fn running() -> MutexGuard<'static, Option<Running>> {
+    RUNNING.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// The settings. Read once; what is wrong with them is said once and means off.
+pub fn settings() -> &'static Arc<Config> {
+    CONFIG.get_or_init(|| {
+        let loaded = Config::load(|k| std::env::var(k).ok(), config::read_file);
+        Arc::new(loaded.unwrap_or_else(|e| {
+            abi::log::warn(&format!("{e}; the plugin stays off"));
+            let off = Config::load(|_| None, |_| Err(String::new()));
+            off.unwrap_or_else(|_| unreachable!("no settings are right settings"))
+        }))
+    })
+}
+
+/// What a profiler's init says.
+#[derive(Debug)]
+pub struct Profiled {
+    /// The number under which events come.
+    pub owner: u64,
+    /// The communicator.
+    pub id: u64,
+    /// The rank.
+    pub rank: i32,
+    /// Calls are captured into a CUDA graph.
+    pub captured: AtomicBool,
+    /// The communicator, once the tuner's init has come, too.
+    pub comm: OnceLock<Arc<Comm>>,
+}
+
+thread_local! {
+    /// The profiler context that was made last on this thread: NCCL makes the tuner's on the same thread, later, without saying the rank.
+    static LAST: Cell<Option<(u64, i32, u64)>> = const { Cell::new(None) };
+}
+/// Profiler contexts that wait for their tuner's init.
+static WAITING: Mutex<Vec<Arc<Profiled>>> = Mutex::new(Vec::new());
+/// Most of them; a job without a tuner must not fill the memory.
+const WAITING_MAX: usize = 4096;
+
+/// A profiler's init. `None`: not wanted.
+pub fn profiled(api: u32, id: u64, rank: i32) -> Option<Arc<Profiled>> {
+    PROFILER_API.store(api, Ordering::Relaxed);
+    if settings().mode == Mode::Off {
+        return None;
+    }
+    let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
+    let p = Arc::new(Profiled { owner, id, rank, captured: AtomicBool::new(false), comm: OnceLock::new() });
+    LAST.set(Some((id, rank, owner)));
+    let mut waiting = WAITING.lock().unwrap_or_else(|e| e.into_inner());
+    if waiting.len() < WAITING_MAX {
+        waiting.push(p.clone());
+    }
+    Some(p)
+}
+
+/// A tuner's init. `id`: `None` where NCCL does not say it. Gives `None` where nothing is to be done.
+pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Arc<Comm>> {
+    TUNER_API.store(api, Ordering::Relaxed);
+    let config = settings();
+    if config.mode == Mode::Off || ranks < 2 {
+        return None;
+    }
+    let last = LAST.take().filter(|l| id.is_none_or(|i| i == l.0));
+    let profiled = last.and_then(|(_, _, owner)| {
+        let mut waiting = WAITING.lock().unwrap_or_else(|e| e.into_inner());
+        let at = waiting.iter().position(|p| p.owner == owner)?;
+        Some(waiting.swap_remove(at))
+    });
+    let id = id.or(last.map(|l| l.0));
+    let tune = matches!(config.mode, Mode::Profile | Mode::Adaptive) && id.is_some();
+    if !tune && config.mode != Mode::Observe {
+        abi::log::once(
+            &abi::log::NO_ID,
+            "this NCCL does not tell communicators apart (2.27.3 and later do, with the profiler loaded, 2.28 always): AUTO",
+        );
+        return None;
+    }
+    let mut guard = running();
+    let run = guard.get_or_insert_default();
+    let id = id.unwrap_or(0);
+    let ordinal = match run.ordinals.iter_mut().find(|o| o.0 == id) {
+        Some(o) => {
+            o.1 += 1;
+            o.1
+        }
+        None => {
+            run.ordinals.push((id, 0));
+            0
+        }
+    };
+    let rank = last.map_or(-1, |l| l.1);
+    let who = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
+    let comm = Arc::new(Comm::new(who, if tune { Role::Tune } else { Role::Observe }, true));
+    if let Some(p) = &profiled {
+        let _ = p.comm.set(comm.clone());
+    }
+    let owner = profiled.map_or(0, |p| p.owner);
+    run.shared.changes.lock().unwrap_or_else(|e| e.into_inner()).push(Change::Came { comm: comm.clone(), owner });
+    run.alive += 1;
+    if run.worker.is_none() {
+        run.shared.stop.store(false, Ordering::Relaxed);
+        let worker = Worker::new(config.clone(), run.shared.clone());
+        let thread = std::thread::Builder::new().name("linkwise".into()).spawn(move || worker.run());
+        run.worker = thread.ok(); // without a thread nobody announces: AUTO
+    }
+    Some(comm)
+}
+
+/// A tuner's finalize.
+pub fn finished(comm: &Arc<Comm>) {
+    let mut guard = running();
+    let Some(run) = guard.as_mut() else { return };
+    run.shared.changes.lock().unwrap_or_else(|e| e.into_inner()).push(Change::Went(comm.clone()));
+    run.alive = run.alive.saturating_sub(1);
+    if run.alive == 0 {
+        // Nothing outlives finalize: the library may be unmapped after it.
+        run.shared.stop.store(true, Ordering::Release);
+        if let Some(worker) = run.worker.take() {
+            let _ = worker.join();
+        }
+        *guard = None;
+        WAITING.lock().unwrap_or_else(|e| e.into_inner()).clear();
+    }
+}
+
+/// Versions of the tuner and profiler interfaces that NCCL uses.
+pub fn interfaces() -> (u32, u32) {
+    (TUNER_API.load(Ordering::Relaxed), PROFILER_API.load(Ordering::Relaxed))
+}

@@ -1,0 +1,161 @@
+//! A table of arms: one rule a line, the first that fits counts.
+//!
+//! ```text
+//! # collective  from    to       arm              where
+//! AllReduce     64KiB   16MiB    TREE/LL128       ranks=8 nodes=1
+//! AllGather     1MiB    max      RING/SIMPLE@16
+//! ```
+//!
+//! Sizes are bytes as NCCL counts them (of all ranks for AllGather and ReduceScatter), from inclusive, to exclusive, powers of two: calls are
+//! told apart by the power of two nearest to their size ([`tune::bucket`]).
+
+use agreement::epoch::BUCKETS;
+use agreement::{KeyPlan, Slot};
+use tune::{Arm, Collective};
+
+/// Most rules.
+pub const RULES_MAX: usize = 4096;
+
+/// One line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rule {
+    collective: Collective,
+    from: u8,
+    to: u8,
+    arm: Arm,
+    ranks: Option<u32>,
+    nodes: Option<u32>,
+}
+
+/// The table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    rules: Vec<Rule>,
+    /// Over the text: ranks compare it before any of them uses the table.
+    pub hash: u64,
+}
+
+impl Profile {
+    /// From text; an error has its line, counted from 1.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        let mut rules = Vec::new();
+        for (i, line) in text.lines().enumerate() {
+            let line = line.split_once('#').map_or(line, |(l, _)| l).trim();
+            if line.is_empty() {
+                continue;
+            }
+            if rules.len() == RULES_MAX {
+                return Err((i + 1, format!("more than {RULES_MAX} rules")));
+            }
+            rules.push(rule(line).map_err(|what| (i + 1, what))?);
+        }
+        Ok(Profile { rules, hash: wire::bytes::hash(text.as_bytes()) })
+    }
+
+    /// The arm of a slot in a communicator.
+    pub fn arm(&self, slot: Slot, ranks: u32, nodes: u32) -> Arm {
+        let fits = |r: &&Rule| {
+            r.collective == slot.collective
+                && (r.from..r.to).contains(&slot.bucket)
+                && r.ranks.is_none_or(|n| n == ranks)
+                && r.nodes.is_none_or(|n| n == nodes)
+        };
+        self.rules.iter().find(fits).map_or(Arm::AUTO, |r| r.arm)
+    }
+
+    /// The plan of a communicator, without runs.
+    pub fn plans(&self, ranks: u32, nodes: u32) -> Vec<KeyPlan> {
+        let slots =
+            Collective::ALL.iter().flat_map(|c| (0..BUCKETS as u8).map(|bucket| Slot { collective: *c, bucket }));
+        slots
+            .map(|slot| KeyPlan { slot, runs: Vec::new(), settled: self.arm(slot, ranks, nodes) })
+            .filter(|p| !p.settled.is_auto())
+            .collect()
+    }
+}
+
+fn rule(line: &str) -> Result<Rule, String> {
+    let mut words = line.split_whitespace();
+    let mut word = |what: &str| {
+        words
+            .next()
+            .ok_or_else(|| format!("`{line}` ends before the {what}; write COLLECTIVE FROM TO ARM [ranks=N] [nodes=N]"))
+    };
+    let collective = word("collective")?.parse().map_err(|e| format!("collective {e}"))?;
+    let from = exponent(word("first size")?)?;
+    let to = exponent(word("last size")?)?;
+    let arm = word("arm")?.parse()?;
+    if from >= to {
+        return Err("the sizes hold no bytes: from is inclusive, to exclusive".into());
+    }
+    let mut rule = Rule { collective, from, to, arm, ranks: None, nodes: None };
+    for w in words {
+        let n = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{w}`: a number from 1"));
+        match w.split_once('=') {
+            Some(("ranks", t)) => rule.ranks = Some(n(t)?),
+            Some(("nodes", t)) => rule.nodes = Some(n(t)?),
+            _ => return Err(format!("`{w}` is neither ranks=N nor nodes=N")),
+        }
+    }
+    Ok(rule)
+}
+
+/// log2 of a size; `max` is above all.
+fn exponent(text: &str) -> Result<u8, String> {
+    if text == "max" {
+        return Ok(BUCKETS as u8);
+    }
+    let (number, factor) = match text {
+        t if t.ends_with("GiB") => (t.trim_end_matches("GiB"), 1u64 << 30),
+        t if t.ends_with("MiB") => (t.trim_end_matches("MiB"), 1 << 20),
+        t if t.ends_with("KiB") => (t.trim_end_matches("KiB"), 1 << 10),
+        t => (t.trim_end_matches('B'), 1),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+    match bytes {
+        Some(0) => Ok(0),
+        Some(b) if b.is_power_of_two() => Ok(b.trailing_zeros() as u8),
+        Some(_) => Err(format!(
+            "`{text}` is not a power of two; calls are told apart by the power of two nearest to their size"
+        )),
+        None => Err(format!("`{text}` is not a size; write 64KiB, 16MiB, 1GiB or max")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tune::{Algorithm, Protocol};
+
+    #[test]
+    fn the_first_rule_that_fits_counts() {
+        let p = Profile::parse(
+            "# x\nAllReduce 1KiB 1MiB TREE/LL ranks=8 # small\nallreduce 0 max RING/SIMPLE@4\nALL_GATHER 1MiB max AUTO\n",
+        )
+        .unwrap();
+        let slot = |bytes| Slot::of(Collective::AllReduce, bytes);
+        assert_eq!(p.arm(slot(2048), 8, 1), Arm::new(Algorithm::Tree, Protocol::Ll));
+        let ring = Arm { channels: Some(4), ..Arm::new(Algorithm::Ring, Protocol::Simple) };
+        assert_eq!((p.arm(slot(2048), 4, 1), p.arm(slot(1 << 20), 8, 1)), (ring, ring));
+        assert_eq!(p.arm(Slot::of(Collective::Reduce, 2048), 8, 1), Arm::AUTO);
+        assert!(p.plans(8, 1).iter().all(|k| k.slot.collective == Collective::AllReduce));
+        assert_eq!(p.plans(8, 1).len(), BUCKETS);
+    }
+
+    #[test]
+    fn what_is_wrong_has_its_line() {
+        for (text, line, what) in [
+            ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
+            ("AllReduce 1KB 2KiB AUTO", 1, "is not a size"),
+            ("AllReduce 1000 2KiB AUTO", 1, "power of two"),
+            ("AllReduce 2KiB 2KiB AUTO", 1, "hold no bytes"),
+            ("AllReduce 1KiB", 1, "ends before"),
+            ("Everything 1KiB 2KiB AUTO", 1, "collective"),
+            ("AllReduce 1KiB 2KiB AUTO ranks=many", 1, "a number"),
+            ("AllReduce 1KiB 2KiB AUTO fast", 1, "neither"),
+        ] {
+            let (at, said) = Profile::parse(text).unwrap_err();
+            assert!(at == line && said.contains(what), "{text:?}: {at}: {said}");
+        }
+    }
+}

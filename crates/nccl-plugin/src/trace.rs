@@ -1,0 +1,119 @@
+//! What a process writes: one JSON object a line, to one file that is only appended to and ends at a size. A full disk ends it, too, without
+//! a word to the job.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+/// Bytes collected before they are written.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Trace {
+    file: Option<File>,
+    buffer: String,
+    left: u64,
+}
+
+impl Trace {
+    /// Writes to `trace-<host>-<pid>.jsonl` in a folder, at most so many bytes.
+    pub fn in_folder(folder: &Path, host: u64, most: u64) -> std::io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let path = folder.join(format!("trace-{host:016x}-{}.jsonl", std::process::id()));
+        let file = File::options().create(true).append(true).open(path)?;
+        Ok(Trace { file: Some(file), buffer: String::new(), left: most })
+    }
+
+    /// Is anything written?
+    pub fn is_on(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Appends a line.
+    pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        if self.file.is_none() {
+            return;
+        }
+        let before = self.buffer.len();
+        let _ = std::fmt::Write::write_fmt(&mut self.buffer, line);
+        self.buffer.push('\n');
+        let bytes = (self.buffer.len() - before) as u64;
+        if bytes > self.left {
+            self.buffer.truncate(before);
+            self.buffer.push_str("{\"kind\":\"full\"}\n");
+            self.flush();
+            self.file = None;
+            return;
+        }
+        self.left -= bytes;
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush();
+        }
+    }
+
+    /// Writes what is collected.
+    pub fn flush(&mut self) {
+        if let Some(file) = &mut self.file
+            && !self.buffer.is_empty()
+            && file.write_all(self.buffer.as_bytes()).is_err()
+        {
+            self.file = None;
+        }
+        self.buffer.clear();
+    }
+}
+
+/// A text as a JSON string.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c if (c as u32) < 0x20 => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_ends_at_its_size_with_whole_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut t = Trace::in_folder(folder.path(), 1, 100).unwrap();
+        for i in 0..100 {
+            t.line(format_args!("{{\"i\":{i}}}"));
+        }
+        t.flush();
+        let name = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let text = std::fs::read_to_string(name).unwrap();
+        assert!(text.len() < 130 && text.ends_with("{\"kind\":\"full\"}\n"), "{text}");
+        assert!(text.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()));
+    }
+
+    #[test]
+    fn a_full_disk_is_no_failure() {
+        let mut t =
+            Trace { file: File::options().write(true).open("/dev/full").ok(), buffer: String::new(), left: 1 << 30 };
+        for _ in 0..10_000 {
+            t.line(format_args!("{{\"x\":1}}"));
+        }
+        t.flush();
+        assert!(!t.is_on());
+    }
+
+    #[test]
+    fn texts_are_quoted_for_json() {
+        for text in ["plain", "a\"b\\c", "line\nbreak\u{1}"] {
+            assert_eq!(serde_json::from_str::<String>(&quoted(text)).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! The one thread of the plugin in a process: drains what calls left behind, talks to the other ranks, leads where it must, writes the trace.
+
+use crate::abi::log;
+use crate::comm::{Comm, Decision, Role};
+use crate::conductor::{Conductor, Out, Plan, auto_arm};
+use crate::config::{Config, Mode};
+use crate::process::{EVENTS, Shared};
+use crate::trace::{Trace, quoted};
+use agreement::transport::{Folder, Sockets};
+use agreement::{
+    Announcement, Endpoint, Event, Meeting, ProcessId, RankSample, Roster, Slot, Source, ToLeader, ToMember,
+};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use wire::{Malformed, Reader, Writer};
+
+/// The longest time between two looks.
+const TICK: Duration = Duration::from_millis(5);
+/// How long the worker stays for others when the last communicator ends.
+const LINGER: Duration = Duration::from_millis(500);
+const CLOSE: Duration = Duration::from_millis(200);
+/// Decisions kept for events of the profiler to be matched with.
+const RECENT: usize = 512;
+/// Most panics of one process before the worker gives up tuning.
+const PANICS_MAX: u32 = 3;
+/// How often the stop file is looked for.
+const STOP_LOOK: Duration = Duration::from_millis(200);
+
+const TO_MEMBER: u8 = 0;
+const TO_LEADER: u8 = 1;
+
+/// A communicator of this process came or went.
+#[derive(Debug)]
+pub enum Change {
+    /// With the number under which its profiler events come, or 0.
+    Came {
+        /// The rank.
+        comm: Arc<Comm>,
+        /// See [`crate::process::Profiled::owner`].
+        owner: u64,
+    },
+    /// Finalize was called.
+    Went(Arc<Comm>),
+}
+
+/// A rank of this process.
+struct Local {
+    comm: Arc<Comm>,
+    owner: u64,
+    announced: bool,
+    /// Everybody, and this rank's position among them.
+    roster: Option<(Arc<Roster>, usize)>,
+    recent: VecDeque<Decision>,
+    samples: Vec<RankSample>,
+    gone: bool,
+    stop_sent: bool,
+}
+
+/// A communicator that this process leads.
+struct Led {
+    roster: Arc<Roster>,
+    /// Which rank of this process.
+    ordinal: u32,
+    conductor: Conductor,
+    told: u64,
+    leaving: bool,
+}
+
+/// See the module.
+pub struct Worker {
+    config: Arc<Config>,
+    shared: Arc<Shared>,
+    process: ProcessId,
+    host: u64,
+    endpoint: Option<Box<dyn Endpoint>>,
+    locals: Vec<Local>,
+    led: Vec<Led>,
+    trace: Trace,
+    begin: Instant,
+    panics: u32,
+    stopped: bool,
+    stop_looked: Instant,
+}
+
+impl Worker {
+    /// For a process. Opens nothing yet.
+    pub fn new(config: Arc<Config>, shared: Arc<Shared>) -> Self {
+        let host = host();
+        let unique = format!("{host} {} {:?}", std::process::id(), std::time::SystemTime::now());
+        Worker {
+            config,
+            shared,
+            process: wire::bytes::hash(unique.as_bytes()),
+            host,
+            endpoint: None,
+            locals: Vec::new(),
+            led: Vec::new(),
+            trace: Trace::default(),
+            begin: Instant::now(),
+            panics: 0,
+            stopped: false,
+            stop_looked: Instant::now(),
+        }
+    }
+
+    fn now_us(&self) -> u64 {
+        self.begin.elapsed().as_micros() as u64
+    }
+
+    /// Until the last communicator has gone.
+    pub fn run(mut self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.open()));
+        let mut stopping: Option<Instant> = None;
+        loop {
+            // Read before the turn: what came before it was set is seen in the turn.
+            let stop = self.shared.stop.load(Ordering::Acquire);
+            // A panic here must cost tuning, never the job.
+            if catch_unwind(AssertUnwindSafe(|| self.turn())).is_err() {
+                self.panics += 1;
+                if self.panics >= PANICS_MAX {
+                    self.stopped = true;
+                }
+                std::thread::sleep(TICK);
+            }
+            if stop {
+                let since = *stopping.get_or_insert_with(Instant::now);
+                if self.led.iter().all(|l| l.conductor.is_idle()) || since.elapsed() > LINGER {
+                    break;
+                }
+            }
+        }
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(e) = &mut self.endpoint {
+                e.close(CLOSE);
+            }
+            self.trace.flush();
+        }));
+    }
+
+    fn open(&mut self) {
+        if let Some(folder) = &self.config.trace {
+            match Trace::in_folder(folder, self.host, self.config.trace_bytes_max) {
+                Ok(t) => self.trace = t,
+                Err(e) => log::warn(&format!("no trace in {}: {e}", folder.display())),
+            }
+        }
+        let (tuner, profiler) = crate::process::interfaces();
+        self.trace.line(format_args!(
+            "{{\"kind\":\"process\",\"version\":{},\"pid\":{},\"host\":\"{:016x}\",\"mode\":{},\"policy\":{},\"tuner_api\":{tuner},\"profiler_api\":{profiler}}}",
+            quoted(env!("CARGO_PKG_VERSION")),
+            std::process::id(),
+            self.host,
+            quoted(&format!("{:?}", self.config.mode).to_lowercase()),
+            quoted(&self.config.policy),
+        ));
+        if !matches!(self.config.mode, Mode::Profile | Mode::Adaptive) || self.config.test.alone {
+            return;
+        }
+        let made: std::io::Result<Box<dyn Endpoint>> = match &self.config.meeting {
+            None => {
+                log::warn("no place to meet (LINKWISE_MEETING, or MASTER_ADDR of the launcher): no tuning");
+                return;
+            }
+            Some(Meeting::Folder(path)) => Folder::new(path, self.process).map(|f| Box::new(f) as _),
+            Some(m) => Sockets::new(m.clone(), self.config.token.as_bytes(), self.config.bind, self.process, self.host)
+                .map(|s| Box::new(s) as _),
+        };
+        match made {
+            Ok(e) => self.endpoint = Some(e),
+            Err(e) => log::warn(&format!("no channel to the other ranks: {e}; no tuning")),
+        }
+    }
+
+    /// One look at everything.
+    fn turn(&mut self) {
+        let mut events = Vec::new();
+        match &mut self.endpoint {
+            Some(e) => e.poll(TICK, &mut events),
+            None => std::thread::sleep(TICK),
+        }
+        // First what went: its last decisions are in the ring, and its verdicts must go out.
+        let changes = std::mem::take(&mut *self.shared.changes.lock().unwrap_or_else(|e| e.into_inner()));
+        for change in changes {
+            match change {
+                Change::Came { comm, owner } => self.came(comm, owner),
+                Change::Went(comm) => self.went(&comm),
+            }
+        }
+        for event in events {
+            self.take(event);
+        }
+        self.look_for_stop();
+        self.drain();
+        self.match_events();
+        self.lead();
+        self.remove_gone();
+        self.trace.flush();
+    }
+
+    fn came(&mut self, comm: Arc<Comm>, owner: u64) {
+        self.trace.line(format_args!(
+            "{{\"kind\":\"comm\",\"comm\":\"{:016x}\",\"rank\":{},\"ordinal\":{},\"ranks\":{},\"nodes\":{}}}",
+            comm.id, comm.rank, comm.ordinal, comm.ranks, comm.nodes
+        ));
+        let mut local = Local {
+            comm,
+            owner,
+            announced: false,
+            roster: None,
+            recent: VecDeque::new(),
+            samples: Vec::new(),
+            gone: false,
+            stop_sent: false,
+        };
+        if local.comm.role() == Role::Tune {
+            if self.config.test.alone {
+                // For tests: a roster of one.
+                let me = agreement::Place { rank: local.comm.rank, process: self.process, ordinal: local.comm.ordinal };
+                let roster = Arc::new(Roster { comm: local.comm.id, places: vec![me] });
+                local.roster = Some((roster.clone(), 0));
+                let conductor = Conductor::new(1, self.plan(&local.comm));
+                let ordinal = local.comm.ordinal;
+                self.led.push(Led { roster, ordinal, conductor, told: 0, leaving: false });
+            } else if let Some(e) = &mut self.endpoint {
+                e.announce(Announcement {
+                    comm: local.comm.id,
+                    rank: local.comm.rank,
+                    size: local.comm.ranks,
+                    host: self.host,
+                    process: self.process,
+                    ordinal: local.comm.ordinal,
+                    settings: self.config.common(),
+                });
+                local.announced = true;
+            }
+        }
+        self.locals.push(local);
+    }
+
+    fn plan(&self, comm: &Comm) -> Plan {
+        match &self.config.profile {
+            Some(p) => Plan::Fixed(p.plans(comm.ranks, comm.nodes)),
+            None => {
+                let name = self.config.policy.clone();
+                let build = move |arms: &[tune::Arm], slot: Slot| {
+                    crate::policies::build(&name, arms, tune::bucket::middle(slot.bucket))
+                };
+                Plan::Learn {
+                    build: Box::new(build),
+                    calls: self.config.epoch_calls,
+                    explore_all: self.config.explore_all,
+                }
+            }
+        }
+    }
+
+    fn went(&mut self, comm: &Arc<Comm>) {
+        let now = self.now_us();
+        for led in self.led.iter_mut().filter(|l| l.roster.comm == comm.id && l.ordinal == comm.ordinal) {
+            let mut out = Vec::new();
+            led.conductor.leave(now, &mut out);
+            led.leaving = true;
+            let roster = led.roster.clone();
+            deliver(&mut self.endpoint, &self.locals, self.process, &roster, out, &mut Vec::new());
+        }
+        for local in self.locals.iter_mut().filter(|l| Arc::ptr_eq(&l.comm, comm)) {
+            local.gone = true;
+        }
+    }
+
+    fn remove_gone(&mut self) {
+        for local in self.locals.iter().filter(|l| l.gone) {
+            let (waits, longest) = local.comm.waits();
+            self.trace.line(format_args!(
+                "{{\"kind\":\"end\",\"comm\":\"{:016x}\",\"rank\":{},\"calls\":{},\"lost\":{},\"waits\":{waits},\"longest_wait_us\":{}}}",
+                local.comm.id,
+                local.comm.rank,
+                local.comm.begun(),
+                local.comm.decisions_lost(),
+                longest.as_micros()
+            ));
+        }
+        let gone: Vec<u64> = self.locals.iter().filter(|l| l.gone).map(|l| l.comm.id).collect();
+        self.locals.retain(|l| !l.gone);
+        for id in gone {
+            if !self.locals.iter().any(|l| l.comm.id == id)
+                && let Some(e) = &mut self.endpoint
+            {
+                e.forget(id);
+            }
+        }
+        self.led.retain(|l| !(l.leaving && l.conductor.is_idle()));
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Never { comm, why } => {
+                log::warn(&format!("communicator {comm:016x} stays at AUTO: {why}"));
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}",
+                    quoted(&why.to_string())
+                ));
+            }
+            Event::Complete(roster) => self.complete(Arc::new(roster)),
+            Event::Message { from, body } => {
+                let _ = self.message(from, &body); // nonsense is no message
+            }
+        }
+    }
+
+    fn complete(&mut self, roster: Arc<Roster>) {
+        for local in self.locals.iter_mut().filter(|l| l.comm.id == roster.comm) {
+            let me = |p: &agreement::Place| p.process == self.process && p.ordinal == local.comm.ordinal;
+            let Some(position) = roster.places.iter().position(me) else { continue };
+            if roster.places.len() == local.comm.ranks as usize && local.roster.is_none() {
+                local.roster = Some((roster.clone(), position));
+            }
+        }
+        let Some(first) = roster.places.first().copied().filter(|p| p.process == self.process) else { return };
+        let Some(local) = self.locals.iter().find(|l| l.comm.id == roster.comm && l.comm.ordinal == first.ordinal)
+        else {
+            return;
+        };
+        if local.roster.is_some() && !self.led.iter().any(|l| l.roster.comm == roster.comm) {
+            let conductor = Conductor::new(roster.places.len(), self.plan(&local.comm));
+            self.trace.line(format_args!(
+                "{{\"kind\":\"roster\",\"comm\":\"{:016x}\",\"members\":{}}}",
+                roster.comm,
+                roster.places.len()
+            ));
+            self.led.push(Led { roster, ordinal: first.ordinal, conductor, told: 0, leaving: false });
+        }
+    }
+
+    fn message(&mut self, from: ProcessId, body: &[u8]) -> Result<(), Malformed> {
+        let mut r = Reader::new(body);
+        let (kind, comm, who) = (r.u8()?, r.u64()?, r.u32()?);
+        match kind {
+            TO_MEMBER => {
+                let message = ToMember::read(&mut r)?;
+                r.end()?;
+                let leads = |l: &&Local| {
+                    l.comm.id == comm
+                        && l.comm.ordinal == who
+                        && l.roster.as_ref().is_some_and(|(r, _)| r.places.first().is_some_and(|p| p.process == from))
+                };
+                let Some(local) = self.locals.iter().find(leads) else { return Ok(()) };
+                let answer = local.comm.hear(&message);
+                if let (Some(a), Some((_, position))) = (answer, &local.roster) {
+                    let body = to_leader(comm, *position, &a);
+                    if let Some(e) = &mut self.endpoint {
+                        e.send(from, &body);
+                    }
+                }
+            }
+            TO_LEADER => {
+                let message = ToLeader::read(&mut r)?;
+                r.end()?;
+                self.to_leader(comm, who as usize, Some(from), &message);
+            }
+            _ => return Err(Malformed("no such message between ranks")),
+        }
+        Ok(())
+    }
+
+    /// A member, of this process or another, says something to a leader of this process.
+    fn to_leader(&mut self, comm: u64, position: usize, from: Option<ProcessId>, message: &ToLeader) {
+        let now = self.now_us();
+        let from = from.unwrap_or(self.process);
+        let Some(led) = self.led.iter_mut().find(|l| l.roster.comm == comm) else { return };
+        if led.roster.places.get(position).is_none_or(|p| p.process != from) {
+            return;
+        }
+        let mut out = Vec::new();
+        led.conductor.hear(position, message, now, &mut out);
+        let roster = led.roster.clone();
+        self.send(&roster, out);
+    }
+
+    /// Hands a leader's messages over; what members of this process answer goes back at once.
+    fn send(&mut self, roster: &Arc<Roster>, out: Vec<Out>) {
+        let mut out = out;
+        // An answer can make the leader speak again: commit follows the last acknowledgement.
+        while !out.is_empty() {
+            let mut answers = Vec::new();
+            deliver(&mut self.endpoint, &self.locals, self.process, roster, std::mem::take(&mut out), &mut answers);
+            let now = self.now_us();
+            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+                for (position, answer) in answers {
+                    led.conductor.hear(position, &answer, now, &mut out);
+                }
+            }
+        }
+    }
+
+    fn look_for_stop(&mut self) {
+        if !self.stopped
+            && self.stop_looked.elapsed() >= STOP_LOOK
+            && let Some(file) = &self.config.stop_file
+        {
+            self.stop_looked = Instant::now();
+            self.stopped = file.exists();
+            if self.stopped {
+                log::info(&format!("{} is there: back to AUTO", file.display()));
+            }
+        }
+        if self.stopped {
+            for i in 0..self.locals.len() {
+                let Some(local) = self.locals.get_mut(i).filter(|l| !l.stop_sent) else { continue };
+                let Some((roster, position)) = local.roster.clone() else { continue };
+                local.stop_sent = true;
+                self.tell_leader(&roster, position, &ToLeader::Stop);
+            }
+        }
+    }
+
+    fn tell_leader(&mut self, roster: &Arc<Roster>, position: usize, message: &ToLeader) {
+        let Some(leader) = roster.places.first() else { return };
+        if leader.process == self.process && self.led.iter().any(|l| l.roster.comm == roster.comm) {
+            // Alone, several leaders of one communicator may be here: the one with the same roster.
+            let now = self.now_us();
+            let mut out = Vec::new();
+            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+                led.conductor.hear(position, message, now, &mut out);
+            }
+            self.send(roster, out);
+        } else if let Some(e) = &mut self.endpoint {
+            e.send(leader.process, &to_leader(roster.comm, position, message));
+        }
+    }
+
+    /// Decisions since the last look: into the trace, to the leader here, and times from the script of a test.
+    fn drain(&mut self) {
+        let now = self.now_us();
+        for i in 0..self.locals.len() {
+            let Some(local) = self.locals.get_mut(i) else { continue };
+            let mut batch = Vec::new();
+            while let Some(d) = local.comm.take_decision() {
+                let slot = d.slot();
+                local.comm.saw(slot, d.mask);
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"at_us\":{}}}",
+                    local.comm.id, local.comm.rank, d.call, d.collective, d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.at_ns / 1000
+                ));
+                if d.counted
+                    && let Some(script) = &self.config.test.rewards
+                {
+                    let rank = if local.comm.rank >= 0 { local.comm.rank } else { local.comm.ordinal as i32 };
+                    if let Some(time_us) = script.time_us(slot, d.arm, auto_arm(d.auto), rank, d.call) {
+                        let source = Source::Scripted;
+                        local.samples.push(RankSample { epoch: d.epoch, slot, k: d.k, source, time_us });
+                    }
+                }
+                if local.recent.len() == RECENT {
+                    local.recent.pop_front();
+                }
+                local.recent.push_back(d);
+                batch.push(d);
+            }
+            if let Some((roster, _)) = &local.roster
+                && let Some(led) =
+                    self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
+            {
+                batch.iter().for_each(|d| led.conductor.saw(d, now));
+            }
+            let samples: Vec<RankSample> = std::mem::take(&mut local.samples);
+            let roster = local.roster.clone();
+            if let Some((roster, position)) = roster {
+                for some in samples.chunks(agreement::message::SAMPLES_MAX) {
+                    self.tell_leader(&roster, position, &ToLeader::Samples(some.to_vec()));
+                }
+            }
+        }
+    }
+
+    /// Events of the profiler: what NCCL says it launched, and how long it took.
+    fn match_events(&mut self) {
+        while let Some(ran) = EVENTS.next(crate::abi::profiler::kernels_wanted()) {
+            let Some(local) = self.locals.iter_mut().find(|l| l.owner != 0 && l.owner == ran.what.owner) else {
+                continue;
+            };
+            let w = &ran.what;
+            let bytes = w.count * u64::from(w.element_bytes);
+            let fits = |d: &Decision| {
+                d.collective == w.collective && (d.bytes == bytes || d.bytes == bytes * u64::from(local.comm.ranks))
+            };
+            let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
+            let name = |w: Option<&str>| w.unwrap_or("?").to_string();
+            self.trace.line(format_args!(
+                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+                local.comm.id,
+                local.comm.rank,
+                w.collective,
+                w.count,
+                matched.map_or("null".into(), |d| d.call.to_string()),
+                name(w.algorithm.map(|a| a.word())),
+                name(w.protocol.map(|p| p.word())),
+                w.channels,
+                ran.kernel_ns.map_or("null".into(), |ns| format!("{:.3}", ns as f64 / 1e3))
+            ));
+            if let (Some(d), Some(ns), None) = (matched, ran.kernel_ns, &self.config.test.rewards)
+                && d.counted
+            {
+                let time_us = ns as f64 / 1e3;
+                local.samples.push(RankSample {
+                    epoch: d.epoch,
+                    slot: d.slot(),
+                    k: d.k,
+                    source: Source::Kernel,
+                    time_us,
+                });
+            }
+        }
+    }
+
+    fn lead(&mut self) {
+        let now = self.now_us();
+        for i in 0..self.led.len() {
+            let Some(led) = self.led.get_mut(i) else { continue };
+            let roster = led.roster.clone();
+            let mine = |l: &&Local| l.comm.id == roster.comm && l.comm.ordinal == led.ordinal;
+            let begun = self.locals.iter().find(mine).map_or(0, |l| l.comm.begun());
+            let mut out = Vec::new();
+            led.conductor.tick(begun, now, &mut out);
+            for l in led.conductor.take_learnt() {
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
+                    roster.comm, l.slot.collective, l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                ));
+            }
+            if led.conductor.in_force() != led.told {
+                led.told = led.conductor.in_force();
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"epoch\",\"comm\":\"{:016x}\",\"number\":{},\"at_us\":{now}}}",
+                    roster.comm, led.told
+                ));
+                for (slot, arm, because) in led.conductor.findings() {
+                    self.trace.line(format_args!(
+                        "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
+                        roster.comm, led.told, slot.collective, slot.bucket, quoted(&because)
+                    ));
+                }
+            }
+            self.send(&roster, out);
+        }
+    }
+}
+
+/// Messages of a leader: to members of this process directly (their answers to `answers`), to others through the endpoint.
+fn deliver(
+    endpoint: &mut Option<Box<dyn Endpoint>>,
+    locals: &[Local],
+    process: ProcessId,
+    roster: &Arc<Roster>,
+    out: Vec<Out>,
+    answers: &mut Vec<(usize, ToLeader)>,
+) {
+    for (position, message) in out {
+        let Some(place) = roster.places.get(position) else { continue };
+        if place.process == process {
+            let mine = |l: &&Local| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
+            match locals.iter().find(mine) {
+                Some(local) => answers.extend(local.comm.hear(&message).map(|a| (position, a))),
+                // It has gone: nobody there to wait for a verdict.
+                None => answers.extend(confirmation(&message).map(|a| (position, a))),
+            }
+        } else if let Some(e) = endpoint {
+            let mut w = Writer::default();
+            message.write(w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal));
+            e.send(place.process, &w.0);
+        }
+    }
+}
+
+fn confirmation(message: &ToMember) -> Option<ToLeader> {
+    match message {
+        ToMember::Commit(epoch) | ToMember::Abort(epoch) => Some(ToLeader::Confirm { epoch: *epoch, begun: 0 }),
+        ToMember::Propose(_) => None,
+    }
+}
+
+fn to_leader(comm: u64, position: usize, message: &ToLeader) -> Vec<u8> {
+    let mut w = Writer::default();
+    message.write(w.u8(TO_LEADER).u64(comm).u32(position as u32));
+    w.0
+}
+
+/// Hash over what tells hosts apart: two processes with the same one can talk through a local socket.
+fn host() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    wire::bytes::hash(format!("{boot}{}", network.display()).as_bytes())
+}

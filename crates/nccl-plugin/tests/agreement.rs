@@ -1,0 +1,97 @@
+//! Ranks in processes of their own, the real NCCL library, an adaptive policy: every rank runs every call with the same arm.
+
+mod common;
+
+use common::{meeting, run, spec, with_plugin};
+use nccl_bench::{Bench, BenchError};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use topology::Collective;
+
+/// What a rank asked for, call by call, and what NCCL says it launched.
+fn logs(folder: &Path, kind: &str) -> BTreeMap<i64, Vec<String>> {
+    let mut ranks: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        for line in text.lines() {
+            let v: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+            if v["kind"] == kind {
+                let what = format!("{} {} {} {}", v["collective"], v["size_bytes"], v["arm"], v["channels"]);
+                ranks.entry(v["rank"].as_i64().unwrap()).or_default().push(what);
+            }
+        }
+    }
+    ranks
+}
+
+const CALLS: usize = 2000;
+
+/// 2 hosts x 4 processes, one late by 300 ms. `None`: skipped.
+fn job(test: &str, version: &str, alone: bool) -> Option<(BTreeMap<i64, Vec<String>>, BTreeMap<i64, Vec<String>>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("rewards");
+    let times = "AllReduce 20 TREE/LL 300\nAllReduce 20 TREE/LL128 120\nAllReduce 20 TREE/SIMPLE 130\n\
+                 AllReduce 20 RING/LL 200\nAllReduce 20 RING/LL128 180\nAllReduce 20 RING/SIMPLE 90\n\
+                 AllReduce 20 NVLSTREE/SIMPLE 140\nnoise 0.15\n";
+    std::fs::write(&script, times).unwrap();
+    let trace = std::env::var_os("KEEP_TRACE").map_or(folder.path().join("trace"), std::path::PathBuf::from);
+    let meeting = meeting(&format!("{test}-{}", version.replace('.', "-")));
+    let mut s = spec(&[4, 4], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
+    s.process_per_rank = true;
+    s.late = Some((5, Duration::from_millis(300)));
+    s.in_step_every = 10;
+    let settings = [
+        ("MODE", "adaptive"),
+        ("MEETING", meeting.as_str()),
+        ("TRACE", trace.to_str().unwrap()),
+        ("EXPLORE", "all"),
+        ("KERNEL_TIMES", "0"),
+        ("TEST", "1"),
+        ("TEST_REWARDS", script.to_str().unwrap()),
+        ("TEST_ALONE", if alone { "1" } else { "0" }),
+    ];
+    if alone {
+        // Ranks that connect different algorithms wait for one another for ever, as they would on hardware.
+        s.deadline = Duration::from_secs(20);
+        match Bench::new().and_then(|b| b.run(&with_plugin(s, &settings))) {
+            Ok(_) | Err(BenchError::Deadline { .. }) => {}
+            Err(e) => {
+                assert!(e.is_about_this_machine(), "{e}");
+                eprintln!("SKIP {test}: {e}");
+                return None;
+            }
+        }
+    } else {
+        run(test, &with_plugin(s, &settings))?;
+    }
+    Some((logs(&trace, "call"), logs(&trace, "launched")))
+}
+
+#[test]
+fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
+    let name = "eight_processes_run_every_call_with_one_arm_and_find_the_best";
+    for version in ["2.28"] {
+        let Some((asked, launched)) = job(name, version, false) else { return };
+        assert_eq!(asked.keys().copied().collect::<Vec<_>>(), (0..8).collect::<Vec<i64>>());
+        for (rank, log) in &asked {
+            assert_eq!(log.len(), CALLS, "rank {rank} of {version}");
+            assert_eq!(log, &asked[&0], "rank {rank} of {version}");
+        }
+        for (rank, log) in &launched {
+            assert_eq!(log, &launched[&0], "rank {rank} of {version}");
+        }
+        assert!(asked[&0].last().unwrap().contains("RING/SIMPLE"), "{:?}", asked[&0].last());
+        let arms: std::collections::BTreeSet<_> = asked[&0].iter().collect();
+        assert!(arms.len() >= 6, "arms were tried: {arms:?}");
+    }
+}
+
+#[test]
+fn without_agreement_ranks_run_one_call_with_different_arms() {
+    let name = "without_agreement_ranks_run_one_call_with_different_arms";
+    let Some((asked, _)) = job(name, "2.28", true) else { return };
+    let differ = |log: &Vec<String>| log.iter().zip(&asked[&0]).any(|(a, b)| a != b);
+    assert!(asked.values().any(differ), "every rank decided for itself, and nobody noticed");
+}

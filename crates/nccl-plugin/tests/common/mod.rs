@@ -1,0 +1,73 @@
+//! What the tests of the plugin share.
+#![allow(dead_code)] // every test binary uses its own part
+
+use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use std::path::PathBuf;
+use topology::nccl::Version;
+use topology::{Cluster, Collective, Host, HostId, catalog};
+
+/// The five collectives that a tuner is asked about.
+pub const FIVE: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// The library under test, as cargo built it beside the test.
+pub fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    let path = exe.parent().unwrap().join("liblinkwise_nccl.so");
+    assert!(path.exists(), "cargo builds {} with the tests", path.display());
+    path
+}
+
+/// A run of H100 hosts with so many GPUs each, with the plugin as tuner and profiler.
+pub fn spec(counts: &[u8], version: &str) -> Spec {
+    let mut cluster =
+        Cluster { name: "test".into(), types: vec![catalog::host_type("hgx-h100").unwrap()], ..Cluster::default() };
+    let mut nodes = Vec::new();
+    for (i, n) in counts.iter().enumerate() {
+        cluster.hosts.push(Host { name: format!("n{i}"), ..Host::default() });
+        nodes.push(Node { host: HostId(i as u32), gpus: (0..*n).collect(), nvlink_domain: None });
+    }
+    let mut s = Spec::new(cluster, nodes, version.parse::<Version>().unwrap());
+    s.mode = nccl_bench::Mode::Launch;
+    s
+}
+
+/// With the plugin and its settings.
+pub fn with_plugin(mut s: Spec, settings: &[(&str, &str)]) -> Spec {
+    s.tuner_plugin = Some(library());
+    s.profiler_plugin = Some(library());
+    s.plugin_env = settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v.to_string())).collect();
+    s
+}
+
+/// A run's report; `None`, with a SKIP line, where this machine has no compiler or no way to a library.
+pub fn run(test: &str, spec: &Spec) -> Option<Report> {
+    match Bench::new().and_then(|b| b.run(spec)) {
+        Ok(report) => Some(report),
+        Err(e) => {
+            assert!(e.is_about_this_machine(), "{e}");
+            eprintln!("SKIP {test}: {e}");
+            let _: BenchError = e;
+            None
+        }
+    }
+}
+
+/// The decisions, a line each.
+pub fn decisions(report: &Report) -> Vec<String> {
+    report
+        .calls
+        .iter()
+        .map(|c| format!("{} {} {:?} {:?} {:?}", c.collective, c.size_bytes, c.decision, c.channel_range, c.launch))
+        .collect()
+}
+
+/// A meeting place that no other test has.
+pub fn meeting(test: &str) -> String {
+    format!("local:{}-{test}", std::process::id())
+}

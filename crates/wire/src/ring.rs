@@ -1,0 +1,127 @@
+//! A bounded ring of fixed-size records between one writer and one reader: the way out of a path that may not allocate, lock or wait. When it
+//! is full the record is dropped and counted.
+//!
+//! All memory is atomics, so that it is sound wherever they lie, in the heap or in memory that two processes share; and so that loom and Miri
+//! see every access.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Words of a record.
+pub const RECORD_WORDS: usize = 6;
+
+/// One record.
+pub type Record = [u64; RECORD_WORDS];
+
+/// The ring. The capacity is a power of two.
+///
+/// One thread at a time may [`push`](Ring::push), one at a time may [`pop`](Ring::pop); which ones may change if that change is ordered by
+/// something else (a lock, a join). If two push at once records get lost or mixed, but memory stays sound.
+#[derive(Debug)]
+pub struct Ring {
+    written: AtomicU64,
+    dropped: AtomicU64,
+    read: AtomicU64,
+    words: Box<[AtomicU64]>,
+    mask: u64,
+}
+
+impl Ring {
+    /// With room for `capacity` records, rounded up to a power of two.
+    pub fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(2, 1 << 20).next_power_of_two();
+        let words = (0..capacity * RECORD_WORDS).map(|_| AtomicU64::new(0)).collect();
+        Ring {
+            written: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            words,
+            mask: capacity as u64 - 1,
+        }
+    }
+
+    /// Appends a record; `false`, and counted, where there is no room.
+    #[inline]
+    pub fn push(&self, record: &Record) -> bool {
+        let at = self.written.load(Ordering::Relaxed);
+        // Acquire: the reader is done with the slot before we write it again.
+        if at.wrapping_sub(self.read.load(Ordering::Acquire)) > self.mask {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let slot = ((at & self.mask) as usize) * RECORD_WORDS;
+        for (cell, word) in self.words.iter().skip(slot).zip(record) {
+            cell.store(*word, Ordering::Relaxed);
+        }
+        self.written.store(at.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    /// The oldest record.
+    pub fn pop(&self) -> Option<Record> {
+        let at = self.read.load(Ordering::Relaxed);
+        // Acquire: the words that the count stands for are there.
+        if at == self.written.load(Ordering::Acquire) {
+            return None;
+        }
+        let slot = ((at & self.mask) as usize) * RECORD_WORDS;
+        let mut record = [0; RECORD_WORDS];
+        for (word, cell) in record.iter_mut().zip(self.words.iter().skip(slot)) {
+            *word = cell.load(Ordering::Relaxed);
+        }
+        self.read.store(at.wrapping_add(1), Ordering::Release);
+        Some(record)
+    }
+
+    /// Records that found no room.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn a_ring_is_a_bounded_queue(steps in proptest::collection::vec(any::<bool>(), 0..200)) {
+            let (ring, mut model, mut lost) = (Ring::new(8), VecDeque::new(), 0);
+            for (i, push) in steps.into_iter().enumerate() {
+                if push {
+                    let fits = model.len() < 8;
+                    prop_assert_eq!(ring.push(&[i as u64; RECORD_WORDS]), fits);
+                    if fits { model.push_back(i as u64) } else { lost += 1 }
+                } else {
+                    prop_assert_eq!(ring.pop(), model.pop_front().map(|v| [v; RECORD_WORDS]));
+                }
+            }
+            prop_assert_eq!(ring.dropped(), lost);
+        }
+    }
+
+    #[test]
+    fn records_cross_threads_whole_and_in_order() {
+        let many = if cfg!(miri) { 200 } else { 200_000 };
+        let ring = Ring::new(16);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for i in 0..many {
+                    while !ring.push(&[i; RECORD_WORDS]) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            for i in 0..many {
+                let got = loop {
+                    if let Some(r) = ring.pop() {
+                        break r;
+                    }
+                    std::thread::yield_now();
+                };
+                assert_eq!(got, [i; RECORD_WORDS]);
+            }
+        });
+    }
+}
