@@ -1,5 +1,6 @@
 //! Policies by name.
 
+use crate::adaptive::{self, Adaptive};
 use crate::arm::Arm;
 use crate::epsilon_greedy::EpsilonGreedy;
 use crate::ledger::ARMS_MAX;
@@ -29,7 +30,7 @@ pub struct Options {
 }
 
 /// The policy that `overlap` keeps twice unless told otherwise.
-pub const INNER: &str = "round-robin"; // `adaptive`, as soon as it is there
+pub const INNER: &str = "adaptive";
 
 /// A registered policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,11 @@ pub struct Entry {
 
 /// All policies that [`build`] knows, the default first.
 pub const POLICIES: &[Entry] = &[
-    // `adaptive` goes here, first: it is the default.
+    Entry {
+        name: "adaptive",
+        about: "races, a watch on the arm in use, cheap looks at the others (the default)",
+        is_for_comparison: false,
+    },
     Entry {
         name: "round-robin",
         about: "ten rounds, trimmed means, 5 % gate (the paper's v2)",
@@ -101,7 +106,7 @@ pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Poli
     let auto = check_arms(arms)?;
     let objective = options.objective;
     Ok(match name {
-        // "adaptive" => Box::new(Adaptive::new(arms, auto, objective)),
+        "adaptive" => Box::new(Adaptive::new(arms, auto, objective, adaptive::Care::default())),
         "round-robin" => Box::new(RoundRobin::new(arms, auto, objective)),
         "round-robin-ungated" => Box::new(RoundRobin::without_gate(arms, auto, objective)),
         "profile" => Box::new(Static::new(arms, auto, options.profile.as_ref(), options.size_bytes)),

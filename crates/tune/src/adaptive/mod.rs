@@ -14,14 +14,14 @@ pub mod noise;
 pub mod race;
 
 use crate::arm::Arm;
+use crate::ledger::{PENDING_MAX, TIME_US_MAX};
+use crate::objective::Objective;
 use crate::policy::{Context, Decision, Phase, Policy, Sample};
 use monitor::Monitor;
 use noise::Noise;
 use race::{Race, Verdict};
 use std::collections::VecDeque;
 
-/// Calls whose samples may still come.
-const PENDING_MAX: usize = 4096;
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
 const HOPELESS: f64 = 1.5;
 /// See [`HOPELESS`].
@@ -31,7 +31,7 @@ const SURPRISE: f64 = 4.0;
 
 /// How careful the policy is.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct Care {
     /// The least improvement over AUTO that is worth a change (0.02 is 2 %).
     pub gate: f64,
     /// Chance of leaving AUTO for nothing in the first race.
@@ -46,9 +46,9 @@ pub struct Options {
     pub limit: u32,
 }
 
-impl Default for Options {
+impl Default for Care {
     fn default() -> Self {
-        Options { gate: 0.02, doubt_first: 0.009, doubt_change: 0.004, doubt_look: 0.001, looking: 0.006, limit: 18 }
+        Care { gate: 0.02, doubt_first: 0.009, doubt_change: 0.004, doubt_look: 0.001, looking: 0.006, limit: 18 }
     }
 }
 
@@ -96,7 +96,8 @@ pub struct Adaptive {
     arms: Vec<Arm>,
     auto: usize,
     in_use: usize,
-    options: Options,
+    objective: Objective,
+    care: Care,
     state: State,
     tracks: Vec<Track>,
     call: u64,
@@ -106,16 +107,16 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// For these arms; AUTO must be one of them.
-    pub fn new(arms: &[Arm], options: Options) -> Result<Adaptive, String> {
-        let auto = arms.iter().position(|a| a.is_auto()).ok_or("the arms must hold AUTO")?;
+    /// For these arms, of which `auto` is AUTO.
+    pub fn new(arms: &[Arm], auto: usize, objective: Objective, care: Care) -> Adaptive {
         let all: Vec<usize> = (0..arms.len()).collect();
         let track = Track { used: false, ratio: 0.0, samples: 0.0, lone: 0, due: 0, surprise: 0.0, follow: 0 };
         let mut policy = Adaptive {
             arms: arms.to_vec(),
             auto,
             in_use: auto,
-            options,
+            objective,
+            care,
             state: State::Settled(Monitor::new(&[], Noise::one_mode(0.1))),
             tracks: vec![track; arms.len()],
             call: 0,
@@ -124,9 +125,9 @@ impl Adaptive {
             because: "nothing known yet".into(),
         };
         if arms.len() > 1 {
-            policy.state = State::Racing(Race::new(&all, auto, auto, options.doubt_first, options.limit));
+            policy.state = State::Racing(Race::new(&all, auto, auto, care.doubt_first, care.limit));
         }
-        Ok(policy)
+        policy
     }
 
     fn remember(&mut self, arm: usize, role: Role) {
@@ -161,7 +162,7 @@ impl Adaptive {
         let factor = self.surely(arm).clamp(0.0, 10.0).exp();
         let likely = if t.samples < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
-        let share = self.options.looking / others;
+        let share = self.care.looking / others;
         let calls = (cost / share).max(12.0 * others) as u64;
         if factor > HOPELESS && self.tracks[arm].samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
     }
@@ -191,7 +192,7 @@ impl Adaptive {
             State::Settled(m) => m.noise,
             State::Racing(r) => r.noise,
         };
-        let race = Race::new(&others, self.auto, self.in_use, doubt, self.options.limit);
+        let race = Race::new(&others, self.auto, self.in_use, doubt, self.care.limit);
         self.state = State::Racing(race.with_noise(noise));
     }
 
@@ -220,7 +221,7 @@ impl Adaptive {
     }
 
     fn learn_in_race(&mut self, arm: usize, log_time: f64) {
-        let gate = (1.0 + self.options.gate).ln();
+        let gate = (1.0 + self.care.gate).ln();
         let State::Racing(race) = &mut self.state else { return };
         race.learn(arm, log_time);
         let verdict = race.verdict(gate);
@@ -271,7 +272,7 @@ impl Adaptive {
         });
         let others = others.collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
-        self.race(others, self.options.doubt_change);
+        self.race(others, self.care.doubt_change);
     }
 
     fn learn_look(&mut self, arm: usize, log_time: f64) {
@@ -306,7 +307,7 @@ impl Adaptive {
         }
         if t.surprise > SURPRISE {
             t.surprise = 0.0;
-            self.race(vec![arm], self.options.doubt_look);
+            self.race(vec![arm], self.care.doubt_look);
         }
     }
 }
@@ -317,6 +318,13 @@ impl Policy for Adaptive {
     }
 
     fn decide(&mut self, _: Context) -> Decision {
+        // Samples that never come must not keep a race going.
+        if let State::Racing(race) = &self.state
+            && race.is_starved()
+        {
+            let race = race.clone();
+            self.settle(race, self.auto, "too few samples came back".into());
+        }
         let (arm, role) = match &mut self.state {
             State::Racing(race) => {
                 // An arm never used before runs once for nothing, then for the race.
@@ -348,8 +356,8 @@ impl Policy for Adaptive {
             return;
         }
         entry.1 = Role::Done;
-        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0) else { return };
-        let log_time = time_us.ln();
+        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX) else { return };
+        let log_time = self.objective.of(time_us, &self.arms, &sample).ln();
         match role {
             Role::Race(number) if number == self.races => self.learn_in_race(arm, log_time),
             Role::Use if arm == self.in_use => self.learn_in_use(log_time),

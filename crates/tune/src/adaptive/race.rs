@@ -28,6 +28,9 @@ pub const LOOKS: &[Look] = &[
     Look { samples: 70, share: 0.01 },
 ];
 
+/// Calls without any sample after which a race is given up; far more than an epoch holds.
+const STARVED_CALLS: usize = 512;
+
 /// Share of the doubt that a race with two modes may spend, over all its looks.
 const SHARE_TWO_MODES: f64 = 0.6;
 
@@ -124,6 +127,12 @@ impl Race {
     fn runner(&self, arm: usize) -> &Runner {
         // Every arm that is asked for was put in by `new`; the fallback keeps a mistake harmless.
         self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
+    }
+
+    /// Whether far more calls were decided than samples came back.
+    pub fn is_starved(&self) -> bool {
+        let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
+        self.turn > 8 * came + STARVED_CALLS
     }
 
     /// The arm of the next call.
