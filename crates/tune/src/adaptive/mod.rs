@@ -48,7 +48,7 @@ pub struct Care {
 
 impl Default for Care {
     fn default() -> Self {
-        Care { gate: 0.02, doubt_first: 0.009, doubt_change: 0.004, doubt_look: 0.001, looking: 0.006, limit: 18 }
+        Care { gate: 0.02, doubt_first: 0.010, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
     }
 }
 
@@ -164,7 +164,9 @@ impl Adaptive {
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
         let share = self.care.looking / others;
         let calls = (cost / share).max(12.0 * others) as u64;
-        if factor > HOPELESS && self.tracks[arm].samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
+        // One sample far above says so; nearer to the border it takes two.
+        let seen = t.lone == 0 && t.samples >= 2.0 && t.ratio.exp() > HOPELESS;
+        if (seen || factor > HOPELESS) && t.samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
     }
 
     /// The least that an arm's ratio may be, by what is known. Few samples do not make an arm hopeless.
@@ -268,7 +270,7 @@ impl Adaptive {
         let (call, hopeless) = (self.call, HOPELESS.ln());
         let others = (0..self.arms.len()).filter(|&a| {
             let t = &self.tracks[a];
-            t.samples < 1.0 || self.surely(a) - moved < hopeless || t.due <= call
+            t.samples < 1.0 || self.surely(a) - moved < hopeless && t.ratio - moved < hopeless || t.due <= call
         });
         let others = others.collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());

@@ -15,11 +15,11 @@ pub struct Look {
 
 /// The looks of a race. Sums to 1.
 pub const LOOKS: &[Look] = &[
-    Look { samples: 4, share: 0.02 },
-    Look { samples: 5, share: 0.06 },
-    Look { samples: 6, share: 0.12 },
-    Look { samples: 7, share: 0.40 },
-    Look { samples: 9, share: 0.08 },
+    Look { samples: 4, share: 0.01 },
+    Look { samples: 5, share: 0.03 },
+    Look { samples: 6, share: 0.06 },
+    Look { samples: 7, share: 0.52 },
+    Look { samples: 9, share: 0.06 },
     Look { samples: 12, share: 0.10 },
     Look { samples: 16, share: 0.16 },
     Look { samples: 22, share: 0.02 },
@@ -170,7 +170,7 @@ impl Race {
     /// AUTO, and those that may still be the best: the lower the bound of what an arm may be, the more it is worth a call.
     fn finalists(&self) -> Vec<usize> {
         // The longer a race lasts, the more an early bad draw deserves another chance.
-        let width = 1.5 * (1.0 + self.turn as f64 / 40.0).sqrt();
+        let width = (0.1 + self.turn as f64 / 25.0).sqrt();
         // Under wide noise a handful of samples places nobody.
         let unknown = self.noise.modes.is_some() || self.noise.sigma > WIDE;
         let fewest = if unknown { WIDE_SAMPLES_MIN } else { 1 };
