@@ -10,6 +10,7 @@ use ::tune::Arm;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use topology::Bytes;
 
 /// Arguments of `linkwise tune characterize`.
 #[derive(clap::Args)]
@@ -192,7 +193,7 @@ fn print_topology(t: &Topology) {
         Some(b) => vec![b.arm.clone(), crate::report::significant(b.ms), format!("{:.1}", b.auto_gap_percent)],
     };
     let lines = rows.iter().map(|r| {
-        let mut line = vec![size_name(r.size_bytes)];
+        let mut line = vec![Bytes(r.size_bytes).to_string()];
         line.extend(cells(&r.alone));
         line.extend(cells(&r.overlapped));
         line.push(r.is_flip.map_or("-", |f| if f { "flip" } else { "" }).into());
@@ -251,7 +252,7 @@ fn print_amplification(topologies: &[Topology]) {
         let factor = a.factor.map_or("-".into(), |f| format!("{f:.1}x"));
         vec![
             a.topology,
-            size_name(a.size_bytes),
+            Bytes(a.size_bytes).to_string(),
             format!("{:.1}", a.gap_percent_of_first),
             format!("{:.1}", a.gap_percent),
             factor,
@@ -292,7 +293,7 @@ fn compare_with_table_1(ours: &Topology) {
 /// What the bandit's public reward log says beside the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::tune::stats;
-    println!("\nThe bandit's reward log, 2x4, 64 MB: ten exploration samples of each arm, ms");
+    println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
     let row = |(arm, ms): &(Arm, Vec<f64>)| {
         let n = |v: f64| format!("{v:.1}");
         let trimmed = n(stats::iqr_trimmed_mean(ms));
