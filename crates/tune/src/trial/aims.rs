@@ -203,6 +203,15 @@ pub fn all(log: Option<&Noise>) -> Vec<Aim> {
         let statement = format!("unused arm 30 % better, CV {}: found in 2,000", percent(cv));
         aim(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
     }
+    // What the border of a policy asks for: epochs are decided before their first call runs, and samples get lost.
+    for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one sample in five lost", 1, 0.2)] {
+        let slug = words.replace(' ', "-");
+        let better = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
+        let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(better).collect();
+        aim(format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), specs, Measure::RightAfter(400), 95.0);
+        let null = no_better_arm(&log_normal(0.1), AUTO_US, "cv10%").into_iter().map(better).collect();
+        aim(format!("{words}, no better arm, CV 10%: AUTO left wrongly"), null, Measure::WrongRuns, 1.0);
+    }
     for cv in CVS {
         let statement = format!("four arms, gap 30 %, CV {}: cost of looking once settled", percent(cv));
         aim(statement, four_arms(0.3, cv, 2_400), Measure::LookingCost, 1.0);
