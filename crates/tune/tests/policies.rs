@@ -146,3 +146,20 @@ fn what_cannot_be_built_is_refused_with_the_reason() {
     assert!(error("round-robin", &[Arm::AUTO, Arm::AUTO]).contains("twice"));
     assert!(error("round-robin", &[]).contains("AUTO"));
 }
+
+#[test]
+fn a_price_on_channels_makes_fewer_of_them_worth_a_little_time() {
+    let arms: Vec<Arm> = ["RING/SIMPLE@16", "RING/SIMPLE@4", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
+    for entry in POLICIES.iter().filter(|e| !["profile", "auto"].contains(&e.name)) {
+        for (price, expected) in [(0.0, 0), (0.02, 1)] {
+            let objective = tune::Objective::with_price(price).unwrap();
+            let options = Options { objective, seed: 3, ..Options::default() };
+            let mut policy = registry::build(entry.name, &arms, &options).unwrap();
+            for call in 0..600u64 {
+                let arm = policy.decide(Context::default()).arm;
+                policy.learn(Sample { call, arm, time_us: Some([70.0, 76.0, 100.0][arm]), channels: None });
+            }
+            assert_eq!(policy.in_use(), expected, "{} at a price of {price}: {}", entry.name, policy.because());
+        }
+    }
+}

@@ -29,6 +29,8 @@ pub(crate) struct Call {
 const STAYS_CALLS: usize = 50;
 /// An arm this many times slower than the arm in use counts as seen to be bad.
 pub const SLOW_FACTOR: f64 = 1.5;
+/// And this many times slower surely: few noisy samples of an arm at 1.55 may say 1.45, but none at 2.
+pub const CLEARLY_SLOW_FACTOR: f64 = 2.0;
 /// Calls over which looks at slow arms are counted.
 pub const LOOKS_CALLS: usize = 2_000;
 
@@ -57,6 +59,8 @@ pub struct Outcome {
     pub looking_cost: f64,
     /// Most looks at any one arm over 1.5 times slower than the arm in use, once settled, in 2,000 calls.
     pub looks_at_slow_max: u64,
+    /// The same for arms over 2 times slower.
+    pub looks_at_clearly_slow_max: u64,
     /// Calls from the change until the right arm was in use to stay; `None` if never. Nothing where nothing changed.
     pub recovered_after: Option<Option<u64>>,
     /// Calls in which ranks chose different arms.
@@ -104,7 +108,8 @@ impl Outcome {
             explore_cost_us: learning.iter().map(|c| c.mean_us - c.auto_us).sum(),
             break_even: break_even(calls),
             looking_cost: looking_cost(settled),
-            looks_at_slow_max: looks_at_slow_max(settled),
+            looks_at_slow_max: looks_max(settled, SLOW_FACTOR),
+            looks_at_clearly_slow_max: looks_max(settled, CLEARLY_SLOW_FACTOR),
             recovered_after: change.map(|at| decided(&calls[at..]).map(|d| d as u64)),
             differing_calls: calls.iter().filter(|c| c.do_ranks_differ).count() as u64,
             iqr_us: (stats::iqr(&autos), stats::iqr(&times)),
@@ -146,9 +151,9 @@ fn looking_cost(calls: &[Call]) -> f64 {
     calls.iter().map(|c| c.mean_us).sum::<f64>() / in_use - 1.0
 }
 
-fn looks_at_slow_max(calls: &[Call]) -> u64 {
+fn looks_max(calls: &[Call], factor: f64) -> u64 {
     let mut looks = [0u64; crate::ledger::ARMS_MAX];
-    for c in calls.iter().take(LOOKS_CALLS).filter(|c| c.mean_us > SLOW_FACTOR * c.in_use_us) {
+    for c in calls.iter().take(LOOKS_CALLS).filter(|c| c.mean_us > factor * c.in_use_us) {
         looks[c.arm.min(crate::ledger::ARMS_MAX - 1)] += 1;
     }
     looks.into_iter().max().unwrap_or(0)

@@ -261,7 +261,7 @@ pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> Table {
         for (arm, found) in file.arms.iter().zip(&line.arms) {
             let said = found.failure.as_ref().or(found.verdict.as_ref());
             rows.push(vec![
-                crate::tuning::data::size_name(line.size_bytes),
+                topology::Bytes(line.size_bytes).to_string(),
                 arm.clone(),
                 if *arm == line.use_arm { "use" } else { "" }.into(),
                 number(found.median_us),
