@@ -56,7 +56,7 @@ impl Costs {
 
     /// Of a plan that splits what it likes.
     pub(crate) fn of_split(&self, net: &Network, shape: &Shape) -> f64 {
-        let forwards = if shape.between > 0 && net.slots > 1 { 2 } else { 1 };
+        let forwards = if shape.between > 0 && net.slots > 1 { 2 } else { net.relays_in_series() };
         let pieces = shape.inside + shape.between * net.slots.max(1) + net.slots.max(2);
         self.extra_s(forwards, shape.largest / 2, shape.slowest_gb_per_s, pieces)
     }

@@ -61,6 +61,9 @@ pub struct Plan {
     pub completion_s: f64,
     pub(crate) exceptions: Vec<Exception>,
     pub(crate) shares: Vec<(u16, f64)>,
+    /// Pairs of hosts, ascending, between which the rule is [`Rule::Weighted`] with other weights; and these, one after the other.
+    pub(crate) host_pairs: Vec<(u16, u16)>,
+    pub(crate) host_weights: Vec<f64>,
 }
 
 impl Plan {
@@ -78,6 +81,8 @@ impl Plan {
             completion_s: 0.0,
             exceptions: Vec::new(),
             shares: Vec::new(),
+            host_pairs: Vec::new(),
+            host_weights: Vec::new(),
         }
     }
 
@@ -97,11 +102,44 @@ impl Plan {
         if self.lower_bound_s > 0.0 { (self.congestion_s / self.lower_bound_s - 1.0).max(0.0) } else { 0.0 }
     }
 
+    /// Gives all that one host sends to another other weights. Pairs come in ascending order.
+    pub(crate) fn except_hosts(&mut self, a: usize, b: usize, weights: &[f64]) {
+        self.host_pairs.push((a as u16, b as u16));
+        self.host_weights.extend_from_slice(weights);
+    }
+
+    /// How many pairs of hosts have weights of their own.
+    pub fn host_exception_count(&self) -> usize {
+        self.host_pairs.len()
+    }
+
+    /// Shares of two different ranks but for exceptions.
+    pub(crate) fn base_shares(&self, net: &Network, src: usize, dst: usize, out: &mut Shares) {
+        let hosts = (net.host(src) as u16, net.host(dst) as u16);
+        match self.host_pairs.binary_search(&hosts) {
+            Ok(at) if !self.host_pairs.is_empty() => {
+                out.clear();
+                let weights = &self.host_weights[at * net.slot_count()..(at + 1) * net.slot_count()];
+                weights.iter().enumerate().filter(|(_, w)| **w > 0.0).for_each(|(k, &w)| out.push(k, w));
+            }
+            _ => self.rule.shares(net, src, dst, out),
+        }
+    }
+
+    /// [`Network::weights`] with this plan's own.
+    pub(crate) fn weights(&self, net: &Network, out: &mut Vec<f64>) {
+        out.clone_from(&net.weights);
+        for (&(a, b), w) in self.host_pairs.iter().zip(self.host_weights.chunks(net.slot_count().max(1))) {
+            let at = (usize::from(a) * net.host_count() + usize::from(b)) * net.slot_count();
+            out[at..at + w.len()].copy_from_slice(w);
+        }
+    }
+
     /// Shares of the paths of two different ranks. O(log exceptions + paths).
     pub fn shares(&self, net: &Network, src: usize, dst: usize, out: &mut Shares) {
         match self.exceptions.binary_search_by_key(&(src as u16, dst as u16), |e| (e.src, e.dst)) {
             Ok(at) => self.exception_shares(at, out),
-            Err(_) => self.rule.shares(net, src, dst, out),
+            Err(_) => self.base_shares(net, src, dst, out),
         }
     }
 

@@ -12,18 +12,21 @@ use crate::bound::{Evidence, closed_form};
 use crate::demand::Demand;
 use crate::model::{Costs, Shape};
 use crate::network::Network;
-use crate::pivot::Pivots;
+use crate::pivot::{Outcome, Pivots, Start};
 use crate::plan::{Plan, Reason};
 use crate::rules::{Rule, Shares};
 use crate::sums::{Sums, busiest};
+
+/// With more ranks than this the correction moves the traffic of whole hosts first.
+const COARSE_RANKS_MIN: usize = 16;
 
 /// How hard to try, and what relays cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Stop when the plan is provably within this share of the optimum.
     pub gap: f64,
-    /// Most pivots of the correction.
-    pub pivots_max: u32,
+    /// Most work of the correction for each rank, in multiply-adds, roughly.
+    pub work_per_rank: u64,
     /// What forwarding and pieces cost in time.
     pub costs: Costs,
 }
@@ -31,7 +34,7 @@ pub struct Settings {
 impl Default for Settings {
     /// The one setting of every quality and speed figure in the documents.
     fn default() -> Self {
-        Settings { gap: 0.005, pivots_max: 600, costs: Costs::default() }
+        Settings { gap: 0.005, work_per_rank: 32_000, costs: Costs::default() }
     }
 }
 
@@ -93,7 +96,7 @@ impl Planner {
     }
 
     fn candidate(&mut self, net: &Network, demand: &Demand, shape: &Shape, rule: Rule) -> Candidate {
-        self.sums.loads(net, demand, rule, &mut self.loads);
+        self.sums.loads(net, demand, rule, &net.weights, &mut self.loads);
         let (bottleneck, congestion_s) = busiest(net, &self.loads);
         let completion_s = congestion_s + self.settings.costs.of_rule(net, shape, rule);
         Candidate { rule, congestion_s, bottleneck, completion_s }
@@ -104,6 +107,7 @@ impl Planner {
         self.read(net, demand)?;
         let (bound, evidence) = closed_form(net, demand, &self.sums);
         let shape = Shape::of(net, demand);
+        let coarse = net.slots > 1 && net.rank_count() > COARSE_RANKS_MIN;
         let mut best: Option<Candidate> = None; // least congestion, simplest first
         let mut soonest: Option<Candidate> = None;
         let mut start: Option<Candidate> = None; // of those that pivots can begin with
@@ -119,9 +123,8 @@ impl Planner {
             if soonest.is_none_or(|b| less(c.completion_s, b.completion_s)) {
                 soonest = Some(c);
             }
-            if !matches!(rule, Rule::Stripe | Rule::TwoRails)
-                && start.is_none_or(|b| less(c.congestion_s, b.congestion_s))
-            {
+            let begins = if coarse { rule == Rule::Weighted } else { !matches!(rule, Rule::Stripe | Rule::TwoRails) };
+            if begins && start.is_none_or(|b| less(c.congestion_s, b.congestion_s)) {
                 start = Some(c);
                 std::mem::swap(&mut self.loads, &mut self.best_loads);
             }
@@ -135,7 +138,7 @@ impl Planner {
         (plan.lower_bound_s, plan.evidence) = (bound.min(best.congestion_s), evidence);
         plan.reason = Reason::RuleIsEnough;
         if best.congestion_s > bound * (1.0 + self.settings.gap) {
-            self.correct(net, demand, &shape, start, bound, &mut plan);
+            self.correct(net, demand, &shape, start, coarse, bound, &mut plan);
         }
         // A plan with more relays has to earn their cost.
         if soonest.completion_s * self.settings.costs.margin < plan.completion_s {
@@ -149,25 +152,55 @@ impl Planner {
         Ok(plan)
     }
 
-    /// Corrects `start`; `plan` becomes the result if that is better.
+    /// Corrects `rule`, whose loads are in `best_loads`; `plan` becomes the result if that is better.
+    #[allow(clippy::too_many_arguments)]
     fn correct(
         &mut self,
         net: &Network,
         demand: &Demand,
         shape: &Shape,
         start: Candidate,
+        coarse: bool,
         bound: f64,
         plan: &mut Plan,
     ) {
-        let Settings { gap, pivots_max, costs } = self.settings;
-        let outcome = self.pivots.run(net, demand, start.rule, &self.best_loads, bound, gap, pivots_max);
+        let Settings { gap, work_per_rank, costs } = self.settings;
+        let work_max = work_per_rank * net.rank_count() as u64;
+        let rule = start.rule;
+        let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(rule) };
+        self.pivots.weights.clone_from(&net.weights);
+        let mut problem =
+            Start { demand, sums: &self.sums, rule, loads: &self.best_loads, coarse, bound, gap, work_max };
+        let mut outcome = Outcome { bound, ..Outcome::default() };
+        if coarse {
+            problem.work_max = work_max / 2;
+            outcome = self.pivots.run(net, &problem);
+            outcome.bound = bound.max(self.pivots.bound(net, demand));
+            self.pivots.absorb(net, |a, b, weights| corrected.except_hosts(a, b, weights));
+            self.sums.loads(net, demand, rule, &self.pivots.weights, &mut self.best_loads);
+        }
+        let (_, reached) = busiest(net, &self.best_loads);
+        if !coarse || reached > outcome.bound * (1.0 + gap) {
+            let problem = Start {
+                demand,
+                sums: &self.sums,
+                rule,
+                loads: &self.best_loads,
+                coarse: false,
+                bound: outcome.bound,
+                gap,
+                work_max: work_max - outcome.work.min(work_max / 2),
+            };
+            let fine = self.pivots.run(net, &problem);
+            outcome =
+                Outcome { bound: fine.bound, pivots: outcome.pivots + fine.pivots, work: outcome.work + fine.work };
+            self.pivots.exceptions(net, rule, |src, dst, shares| corrected.except(src, dst, shares));
+        }
         if outcome.bound > bound {
             plan.lower_bound_s = outcome.bound.min(plan.congestion_s);
             plan.evidence = Evidence::Weights;
         }
         plan.pivots = outcome.pivots;
-        let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(start.rule) };
-        self.pivots.exceptions(net, start.rule, |src, dst, shares| corrected.except(src, dst, shares));
         // The loads anew, from the shares: nothing that the pivots rounded survives.
         add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
         (corrected.bottleneck, corrected.congestion_s) = busiest(net, &self.best_loads);
@@ -183,7 +216,8 @@ impl Planner {
     pub fn reuse(&mut self, net: &Network, demand: &Demand, old: &Plan) -> Result<Plan, PlanError> {
         self.read(net, demand)?;
         let (bound, evidence) = closed_form(net, demand, &self.sums);
-        self.sums.loads(net, demand, old.rule, &mut self.loads);
+        old.weights(net, &mut self.pivots.weights);
+        self.sums.loads(net, demand, old.rule, &self.pivots.weights, &mut self.loads);
         add_exceptions(net, demand, old, &mut self.loads, &mut self.shares);
         let mut plan = old.clone();
         (plan.bottleneck, plan.congestion_s) = busiest(net, &self.loads);
@@ -209,7 +243,7 @@ impl Planner {
 fn add_exceptions(net: &Network, demand: &Demand, plan: &Plan, loads: &mut [f64], scratch: &mut Shares) {
     plan.each_exception(|src, dst, shares| {
         let bytes = demand.get(src, dst) as f64;
-        plan.rule.shares(net, src, dst, scratch);
+        plan.base_shares(net, src, dst, scratch);
         for (list, sign) in [(&*scratch, -1.0), (shares, 1.0)] {
             for &(p, s) in list.as_slice() {
                 net.path(src, dst, usize::from(p)).for_each(|l| loads[l as usize] += sign * s * bytes);

@@ -80,7 +80,8 @@ impl Sums {
     }
 
     /// Bytes that a rule puts on every link.
-    pub fn loads(&mut self, net: &Network, demand: &Demand, rule: Rule, loads: &mut Vec<f64>) {
+    /// `weights` are those of [`Rule::Weighted`], as [`Network::weights`].
+    pub fn loads(&mut self, net: &Network, demand: &Demand, rule: Rule, weights: &[f64], loads: &mut Vec<f64>) {
         let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         zeroed(loads, net.links.len());
         for h in 0..hosts {
@@ -135,8 +136,10 @@ impl Sums {
                         }
                     }
                     Rule::Weighted => {
-                        own_out.iter_mut().zip(net.weights_between(h, other)).for_each(|(v, w)| *v += out * w);
-                        own_in.iter_mut().zip(net.weights_between(other, h)).for_each(|(v, w)| *v += back * w);
+                        let between =
+                            |a: usize, b: usize| &weights[(a * hosts + b) * slots..(a * hosts + b + 1) * slots];
+                        own_out.iter_mut().zip(between(h, other)).for_each(|(v, w)| *v += out * w);
+                        own_in.iter_mut().zip(between(other, h)).for_each(|(v, w)| *v += back * w);
                     }
                     _ => {}
                 }

@@ -13,11 +13,19 @@
 //! proof beside the plan, and the reason to stop: pivots end when the plan is within the wanted gap of the best bound so far, or when the
 //! budget of pivots is used up. Nothing depends on a clock.
 //!
+//! On many ranks a demand is a small part of what a link carries, and moving one at a time takes many pivots. There a first, *coarse* stage
+//! moves all that one host sends to another together: its columns are (host, host, rail), and what it finds is kept as shares of rails per pair
+//! of hosts. The fine stage starts from there, if it is still needed.
+//!
 //! Ties are broken by adding a part in ten million to every link's load, the same on every rank. Only + - * / are used.
 
+mod basis;
+mod price;
+
 use crate::demand::Demand;
-use crate::network::{Leg, Network};
-use crate::rules::{Rule, Shares, pick};
+use crate::network::Network;
+use crate::rules::{PATHS_MAX, Rule, Shares, pick};
+use crate::sums::Sums;
 
 /// The key "path" that stands for the split of the rule.
 const COMPOSITE: u16 = u16::MAX;
@@ -31,13 +39,34 @@ const CANDIDATES_MAX: usize = 48;
 /// With fewer demands than this all are priced every time.
 const PRICE_ALL_MAX: usize = 256;
 
-/// One demand that may be split.
+/// One demand that may be split; in the coarse stage, all that one host sends to another.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     src: u16,
     dst: u16,
+    /// What prices are multiplied with: bytes, or 1 where they are of all demands together.
     bytes: f64,
     key: u16,
+    hosts: bool,
+}
+
+/// What is to be improved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start<'a> {
+    /// The demand and its sums.
+    pub demand: &'a Demand,
+    pub sums: &'a Sums,
+    /// The rule to begin with; between hosts [`Rule::Weighted`] means the workspace's weights.
+    pub rule: Rule,
+    /// Bytes of that on every link.
+    pub loads: &'a [f64],
+    /// Move all that one host sends to another together.
+    pub coarse: bool,
+    /// A bound that is known already, and when to stop.
+    pub bound: f64,
+    pub gap: f64,
+    /// Multiply-adds, roughly.
+    pub work_max: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -69,14 +98,19 @@ pub(crate) struct Outcome {
     pub bound: f64,
     /// Pivots made.
     pub pivots: u32,
+    /// Work spent.
+    pub work: u64,
 }
 
 /// Workspace, reused from plan to plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pivots {
     pairs: Vec<Pair>,
-    inside: Vec<u32>,
-    between: Vec<u32>,
+    between: usize,
+    /// Shares of the slots between every two hosts, as [`Network::weights`].
+    pub weights: Vec<f64>,
+    row_host: Vec<f64>,
+    host_col: Vec<f64>,
     columns: Vec<Column>,
     rows: Vec<u32>,
     row_of: Vec<u32>,
@@ -92,43 +126,32 @@ pub(crate) struct Pivots {
     price: Vec<f64>,
     out_price: Vec<f64>,
     in_price: Vec<f64>,
-    out_mean: Vec<f64>,
-    in_mean: Vec<f64>,
     candidates: Vec<u32>,
     scratch: Vec<f64>,
     pair_rate: Vec<f64>,
     pair_share: Vec<f64>,
-    shares: Shares,
     congestion: f64,
-    composite: bool,
 }
 
 impl Pivots {
-    /// Improves on `rule`, whose loads in bytes are given, until the congestion is at most `1 + gap` times the best bound (`bound` is one
-    /// to begin with) or `pivots_max` pivots are made.
-    #[allow(clippy::too_many_arguments)]
-    pub fn run(
-        &mut self,
-        net: &Network,
-        demand: &Demand,
-        rule: Rule,
-        loads: &[f64],
-        bound: f64,
-        gap: f64,
-        pivots_max: u32,
-    ) -> Outcome {
-        self.start(net, demand, rule, loads);
-        let mut outcome = Outcome { bound, pivots: 0 };
+    /// Improves on a rule until the congestion is at most `1 + gap` times the best bound, or the work is used up.
+    pub fn run(&mut self, net: &Network, start: &Start) -> Outcome {
+        self.start(net, start);
+        let mut outcome = Outcome { bound: start.bound, ..Outcome::default() };
         let mut threshold = 0.0;
-        while outcome.pivots < pivots_max && self.rows.len() < self.stride.min(TIGHT_MAX) {
+        let links = net.links.len() as u64;
+        while outcome.work < start.work_max && self.rows.len() < self.stride.min(TIGHT_MAX) {
             let entering = match self.negative_multiplier() {
                 Some(row) => Entering::Slack { row },
-                None => match self.choose(net, &mut outcome.bound, gap, &mut threshold) {
+                None => match self.choose(net, &mut outcome, start.gap, &mut threshold) {
                     Some((pair, path)) => Entering::Path { pair, path },
                     None => break,
                 },
             };
             outcome.pivots += 1;
+            let tight = self.rows.len() as u64;
+            // Columns of whole hosts have some fifty entries, those of demands a dozen.
+            outcome.work += 2 * tight * tight + if start.coarse { 150 } else { 40 } * tight + 3 * links;
             if !self.pivot(net, entering) {
                 break;
             }
@@ -136,12 +159,50 @@ impl Pivots {
         outcome
     }
 
+    /// Takes the shares of the coarse stage over into the weights. Calls back for every pair of hosts whose weights changed.
+    pub fn absorb(&mut self, net: &Network, mut each: impl FnMut(usize, usize, &[f64])) {
+        let slots = net.slots;
+        let order = self.by_pair();
+        let mut next = 0;
+        for (p, pair) in self.pairs.iter().enumerate() {
+            let from = next;
+            while next < order.len() && self.columns[order[next]].pair as usize == p {
+                next += 1;
+            }
+            let own = &order[from..next];
+            if !pair.hosts || (own.is_empty() && pair.key == COMPOSITE) {
+                continue;
+            }
+            let (a, b) = (usize::from(pair.src), usize::from(pair.dst));
+            let at = (a * net.host_count() + b) * slots;
+            let weights = &mut self.weights[at..at + slots];
+            let moved: f64 = own.iter().map(|&c| self.columns[c].share.max(0.0)).sum();
+            let kept = (1.0 - moved).max(0.0);
+            let total = moved + kept;
+            match pair.key {
+                COMPOSITE => weights.iter_mut().for_each(|w| *w *= kept / total),
+                k => {
+                    weights.fill(0.0);
+                    weights[usize::from(k)] = kept / total;
+                }
+            }
+            own.iter()
+                .for_each(|&c| weights[usize::from(self.columns[c].path)] += self.columns[c].share.max(0.0) / total);
+            each(a, b, weights);
+        }
+    }
+
+    /// Basic columns by pair, so that each pair finds its own.
+    fn by_pair(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (1..self.columns.len().min(self.rows.len())).collect();
+        order.sort_unstable_by_key(|&c| (self.columns[c].pair, self.columns[c].path));
+        order
+    }
+
     /// The demands whose split differs from the rule's, with their shares, by source and destination.
     pub fn exceptions(&mut self, net: &Network, rule: Rule, mut each: impl FnMut(usize, usize, &[(u16, f64)])) {
         let mut list = Shares::default();
-        // Columns by pair, so that each pair finds its own.
-        let mut order: Vec<usize> = (1..self.columns.len().min(self.rows.len())).collect();
-        order.sort_unstable_by_key(|&c| (self.columns[c].pair, self.columns[c].path));
+        let order = self.by_pair();
         let mut next = 0;
         for (p, pair) in self.pairs.iter().enumerate() {
             let from = next;
@@ -156,10 +217,12 @@ impl Pivots {
             let moved: f64 = own.iter().map(|&c| self.columns[c].share.max(0.0)).sum();
             let kept = (1.0 - moved).max(0.0);
             let total = moved + kept;
-            let mut by_path = [0.0; crate::rules::PATHS_MAX];
+            let mut by_path = [0.0; PATHS_MAX];
             if pair.key == COMPOSITE {
-                rule.shares(net, src, dst, &mut self.shares);
-                self.shares.as_slice().iter().for_each(|&(k, s)| by_path[usize::from(k)] += s * kept);
+                self.composite_shares(net, net.host(src), net.host(dst), (src, dst))
+                    .iter()
+                    .enumerate()
+                    .for_each(|(k, s)| by_path[k] += s * kept);
             } else {
                 by_path[usize::from(pair.key)] += kept;
             }
@@ -168,6 +231,15 @@ impl Pivots {
             by_path.iter().enumerate().filter(|(_, s)| **s > 0.0).for_each(|(k, s)| list.push(k, s / total));
             each(src, dst, list.as_slice());
         }
+    }
+
+    /// The split that the key stands for.
+    fn composite_shares<'a>(&'a self, net: &'a Network, a: usize, b: usize, (src, dst): (usize, usize)) -> &'a [f64] {
+        if a == b {
+            return net.intra_shares(src, dst);
+        }
+        let at = (a * net.host_count() + b) * net.slots;
+        &self.weights[at..at + net.slots]
     }
 
     fn first_key(&self, net: &Network, rule: Rule, src: usize, dst: usize) -> u16 {
@@ -183,27 +255,43 @@ impl Pivots {
         }
     }
 
-    fn start(&mut self, net: &Network, demand: &Demand, rule: Rule, loads: &[f64]) {
-        let links = net.links.len();
+    fn start(&mut self, net: &Network, start: &Start) {
+        let Start { demand, sums, rule, loads, coarse, .. } = *start;
+        let (links, hosts) = (net.links.len(), net.host_count());
         self.pairs.clear();
-        self.inside.clear();
-        self.between.clear();
+        self.between = 0;
         self.fixed.clear();
         self.fixed.resize(links, 0.0);
-        self.composite = matches!(rule, Rule::Stripe | Rule::Weighted);
-        for (src, dst, bytes) in demand.pairs() {
-            let bytes = bytes as f64;
-            let inside = net.host(src) == net.host(dst);
-            if net.path_count(src, dst) < 2 {
-                let only =
-                    if inside { 0 } else { net.slots_between(net.host(src), net.host(dst)).trailing_zeros() as usize };
-                net.path(src, dst, only).for_each(|l| self.fixed[l as usize] += bytes * net.inverse[l as usize]);
-                continue;
+        self.row_host.clone_from(&sums.row_host);
+        self.host_col.clone_from(&sums.host_col);
+        for src in 0..net.rank_count() {
+            let a = net.host(src);
+            let others = if coarse { net.ranks_of(a) } else { 0..net.rank_count() };
+            for dst in others {
+                let bytes = demand.get(src, dst) as f64;
+                if bytes == 0.0 || src == dst {
+                    continue;
+                }
+                let inside = net.host(dst) == a;
+                if net.path_count(src, dst) < 2 {
+                    let only = if inside { 0 } else { net.slots_between(a, net.host(dst)).trailing_zeros() as usize };
+                    net.path(src, dst, only).for_each(|l| self.fixed[l as usize] += bytes * net.inverse[l as usize]);
+                    continue;
+                }
+                let key = self.first_key(net, rule, src, dst);
+                self.between += usize::from(!inside);
+                self.pairs.push(Pair { src: src as u16, dst: dst as u16, bytes, key, hosts: false });
             }
-            let key = self.first_key(net, rule, src, dst);
-            let list = if inside { &mut self.inside } else { &mut self.between };
-            list.push(self.pairs.len() as u32);
-            self.pairs.push(Pair { src: src as u16, dst: dst as u16, bytes, key });
+        }
+        if coarse {
+            for p in (0..hosts * hosts).filter(|p| p / hosts != p % hosts) {
+                let (a, b) = (p / hosts, p % hosts);
+                if net.ranks_of(a).all(|i| sums.row_host[i * hosts + b] == 0.0) {
+                    continue;
+                }
+                self.between += 1;
+                self.pairs.push(Pair { src: a as u16, dst: b as u16, bytes: 1.0, key: COMPOSITE, hosts: true });
+            }
         }
         for v in [&mut self.delta, &mut self.price, &mut self.scratch] {
             v.clear();
@@ -257,148 +345,43 @@ impl Pivots {
         worst.0
     }
 
-    /// Prices of legs from the multipliers.
-    fn price_legs(&mut self, net: &Network) {
-        self.price.fill(0.0);
-        for (r, &e) in self.rows.iter().enumerate() {
-            self.price[e as usize] = (-self.inverse[r * self.stride]).max(0.0) * net.inverse[e as usize];
-        }
-        if self.between.is_empty() {
-            return;
-        }
-        let price = &self.price;
-        let sum = |leg: &Leg| leg.links().iter().map(|&l| price[l as usize]).sum::<f64>();
-        self.out_price.clear();
-        self.out_price.extend(net.out_legs.iter().map(sum));
-        self.in_price.clear();
-        self.in_price.extend(net.in_legs.iter().map(sum));
-        if !self.composite {
-            return;
-        }
-        let (hosts, slots) = (net.host_count(), net.slots);
-        self.out_mean.clear();
-        self.in_mean.clear();
-        let dot = |p: &[f64], w: &[f64]| p.iter().zip(w).map(|(p, w)| p * w).sum::<f64>();
-        for i in 0..net.rank_count() {
-            let h = net.host(i);
-            let at = i * slots..(i + 1) * slots;
-            for other in 0..hosts {
-                self.out_mean.push(dot(&self.out_price[at.clone()], net.weights_between(h, other)));
-                self.in_mean.push(dot(&self.in_price[at.clone()], net.weights_between(other, h)));
-            }
-        }
-    }
-
-    /// The cheapest path of a demand and what it is cheaper by than the key, per byte; and the cheapest price.
-    #[inline]
-    fn cheapest(&self, net: &Network, pair: &Pair) -> (u16, f64, f64) {
-        let (src, dst) = (usize::from(pair.src), usize::from(pair.dst));
-        let (a, b) = (net.host(src), net.host(dst));
-        let mut best = (0u16, f64::INFINITY);
-        let mut key_price = 0.0;
-        if a == b {
-            let paths = net.intra_paths(src, dst);
-            let shares = net.intra_shares(src, dst);
-            for (p, leg) in paths.iter().enumerate() {
-                let price: f64 = leg.links().iter().map(|&l| self.price[l as usize]).sum();
-                if price < best.1 {
-                    best = (p as u16, price);
-                }
-                if pair.key == COMPOSITE {
-                    key_price += shares[p] * price;
-                } else if usize::from(pair.key) == p {
-                    key_price = price;
-                }
-            }
-        } else {
-            let slots = net.slots;
-            let out = &self.out_price[src * slots..(src + 1) * slots];
-            let back = &self.in_price[dst * slots..(dst + 1) * slots];
-            let mask = net.slots_between(a, b);
-            for (k, (o, i)) in out.iter().zip(back).enumerate() {
-                if o + i < best.1 && mask >> k & 1 == 1 {
-                    best = (k as u16, o + i);
-                }
-            }
-            key_price = match pair.key {
-                COMPOSITE => self.out_mean[src * net.host_count() + b] + self.in_mean[dst * net.host_count() + a],
-                k => out[usize::from(k)] + back[usize::from(k)],
-            };
-        }
-        (best.0, key_price - best.1, best.1)
-    }
-
-    /// The path that promises most, and a new bound when all demands were priced. `None`: near enough, or optimal.
-    fn choose(&mut self, net: &Network, bound: &mut f64, gap: f64, threshold: &mut f64) -> Option<(u32, u16)> {
-        self.price_legs(net);
-        if self.pairs.len() > PRICE_ALL_MAX && !self.candidates.is_empty() {
-            let mut best = (0, 0u16, *threshold);
-            for &p in &self.candidates {
-                let pair = &self.pairs[p as usize];
-                let (path, gain, _) = self.cheapest(net, pair);
-                if gain * pair.bytes > best.2 {
-                    best = (p, path, gain * pair.bytes);
-                }
-            }
-            if best.2 > *threshold {
-                return Some((best.0, best.1));
-            }
-        }
-        let mut total: f64 =
-            self.rows.iter().enumerate().map(|(r, &e)| -self.inverse[r * self.stride] * self.fixed[e as usize]).sum();
-        let mut best = (0, 0u16, 0.0);
-        self.candidates.clear();
-        let mut limit = 0.0;
-        for (p, pair) in self.pairs.iter().enumerate() {
-            let (path, gain, price) = self.cheapest(net, pair);
-            total += price * pair.bytes;
-            let gain = gain * pair.bytes;
-            if gain > best.2 {
-                best = (p as u32, path, gain);
-                limit = 0.3 * gain;
-            }
-            if gain > limit && self.candidates.len() < 8 * CANDIDATES_MAX {
-                self.candidates.push(p as u32);
-            }
-        }
-        *threshold = 0.3 * best.2;
-        // Multipliers may sum to a little off one; a bound needs the true sum.
-        let sum: f64 = (0..self.rows.len()).map(|r| (-self.inverse[r * self.stride]).max(0.0)).sum();
-        *bound = bound.max(total / sum * (1.0 - 1e-12));
-        if self.candidates.len() > CANDIDATES_MAX {
-            let len = self.candidates.len();
-            self.candidates.drain(..len - CANDIDATES_MAX);
-        }
-        if self.congestion <= *bound * (1.0 + gap) || best.2 <= 1e-9 * self.congestion {
-            return None;
-        }
-        Some((best.0, best.1))
-    }
-
     /// Seconds that moving a demand from its key to a path adds to each link.
     fn entries(&mut self, net: &Network, pair: u32, path: u16, out: &mut Vec<(u32, f64)>) {
-        let Pair { src, dst, bytes, key, .. } = self.pairs[pair as usize];
+        let Pair { src, dst, bytes, key, hosts } = self.pairs[pair as usize];
         let (src, dst) = (usize::from(src), usize::from(dst));
+        let mut scratch = std::mem::take(&mut self.scratch);
         out.clear();
-        let scratch = &mut self.scratch;
+        let mut put = |l: u32, bytes: f64| {
+            if scratch[l as usize] == 0.0 {
+                out.push((l, 0.0));
+            }
+            scratch[l as usize] += bytes * net.inverse[l as usize];
+        };
         let mut add = |path: usize, share: f64| {
-            for l in net.path(src, dst, path) {
-                if scratch[l as usize] == 0.0 {
-                    out.push((l, 0.0));
-                }
-                scratch[l as usize] += share * bytes * net.inverse[l as usize];
+            if !hosts {
+                net.path(src, dst, path).for_each(|l| put(l, share * bytes));
+                return;
+            }
+            for i in net.ranks_of(src) {
+                let bytes = self.row_host[i * net.host_count() + dst];
+                net.out_leg(i, path).links().iter().filter(|_| bytes > 0.0).for_each(|&l| put(l, share * bytes));
+            }
+            for j in net.ranks_of(dst) {
+                let bytes = self.host_col[src * net.rank_count() + j];
+                net.in_leg(j, path).links().iter().filter(|_| bytes > 0.0).for_each(|&l| put(l, share * bytes));
             }
         };
         add(usize::from(path), 1.0);
         if key == COMPOSITE {
-            let (a, b) = (net.host(src), net.host(dst));
-            let shares = if a == b { net.intra_shares(src, dst) } else { net.weights_between(a, b) };
+            let (a, b) = if hosts { (src, dst) } else { (net.host(src), net.host(dst)) };
+            let shares = self.composite_shares(net, a, b, (src, dst));
             shares.iter().enumerate().filter(|(_, s)| **s > 0.0).for_each(|(k, &s)| add(k, -s));
         } else {
             add(usize::from(key), -1.0);
         }
         out.iter_mut().for_each(|(l, v)| *v = std::mem::take(&mut scratch[*l as usize]));
         out.retain(|e| e.1 != 0.0);
+        self.scratch = scratch;
     }
 
     /// One step of the simplex method. `false`: numbers are no longer to be trusted.
@@ -507,22 +490,22 @@ impl Pivots {
                 self.dot_rows(e);
                 self.grow(e, pivot);
                 self.columns[k] = new;
-                return true;
+                true
             }
             (Entering::Slack { row }, Blocking::Link(e)) => {
                 self.columns[k] = new;
                 self.dot_rows(e);
-                return self.replace_row(row, e);
+                self.replace_row(row, e)
             }
             (Entering::Path { .. }, Blocking::Share(c)) => {
                 let fine = self.replace_column(c);
                 std::mem::swap(&mut self.columns[c], &mut new);
                 self.columns[k] = new;
-                return fine;
+                fine
             }
             (Entering::Slack { row }, Blocking::Share(c)) => {
                 self.columns[k] = new;
-                return self.shrink(row, c);
+                self.shrink(row, c)
             }
             (_, Blocking::Key(pair)) => {
                 let own = (1..k).filter(|&c| self.columns[c].pair == pair);
@@ -550,105 +533,6 @@ impl Pivots {
                 }
             }
         }
-    }
-
-    /// A link's coefficients times the inverse, into `dots`.
-    fn dot_rows(&mut self, e: u32) {
-        let k = self.rows.len();
-        self.coefficients[0] = -1.0;
-        for c in 1..k {
-            let entry = self.columns[c].entries.iter().find(|x| x.0 == e);
-            self.coefficients[c] = entry.map_or(0.0, |x| x.1);
-        }
-        for r in 0..k {
-            let row = &self.inverse[r * self.stride..r * self.stride + k];
-            self.dots[r] = self.coefficients[..k].iter().zip(row).map(|(c, n)| c * n).sum();
-        }
-    }
-
-    fn grow(&mut self, e: u32, pivot: f64) {
-        let k = self.rows.len();
-        let stride = self.stride;
-        for r in 0..k {
-            let f = self.dots[r] / pivot;
-            let row = &mut self.inverse[r * stride..r * stride + k + 1];
-            row[..k].iter_mut().zip(&self.step[..k]).for_each(|(n, s)| *n += s * f);
-            row[k] = -f;
-        }
-        let row = &mut self.inverse[k * stride..k * stride + k + 1];
-        row[..k].iter_mut().zip(&self.step[..k]).for_each(|(n, s)| *n = -s / pivot);
-        row[k] = 1.0 / pivot;
-        self.row_of[e as usize] = k as u32;
-        self.rows.push(e);
-    }
-
-    fn replace_row(&mut self, row: usize, e: u32) -> bool {
-        let k = self.rows.len();
-        let stride = self.stride;
-        let pivot = self.dots[row];
-        if pivot.abs() < 1e-13 {
-            return false;
-        }
-        for r in (0..k).filter(|&r| r != row) {
-            let f = self.dots[r] / pivot;
-            for c in 0..k {
-                self.inverse[r * stride + c] -= self.inverse[row * stride + c] * f;
-            }
-        }
-        self.inverse[row * stride..row * stride + k].iter_mut().for_each(|n| *n /= pivot);
-        self.row_of[self.rows[row] as usize] = NONE;
-        self.rows[row] = e;
-        self.row_of[e as usize] = row as u32;
-        true
-    }
-
-    fn replace_column(&mut self, c: usize) -> bool {
-        let k = self.rows.len();
-        let pivot = self.step[c];
-        if pivot.abs() < 1e-13 {
-            return false;
-        }
-        for r in 0..k {
-            let row = &mut self.inverse[r * self.stride..r * self.stride + k];
-            let t = row[c] / pivot;
-            row.iter_mut().zip(&self.step[..k]).for_each(|(n, s)| *n -= s * t);
-            row[c] = t;
-        }
-        true
-    }
-
-    fn shrink(&mut self, row: usize, column: usize) -> bool {
-        let k = self.rows.len();
-        let stride = self.stride;
-        let pivot = self.inverse[row * stride + column];
-        if pivot.abs() < 1e-13 {
-            return false;
-        }
-        for r in (0..k).filter(|&r| r != row) {
-            let f = self.inverse[r * stride + column] / pivot;
-            if f != 0.0 {
-                for c in 0..k {
-                    self.inverse[r * stride + c] -= f * self.inverse[row * stride + c];
-                }
-            }
-        }
-        // The last row and column take the places that become free.
-        let last = k - 1;
-        self.row_of[self.rows[row] as usize] = NONE;
-        if row != last {
-            for c in 0..k {
-                self.inverse[row * stride + c] = self.inverse[last * stride + c];
-            }
-            self.row_of[self.rows[last] as usize] = row as u32;
-        }
-        self.rows.swap_remove(row);
-        if column != last {
-            for r in 0..last {
-                self.inverse[r * stride + column] = self.inverse[r * stride + last];
-            }
-        }
-        self.columns.swap(column, last);
-        true
     }
 
     /// A basic column of a demand becomes its key; the old key takes the column's place, with share 0.

@@ -1,0 +1,383 @@
+//! The directed links of a cluster and the paths that bytes may take over them.
+//!
+//! A path between two GPUs of a host is the direct way, or one relay GPU with a link to both; where GPUs are linked unevenly (a cube, a
+//! degraded mesh) also two relays. A path between hosts leaves by NIC `k` of
+//! the sender's host and arrives at NIC `k` of the receiver's ("rail-matched"), with an NVLink leg before or after where the NIC belongs to
+//! another GPU. Such a path is an out-leg of the sender and an in-leg of the receiver, so that a network of `n` ranks and `k` rails stores
+//! `2 n k` legs instead of `n² k` paths.
+//!
+//! A link's two ends are named nodes: a GPU (`n0:3`), a switch (`n0:switch`), a NIC that several GPUs share (`n0:nic0`), a rail (`rail2`)
+//! or the whole network where hosts have different numbers of NICs (`network`). The NIC that belongs to one GPU is the link between that
+//! GPU and the rail. A relay's own limit is a link from the GPU to itself.
+
+mod build;
+
+use crate::demand::RANKS_MAX;
+use build::Builder;
+use topology::{Cluster, GpuId};
+
+/// Most links of one leg, and of one path inside a host.
+pub const LEG_LINKS_MAX: usize = 8;
+/// Most overrides of single links.
+pub const OVERRIDES_MAX: usize = 4096;
+/// Fastest link that is believed, GB/s.
+const CAPACITY_MAX_GB_PER_S: f64 = 100_000.0;
+
+/// What a link is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkKind {
+    /// NVLinks between two GPUs, or between a GPU and the switch of its host.
+    NvLink,
+    /// PCIe between a GPU and its host, or a GPU and a NIC that is not its own.
+    Pcie,
+    /// A NIC, sending.
+    NicSend,
+    /// A NIC, receiving.
+    NicReceive,
+    /// What a GPU can forward for others.
+    Relay,
+}
+
+/// One directed link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Where bytes enter, an index into [`Network::nodes`].
+    pub from: u32,
+    /// Where they leave.
+    pub to: u32,
+    /// What it carries, GB/s. 0 = dead.
+    pub capacity_gb_per_s: f64,
+    /// What it is made of.
+    pub kind: LinkKind,
+}
+
+/// The links of one leg or path, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Leg {
+    links: [u32; LEG_LINKS_MAX],
+    len: u8,
+}
+
+impl Leg {
+    /// As a slice.
+    #[inline]
+    pub fn links(&self) -> &[u32] {
+        &self.links[..usize::from(self.len)]
+    }
+    fn push(&mut self, link: u32) {
+        self.links[usize::from(self.len)] = link;
+        self.len += 1;
+    }
+    fn of(links: &[u32]) -> Self {
+        let mut leg = Leg::default();
+        links.iter().for_each(|&l| leg.push(l));
+        leg
+    }
+}
+
+/// What the cluster's description leaves open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NetworkOptions {
+    /// Most that a GPU reads of what it forwards for others, GB/s.
+    pub relay_read_gb_per_s: Option<f64>,
+    /// Most that it writes of it.
+    pub relay_write_gb_per_s: Option<f64>,
+    /// Links that run at another rate than the cluster says.
+    pub overrides: Vec<Override>,
+    /// Only the first so many NICs of a host (for comparisons).
+    pub rails_max: Option<usize>,
+    /// Only the first so many paths over relays of a pair (for comparisons); one where there is no direct link.
+    pub relays_max: Option<usize>,
+    /// Only one relay on a path, even where GPUs are linked unevenly (for comparisons).
+    pub one_relay: bool,
+}
+
+/// A link that runs at another rate than the cluster says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Override {
+    /// Name of the node where the link begins.
+    pub from: String,
+    /// Name of the node where it ends.
+    pub to: String,
+    /// What it carries.
+    pub rate: Rate,
+}
+
+/// A rate, or a share of the known one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// GB/s.
+    GbPerS(f64),
+    /// Share of what the cluster says.
+    Share(f64),
+}
+
+impl std::str::FromStr for Override {
+    type Err = String;
+    /// `n0:0>n0:1=60` (GB/s), `n0:2>rail2=x0.5` (half of it), `n1:3>rail3=0` (dead).
+    fn from_str(s: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "`{s}` is no link; write FROM>TO=GB_PER_S or FROM>TO=xSHARE, such as n0:0>n0:1=60 or n0:2>rail2=x0.5"
+            )
+        };
+        let (ends, rate) = s.rsplit_once('=').ok_or_else(expected)?;
+        let (from, to) = ends.split_once('>').ok_or_else(expected)?;
+        let number = |t: &str| {
+            t.trim().parse::<f64>().ok().filter(|v| (0.0..=CAPACITY_MAX_GB_PER_S).contains(v)).ok_or_else(expected)
+        };
+        let rate = match rate.trim().strip_prefix('x') {
+            Some(share) => Rate::Share(number(share)?),
+            None => Rate::GbPerS(number(rate)?),
+        };
+        Ok(Override { from: from.trim().into(), to: to.trim().into(), rate })
+    }
+}
+
+/// Why a cluster cannot be routed on.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NetworkError {
+    /// Too many GPUs.
+    #[error("the cluster has {0} usable GPUs; routing plans for at most {RANKS_MAX} ranks. Name a smaller cluster")]
+    TooManyRanks(usize),
+    /// No GPU.
+    #[error("the cluster has no usable GPU")]
+    Empty,
+    /// An override that names no link.
+    #[error("no link goes from `{from}` to `{to}`{hint}")]
+    NoSuchLink {
+        /// As given.
+        from: String,
+        /// As given.
+        to: String,
+        /// What would be right.
+        hint: String,
+    },
+    /// More overrides than anybody writes by hand.
+    #[error("{0} links with rates of their own; at most {OVERRIDES_MAX}")]
+    TooManyOverrides(usize),
+    /// A rate that is none.
+    #[error("{what} of {gb_per_s} GB/s is not between 0 and {CAPACITY_MAX_GB_PER_S} GB/s")]
+    Rate {
+        /// Which.
+        what: &'static str,
+        /// As given.
+        gb_per_s: f64,
+    },
+}
+
+/// Links and paths.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Name of the cluster.
+    pub name: String,
+    /// Names of the nodes.
+    pub nodes: Vec<String>,
+    /// The links.
+    pub links: Vec<Link>,
+    /// What is known of the cluster but not part of this model, a sentence each.
+    pub notes: Vec<String>,
+    /// Seconds per byte of every link; infinite where it is dead.
+    pub(crate) inverse: Vec<f64>,
+    /// GPU of every rank: the usable GPUs of the cluster in host order.
+    pub ranks: Vec<GpuId>,
+    pub(crate) host_of: Vec<u16>,
+    /// First rank of every host, and the number of ranks.
+    pub(crate) first: Vec<u32>,
+    pub(crate) slots: usize,
+    pub(crate) host_nics: Vec<u16>,
+    /// May bytes leave by this slot? `[host * slots + slot]`; likewise arrive.
+    pub(crate) out_alive: Vec<bool>,
+    pub(crate) in_alive: Vec<bool>,
+    pub(crate) out_legs: Vec<Leg>,
+    pub(crate) in_legs: Vec<Leg>,
+    /// The slot of the NIC nearest to every rank.
+    pub(crate) home: Vec<u8>,
+    /// [`Network::slots_between`] of every two hosts.
+    pub(crate) masks: Vec<u32>,
+    /// Share of every slot between every two hosts, by the slower of its two NICs; sums to 1 where a slot is alive.
+    pub(crate) weights: Vec<f64>,
+    /// Bytes per second out of and into every rank by all its links, and out of and into every host by its NICs.
+    pub(crate) rank_rates: Vec<(f64, f64)>,
+    pub(crate) host_rates: Vec<(f64, f64)>,
+    pub(crate) intra: Vec<Leg>,
+    pub(crate) intra_share: Vec<f64>,
+    /// Where the paths of (rank, local receiver) begin in `intra`; see [`Network::intra_paths`].
+    pub(crate) intra_at: Vec<u32>,
+    /// Where the pairs of a rank begin in `intra_at`.
+    pub(crate) intra_row: Vec<u32>,
+    /// Does path 0 of the pair need no relay?
+    pub(crate) direct: Vec<bool>,
+}
+
+impl Network {
+    /// Of a cluster: every GPU that is not drained is a rank, in host order. O(ranks x (rails + GPUs of a host²)).
+    pub fn of(cluster: &Cluster, options: &NetworkOptions) -> Result<Self, NetworkError> {
+        Builder::new(cluster, options)?.build()
+    }
+
+    /// How many ranks.
+    #[inline]
+    pub fn rank_count(&self) -> usize {
+        self.ranks.len()
+    }
+    /// How many hosts with at least one rank.
+    #[inline]
+    pub fn host_count(&self) -> usize {
+        self.first.len() - 1
+    }
+    /// Rails, or the most NICs of any host.
+    #[inline]
+    pub fn slot_count(&self) -> usize {
+        self.slots
+    }
+    /// The ranks of a host.
+    #[inline]
+    pub fn ranks_of(&self, host: usize) -> std::ops::Range<usize> {
+        self.first[host] as usize..self.first[host + 1] as usize
+    }
+    /// The host of a rank.
+    #[inline]
+    pub fn host(&self, rank: usize) -> usize {
+        usize::from(self.host_of[rank])
+    }
+    /// The paths between two ranks of one host: the direct one first, if there is one, then by relay.
+    #[inline]
+    pub fn intra_paths(&self, src: usize, dst: usize) -> &[Leg] {
+        let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
+        &self.intra[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
+    }
+    /// Share of each of these paths where bytes are spread: all on the direct one, or by rate where there is none.
+    #[inline]
+    pub(crate) fn intra_shares(&self, src: usize, dst: usize) -> &[f64] {
+        let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
+        &self.intra_share[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
+    }
+    /// Most relays on a path inside a host: NVLink hops but one.
+    pub fn relays_in_series(&self) -> usize {
+        let hops = |l: &Leg| l.links().iter().filter(|&&l| self.links[l as usize].kind == LinkKind::NvLink).count();
+        self.intra.iter().map(hops).max().unwrap_or(1).saturating_sub(1)
+    }
+    /// Have these ranks of one host a path without a relay?
+    #[inline]
+    pub fn is_direct(&self, src: usize, dst: usize) -> bool {
+        self.direct[self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize]
+    }
+    #[inline]
+    pub(crate) fn out_leg(&self, src: usize, slot: usize) -> &Leg {
+        &self.out_legs[src * self.slots + slot]
+    }
+    #[inline]
+    pub(crate) fn in_leg(&self, dst: usize, slot: usize) -> &Leg {
+        &self.in_legs[dst * self.slots + slot]
+    }
+    /// Slots that may carry bytes from one host to another, as a bit mask.
+    #[inline]
+    pub fn slots_between(&self, a: usize, b: usize) -> u32 {
+        self.masks[a * self.host_count() + b]
+    }
+    fn find_slots(&self, a: usize, b: usize) -> u32 {
+        let limit = usize::from(self.host_nics[a].max(self.host_nics[b]));
+        (0..limit.min(self.slots)).fold(0, |m, k| {
+            m | (u32::from(self.out_alive[a * self.slots + k] && self.in_alive[b * self.slots + k]) << k)
+        })
+    }
+    /// How many paths a pair has. 0 = none at all; a rank needs none to itself.
+    pub fn path_count(&self, src: usize, dst: usize) -> usize {
+        match (src == dst, self.host(src) == self.host(dst)) {
+            (true, _) => 0,
+            (_, true) => self.intra_paths(src, dst).len(),
+            _ => self.slots_between(self.host(src), self.host(dst)).count_ones() as usize,
+        }
+    }
+    /// The links of a path, in order: of the path at that place inside a host, of that slot between hosts.
+    pub fn path(&self, src: usize, dst: usize, path: usize) -> impl Iterator<Item = u32> + '_ {
+        let (a, b) = match self.host(src) == self.host(dst) {
+            true => (self.intra_paths(src, dst)[path], Leg::default()),
+            false => (*self.out_leg(src, path), *self.in_leg(dst, path)),
+        };
+        (0..a.len).map(move |i| a.links[usize::from(i)]).chain((0..b.len).map(move |i| b.links[usize::from(i)]))
+    }
+    /// `n0:0 > n0:1`.
+    pub fn link_name(&self, link: usize) -> String {
+        let l = &self.links[link];
+        format!("{} > {}", self.nodes[l.from as usize], self.nodes[l.to as usize])
+    }
+    /// What follows from the capacities.
+    fn refresh(&mut self) {
+        self.inverse = self.links.iter().map(|l| 1e-9 / l.capacity_gb_per_s).collect();
+        let (hosts, slots) = (self.host_count(), self.slots);
+        self.weights = vec![0.0; hosts * hosts * slots];
+        let nic = |leg: &Leg, kind: LinkKind| {
+            leg.links()
+                .iter()
+                .map(|&l| &self.links[l as usize])
+                .find(|l| l.kind == kind)
+                .map_or(0.0, |l| l.capacity_gb_per_s)
+        };
+        let rate =
+            |leg: &Leg| 1.0 / leg.links().iter().map(|&l| self.inverse[l as usize]).fold(f64::MIN_POSITIVE, f64::max);
+        let mut intra_share = vec![0.0; self.intra.len()];
+        for (pair, &direct) in self.direct.iter().enumerate() {
+            let paths = self.intra_at[pair] as usize..self.intra_at[pair + 1] as usize;
+            // Where there is no direct link, bytes are spread over the paths with the fewest hops.
+            let short = |p: usize| self.intra[p].len == self.intra[paths.start].len;
+            let total: f64 = paths.clone().filter(|&p| short(p)).map(|p| rate(&self.intra[p])).sum();
+            for (n, p) in paths.clone().enumerate() {
+                intra_share[p] = match direct {
+                    true => f64::from(u8::from(n == 0)),
+                    false if short(p) => rate(&self.intra[p]) / total,
+                    false => 0.0,
+                };
+            }
+        }
+        self.intra_share = intra_share;
+        self.rank_rates = vec![(0.0, 0.0); self.ranks.len()];
+        for l in self.links.iter().filter(|l| l.from != l.to) {
+            if let Some(r) = self.rank_rates.get_mut(l.from as usize) {
+                r.0 += l.capacity_gb_per_s * 1e9;
+            }
+            if let Some(r) = self.rank_rates.get_mut(l.to as usize) {
+                r.1 += l.capacity_gb_per_s * 1e9;
+            }
+        }
+        let nic_rates = |h: usize| {
+            let r = self.first[h] as usize;
+            let own = 0..usize::from(self.host_nics[h]).min(slots);
+            own.fold((0.0, 0.0), |sum, k| {
+                let out = nic(self.out_leg(r, k), LinkKind::NicSend) * 1e9;
+                (sum.0 + out, sum.1 + nic(self.in_leg(r, k), LinkKind::NicReceive) * 1e9)
+            })
+        };
+        self.host_rates = (0..hosts).map(nic_rates).collect();
+        for a in 0..hosts {
+            for b in (0..hosts).filter(|&b| b != a) {
+                let at = (a * hosts + b) * slots;
+                let (i, j) = (self.first[a] as usize, self.first[b] as usize);
+                let mask = self.masks[a * hosts + b];
+                let mut total = 0.0;
+                for k in (0..slots).filter(|k| mask >> k & 1 == 1) {
+                    let rate =
+                        nic(self.out_leg(i, k), LinkKind::NicSend).min(nic(self.in_leg(j, k), LinkKind::NicReceive));
+                    self.weights[at + k] = rate;
+                    total += rate;
+                }
+                self.weights[at..at + slots].iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
+            }
+        }
+    }
+    /// Seconds per byte of a rail between two hosts: the slower of the two NICs.
+    pub fn rail_inverse(&self, a: usize, b: usize, slot: usize) -> f64 {
+        let nic = |leg: &Leg, kind: LinkKind| {
+            let own = leg.links().iter().filter(|&&l| self.links[l as usize].kind == kind);
+            own.map(|&l| self.inverse[l as usize]).fold(0.0, f64::max)
+        };
+        let (i, j) = (self.first[a] as usize, self.first[b] as usize);
+        nic(self.out_leg(i, slot), LinkKind::NicSend).max(nic(self.in_leg(j, slot), LinkKind::NicReceive))
+    }
+    #[inline]
+    pub(crate) fn weights_between(&self, a: usize, b: usize) -> &[f64] {
+        let at = (a * self.host_count() + b) * self.slots;
+        &self.weights[at..at + self.slots]
+    }
+}
