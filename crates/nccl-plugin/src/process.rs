@@ -131,7 +131,11 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     };
     let rank = last.map_or(-1, |l| l.1);
     let who = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
-    let comm = Arc::new(Comm::new(who, if tune { Role::Tune } else { Role::Observe }, true));
+    let records = if config.trace.is_some() { crate::comm::RECORDS_TRACED } else { crate::comm::RECORDS };
+    let comm = Arc::new(Comm::new(who, if tune { Role::Tune } else { Role::Observe }, records));
+    if config.trace.is_some() {
+        comm.set_timed();
+    }
     if let Some(p) = &profiled {
         let _ = p.comm.set(comm.clone());
     }

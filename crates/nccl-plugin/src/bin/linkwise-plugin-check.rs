@@ -1,0 +1,218 @@
+//! Loads the plugin as NCCL would, through every interface version that it exports, and says what each sees: one JSON object a line.
+//!
+//! A program of its own: what it loads may crash, and the command line has no `unsafe`.
+//!
+//! ```text
+//! linkwise-plugin-check LIBRARY [CALLS]
+//! ```
+
+#![allow(unsafe_code)] // calls C through tables of functions
+
+use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::process::ExitCode;
+use std::ptr::null_mut;
+
+#[link(name = "dl")]
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlerror() -> *const c_char;
+    fn dlclose(handle: *mut c_void) -> c_int;
+}
+const RTLD_NOW: c_int = 2;
+
+type Logger = unsafe extern "C" fn(c_int, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+type InitV2 = unsafe extern "C" fn(usize, usize, Logger, *mut *mut c_void) -> c_int;
+type InitV5 = unsafe extern "C" fn(*mut *mut c_void, u64, usize, usize, Logger, *const c_int, *mut f64) -> c_int;
+type ChooseV2 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, c_int, c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int;
+type ChooseV3 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, *mut c_int) -> c_int;
+type ChooseV4 =
+    unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut *mut f32, c_int, c_int, c_int, *mut c_int) -> c_int;
+type Finish = unsafe extern "C" fn(*mut c_void) -> c_int;
+type ProfilerInitV4 =
+    unsafe extern "C" fn(*mut *mut c_void, *mut c_int, *const c_char, u64, c_int, c_int, c_int, Logger) -> c_int;
+type ProfilerInitV5 =
+    unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> c_int;
+
+/// The first members of every table: name, init, then functions.
+type Table = [*const c_void; 5];
+
+/// NCCL's logger: what the plugin says goes to standard error.
+unsafe extern "C" fn logger(_: c_int, _: c_ulong, _: *const c_char, _: c_int, _: *const c_char, text: *const c_char) {
+    // SAFETY: the plugin logs with "%s" and one text.
+    eprintln!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
+}
+
+/// What could be seen through one version.
+#[derive(Default)]
+struct Seen {
+    context: bool,
+    statuses_are_success: bool,
+    changed_a_table: bool,
+    touched_an_unavailable_table: bool,
+    channels: c_int,
+    calls: usize,
+}
+
+/// Costs of an H100 host: trees, rings and NVLS of AllReduce, the rest unavailable.
+fn costs() -> [f32; 21] {
+    let mut t = [-1.0; 21];
+    t[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
+    t[14] = 50.0;
+    t
+}
+
+fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
+    // SAFETY: the symbol names a table of this version: name, init, choose, finish.
+    let [_, init, choose, finish, _] = unsafe { *table };
+    let (mut context, mut seen) = (null_mut(), Seen { statuses_are_success: true, ..Seen::default() });
+    let domains: [c_int; 3] = [1, 8, 8];
+    let mut constants = [0.0f64; 159];
+    // SAFETY: the signatures of this version of the interface.
+    let status = unsafe {
+        match version {
+            2..=4 => std::mem::transmute::<*const c_void, InitV2>(init)(8, 1, logger, &mut context),
+            _ => std::mem::transmute::<*const c_void, InitV5>(init)(
+                &mut context,
+                0x6c69_6e6b_7769_7365,
+                8,
+                1,
+                logger,
+                domains.as_ptr(),
+                constants.as_mut_ptr(),
+            ),
+        }
+    };
+    seen.statuses_are_success &= status == 0;
+    seen.context = !context.is_null();
+    seen.changed_a_table |= constants.iter().any(|c| *c != 0.0);
+    let ask = |table: &mut [f32; 21], bytes: usize, pipelined: c_int, channels: &mut c_int| {
+        let (mut algorithm, mut protocol) = (-1, -1);
+        // SAFETY: as above; the table is one block of 7 x 3 floats.
+        let status = unsafe {
+            let block = table.as_mut_ptr().cast::<*mut f32>();
+            match version {
+                2 => std::mem::transmute::<*const c_void, ChooseV2>(choose)(
+                    context,
+                    4,
+                    bytes,
+                    0,
+                    1,
+                    pipelined,
+                    &mut algorithm,
+                    &mut protocol,
+                    channels,
+                ),
+                3 => std::mem::transmute::<*const c_void, ChooseV3>(choose)(
+                    context, 4, bytes, pipelined, block, 7, 3, channels,
+                ),
+                _ => std::mem::transmute::<*const c_void, ChooseV4>(choose)(
+                    context, 4, bytes, pipelined, block, 7, 3, 0, channels,
+                ),
+            }
+        };
+        (status, algorithm >= 0 || protocol >= 0)
+    };
+    for i in 0..calls {
+        let (mut t, mut channels) = (costs(), 0);
+        let (status, chose) = ask(&mut t, 1 << (10 + i % 20), 1, &mut channels);
+        seen.statuses_are_success &= status == 0;
+        seen.changed_a_table |= t != costs() || chose;
+        seen.channels = seen.channels.max(channels);
+        let mut unavailable = [-1.0; 21];
+        let (status, _) = ask(&mut unavailable, 1 << 20, (i % 2) as c_int, &mut channels);
+        seen.statuses_are_success &= status == 0;
+        seen.touched_an_unavailable_table |= unavailable != [-1.0; 21];
+        seen.calls += 2;
+    }
+    // SAFETY: as above.
+    seen.statuses_are_success &= unsafe { std::mem::transmute::<*const c_void, Finish>(finish)(context) } == 0;
+    seen
+}
+
+fn profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_int, bool) {
+    // SAFETY: name, init, start, stop, record, finalize.
+    let [_, init, _, _, _, finalize] = unsafe { *table };
+    let (mut context, mut mask) = (null_mut(), 0);
+    // SAFETY: the signatures of this version.
+    let status = unsafe {
+        match version {
+            4 => std::mem::transmute::<*const c_void, ProfilerInitV4>(init)(
+                &mut context,
+                &mut mask,
+                c"check".as_ptr(),
+                0x6c69_6e6b_7769_7365,
+                1,
+                8,
+                0,
+                logger,
+            ),
+            _ => std::mem::transmute::<*const c_void, ProfilerInitV5>(init)(
+                &mut context,
+                0x6c69_6e6b_7769_7365,
+                &mut mask,
+                c"check".as_ptr(),
+                1,
+                8,
+                0,
+                logger,
+            ),
+        }
+    };
+    let has = !context.is_null();
+    // SAFETY: as above.
+    let end = unsafe { std::mem::transmute::<*const c_void, Finish>(finalize)(context) };
+    (status == 0 && end == 0, mask, has)
+}
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let Some(path) = args.next() else {
+        eprintln!("usage: linkwise-plugin-check LIBRARY [CALLS]");
+        return ExitCode::from(2);
+    };
+    let calls = args.next().and_then(|c| c.parse().ok()).unwrap_or(100usize).min(10_000_000);
+    let Ok(c_path) = CString::new(path.clone()) else { return ExitCode::from(2) };
+    // SAFETY: a path that ends with 0; loading runs the library's code, which is what this program is for.
+    let library = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
+    if library.is_null() {
+        // SAFETY: after a failure there is a text.
+        eprintln!("{path}: {}", unsafe { CStr::from_ptr(dlerror()) }.to_string_lossy());
+        return ExitCode::FAILURE;
+    }
+    let symbol = |name: &str| {
+        let Ok(name) = CString::new(name) else { return null_mut() };
+        // SAFETY: an open library and a name that ends with 0.
+        unsafe { dlsym(library, name.as_ptr()) }
+    };
+    let mut bad = false;
+    // The profiler first, as NCCL does.
+    for version in 1..=7u32 {
+        let table = symbol(&format!("ncclProfiler_v{version}"));
+        if table.is_null() || version < 4 {
+            continue;
+        }
+        let (ok, mask, has) = profiler(version, table.cast());
+        bad |= !ok;
+        println!(
+            "{{\"interface\":\"profiler\",\"version\":{version},\"success\":{ok},\"context\":{has},\"events\":{mask}}}"
+        );
+    }
+    for version in 2..=7u32 {
+        let table = symbol(&format!("ncclTunerPlugin_v{version}"));
+        if table.is_null() {
+            continue;
+        }
+        let s = tuner(version, table.cast(), calls);
+        bad |= !s.statuses_are_success || s.touched_an_unavailable_table;
+        println!(
+            "{{\"interface\":\"tuner\",\"version\":{version},\"success\":{},\"context\":{},\"changed\":{},\"revived\":{},\"channels\":{},\"calls\":{}}}",
+            s.statuses_are_success, s.context, s.changed_a_table, s.touched_an_unavailable_table, s.channels, s.calls
+        );
+    }
+    // SAFETY: opened above; everything was finalised, so nothing of it runs any more.
+    unsafe { dlclose(library) };
+    if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
