@@ -1,0 +1,73 @@
+//! The adaptive policy against its aims, in small: `linkwise tune evaluate --aims` runs all of them in full. Simulated.
+//!
+//! The limits here leave room for the luck of a hundred runs (three standard deviations below an aim that is just met); round-robin
+//! runs in the same environment where a limit would otherwise prove nothing.
+
+use tune::trial::aims::{Measure, all};
+use tune::trial::{Score, run};
+use tune::{Options, registry};
+
+fn score(policy: &str, spec: &tune::trial::Spec, runs: u64) -> Score {
+    let mut score = Score::default();
+    for seed in 1..=runs {
+        let make = |s: &tune::trial::Spec, seed: u64, rank: u32| {
+            registry::build(policy, &s.arms, &Options { seed, rank, ..Options::default() })
+        };
+        let outcome = run(spec, &make, seed, 1, &mut score.curve).unwrap();
+        score.outcomes.push(outcome);
+    }
+    score
+}
+
+/// The worst value of an aim over its environments.
+fn measure(policy: &str, statement: &str, runs: u64) -> f64 {
+    let aim =
+        all(None).into_iter().find(|a| a.statement == statement).unwrap_or_else(|| panic!("no aim {statement:?}"));
+    let values = aim.specs.iter().map(|s| aim.measure.of(&score(policy, s, runs), s.arms.len()));
+    values.reduce(|a, b| aim.measure.worse(a, b)).unwrap()
+}
+
+#[test]
+fn four_arms_are_told_apart_in_twenty_calls() {
+    for cv in ["5%", "10%", "20%"] {
+        let right = measure("adaptive", &format!("four arms, gap/CV 3, CV {cv}: right arm after 20 calls"), 200);
+        assert!(right >= 90.0, "CV {cv}: {right} %");
+    }
+}
+
+#[test]
+fn auto_is_seldom_left_for_nothing_where_round_robin_leaves_it_often() {
+    let statement = "no better arm, CV 20%: AUTO left wrongly in 2,000 calls";
+    let (ours, theirs) = (measure("adaptive", statement, 100), measure("round-robin", statement, 100));
+    assert!(ours <= 4.0 && theirs >= 25.0, "adaptive {ours} %, round-robin {theirs} %");
+}
+
+#[test]
+fn two_modes_neither_fool_nor_blind_it() {
+    let found = measure("adaptive", "two modes: a 30 % better arm after 200 calls", 60);
+    assert!(found >= 87.0, "{found} %");
+    let fooled = measure("adaptive", "two modes: AUTO left wrongly in 2,000 calls", 60);
+    let theirs = measure("round-robin", "two modes: AUTO left wrongly in 2,000 calls", 60);
+    assert!(fooled <= 7.0 && theirs >= 40.0, "adaptive {fooled} %, round-robin {theirs} %");
+}
+
+#[test]
+fn a_change_is_noticed_and_looking_stays_cheap() {
+    let back = measure("adaptive", "arm in use 30 % worse, CV 10%: back on the best in 60", 100);
+    assert!(back >= 81.0, "{back} %");
+    let found = measure("adaptive", "unused arm 30 % better, CV 10%: found in 2,000", 60);
+    assert!(found >= 78.0, "{found} %");
+    let cost = measure("adaptive", "four arms, gap 30 %, CV 10%: cost of looking once settled", 60);
+    assert!(cost <= 1.0, "{cost} %");
+}
+
+#[test]
+fn every_aim_has_a_way_to_be_missed() {
+    // A policy that never leaves AUTO meets the aims about not leaving it, and no other.
+    for aim in all(None) {
+        let spec = &aim.specs[0];
+        let value = aim.measure.of(&score("auto", spec, 2), spec.arms.len());
+        let wants_a_change = matches!(aim.measure, Measure::RightAfter(_));
+        assert!(!(wants_a_change && aim.is_met(value)), "{}: {value}", aim.statement);
+    }
+}
