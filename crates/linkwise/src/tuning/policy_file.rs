@@ -201,6 +201,16 @@ mod tests {
         assert!(PolicyFile::read("{}").unwrap_err().contains("not a policy file"));
     }
 
+    #[test]
+    fn the_fuzz_targets_corpus_is_read() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_policy/two_sizes.json");
+        let read = PolicyFile::read(&std::fs::read_to_string(file).unwrap()).unwrap();
+        assert_eq!(
+            (read.isolated[0].use_arm.as_str(), read.overlapped[0].use_arm.as_str()),
+            ("TREE/SIMPLE", "RING/SIMPLE")
+        );
+    }
+
     proptest! {
         #[test]
         fn any_text_is_a_file_or_an_error(text in "\\PC{0,200}") {

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use ::tune::registry::POLICIES;
 use ::tune::{Arm, Objective};
 
-/// The commands of `linkwise tune`.
+/// Policies that choose algorithm, protocol and channels: try them, measure for them, let one decide.
 #[derive(clap::Subcommand)]
 pub enum Tune {
     /// Try policies against environments whose truth is known

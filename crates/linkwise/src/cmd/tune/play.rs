@@ -155,6 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn the_fuzz_targets_corpus_is_read_or_refused() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_sample");
+        let read = |name: &str| sample(&std::fs::read(format!("{folder}/{name}.json")).unwrap());
+        assert_eq!(read("time"), Ok((Some(123.4), None)));
+        assert_eq!(read("lost"), Ok((None, None)));
+        assert_eq!(read("channels"), Ok((Some(1000.0), Some(8))));
+        assert!(read("wrong").unwrap_err().contains("\"fast\""));
+    }
+
+    #[test]
     fn lost_samples_empty_lines_and_a_last_line_without_its_end_are_fine() {
         let (result, lines) = talk("{\"time_us\":null}\n\n  \n{\"time_us\":3, \"node\":\"n0\"}");
         assert_eq!((result, lines.len()), (Ok(()), 3));
