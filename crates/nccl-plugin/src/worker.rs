@@ -490,11 +490,12 @@ impl Worker {
             let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
             let name = |w: Option<&str>| w.unwrap_or("?").to_string();
             self.trace.line(format_args!(
-                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
                 local.comm.id,
                 local.comm.rank,
                 w.collective,
                 w.count,
+                matched.map_or(0, |d| d.slot().bucket),
                 matched.map_or("null".into(), |d| d.call.to_string()),
                 name(w.algorithm.map(|a| a.word())),
                 name(w.protocol.map(|p| p.word())),
