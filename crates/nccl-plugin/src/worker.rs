@@ -88,7 +88,7 @@ pub struct Worker {
     begin: Instant,
     panics: u32,
     stopped: bool,
-    stop_looked: Instant,
+    stop_looked: Option<Instant>,
 }
 
 impl Worker {
@@ -108,7 +108,7 @@ impl Worker {
             begin: Instant::now(),
             panics: 0,
             stopped: false,
-            stop_looked: Instant::now(),
+            stop_looked: None,
         }
     }
 
@@ -410,10 +410,10 @@ impl Worker {
 
     fn look_for_stop(&mut self) {
         if !self.stopped
-            && self.stop_looked.elapsed() >= STOP_LOOK
+            && self.stop_looked.is_none_or(|t| t.elapsed() >= STOP_LOOK)
             && let Some(file) = &self.config.stop_file
         {
-            self.stop_looked = Instant::now();
+            self.stop_looked = Some(Instant::now());
             self.stopped = file.exists();
             if self.stopped {
                 log::info(&format!("{} is there: back to AUTO", file.display()));

@@ -98,20 +98,41 @@ fn wrong_settings_turn_the_plugin_off_and_are_said_with_their_line() {
 fn the_stop_file_brings_all_ranks_back_to_auto() {
     let name = "the_stop_file_brings_all_ranks_back_to_auto";
     let folder = tempfile::tempdir().unwrap();
-    let (profile, stop) = (folder.path().join("profile"), folder.path().join("stop"));
+    let [profile, stop, trace] = ["profile", "stop", "trace"].map(|f| folder.path().join(f));
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL\n").unwrap();
-    std::fs::write(&stop, "").unwrap();
     let meeting = meeting("stop");
     let settings = [
         ("MODE", "profile"),
         ("PROFILE", profile.to_str().unwrap()),
         ("MEETING", meeting.as_str()),
         ("STOP_FILE", stop.to_str().unwrap()),
+        ("TRACE", trace.to_str().unwrap()),
         ("KERNEL_TIMES", "0"),
     ];
-    let plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 4000]);
+    let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 2000]);
+    // One rank pauses in the middle: time for the operator.
+    plain.process_per_rank = true;
+    plain.in_step_every = 10;
+    plain.late = Some((1, std::time::Duration::from_millis(1500)));
+    let operator = {
+        let (trace, stop) = (trace.clone(), stop.clone());
+        std::thread::spawn(move || {
+            for _ in 0..600 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                let files = std::fs::read_dir(&trace).into_iter().flatten().flatten();
+                let mut texts = files.filter_map(|f| std::fs::read_to_string(f.path()).ok());
+                if texts.any(|t| t.contains("\"arm\":\"TREE/LL\"")) {
+                    std::fs::write(&stop, "").unwrap();
+                    return true;
+                }
+            }
+            false
+        })
+    };
     let Some(report) = run(name, &with_plugin(plain, &settings)) else { return };
+    assert!(operator.join().unwrap(), "the profile came into force");
     let all: Vec<_> = report.decisions().map(|d| (d.algorithm, d.protocol)).collect();
+    assert!(all.contains(&(Algorithm::Tree, Protocol::Ll)));
     assert_eq!(all.first(), all.last(), "AUTO at the beginning and at the end");
 }
 
