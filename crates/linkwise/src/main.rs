@@ -54,6 +54,11 @@ enum Command {
     /// Which links should skewed traffic take, and how far from the optimum is that?
     #[command(subcommand)]
     Route(cmd::route::Route),
+    /// Run a job with the NCCL plugin: its collectives get faster or stay as they were, and a report says which and why
+    Run(Box<cmd::run::Args>),
+    /// The NCCL plugin: where it is, and what each NCCL would see of it
+    #[command(subcommand)]
+    Plugin(cmd::plugin::Plugin),
     /// Compare the physics with published measurements
     Validate(cmd::validate::Args),
     /// Check a folder of public data sets
@@ -102,6 +107,8 @@ fn main() -> ExitCode {
         Command::Nccl(a) => cmd::nccl::run(a),
         Command::Tune(a) => cmd::tune::run(a),
         Command::Route(a) => cmd::route::run(a),
+        Command::Run(a) => cmd::run::run(*a),
+        Command::Plugin(a) => cmd::plugin::run(a),
         Command::Validate(a) => cmd::validate::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Demo(a) => cmd::demo::run(a),

@@ -70,7 +70,9 @@ pub struct Conductor {
     in_force: u64,
     proposed: Option<Proposed>,
     stopped: bool,
-    finished: bool,
+    /// The epoch that brings AUTO back, proposed or in force.
+    stop_epoch: Option<u64>,
+    left: bool,
     first_used_up_us: Option<u64>,
     last_call_us: u64,
     learnt: Vec<Learnt>,
@@ -110,7 +112,8 @@ impl Conductor {
             in_force: 0,
             proposed: None,
             stopped: false,
-            finished: false,
+            stop_epoch: None,
+            left: false,
             first_used_up_us: None,
             last_call_us: 0,
             learnt: Vec::new(),
@@ -194,15 +197,16 @@ impl Conductor {
     pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Out>) {
         self.leader.tick(now_us, |to, m| out.push((to, m)));
         self.settle();
-        if !self.leader.is_idle() || self.finished {
+        if !self.leader.is_idle() || self.left {
             return;
         }
         let (plans, planned) = if self.stopped {
-            self.finished = true;
-            (Vec::new(), BTreeMap::new())
+            if self.stop_epoch == Some(self.in_force) {
+                return; // AUTO everywhere, for good
+            }
+            Default::default()
         } else if let Plan::Fixed(plans) = &self.plan {
-            self.finished = self.in_force > 0;
-            if self.finished {
+            if self.in_force > 0 {
                 return;
             }
             (plans.clone(), BTreeMap::new())
@@ -214,7 +218,10 @@ impl Conductor {
             self.plans()
         };
         self.proposed = Some(Proposed { planned });
-        self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
+        let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
+        if self.stopped {
+            self.stop_epoch = epoch.map(|e| e.number);
+        }
     }
 
     /// Gives slots that have been seen a policy.
@@ -290,7 +297,7 @@ impl Conductor {
 
     /// The communicator ends here: nobody must wait for a verdict.
     pub fn leave(&mut self, now_us: u64, out: &mut Vec<Out>) {
-        self.finished = true;
+        self.left = true;
         self.leader.leave(now_us, |to, m| out.push((to, m)));
         self.settle();
     }

@@ -50,10 +50,25 @@ pub struct Config {
     pub explore_all: bool,
     /// `LINKWISE_KERNEL_TIMES`: whether to ask NCCL for GPU times. Not said: where the release is known to bear it.
     pub kernel_times: Option<bool>,
+    /// `LINKWISE_REWARD`: what an arm is judged by; auto, step, interval or kernel.
+    pub reward: Reward,
     /// `LINKWISE_EPOCH_CALLS`: calls of a slot that one epoch decides on.
     pub epoch_calls: u32,
     /// Only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
+}
+
+/// What an arm is judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reward {
+    /// Steps where the program says them, else intervals.
+    Auto,
+    /// Steps as the program says them.
+    Step,
+    /// The time from one call of a slot to the next.
+    Interval,
+    /// GPU time of the kernel.
+    Kernel,
 }
 
 /// What tests may ask for and nobody else.
@@ -82,7 +97,7 @@ impl std::fmt::Display for ConfigError {
     }
 }
 
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "mode",
     "policy",
     "profile",
@@ -95,6 +110,7 @@ const KEYS: [&str; 17] = [
     "explore",
     "kernel_times",
     "epoch_calls",
+    "reward",
     "test",
     "test_rewards",
     "test_alone",
@@ -199,6 +215,12 @@ impl Config {
             stop_file: text("stop_file").map(PathBuf::from),
             explore_all: word("explore", &["connected", "all"])? == Some(1),
             kernel_times: word("kernel_times", &["0", "1"])?.map(|v| v == 1),
+            reward: match word("reward", &["auto", "step", "interval", "kernel"])? {
+                Some(1) => Reward::Step,
+                Some(2) => Reward::Interval,
+                Some(3) => Reward::Kernel,
+                _ => Reward::Auto,
+            },
             epoch_calls: u32::try_from(epoch_calls.clamp(1, 65_536)).unwrap_or(16),
             test,
         })
@@ -208,12 +230,13 @@ impl Config {
     pub fn common(&self) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
-            "{} {:?} {} {profile:x} {} {}",
+            "{} {:?} {} {profile:x} {} {} {:?}",
             env!("CARGO_PKG_VERSION"),
             self.mode,
             self.policy,
             self.explore_all,
-            self.epoch_calls
+            self.epoch_calls,
+            self.reward
         );
         wire::bytes::hash(text.as_bytes())
     }
@@ -233,7 +256,7 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError>
             line.split_once('=').ok_or_else(|| wrong(format!("`{line}` is not a setting; write key = value")))?;
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
         if !KEYS.contains(&key.as_str()) || key == "config" {
-            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..12].join(", "))));
+            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..13].join(", "))));
         }
         if all.iter().any(|(k, _)| *k == key) {
             return Err(wrong(format!("`{key}` is set twice")));

@@ -2,7 +2,7 @@
 
 use crate::abi;
 use crate::comm::{Comm, Identity, Role};
-use crate::config::{self, Config, Mode};
+use crate::config::{self, Config, Mode, Reward};
 use crate::events::Events;
 use crate::worker::{Change, Worker};
 use std::cell::Cell;
@@ -133,7 +133,8 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     let who = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
     let records = if config.trace.is_some() { crate::comm::RECORDS_TRACED } else { crate::comm::RECORDS };
     let comm = Arc::new(Comm::new(who, if tune { Role::Tune } else { Role::Observe }, records));
-    if config.trace.is_some() {
+    // Steps and intervals need the times of calls; the GPU's times and a script do not.
+    if config.trace.is_some() || (config.reward != Reward::Kernel && config.test.rewards.is_none()) {
         comm.set_timed();
     }
     if let Some(p) = &profiled {

@@ -1,3 +1,7 @@
+//! What a call is worth: the time of the step that it was part of, or the interval to the slot's next call; and, for tests, a script.
+//!
+//! # Scripts
+//!
 //! Times that a test gives instead of a clock: on the bench kernels finish at once.
 //!
 //! ```text
@@ -8,8 +12,36 @@
 //!
 //! Every rank gets the time with noise of its own.
 
-use agreement::Slot;
+use crate::comm::Decision;
+use agreement::{RankSample, Slot, Source};
 use tune::{Arm, Collective};
+
+/// A step that lasted from one time to another, nanoseconds of the communicator's clock, judges the counted calls within it: those slots whose
+/// arm did not change in the step. `calls` are in the order of time; what is over is removed from them.
+pub fn of_step(calls: &mut Vec<Decision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankSample>) {
+    let within: Vec<Decision> =
+        calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
+    calls.retain(|d| d.at_ns >= end_ns);
+    for (i, d) in within.iter().enumerate() {
+        let alike = |o: &&Decision| o.slot() == d.slot();
+        let constant = within.iter().filter(alike).all(|o| (o.arm, o.epoch) == (d.arm, d.epoch));
+        let first = within.iter().position(|o| o.slot() == d.slot()) == Some(i);
+        // One time per slot and step: the slot's calls in a step are not independent looks at it. The other calls count as lost.
+        if constant && first {
+            let time_us = (end_ns - begin_ns) as f64 / 1e3;
+            out.push(RankSample { epoch: d.epoch, slot: d.slot(), k: d.k, source: Source::Step, time_us });
+        }
+    }
+}
+
+/// The interval from a call to the next one of its slot, where both are in one epoch with one arm.
+pub fn of_interval(before: &Decision, next: &Decision) -> Option<RankSample> {
+    let same = (before.arm, before.epoch, before.counted) == (next.arm, next.epoch, true) && next.k == before.k + 1;
+    let time_us = next.at_ns.saturating_sub(before.at_ns) as f64 / 1e3;
+    let sample =
+        RankSample { epoch: before.epoch, slot: before.slot(), k: before.k, source: Source::Interval, time_us };
+    (same && time_us > 0.0).then_some(sample)
+}
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -52,5 +84,55 @@ impl Script {
         let mixed = (h ^ h >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let unit = (mixed >> 11) as f64 / (1u64 << 53) as f64; // 0 to 1
         Some(known.3 * (1.0 + self.noise * (2.0 * unit - 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tune::{Algorithm, Protocol};
+
+    fn call(k: u64, arm: Arm, at_ns: u64, bytes: u64) -> Decision {
+        Decision {
+            call: k,
+            bytes,
+            collective: Collective::AllReduce,
+            arm,
+            taken: true,
+            captured: false,
+            counted: true,
+            mask: 0,
+            auto: 0,
+            epoch: 3,
+            k,
+            at_ns,
+        }
+    }
+
+    #[test]
+    fn a_step_judges_slots_whose_arm_did_not_change_in_it() {
+        let (ring, tree) = (Arm::new(Algorithm::Ring, Protocol::Ll), Arm::new(Algorithm::Tree, Protocol::Ll));
+        let mut calls = vec![
+            call(0, ring, 5, 1024),     // before the step
+            call(1, ring, 10, 1024),    // changes in it
+            call(0, tree, 20, 1 << 20), // does not
+            call(1, tree, 30, 1 << 20), // a second look at the same step
+            call(2, tree, 40, 1024),
+            call(2, tree, 2000, 1 << 20), // after it
+        ];
+        let mut out = Vec::new();
+        of_step(&mut calls, 10, 1010, &mut out);
+        let [only] = out.as_slice() else { panic!("{out:?}") };
+        assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, Source::Step));
+        assert_eq!(calls.len(), 1);
+    }
+
+    #[test]
+    fn an_interval_is_between_neighbours_with_one_arm() {
+        let (ring, tree) = (Arm::new(Algorithm::Ring, Protocol::Ll), Arm::new(Algorithm::Tree, Protocol::Ll));
+        let time = |a: &Decision, b: &Decision| of_interval(a, b).map(|s| (s.k, s.time_us));
+        assert_eq!(time(&call(4, ring, 1000, 8), &call(5, ring, 3000, 8)), Some((4, 2.0)));
+        assert_eq!(time(&call(4, ring, 1000, 8), &call(6, ring, 3000, 8)), None);
+        assert_eq!(time(&call(4, ring, 1000, 8), &call(5, tree, 3000, 8)), None);
     }
 }

@@ -3,14 +3,14 @@
 use crate::abi::log;
 use crate::comm::{Comm, Decision, Role};
 use crate::conductor::{Conductor, Out, Plan, auto_arm};
-use crate::config::{Config, Mode};
+use crate::config::{Config, Mode, Reward};
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
 use agreement::{
     Announcement, Endpoint, Event, Meeting, ProcessId, RankSample, Roster, Slot, Source, ToLeader, ToMember,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +24,8 @@ const LINGER: Duration = Duration::from_millis(500);
 const CLOSE: Duration = Duration::from_millis(200);
 /// Decisions kept for events of the profiler to be matched with.
 const RECENT: usize = 512;
+/// Most calls of one step; later ones are not judged by it.
+const STEP_CALLS_MAX: usize = 65_536;
 /// Most panics of one process before the worker gives up tuning.
 const PANICS_MAX: u32 = 3;
 /// How often the stop file is looked for.
@@ -55,6 +57,10 @@ struct Local {
     roster: Option<(Arc<Roster>, usize)>,
     recent: VecDeque<Decision>,
     samples: Vec<RankSample>,
+    /// Calls that no finished step holds yet.
+    in_step: Vec<Decision>,
+    /// The last counted call of every slot.
+    last: BTreeMap<Slot, Decision>,
     gone: bool,
     stop_sent: bool,
 }
@@ -82,7 +88,7 @@ pub struct Worker {
     begin: Instant,
     panics: u32,
     stopped: bool,
-    stop_looked: Instant,
+    stop_looked: Option<Instant>,
 }
 
 impl Worker {
@@ -102,7 +108,7 @@ impl Worker {
             begin: Instant::now(),
             panics: 0,
             stopped: false,
-            stop_looked: Instant::now(),
+            stop_looked: None,
         }
     }
 
@@ -193,7 +199,11 @@ impl Worker {
             self.take(event);
         }
         self.look_for_stop();
+        // Before the decisions are drained: those of a finished step are in the rings by now.
+        let steps = crate::step::take();
         self.drain();
+        self.judge_by_steps(&steps);
+        self.send_samples();
         self.match_events();
         self.lead();
         self.remove_gone();
@@ -212,6 +222,8 @@ impl Worker {
             roster: None,
             recent: VecDeque::new(),
             samples: Vec::new(),
+            in_step: Vec::new(),
+            last: BTreeMap::new(),
             gone: false,
             stop_sent: false,
         };
@@ -359,7 +371,7 @@ impl Worker {
             TO_LEADER => {
                 let message = ToLeader::read(&mut r)?;
                 r.end()?;
-                self.to_leader(comm, who as usize, Some(from), &message);
+                self.said_to_leader(comm, who as usize, Some(from), &message);
             }
             _ => return Err(Malformed("no such message between ranks")),
         }
@@ -367,7 +379,7 @@ impl Worker {
     }
 
     /// A member, of this process or another, says something to a leader of this process.
-    fn to_leader(&mut self, comm: u64, position: usize, from: Option<ProcessId>, message: &ToLeader) {
+    fn said_to_leader(&mut self, comm: u64, position: usize, from: Option<ProcessId>, message: &ToLeader) {
         let now = self.now_us();
         let from = from.unwrap_or(self.process);
         let Some(led) = self.led.iter_mut().find(|l| l.roster.comm == comm) else { return };
@@ -398,10 +410,10 @@ impl Worker {
 
     fn look_for_stop(&mut self) {
         if !self.stopped
-            && self.stop_looked.elapsed() >= STOP_LOOK
+            && self.stop_looked.is_none_or(|t| t.elapsed() >= STOP_LOOK)
             && let Some(file) = &self.config.stop_file
         {
-            self.stop_looked = Instant::now();
+            self.stop_looked = Some(Instant::now());
             self.stopped = file.exists();
             if self.stopped {
                 log::info(&format!("{} is there: back to AUTO", file.display()));
@@ -435,6 +447,7 @@ impl Worker {
     /// Decisions since the last look: into the trace, to the leader here, and times from the script of a test.
     fn drain(&mut self) {
         let now = self.now_us();
+        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone());
         for i in 0..self.locals.len() {
             let Some(local) = self.locals.get_mut(i) else { continue };
             let mut batch = Vec::new();
@@ -445,8 +458,18 @@ impl Worker {
                     "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"at_us\":{}}}",
                     local.comm.id, local.comm.rank, d.call, d.collective, d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.at_ns / 1000
                 ));
+                if d.counted && scripted.is_none() {
+                    match reward {
+                        Reward::Step if local.in_step.len() < STEP_CALLS_MAX => local.in_step.push(d),
+                        Reward::Interval => {
+                            let before = local.last.insert(slot, d);
+                            local.samples.extend(before.and_then(|b| crate::rewards::of_interval(&b, &d)));
+                        }
+                        _ => {}
+                    }
+                }
                 if d.counted
-                    && let Some(script) = &self.config.test.rewards
+                    && let Some(script) = &scripted
                 {
                     let rank = if local.comm.rank >= 0 { local.comm.rank } else { local.comm.ordinal as i32 };
                     if let Some(time_us) = script.time_us(slot, d.arm, auto_arm(d.auto), rank, d.call) {
@@ -466,9 +489,33 @@ impl Worker {
             {
                 batch.iter().for_each(|d| led.conductor.saw(d, now));
             }
-            let samples: Vec<RankSample> = std::mem::take(&mut local.samples);
-            let roster = local.roster.clone();
-            if let Some((roster, position)) = roster {
+        }
+    }
+
+    /// What arms are judged by, now.
+    fn reward(&self) -> Reward {
+        match self.config.reward {
+            Reward::Auto if crate::step::is_said() => Reward::Step,
+            Reward::Auto => Reward::Interval,
+            said => said,
+        }
+    }
+
+    fn judge_by_steps(&mut self, steps: &[crate::step::Step]) {
+        for local in &mut self.locals {
+            let born = local.comm.born();
+            let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
+            for step in steps {
+                crate::rewards::of_step(&mut local.in_step, ns(step.begin), ns(step.end), &mut local.samples);
+            }
+        }
+    }
+
+    fn send_samples(&mut self) {
+        for i in 0..self.locals.len() {
+            let Some(local) = self.locals.get_mut(i) else { continue };
+            let samples = std::mem::take(&mut local.samples);
+            if let Some((roster, position)) = local.roster.clone() {
                 for some in samples.chunks(agreement::message::SAMPLES_MAX) {
                     self.tell_leader(&roster, position, &ToLeader::Samples(some.to_vec()));
                 }
@@ -478,6 +525,7 @@ impl Worker {
 
     /// Events of the profiler: what NCCL says it launched, and how long it took.
     fn match_events(&mut self) {
+        let judges = self.reward() == Reward::Kernel && self.config.test.rewards.is_none();
         while let Some(ran) = EVENTS.next(crate::abi::profiler::kernels_wanted()) {
             let Some(local) = self.locals.iter_mut().find(|l| l.owner != 0 && l.owner == ran.what.owner) else {
                 continue;
@@ -490,18 +538,19 @@ impl Worker {
             let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
             let name = |w: Option<&str>| w.unwrap_or("?").to_string();
             self.trace.line(format_args!(
-                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
                 local.comm.id,
                 local.comm.rank,
                 w.collective,
                 w.count,
+                matched.map_or(0, |d| d.slot().bucket),
                 matched.map_or("null".into(), |d| d.call.to_string()),
                 name(w.algorithm.map(|a| a.word())),
                 name(w.protocol.map(|p| p.word())),
                 w.channels,
                 ran.kernel_ns.map_or("null".into(), |ns| format!("{:.3}", ns as f64 / 1e3))
             ));
-            if let (Some(d), Some(ns), None) = (matched, ran.kernel_ns, &self.config.test.rewards)
+            if let (Some(d), Some(ns), true) = (matched, ran.kernel_ns, judges)
                 && d.counted
             {
                 let time_us = ns as f64 / 1e3;

@@ -47,3 +47,118 @@ fn a_profile_is_obeyed_once_all_ranks_hold_it() {
         assert_eq!((last.algorithm, last.protocol, last.channels), (Algorithm::Tree, Protocol::Ll128, 4), "{version}");
     }
 }
+
+#[test]
+fn a_panic_in_every_entry_changes_no_decision() {
+    let name = "a_panic_in_every_entry_changes_no_decision";
+    for version in versions() {
+        let plain = spec(&[4], &version).with_calls(&FIVE, &[1 << 12, 1 << 24]);
+        let Some(without) = run(name, &plain) else { return };
+        let meeting = meeting(&format!("panic-{}", version.replace('.', "-")));
+        let settings = [("MODE", "adaptive"), ("MEETING", meeting.as_str()), ("TEST", "1"), ("TEST_PANIC", "1")];
+        let with = run(name, &with_plugin(plain, &settings)).unwrap();
+        assert_eq!(decisions(&without), decisions(&with), "{version}");
+    }
+}
+
+#[test]
+fn what_the_user_forces_wins_over_a_profile() {
+    let name = "what_the_user_forces_wins_over_a_profile";
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile");
+    std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128\n").unwrap();
+    let meeting = meeting("forced");
+    let settings = [
+        ("MODE", "profile"),
+        ("PROFILE", profile.to_str().unwrap()),
+        ("MEETING", meeting.as_str()),
+        ("KERNEL_TIMES", "0"),
+    ];
+    let mut s = with_plugin(spec(&[4], "2.30").with_calls(&[Collective::AllReduce], &vec![1 << 20; 200]), &settings);
+    s.env.push(("NCCL_ALGO".into(), "Ring".into()));
+    let Some(report) = run(name, &s) else { return };
+    assert!(report.decisions().all(|d| d.algorithm == Algorithm::Ring));
+}
+
+#[test]
+fn wrong_settings_turn_the_plugin_off_and_are_said_with_their_line() {
+    let name = "wrong_settings_turn_the_plugin_off_and_are_said_with_their_line";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("settings");
+    std::fs::write(&file, "mode = adaptive\nspeed = high\n").unwrap();
+    let plain = spec(&[2], "2.30").with_calls(&[Collective::AllReduce], &[1 << 20]);
+    let Some(without) = run(name, &plain) else { return };
+    let with = run(name, &with_plugin(plain, &[("CONFIG", file.to_str().unwrap())])).unwrap();
+    assert_eq!(decisions(&without), decisions(&with));
+    let said: Vec<&String> = with.warnings.iter().filter(|w| w.contains("settings:2")).collect();
+    assert!(said.len() == 1 && said[0].contains("there is no setting `speed`"), "{:?}", with.warnings);
+}
+
+#[test]
+fn the_stop_file_brings_all_ranks_back_to_auto() {
+    let name = "the_stop_file_brings_all_ranks_back_to_auto";
+    let folder = tempfile::tempdir().unwrap();
+    let [profile, stop, trace] = ["profile", "stop", "trace"].map(|f| folder.path().join(f));
+    std::fs::write(&profile, "AllReduce 1KiB max TREE/LL\n").unwrap();
+    let meeting = meeting("stop");
+    let settings = [
+        ("MODE", "profile"),
+        ("PROFILE", profile.to_str().unwrap()),
+        ("MEETING", meeting.as_str()),
+        ("STOP_FILE", stop.to_str().unwrap()),
+        ("TRACE", trace.to_str().unwrap()),
+        ("KERNEL_TIMES", "0"),
+    ];
+    let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 2000]);
+    // One rank pauses in the middle: time for the operator.
+    plain.process_per_rank = true;
+    plain.in_step_every = 10;
+    plain.late = Some((1, std::time::Duration::from_millis(1500)));
+    let operator = {
+        let (trace, stop) = (trace.clone(), stop.clone());
+        std::thread::spawn(move || {
+            for _ in 0..600 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                let files = std::fs::read_dir(&trace).into_iter().flatten().flatten();
+                let mut texts = files.filter_map(|f| std::fs::read_to_string(f.path()).ok());
+                if texts.any(|t| t.contains("\"arm\":\"TREE/LL\"")) {
+                    std::fs::write(&stop, "").unwrap();
+                    return true;
+                }
+            }
+            false
+        })
+    };
+    let Some(report) = run(name, &with_plugin(plain, &settings)) else { return };
+    assert!(operator.join().unwrap(), "the profile came into force");
+    let all: Vec<_> = report.decisions().map(|d| (d.algorithm, d.protocol)).collect();
+    assert!(all.contains(&(Algorithm::Tree, Protocol::Ll)));
+    assert_eq!(all.first(), all.last(), "AUTO at the beginning and at the end");
+}
+
+#[test]
+fn a_captured_call_takes_what_is_settled() {
+    let name = "a_captured_call_takes_what_is_settled";
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let meeting = meeting("captured");
+    let settings = [
+        ("MODE", "adaptive"),
+        ("MEETING", meeting.as_str()),
+        ("TRACE", trace.to_str().unwrap()),
+        ("EXPLORE", "all"),
+        ("KERNEL_TIMES", "0"),
+    ];
+    let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 600]);
+    plain.calls.iter_mut().skip(300).for_each(|c| c.captured = true);
+    if run(name, &with_plugin(plain, &settings)).is_none() {
+        return;
+    }
+    let file = std::fs::read_dir(&trace).unwrap().next().unwrap().unwrap().path();
+    let text = std::fs::read_to_string(file).unwrap();
+    let lines = text.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
+    let captured: Vec<_> = lines.filter(|l| l["kind"] == "call" && l["captured"] == true).collect();
+    assert_eq!(captured.len(), 2 * 300, "NCCL said which calls were captured");
+    // Nothing settles without times that mean something, so what is settled is AUTO.
+    assert!(captured.iter().all(|l| l["arm"] == "AUTO"), "no captured call explores");
+}

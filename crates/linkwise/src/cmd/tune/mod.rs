@@ -25,6 +25,8 @@ pub enum Tune {
     Characterize(characterize::Args),
     /// Let a policy decide for your own program, line by line over standard input and output
     Play(play::Args),
+    /// What the NCCL plugin saw and did in a job, from its traces
+    Report(super::tune_report::Args),
 }
 
 /// Runs it.
@@ -34,6 +36,7 @@ pub fn run(command: Tune) -> Result<(), Failure> {
         Tune::Profile(args) => profile::run(*args),
         Tune::Characterize(args) => characterize::run(args),
         Tune::Play(args) => play::run(args),
+        Tune::Report(args) => super::tune_report::run(args),
     }
 }
 

@@ -1,0 +1,160 @@
+//! `linkwise plugin`: where the NCCL plugin is, and what each NCCL would see of it.
+//!
+//! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
+//! `unsafe`.
+
+use crate::failure::Failure;
+use comfy_table::{Table, presets};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The library's file name.
+const LIBRARY: &str = "liblinkwise_nccl.so";
+/// The program that loads it as NCCL would.
+const CHECK: &str = "linkwise-plugin-check";
+
+/// The commands of `linkwise plugin`.
+#[derive(clap::Subcommand)]
+pub enum Plugin {
+    /// Print the path of the library that NCCL loads
+    Path,
+    /// Load the library as NCCL would, through every interface, and say what each release sees
+    Check(CheckArgs),
+}
+
+/// Arguments of `linkwise plugin check`.
+#[derive(clap::Args)]
+pub struct CheckArgs {
+    /// The library; linkwise's own if none is said
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// How to print
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A table for people
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// Runs it.
+pub fn run(command: Plugin) -> Result<(), Failure> {
+    match command {
+        Plugin::Path => {
+            println!("{}", library()?.display());
+            Ok(())
+        }
+        Plugin::Check(args) => check(&args),
+    }
+}
+
+/// The library: `LINKWISE_PLUGIN`, or beside the command, or in `../lib`.
+pub fn library() -> Result<PathBuf, Failure> {
+    if let Some(path) = std::env::var_os("LINKWISE_PLUGIN").filter(|p| !p.is_empty()).map(PathBuf::from) {
+        let missing = || Failure::input(format!("LINKWISE_PLUGIN: there is no {}", path.display()));
+        return path.canonicalize().map_err(|_| missing());
+    }
+    beside(LIBRARY, &["", "../lib", "deps"]).ok_or_else(|| {
+        Failure::impossible(format!(
+            "the plugin ({LIBRARY}) is neither beside the command nor in ../lib; build it with `cargo build -p nccl-plugin`, or name it in \
+             LINKWISE_PLUGIN"
+        ))
+    })
+}
+
+fn beside(name: &str, folders: &[&str]) -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let home = exe.parent()?;
+    folders.iter().find_map(|f| home.join(f).join(name).canonicalize().ok())
+}
+
+/// What releases use: minor releases, tuner, profiler (of those that the plugin exports), and what it can do there.
+const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
+    ("2.19, 2.20", None, None, "nothing: their tuner interface (v1) is not exported"),
+    ("2.21", Some(2), None, "observe; profile and adaptive stay at AUTO: NCCL does not tell communicators apart"),
+    ("2.22, 2.23", Some(3), None, "observe; profile and adaptive stay at AUTO, as 2.21"),
+    ("2.24 to 2.26", Some(4), None, "observe; profile and adaptive stay at AUTO, as 2.21"),
+    ("2.27.3 to 2.27.7", Some(4), Some(4), "observe, profile, adaptive, kernel times"),
+    ("2.28", Some(5), Some(5), "observe, profile, adaptive, kernel times"),
+    ("2.29", Some(5), Some(6), "observe, profile, adaptive, kernel times"),
+    (
+        "2.30 (2.31 and later: profiler v7)",
+        Some(6),
+        Some(6),
+        "observe, profile, adaptive, kernel times (2.31 and later: on request)",
+    ),
+];
+
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let library = match &args.library {
+        Some(path) => path.canonicalize().map_err(|e| Failure::file("open", path, e))?,
+        None => library()?,
+    };
+    let seen = drive(&library)?;
+    let found =
+        |interface: &str, version: u32| seen.iter().find(|v| v["interface"] == interface && v["version"] == version);
+    let bad: Vec<&Value> = seen.iter().filter(|v| v["success"] != true || v["revived"] == true).collect();
+    match args.format {
+        Format::Json => println!("{}", json!({"library": library, "interfaces": seen, "sound": bad.is_empty()})),
+        Format::Text => {
+            println!("{}", library.display());
+            let mut table = Table::new();
+            table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["NCCL", "tuner", "profiler", "what it can do"]);
+            for (releases, tuner, profiler, can) in RELEASES {
+                let cell = |interface: &str, version: Option<u32>| match version {
+                    None => "-".to_string(),
+                    Some(v) if found(interface, v).is_some() => format!("v{v}"),
+                    Some(v) => format!("v{v} missing"),
+                };
+                table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
+            }
+            println!("{table}");
+            let settings = std::env::var("LINKWISE_MODE").unwrap_or_else(|_| "off".into());
+            for v in &seen {
+                let what = match (v["success"] == true, v["context"] == true) {
+                    (false, _) => "returned an error: NCCL would fail the collective",
+                    (true, false) => "loaded, does nothing",
+                    (true, true) => "loaded, takes part",
+                };
+                let changed = if v["changed"] == true { ", changed a cost table" } else { "" };
+                let revived = if v["revived"] == true { ", REVIVED AN UNAVAILABLE ENTRY" } else { "" };
+                println!(
+                    "{} v{} in mode {settings}: {what}{changed}{revived}",
+                    v["interface"].as_str().unwrap_or("?"),
+                    v["version"]
+                );
+            }
+            println!("v7 of the tuner interface (2.32.6) is not exported: 2.32 takes v6.");
+        }
+    }
+    match bad.first() {
+        None => Ok(()),
+        Some(v) => {
+            Err(Failure::impossible(format!("{} v{} does what a plugin must not", v["interface"], v["version"])))
+        }
+    }
+}
+
+/// Lets the check program load the library; one object per interface.
+fn drive(library: &Path) -> Result<Vec<Value>, Failure> {
+    let program = beside(CHECK, &["", "../libexec"]).ok_or_else(|| {
+        Failure::impossible(format!("{CHECK} is not beside the command; build it with `cargo build -p nccl-plugin`"))
+    })?;
+    let out = Command::new(&program).arg(library).output().map_err(|e| Failure::file("start", &program, e))?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    let lines: Vec<Value> =
+        String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    if lines.is_empty() {
+        let reason = said.lines().last().unwrap_or("it said nothing").to_string();
+        return Err(Failure::impossible(format!("{} cannot be loaded: {reason} ({})", library.display(), out.status)));
+    }
+    for line in said.lines() {
+        eprintln!("{line}");
+    }
+    Ok(lines)
+}

@@ -1,0 +1,21 @@
+//! What a training process loads stays small.
+
+use std::process::Command;
+
+#[test]
+fn the_plugin_imports_tune_agreement_wire_and_little_else() {
+    let out = Command::new(env!("CARGO"))
+        .args(["tree", "-p", "nccl-plugin", "-e", "normal", "--prefix", "none", "--format", "{p}", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    let mut names: Vec<&str> = text.lines().filter_map(|l| l.split_whitespace().next()).collect();
+    names.sort();
+    names.dedup();
+    // No database, no HTTP, no tracing, no runtime. rustix brings bitflags and linux-raw-sys; libc and errno on other systems than Linux.
+    let allowed = ["agreement", "bitflags", "errno", "libc", "linux-raw-sys", "nccl-plugin", "rustix", "tune", "wire"];
+    assert!(names.contains(&"nccl-plugin"), "{text}");
+    let others: Vec<_> = names.iter().filter(|n| !allowed.contains(n)).collect();
+    assert!(others.is_empty(), "{others:?}");
+}

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Builds the NCCL plugin for systems with glibc 2.28 and later (RHEL 8, Debian 10, Ubuntu 20.04), and checks that it needs nothing newer.
+#
+#   scripts/build-plugin.sh [OUT]        OUT/liblinkwise_nccl.so and OUT/linkwise-plugin-check; out/ if nothing is said
+#
+# The linker is zig's, which knows old versions of glibc (python3 -m pip install ziglang).
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_rust
+glibc=2.28
+out=${1:-out}
+target=$(rustc -vV | sed -n 's/^host: //p')
+python3 -c 'import ziglang' 2>/dev/null || fail "no zig; install it with: python3 -m pip install ziglang"
+
+mkdir -p "$out"
+wrapper=$(mktemp -d)
+trap 'rm -rf "$wrapper"' EXIT
+# zig's compiler driver does not know a few flags of rustc's, and brings its own unwinder instead of gcc's.
+cat >"$wrapper/cc" <<WRAPPER
+#!/usr/bin/env bash
+args=()
+for a in "\$@"; do
+  case \$a in
+    -lgcc_s) args+=(-lunwind) ;;
+    -lgcc | -Wl,--no-undefined-version | -Wl,-O1 | --target=*) ;;
+    *) args+=("\$a") ;;
+  esac
+done
+exec python3 -m ziglang cc -target ${target%%-*}-linux-gnu.$glibc "\${args[@]}"
+WRAPPER
+chmod +x "$wrapper/cc"
+variable=CARGO_TARGET_$(printf '%s' "$target" | tr 'a-z-' 'A-Z_')_LINKER
+env "$variable=$wrapper/cc" RUSTFLAGS="-Clinker-flavor=gcc -Clink-self-contained=no" \
+  cargo build --locked --release -p nccl-plugin --target "$target"
+built=${CARGO_TARGET_DIR:-target}/$target/release
+cp "$built/liblinkwise_nccl.so" "$built/linkwise-plugin-check" "$out/"
+
+newest=$(objdump -T "$out/liblinkwise_nccl.so" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
+say "needs glibc $newest"
+version_at_least "$glibc" "$newest" || fail "the plugin needs glibc $newest, newer than $glibc"
