@@ -20,8 +20,8 @@ pub struct Flow {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Exception {
-    src: u16,
-    dst: u16,
+    pub src: u16,
+    pub dst: u16,
     from: u32,
 }
 
@@ -92,6 +92,11 @@ impl Plan {
         self.shares.extend_from_slice(shares);
     }
 
+    pub(crate) fn clear_exceptions(&mut self) {
+        self.exceptions.clear();
+        self.shares.clear();
+    }
+
     /// How many pairs are split otherwise than the rule says.
     pub fn exception_count(&self) -> usize {
         self.exceptions.len()
@@ -143,7 +148,7 @@ impl Plan {
         }
     }
 
-    fn exception_shares(&self, at: usize, out: &mut Shares) {
+    pub(crate) fn exception_shares(&self, at: usize, out: &mut Shares) {
         out.clear();
         let from = self.exceptions[at].from as usize;
         let to = self.exceptions.get(at + 1).map_or(self.shares.len(), |e| e.from as usize);

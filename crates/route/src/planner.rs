@@ -17,6 +17,8 @@ use crate::plan::{Plan, Reason};
 use crate::rules::{Rule, Shares};
 use crate::sums::{Sums, busiest};
 
+/// Most work of one plan, whatever the number of ranks: some ten milliseconds.
+const WORK_MAX: u64 = 16_000_000;
 /// With more ranks than this the correction moves the traffic of whole hosts first.
 const COARSE_RANKS_MIN: usize = 16;
 
@@ -34,7 +36,7 @@ pub struct Settings {
 impl Default for Settings {
     /// The one setting of every quality and speed figure in the documents.
     fn default() -> Self {
-        Settings { gap: 0.005, work_per_rank: 32_000, costs: Costs::default() }
+        Settings { gap: 0.005, work_per_rank: 64_000, costs: Costs::default() }
     }
 }
 
@@ -165,44 +167,53 @@ impl Planner {
         plan: &mut Plan,
     ) {
         let Settings { gap, work_per_rank, costs } = self.settings;
-        let work_max = work_per_rank * net.rank_count() as u64;
+        let work_max = (work_per_rank * net.rank_count() as u64).min(WORK_MAX);
         let rule = start.rule;
         let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(rule) };
         self.pivots.weights.clone_from(&net.weights);
         let mut problem =
-            Start { demand, sums: &self.sums, rule, loads: &self.best_loads, coarse, bound, gap, work_max };
+            Start { demand, sums: &self.sums, rule, loads: &self.best_loads, coarse, from: None, bound, gap, work_max };
         let mut outcome = Outcome { bound, ..Outcome::default() };
         if coarse {
             problem.work_max = work_max / 2;
             outcome = self.pivots.run(net, &problem);
             outcome.bound = bound.max(self.pivots.bound(net, demand));
+            // The largest demands first: their splits refer to the weights as they were.
+            self.pivots.exceptions(net, rule, |src, dst, shares| corrected.except(src, dst, shares));
             self.pivots.absorb(net, |a, b, weights| corrected.except_hosts(a, b, weights));
             self.sums.loads(net, demand, rule, &self.pivots.weights, &mut self.best_loads);
+            add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
         }
         let (_, reached) = busiest(net, &self.best_loads);
         if !coarse || reached > outcome.bound * (1.0 + gap) {
+            let from = coarse.then_some(&corrected);
+            let work_max = work_max - outcome.work.min(work_max / 2);
+            let bound = outcome.bound;
             let problem = Start {
                 demand,
                 sums: &self.sums,
                 rule,
                 loads: &self.best_loads,
                 coarse: false,
-                bound: outcome.bound,
+                from,
+                bound,
                 gap,
-                work_max: work_max - outcome.work.min(work_max / 2),
+                work_max,
             };
             let fine = self.pivots.run(net, &problem);
             outcome =
                 Outcome { bound: fine.bound, pivots: outcome.pivots + fine.pivots, work: outcome.work + fine.work };
+            // The loads anew, from the shares: nothing that the pivots rounded survives.
+            corrected.clear_exceptions();
             self.pivots.exceptions(net, rule, |src, dst, shares| corrected.except(src, dst, shares));
+            self.sums.loads(net, demand, rule, &self.pivots.weights, &mut self.best_loads);
+            add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
         }
         if outcome.bound > bound {
             plan.lower_bound_s = outcome.bound.min(plan.congestion_s);
             plan.evidence = Evidence::Weights;
         }
         plan.pivots = outcome.pivots;
-        // The loads anew, from the shares: nothing that the pivots rounded survives.
-        add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
         (corrected.bottleneck, corrected.congestion_s) = busiest(net, &self.best_loads);
         corrected.completion_s = corrected.congestion_s + costs.of_split(net, shape);
         if corrected.congestion_s < plan.congestion_s {

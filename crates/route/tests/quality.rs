@@ -62,7 +62,7 @@ fn plans_on_two_hosts_are_near_the_optimum() {
 
 #[test]
 fn plans_on_four_hosts_are_near_the_optimum() {
-    judge_all("rails4x8", 1);
+    judge_all("rails4x8", seeds(1));
 }
 
 #[test]

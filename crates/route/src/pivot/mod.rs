@@ -24,6 +24,7 @@ mod price;
 
 use crate::demand::Demand;
 use crate::network::Network;
+use crate::plan::Plan;
 use crate::rules::{PATHS_MAX, Rule, Shares, pick};
 use crate::sums::Sums;
 
@@ -34,6 +35,8 @@ const NONE: u32 = u32::MAX;
 const TIGHT_MAX: usize = 320;
 /// Tie-breaking loads, relative to the congestion.
 const PERTURBATION: f64 = 1e-7;
+/// In the coarse stage a demand that is at least one part in so many of all that its host sends to the other moves by itself.
+const LARGE_PARTS: f64 = 16.0;
 /// Candidates that are priced again before all demands are.
 const CANDIDATES_MAX: usize = 48;
 /// With fewer demands than this all are priced every time.
@@ -48,6 +51,8 @@ struct Pair {
     bytes: f64,
     key: u16,
     hosts: bool,
+    /// Where its first split stands in `own_shares`, if that is not the rule's.
+    own: u32,
 }
 
 /// What is to be improved.
@@ -60,8 +65,10 @@ pub(crate) struct Start<'a> {
     pub rule: Rule,
     /// Bytes of that on every link.
     pub loads: &'a [f64],
-    /// Move all that one host sends to another together.
+    /// Move all that one host sends to another together, but for the largest demands.
     pub coarse: bool,
+    /// A plan whose exceptions are to begin with (`loads` has them).
+    pub from: Option<&'a Plan>,
     /// A bound that is known already, and when to stop.
     pub bound: f64,
     pub gap: f64,
@@ -109,6 +116,7 @@ pub(crate) struct Pivots {
     between: usize,
     /// Shares of the slots between every two hosts, as [`Network::weights`].
     pub weights: Vec<f64>,
+    own_shares: Vec<f64>,
     row_host: Vec<f64>,
     host_col: Vec<f64>,
     columns: Vec<Column>,
@@ -131,6 +139,7 @@ pub(crate) struct Pivots {
     pair_rate: Vec<f64>,
     pair_share: Vec<f64>,
     congestion: f64,
+    coarse: bool,
 }
 
 impl Pivots {
@@ -211,7 +220,12 @@ impl Pivots {
             }
             let own = &order[from..next];
             let (src, dst) = (usize::from(pair.src), usize::from(pair.dst));
-            if own.is_empty() && pair.key == self.first_key(net, rule, src, dst) {
+            if pair.hosts {
+                continue;
+            }
+            // The largest demands keep what they have while the weights of their hosts change: they are exceptions in any case.
+            let apart = pair.own != NONE || (self.coarse && net.host(src) != net.host(dst));
+            if own.is_empty() && !apart && pair.key == self.first_key(net, rule, src, dst) {
                 continue;
             }
             let moved: f64 = own.iter().map(|&c| self.columns[c].share.max(0.0)).sum();
@@ -219,10 +233,7 @@ impl Pivots {
             let total = moved + kept;
             let mut by_path = [0.0; PATHS_MAX];
             if pair.key == COMPOSITE {
-                self.composite_shares(net, net.host(src), net.host(dst), (src, dst))
-                    .iter()
-                    .enumerate()
-                    .for_each(|(k, s)| by_path[k] += s * kept);
+                self.composite_shares(net, pair).iter().enumerate().for_each(|(k, s)| by_path[k] += s * kept);
             } else {
                 by_path[usize::from(pair.key)] += kept;
             }
@@ -234,7 +245,12 @@ impl Pivots {
     }
 
     /// The split that the key stands for.
-    fn composite_shares<'a>(&'a self, net: &'a Network, a: usize, b: usize, (src, dst): (usize, usize)) -> &'a [f64] {
+    fn composite_shares<'a>(&'a self, net: &'a Network, pair: &Pair) -> &'a [f64] {
+        let (src, dst) = (usize::from(pair.src), usize::from(pair.dst));
+        if pair.own != NONE {
+            return &self.own_shares[pair.own as usize..pair.own as usize + PATHS_MAX];
+        }
+        let (a, b) = if pair.hosts { (src, dst) } else { (net.host(src), net.host(dst)) };
         if a == b {
             return net.intra_shares(src, dst);
         }
@@ -264,33 +280,71 @@ impl Pivots {
         self.fixed.resize(links, 0.0);
         self.row_host.clone_from(&sums.row_host);
         self.host_col.clone_from(&sums.host_col);
-        for src in 0..net.rank_count() {
+        self.coarse = coarse;
+        self.own_shares.clear();
+        let mut from = start.from.map(|p| p.exceptions.iter().enumerate().peekable());
+        let mut shares = Shares::default();
+        let n = net.rank_count();
+        let together: Vec<f64> = match coarse {
+            true => (0..hosts * hosts)
+                .map(|p| net.ranks_of(p / hosts).map(|i| sums.row_host[i * hosts + p % hosts]).sum())
+                .collect(),
+            false => Vec::new(),
+        };
+        for src in 0..n {
             let a = net.host(src);
-            let others = if coarse { net.ranks_of(a) } else { 0..net.rank_count() };
-            for dst in others {
+            for dst in 0..n {
                 let bytes = demand.get(src, dst) as f64;
                 if bytes == 0.0 || src == dst {
                     continue;
                 }
-                let inside = net.host(dst) == a;
+                let b = net.host(dst);
+                let inside = a == b;
                 if net.path_count(src, dst) < 2 {
-                    let only = if inside { 0 } else { net.slots_between(a, net.host(dst)).trailing_zeros() as usize };
+                    if coarse && !inside {
+                        continue; // with the traffic of its hosts, below
+                    }
+                    let only = if inside { 0 } else { net.slots_between(a, b).trailing_zeros() as usize };
                     net.path(src, dst, only).for_each(|l| self.fixed[l as usize] += bytes * net.inverse[l as usize]);
                     continue;
                 }
-                let key = self.first_key(net, rule, src, dst);
+                let (mut key, mut own) = (self.first_key(net, rule, src, dst), NONE);
+                if let Some(list) = &mut from {
+                    while list.next_if(|(_, e)| (e.src, e.dst) < (src as u16, dst as u16)).is_some() {}
+                    if let Some((at, _)) = list.next_if(|(_, e)| (e.src, e.dst) == (src as u16, dst as u16)) {
+                        start.from.into_iter().for_each(|p| p.exception_shares(at, &mut shares));
+                        (key, own) = (COMPOSITE, self.own_shares.len() as u32);
+                        self.own_shares.resize(own as usize + PATHS_MAX, 0.0);
+                        let list = &mut self.own_shares[own as usize..];
+                        shares.as_slice().iter().for_each(|&(p, s)| list[usize::from(p)] = s);
+                    }
+                }
+                if coarse && !inside {
+                    if bytes * LARGE_PARTS < together[a * hosts + b] {
+                        continue;
+                    }
+                    self.row_host[src * hosts + b] -= bytes;
+                    self.host_col[a * n + dst] -= bytes;
+                }
                 self.between += usize::from(!inside);
-                self.pairs.push(Pair { src: src as u16, dst: dst as u16, bytes, key, hosts: false });
+                self.pairs.push(Pair { src: src as u16, dst: dst as u16, bytes, key, hosts: false, own });
             }
         }
         if coarse {
             for p in (0..hosts * hosts).filter(|p| p / hosts != p % hosts) {
                 let (a, b) = (p / hosts, p % hosts);
-                if net.ranks_of(a).all(|i| sums.row_host[i * hosts + b] == 0.0) {
+                if net.ranks_of(a).all(|i| self.row_host[i * hosts + b] == 0.0) {
                     continue;
                 }
                 self.between += 1;
-                self.pairs.push(Pair { src: a as u16, dst: b as u16, bytes: 1.0, key: COMPOSITE, hosts: true });
+                self.pairs.push(Pair {
+                    src: a as u16,
+                    dst: b as u16,
+                    bytes: 1.0,
+                    key: COMPOSITE,
+                    hosts: true,
+                    own: NONE,
+                });
             }
         }
         for v in [&mut self.delta, &mut self.price, &mut self.scratch] {
@@ -347,7 +401,8 @@ impl Pivots {
 
     /// Seconds that moving a demand from its key to a path adds to each link.
     fn entries(&mut self, net: &Network, pair: u32, path: u16, out: &mut Vec<(u32, f64)>) {
-        let Pair { src, dst, bytes, key, hosts } = self.pairs[pair as usize];
+        let pair = self.pairs[pair as usize];
+        let Pair { src, dst, bytes, key, hosts, .. } = pair;
         let (src, dst) = (usize::from(src), usize::from(dst));
         let mut scratch = std::mem::take(&mut self.scratch);
         out.clear();
@@ -373,8 +428,7 @@ impl Pivots {
         };
         add(usize::from(path), 1.0);
         if key == COMPOSITE {
-            let (a, b) = if hosts { (src, dst) } else { (net.host(src), net.host(dst)) };
-            let shares = self.composite_shares(net, a, b, (src, dst));
+            let shares = self.composite_shares(net, &pair);
             shares.iter().enumerate().filter(|(_, s)| **s > 0.0).for_each(|(k, &s)| add(k, -s));
         } else {
             add(usize::from(key), -1.0);

@@ -38,7 +38,7 @@ impl Pivots {
                 }
             }
             key_price = match pair.key {
-                COMPOSITE => self.composite_shares(net, src, dst, (0, 0)).iter().zip(&prices).map(|(w, p)| w * p).sum(),
+                COMPOSITE => self.composite_shares(net, pair).iter().zip(&prices).map(|(w, p)| w * p).sum(),
                 k => prices[usize::from(k)],
             };
             return (best.0, key_price - best.1, best.1);
@@ -46,7 +46,7 @@ impl Pivots {
         let (a, b) = (net.host(src), net.host(dst));
         if a == b {
             let paths = net.intra_paths(src, dst);
-            let shares = net.intra_shares(src, dst);
+            let shares = self.composite_shares(net, pair);
             for (p, leg) in paths.iter().enumerate() {
                 let price: f64 = leg.links().iter().map(|&l| self.price[l as usize]).sum();
                 if price < best.1 {
@@ -70,7 +70,7 @@ impl Pivots {
             }
             key_price = match pair.key {
                 COMPOSITE => {
-                    let shares = self.composite_shares(net, a, b, (src, dst));
+                    let shares = self.composite_shares(net, pair);
                     shares.iter().zip(out.iter().zip(back)).map(|(w, (o, i))| w * (o + i)).sum()
                 }
                 k => out[usize::from(k)] + back[usize::from(k)],

@@ -1,0 +1,254 @@
+//! `linkwise route` as a user runs it. Plans are checked from outside: from the JSON alone.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+fn linkwise(args: &[&str]) -> Command {
+    let mut c = Command::cargo_bin("linkwise").expect("the program is built");
+    c.args(args);
+    c
+}
+
+fn out(args: &[&str]) -> String {
+    let out = linkwise(args).assert().success().get_output().stdout.clone();
+    String::from_utf8(out).expect("text")
+}
+
+fn refused(args: &[&str]) -> (i32, String) {
+    let out = linkwise(args).assert().failure().get_output().clone();
+    (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+/// A demand file in a folder that is removed at the end.
+struct File {
+    _folder: tempfile::TempDir,
+    path: String,
+}
+
+fn file(name: &str, text: &str) -> File {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).expect("a file");
+    File { path: path.display().to_string(), _folder: folder }
+}
+
+fn square(ranks: usize, cell: impl Fn(usize, usize) -> u64) -> String {
+    let row = |i| (0..ranks).map(|j| cell(i, j).to_string()).collect::<Vec<_>>().join(",");
+    (0..ranks).map(|i| row(i) + "\n").collect()
+}
+
+/// A scatter of bytes, from 0 to 100 MB.
+fn scattered(i: usize, j: usize) -> u64 {
+    if i == j { 0 } else { ((i * 7919 + j * 104_729 + 13) * 2_654_435_761 % 100_000) as u64 * 1000 }
+}
+
+/// Checks a plan against what it says of itself, and returns congestion and bound.
+fn check(v: &Value, ranks: usize, demand: impl Fn(usize, usize) -> u64) -> (f64, f64) {
+    let links = v["links"].as_array().expect("links");
+    let mut load = vec![0.0; links.len()];
+    let mut left: BTreeMap<(u64, u64), i64> = BTreeMap::new();
+    for i in 0..ranks {
+        for j in (0..ranks).filter(|&j| j != i) {
+            left.insert((i as u64, j as u64), demand(i, j) as i64);
+        }
+    }
+    for f in v["flows"].as_array().expect("flows") {
+        let (src, dst, bytes) = (f["src"].as_u64().expect("src"), f["dst"].as_u64().expect("dst"), f["bytes"].as_u64().expect("bytes"));
+        let hops: Vec<usize> = f["hops"].as_array().expect("hops").iter().map(|h| h.as_u64().expect("an index") as usize).collect();
+        assert!(hops.windows(2).all(|w| links[w[0]]["to"] == links[w[1]]["from"]), "a broken path: {f}");
+        // Ranks are GPUs in host order, four or eight a host.
+        let per_host = if ranks == 32 { 8 } else { ranks.min(4) };
+        let name = |r: u64| format!("n{}:{}", r as usize / per_host, r as usize % per_host);
+        assert_eq!(links[hops[0]]["from"], name(src).as_str());
+        assert_eq!(links[hops[hops.len() - 1]]["to"], name(dst).as_str());
+        hops.iter().for_each(|&h| load[h] += bytes as f64);
+        *left.get_mut(&(src, dst)).expect("a pair of ranks") -= bytes as i64;
+    }
+    assert!(left.values().all(|&b| b == 0), "bytes are lost or made");
+    let seconds = |l: usize| load[l] / (links[l]["capacity_gb_per_s"].as_f64().expect("a rate") * 1e9);
+    let congestion = (0..links.len()).map(seconds).fold(0.0, f64::max);
+    let said = v["congestion_s"].as_f64().expect("congestion");
+    let bound = v["lower_bound_s"].as_f64().expect("a bound");
+    assert!((congestion / said - 1.0).abs() < 1e-9, "{congestion} and {said}");
+    assert!((seconds(v["bottleneck"].as_u64().expect("a link") as usize) / said - 1.0).abs() < 1e-9);
+    assert!(bound <= said * (1.0 + 1e-12) && (v["gap"].as_f64().expect("a gap") - (said / bound - 1.0)).abs() < 1e-9);
+    (said, bound)
+}
+
+fn planned(path: &str, cluster: &str, more: &[&str]) -> Value {
+    let args = [&["route", "plan", path, "--cluster", cluster, "--format", "json"], more].concat();
+    serde_json::from_str(&out(&args)).expect("one JSON object")
+}
+
+#[test]
+fn a_plan_can_be_checked_from_its_json_alone() {
+    for (cluster, ranks) in [("mesh4", 4), ("rails2x4", 8), ("rails4x8", 32)] {
+        let f = file("d.csv", &square(ranks, scattered));
+        let v = planned(&f.path, cluster, &[]);
+        let (congestion, _) = check(&v, ranks, scattered);
+        for (name, rule) in v["baselines"].as_object().expect("baselines") {
+            assert!(congestion <= rule.as_f64().expect("seconds") * 1.0001, "{name} is better on {cluster}");
+        }
+        assert_eq!(v["baselines"].as_object().expect("baselines").len(), 5);
+        assert!(v["planning_us"].as_f64().expect("a time") > 0.0 && v["gap"].as_f64().expect("a gap") < 0.01);
+        for planner in ["mwu", "mwu-sum", "exact", "stripe"] {
+            let (other, _) = check(&planned(&f.path, cluster, &["--planner", planner]), ranks, scattered);
+            assert!(other * 1.006 >= congestion, "{planner} beats linkwise on {cluster}");
+        }
+    }
+}
+
+#[test]
+fn known_optima_come_out_exactly() {
+    let hot_pair = file("d.csv", &square(4, |i, j| if (i, j) == (0, 1) { 360_000_000 } else { 0 }));
+    let v = planned(&hot_pair.path, "mesh4", &[]);
+    let over = |v: &Value, rule: &str| v["baselines"][rule].as_f64().expect("seconds") / v["lower_bound_s"].as_f64().expect("a bound");
+    assert!((over(&v, "direct") - 3.0).abs() < 1e-6);
+    let hot_rank = file("d.csv", &square(8, |i, j| if j == 0 && i != 0 { 64 << 20 } else { 0 }));
+    let v = planned(&hot_rank.path, "rails2x4", &[]);
+    assert!((over(&v, "destination-rail") - 4.0).abs() < 1e-6 && v["gap"].as_f64().expect("a gap") < 1e-5);
+    let balanced = file("d.csv", &square(8, |i, j| if i == j { 0 } else { 64 << 20 }));
+    let v = planned(&balanced.path, "rails2x4", &[]);
+    assert!((over(&v, "direct") - 1.0).abs() < 1e-6);
+    assert_eq!((v["rule"].as_str(), v["exceptions"].as_u64()), (Some("direct"), Some(0)));
+}
+
+#[test]
+fn small_messages_stay_on_the_direct_path_and_large_ones_do_not() {
+    let flows = |bytes: u64| {
+        let f = file("d.csv", &square(4, |i, j| if (i, j) == (0, 1) { bytes } else { 0 }));
+        planned(&f.path, "mesh4", &[])["flows"].as_array().expect("flows").len()
+    };
+    assert_eq!((flows(64 << 10), flows(1 << 20), flows(64 << 20)), (1, 1, 3));
+}
+
+#[test]
+fn slow_and_dead_links_are_planned_around() {
+    let f = file("d.csv", &square(8, scattered));
+    let links = ["--link", "n0:2>rail2=x0.5", "--link", "n0:0>n0:1=0", "--link", "rail3>n1:3=0"];
+    let v = planned(&f.path, "rails2x4", &links);
+    check(&v, 8, scattered);
+    for l in v["links"].as_array().expect("links") {
+        assert!(l["capacity_gb_per_s"].as_f64() > Some(0.0) || l["bytes"].as_u64() == Some(0), "bytes over a dead link: {l}");
+    }
+    let slow = v["links"].as_array().expect("links").iter().find(|l| l["from"] == "n0:2" && l["to"] == "rail2").expect("the NIC");
+    assert_eq!(slow["capacity_gb_per_s"], 22.55);
+    // No path at all: the request cannot be met.
+    let all: Vec<String> = (0..4).map(|k| format!("n0:{k}>rail{k}=0")).collect();
+    let cut: Vec<&str> = all.iter().flat_map(|l| ["--link", l.as_str()]).collect();
+    let (code, message) = refused(&[&["route", "plan", &f.path, "--cluster", "rails2x4"], &cut[..]].concat());
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("n0:0") && message.contains("no path"), "{message}");
+}
+
+#[test]
+fn a_relays_own_limit_is_a_link_of_its_own() {
+    let demand = |i: usize, j: usize| if (i, j) == (0, 1) { 300_000_000 } else { 0 };
+    let f = file("d.csv", &square(4, demand));
+    let v = planned(&f.path, "mesh4", &["--relay-write", "30"]);
+    let (congestion, _) = check(&v, 4, demand);
+    // 120 direct and 30 over each of two relays.
+    assert!((congestion - 0.3 / 180.0).abs() < 1e-6, "{congestion}");
+}
+
+#[test]
+fn cluster_files_are_planned_on_too() {
+    let yaml = out(&["topology", "show", "2xhgx-h100", "--format", "yaml"]);
+    let cluster = file("cluster.yaml", &yaml);
+    let f = file("d.csv", &square(16, scattered));
+    let v = planned(&f.path, &cluster.path, &[]);
+    assert!(v["gap"].as_f64().expect("a gap") < 0.01, "{}", v["gap"]);
+}
+
+#[test]
+fn bad_demands_are_pointed_at() {
+    for (text, cluster, says) in [
+        ("0,5\n7,x\n", "mesh4", "2:3"),
+        ("0,5\n7\n", "mesh4", "1 numbers"),
+        ("0,5\n7,0\n", "mesh4", "2 ranks"),
+        ("{\"bytes\":[[0,5],[7,}", "mesh4", "1:20"),
+        ("", "mesh4", "no square"),
+        ("0\t1\t2\t3\t4\t5\t\t1\t1\t1\t1\t1\t1\n", "rails2x4", "--ep 8"),
+    ] {
+        let f = file("d.csv", text);
+        let (code, message) = refused(&["route", "plan", &f.path, "--cluster", cluster]);
+        assert_eq!(code, 2, "{text:?}: {message}");
+        assert!(message.contains(says), "{text:?}: {message}");
+    }
+    let f = file("d.csv", &square(4, |_, _| 1));
+    for (args, says) in [
+        (&["--cluster", "mesh5"][..], "rails2x4"),
+        (&["--cluster", "mesh4", "--planner", "best"][..], "destination-rail"),
+        (&["--cluster", "mesh4", "--link", "n0:0>n0:9=3"][..], "n0:9"),
+        (&["--cluster", "mesh4", "--link", "n0:0=3"][..], "FROM>TO"),
+        (&["--cluster", "mesh4", "--relay-read", "-3"][..], "-3"),
+        (&["--cluster", "litegd-64"][..], "64"),
+    ] {
+        let (code, message) = refused(&[&["route", "plan", &f.path], args].concat());
+        assert_eq!(code, 2, "{args:?}: {message}");
+        assert!(message.contains(says), "{args:?}: {message}");
+    }
+}
+
+#[test]
+fn text_and_drawing_name_the_links() {
+    let f = file("d.csv", &square(8, scattered));
+    let text = out(&["route", "plan", &f.path, "--cluster", "rails2x4"]);
+    for word in ["within", "proof", "stripe", "rail2", "utilisation", "none is measured"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let svg = out(&["route", "plan", &f.path, "--cluster", "rails2x4", "--format", "svg"]);
+    let svg = roxmltree::Document::parse(&svg).expect("SVG");
+    assert!(svg.descendants().any(|n| n.text().is_some_and(|t| t.contains("rail2"))));
+}
+
+#[test]
+fn the_evaluation_has_the_known_ratios_beside_the_published_figures() {
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "paths", "rails", "hotspot", "--format", "json"])).expect("JSON");
+    let rows = |i: usize| v[i]["rows"].as_array().expect("rows").clone();
+    assert_eq!(rows(0)[2]["optimum"], 360.0);
+    assert_eq!(rows(0)[2]["NIMBLE, measured"], 278.2);
+    assert!((rows(1)[3]["stripe"].as_f64().expect("a rate") - 180.4).abs() < 1e-6);
+    let hot = rows(2);
+    let at = |i: usize, c: &str| hot[i][c].as_f64().expect("a ratio");
+    assert_eq!(hot[7]["hotspot ratio"], "1.0");
+    assert!((at(7, "destination-rail") - 4.0).abs() < 1e-6 && (at(0, "destination-rail") - 1.0).abs() < 1e-6);
+    assert!((0..8).all(|i| at(i, "linkwise") < 1.005 && at(i, "stripe") < 1.005));
+    assert!(v[2]["notes"][0].as_str().expect("a note").contains("already optimal in 8 of 8"));
+}
+
+#[test]
+fn quality_keeps_its_aims_on_a_small_draw() {
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "quality", "--seeds", "2", "--format", "json"])).expect("JSON");
+    for row in v[0]["rows"].as_array().expect("rows") {
+        let n = |c: &str| row[c].as_f64().expect("a number");
+        assert!(n("gap median %") <= 1.0 && n("worst %") <= 3.0 && n("reported - true, 95th") <= 2.0, "{row}");
+        assert!(n("matrices") >= 18.0);
+    }
+}
+
+#[test]
+fn real_routing_is_evaluated_for_four_sizes() {
+    let data = std::env::var_os("LINKWISE_DATA")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
+    if !data.join("moe/esft").is_dir() {
+        eprintln!("SKIP real_routing_is_evaluated_for_four_sizes: no folder of public data with moe/esft");
+        return;
+    }
+    let data = data.display().to_string();
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "routing", "--data", &data, "--format", "json"])).expect("JSON");
+    let rows = v[0]["rows"].as_array().expect("rows");
+    let ranks: Vec<f64> = rows.iter().filter(|r| r["routing"] == "real").filter_map(|r| r["ranks"].as_f64()).collect();
+    assert_eq!(ranks, [4.0, 8.0, 16.0, 32.0]);
+    let skew = rows[2]["receive skew"].as_f64().expect("a number");
+    assert!((1.05..1.7).contains(&skew), "facts say 1.1 to 1.6 at 8 ranks, here {skew}");
+}
+
+#[test]
+fn a_folder_without_routing_is_named() {
+    let (code, message) = refused(&["route", "evaluate", "routing", "--data", "/nonexistent"]);
+    assert_eq!(code, 2, "{message}");
+    assert!(message.contains("moe/esft"), "{message}");
+}
