@@ -11,7 +11,7 @@
 use crate::bound::{Evidence, closed_form};
 use crate::demand::Demand;
 use crate::model::{Costs, Shape};
-use crate::network::Network;
+use crate::network::{LinkKind, Network};
 use crate::pivot::{Outcome, Pivots, Start};
 use crate::plan::{Plan, Reason};
 use crate::rules::{Rule, Shares};
@@ -19,6 +19,8 @@ use crate::sums::{Sums, busiest};
 
 /// Most work of one plan, whatever the number of ranks: some ten milliseconds.
 const WORK_MAX: u64 = 16_000_000;
+/// A port is hot from this share of the busiest link's seconds.
+const HOT_PORT_MIN: f64 = 0.9;
 /// With more ranks than this the correction moves the traffic of whole hosts first.
 const COARSE_RANKS_MIN: usize = 16;
 
@@ -171,8 +173,10 @@ impl Planner {
         let rule = start.rule;
         let mut corrected = Plan { reason: Reason::Corrected, ..Plan::of_rule(rule) };
         self.pivots.weights.clone_from(&net.weights);
+        let relief = if coarse { self.relieve(net, demand, start) } else { None };
+        let from = relief.as_ref();
         let mut problem =
-            Start { demand, sums: &self.sums, rule, loads: &self.best_loads, coarse, from: None, bound, gap, work_max };
+            Start { demand, sums: &self.sums, rule, loads: &self.best_loads, coarse, from, bound, gap, work_max };
         let mut outcome = Outcome { bound, ..Outcome::default() };
         if coarse {
             problem.work_max = work_max / 2;
@@ -181,6 +185,7 @@ impl Planner {
             // The largest demands first: their splits refer to the weights as they were.
             self.pivots.exceptions(net, rule, |src, dst, shares| corrected.except(src, dst, shares));
             self.pivots.absorb(net, |a, b, weights| corrected.except_hosts(a, b, weights));
+            corrected.weights(net, &mut self.pivots.weights);
             self.sums.loads(net, demand, rule, &self.pivots.weights, &mut self.best_loads);
             add_exceptions(net, demand, &corrected, &mut self.best_loads, &mut self.shares);
         }
@@ -221,6 +226,65 @@ impl Planner {
                 (plan.lower_bound_s.min(corrected.congestion_s), plan.evidence, plan.pivots);
             *plan = corrected;
         }
+    }
+
+    /// Where the busiest links are ports of GPUs to their switch that carry traffic of the host itself, which has no other way: nothing else
+    /// should cross them. Such a GPU sends and receives by its own rail, which needs no port, and the bytes of others avoid that rail.
+    /// A better start, if it is one.
+    fn relieve(&mut self, net: &Network, demand: &Demand, start: Candidate) -> Option<Plan> {
+        let (hosts, ranks) = (net.host_count(), net.rank_count());
+        let mut hot = vec![false; ranks];
+        for (l, link) in net.links.iter().enumerate() {
+            let busy = self.best_loads[l] * net.inverse[l] >= HOT_PORT_MIN * start.congestion_s;
+            if link.kind != LinkKind::NvLink || !busy {
+                continue;
+            }
+            let (from, to) = (link.from as usize, link.to as usize);
+            let (rank, inside) = match (from < ranks, to < ranks) {
+                (true, false) => (from, self.sums.row_host[from * hosts + net.host(from)]),
+                (false, true) => (to, self.sums.host_col[net.host(to) * ranks + to]),
+                _ => continue, // a link of a mesh has ways around it
+            };
+            hot[rank] |= inside >= 0.5 * self.best_loads[l];
+        }
+        for rank in (0..ranks).filter(|&r| hot[r]) {
+            let (h, slot) = (net.host(rank), usize::from(net.home[rank]));
+            for other in (0..hosts).filter(|&o| o != h) {
+                for (a, b) in [(other, h), (h, other)] {
+                    let at = (a * hosts + b) * net.slots;
+                    let weights = &mut self.pivots.weights[at..at + net.slots];
+                    let rest = 1.0 - weights[slot];
+                    if rest > 1e-9 {
+                        weights[slot] = 0.0;
+                        weights.iter_mut().for_each(|w| *w /= rest);
+                    }
+                }
+            }
+        }
+        if !hot.contains(&true) {
+            return None;
+        }
+        let mut relief = Plan::of_rule(start.rule);
+        for (src, dst, _) in demand.pairs() {
+            let (a, b) = (net.host(src), net.host(dst));
+            let slot = net.home[if hot[src] { src } else { dst }];
+            if a != b && (hot[src] || hot[dst]) && net.slots_between(a, b) >> slot & 1 == 1 {
+                relief.except(src, dst, &[(u16::from(slot), 1.0)]);
+            }
+        }
+        // As a plan with these weights, to have its loads.
+        let mut whole = relief.clone();
+        for p in (0..hosts * hosts).filter(|p| p / hosts != p % hosts) {
+            whole.except_hosts(p / hosts, p % hosts, &self.pivots.weights[p * net.slots..(p + 1) * net.slots]);
+        }
+        self.sums.loads(net, demand, start.rule, &self.pivots.weights, &mut self.loads);
+        add_exceptions(net, demand, &whole, &mut self.loads, &mut self.shares);
+        if busiest(net, &self.loads).1 >= start.congestion_s {
+            self.pivots.weights.clone_from(&net.weights);
+            return None;
+        }
+        std::mem::swap(&mut self.loads, &mut self.best_loads);
+        Some(relief)
     }
 
     /// An earlier plan's shares under another demand: its congestion beside the closed-form bound. O(ranks² + exceptions).

@@ -37,6 +37,8 @@ const TIGHT_MAX: usize = 320;
 const PERTURBATION: f64 = 1e-7;
 /// In the coarse stage a demand that is at least one part in so many of all that its host sends to the other moves by itself.
 const LARGE_PARTS: f64 = 16.0;
+/// And at least this share of what the host could send in the time of the plan.
+const LARGE_SHARE: f64 = 1.0 / 256.0;
 /// Candidates that are priced again before all demands are.
 const CANDIDATES_MAX: usize = 48;
 /// With fewer demands than this all are priced every time.
@@ -179,11 +181,12 @@ impl Pivots {
                 next += 1;
             }
             let own = &order[from..next];
-            if !pair.hosts || (own.is_empty() && pair.key == COMPOSITE) {
-                continue;
-            }
             let (a, b) = (usize::from(pair.src), usize::from(pair.dst));
             let at = (a * net.host_count() + b) * slots;
+            let unchanged = |w: &[f64]| own.is_empty() && pair.key == COMPOSITE && w == net.weights_between(a, b);
+            if !pair.hosts || unchanged(&self.weights[at..at + slots]) {
+                continue;
+            }
             let weights = &mut self.weights[at..at + slots];
             let moved: f64 = own.iter().map(|&c| self.columns[c].share.max(0.0)).sum();
             let kept = (1.0 - moved).max(0.0);
@@ -280,6 +283,9 @@ impl Pivots {
         self.fixed.resize(links, 0.0);
         self.row_host.clone_from(&sums.row_host);
         self.host_col.clone_from(&sums.host_col);
+        self.load.clear();
+        self.load.extend(loads.iter().zip(&net.inverse).map(|(&b, &i)| if b > 0.0 { b * i } else { 0.0 }));
+        let top = self.load.iter().copied().fold(0.0, f64::max);
         self.coarse = coarse;
         self.own_shares.clear();
         let mut from = start.from.map(|p| p.exceptions.iter().enumerate().peekable());
@@ -320,7 +326,9 @@ impl Pivots {
                     }
                 }
                 if coarse && !inside {
-                    if bytes * LARGE_PARTS < together[a * hosts + b] {
+                    let large = bytes * LARGE_PARTS >= together[a * hosts + b]
+                        && bytes >= LARGE_SHARE * top * net.host_rates[a].0;
+                    if own == NONE && !large {
                         continue;
                     }
                     self.row_host[src * hosts + b] -= bytes;
@@ -355,9 +363,6 @@ impl Pivots {
             v.clear();
             v.resize(self.pairs.len(), 0.0);
         }
-        self.load.clear();
-        self.load.extend(loads.iter().zip(&net.inverse).map(|(&b, &i)| if b > 0.0 { b * i } else { 0.0 }));
-        let top = self.load.iter().copied().fold(0.0, f64::max);
         // A fixed scatter of the numbers 0 to 1 (multiples of the golden ratio).
         let scatter = |e: usize| (e as f64 * 0.618_033_988_749_895).fract();
         self.load.iter_mut().enumerate().for_each(|(e, l)| *l += top * PERTURBATION * scatter(e + 1));
