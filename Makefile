@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix demo audit bench bench-place fmt fuzz
+.PHONY: help setup build test test-nccl-matrix test-plugin-matrix demo audit bench bench-place fmt fuzz
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-17s %s\n", $$1, $$2 }' Makefile
@@ -15,6 +15,9 @@ test: ## every check and test; the last line counts passed, failed and skipped
 
 test-nccl-matrix: ## the NCCL bench on every minor release from 2.21 to 2.32, with a table
 	@scripts/test-nccl-matrix.sh
+
+test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32, and the long checks of the agreement
+	@scripts/test-plugin-matrix.sh
 
 demo: ## the main job end to end, with an HTML report in out/
 	@scripts/demo.sh

@@ -10,9 +10,12 @@ use std::path::Path;
 use std::time::Duration;
 use topology::Collective;
 
-/// What a rank asked for, call by call, and what NCCL says it launched.
-fn logs(folder: &Path, kind: &str) -> BTreeMap<i64, Vec<String>> {
-    let mut ranks: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+/// By rank, call by call.
+type Logs = BTreeMap<i64, Vec<String>>;
+
+/// What ranks asked for (`call`), or what NCCL says it launched (`launched`).
+fn logs(folder: &Path, kind: &str) -> Logs {
+    let mut ranks = Logs::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let text = std::fs::read_to_string(entry.path()).unwrap();
         for line in text.lines() {
@@ -29,7 +32,7 @@ fn logs(folder: &Path, kind: &str) -> BTreeMap<i64, Vec<String>> {
 const CALLS: usize = 2000;
 
 /// 2 hosts x 4 processes, one late by 300 ms. `None`: skipped.
-fn job(test: &str, version: &str, alone: bool) -> Option<(BTreeMap<i64, Vec<String>>, BTreeMap<i64, Vec<String>>)> {
+fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("rewards");
     let times = "AllReduce 20 TREE/LL 300\nAllReduce 20 TREE/LL128 120\nAllReduce 20 TREE/SIMPLE 130\n\

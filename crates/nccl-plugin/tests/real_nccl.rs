@@ -162,3 +162,58 @@ fn a_captured_call_takes_what_is_settled() {
     // Nothing settles without times that mean something, so what is settled is AUTO.
     assert!(captured.iter().all(|l| l["arm"] == "AUTO"), "no captured call explores");
 }
+
+#[test]
+fn every_arm_of_the_five_collectives_is_obeyed() {
+    let name = "every_arm_of_the_five_collectives_is_obeyed";
+    // On one H100 host; a size of its own for each arm, all in one table.
+    let rings = ["RING/LL", "RING/LL128", "RING/SIMPLE"];
+    let with_nvls = ["RING/LL", "RING/LL128", "RING/SIMPLE", "NVLS/SIMPLE"];
+    let reduce = ["TREE/LL", "TREE/LL128", "TREE/SIMPLE", "RING/LL", "RING/LL128", "RING/SIMPLE", "NVLS/SIMPLE"];
+    let arms: [(Collective, &str, &[&str]); 5] = [
+        (Collective::AllReduce, "AllReduce", &reduce),
+        (Collective::AllGather, "AllGather", &with_nvls),
+        (Collective::ReduceScatter, "ReduceScatter", &with_nvls),
+        (Collective::Broadcast, "Broadcast", &rings),
+        (Collective::Reduce, "Reduce", &rings),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile");
+    let (mut table, mut calls, mut wanted) = (String::new(), Vec::new(), Vec::new());
+    for (collective, word, list) in arms {
+        for (i, arm) in list.iter().enumerate() {
+            let size_kib = 64u64 << i;
+            table += &format!("{word} {}KiB {}KiB {arm}\n", size_kib, 2 * size_kib);
+            calls.push(nccl_bench::PlannedCall { collective, size_bytes: size_kib << 10, captured: false });
+            wanted.push(format!("{collective} {arm}"));
+        }
+    }
+    std::fs::write(&profile, table).unwrap();
+    for version in versions() {
+        // Before 2.27.3 NCCL does not tell communicators apart: see docs/plugin.md.
+        if version.split('.').nth(1).and_then(|m| m.parse().ok()).is_none_or(|m: u32| m < 28) {
+            continue;
+        }
+        let meeting = meeting(&format!("arms-{}", version.replace('.', "-")));
+        let settings = [
+            ("MODE", "profile"),
+            ("PROFILE", profile.to_str().unwrap()),
+            ("MEETING", meeting.as_str()),
+            ("KERNEL_TIMES", "0"),
+        ];
+        // Calls that no line is about, until all ranks hold the table.
+        let mut s =
+            with_plugin(spec(&[4], &version).with_calls(&[Collective::AllReduce], &vec![1 << 12; 600]), &settings);
+        s.calls.extend(&calls);
+        let Some(report) = run(name, &s) else { return };
+        let got: Vec<String> = report.calls[600..]
+            .iter()
+            .filter_map(|c| c.decision.as_ref())
+            .map(|d| {
+                let plain = |t: String| t.to_ascii_uppercase().replace('_', "");
+                format!("{} {}/{}", d.collective, plain(d.algorithm.to_string()), plain(d.protocol.to_string()))
+            })
+            .collect();
+        assert_eq!(got, wanted, "{version}");
+    }
+}

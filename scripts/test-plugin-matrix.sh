@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The NCCL plugin on the newest patch of every minor release from 2.21 to 2.32, then the long checks of the agreement: ten million simulated steps,
+# 200 bad networks, a larger model. Wheels come from the configured package index (some 4 GB the first time).
+#
+#   scripts/test-plugin-matrix.sh [VERSION...]
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+require_rust
+want_pip
+
+versions=("$@")
+if [ $# = 0 ]; then
+  for minor in $(seq 21 32); do versions+=("2.$minor"); done
+fi
+cargo test --locked -p nccl-plugin --no-run
+cargo test --locked -p agreement --no-run
+
+passed=0 failed=0 skipped=0
+# stage NAME COMMAND...
+stage() {
+  local name=$1 begin=$SECONDS log rc=0
+  shift
+  log=$("$@" 2>&1 </dev/null) || rc=$?
+  if [ "$rc" != 0 ]; then
+    failed=$((failed + 1))
+    printf '%-24s FAILED  %4d s\n' "$name" $((SECONDS - begin))
+    printf '%s\n' "$log" | sed 's/^/    /'
+  elif grep -q '^SKIP ' <<<"$log"; then
+    skipped=$((skipped + 1))
+    printf '%-24s skipped: %s\n' "$name" "$(sed -n 's/^SKIP [^:]*: //p' <<<"$log" | head -n 1)"
+  else
+    passed=$((passed + 1))
+    printf '%-24s ok      %4d s\n' "$name" $((SECONDS - begin))
+    grep -E '^(512 ranks|[23] ranks)' <<<"$log" | sed 's/^/    /' || true
+  fi
+}
+for version in "${versions[@]}"; do
+  stage "NCCL $version" env "LINKWISE_NCCL_VERSIONS=$version" cargo test --locked -q -p nccl-plugin --test real_nccl --test agreement -- --show-output
+done
+stage "agreement, ten million" env LINKWISE_SIMULATION_STEPS=10000000 LINKWISE_MODEL_LARGE=1 \
+  cargo test --locked -q -p agreement --test simulation --test model -- --show-output
+say ""
+say "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" = 0 ]
