@@ -55,8 +55,10 @@ fn check(v: &Value, ranks: usize, demand: impl Fn(usize, usize) -> u64) -> (f64,
         }
     }
     for f in v["flows"].as_array().expect("flows") {
-        let (src, dst, bytes) = (f["src"].as_u64().expect("src"), f["dst"].as_u64().expect("dst"), f["bytes"].as_u64().expect("bytes"));
-        let hops: Vec<usize> = f["hops"].as_array().expect("hops").iter().map(|h| h.as_u64().expect("an index") as usize).collect();
+        let (src, dst, bytes) =
+            (f["src"].as_u64().expect("src"), f["dst"].as_u64().expect("dst"), f["bytes"].as_u64().expect("bytes"));
+        let hops: Vec<usize> =
+            f["hops"].as_array().expect("hops").iter().map(|h| h.as_u64().expect("an index") as usize).collect();
         assert!(hops.windows(2).all(|w| links[w[0]]["to"] == links[w[1]]["from"]), "a broken path: {f}");
         // Ranks are GPUs in host order, four or eight a host.
         let per_host = if ranks == 32 { 8 } else { ranks.min(4) };
@@ -104,7 +106,9 @@ fn a_plan_can_be_checked_from_its_json_alone() {
 fn known_optima_come_out_exactly() {
     let hot_pair = file("d.csv", &square(4, |i, j| if (i, j) == (0, 1) { 360_000_000 } else { 0 }));
     let v = planned(&hot_pair.path, "mesh4", &[]);
-    let over = |v: &Value, rule: &str| v["baselines"][rule].as_f64().expect("seconds") / v["lower_bound_s"].as_f64().expect("a bound");
+    let over = |v: &Value, rule: &str| {
+        v["baselines"][rule].as_f64().expect("seconds") / v["lower_bound_s"].as_f64().expect("a bound")
+    };
     assert!((over(&v, "direct") - 3.0).abs() < 1e-6);
     let hot_rank = file("d.csv", &square(8, |i, j| if j == 0 && i != 0 { 64 << 20 } else { 0 }));
     let v = planned(&hot_rank.path, "rails2x4", &[]);
@@ -131,9 +135,17 @@ fn slow_and_dead_links_are_planned_around() {
     let v = planned(&f.path, "rails2x4", &links);
     check(&v, 8, scattered);
     for l in v["links"].as_array().expect("links") {
-        assert!(l["capacity_gb_per_s"].as_f64() > Some(0.0) || l["bytes"].as_u64() == Some(0), "bytes over a dead link: {l}");
+        assert!(
+            l["capacity_gb_per_s"].as_f64() > Some(0.0) || l["bytes"].as_u64() == Some(0),
+            "bytes over a dead link: {l}"
+        );
     }
-    let slow = v["links"].as_array().expect("links").iter().find(|l| l["from"] == "n0:2" && l["to"] == "rail2").expect("the NIC");
+    let slow = v["links"]
+        .as_array()
+        .expect("links")
+        .iter()
+        .find(|l| l["from"] == "n0:2" && l["to"] == "rail2")
+        .expect("the NIC");
     assert_eq!(slow["capacity_gb_per_s"], 22.55);
     // No path at all: the request cannot be met.
     let all: Vec<String> = (0..4).map(|k| format!("n0:{k}>rail{k}=0")).collect();
@@ -206,7 +218,8 @@ fn text_and_drawing_name_the_links() {
 
 #[test]
 fn the_evaluation_has_the_known_ratios_beside_the_published_figures() {
-    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "paths", "rails", "hotspot", "--format", "json"])).expect("JSON");
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "paths", "rails", "hotspot", "--format", "json"]))
+        .expect("JSON");
     let rows = |i: usize| v[i]["rows"].as_array().expect("rows").clone();
     assert_eq!(rows(0)[2]["optimum"], 360.0);
     assert_eq!(rows(0)[2]["NIMBLE, measured"], 278.2);
@@ -221,7 +234,8 @@ fn the_evaluation_has_the_known_ratios_beside_the_published_figures() {
 
 #[test]
 fn quality_keeps_its_aims_on_a_small_draw() {
-    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "quality", "--seeds", "2", "--format", "json"])).expect("JSON");
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "quality", "--seeds", "2", "--format", "json"]))
+        .expect("JSON");
     for row in v[0]["rows"].as_array().expect("rows") {
         let n = |c: &str| row[c].as_f64().expect("a number");
         assert!(n("gap median %") <= 1.0 && n("worst %") <= 3.0 && n("reported - true, 95th") <= 2.0, "{row}");
@@ -238,7 +252,8 @@ fn real_routing_is_evaluated_for_four_sizes() {
         return;
     }
     let data = data.display().to_string();
-    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "routing", "--data", &data, "--format", "json"])).expect("JSON");
+    let v: Value = serde_json::from_str(&out(&["route", "evaluate", "routing", "--data", &data, "--format", "json"]))
+        .expect("JSON");
     let rows = v[0]["rows"].as_array().expect("rows");
     let ranks: Vec<f64> = rows.iter().filter(|r| r["routing"] == "real").filter_map(|r| r["ranks"].as_f64()).collect();
     assert_eq!(ranks, [4.0, 8.0, 16.0, 32.0]);
