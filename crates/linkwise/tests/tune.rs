@@ -340,6 +340,30 @@ fn a_program_that_hangs_or_fails_is_one_clear_error() {
 }
 
 #[test]
+fn a_profile_that_is_killed_leaves_no_program_running() {
+    let folder = Folder::new();
+    let program = folder.script("hangs", "#!/bin/sh\necho $$ > \"$(dirname \"$0\")/pid\"\nsleep 100\n");
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_linkwise"))
+        .args(["tune", "profile", "--arms", "AUTO", "--sizes", "8", "-o", &folder.at("policy.json"), "--", &program])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let within = |what: &str, done: &dyn Fn() -> bool| {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        while !done() {
+            assert!(std::time::Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let pid = || std::fs::read_to_string(folder.at("pid")).ok()?.trim().parse::<u32>().ok();
+    within("the program never started", &|| pid().is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid().unwrap())).unwrap_or_default();
+    within("the program goes on", &|| state().is_empty() || state().contains(") Z "));
+}
+
+#[test]
 fn a_policy_file_that_was_changed_is_refused() {
     let folder = Folder::new();
     let program = folder.script("all_reduce_perf", NCCL_TESTS);

@@ -267,6 +267,9 @@ fn compare_with_table_1(ours: &Topology) {
     let mut differences = Vec::new();
     for printed in &TABLE_1 {
         let Some(row) = rows.iter().find(|r| r.size_bytes == printed.size_bytes) else { continue };
+        if row.is_flip != Some(printed.is_flip) {
+            differences.push(format!("  {}: the flip differs", size_name(printed.size_bytes)));
+        }
         for (kind, found, said) in
             [("alone", &row.alone, printed.alone), ("overlapped", &row.overlapped, printed.overlapped)]
         {

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000)]
     runs: u64,
     /// Calls of a run [default: the environment's]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     calls: Option<u64>,
     /// First seed
     #[arg(long, default_value_t = 1)]
@@ -81,6 +81,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut chosen = choose(all, &args.environment)?;
     if let Some(calls) = args.calls {
         chosen.iter_mut().for_each(|e| e.spec.calls = calls);
+    }
+    if let Some(file) = &args.report {
+        page::check(file, chosen.len())?;
     }
     let bar = progress((chosen.len() * policies.len()) as u64 * args.runs, args.format);
     let mut results = Vec::new();

@@ -12,14 +12,23 @@ use std::path::Path;
 /// Calls over which curves are smoothed by their mean, as a share of the call's number.
 const SMOOTH_SHARE: f64 = 0.05;
 
+fn is_drawing(file: &Path) -> bool {
+    file.extension().is_some_and(|e| e == "svg")
+}
+
+/// Refuses what cannot be written, before anything is run.
+pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
+    if is_drawing(file) && environments != 1 {
+        return Err(Failure::input(format!("--report to .svg draws one environment, not {environments}; use .html")));
+    }
+    Ok(())
+}
+
 /// Writes it: HTML, or for a name that ends in `.svg` the learning curves of the one environment.
 pub fn write(file: &Path, entries: &[Entry], results: &[Vec<Line>], settings: &Settings) -> Result<(), Failure> {
-    if file.extension().is_some_and(|e| e == "svg") {
-        let [entry] = entries else {
-            let count = entries.len();
-            return Err(Failure::input(format!("--report to .svg draws one environment, not {count}; use .html")));
-        };
-        let plot = over_best(entry, &results[0]);
+    check(file, entries.len())?;
+    if is_drawing(file) {
+        let plot = over_best(&entries[0], &results[0]);
         return write_atomically(file, &plot.svg(Place::File).map_err(Failure::impossible)?);
     }
     let report = Report {

@@ -3,7 +3,7 @@
 use ::tune::Arm;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 use wait_timeout::ChildExt;
@@ -83,13 +83,12 @@ pub fn words(command: &[String], launch: &Launch) -> Vec<String> {
 /// In words: it cannot be started, did not end in time, or failed (with the end of what it said).
 pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, String> {
     let words = words(command, launch);
-    let (program, args) = words.split_first().ok_or("no command")?;
+    let program = words.first().ok_or("no command")?;
     let _beside = match beside.filter(|_| launch.is_overlapped) {
-        Some(line) => Some(Group(spawn(Command::new("sh").args(["-c", line]), false)?)),
+        Some(line) => Some(Group::start(guarded(&["sh".into(), "-c".into(), line.to_owned()]), false)?),
         None => None,
     };
-    let mut to_run = Command::new(program);
-    to_run.args(args);
+    let mut to_run = guarded(&words);
     for (name, value) in arm_environment(launch.arm) {
         match value {
             Some(v) => to_run.env(name, v),
@@ -102,9 +101,9 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
         .env("LINKWISE_ITERATIONS", launch.iterations.to_string())
         .env("LINKWISE_WARMUP", launch.warmup.to_string())
         .env("LINKWISE_OVERLAP", if launch.is_overlapped { "1" } else { "0" });
-    let mut child = Group(spawn(&mut to_run, true).map_err(|e| format!("cannot start `{program}`: {e}"))?);
-    let (out, err) = (drain(child.0.stdout.take()), drain(child.0.stderr.take()));
-    let status = match child.0.wait_timeout(timeout) {
+    let mut group = Group::start(to_run, true).map_err(|e| format!("cannot start `{program}`: {e}"))?;
+    let (out, err) = (drain(group.child.stdout.take()), drain(group.child.stderr.take()));
+    let status = match group.child.wait_timeout(timeout) {
         Ok(Some(status)) => status,
         Ok(None) => return Err(format!("no end within {} s; it was killed (--timeout)", timeout.as_secs_f64())),
         Err(e) => return Err(format!("cannot wait for `{program}`: {e}")),
@@ -121,23 +120,41 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
 }
 
 /// A started program in a process group of its own; whatever happens it ends with all that it started.
-struct Group(Child);
+struct Group {
+    child: Child,
+    /// Our end of its standard input; kept apart, because waiting for a child closes what it still holds.
+    _leash: Option<ChildStdin>,
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
         // The shell's own `kill` reaches the whole group; the standard library reaches only the child. The group may outlive
         // its first process, so it is asked even when that has ended.
-        let group = format!("kill -s KILL -- -{}", self.0.id());
+        let group = format!("kill -s KILL -- -{}", self.child.id());
         let mut kill = Command::new("sh");
         let _ = kill.args(["-c", &group]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-fn spawn(command: &mut Command, is_heard: bool) -> Result<Child, String> {
-    let pipe = || if is_heard { Stdio::piped() } else { Stdio::null() };
-    command.process_group(0).stdin(Stdio::null()).stdout(pipe()).stderr(pipe()).spawn().map_err(|e| e.to_string())
+/// Runs the words with a guard beside them: when our end of its standard input closes, be it because we were killed, the guard kills the
+/// whole group. The words take the shell's place, so their exit status is their own.
+const GUARD: &str = r#"exec 3<&0; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null"#;
+
+fn guarded(words: &[String]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", GUARD, "linkwise"]).args(words);
+    command
+}
+
+impl Group {
+    fn start(mut command: Command, is_heard: bool) -> Result<Group, String> {
+        let pipe = || if is_heard { Stdio::piped() } else { Stdio::null() };
+        let group = command.process_group(0).stdin(Stdio::piped());
+        let mut child = group.stdout(pipe()).stderr(pipe()).spawn().map_err(|e| e.to_string())?;
+        Ok(Group { _leash: child.stdin.take(), child })
+    }
 }
 
 fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
