@@ -71,3 +71,13 @@ fn every_aim_has_a_way_to_be_missed() {
         assert!(!(wants_a_change && aim.is_met(value)), "{}: {value}", aim.statement);
     }
 }
+
+#[test]
+fn epochs_decided_ahead_and_lost_samples_only_slow_it_down() {
+    for words in ["32 calls decided ahead", "one sample in five lost"] {
+        let right = measure("adaptive", &format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), 60);
+        assert!(right >= 87.0, "{words}: {right} %");
+        let wrong = measure("adaptive", &format!("{words}, no better arm, CV 10%: AUTO left wrongly"), 60);
+        assert!(wrong <= 5.0, "{words}: {wrong} %");
+    }
+}

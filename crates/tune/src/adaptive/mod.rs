@@ -333,7 +333,7 @@ impl Policy for Adaptive {
                 let fresh = race.runners.iter().map(|r| r.arm).find(|&a| !self.tracks[a].used);
                 match fresh {
                     Some(a) => (a, Role::FirstUse),
-                    None => (race.next(), Role::Race(self.races)),
+                    None => (race.next_arm(), Role::Race(self.races)),
                 }
             }
             State::Settled(_) => match self.look_due() {

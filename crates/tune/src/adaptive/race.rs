@@ -136,7 +136,7 @@ impl Race {
     }
 
     /// The arm of the next call.
-    pub fn next(&mut self) -> usize {
+    pub fn next_arm(&mut self) -> usize {
         let useful = |k: u32| self.runners.iter().all(|r| r.decided >= k);
         let chosen = if !useful(1) {
             self.behind(&self.runners.iter().map(|r| r.arm).collect::<Vec<_>>(), 1)
@@ -185,6 +185,10 @@ impl Race {
             .map(|r| (r.decided >= fewest, bound(r), r.arm))
             .collect();
         ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
+        // Nothing came back yet, as in an epoch that is decided before its first call runs: all take turns.
+        if ranked.is_empty() {
+            return self.runners.iter().map(|r| r.arm).collect();
+        }
         let mut arms: Vec<usize> = ranked.iter().take(1).map(|r| r.2).collect();
         arms.push(self.auto);
         if !arms.contains(&self.in_use) {
@@ -225,7 +229,8 @@ impl Race {
     pub fn verdict(&mut self, gate: f64) -> Verdict {
         // Two modes make evidence dear to weigh: every fourth sample is soon enough.
         let two_modes = self.noise.modes.is_some();
-        if two_modes && !self.turn.is_multiple_of(4) {
+        let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
+        if two_modes && !came.is_multiple_of(4) {
             return Verdict::Open;
         }
         let best = self.best_challenger().filter(|&b| b != self.in_use);
@@ -238,17 +243,17 @@ impl Race {
         });
         // Return to AUTO? That needs little.
         let auto_samples = self.runner(self.auto).samples.len();
-        if self.in_use != self.auto && auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4 {
-            if self.compare(self.auto, self.in_use).p_faster < 0.05 {
-                self.in_use = self.auto;
-                return if promising { Verdict::BackAndOn } else { Verdict::Back };
-            }
+        let enough = auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4;
+        if self.in_use != self.auto && enough && self.compare(self.auto, self.in_use).p_faster < 0.05 {
+            self.in_use = self.auto;
+            return if promising { Verdict::BackAndOn } else { Verdict::Back };
         }
         // Is there anything left to gain? An arm that seems better costs nothing to try further.
         let wide = two_modes || self.noise.sigma > WIDE;
         let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
-        let tried = self.runners.iter().map(|r| r.decided).max().unwrap_or(0);
-        let asked = self.turn.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_samples >= 6 && self.dof() >= 8.0;
+        // Samples, not calls: an epoch is decided long before its samples come.
+        let tried = self.runners.iter().map(|r| r.samples.len()).max().unwrap_or(0) as u32;
+        let asked = came.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_samples >= 6 && self.dof() >= 8.0;
         let hopeless = asked
             && self.runners.iter().filter(|r| r.arm != self.in_use).all(|r| {
                 let c = self.compare(r.arm, self.in_use);
