@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     conflicts();
     let status = start(&args, &library, &folder)?;
-    let report = Report::read(&[folder.clone()])?;
+    let report = Report::read(std::slice::from_ref(&folder))?;
     if report.processes.is_empty() {
         eprint!("{}", nobody(&library));
     } else {
