@@ -3,8 +3,9 @@
 //! 1. **Race.** All arms run interleaved; the first use of an arm is not counted (it sets up connections). Losers drop out early. AUTO is
 //!    left only for an arm that beats it beyond chance, and every look at the evidence pays its share of a fixed chance of being fooled.
 //! 2. **Use.** The arm in use is watched by two cumulative sums; when it becomes slower or faster, the arms that may now be best race anew.
-//! 3. **Look.** Other arms, AUTO before all, are tried again now and then, the cheaper the oftener, all together for
-//!    at most 0.6 % of the time. A surprising look is followed up, and a convincing one starts a race.
+//! 3. **Look.** Other arms are tried again now and then, the cheaper the oftener, all together for at most 0.6 % of the time, a quarter
+//!    of which is AUTO's; an arm seen to be over 1.5 times slower once in 2,000 calls. A surprising look is followed up, and a convincing
+//!    one starts a race.
 //!
 //! All evidence is on logarithms of times that were taken interleaved, so drift and skew that meet all arms alike fall out.
 
@@ -24,8 +25,16 @@ use std::collections::VecDeque;
 
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
 const HOPELESS: f64 = 1.5;
+/// One that lies below this is not hopeless, however few its samples.
+const HOPEFUL: f64 = 1.3;
 /// See [`HOPELESS`].
 const HOPELESS_CALLS: u64 = 2000;
+/// Samples that settle whether an arm is hopeless, where the first ones leave it open.
+const HOPELESS_SAMPLES: f64 = 4.0;
+/// AUTO's share of the looking, at least: it is what everything is held against.
+const LOOKING_AT_AUTO: f64 = 0.25;
+/// How far above the arm in use, on the logarithm, an arm may lie and still run in a race for the best.
+const PERHAPS_BEST: f64 = 0.1;
 /// Evidence that a looked-at arm has become better, which starts a race.
 const SURPRISE: f64 = 4.0;
 
@@ -48,7 +57,7 @@ pub struct Care {
 
 impl Default for Care {
     fn default() -> Self {
-        Care { gate: 0.02, doubt_first: 0.010, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
+        Care { gate: 0.02, doubt_first: 0.015, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
     }
 }
 
@@ -76,12 +85,27 @@ struct Track {
     samples: f64,
     /// Samples that all were of one mode, nobody knows which; 0 once both were seen, or where there is one only.
     lone: usize,
+    /// The call that it had last.
+    seen: u64,
     /// Call from which it may be looked at again.
     due: u64,
     /// Evidence that it has become better than the arm in use.
     surprise: f64,
     /// Looks that follow at once.
     follow: u8,
+    /// Whether it is worth looking at, when that was last asked.
+    hope: Hope,
+}
+
+/// Whether an arm is worth looking at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Hope {
+    /// Seen to be over [`HOPELESS`].
+    None,
+    /// It looks so, but a few more samples may tell otherwise.
+    Unsure,
+    /// Yes.
+    Some,
 }
 
 #[derive(Debug, Clone)]
@@ -110,7 +134,17 @@ impl Adaptive {
     /// For these arms, of which `auto` is AUTO.
     pub fn new(arms: &[Arm], auto: usize, objective: Objective, care: Care) -> Adaptive {
         let all: Vec<usize> = (0..arms.len()).collect();
-        let track = Track { used: false, ratio: 0.0, samples: 0.0, lone: 0, due: 0, surprise: 0.0, follow: 0 };
+        let track = Track {
+            used: false,
+            ratio: 0.0,
+            samples: 0.0,
+            lone: 0,
+            seen: 0,
+            due: 0,
+            surprise: 0.0,
+            follow: 0,
+            hope: Hope::Some,
+        };
         let mut policy = Adaptive {
             arms: arms.to_vec(),
             auto,
@@ -149,8 +183,8 @@ impl Adaptive {
         if self.tracks[a].due > self.call {
             return None;
         }
-        let wait = self.interval(a);
-        self.tracks[a].due = self.call + wait;
+        self.tracks[a].hope = self.hope(a);
+        self.tracks[a].due = self.call + self.interval(a);
         Some(a)
     }
 
@@ -159,24 +193,60 @@ impl Adaptive {
         let others = (self.arms.len() - 1).max(1) as f64;
         let t = &self.tracks[arm];
         // A few samples may be far off: the price is that of the better case, so that one bad sample does not hide an arm for long.
-        let factor = self.surely(arm).clamp(0.0, 10.0).exp();
+        let factor = self.at_least(arm, 2.0).clamp(0.0, 10.0).exp();
         let likely = if t.samples < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
-        let share = self.care.looking / others;
-        let calls = (cost / share).max(12.0 * others) as u64;
-        // One sample far above says so; nearer to the border it takes two.
-        let seen = t.lone == 0 && t.samples >= 2.0 && t.ratio.exp() > HOPELESS;
-        if (seen || factor > HOPELESS) && t.samples >= 1.0 { calls.max(HOPELESS_CALLS + 1) } else { calls }
+        let calls = (cost / self.share(arm)).max(12.0 * others) as u64;
+        match self.tracks[arm].hope {
+            Hope::None => calls.max(HOPELESS_CALLS),
+            Hope::Unsure => (4.0 * others) as u64,
+            Hope::Some => calls,
+        }
     }
 
-    /// The least that an arm's ratio may be, by what is known. Few samples do not make an arm hopeless.
-    fn surely(&self, arm: usize) -> f64 {
+    /// The share of all time that looks at this arm may cost.
+    fn share(&self, arm: usize) -> f64 {
+        let others = (self.arms.len() - 1).max(1) as f64;
+        let even = 1.0 / others;
+        if self.in_use == self.auto {
+            return self.care.looking * even;
+        }
+        let of_auto = even.max(LOOKING_AT_AUTO);
+        self.care.looking * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
+    }
+
+    /// Whether an arm is worth looking at, by what is known.
+    fn hope(&self, arm: usize) -> Hope {
         let t = &self.tracks[arm];
-        let noise = match &self.state {
+        if t.samples < 1.0 || t.lone > 0 {
+            return Hope::Some;
+        }
+        let border = HOPELESS.ln();
+        let error = self.noise().sigma / t.samples.sqrt();
+        let is_well_known = error <= 0.8 * (border - HOPEFUL.ln());
+        let is_above = t.ratio - 3.0 * error > border;
+        let is_near = (is_well_known || t.hope == Hope::None) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());
+        if is_above || is_near {
+            Hope::None
+        } else if t.ratio + 3.0 * error > border && t.samples < HOPELESS_SAMPLES {
+            Hope::Unsure
+        } else {
+            Hope::Some
+        }
+    }
+
+    fn noise(&self) -> Noise {
+        match &self.state {
             State::Settled(m) => m.noise,
             State::Racing(r) => r.noise,
-        };
-        t.ratio - 2.0 * noise.sigma / t.samples.max(1.0).sqrt() - self.doubtful(arm, noise)
+        }
+    }
+
+    /// The least that an arm's ratio may be, so many standard errors below what its samples say.
+    fn at_least(&self, arm: usize, errors: f64) -> f64 {
+        let t = &self.tracks[arm];
+        let noise = self.noise();
+        t.ratio - errors * noise.sigma / t.samples.max(1.0).sqrt() - self.doubtful(arm, noise)
     }
 
     /// How much lower the arm may lie because only one of two modes was seen.
@@ -190,10 +260,7 @@ impl Adaptive {
         others.sort_unstable();
         others.dedup();
         self.races += 1;
-        let noise = match &self.state {
-            State::Settled(m) => m.noise,
-            State::Racing(r) => r.noise,
-        };
+        let noise = self.noise();
         let race = Race::new(&others, self.auto, self.in_use, doubt, self.care.limit);
         self.state = State::Racing(race.with_noise(noise));
     }
@@ -203,22 +270,30 @@ impl Adaptive {
         self.in_use = in_use;
         self.because = because;
         let of = |arm: usize| race.runners.iter().find(|r| r.arm == arm);
-        let base = of(in_use).map(|r| race.noise.location(&r.samples)).unwrap_or_default();
-        for r in race.runners.iter().filter(|r| r.arm != in_use && !r.samples.is_empty()) {
+        let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
+        let base = race.noise.location(&samples);
+        // Without a sample of the arm in use there is nothing to hold the others against.
+        let ran = |r: &&race::Runner| !r.samples.is_empty() && !samples.is_empty();
+        let ratio = |r: &race::Runner| race.noise.location(&r.samples) - base;
+        // Arms that did not run keep their distance from AUTO, which always runs.
+        let moved = of(self.auto).filter(ran).map_or(0.0, |r| ratio(r) - self.tracks[self.auto].ratio);
+        self.tracks.iter_mut().for_each(|t| t.ratio += moved);
+        for r in race.runners.iter().filter(ran) {
             let t = &mut self.tracks[r.arm];
-            t.ratio = race.noise.location(&r.samples) - base;
+            t.ratio = ratio(r);
             t.samples = r.samples.len() as f64;
             t.lone = if race.noise.doubtful_mode(&r.samples) > 0.0 { r.samples.len() } else { 0 };
         }
-        let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
         self.state = State::Settled(Monitor::new(&samples, race.noise));
         for a in 0..self.arms.len() {
             self.tracks[a].surprise = 0.0;
             self.tracks[a].follow = 0;
-            // Looks begin at different times, so that they do not come in bursts.
+            self.tracks[a].hope = self.hope(a);
             let wait = self.interval(a);
-            self.tracks[a].due =
-                self.call + wait * (a as u64 + 1) / self.arms.len() as u64 + u64::from(wait > HOPELESS_CALLS) * wait;
+            // Looks begin at different times, so that they do not come in bursts.
+            let staggered = self.call + wait * (a as u64 + 1) / self.arms.len() as u64;
+            let seen = self.tracks[a].seen;
+            self.tracks[a].due = if self.tracks[a].hope == Hope::None { seen + wait } else { staggered };
         }
     }
 
@@ -267,12 +342,9 @@ impl Adaptive {
         }
         // Everything that may now be best.
         let moved = monitor.moved();
-        let (call, hopeless) = (self.call, HOPELESS.ln());
-        let others = (0..self.arms.len()).filter(|&a| {
-            let t = &self.tracks[a];
-            t.samples < 1.0 || self.surely(a) - moved < hopeless && t.ratio - moved < hopeless || t.due <= call
-        });
-        let others = others.collect();
+        let others = (0..self.arms.len())
+            .filter(|&a| self.tracks[a].samples < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
+            .collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
         self.race(others, self.care.doubt_change);
     }
@@ -343,6 +415,7 @@ impl Policy for Adaptive {
             },
         };
         self.tracks[arm].used = true;
+        self.tracks[arm].seen = self.call;
         self.remember(arm, role);
         let phase = if role == Role::Use { Phase::Exploit } else { Phase::Explore };
         Decision { arm, phase }
@@ -358,7 +431,14 @@ impl Policy for Adaptive {
             return;
         }
         entry.1 = Role::Done;
-        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX) else { return };
+        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX) else {
+            if let (Role::Race(number), State::Racing(race)) = (role, &mut self.state)
+                && number == self.races
+            {
+                race.lose(arm);
+            }
+            return;
+        };
         let log_time = self.objective.of(time_us, &self.arms, &sample).ln();
         match role {
             Role::Race(number) if number == self.races => self.learn_in_race(arm, log_time),

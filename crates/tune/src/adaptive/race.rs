@@ -7,29 +7,33 @@ use super::noise::Noise;
 /// itself, so every look has its share of the chance of being fooled.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
-    /// Useful samples of the arm and of AUTO, the smaller number of the two.
-    pub samples: u32,
+    /// Samples of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
+    pub pairs: f64,
     /// Share of the race's doubt that may be spent here.
     pub share: f64,
 }
 
 /// The looks of a race. Sums to 1.
 pub const LOOKS: &[Look] = &[
-    Look { samples: 4, share: 0.01 },
-    Look { samples: 5, share: 0.03 },
-    Look { samples: 6, share: 0.06 },
-    Look { samples: 7, share: 0.52 },
-    Look { samples: 9, share: 0.06 },
-    Look { samples: 12, share: 0.10 },
-    Look { samples: 16, share: 0.16 },
-    Look { samples: 22, share: 0.02 },
-    Look { samples: 30, share: 0.02 },
-    Look { samples: 40, share: 0.01 },
-    Look { samples: 70, share: 0.01 },
+    Look { pairs: 4.0, share: 0.01 },
+    Look { pairs: 5.0, share: 0.03 },
+    Look { pairs: 6.0, share: 0.06 },
+    Look { pairs: 6.4, share: 0.12 },
+    Look { pairs: 7.0, share: 0.42 },
+    Look { pairs: 9.0, share: 0.06 },
+    Look { pairs: 12.0, share: 0.10 },
+    Look { pairs: 16.0, share: 0.14 },
+    Look { pairs: 22.0, share: 0.02 },
+    Look { pairs: 30.0, share: 0.02 },
+    Look { pairs: 40.0, share: 0.01 },
+    Look { pairs: 70.0, share: 0.01 },
 ];
 
 /// Calls without any sample after which a race is given up; far more than an epoch holds.
 const STARVED_CALLS: usize = 512;
+
+/// Lost samples of an arm that are made up for. An arm that loses all must not keep the others from running.
+const LOST_MAX: u32 = 8;
 
 /// Share of the doubt that a race with two modes may spend, over all its looks.
 const SHARE_TWO_MODES: f64 = 0.6;
@@ -56,8 +60,10 @@ const WONDER_SAMPLES_MIN: u32 = 7;
 pub struct Runner {
     /// The arm.
     pub arm: usize,
-    /// Calls of it that were decided in this race and count (first uses do not).
+    /// Calls of it that were decided in this race and whose sample came or may still come (first uses do not count).
     pub decided: u32,
+    /// Calls whose sample was lost.
+    lost: u32,
     /// Logarithms of the times that came.
     pub samples: Vec<f64>,
     /// Looks of [`LOOKS`] that it has behind it.
@@ -101,7 +107,8 @@ pub struct Race {
 impl Race {
     /// A race between `arms`, which hold `auto` and `in_use`.
     pub fn new(arms: &[usize], auto: usize, in_use: usize, doubt: f64, limit: u32) -> Race {
-        let runners = arms.iter().map(|&arm| Runner { arm, decided: 0, samples: Vec::new(), looked: 0 }).collect();
+        let runners =
+            arms.iter().map(|&arm| Runner { arm, decided: 0, lost: 0, samples: Vec::new(), looked: 0 }).collect();
         Race {
             had_left: in_use != auto,
             runners,
@@ -186,11 +193,10 @@ impl Race {
             .collect();
         ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
         // Nothing came back yet, as in an epoch that is decided before its first call runs: all take turns.
-        if ranked.is_empty() {
+        let Some(&(_, _, first)) = ranked.first() else {
             return self.runners.iter().map(|r| r.arm).collect();
-        }
-        let mut arms: Vec<usize> = ranked.iter().take(1).map(|r| r.2).collect();
-        arms.push(self.auto);
+        };
+        let mut arms = vec![first, self.auto];
         if !arms.contains(&self.in_use) {
             arms.push(self.in_use);
         }
@@ -217,6 +223,14 @@ impl Race {
             let all: Vec<&[f64]> = self.runners.iter().map(|r| r.samples.as_slice()).collect();
             self.noise = Noise::fit(&all);
             self.fitted_at = n;
+        }
+    }
+
+    /// The sample of a call that this race decided will not come: the arm gets the call again, a few times.
+    pub fn lose(&mut self, arm: usize) {
+        if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm && r.lost < LOST_MAX) {
+            r.lost += 1;
+            r.decided = r.decided.saturating_sub(1);
         }
     }
 
@@ -272,9 +286,11 @@ impl Race {
     /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new samples are there.
     fn passes(&mut self, best: usize, gate: f64, two_modes: bool) -> bool {
         let rivals = (self.runners.len() - 1).max(1) as f64;
-        let have = self.runner(best).samples.len().min(self.runner(self.auto).samples.len()) as u32;
+        let count = |arm: usize| self.runner(arm).samples.len();
+        let have = count(best).min(count(self.auto)) as u32;
+        let pairs = 2.0 / (1.0 / count(best) as f64 + 1.0 / count(self.auto) as f64);
         let looked = self.runner(best).looked;
-        let due = LOOKS.iter().take_while(|l| l.samples <= have).count();
+        let due = LOOKS.iter().take_while(|l| l.pairs <= pairs + 1e-9).count();
         if due <= looked && !two_modes {
             return false;
         }
@@ -301,8 +317,10 @@ impl Race {
         let against_auto = self.compare(best, self.auto);
         // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
         let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
-        let passes =
-            have >= LOOKS[0].samples && against_auto.p_faster < doubt && against_auto.effect <= -gate && !wonder;
+        let passes = f64::from(have) >= LOOKS[0].pairs
+            && against_auto.p_faster < doubt
+            && against_auto.effect <= -gate
+            && !wonder;
         passes && (self.in_use == self.auto || self.compare(best, self.in_use).p_faster < 0.05)
     }
 
