@@ -4,7 +4,7 @@
 
 mod detector;
 
-pub use detector::{BASELINE_SAMPLES, Detector, RECENT_SAMPLES, STEP_MIN};
+pub use detector::{Detector, Filter, HAZARD, SAMPLES_MAX, SAMPLES_MIN};
 
 use crate::arm::Arm;
 use crate::ledger::{Ledger, PENDING_MAX};
@@ -24,8 +24,8 @@ pub struct Overlap {
     inner: [Box<dyn Policy>; 2],
     detector: Detector,
     ledger: Ledger,
-    /// Of call c at c modulo the length: which policy decided it, and that policy's own number of the call.
-    routes: Box<[(u8, u64)]>,
+    /// Of call c at c modulo the length: which policy decided it, that policy's own number of the call, and whether the detector had a say.
+    routes: Box<[(u8, u64, bool)]>,
     calls: [u64; 2],
     current: usize,
 }
@@ -39,16 +39,21 @@ impl Overlap {
             inner: [alone, overlapped],
             detector: Detector::new(arms.len()),
             ledger: Ledger::default(),
-            routes: vec![(0, 0); PENDING_MAX].into_boxed_slice(),
+            routes: vec![(0, 0, false); PENDING_MAX].into_boxed_slice(),
             calls: [0; 2],
             current: 0,
         }
     }
 
     fn is_overlapped(&self, context: Context) -> bool {
-        let by_intensity = context.compute_intensity.filter(|i| i.is_finite()).map(|i| i >= INTENSITY_MIN);
-        context.overlapped.or(by_intensity).or(self.detector.is_overlapped()).unwrap_or(false)
+        told(context).or(self.detector.is_overlapped()).unwrap_or(false)
     }
+}
+
+/// What the caller says.
+fn told(context: Context) -> Option<bool> {
+    let by_intensity = context.compute_intensity.filter(|i| i.is_finite()).map(|i| i >= INTENSITY_MIN);
+    context.overlapped.or(by_intensity)
 }
 
 impl Policy for Overlap {
@@ -60,16 +65,19 @@ impl Policy for Overlap {
         self.current = usize::from(self.is_overlapped(context));
         let decision = self.inner[self.current].decide(context);
         let call = self.ledger.decided(decision.arm);
-        self.routes[(call % PENDING_MAX as u64) as usize] = (self.current as u8, self.calls[self.current]);
+        self.routes[(call % PENDING_MAX as u64) as usize] =
+            (self.current as u8, self.calls[self.current], told(context).is_none());
         self.calls[self.current] += 1;
         decision
     }
 
     fn learn(&mut self, sample: Sample) {
-        let (which, call) = self.routes[(sample.call % PENDING_MAX as u64) as usize];
+        let (which, call, is_untold) = self.routes[(sample.call % PENDING_MAX as u64) as usize];
         let accepted = self.ledger.accept(&sample);
         if let Some((arm, time_us)) = accepted {
-            self.detector.learn(arm, self.objective.of(time_us, &self.arms, &sample));
+            if is_untold {
+                self.detector.learn(arm, self.objective.of(time_us, &self.arms, &sample));
+            }
             self.inner[usize::from(which)].learn(Sample { call, ..sample });
         }
     }

@@ -99,11 +99,38 @@ fn a_large_step_is_detected_and_one_that_drowns_in_noise_is_not() {
             Overlap { means_us: vec![700.0 * step, 1100.0 * step, 1000.0 * step], phase_calls: 50, is_told: false };
         Spec { is_shuffled: false, overlap: Some(overlap), ..base }
     };
-    let large = detect(&spec(1.3, 0.03), 2, 1);
+    let [large, limit] = detect(&spec(1.3, 0.03), 2, 1);
     assert!(large.precision().unwrap() > 0.9 && large.recall().unwrap() > 0.9, "{large:?}");
-    let drowned = detect(&spec(1.02, 0.2), 2, 1);
-    assert!(drowned.recall().unwrap() < 0.7, "{drowned:?}");
-    assert_eq!(detect(&spec(1.0, 0.0), 2, 1).precision(), None, "nothing is said where nothing steps");
+    assert!(limit.accuracy() > large.accuracy() && limit.accuracy().unwrap() > 0.97);
+    let [drowned, limit] = detect(&spec(1.02, 0.2), 2, 1);
+    assert!(drowned.accuracy().unwrap() < 0.7 && limit.accuracy().unwrap() < 0.7, "{drowned:?}");
+    assert_eq!(detect(&spec(1.0, 0.0), 2, 1)[0].precision(), None, "nothing is said where nothing steps");
+}
+
+#[test]
+fn no_detector_is_better_than_the_filter_that_is_told_levels_and_noise() {
+    for (step, cv) in [(1.1, 0.05), (1.2, 0.1), (1.5, 0.2)] {
+        let overlap = Overlap { means_us: vec![100.0 * step], phase_calls: 50, is_told: false };
+        let base = Spec::new("step", 100.0, &[], Noise::LogNormal { cv });
+        let spec = Spec { overlap: Some(overlap), ..base };
+        let mut all = [Detection::default(), Detection::default()];
+        for seed in 0..20 {
+            all.iter_mut().zip(&detect(&spec, 0, seed)).for_each(|(sum, one)| sum.add(one));
+        }
+        let [own, limit] = all;
+        assert!(own.accuracy() <= limit.accuracy() && own.area() <= limit.area(), "{step} {cv}");
+        assert!(own.accuracy().unwrap() > limit.accuracy().unwrap() - 0.12, "{step} {cv}: {:?}", own.accuracy());
+    }
+}
+
+#[test]
+fn the_area_under_the_curve_counts_pairs() {
+    let mut d = Detection::default();
+    for (is_overlapped, p) in [(true, 0.9), (true, 0.3), (false, 0.1), (false, 0.3)] {
+        d.count(is_overlapped, Some(p));
+    }
+    // Of four pairs three are in order and one is a tie.
+    assert_eq!((d.area(), d.accuracy()), (Some(3.5 / 4.0), Some(0.75)));
 }
 
 #[test]
