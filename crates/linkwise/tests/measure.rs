@@ -1,39 +1,20 @@
 //! `linkwise measure` as scripts see it.
 
+mod common;
+
 use assert_cmd::Command;
+use common::{Folder, said};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-fn linkwise(args: &[&str]) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
-    c.arg("measure").args(args).timeout(Duration::from_secs(120));
-    c
-}
-
 /// Exit code, standard output, standard error.
 fn run(args: &[&str]) -> (i32, String, String) {
-    let out = linkwise(args).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+    said(linkwise(args))
 }
 
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        Folder(tempfile::tempdir().unwrap())
-    }
-    fn at(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-    fn script(&self, name: &str, text: &str) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    }
+fn linkwise(args: &[&str]) -> Command {
+    common::linkwise("measure", args)
 }
 
 /// The rows of a store's export without the time at which they were taken, sorted.

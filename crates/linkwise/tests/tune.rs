@@ -1,53 +1,32 @@
 //! `linkwise tune` as scripts see it.
 
+mod common;
+
 use assert_cmd::Command;
+use common::{Folder, said};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
-use std::time::Duration;
 
 fn linkwise(args: &[&str]) -> Command {
-    let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
-    c.arg("tune").args(args).timeout(Duration::from_secs(120));
-    c
+    common::linkwise("tune", args)
 }
 
 /// Exit code, standard output, standard error.
 fn run(args: &[&str]) -> (i32, String, String) {
-    run_with(args, "")
+    said(linkwise(args))
 }
 
 fn run_with(args: &[&str], input: &str) -> (i32, String, String) {
-    let out = linkwise(args).write_stdin(input).output().unwrap();
-    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+    let mut command = linkwise(args);
+    command.write_stdin(input);
+    said(command)
 }
 
 fn json(args: &[&str]) -> Value {
     let (code, out, err) = run(args);
     assert_eq!(code, 0, "{err}");
     serde_json::from_str(&out).unwrap()
-}
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Self {
-        Folder(tempfile::tempdir().unwrap())
-    }
-    fn at(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-    fn script(&self, name: &str, text: &str) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    }
-    fn lines(&self, name: &str) -> usize {
-        std::fs::read_to_string(self.at(name)).unwrap().lines().count()
-    }
 }
 
 const ARMS: &str = "TREE/SIMPLE,RING/SIMPLE,AUTO";
@@ -182,199 +161,6 @@ fn what_evaluate_cannot_do_is_said() {
         let (code, _, err) = run(&args);
         assert_eq!(code, 2, "{err}");
         assert!(err.contains(words), "{err}");
-    }
-}
-
-/// Prints as nccl-tests do: time by arm and size, with a wobble; obeys -b -e -f -N.
-const NCCL_TESTS: &str = r##"#!/bin/sh
-echo "$NCCL_ALGO/$NCCL_PROTO $*" >> "$(dirname "$0")/calls.log"
-while [ $# -gt 0 ]; do case "$1" in -b) b=$2;; -e) e=$2;; -f) f=$2;; -N) n=$2;; esac; shift; done
-case "$NCCL_ALGO/$NCCL_PROTO" in
-  TREE/SIMPLE) base=60;; RING/SIMPLE) base=97;; /) base=100;;
-  NVLS/SIMPLE) echo "NCCL WARN no algorithm available" >&2; exit 3;;
-  *) base=140;;
-esac
-[ "$LINKWISE_OVERLAP" = 1 ] && [ $base = 97 ] && base=50
-echo "# nccl-tests version 2.17.1 nccl-headers=22809 nccl-library=22809"
-echo "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong"
-i=0
-while [ $i -lt "$n" ]; do
-  s=$b
-  while [ "$s" -le "$e" ]; do
-    t=$(( base * 100 + (i * 37) % 300 ))
-    printf '%d %d float sum -1 %d.%02d 1.0 1.0 0 %d.50 1.0 1.0 0\n' "$s" $(( s / 4 )) $(( t / 100 )) $(( t % 100 )) $(( t / 100 ))
-    s=$(( s * f ))
-  done
-  i=$(( i + 1 ))
-done
-echo "# Avg bus bandwidth    : 1.0"
-"##;
-
-#[test]
-fn profile_finds_the_arm_that_passes_the_gates_and_says_why_others_do_not() {
-    let folder = Folder::new();
-    let program = folder.script("all_reduce_perf", NCCL_TESTS);
-    let file = folder.at("policy.json");
-    let arms = "AUTO,TREE/SIMPLE,RING/SIMPLE,NVLS/SIMPLE";
-    let args =
-        ["profile", "--arms", arms, "--sizes", "1M,4M", "-o", &file, "--format", "json", "--", &program, "-g", "8"];
-    let v = json(&args);
-    for line in v["isolated"].as_array().unwrap() {
-        assert_eq!(line["use_arm"], "TREE/SIMPLE");
-        let arms = line["arms"].as_array().unwrap();
-        assert_eq!(arms[0]["samples"], 50);
-        assert_eq!(arms[2]["failed_gate"], "improvement", "3 % do not pass: {}", arms[2]);
-        assert!(arms[3]["failure"].as_str().unwrap().contains("no algorithm available"));
-        assert_eq!(arms[3]["failed_gate"], "samples");
-    }
-    assert_eq!(v["provenance"]["nccl_version"], "2.28.9");
-    // Both sizes in one go; five turns of three arms, two tries of the one that fails; the first arm changes.
-    let calls = std::fs::read_to_string(folder.at("calls.log")).unwrap();
-    assert_eq!(calls.lines().count(), 5 * 3 + 2, "{calls}");
-    assert!(calls.lines().next().unwrap().contains("-g 8 -b 1048576 -e 4194304 -f 4 -w 10 -n 1 -N 10"));
-    assert_ne!(calls.lines().next().map(|l| &l[..2]), calls.lines().nth(4).map(|l| &l[..2]));
-    // The file is what `play` and `characterize` read.
-    let (code, out, err) = run(&["play", "--policy", "profile", "--arms", arms, "--profile", &file, "--size", "2M"]);
-    assert_eq!(code, 0, "{err}");
-    assert!(out.contains("\"arm\":\"TREE/SIMPLE\""), "{out}");
-    let t = json(&["characterize", &file, "--format", "json"]);
-    let best = &t["topologies"][0]["rows"][0]["alone"];
-    assert!(
-        best["arm"] == "TREE/SIMPLE" && (60.0..70.0).contains(&best["auto_gap_percent"].as_f64().unwrap()),
-        "{best}"
-    );
-}
-
-#[test]
-fn a_profile_that_was_cut_off_goes_on_and_other_settings_are_refused() {
-    let folder = Folder::new();
-    let program = folder.script("all_reduce_perf", NCCL_TESTS);
-    let file = folder.at("policy.json");
-    let profile = |rounds: &str, more: &[&str]| {
-        let mut args = vec!["profile", "--arms", ARMS, "--sizes", "1M", "--rounds", rounds, "-o", &file];
-        args.extend(more);
-        args.extend(["--", &program]);
-        run(&args)
-    };
-    assert_eq!(profile("4", &[]).0, 0);
-    assert_eq!(folder.lines("calls.log"), 12);
-    // Cut off in the middle of the eighth line.
-    let samples = folder.at("policy.json.samples.jsonl");
-    let whole = std::fs::read_to_string(&samples).unwrap();
-    let eighth: usize = whole.lines().take(7).map(|l| l.len() + 1).sum();
-    std::fs::write(&samples, &whole[..eighth + 20]).unwrap();
-    let before = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(profile("4", &[]).0, 0);
-    assert_eq!(folder.lines("calls.log"), 12 + 6, "head and six launches were whole");
-    assert_eq!(before, std::fs::read_to_string(&file).unwrap(), "the same policy");
-    let (code, _, err) = profile("3", &[]);
-    assert!(code == 2 && err.contains("--restart") && err.lines().count() == 1, "{err}");
-    assert_eq!(profile("3", &["--restart"]).0, 0);
-}
-
-#[test]
-fn computation_beside_it_is_profiled_apart_and_any_program_can_report_steps() {
-    let folder = Folder::new();
-    let steps = r#"#!/bin/sh
-base=100; [ "$NCCL_ALGO" = TREE ] && base=70
-[ "$LINKWISE_OVERLAP" = 1 ] && base=$(( 250 - base ))
-i=0
-while [ $i -lt $(( LINKWISE_WARMUP + LINKWISE_ITERATIONS )) ]; do
-  [ $i -lt "$LINKWISE_WARMUP" ] && echo "linkwise_step_time_us=9999" || echo "{\"linkwise_step_time_us\": $base.$i}"
-  i=$(( i + 1 ))
-done
-"#;
-    let program = folder.script("train.sh", steps);
-    let file = folder.at("policy.json");
-    let arms = "AUTO,TREE/SIMPLE";
-    let v = json(&[
-        "profile",
-        "--overlap",
-        "--arms",
-        arms,
-        "--sizes",
-        "1M",
-        "--format",
-        "json",
-        "-o",
-        &file,
-        "--",
-        &program,
-    ]);
-    assert_eq!((&v["isolated"][0]["use_arm"], &v["overlapped"][0]["use_arm"]), (&"TREE/SIMPLE".into(), &"AUTO".into()));
-    let t = json(&["characterize", &file, "--format", "json"]);
-    assert_eq!(t["topologies"][0]["rows"][0]["is_flip"], true);
-    let (code, _, err) = run(&["profile", "--overlap", "-o", &file, "--", "./all_reduce_perf"]);
-    assert!(code == 2 && err.contains("--beside"), "{err}");
-}
-
-#[test]
-fn a_program_that_hangs_or_fails_is_one_clear_error() {
-    let folder = Folder::new();
-    let file = folder.at("policy.json");
-    for (name, script, words) in [
-        ("hangs", "#!/bin/sh\nsleep 100\n", "no end within 0.2 s"),
-        ("fails", "#!/bin/sh\necho no GPU here >&2\nexit 1\n", "no GPU here"),
-        ("babbles", "#!/bin/sh\necho hello\n", "linkwise_step_time_us"),
-    ] {
-        let program = folder.script(name, script);
-        let (code, _, err) = run(&[
-            "profile",
-            "--restart",
-            "--arms",
-            "AUTO,TREE/LL",
-            "--sizes",
-            "8",
-            "--timeout",
-            "0.2",
-            "-o",
-            &file,
-            "--",
-            &program,
-        ]);
-        assert!(code == 1 && err.contains(words) && err.contains("AUTO"), "{name}: {err}");
-        assert!(!std::path::Path::new(&file).exists());
-    }
-    let (code, _, err) = run(&["characterize", &folder.at("hangs")]);
-    assert!(code == 2 && err.contains("neither a policy file nor a sweep"), "{err}");
-}
-
-#[test]
-fn a_profile_that_is_killed_leaves_no_program_running() {
-    let folder = Folder::new();
-    let program = folder.script("hangs", "#!/bin/sh\necho $$ > \"$(dirname \"$0\")/pid\"\nsleep 100\n");
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_linkwise"))
-        .args(["tune", "profile", "--arms", "AUTO", "--sizes", "8", "-o", &folder.at("policy.json"), "--", &program])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let within = |what: &str, done: &dyn Fn() -> bool| {
-        let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        while !done() {
-            assert!(std::time::Instant::now() < deadline, "{what}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    let pid = || std::fs::read_to_string(folder.at("pid")).ok()?.trim().parse::<u32>().ok();
-    within("the program never started", &|| pid().is_some());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let state = || std::fs::read_to_string(format!("/proc/{}/stat", pid().unwrap())).unwrap_or_default();
-    within("the program goes on", &|| state().is_empty() || state().contains(") Z "));
-}
-
-#[test]
-fn a_policy_file_that_was_changed_is_refused() {
-    let folder = Folder::new();
-    let program = folder.script("all_reduce_perf", NCCL_TESTS);
-    let file = folder.at("policy.json");
-    assert_eq!(run(&["profile", "--arms", ARMS, "--sizes", "1M", "--rounds", "1", "-o", &file, "--", &program]).0, 0);
-    let changed =
-        std::fs::read_to_string(&file).unwrap().replace("\"use_arm\": \"TREE/SIMPLE\"", "\"use_arm\": \"RING/SIMPLE\"");
-    std::fs::write(&file, changed).unwrap();
-    for args in [vec!["characterize", &file], vec!["play", "--policy", "profile", "--arms", ARMS, "--profile", &file]] {
-        let (code, _, err) = run(&args);
-        assert!(code == 2 && err.contains("sha256"), "{err}");
     }
 }
 

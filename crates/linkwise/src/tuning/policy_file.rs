@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Largest file, bytes.
 pub const FILE_BYTES_MAX: usize = 4 << 20;
 
@@ -15,7 +15,7 @@ pub const FILE_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyFile {
-    /// Names the format; 1.
+    /// Names the format; 2.
     pub linkwise_tune_profile: u32,
     /// Where the numbers come from.
     pub provenance: Provenance,
@@ -37,6 +37,12 @@ pub struct Provenance {
     pub command: String,
     /// The command that ran beside the overlapped part, if linkwise started it.
     pub beside: Option<String>,
+    /// The collective that the arms are of.
+    pub collective: String,
+    /// Ranks, where the command said them.
+    pub ranks: Option<u32>,
+    /// Hosts of these ranks.
+    pub hosts: Option<u32>,
     /// linkwise's version.
     pub linkwise: String,
     /// NCCL's version, where the command said it.
@@ -47,8 +53,28 @@ pub struct Provenance {
     pub iterations: u32,
     /// Of each launch, thrown away.
     pub warmup: u32,
-    /// Launches that these are spread over, the arms taking turns.
+    /// Launches that these are spread over at most, the arms taking turns.
     pub rounds: u32,
+    /// What came of that in the time that was given.
+    pub kept: Kept,
+}
+
+/// What fitted into the time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// The time that was given.
+    pub minutes: f64,
+    /// What the launches took, seconds.
+    pub took_s: f64,
+    /// Complete turns.
+    pub turns: u32,
+    /// Samples of each size in a launch.
+    pub iterations_per_launch: u32,
+    /// Sizes that were asked for and not measured, bytes.
+    pub sizes_left_out: Vec<u64>,
+    /// Why it ended before the plan did.
+    pub stopped: Option<String>,
 }
 
 /// One size.
@@ -176,12 +202,23 @@ mod tests {
         let provenance = Provenance {
             command: "all_reduce_perf".into(),
             beside: None,
+            collective: "all_reduce".into(),
+            ranks: Some(8),
+            hosts: Some(1),
             linkwise: "0".into(),
             nccl_version: None,
             started_unix_s: 0,
             iterations: 50,
             warmup: 10,
             rounds: 5,
+            kept: Kept {
+                minutes: 2.0,
+                took_s: 100.5,
+                turns: 5,
+                iterations_per_launch: 10,
+                sizes_left_out: vec![],
+                stopped: None,
+            },
         };
         PolicyFile::new(provenance, &arms, vec![line(1 << 20), line(1 << 24)], vec![])
     }

@@ -9,6 +9,7 @@ mod story;
 mod view;
 
 pub use advise::{Advice, by_model};
+pub use view::{collective, communicator_of};
 
 use crate::failure::Failure;
 

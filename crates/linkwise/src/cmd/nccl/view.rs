@@ -43,7 +43,8 @@ fn release(text: &str) -> Result<Version, String> {
     text.parse()
 }
 
-fn collective(name: &str) -> Result<Collective, String> {
+/// A collective that NCCL has algorithms for, by its name.
+pub fn collective(name: &str) -> Result<Collective, String> {
     let known = nccl_model::COLLECTIVES;
     known.into_iter().find(|c| c.name() == name).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|c| c.name()).collect();
@@ -136,6 +137,13 @@ impl What {
         }
         Ok(case)
     }
+}
+
+/// The communicator of some GPUs by NCCL's model, for other commands; `gpus` as `--gpus` takes them, none: all usable ones.
+pub fn communicator_of(cluster: &str, gpus: Option<&str>, nccl: Version) -> Result<Communicator, Failure> {
+    let (cluster, gpus) = (cluster.to_owned(), gpus.map(str::to_owned));
+    let what = What { cluster, gpus, nccl, collective: Collective::AllReduce, sizes: Vec::new(), store: None };
+    what.case()?.communicator(nccl)
 }
 
 /// One call: what NCCL does and what that should give.

@@ -35,6 +35,8 @@ pub struct Topology {
     name: String,
     alone: Times,
     overlapped: Times,
+    /// The arms that passed all gates against AUTO, by size, alone and overlapped; none where only medians are known.
+    proven: Option<[BTreeMap<u64, Vec<String>>; 2]>,
 }
 
 /// The best arm at one size.
@@ -46,6 +48,8 @@ pub struct Best {
     pub ms: f64,
     /// AUTO above it, %.
     pub auto_gap_percent: f64,
+    /// Whether the arm passed all gates against AUTO; unknown where only medians are.
+    pub is_proven: Option<bool>,
 }
 
 /// One line of Table 1 or 2.
@@ -65,7 +69,8 @@ pub struct Row {
 pub fn best(times: &BTreeMap<String, f64>) -> Option<Best> {
     let auto = *times.get("AUTO")?;
     let lowest = times.iter().min_by(|a, b| a.1.total_cmp(b.1).then_with(|| (b.0 == "AUTO").cmp(&(a.0 == "AUTO"))))?;
-    Some(Best { arm: lowest.0.clone(), ms: *lowest.1, auto_gap_percent: 100.0 * (auto / lowest.1 - 1.0) })
+    let auto_gap_percent = 100.0 * (auto / lowest.1 - 1.0);
+    Some(Best { arm: lowest.0.clone(), ms: *lowest.1, auto_gap_percent, is_proven: None })
 }
 
 impl Topology {
@@ -74,8 +79,12 @@ impl Topology {
         sizes.sort_unstable();
         sizes.dedup();
         let row = |size: u64| {
-            let of = |times: &Times| times.get(&size).and_then(best);
-            let (alone, overlapped) = (of(&self.alone), of(&self.overlapped));
+            let of = |times: &Times, kind: usize| {
+                let best = times.get(&size).and_then(best)?;
+                let passed = self.proven.as_ref().map(|p| p[kind].get(&size).is_some_and(|a| a.contains(&best.arm)));
+                Some(Best { is_proven: passed, ..best })
+            };
+            let (alone, overlapped) = (of(&self.alone, 0), of(&self.overlapped, 1));
             let is_flip = alone.as_ref().zip(overlapped.as_ref()).map(|(a, o)| a.arm != o.arm);
             Row { size_bytes: size, alone, overlapped, is_flip }
         };
@@ -91,7 +100,7 @@ impl Topology {
             .map(|(kind, sizes)| (kind, sizes.into_iter().map(|(size, times)| (size, named(times))).collect()))
             .collect();
         let mut take = |kind: &str| kinds.remove(kind).unwrap_or_default();
-        Topology { name, alone: take("sequential"), overlapped: take("overlap") }
+        Topology { name, alone: take("sequential"), overlapped: take("overlap"), proven: None }
     }
 
     fn of_policy(name: String, file: &PolicyFile) -> Topology {
@@ -102,7 +111,20 @@ impl Topology {
             };
             lines.iter().map(of_line).collect()
         };
-        Topology { name, alone: times(&file.isolated), overlapped: times(&file.overlapped) }
+        let passed = |lines: &[policy_file::SizeLine]| -> BTreeMap<u64, Vec<String>> {
+            let of_line = |l: &policy_file::SizeLine| {
+                let arms = file.arms.iter().zip(&l.arms);
+                let passed = arms.filter(|(_, found)| found.verdict.is_some() && found.failed_gate.is_none());
+                (l.size_bytes, passed.map(|(a, _)| a.clone()).collect())
+            };
+            lines.iter().map(of_line).collect()
+        };
+        Topology {
+            name,
+            alone: times(&file.isolated),
+            overlapped: times(&file.overlapped),
+            proven: Some([passed(&file.isolated), passed(&file.overlapped)]),
+        }
     }
 
     /// Table 2 as the paper prints it: only the best arm and AUTO are known.
@@ -119,6 +141,7 @@ impl Topology {
             name: "2x4 A100 (the paper's Table 2)".into(),
             alone: kind(|l| l.alone),
             overlapped: kind(|l| l.overlapped),
+            proven: None,
         }
     }
 
@@ -181,7 +204,12 @@ fn published() -> Result<Vec<Topology>, Failure> {
             }
             out
         };
-        out.push(Topology { name: "1x4 L40S (published)".into(), alone: times("none"), overlapped: times("high") });
+        out.push(Topology {
+            name: "1x4 L40S (published)".into(),
+            alone: times("none"),
+            overlapped: times("high"),
+            proven: None,
+        });
     }
     Ok(out)
 }
@@ -190,7 +218,10 @@ fn print_topology(t: &Topology) {
     let rows = t.rows();
     let cells = |b: &Option<Best>| match b {
         None => vec!["-".into(), "-".into(), "-".into()],
-        Some(b) => vec![b.arm.clone(), crate::report::significant(b.ms), format!("{:.1}", b.auto_gap_percent)],
+        Some(b) => {
+            let mark = if b.is_proven == Some(true) { "*" } else { "" };
+            vec![b.arm.clone(), crate::report::significant(b.ms), format!("{:.1}{mark}", b.auto_gap_percent)]
+        }
     };
     let lines = rows.iter().map(|r| {
         let mut line = vec![Bytes(r.size_bytes).to_string()];
@@ -209,16 +240,19 @@ fn print_topology(t: &Topology) {
     let known = rows.iter().filter(|r| r.is_flip.is_some()).count();
     let flips = rows.iter().filter(|r| r.is_flip == Some(true)).count();
     println!(
-        "AUTO's mean gap: {} alone, {} overlapped; {flips} of {known} sizes flip.\n",
+        "AUTO's mean gap: {} alone, {} overlapped; {flips} of {known} sizes flip.{}\n",
         mean(|r| &r.alone),
-        mean(|r| &r.overlapped)
+        mean(|r| &r.overlapped),
+        if t.proven.is_some() { " *: passed all gates; other gaps may be chance." } else { "" }
     );
 }
 
-/// AUTO's gap at one size, in the first topology and another, alone.
+/// AUTO's gap at one size, in the first topology and another.
 #[derive(Debug, Serialize)]
 struct Amplification {
     topology: String,
+    /// Calls beside computation; otherwise alone.
+    is_overlapped: bool,
     size_bytes: u64,
     gap_percent_of_first: f64,
     gap_percent: f64,
@@ -232,16 +266,20 @@ fn amplifications(topologies: &[Topology]) -> Vec<Amplification> {
     let mut out = Vec::new();
     for other in others {
         for row in other.rows() {
-            let gap_of_first = base.iter().find(|b| b.size_bytes == row.size_bytes).and_then(|b| b.alone.as_ref());
-            let (Some(of_first), Some(of_other)) = (gap_of_first, row.alone.as_ref()) else { continue };
-            let (a, b) = (of_first.auto_gap_percent, of_other.auto_gap_percent);
-            out.push(Amplification {
-                topology: other.name.clone(),
-                size_bytes: row.size_bytes,
-                gap_percent_of_first: a,
-                gap_percent: b,
-                factor: (a > 0.0).then(|| b / a),
-            });
+            let Some(of_first) = base.iter().find(|b| b.size_bytes == row.size_bytes) else { continue };
+            let kinds = [(false, &of_first.alone, &row.alone), (true, &of_first.overlapped, &row.overlapped)];
+            for (is_overlapped, of_first, of_other) in kinds {
+                let (Some(of_first), Some(of_other)) = (of_first, of_other) else { continue };
+                let (a, b) = (of_first.auto_gap_percent, of_other.auto_gap_percent);
+                out.push(Amplification {
+                    topology: other.name.clone(),
+                    is_overlapped,
+                    size_bytes: row.size_bytes,
+                    gap_percent_of_first: a,
+                    gap_percent: b,
+                    factor: (a > 0.0).then(|| b / a),
+                });
+            }
         }
     }
     out
@@ -252,14 +290,15 @@ fn print_amplification(topologies: &[Topology]) {
         let factor = a.factor.map_or("-".into(), |f| format!("{f:.1}x"));
         vec![
             a.topology,
+            if a.is_overlapped { "overlapped" } else { "alone" }.into(),
             Bytes(a.size_bytes).to_string(),
             format!("{:.1}", a.gap_percent_of_first),
             format!("{:.1}", a.gap_percent),
             factor,
         ]
     });
-    println!("Amplification: AUTO's gap alone, held against {}", topologies[0].name);
-    println!("{}", table(&["topology", "size", "first %", "gap %", "factor"], 2, lines.collect()));
+    println!("Amplification: AUTO's gap held against {}", topologies[0].name);
+    println!("{}", table(&["topology", "calls", "size", "first %", "gap %", "factor"], 3, lines.collect()));
 }
 
 fn compare_with_table_1(ours: &Topology) {
@@ -382,6 +421,7 @@ mod tests {
             name: "x".into(),
             alone: BTreeMap::from([(64, BTreeMap::from([("AUTO".into(), auto), ("TREE/LL".into(), 1.0)]))]),
             overlapped: Times::new(),
+            proven: None,
         };
         let a = amplifications(&[t(1.1), t(1.5)]);
         assert!((a[0].factor.unwrap() - 5.0).abs() < 1e-9);

@@ -253,12 +253,12 @@ fn costs(lines: &[Line]) -> Table {
     table(&head, 1, rows.collect())
 }
 
-/// What an offline run found, one line per size and arm that differs from AUTO.
-pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> Table {
+/// What an offline run found: one line per size and arm that was measured, and below it the arms that could not be.
+pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> String {
     let number = |v: Option<f64>| v.map_or("-".into(), crate::report::significant);
     let mut rows = Vec::new();
     for line in lines {
-        for (arm, found) in file.arms.iter().zip(&line.arms) {
+        for (arm, found) in file.arms.iter().zip(&line.arms).filter(|(_, found)| found.samples > 0) {
             let said = found.failure.as_ref().or(found.verdict.as_ref());
             rows.push(vec![
                 topology::Bytes(line.size_bytes).to_string(),
@@ -275,5 +275,10 @@ pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> Table {
     if let Some(column) = t.column_mut(6) {
         column.set_cell_alignment(CellAlignment::Left);
     }
-    t
+    let mut out = t.to_string();
+    for (i, arm) in file.arms.iter().enumerate().filter(|(i, _)| lines.iter().all(|l| l.arms[*i].samples == 0)) {
+        let why = lines.iter().find_map(|l| l.arms[i].failure.as_deref()).unwrap_or("never run");
+        out += &format!("\nnot to be had: {arm}: {}", crate::report::one_line(why, 200));
+    }
+    out
 }

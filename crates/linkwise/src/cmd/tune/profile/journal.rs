@@ -1,7 +1,9 @@
 //! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
 //!
-//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch.
+//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. The
+//! plan is not among them: it follows from the first launch.
 
+use super::launch::Launch;
 use crate::cmd::shared::read_text;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
@@ -12,17 +14,23 @@ use std::path::{Path, PathBuf};
 
 /// Largest journal, bytes.
 const BYTES_MAX: usize = 256 << 20;
+/// The version of the format.
+pub const VERSION: u32 = 2;
+/// Longest launch that an entry may tell of, seconds.
+const SECONDS_MAX: f64 = 1e7;
 
 /// What a run is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
-    /// Names the format; 1.
+    /// Names the format; [`VERSION`].
     pub linkwise_tune_samples: u32,
     /// The command.
     pub command: Vec<String>,
     /// What ran beside it.
     pub beside: Option<String>,
+    /// The collective that the arms are of.
+    pub collective: String,
     /// The arms.
     pub arms: Vec<String>,
     /// Sizes, bytes.
@@ -33,7 +41,7 @@ pub struct Head {
     pub iterations: u32,
     /// Thrown away in each launch.
     pub warmup: u32,
-    /// Turns.
+    /// Turns, at most.
     pub rounds: u32,
     /// Start, seconds since 1970; of the first part, if the run was cut off.
     pub started_unix_s: u64,
@@ -43,14 +51,32 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its place in the plan.
-    pub launch: usize,
+    /// What was launched.
+    pub launch: Launch,
+    /// How long it took, seconds.
+    pub seconds: f64,
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
     /// Why there are none.
     pub failure: Option<String>,
     /// NCCL's version, if said.
     pub nccl_version: Option<String>,
+    /// Ranks and hosts, if said.
+    pub ranks_and_hosts: Option<(u32, u32)>,
+}
+
+impl Entry {
+    /// A file may hold anything.
+    fn check(&self) -> Result<(), String> {
+        if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
+            return Err(format!("a launch of {} s", self.seconds));
+        }
+        let sound = |t: &f64| t.is_finite() && *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX;
+        match self.times_us.values().flatten().find(|t| !sound(t)) {
+            Some(t) => Err(format!("a time of {t} us")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// An open journal.
@@ -59,19 +85,24 @@ pub struct Journal {
     path: PathBuf,
 }
 
-/// The journal's name beside a policy file.
-pub fn path_of(policy: &Path) -> PathBuf {
+/// The name of a file that stands beside a policy file.
+pub fn beside(policy: &Path, ending: &str) -> PathBuf {
     let mut name = policy.file_name().unwrap_or_default().to_os_string();
-    name.push(".samples.jsonl");
+    name.push(ending);
     policy.with_file_name(name)
 }
 
+/// The journal's name beside a policy file.
+pub fn path_of(policy: &Path) -> PathBuf {
+    beside(policy, ".samples.jsonl")
+}
+
 impl Journal {
-    /// Opens or begins the journal. Returns what it holds; the head is that of the run's first part.
+    /// Opens or begins the journal. Returns what it holds, each launch with its line; the head is that of the run's first part.
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
-    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Vec<Entry>), Failure> {
+    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Vec<(usize, Entry)>), Failure> {
         let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
         let found = match path.exists() && !is_anew {
             true => Some(read(path, head)?),
@@ -106,27 +137,34 @@ impl Journal {
     }
 }
 
-/// Head, entries, and whether the last line is whole. A last line that was cut off by a kill is passed over.
-fn read(path: &Path, wanted: &Head) -> Result<(Head, Vec<Entry>, bool), Failure> {
+/// What is wrong with a line of a journal, and what to do.
+pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failure {
+    let remedy = "move the file away, or start over with --restart";
+    Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), crate::report::one_line(&what.to_string(), 300)))
+}
+
+/// Head, entries with their lines, and whether the last line is whole. A line that was cut off by a kill is passed over: the last one,
+/// or one that an empty line follows.
+fn read(path: &Path, wanted: &Head) -> Result<(Head, Vec<(usize, Entry)>, bool), Failure> {
     let text = read_text(path, BYTES_MAX)?;
-    let remedy = "move it away, or start over with --restart";
     let is_whole = text.ends_with('\n');
-    let mut lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty());
-    let bad = |line: usize, e: &dyn std::fmt::Display| {
-        Failure::input(format!("{}:{}: {e}; {remedy}", path.display(), line + 1))
-    };
-    let (_, first) = lines.next().ok_or_else(|| bad(0, &"the journal is empty"))?;
-    let head: Head = serde_json::from_str(first).map_err(|e| bad(0, &e))?;
+    let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
+    let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|l| !l.1.trim().is_empty());
+    let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
+    let head: Head = serde_json::from_str(first).map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
     if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
-        return Err(bad(0, &"it belongs to a run with other arms, sizes, counts or another command"));
+        return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
     }
     let count = text.lines().count();
     let mut entries = Vec::new();
-    for (i, line) in lines {
-        match serde_json::from_str::<Entry>(line) {
-            Ok(entry) => entries.push(entry),
-            Err(_) if i + 1 == count && !is_whole => {}
-            Err(e) => return Err(bad(i, &e)),
+    for (line, words) in lines {
+        match serde_json::from_str::<Entry>(words) {
+            Ok(entry) => {
+                entry.check().map_err(|e| bad(line, &e))?;
+                entries.push((line, entry));
+            }
+            Err(e) if e.is_eof() && (line < count || !is_whole) => {}
+            Err(e) => return Err(bad(line, &e)),
         }
     }
     Ok((head, entries, is_whole))

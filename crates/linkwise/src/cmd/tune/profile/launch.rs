@@ -1,6 +1,8 @@
 //! One launch of the program with one arm forced.
 
+use super::nccl_tests;
 use ::tune::Arm;
+use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,10 +16,11 @@ const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What a launch needs to know.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Launch {
-    /// The arm.
-    pub arm: Arm,
+    /// The arm's name.
+    pub arm: String,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
     /// Whether computation runs beside it.
@@ -26,6 +29,8 @@ pub struct Launch {
     pub iterations: u32,
     /// And before them, to be thrown away.
     pub warmup: u32,
+    /// Whether results are checked, where the program can: it takes time.
+    pub is_checked: bool,
 }
 
 /// The variables that force an arm; no value: the variable is removed, so that NCCL decides.
@@ -44,59 +49,29 @@ pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
     ]
 }
 
-/// Whether a command is one of nccl-tests: one of its words is a program whose name holds `_perf`.
-pub fn is_nccl_tests(command: &[String]) -> bool {
-    command.iter().any(|w| !w.starts_with('-') && w.rsplit('/').next().is_some_and(|name| name.contains("_perf")))
-}
-
-/// The factor between sizes that nccl-tests can run in one go; `None` if they do not lie so.
-pub fn factor(sizes: &[u64]) -> Option<u64> {
-    let f = match sizes {
-        [] => return None,
-        [_] => 2,
-        [a, b, ..] => b.checked_div(*a)?,
-    };
-    (f >= 2 && sizes.windows(2).all(|w| w[0].checked_mul(f) == Some(w[1]))).then_some(f)
-}
-
-/// The words of the command. nccl-tests get sizes, warm-up and cycles of one iteration each (`-N`), so that every iteration is a row.
-pub fn words(command: &[String], launch: &Launch) -> Vec<String> {
-    let mut words = command.to_vec();
-    if is_nccl_tests(command) {
-        let (first, last) = (launch.sizes.first().copied().unwrap_or(0), launch.sizes.last().copied().unwrap_or(0));
-        let numbers = [
-            ("-b", first),
-            ("-e", last),
-            ("-f", factor(&launch.sizes).unwrap_or(2)),
-            ("-w", u64::from(launch.warmup)),
-            ("-n", 1),
-            ("-N", u64::from(launch.iterations)),
-        ];
-        words.extend(numbers.iter().flat_map(|(flag, n)| [(*flag).to_owned(), n.to_string()]));
-    }
-    words
-}
-
 /// Runs it to its end and returns its standard output. A run over the time limit is killed with all that it started.
 ///
 /// # Errors
 /// In words: it cannot be started, did not end in time, or failed (with the end of what it said).
 pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, String> {
-    let words = words(command, launch);
+    let arm: Arm = launch.arm.parse()?;
+    let words = nccl_tests::words(command, launch);
     let program = words.first().ok_or("no command")?;
     let _beside = match beside.filter(|_| launch.is_overlapped) {
         Some(line) => Some(Group::start(guarded(&["sh".into(), "-c".into(), line.to_owned()]), false)?),
         None => None,
     };
     let mut to_run = guarded(&words);
-    for (name, value) in arm_environment(launch.arm) {
+    for (name, value) in arm_environment(arm) {
         match value {
             Some(v) => to_run.env(name, v),
             None => to_run.env_remove(name),
         };
     }
     to_run
-        .env("LINKWISE_ARM", launch.arm.to_string())
+        .env("LINKWISE_MODE", "off") // linkwise's own plugin, should the environment load it
+        .env(nccl_tests::VARIABLE, nccl_tests::options(launch).join(" "))
+        .env("LINKWISE_ARM", &launch.arm)
         .env("LINKWISE_SIZE_BYTES", launch.sizes.first().copied().unwrap_or(0).to_string())
         .env("LINKWISE_ITERATIONS", launch.iterations.to_string())
         .env("LINKWISE_WARMUP", launch.warmup.to_string())
@@ -105,7 +80,7 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
     let (out, err) = (drain(group.child.stdout.take()), drain(group.child.stderr.take()));
     let status = match group.child.wait_timeout(timeout) {
         Ok(Some(status)) => status,
-        Ok(None) => return Err(format!("no end within {} s; it was killed (--timeout)", timeout.as_secs_f64())),
+        Ok(None) => return Err(format!("no end within {:.1} s; it was killed (--timeout)", timeout.as_secs_f64())),
         Err(e) => return Err(format!("cannot wait for `{program}`: {e}")),
     };
     let text =
@@ -176,26 +151,12 @@ mod tests {
     use super::*;
 
     fn launch(arm: &str, sizes: &[u64]) -> Launch {
-        let arm = arm.parse().unwrap();
-        Launch { arm, sizes: sizes.to_vec(), is_overlapped: false, iterations: 10, warmup: 5 }
+        let (arm, sizes) = (arm.to_owned(), sizes.to_vec());
+        Launch { arm, sizes, is_overlapped: false, iterations: 10, warmup: 5, is_checked: true }
     }
 
     fn strings(words: &[&str]) -> Vec<String> {
         words.iter().map(|w| (*w).to_owned()).collect()
-    }
-
-    #[test]
-    fn nccl_tests_are_told_sizes_and_cycles_and_other_programs_nothing() {
-        let command = strings(&["mpirun", "-np", "8", "./build/all_reduce_perf_mpi", "-g", "1"]);
-        let line = words(&command, &launch("AUTO", &[1 << 20, 4 << 20, 16 << 20])).join(" ");
-        assert!(line.ends_with("-g 1 -b 1048576 -e 16777216 -f 4 -w 5 -n 1 -N 10"), "{line}");
-        let other = strings(&["python", "train.py"]);
-        assert_eq!(words(&other, &launch("AUTO", &[8])), other);
-        assert!(!is_nccl_tests(&strings(&["python", "--log=all_reduce_perf"])));
-        assert_eq!(
-            (factor(&[1, 4, 16]), factor(&[1, 4, 8]), factor(&[5]), factor(&[0, 4])),
-            (Some(4), None, Some(2), None)
-        );
     }
 
     #[test]

@@ -1,48 +1,75 @@
-//! `linkwise tune profile`: the offline run. Arms take turns, so that what changes on the machine meanwhile hits all alike.
+//! `linkwise tune profile`: the offline run. Arms take turns, AUTO among them, so that what changes on the machine meanwhile hits all
+//! alike; what fits into the time is planned from a first launch ([`plan`]) and kept to ([`schedule`]).
 
+mod arms;
 mod journal;
 mod launch;
+mod nccl_tests;
+mod plan;
 mod samples;
+mod schedule;
+mod table;
 
-use super::{arms, print};
+use super::print;
+use crate::cmd::nccl::collective;
 use crate::cmd::shared::{Format, write_atomically};
 use crate::failure::Failure;
-use crate::tuning::policy_file::{PolicyFile, Provenance, SizeLine};
+use crate::tuning::policy_file::{Kept, PolicyFile, Provenance, SizeLine};
 use ::tune::Arm;
 use indicatif::{ProgressBar, ProgressStyle};
 use journal::{Entry, Head, Journal};
 use launch::Launch;
+use plan::Ask;
+use schedule::{Next, Schedule};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
-use topology::Bytes;
+use std::time::{Duration, Instant, SystemTime};
+use topology::nccl::Version;
+use topology::{Bytes, Collective};
 
-/// The most launches of one run.
-const LAUNCHES_MAX: usize = 100_000;
-/// Launches of an arm that may fail before it is given up.
-const FAILURES_MAX: usize = 2;
+/// Longest time that can be given, minutes: a week.
+const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 
 /// Arguments of `linkwise tune profile`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  linkwise tune profile -o policy.json -- ./build/all_reduce_perf -g 8\n  \
-    linkwise tune profile --overlap -o policy.json -- python train.py\n\n\
-    The program is one of nccl-tests (a word of the command holds `_perf`; it gets -b -e -f -w -n 1 -N, so take 2.14 or newer), or any \
-    program that prints `linkwise_step_time_us=123.4` for every step, warm-up first. It is started once per arm and turn with NCCL_ALGO, \
-    NCCL_PROTO and NCCL_MIN/MAX_NCHANNELS set (unset for AUTO), and LINKWISE_ARM, LINKWISE_SIZE_BYTES, LINKWISE_ITERATIONS, \
-    LINKWISE_WARMUP and LINKWISE_OVERLAP. With mpirun, pass them on: -x NCCL_ALGO -x NCCL_PROTO.")]
+    linkwise tune profile --cluster h100 --gpus 'n0 n1' --channels 8,16 --minutes 10 -o policy.json -- mpirun -np 16 ./build/all_gather_perf\n  \
+    linkwise tune profile --overlap --sizes 64M -o policy.json -- python train.py\n\n\
+    The program is one of nccl-tests 2.14 or newer (it gets -b -e -f -w -n 1 -N, and -c 0 after the first turn; in a shell line write \
+    $LINKWISE_NCCL_TESTS where they belong), or any program that prints `linkwise_step_time_us=123.4` for every step, warm-up first. It is \
+    started once per arm and turn with NCCL_ALGO, NCCL_PROTO and NCCL_MIN/MAX_NCHANNELS set (unset for AUTO), and LINKWISE_ARM, \
+    LINKWISE_SIZE_BYTES, LINKWISE_ITERATIONS, LINKWISE_WARMUP and LINKWISE_OVERLAP. With mpirun, pass them on: -x NCCL_ALGO -x NCCL_PROTO.")]
 pub struct Args {
-    /// The arms
-    #[arg(long, default_value = "AUTO,TREE/SIMPLE,TREE/LL128,RING/SIMPLE,RING/LL128")]
+    /// The arms, for example AUTO,TREE/SIMPLE,RING/LL128@8; `available`: all that NCCL has for the collective
+    #[arg(long, default_value = "available")]
     arms: String,
+    /// Channel counts to try each arm with as well, for example 8,16,32, or auto
+    #[arg(long, value_name = "COUNTS")]
+    channels: Option<String>,
+    /// The collective [default: the one of nccl-tests' name, else all_reduce]
+    #[arg(long, value_parser = collective)]
+    collective: Option<Collective>,
+    /// Built-in cluster or cluster file: arms that NCCL's model knows not to be available there are left out
+    #[arg(long)]
+    cluster: Option<String>,
+    /// The job's GPUs on it (`n0 n1:0`); default: all usable ones
+    #[arg(long, requires = "cluster")]
+    gpus: Option<String>,
+    /// NCCL release of the model
+    #[arg(long, default_value = "2.28", requires = "cluster")]
+    nccl: Version,
     /// Sizes of the whole buffer
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse, default_value = "256K,1M,4M,16M,64M,256M")]
     sizes: Vec<Bytes>,
+    /// Time for all of it: what does not fit is left out, and said
+    #[arg(long, default_value_t = 2.0)]
+    minutes: f64,
     /// Samples of each arm at each size
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     iterations: u32,
     /// Samples thrown away at the start of each launch
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     warmup: u32,
-    /// Turns that the samples are spread over
+    /// Turns that the samples are spread over, at most
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
     /// Measure beside computation as well (LINKWISE_OVERLAP=1); nccl-tests need --beside for that
@@ -51,7 +78,7 @@ pub struct Args {
     /// Shell command that computes; runs beside the overlapped launches
     #[arg(long, requires = "overlap", value_name = "COMMAND")]
     beside: Option<String>,
-    /// Longest time of one launch
+    /// Longest time of one launch; ten times what the first lets expect is enough, too
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
     timeout: f64,
     /// The policy file; samples go to a file beside it, from which a run that was cut off goes on
@@ -70,36 +97,133 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let arms = arms(&args.arms)?;
+    nccl_tests::check(&args.command)?;
+    let is_nccl_tests = nccl_tests::is_one(&args.command);
+    let collective = args.collective.or_else(|| nccl_tests::collective(&args.command)).unwrap_or(Collective::AllReduce);
     let sizes = sizes(&args.sizes)?;
+    let machine =
+        args.cluster.as_deref().map(|cluster| arms::Machine { cluster, gpus: args.gpus.as_deref(), nccl: args.nccl });
+    let arms = arms::of(&args.arms, args.channels.as_deref(), collective, &sizes, machine.as_ref())?;
     let timeout = Duration::try_from_secs_f64(args.timeout).ok().filter(|t| !t.is_zero());
     let timeout = timeout.ok_or_else(|| Failure::input(format!("--timeout {}: seconds above 0", args.timeout)))?;
-    if args.overlap && args.beside.is_none() && launch::is_nccl_tests(&args.command) {
+    if !(args.minutes > 0.0 && args.minutes <= MINUTES_MAX) {
+        return Err(Failure::input(format!("--minutes {}: above 0 and at most {MINUTES_MAX}", args.minutes)));
+    }
+    if args.overlap && args.beside.is_none() && is_nccl_tests {
         return Err(Failure::input(
             "nccl-tests do not compute: with --overlap, name a program that does with --beside 'COMMAND'",
         ));
     }
-    let plan = plan(&args, &arms, &sizes)?;
-    let head = head(&args, &arms, &sizes);
-    let (mut journal, head, mut entries) = Journal::open(&journal::path_of(&args.output), &head, args.restart)?;
-    let bar = bar(plan.len() as u64, args.format);
-    for (i, launch) in plan.iter().enumerate() {
-        bar.set_position(i as u64);
-        bar.set_message(launch.arm.to_string());
-        if entries.iter().any(|e| e.launch == i) {
-            continue;
+    let ask = Ask {
+        arms: arms.len(),
+        kinds: if args.overlap { 2 } else { 1 },
+        is_in_one_go: is_nccl_tests && nccl_tests::factor(&sizes).is_some(),
+        sizes,
+        iterations: args.iterations,
+        turns: args.rounds,
+    };
+    let head = head(&args, &ask, &arms, collective);
+    let mut schedule = Schedule::new(ask, &arms, args.warmup, is_nccl_tests, 60.0 * args.minutes);
+    let path = journal::path_of(&args.output);
+    let (mut journal, head, found) = Journal::open(&path, &head, args.restart)?;
+    for (line, entry) in found {
+        match schedule.next() {
+            Next::Launch(launch) if launch == entry.launch => schedule.put(entry),
+            _ => {
+                return Err(journal::bad_line(
+                    &path,
+                    line,
+                    &"this launch does not follow from those before it; with other --minutes the plan is another",
+                ));
+            }
         }
-        let entry = match is_given_up(&plan, &entries, launch) {
-            Some(why) => Entry { launch: i, times_us: Default::default(), failure: Some(why), nccl_version: None },
-            None => one(&args, launch, i, timeout),
-        };
-        journal.add(&entry)?;
-        entries.push(entry);
     }
-    bar.finish_and_clear();
-    let file = evaluate(&args, &head, &arms, &sizes, &plan, &entries)?;
+    measure(&args, &mut schedule, &mut journal, timeout)?;
+    let file = evaluate(&args, &head, &arms, collective, &schedule)?;
     write_atomically(&args.output, &file.text().map_err(Failure::impossible)?)?;
-    report(&args, &file)
+    let table = journal::beside(&args.output, ".table");
+    write_atomically(&table, &table::text(&file).map_err(Failure::impossible)?)?;
+    report(&args, &file, &table)
+}
+
+/// Launches until the schedule has enough.
+fn measure(args: &Args, schedule: &mut Schedule, journal: &mut Journal, timeout: Duration) -> Result<(), Failure> {
+    let bar = bar(args.format);
+    let mut is_said = false;
+    loop {
+        match schedule.next() {
+            Next::Launch(launch) => {
+                if let (false, Some((plan, cost))) = (is_said, schedule.plan()) {
+                    bar.suspend(|| say_plan(args, schedule, plan, cost));
+                    is_said = true;
+                }
+                let (left, seconds) = schedule.left();
+                bar.set_length((schedule.entries().len() + left) as u64);
+                bar.set_position(schedule.entries().len() as u64);
+                bar.set_message(match schedule.plan() {
+                    None => "a first launch of AUTO".to_owned(),
+                    Some(_) => format!("{}, about {} left", launch.arm, time(seconds)),
+                });
+                let limit = schedule.limit_s(&launch).map_or(timeout, |s| timeout.min(Duration::from_secs_f64(s)));
+                let entry = one(args, launch, limit);
+                journal.add(&entry)?;
+                schedule.put(entry);
+            }
+            Next::Done => {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            Next::NoAuto(why) => {
+                bar.finish_and_clear();
+                return Err(Failure::impossible(format!(
+                    "AUTO could not be measured, so nothing can be compared: {why}"
+                )));
+            }
+            Next::TooShort(least) => {
+                bar.finish_and_clear();
+                let all = schedule.seconds_of_all().unwrap_or(0.0);
+                return Err(Failure::impossible(format!(
+                    "--minutes {}: one turn of {} launches with {} samples takes about {}, all that was asked for {}; give --minutes {} or \
+                     fewer --arms",
+                    args.minutes,
+                    least.launches,
+                    least.iterations,
+                    time(least.seconds),
+                    time(all),
+                    (all / 60.0).ceil(),
+                )));
+            }
+        }
+    }
+}
+
+fn say_plan(args: &Args, schedule: &Schedule, plan: &plan::Plan, cost: &plan::Cost) {
+    let (launches, seconds) = schedule.left();
+    eprintln!(
+        "plan: {} turn{} of {} launches, {} samples each of {} size{}; {launches} launches are left, about {}. A launch starts in {}.",
+        plan.turns,
+        if plan.turns == 1 { "" } else { "s" },
+        plan.launches,
+        plan.iterations,
+        plan.sizes.len(),
+        if plan.sizes.len() == 1 { "" } else { "s" },
+        time(seconds),
+        time(cost.start_s),
+    );
+    let asked = args.rounds.min(args.iterations);
+    if plan.turns < asked || plan.sizes.len() < args.sizes.len() {
+        let all = schedule.seconds_of_all().unwrap_or(0.0);
+        eprintln!("plan: {asked} turns of everything would take {}: --minutes {}", time(all), (all / 60.0).ceil());
+    }
+}
+
+/// `1.5 s`, `85 s` or `12 min`.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 9.95 => format!("{s:.1} s"),
+        s if s < 600.0 => format!("{s:.0} s"),
+        s => format!("{:.0} min", s / 60.0),
+    }
 }
 
 fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, Failure> {
@@ -113,38 +237,15 @@ fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, Failure> {
     Ok(sizes)
 }
 
-/// Every launch in order: in each turn every kind of execution, arm and group of sizes; the first arm changes from turn to turn.
-fn plan(args: &Args, arms: &[Arm], sizes: &[u64]) -> Result<Vec<Launch>, Failure> {
-    let in_one_go = launch::is_nccl_tests(&args.command) && launch::factor(sizes).is_some();
-    let groups: Vec<Vec<u64>> = if in_one_go { vec![sizes.to_vec()] } else { sizes.iter().map(|s| vec![*s]).collect() };
-    let rounds = args.rounds.min(args.iterations);
-    let mut out = Vec::new();
-    for round in 0..rounds {
-        let iterations = args.iterations / rounds + u32::from(round < args.iterations % rounds);
-        for is_overlapped in if args.overlap { vec![false, true] } else { vec![false] } {
-            for group in &groups {
-                for i in 0..arms.len() {
-                    let arm = arms[(i + round as usize) % arms.len()];
-                    out.push(Launch { arm, sizes: group.clone(), is_overlapped, iterations, warmup: args.warmup });
-                }
-            }
-        }
-    }
-    if out.len() > LAUNCHES_MAX {
-        let n = out.len();
-        return Err(Failure::input(format!("{n} launches; at most {LAUNCHES_MAX}: fewer arms, sizes or --rounds")));
-    }
-    Ok(out)
-}
-
-fn head(args: &Args, arms: &[Arm], sizes: &[u64]) -> Head {
+fn head(args: &Args, ask: &Ask, arms: &[Arm], collective: Collective) -> Head {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     Head {
-        linkwise_tune_samples: 1,
+        linkwise_tune_samples: journal::VERSION,
         command: args.command.clone(),
         beside: args.beside.clone(),
+        collective: collective.name().to_owned(),
         arms: arms.iter().map(ToString::to_string).collect(),
-        sizes: sizes.to_vec(),
+        sizes: ask.sizes.clone(),
         overlap: args.overlap,
         iterations: args.iterations,
         warmup: args.warmup,
@@ -153,23 +254,24 @@ fn head(args: &Args, arms: &[Arm], sizes: &[u64]) -> Head {
     }
 }
 
-/// An arm whose launches of this kind failed so often, with nothing in between, is not to be had here.
-fn is_given_up(plan: &[Launch], entries: &[Entry], launch: &Launch) -> Option<String> {
-    let same = |e: &&Entry| {
-        plan.get(e.launch)
-            .is_some_and(|l| l.arm == launch.arm && l.is_overlapped == launch.is_overlapped && l.sizes == launch.sizes)
-    };
-    let of_arm: Vec<&Entry> = entries.iter().filter(same).collect();
-    let failed = of_arm.iter().filter(|e| e.failure.is_some()).count();
-    (failed >= FAILURES_MAX && failed == of_arm.len()).then(|| of_arm.last().and_then(|e| e.failure.clone()))?
-}
-
-fn one(args: &Args, launch: &Launch, index: usize, timeout: Duration) -> Entry {
-    let said = launch::run(&args.command, launch, args.beside.as_deref(), timeout)
+fn one(args: &Args, launch: Launch, timeout: Duration) -> Entry {
+    let start = Instant::now();
+    let said = launch::run(&args.command, &launch, args.beside.as_deref(), timeout)
         .and_then(|output| samples::read(&output, &launch.sizes, launch.warmup));
+    let seconds = start.elapsed().as_secs_f64();
+    let empty = Entry {
+        launch,
+        seconds,
+        times_us: Default::default(),
+        failure: None,
+        nccl_version: None,
+        ranks_and_hosts: None,
+    };
     match said {
-        Ok(s) => Entry { launch: index, times_us: s.times_us, failure: None, nccl_version: s.nccl_version },
-        Err(why) => Entry { launch: index, times_us: Default::default(), failure: Some(why), nccl_version: None },
+        Ok(s) => {
+            Entry { times_us: s.times_us, nccl_version: s.nccl_version, ranks_and_hosts: s.ranks_and_hosts, ..empty }
+        }
+        Err(why) => Entry { failure: Some(why), ..empty },
     }
 }
 
@@ -177,27 +279,24 @@ fn evaluate(
     args: &Args,
     head: &Head,
     arms: &[Arm],
-    sizes: &[u64],
-    plan: &[Launch],
-    entries: &[Entry],
+    collective: Collective,
+    schedule: &Schedule,
 ) -> Result<PolicyFile, Failure> {
+    let (plan, _) = schedule.plan().ok_or_else(|| Failure::impossible("nothing was measured"))?;
     let lines = |is_overlapped: bool| -> Vec<SizeLine> {
         let line = |size: &u64| {
             let mut times: Vec<Vec<f64>> = vec![Vec::new(); arms.len()];
-            let mut failures: Vec<Option<String>> = vec![None; arms.len()];
-            for entry in entries {
-                let Some(launch) = plan.get(entry.launch).filter(|l| l.is_overlapped == is_overlapped) else {
-                    continue;
-                };
-                let Some(arm) = arms.iter().position(|a| *a == launch.arm) else { continue };
-                if launch.sizes.contains(size) {
+            let mut failures: Vec<Option<String>> = arms.iter().map(|a| schedule.hopeless(&a.to_string())).collect();
+            for entry in schedule.counted().iter().filter(|e| e.launch.is_overlapped == is_overlapped) {
+                let Some(arm) = arms.iter().position(|a| a.to_string() == entry.launch.arm) else { continue };
+                if entry.launch.sizes.contains(size) {
                     times[arm].extend(entry.times_us.get(size).into_iter().flatten());
                     failures[arm] = entry.failure.clone().or(failures[arm].take());
                 }
             }
             SizeLine::new(arms, &times, &failures, *size)
         };
-        sizes.iter().map(line).collect()
+        plan.sizes.iter().map(line).collect()
     };
     let isolated = lines(false);
     let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
@@ -205,28 +304,40 @@ fn evaluate(
         let why = isolated.iter().find_map(|l| l.arms[auto].failure.clone()).unwrap_or("no samples".into());
         return Err(Failure::impossible(format!("AUTO could not be measured, so nothing can be compared: {why}")));
     }
+    let (ranks, hosts) = schedule.entries().iter().find_map(|e| e.ranks_and_hosts).unzip();
     let provenance = Provenance {
         command: args.command.join(" "),
         beside: args.beside.clone(),
+        collective: collective.name().to_owned(),
+        ranks,
+        hosts,
         linkwise: env!("CARGO_PKG_VERSION").into(),
-        nccl_version: entries.iter().find_map(|e| e.nccl_version.clone()),
+        nccl_version: schedule.entries().iter().find_map(|e| e.nccl_version.clone()),
         started_unix_s: head.started_unix_s,
         iterations: args.iterations,
         warmup: args.warmup,
         rounds: args.rounds,
+        kept: Kept {
+            minutes: args.minutes,
+            took_s: schedule.used_s(),
+            turns: schedule.turns_done(),
+            iterations_per_launch: plan.iterations,
+            sizes_left_out: head.sizes.iter().copied().filter(|s| !plan.sizes.contains(s)).collect(),
+            stopped: schedule.stopped().map(str::to_owned),
+        },
     };
     let overlapped = if args.overlap { lines(true) } else { Vec::new() };
     Ok(PolicyFile::new(provenance, arms, isolated, overlapped))
 }
 
-fn bar(length: u64, format: Format) -> ProgressBar {
-    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(length) };
-    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} launches, {eta} left");
+fn bar(format: Format) -> ProgressBar {
+    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(1) };
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} launches: {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-fn report(args: &Args, file: &PolicyFile) -> Result<(), Failure> {
+fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(), Failure> {
     if args.format == Format::Json {
         return print::pretty(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
@@ -237,8 +348,18 @@ fn report(args: &Args, file: &PolicyFile) -> Result<(), Failure> {
         println!("{name}");
         println!("{}", print::policy_table(file, lines));
     }
+    let kept = &file.provenance.kept;
+    println!("{} turns in {}.{}", kept.turns, time(kept.took_s), what_is_missing(kept));
     let samples = journal::path_of(&args.output);
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), samples.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
+    println!("      linkwise run --profile {} -- JOB", table.display());
     Ok(())
+}
+
+fn what_is_missing(kept: &Kept) -> String {
+    let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; --minutes gives it more."));
+    let names: Vec<String> = kept.sizes_left_out.iter().map(|s| Bytes(*s).to_string()).collect();
+    let sizes = (!names.is_empty()).then(|| format!(" Left out for want of time: {}.", names.join(", ")));
+    format!("{}{}", stopped.unwrap_or_default(), sizes.unwrap_or_default())
 }

@@ -17,6 +17,8 @@ pub struct Said {
     pub times_us: BTreeMap<u64, Vec<f64>>,
     /// NCCL's version, if said.
     pub nccl_version: Option<String>,
+    /// Ranks and hosts, if said.
+    pub ranks_and_hosts: Option<(u32, u32)>,
 }
 
 /// Reads the output of one launch that was asked for `sizes` (one, for programs that print steps). The first `warmup` steps are
@@ -32,12 +34,22 @@ pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<Said, String> {
             return Err(format!("no step is left after {warmup} of warm-up; print more of them, or lower --warmup"));
         }
         let size = sizes.first().copied().unwrap_or(0);
-        return Ok(Said { times_us: BTreeMap::from([(size, times)]), nccl_version: None });
+        return Ok(Said { times_us: BTreeMap::from([(size, times)]), ..Said::default() });
     }
     let report = measure::nccl_tests::parse_text(output)
         .map_err(|e| format!("neither `{STEP}=` lines nor nccl-tests rows: {e}"))?;
-    let mut said = Said { nccl_version: report.nccl_version.clone(), ..Said::default() };
+    let mut hosts: Vec<&str> = report.ranks.iter().map(|r| r.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let ranks_and_hosts = (!hosts.is_empty()).then_some((report.ranks.len() as u32, hosts.len() as u32));
+    let mut said = Said { nccl_version: report.nccl_version.clone(), ranks_and_hosts, ..Said::default() };
+    let kind = |r: &measure::nccl_tests::Row| (r.dtype.clone(), r.redop.clone(), r.root);
     for row in &report.rows {
+        if kind(row) != kind(&report.rows[0]) {
+            return Err(
+                "rows of several datatypes, operations or roots: profile one of them at a time (-d, -o, -r)".into()
+            );
+        }
         if let Some(n) = row.out_of_place.wrong.filter(|n| *n > 0) {
             return Err(format!("{n} wrong elements at {} bytes: this arm computes wrong results", row.size_bytes));
         }
@@ -102,6 +114,15 @@ mod tests {
         assert!(read(NCCL_TESTS, &[1 << 30], 0).unwrap_err().contains("no row of a size"));
         let wrong = NCCL_TESTS.replace("44.19      0", "44.19      7");
         assert!(read(&wrong, &[1 << 20], 0).unwrap_err().contains("7 wrong elements"));
+    }
+
+    #[test]
+    fn ranks_and_hosts_are_counted_and_several_datatypes_are_refused() {
+        let ranks = "#  Rank  0 Group  0 Pid  7 on   node1 device  0 [0000:07:00] X\n#  Rank  1 Group  0 Pid  8 on   node2 device  0 [0000:07:00] X\n";
+        let said = read(&format!("{ranks}{NCCL_TESTS}"), &[1 << 20, 4 << 20], 0).unwrap();
+        assert_eq!(said.ranks_and_hosts, Some((2, 2)));
+        let mixed = NCCL_TESTS.replace("1048576      float", "1048576       half");
+        assert!(read(&mixed, &[1 << 20, 4 << 20], 0).unwrap_err().contains("several datatypes"));
     }
 
     #[test]
