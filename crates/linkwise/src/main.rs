@@ -73,13 +73,17 @@ enum Command {
     },
 }
 
-/// A reader that has gone away (`head`, a killed script) is no failure of ours: stop without a word.
+/// A reader that has gone away (`head`, a killed script) is no failure of ours: stop without a word. A disk that is full is one error.
 fn quiet_when_nobody_reads() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
-        if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
-            std::process::exit(0);
+        if let Some(why) = message.strip_prefix("failed printing to stdout: ") {
+            if message.contains("Broken pipe") {
+                std::process::exit(0);
+            }
+            eprintln!("error: cannot write to standard output: {why}");
+            std::process::exit(2);
         }
         otherwise(info);
     }));

@@ -177,3 +177,49 @@ fn the_published_data_are_characterized() {
     assert_eq!(out.status.code(), Some(0));
     assert!(text.contains("6 of 9 sizes flip") && text.contains("57.2"), "{text}");
 }
+
+#[test]
+fn what_is_no_policy_file_and_no_sweep_is_one_clear_error() {
+    let folder = Folder::new();
+    let write = |name: &str, bytes: &[u8]| {
+        std::fs::write(folder.at(name), bytes).unwrap();
+        folder.at(name)
+    };
+    for (file, words) in [
+        (folder.at("missing"), "No such file"),
+        (folder.at("."), "is a folder"),
+        (write("empty", b""), "neither a policy file nor a sweep"),
+        (write("binary", &[0, 159, 146, 150]), "not UTF-8"),
+        (write("huge", &[b'{'; 5 << 20]), "larger than 4 MiB"),
+        (write("nan", br#"{"sequential":{"64MB":{"auto":NaN}}}"#), "expected value"),
+        (write("negative", br#"{"sequential":{"64MB":{"auto":-1}}}"#), "a time of -1 ms"),
+        (write("size", br#"{"sequential":{"99999999999GB":{"auto":1}}}"#), "is not a size"),
+        (write("kinds", br#"{"x":{"64MB":{"auto":1}}}"#), "no size has a time of AUTO"),
+        (write("auto", br#"{"sequential":{"64MB":{"tree_simple":1}}}"#), "no size has a time of AUTO"),
+    ] {
+        for args in
+            [vec!["characterize", &file], vec!["play", "--policy", "profile", "--arms", "AUTO", "--profile", &file]]
+        {
+            let (code, _, err) = run(&args);
+            assert!(code == 2 && err.lines().count() == 1, "{args:?}: {err}");
+            assert!(args[0] == "play" || err.contains(words), "{words}: {err}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_a_full_disk_is_one() {
+    let list = || {
+        let mut c = std::process::Command::new(env!("CARGO_BIN_EXE_linkwise"));
+        c.args(["tune", "evaluate", "--environment", "list"]).stderr(Stdio::piped());
+        c
+    };
+    let mut child = list().stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((out.status.code(), out.stderr.len()), (Some(0), 0));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let out = list().stdout(full).output().unwrap();
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert!(out.status.code() == Some(2) && err.contains("standard output") && err.lines().count() == 1, "{err}");
+}

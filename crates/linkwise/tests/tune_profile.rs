@@ -305,8 +305,14 @@ fn a_program_that_hangs_or_fails_is_one_clear_error() {
         assert!(code == 1 && err.contains(words) && err.contains("AUTO"), "{name}: {err}");
         assert!(!std::path::Path::new(&file).exists());
     }
-    let (code, _, err) = run(&["characterize", &folder.at("hangs")]);
-    assert!(code == 2 && err.contains("neither a policy file nor a sweep"), "{err}");
+    // Once the program works, the same command does.
+    let program =
+        folder.script("fails", "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9; do echo linkwise_step_time_us=$i; done\n");
+    let again = ["profile", "--arms", "AUTO,TREE/LL", "--sizes", "8", "--warmup", "0", "-o", &file, "--", &program];
+    let (code, _, err) = run(&again);
+    assert_eq!(code, 0, "{err}");
+    let (code, _, err) = run(&["profile", "-o", &folder.at("."), "--", &program]);
+    assert!(code == 2 && err.contains("a file was expected"), "{err}");
 }
 
 #[test]

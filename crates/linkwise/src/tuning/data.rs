@@ -92,7 +92,7 @@ pub fn parse_sweep(text: &str) -> Result<Sweep, String> {
 /// `64MB` as the papers write it: powers of 1024.
 pub fn size_bytes(text: &str) -> Option<u64> {
     let units = [("KB", 10), ("MB", 20), ("GB", 30)];
-    units.iter().find_map(|(unit, shift)| text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_shl(*shift))
+    units.iter().find_map(|(unit, shift)| text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(1 << shift))
 }
 
 /// `64MB` for a size.
@@ -270,6 +270,29 @@ mod tests {
         assert_eq!((size_bytes("64MB"), size_bytes("x"), size_bytes("-1KB")), (Some(64 << 20), None, None));
         assert_eq!(sweep_arm("tree_ll128"), "TREE/LL128".parse().ok());
         assert_eq!(sweep_arm("auto"), Some(Arm::AUTO));
+    }
+
+    #[test]
+    fn the_published_rule_chooses_auto_on_the_log_that_it_was_published_with() {
+        let Ok(Some(log)) = reward_log() else {
+            eprintln!(
+                "SKIP the_published_rule_chooses_auto_on_the_log_that_it_was_published_with: no data folder (set LINKWISE_DATA)"
+            );
+            return;
+        };
+        // What the published code's own arithmetic gives: quartiles are the sorted values at n/4 and 3n/4.
+        let trimmed: Vec<f64> = log.explored.iter().map(|(_, v)| ::tune::stats::iqr_trimmed_mean(v)).collect();
+        for (ours, published) in trimmed.iter().zip([297.3, 244.1, 207.3, 169.7]) {
+            assert!((ours - published).abs() < 0.05, "{ours} {published}");
+        }
+        let arms: Vec<Arm> = log.explored.iter().map(|e| e.0).collect();
+        let mut policy = ::tune::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
+        for call in 0..40 {
+            let arm = policy.decide(::tune::Context::default()).arm;
+            let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);
+            policy.learn(::tune::Sample { call, arm, time_us, channels: None });
+        }
+        assert_eq!(arms[policy.decide(::tune::Context::default()).arm], Arm::AUTO);
     }
 
     #[test]

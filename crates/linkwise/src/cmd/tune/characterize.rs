@@ -1,7 +1,8 @@
 //! `linkwise tune characterize`: how good is AUTO, and what does computation beside it change? The paper's Tables 1 and 2.
 
 use super::print::{pretty, table};
-use crate::cmd::shared::{Format, read_text};
+use super::read_text;
+use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::data::{self, RewardLog, Sweep, size_name, sweep_arm};
 use crate::tuning::paper::{AUTO_RUN, TABLE_1, TABLE_2};
@@ -146,7 +147,7 @@ impl Topology {
     }
 
     fn read(path: &Path) -> Result<Topology, Failure> {
-        let text = read_text(path, policy_file::FILE_BYTES_MAX)?;
+        let text = read_text(path)?;
         let name = path.display().to_string();
         if text.contains("\"linkwise_tune_profile\"") {
             let file = PolicyFile::read(&text).map_err(|e| Failure::file("read", path, e))?;
@@ -154,7 +155,12 @@ impl Topology {
         }
         let sweep = data::parse_sweep(&text)
             .map_err(|e| Failure::file("read", path, format!("neither a policy file nor a sweep ({e})")))?;
-        Ok(Topology::of_sweep(name, sweep))
+        let topology = Topology::of_sweep(name, sweep);
+        if topology.rows().iter().all(|r| r.alone.is_none() && r.overlapped.is_none()) {
+            let what = "no size has a time of AUTO under `sequential` or `overlap`, so nothing can be compared";
+            return Err(Failure::file("read", path, what));
+        }
+        Ok(topology)
     }
 }
 

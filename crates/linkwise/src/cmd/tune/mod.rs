@@ -40,6 +40,17 @@ pub fn run(command: Tune) -> Result<(), Failure> {
     }
 }
 
+/// A policy file or a sweep as text.
+pub fn read_text(path: &std::path::Path) -> Result<String, Failure> {
+    let bytes_max = crate::tuning::policy_file::FILE_BYTES_MAX;
+    super::shared::read_text(path, bytes_max).map_err(|e| match e {
+        Failure::Located(_) => {
+            Failure::file("read", path, format!("larger than {} MiB: not a policy file", bytes_max >> 20))
+        }
+        other => other,
+    })
+}
+
 /// The policies, for help and errors.
 pub fn known_policies() -> String {
     POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")

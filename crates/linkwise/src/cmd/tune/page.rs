@@ -18,6 +18,10 @@ fn is_drawing(file: &Path) -> bool {
 
 /// Refuses what cannot be written, before anything is run.
 pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
+    let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|f| !f.is_dir()) {
+        return Err(Failure::file("write", file, format!("{} is no folder", folder.display())));
+    }
     if is_drawing(file) && environments != 1 {
         return Err(Failure::input(format!("--report to .svg draws one environment, not {environments}; use .html")));
     }

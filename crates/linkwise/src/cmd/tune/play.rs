@@ -53,7 +53,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn profile(path: &std::path::Path) -> Result<::tune::profile::Profile, Failure> {
-    let text = crate::cmd::shared::read_text(path, crate::tuning::policy_file::FILE_BYTES_MAX)?;
+    let text = super::read_text(path)?;
     let file = crate::tuning::policy_file::PolicyFile::read(&text);
     file.and_then(|f| f.profile(false)).map_err(|e| Failure::file("read", path, e))
 }

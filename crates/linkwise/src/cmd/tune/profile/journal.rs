@@ -105,7 +105,7 @@ impl Journal {
     pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Vec<(usize, Entry)>), Failure> {
         let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
         let found = match path.exists() && !is_anew {
-            true => Some(read(path, head)?),
+            true => read(path, head)?,
             false => None,
         };
         let mut options = OpenOptions::new();
@@ -143,15 +143,20 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failu
     Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), crate::report::one_line(&what.to_string(), 300)))
 }
 
-/// Head, entries with their lines, and whether the last line is whole. A line that was cut off by a kill is passed over: the last one,
-/// or one that an empty line follows.
-fn read(path: &Path, wanted: &Head) -> Result<(Head, Vec<(usize, Entry)>, bool), Failure> {
+/// Head, entries with their lines, and whether the last line is whole.
+type Found = (Head, Vec<(usize, Entry)>, bool);
+
+/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over.
+fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, Failure> {
     let text = read_text(path, BYTES_MAX)?;
     let is_whole = text.ends_with('\n');
     let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
     let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|l| !l.1.trim().is_empty());
     let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
     let head: Head = serde_json::from_str(first).map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
+    if lines.clone().next().is_none() && is_whole {
+        return Ok(None);
+    }
     if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
         return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
     }
@@ -167,5 +172,5 @@ fn read(path: &Path, wanted: &Head) -> Result<(Head, Vec<(usize, Entry)>, bool),
             Err(e) => return Err(bad(line, &e)),
         }
     }
-    Ok((head, entries, is_whole))
+    Ok(Some((head, entries, is_whole)))
 }

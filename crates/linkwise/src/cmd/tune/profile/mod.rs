@@ -105,14 +105,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
         args.cluster.as_deref().map(|cluster| arms::Machine { cluster, gpus: args.gpus.as_deref(), nccl: args.nccl });
     let arms = arms::of(&args.arms, args.channels.as_deref(), collective, &sizes, machine.as_ref())?;
     let timeout = Duration::try_from_secs_f64(args.timeout).ok().filter(|t| !t.is_zero());
-    let timeout = timeout.ok_or_else(|| Failure::input(format!("--timeout {}: seconds above 0", args.timeout)))?;
+    let timeout = timeout.ok_or_else(|| Failure::input(format!("--timeout {:?}: seconds above 0", args.timeout)))?;
     if !(args.minutes > 0.0 && args.minutes <= MINUTES_MAX) {
-        return Err(Failure::input(format!("--minutes {}: above 0 and at most {MINUTES_MAX}", args.minutes)));
+        return Err(Failure::input(format!("--minutes {:?}: above 0 and at most {MINUTES_MAX}", args.minutes)));
     }
     if args.overlap && args.beside.is_none() && is_nccl_tests {
         return Err(Failure::input(
             "nccl-tests do not compute: with --overlap, name a program that does with --beside 'COMMAND'",
         ));
+    }
+    if args.output.is_dir() || args.output.file_name().is_none() {
+        return Err(Failure::input(format!("--output {}: a file was expected", args.output.display())));
     }
     let ask = Ask {
         arms: arms.len(),
@@ -166,7 +169,10 @@ fn measure(args: &Args, schedule: &mut Schedule, journal: &mut Journal, timeout:
                 });
                 let limit = schedule.limit_s(&launch).map_or(timeout, |s| timeout.min(Duration::from_secs_f64(s)));
                 let entry = one(args, launch, limit);
-                journal.add(&entry)?;
+                // A pilot that failed is tried again next time.
+                if !(schedule.entries().is_empty() && entry.failure.is_some()) {
+                    journal.add(&entry)?;
+                }
                 schedule.put(entry);
             }
             Next::Done => {

@@ -121,7 +121,7 @@ mod tests {
         let ranks = "#  Rank  0 Group  0 Pid  7 on   node1 device  0 [0000:07:00] X\n#  Rank  1 Group  0 Pid  8 on   node2 device  0 [0000:07:00] X\n";
         let said = read(&format!("{ranks}{NCCL_TESTS}"), &[1 << 20, 4 << 20], 0).unwrap();
         assert_eq!(said.ranks_and_hosts, Some((2, 2)));
-        let mixed = NCCL_TESTS.replace("1048576      float", "1048576       half");
+        let mixed = NCCL_TESTS.replace("1048576     float", "1048576      half");
         assert!(read(&mixed, &[1 << 20, 4 << 20], 0).unwrap_err().contains("several datatypes"));
     }
 
