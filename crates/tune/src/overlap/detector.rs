@@ -19,8 +19,10 @@ pub const SAMPLES_MIN: usize = 24;
 pub const HAZARD: f64 = 0.02;
 /// Samples between two fits, while nothing is believed and then.
 const FIT_EVERY: [usize; 2] = [8, 16];
-/// Rounds of expectation and maximisation in a fit.
-const FIT_ROUNDS: usize = 4;
+/// Rounds of expectation and maximisation in a fit from nothing, and from the one before.
+const FIT_ROUNDS: [usize; 2] = [4, 2];
+/// One fit in so many begins from nothing even where there is one before: it may be the worse of two optima.
+const FRESH_EVERY: u32 = 4;
 /// Prior standard deviation of a level round the arm's mean, in log time: steps of a few tens of percent.
 const STEP_SD: f64 = 0.25;
 /// Smallest noise that is believed, in log time.
@@ -119,6 +121,7 @@ pub struct Detector {
     arms: usize,
     samples: VecDeque<Sample>,
     since_fit: usize,
+    fits: u32,
     regimes: Option<Regimes>,
     filter: Filter,
 }
@@ -127,7 +130,7 @@ impl Detector {
     /// For so many arms.
     pub fn new(arms: usize) -> Self {
         let samples = VecDeque::with_capacity(SAMPLES_MAX);
-        Detector { arms, samples, since_fit: 0, regimes: None, filter: Filter::default() }
+        Detector { arms, samples, since_fit: 0, fits: 0, regimes: None, filter: Filter::default() }
     }
 
     /// The probability that the next call is overlapped; `None` while nothing is known.
@@ -165,14 +168,14 @@ impl Detector {
     fn fit(&mut self) {
         let samples = self.samples.make_contiguous();
         let one = one_regime(samples, self.arms).max(drifting(samples, self.arms));
-        let fresh = fitted(samples, self.arms, &first_guess(samples, self.arms));
-        // From where it was, too: it may be the better of two optima.
-        let again = self.regimes.as_ref().map(|r| fitted(samples, self.arms, &smoothed(samples, r).0));
-        let best = match again {
-            Some(again) if again.1 >= fresh.1 => again,
-            _ => fresh,
+        let fresh = || fitted(samples, self.arms, &first_guess(samples, self.arms), FIT_ROUNDS[0]);
+        let again = self.regimes.as_ref().map(|r| fitted(samples, self.arms, &smoothed(samples, r).0, FIT_ROUNDS[1]));
+        self.fits = self.fits.wrapping_add(1);
+        let (mut regimes, log_likelihood, filter) = match again {
+            None => fresh(),
+            Some(again) if !self.fits.is_multiple_of(FRESH_EVERY) => again,
+            Some(again) => [again, fresh()].into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_else(fresh),
         };
-        let (mut regimes, log_likelihood, filter) = best;
         let seen = (0..self.arms).filter(|a| samples.iter().any(|s| s.0 == *a)).count();
         let criterion = 0.5 * seen as f64 * (samples.len() as f64).ln();
         let margin = if self.regimes.is_some() { 0.0 } else { MARGIN };
@@ -254,11 +257,11 @@ fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
 }
 
 /// Fits from probabilities of the second regime; the model, its log likelihood, and what it says about the next call.
-fn fitted(samples: &[Sample], arms: usize, guess: &[f64]) -> (Regimes, f64, Filter) {
+fn fitted(samples: &[Sample], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, Filter) {
     let mut noise = crate::stats::standard_deviation(&differences(samples, arms)).max(NOISE_MIN);
     let mut probabilities = guess.to_vec();
     let centres = means(samples, arms);
-    for _ in 0..FIT_ROUNDS {
+    for _ in 0..rounds {
         let regimes = maximised(samples, arms, &centres, &probabilities, noise);
         noise = regimes.noise;
         probabilities = smoothed(samples, &regimes).0;
