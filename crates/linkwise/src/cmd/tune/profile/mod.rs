@@ -355,7 +355,8 @@ fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(),
         println!("{}", print::policy_table(file, lines));
     }
     let kept = &file.provenance.kept;
-    println!("{} turns in {}.{}", kept.turns, time(kept.took_s), what_is_missing(kept));
+    let turns = if kept.turns == 1 { "turn" } else { "turns" };
+    println!("{} {turns} in {}.{}", kept.turns, time(kept.took_s), what_is_missing(kept));
     let samples = journal::path_of(&args.output);
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), samples.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
