@@ -35,7 +35,7 @@ fn every_figure_table_algorithm_and_equation_of_the_four_papers_has_a_row() {
                         .match_indices(&wanted)
                         .any(|(at, _)| !words[at + wanted.len()..].starts_with(|c: char| c.is_ascii_digit()))
                 };
-                assert!(items.iter().any(|i| names(&i)), "{paper}: {kind} {n} has no row among {items:?}");
+                assert!(items.iter().any(names), "{paper}: {kind} {n} has no row among {items:?}");
             }
         }
     }
