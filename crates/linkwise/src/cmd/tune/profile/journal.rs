@@ -79,6 +79,9 @@ impl Entry {
     }
 }
 
+/// Launches, each with its line.
+pub type Numbered = Vec<(usize, Entry)>;
+
 /// An open journal.
 pub struct Journal {
     file: File,
@@ -102,7 +105,7 @@ impl Journal {
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
-    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Vec<(usize, Entry)>), Failure> {
+    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), Failure> {
         let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
         let found = match path.exists() && !is_anew {
             true => read(path, head)?,
@@ -143,8 +146,8 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failu
     Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), crate::report::one_line(&what.to_string(), 300)))
 }
 
-/// Head, entries with their lines, and whether the last line is whole.
-type Found = (Head, Vec<(usize, Entry)>, bool);
+/// Head, entries, and whether the last line is whole.
+type Found = (Head, Numbered, bool);
 
 /// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over.
 fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, Failure> {
