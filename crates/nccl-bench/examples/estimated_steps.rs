@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo build -p nccl-bench --example estimated_steps
-//! linkwise tune profile --sizes 1M,64M --iterations 8 --warmup 0 --rounds 1 -o p.json -- target/debug/examples/estimated_steps hgx-h100 8,8
+//! linkwise tune profile --minutes 10 --sizes 64M --iterations 8 --warmup 0 --rounds 1 -o p.json -- target/debug/examples/estimated_steps hgx-h100 8,8
 //! ```
 //!
 //! Nothing here is a measurement: estimates have no noise and no hardware. What it shows is real all the same: which arms NCCL has on
