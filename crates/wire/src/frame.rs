@@ -37,10 +37,15 @@ impl Frames {
 
     /// The next whole frame, `None` until more has arrived, an error where a length is over the limit: the stream is useless then.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
+        self.next_frame_up_to(FRAME_BYTES_MAX)
+    }
+
+    /// With a lower limit: for who is not trusted yet.
+    pub fn next_frame_up_to(&mut self, most: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         let Some((head, rest)) = left.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let n = u32::from_le_bytes(*head) as usize;
-        if n > FRAME_BYTES_MAX {
+        if n > most {
             return Err(Malformed("a frame is too long"));
         }
         let Some(body) = rest.get(..n) else { return Ok(None) };

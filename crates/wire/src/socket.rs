@@ -1,64 +1,17 @@
-//! Sockets that carry frames: TCP between hosts, abstract Unix sockets inside one (they leave no file behind). Never blocking: whoever owns
-//! them waits in [`wait`], with a deadline.
-//!
-//! A connection begins with a hello: a magic number and the token of the job, from the side that connects. Whoever does not say it within
-//! [`HELLO_MS_MAX`] is dropped, and nothing else that it says is read.
+//! Sockets: TCP between hosts, abstract Unix sockets inside one (they leave no file behind). Never blocking.
 
-use crate::frame::{self, Frames, HEADER_BYTES};
-use crate::{FRAME_BYTES_MAX, Malformed};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use std::fmt;
-use std::io::{self, ErrorKind, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use crate::Address;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType,
+};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
-use std::time::{Duration, Instant};
-
-/// How long a new connection may take to say who it is.
-pub const HELLO_MS_MAX: u64 = 5_000;
-/// Unsent bytes of one connection; a peer that does not read for so long is dropped.
-pub const BACKLOG_BYTES_MAX: usize = 16 << 20;
-/// Bytes read at once.
-const READ_BYTES: usize = 64 << 10;
-/// "linkwise" and the version of the protocol.
-const MAGIC: &[u8; 8] = b"lnkwise1";
-
-/// Where a process listens.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// Host and port.
-    Tcp(SocketAddr),
-    /// Name of an abstract Unix socket.
-    Local(String),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::Tcp(a) => write!(f, "tcp:{a}"),
-            Address::Local(n) => write!(f, "local:{n}"),
-        }
-    }
-}
-
-impl std::str::FromStr for Address {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("tcp", a)) => a.parse().map(Address::Tcp).map_err(|e| format!("`{text}`: {e}")),
-            Some(("local", n)) if !n.is_empty() && n.len() <= 100 && !n.contains('\0') => Ok(Address::Local(n.into())),
-            _ => Err(format!("`{text}` is not an address; write tcp:HOST:PORT or local:NAME")),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Stream {
-    Tcp(TcpStream),
-    Local(UnixStream),
-}
 
 /// Accepts connections.
 #[derive(Debug)]
@@ -94,17 +47,17 @@ impl Listener {
         }
     }
 
-    /// The next connection that waits, if any. It has said nothing yet.
-    pub fn accept(&self, token: &[u8]) -> Option<Link> {
+    /// The next connection that waits, if any.
+    pub(crate) fn accept(&self) -> Option<Stream> {
         let stream = match self {
             Listener::Tcp(l) => Stream::Tcp(l.accept().ok()?.0),
             Listener::Local(l) => Stream::Local(l.accept().ok()?.0),
         };
-        Link::new(stream, Some((token.to_vec(), Instant::now() + Duration::from_millis(HELLO_MS_MAX)))).ok()
+        stream.prepared().ok()
     }
 
-    /// For [`wait`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
+    /// For [`wait`](crate::link::wait).
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(l) => l.as_fd(),
             Listener::Local(l) => l.as_fd(),
@@ -112,242 +65,112 @@ impl Listener {
     }
 }
 
-/// A connection that carries frames both ways.
+/// A connected socket, or a TCP one that is being connected: what is written before waits.
 #[derive(Debug)]
-pub struct Link {
-    stream: Stream,
-    frames: Frames,
-    unsent: Vec<u8>,
-    sent: usize,
-    /// The token that must come first, and until when.
-    expects: Option<(Vec<u8>, Instant)>,
-    broken: bool,
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Local(UnixStream),
 }
 
-impl Link {
-    fn new(stream: Stream, expects: Option<(Vec<u8>, Instant)>) -> io::Result<Self> {
-        match &stream {
+impl Stream {
+    /// A local socket answers at once, TCP at once or later: then the first write that does not ask to wait says that it has.
+    pub(crate) fn connect(address: &Address) -> io::Result<Self> {
+        let stream = match address {
+            Address::Tcp(a) => {
+                let family = if a.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+                let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+                match connect_tcp(&fd, a) {
+                    Ok(()) | Err(Errno::INPROGRESS) => Stream::Tcp(fd.into()),
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            Address::Local(n) => Stream::Local(UnixStream::connect_addr(&UnixAddr::from_abstract_name(n.as_bytes())?)?),
+        };
+        stream.prepared()
+    }
+
+    fn prepared(self) -> io::Result<Self> {
+        match &self {
             Stream::Tcp(s) => {
                 s.set_nonblocking(true)?;
                 s.set_nodelay(true)?;
             }
             Stream::Local(s) => s.set_nonblocking(true)?,
         }
-        Ok(Link { stream, frames: Frames::default(), unsent: Vec::new(), sent: 0, expects, broken: false })
-    }
-
-    /// Connects, waiting at most `patience` (for TCP; a local socket answers at once), and says the token.
-    pub fn connect(address: &Address, token: &[u8], patience: Duration) -> io::Result<Self> {
-        let stream = match address {
-            Address::Tcp(a) => Stream::Tcp(TcpStream::connect_timeout(a, patience)?),
-            Address::Local(n) => Stream::Local(UnixStream::connect_addr(&UnixAddr::from_abstract_name(n.as_bytes())?)?),
-        };
-        let mut link = Link::new(stream, None)?;
-        let mut hello = MAGIC.to_vec();
-        hello.extend_from_slice(token);
-        link.send(&hello);
-        Ok(link)
+        Ok(self)
     }
 
     /// The own address on a TCP connection: what the peer's network reaches us at.
-    pub fn own_ip(&self) -> Option<std::net::IpAddr> {
-        match &self.stream {
+    pub(crate) fn own_ip(&self) -> Option<IpAddr> {
+        match self {
             Stream::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
             Stream::Local(_) => None,
         }
     }
 
-    /// Queues a frame and sends what goes without waiting. A frame that is too long, or a peer that does not read, breaks the connection.
-    pub fn send(&mut self, body: &[u8]) {
-        if self.broken {
-            return;
-        }
-        let room = BACKLOG_BYTES_MAX.saturating_sub(self.unsent.len() - self.sent);
-        if room < body.len() + HEADER_BYTES || body.len() > FRAME_BYTES_MAX {
-            self.broken = true;
-            return;
-        }
-        frame::append(&mut self.unsent, body);
-        self.flush();
-    }
-
-    /// Sends what goes without waiting.
-    pub fn flush(&mut self) {
-        while let Some(rest) = self.unsent.get(self.sent..).filter(|r| !r.is_empty() && !self.broken) {
-            let wrote = match &self.stream {
-                Stream::Tcp(s) => send_quietly(s, rest),
-                Stream::Local(s) => send_quietly(s, rest),
-            };
-            match wrote {
-                Ok(0) => self.broken = true,
-                Ok(n) => self.sent += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.broken = true,
+    /// True where the other side is a process of this user on this host.
+    pub(crate) fn is_of_this_user(&self) -> bool {
+        match self {
+            Stream::Tcp(_) => false,
+            Stream::Local(s) => {
+                rustix::net::sockopt::socket_peercred(s).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
             }
         }
-        if self.sent == self.unsent.len() {
-            self.unsent.clear();
-            self.sent = 0;
-        } else if self.sent > 1 << 20 {
-            self.unsent.drain(..self.sent);
-            self.sent = 0;
+    }
+
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(s) => s.read(buffer),
+            Stream::Local(s) => s.read(buffer),
         }
     }
 
-    /// Reads what is there; frames go to `got`. A peer that is gone, says nonsense or does not know the token breaks the connection.
-    pub fn receive(&mut self, mut got: impl FnMut(Vec<u8>)) {
-        let mut buffer = [0u8; READ_BYTES];
-        // One buffer a turn: a peer that never stops must not keep us.
-        if !self.broken {
-            let read = match &mut self.stream {
-                Stream::Tcp(s) => s.read(&mut buffer),
-                Stream::Local(s) => s.read(&mut buffer),
-            };
-            match read {
-                Ok(0) => self.broken = true,
-                Ok(n) => self.frames.feed(buffer.get(..n).unwrap_or_default()),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(_) => self.broken = true,
+    /// Also takes a file that comes with the bytes; at most one, the kernel closes others.
+    pub(crate) fn read_with_file(&mut self, buffer: &mut [u8], file: &mut Option<OwnedFd>) -> io::Result<usize> {
+        let Stream::Local(s) = self else { return self.read(buffer) };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(buffer)];
+        let read = rustix::net::recvmsg(s, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                files.for_each(|f| *file = Some(f));
             }
         }
-        while !self.broken {
-            match self.next_frame() {
-                Ok(Some(body)) => got(body),
-                Ok(None) => break,
-                Err(_) => {
-                    self.broken = true;
-                    break;
-                }
-            }
-        }
-        if self.expects.as_ref().is_some_and(|(_, until)| Instant::now() > *until) {
-            self.broken = true;
-        }
+        Ok(read.bytes)
     }
 
-    fn next_frame(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        let Some(frame) = self.frames.next_frame()? else { return Ok(None) };
-        let Some((token, _)) = self.expects.take() else { return Ok(Some(frame)) };
-        let said = frame.strip_prefix(MAGIC).ok_or(Malformed("no hello"))?;
-        if !same(said, &token) {
-            return Err(Malformed("another token"));
-        }
-        self.frames.next_frame()
+    /// Without SIGPIPE, which would end a host program that does not ignore it.
+    pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::net::send(self.fd(), bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// No use any more.
-    pub fn is_broken(&self) -> bool {
-        self.broken
+    /// Hands a file over with the bytes.
+    pub(crate) fn write_with_file(&self, bytes: &[u8], file: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let files = [file];
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        Ok(rustix::net::sendmsg(self.fd(), &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
-    /// Something waits to be sent.
-    pub fn has_unsent(&self) -> bool {
-        !self.unsent.is_empty()
-    }
-
-    /// Says that nothing more will come; what was sent still arrives.
-    pub fn finish(&mut self) {
-        self.flush();
-        let how = std::net::Shutdown::Write;
-        let _ = match &self.stream {
-            Stream::Tcp(s) => s.shutdown(how),
-            Stream::Local(s) => s.shutdown(how),
+    /// Nothing more will be written.
+    pub(crate) fn finish(&self) {
+        let _ = match self {
+            Stream::Tcp(s) => s.shutdown(Shutdown::Write),
+            Stream::Local(s) => s.shutdown(Shutdown::Write),
         };
     }
 
-    /// For [`wait`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        match &self.stream {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
             Stream::Tcp(s) => s.as_fd(),
             Stream::Local(s) => s.as_fd(),
         }
     }
 }
 
-/// Without SIGPIPE, which would end a host program that does not ignore it.
-fn send_quietly(fd: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
-    Ok(rustix::net::send(fd, bytes, rustix::net::SendFlags::NOSIGNAL)?)
-}
-
-/// Compared in time that does not depend on where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
-}
-
-/// Waits until one of them has something to read (or, of those with unsent bytes, room to write), but not longer than `most`.
-pub fn wait<'a>(listeners: impl Iterator<Item = &'a Listener>, links: impl Iterator<Item = &'a Link>, most: Duration) {
-    let mut fds: Vec<PollFd<'_>> = listeners.map(|l| PollFd::from_borrowed_fd(l.fd(), PollFlags::IN)).collect();
-    fds.extend(links.filter(|l| !l.broken).map(|l| {
-        let flags = if l.has_unsent() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        PollFd::from_borrowed_fd(l.fd(), flags)
-    }));
-    let timeout = Timespec { tv_sec: most.as_secs().min(3600) as i64, tv_nsec: i64::from(most.subsec_nanos()) };
-    let _ = rustix::event::poll(&mut fds, Some(&timeout));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pair(token_here: &[u8], token_there: &[u8]) -> (Link, Link) {
-        let name = format!("linkwise-test-{}-{:?}", std::process::id(), std::thread::current().id());
-        let address = Address::Local(name);
-        let listener = Listener::bind(&address).unwrap();
-        let out = Link::connect(&address, token_there, Duration::from_secs(1)).unwrap();
-        wait(std::iter::once(&listener), std::iter::empty(), Duration::from_secs(1));
-        (listener.accept(token_here).unwrap(), out)
-    }
-
-    fn all(link: &mut Link) -> Vec<Vec<u8>> {
-        let mut got = Vec::new();
-        for _ in 0..20 {
-            wait(std::iter::empty(), std::iter::once(&*link), Duration::from_millis(5));
-            link.receive(|f| got.push(f));
-        }
-        got
-    }
-
-    #[test]
-    fn frames_arrive_whole_and_in_order_both_ways() {
-        let (mut a, mut b) = pair(b"secret", b"secret");
-        let bodies: Vec<Vec<u8>> = (0..10).map(|i| vec![i as u8; i * 1000]).collect();
-        for body in &bodies {
-            b.send(body);
-            a.send(body);
-        }
-        assert_eq!(all(&mut a), bodies);
-        assert_eq!(all(&mut b), bodies);
-        drop(b);
-        all(&mut a);
-        assert!(a.is_broken());
-    }
-
-    #[test]
-    fn who_does_not_know_the_token_is_dropped_unheard() {
-        let (mut a, mut b) = pair(b"secret", b"guess");
-        b.send(b"anything");
-        assert!(all(&mut a).is_empty());
-        assert!(a.is_broken());
-    }
-
-    #[test]
-    fn a_peer_that_never_reads_is_dropped_at_the_limit() {
-        let (mut a, _b) = pair(b"t", b"t");
-        let body = vec![0; FRAME_BYTES_MAX];
-        for _ in 0..64 {
-            a.send(&body);
-        }
-        assert!(a.is_broken());
-    }
-
-    #[test]
-    fn addresses_read_back_as_they_are_written() {
-        for text in ["tcp:127.0.0.1:80", "tcp:[::1]:80", "local:abc"] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
-        }
-        for bad in ["", "tcp:", "tcp:host", "local:", "udp:1.2.3.4:5"] {
-            assert!(bad.parse::<Address>().is_err(), "{bad}");
-        }
-    }
+fn connect_tcp(fd: &OwnedFd, address: &SocketAddr) -> Result<(), Errno> {
+    rustix::net::connect(fd, address)
 }

@@ -1,0 +1,198 @@
+//! Connections between two ends, over sockets and through shared memory, with hostile ends too.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use wire::link::{HELLO_MS_MAX, wait};
+use wire::{Address, FRAME_BYTES_MAX, Inside, Link, Listener};
+
+fn local(name: &str) -> Address {
+    Address::Local(format!("linkwise-test-{name}-{}", std::process::id()))
+}
+
+fn any_port() -> (Listener, Address) {
+    let ip = [127, 0, 0, 1];
+    let listener = Listener::bind(&Address::Tcp(SocketAddr::from((ip, 0)))).unwrap();
+    let port = listener.port().unwrap();
+    (listener, Address::Tcp(SocketAddr::from((ip, port))))
+}
+
+/// Who accepted (side B), who connected (side A).
+fn pair_at(listener: &Listener, address: &Address, tokens: [&[u8]; 2], inside: [Inside; 2]) -> [Link; 2] {
+    let a = Link::connect(address, tokens[1], Duration::from_secs(1), inside[1]).unwrap();
+    wait(std::iter::once(listener), std::iter::empty(), Duration::from_secs(1));
+    [Link::accept(listener, tokens[0], inside[0]).unwrap(), a]
+}
+
+fn pair(name: &str, inside: Inside) -> [Link; 2] {
+    let address = local(name);
+    pair_at(&Listener::bind(&address).unwrap(), &address, [b"t", b"t"], [inside; 2])
+}
+
+/// What both hear until `done` or a second is over.
+fn turn(links: &mut [Link; 2], mut done: impl FnMut(&[Link; 2], &[Vec<Vec<u8>>; 2]) -> bool) -> [Vec<Vec<u8>>; 2] {
+    let (begin, mut got) = (Instant::now(), [Vec::new(), Vec::new()]);
+    while begin.elapsed() < Duration::from_secs(1) && !done(links, &got) {
+        wait(std::iter::empty(), links.iter(), Duration::from_millis(5));
+        for (link, got) in links.iter_mut().zip(&mut got) {
+            link.flush();
+            link.receive(|f| got.push(f));
+        }
+    }
+    got
+}
+
+fn in_memory(name: &str) -> [Link; 2] {
+    let mut links = pair(name, Inside::Memory);
+    turn(&mut links, |l, _| l.iter().all(|l| l.is_in_memory()));
+    assert!(links.iter().all(|l| l.is_in_memory()), "{links:?}");
+    links
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order_both_ways_however_they_travel() {
+    // The largest is many times the ring.
+    let bodies: Vec<Vec<u8>> = [1, 1000, 70_000, 8, FRAME_BYTES_MAX, 3].iter().map(|n| vec![*n as u8; *n]).collect();
+    let (tcp, at) = any_port();
+    let pairs = [
+        pair("frames-socket", Inside::Socket),
+        pair("frames-memory", Inside::Memory),
+        in_memory("frames-in-memory"),
+        pair_at(&tcp, &at, [b"t", b"t"], [Inside::Memory; 2]),
+    ];
+    for mut links in pairs {
+        for body in &bodies {
+            links.iter_mut().for_each(|l| l.send(body));
+        }
+        let got = turn(&mut links, |_, got| got.iter().all(|g| g.len() == bodies.len()));
+        assert!(got.iter().all(|g| *g == bodies), "{links:?}");
+        let [mut b, a] = links;
+        drop(a);
+        b.receive(|_| {});
+        assert!(b.is_broken());
+    }
+}
+
+#[test]
+fn memory_carries_frames_only_where_both_sides_want_it() {
+    for (i, inside) in [[Inside::Socket, Inside::Memory], [Inside::Memory, Inside::Socket]].into_iter().enumerate() {
+        let address = local(&format!("one-wants-{i}"));
+        let mut links = pair_at(&Listener::bind(&address).unwrap(), &address, [b"t", b"t"], inside);
+        links.iter_mut().for_each(|l| l.send(b"x"));
+        let got = turn(&mut links, |_, got| got.iter().all(|g| !g.is_empty()));
+        assert_eq!(got, [[b"x".to_vec()], [b"x".to_vec()]]);
+        assert!(links.iter().all(|l| !l.is_in_memory() && !l.is_broken()));
+    }
+}
+
+#[test]
+fn what_was_sent_through_memory_before_the_end_still_arrives() {
+    let [mut b, mut a] = in_memory("last-words");
+    a.send(b"last words");
+    a.finish();
+    drop(a);
+    let mut got = Vec::new();
+    b.receive(|f| got.push(f));
+    assert_eq!((got, b.why()), (vec![b"last words".to_vec()], Some("the other side is gone")));
+}
+
+#[test]
+fn a_peer_that_never_reads_is_dropped_at_the_limit() {
+    for [mut b, _a] in [pair("deaf-socket", Inside::Socket), in_memory("deaf-memory")] {
+        for _ in 0..64 {
+            b.send(&vec![0; FRAME_BYTES_MAX]);
+        }
+        assert_eq!(b.why(), Some("the other side does not read"));
+    }
+}
+
+#[test]
+fn who_does_not_know_the_token_is_dropped_unheard() {
+    for inside in [Inside::Socket, Inside::Memory] {
+        let address = local(&format!("token-{inside:?}"));
+        let mut links = pair_at(&Listener::bind(&address).unwrap(), &address, [b"secret", b"guess"], [inside; 2]);
+        links[1].send(b"anything");
+        let got = turn(&mut links, |l, _| l[0].is_broken());
+        assert!(got[0].is_empty() && !links[0].has_memory());
+        assert!(links[0].why().unwrap().contains("another token"));
+    }
+}
+
+/// A raw connection that says these bytes, and the end that accepted it.
+fn stranger(listener: &Listener, at: &Address, bytes: &[u8]) -> (TcpStream, Link) {
+    let Address::Tcp(at) = at else { panic!("{at:?}") };
+    let mut raw = TcpStream::connect(at).unwrap();
+    raw.write_all(bytes).unwrap();
+    wait(std::iter::once(listener), std::iter::empty(), Duration::from_secs(1));
+    let link = Link::accept(listener, b"t", Inside::Memory).unwrap();
+    wait(std::iter::empty(), std::iter::once(&link), Duration::from_secs(1));
+    (raw, link)
+}
+
+#[test]
+fn a_stranger_may_say_a_hello_and_nothing_longer() {
+    let (listener, at) = any_port();
+    let hello = |n: u32| n.to_le_bytes().to_vec();
+    for (bytes, why) in [
+        (hello(FRAME_BYTES_MAX as u32), "a frame is too long"),
+        (hello(u32::MAX), "a frame is too long"),
+        (hello(0), "no hello"),
+        ([hello(12), b"GET / HTTP/1".to_vec()].concat(), "no hello"),
+    ] {
+        let (_raw, mut link) = stranger(&listener, &at, &bytes);
+        link.receive(|f| panic!("{f:?}"));
+        assert!(link.why().is_some_and(|w| w.contains(why)), "{:?}", link.why());
+    }
+}
+
+#[test]
+fn one_byte_now_and_then_buys_a_stranger_no_more_time_than_silence() {
+    let (listener, at) = any_port();
+    let (mut slow, mut link) = stranger(&listener, &at, &200u32.to_le_bytes());
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(HELLO_MS_MAX + 2000) && !link.is_broken() {
+        let _ = slow.write(&[0]);
+        wait(std::iter::empty(), std::iter::once(&link), Duration::from_millis(100));
+        link.receive(|f| panic!("{f:?}"));
+        std::thread::sleep(Duration::from_millis(100));
+        // Each of its bytes is read; the hello is never whole.
+        assert!(!link.is_broken() || begin.elapsed() >= Duration::from_millis(HELLO_MS_MAX - 100));
+    }
+    assert!(link.why().unwrap().contains("in time"), "{:?}", link.why());
+}
+
+#[test]
+fn an_empty_frame_without_memory_is_nonsense() {
+    let (listener, at) = any_port();
+    let hello = [9u32.to_le_bytes().as_slice(), b"lnkwise2t", &0u32.to_le_bytes()].concat();
+    let (_raw, mut link) = stranger(&listener, &at, &hello);
+    link.receive(|f| panic!("{f:?}"));
+    assert!(link.why().unwrap().contains("empty frame"));
+}
+
+#[test]
+fn connecting_to_nobody_breaks_without_waiting() {
+    let (listener, at) = any_port();
+    drop(listener);
+    let begin = Instant::now();
+    // Refused at once, or found out in the first turn.
+    if let Ok(mut link) = Link::connect(&at, b"t", Duration::from_secs(5), Inside::Socket) {
+        wait(std::iter::empty(), std::iter::once(&link), Duration::from_secs(1));
+        link.receive(|_| {});
+        assert!(link.is_broken() && !link.is_known());
+    }
+    assert!(Link::connect(&local("nobody"), b"t", Duration::from_secs(5), Inside::Memory).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn connecting_to_who_never_answers_ends_after_the_patience() {
+    // An address of documentation networks: packets go nowhere, or there is no way at all.
+    let nowhere = Address::Tcp("192.0.2.1:9".parse().unwrap());
+    let begin = Instant::now();
+    let Ok(mut link) = Link::connect(&nowhere, b"t", Duration::from_millis(50), Inside::Socket) else { return };
+    assert!(begin.elapsed() < Duration::from_millis(40), "connecting waited");
+    std::thread::sleep(Duration::from_millis(60));
+    link.receive(|_| {});
+    assert!(link.is_broken());
+}
