@@ -1,7 +1,7 @@
 //! Endpoints in one process, as processes of a job would have them.
 
 use agreement::roster::Announcement;
-use agreement::transport::{Folder, Sockets};
+use agreement::transport::{Folder, Inside, Sockets};
 use agreement::{Disagreement, Endpoint, Event, Meeting, ProcessId};
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,26 @@ fn processes_of_a_host_meet_and_talk() {
     let ids: Vec<ProcessId> = (0..5).map(unique).collect();
     let meeting = Meeting::Local(format!("{}-meet", std::process::id()));
     meet_and_talk(ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect(), &ids);
+}
+
+#[test]
+fn processes_of_a_host_meet_and_talk_through_shared_memory() {
+    let ids: Vec<ProcessId> = (60..65).map(unique).collect();
+    let meeting = Meeting::Local(format!("{}-memory", std::process::id()));
+    let mut ends: Vec<Sockets> =
+        ids.iter().map(|p| Sockets::new(meeting.clone(), b"t", None, *p, 1).unwrap().inside(Inside::Memory)).collect();
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(5, i as i32, 5, ids[i]));
+    }
+    for _ in 0..50 {
+        ends.iter_mut().for_each(|e| e.poll(Duration::from_millis(2), &mut Vec::new()));
+    }
+    // The first keeps the register and leads: the others have one connection each, to it.
+    assert_eq!(ends.iter().map(|e| e.memories()).collect::<Vec<_>>(), [4, 1, 1, 1, 1]);
+    drop(ends);
+    let meeting = Meeting::Local(format!("{}-memory-2", std::process::id()));
+    let memory = |p: &ProcessId| Sockets::new(meeting.clone(), b"t", None, *p, 1).unwrap().inside(Inside::Memory);
+    meet_and_talk(ids.iter().map(|p| Box::new(memory(p)) as Box<dyn Endpoint>).collect(), &ids);
 }
 
 #[test]

@@ -56,7 +56,7 @@ impl Other {
             std::process::Command::new(this).args(["echo", &name, &way.to_string()]).spawn().expect("a child");
         wait(std::iter::once(&listener), std::iter::empty(), Duration::from_secs(5));
         let (_, inside, spin) = WAYS[way];
-        let mut link = Link::accept(&listener, b"", inside).expect("the child connects");
+        let mut link = Link::accept(&listener, b"", inside).expect("a socket").expect("the child connects");
         for _ in 0..20 {
             link.send(b"?");
             next(&mut link, spin).expect("an answer");

@@ -135,10 +135,12 @@ impl Link {
         Ok(true)
     }
 
-    /// The next connection that waits at a listener, if any. It has said nothing yet. `inside`: whether memory is taken that it offers.
-    pub fn accept(at: &Listener, token: &[u8], inside: Inside) -> Option<Self> {
+    /// The next connection that waits at a listener, if any. It has said nothing yet. `inside`: whether memory is taken that it offers. An error
+    /// where there are too many open files, for instance: the listener will call again at once.
+    pub fn accept(at: &Listener, token: &[u8], inside: Inside) -> io::Result<Option<Self>> {
         let until = Instant::now() + Duration::from_millis(HELLO_MS_MAX);
-        Some(Link::new(at.accept()?, Other::Stranger { token: token.to_vec(), until, inside, file: None }))
+        let stranger = || Other::Stranger { token: token.to_vec(), until, inside, file: None };
+        Ok(at.accept()?.map(|stream| Link::new(stream, stranger())))
     }
 
     /// The own address on a TCP connection: what the peer's network reaches us at.

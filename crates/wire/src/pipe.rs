@@ -91,6 +91,8 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
+const FEWER: Corrupt = Corrupt("fewer words than there were");
+
 /// Where one direction's counts and ring lie.
 #[derive(Debug, Clone, Copy)]
 struct Way {
@@ -136,12 +138,16 @@ impl<W: Words> Pipe<W> {
 
     #[inline]
     fn cell(&self, at: usize) -> Result<&W::Cell, Corrupt> {
-        self.words.words().get(at).ok_or(Corrupt("fewer words than there were"))
+        self.words.words().get(at).ok_or(FEWER)
     }
 
-    #[inline]
-    fn in_ring(&self, way: Way, at: u64) -> Result<&W::Cell, Corrupt> {
-        self.cell(way.ring + (at & (self.capacity - 1)) as usize)
+    /// `n` words of a ring from a count on: up to its end, and the others from its beginning.
+    fn in_ring(&self, way: Way, at: u64, n: u64) -> Result<(&[W::Cell], &[W::Cell]), Corrupt> {
+        let (capacity, n) = (self.capacity as usize, n as usize);
+        let ring = self.words.words().get(way.ring..way.ring + capacity).ok_or(FEWER)?;
+        let (begin, end) = ring.split_at_checked((at & (self.capacity - 1)) as usize).ok_or(FEWER)?;
+        let first = end.get(..n).unwrap_or(end);
+        Ok((first, begin.get(..n - first.len()).ok_or(FEWER)?))
     }
 
     /// Words that can be written now.
@@ -167,15 +173,21 @@ impl<W: Words> Pipe<W> {
         if chunk.is_empty() {
             return Ok(0);
         }
-        let mut at = self.written;
-        self.in_ring(self.out, at)?.store(chunk.len() as u64, Ordering::Relaxed);
-        for piece in chunk.chunks(WORD_BYTES) {
-            at = at.wrapping_add(1);
-            let mut word = [0; WORD_BYTES];
-            word.iter_mut().zip(piece).for_each(|(w, p)| *w = *p);
-            self.in_ring(self.out, at)?.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        let words = chunk.len().div_ceil(WORD_BYTES) as u64;
+        let (first, rest) = self.in_ring(self.out, self.written, 1 + words)?;
+        let mut cells = first.iter().chain(rest);
+        if let Some(head) = cells.next() {
+            head.store(chunk.len() as u64, Ordering::Relaxed);
         }
-        self.written = at.wrapping_add(1);
+        for (cell, piece) in cells.zip(chunk.chunks(WORD_BYTES)) {
+            let word = <[u8; WORD_BYTES]>::try_from(piece).unwrap_or_else(|_| {
+                let mut word = [0; WORD_BYTES];
+                word.iter_mut().zip(piece).for_each(|(w, p)| *w = *p);
+                word
+            });
+            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        self.written = self.written.wrapping_add(1 + words);
         self.cell(self.out.written)?.store(self.written, Ordering::Release);
         Ok(chunk.len())
     }
@@ -185,17 +197,20 @@ impl<W: Words> Pipe<W> {
         let mut left = self.there()?;
         let before = into.len();
         while left > 0 {
-            let bytes = self.in_ring(self.inn, self.read)?.load(Ordering::Relaxed);
+            let (head, _) = self.in_ring(self.inn, self.read, 1)?;
+            let bytes = head.first().ok_or(FEWER)?.load(Ordering::Relaxed);
             let words = bytes.div_ceil(WORD_BYTES as u64);
             if bytes == 0 || words >= left {
                 return Err(Corrupt("a chunk is longer than what was written"));
             }
-            let end = into.len() + bytes as usize;
-            for i in 0..words {
-                let word = self.in_ring(self.inn, self.read.wrapping_add(1 + i))?.load(Ordering::Relaxed);
-                into.extend_from_slice(&word.to_le_bytes());
+            let begin = into.len();
+            into.resize(begin + words as usize * WORD_BYTES, 0);
+            let (first, rest) = self.in_ring(self.inn, self.read.wrapping_add(1), words)?;
+            let to = into.get_mut(begin..).unwrap_or_default().chunks_exact_mut(WORD_BYTES);
+            for (piece, cell) in to.zip(first.iter().chain(rest)) {
+                piece.copy_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
             }
-            into.truncate(end);
+            into.truncate(begin + bytes as usize);
             self.read = self.read.wrapping_add(1 + words);
             left -= 1 + words;
         }

@@ -4,11 +4,11 @@ use crate::Address;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -47,13 +47,17 @@ impl Listener {
         }
     }
 
-    /// The next connection that waits, if any.
-    pub(crate) fn accept(&self) -> Option<Stream> {
-        let stream = match self {
-            Listener::Tcp(l) => Stream::Tcp(l.accept().ok()?.0),
-            Listener::Local(l) => Stream::Local(l.accept().ok()?.0),
+    /// The next connection that waits, if any. An error where there are too many open files, for instance.
+    pub(crate) fn accept(&self) -> io::Result<Option<Stream>> {
+        let accepted = match self {
+            Listener::Tcp(l) => l.accept().map(|(s, _)| Stream::Tcp(s)),
+            Listener::Local(l) => l.accept().map(|(s, _)| Stream::Local(s)),
         };
-        stream.prepared().ok()
+        match accepted {
+            Ok(stream) => stream.prepared().map(Some),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// For [`wait`](crate::link::wait).
@@ -73,19 +77,26 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// A local socket answers at once, TCP at once or later: then the first write that does not ask to wait says that it has.
+    /// Never waits. A local socket answers at once (an error where the other side's queue is full), TCP at once or later: then the first write
+    /// that does not ask to wait says that it has.
     pub(crate) fn connect(address: &Address) -> io::Result<Self> {
+        let socket = |family| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+        };
         let stream = match address {
             Address::Tcp(a) => {
-                let family = if a.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-                let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-                match connect_tcp(&fd, a) {
+                let fd = socket(if a.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 })?;
+                match rustix::net::connect(&fd, a) {
                     Ok(()) | Err(Errno::INPROGRESS) => Stream::Tcp(fd.into()),
                     Err(e) => return Err(e.into()),
                 }
             }
-            Address::Local(n) => Stream::Local(UnixStream::connect_addr(&UnixAddr::from_abstract_name(n.as_bytes())?)?),
+            Address::Local(n) => {
+                let fd = socket(AddressFamily::UNIX)?;
+                rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(n.as_bytes())?)?;
+                Stream::Local(fd.into())
+            }
         };
         stream.prepared()
     }
@@ -169,8 +180,4 @@ impl Stream {
             Stream::Local(s) => s.as_fd(),
         }
     }
-}
-
-fn connect_tcp(fd: &OwnedFd, address: &SocketAddr) -> Result<(), Errno> {
-    rustix::net::connect(fd, address)
 }

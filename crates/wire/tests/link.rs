@@ -21,7 +21,7 @@ fn any_port() -> (Listener, Address) {
 fn pair_at(listener: &Listener, address: &Address, tokens: [&[u8]; 2], inside: [Inside; 2]) -> [Link; 2] {
     let a = Link::connect(address, tokens[1], Duration::from_secs(1), inside[1]).unwrap();
     wait(std::iter::once(listener), std::iter::empty(), Duration::from_secs(1));
-    [Link::accept(listener, tokens[0], inside[0]).unwrap(), a]
+    [Link::accept(listener, tokens[0], inside[0]).unwrap().unwrap(), a]
 }
 
 fn pair(name: &str, inside: Inside) -> [Link; 2] {
@@ -124,7 +124,7 @@ fn stranger(listener: &Listener, at: &Address, bytes: &[u8]) -> (TcpStream, Link
     let mut raw = TcpStream::connect(at).unwrap();
     raw.write_all(bytes).unwrap();
     wait(std::iter::once(listener), std::iter::empty(), Duration::from_secs(1));
-    let link = Link::accept(listener, b"t", Inside::Memory).unwrap();
+    let link = Link::accept(listener, b"t", Inside::Memory).unwrap().unwrap();
     wait(std::iter::empty(), std::iter::once(&link), Duration::from_secs(1));
     (raw, link)
 }

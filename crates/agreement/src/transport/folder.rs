@@ -1,15 +1,20 @@
 //! Through a folder that all processes see. Slow (file systems between hosts take tens of milliseconds and more), but it needs no port.
 //!
 //! ```text
-//! FOLDER/comm-<id>/<process>-<ordinal>      an announcement
-//! FOLDER/box-<process>/<from>-<number>      a message, removed by who reads it
+//! FOLDER/job-<token>/comm-<id>/<process>-<ordinal>      an announcement
+//! FOLDER/job-<token>/box-<process>/<from>-<number>      a message, removed by who reads it
 //! ```
+//!
+//! What an earlier job left behind is not seen, for it had another token; where it had the same one its announcements are of no use to anybody:
+//! ranks that are there twice never agree. Files appear whole, under their names, or not at all; what cannot be read is skipped. The job's folder
+//! belongs to its owner alone. While it cannot be used nothing arrives, and when it is there again everything goes on.
 
 use super::{Endpoint, Event};
 use crate::roster::{Announcement, ProcessId, RANKS_MAX, assemble};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::{FRAME_BYTES_MAX, Reader, Writer};
@@ -18,6 +23,8 @@ use wire::{FRAME_BYTES_MAX, Reader, Writer};
 const LOOK: Duration = Duration::from_millis(20);
 /// Most messages read at once.
 const MESSAGES_MAX: usize = 4096;
+/// What others may do in the job's folder: nothing that changes it.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// See the module.
 #[derive(Debug)]
@@ -25,15 +32,47 @@ pub struct Folder {
     root: PathBuf,
     process: ProcessId,
     number: u64,
-    /// Communicators whose roster is not complete, with this process's announcements.
-    waiting: BTreeMap<u64, Vec<Announcement>>,
+    /// Communicators whose roster is not complete.
+    waiting: BTreeMap<u64, Waiting>,
+    /// The folder cannot be used.
+    lost: bool,
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Of this process.
+    own: Vec<Announcement>,
+    /// Of everybody, by the names of their files. They never change, once they are whole.
+    seen: BTreeMap<String, Announcement>,
 }
 
 impl Folder {
-    /// In `root`, which is created if need be.
-    pub fn new(root: &Path, process: ProcessId) -> std::io::Result<Self> {
-        fs::create_dir_all(root.join(format!("box-{process:016x}")))?;
-        Ok(Folder { root: root.into(), process, number: 0, waiting: BTreeMap::new() })
+    /// In `root`, which is created if need be, for a job without a token. An error says what to do.
+    pub fn new(root: &Path, process: ProcessId) -> io::Result<Self> {
+        Folder::of_job(root, b"", process)
+    }
+
+    /// In `root`, for the job of this token.
+    pub fn of_job(root: &Path, token: &[u8], process: ProcessId) -> io::Result<Self> {
+        let job = root.join(format!("job-{:016x}", wire::bytes::hash(token)));
+        let folder = Folder { root: job, process, number: 0, waiting: BTreeMap::new(), lost: false, notes: Vec::new() };
+        folder.open().map_err(|e| {
+            let what = "choose a folder that every process of the job can write to, and nobody else";
+            io::Error::new(e.kind(), format!("{}: {e}; {what}", root.display()))
+        })?;
+        Ok(folder)
+    }
+
+    /// The job's folder and this process's inbox are there and nobody else's.
+    fn open(&self) -> io::Result<()> {
+        create(&self.root)?;
+        let mode = fs::symlink_metadata(&self.root)?;
+        if !mode.is_dir() || mode.permissions().mode() & OTHERS_WRITE != 0 {
+            let what = format!("{} can be changed by others", self.root.display());
+            return Err(io::Error::new(ErrorKind::PermissionDenied, what));
+        }
+        create(&self.inbox(self.process))
     }
 
     fn inbox(&self, process: ProcessId) -> PathBuf {
@@ -45,33 +84,53 @@ impl Folder {
     }
 
     /// Complete or not there at all: written under another name, then renamed.
-    fn write(&self, folder: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+    fn write(&self, folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
         let part = folder.join(format!(".{name}.part"));
-        fs::write(&part, bytes).and_then(|()| fs::rename(&part, folder.join(name)))
+        let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, folder.join(name)));
+        written.inspect_err(|_| drop(fs::remove_file(&part)))
+    }
+
+    /// Whether the folder is there; where it has vanished, again.
+    fn is_there(&mut self) -> bool {
+        let found = match fs::symlink_metadata(self.inbox(self.process)) {
+            Ok(_) => Ok(()),
+            Err(_) => self.open(),
+        };
+        let note = match (&found, self.lost) {
+            (Err(e), false) => format!("nothing goes through the meeting folder {}: {e}", self.root.display()),
+            (Ok(()), true) => format!("the meeting folder {} is there again", self.root.display()),
+            _ => return found.is_ok(),
+        };
+        if self.notes.len() < super::NOTES_MAX {
+            self.notes.push(note);
+        }
+        self.lost = found.is_err();
+        !self.lost
     }
 
     fn look_for_rosters(&mut self, events: &mut Vec<Event>) {
         let mut done = Vec::new();
-        for (comm, own) in &self.waiting {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for (comm, w) in &mut waiting {
             let room = self.room(*comm);
-            for a in own {
+            let names: BTreeSet<String> = names(&room, RANKS_MAX + 1).into_iter().collect();
+            for a in &w.own {
                 let name = format!("{:016x}-{}", a.process, a.ordinal);
-                if !room.join(&name).exists() {
-                    let mut w = Writer::default();
-                    a.write(&mut w);
-                    let _ = fs::create_dir_all(&room).and_then(|()| self.write(&room, &name, &w.0));
+                if !names.contains(&name) {
+                    let mut bytes = Writer::default();
+                    a.write(&mut bytes);
+                    let _ = create(&room).and_then(|()| self.write(&room, &name, &bytes.0));
                 }
             }
-            let all: Vec<Announcement> = names(&room, RANKS_MAX + 1)
-                .iter()
-                .filter_map(|n| read(&room.join(n)))
-                .filter_map(|bytes| {
-                    let mut r = Reader::new(&bytes);
-                    let a = Announcement::read(&mut r).ok()?;
-                    r.end().ok().map(|()| a)
-                })
-                .filter(|a| a.comm == *comm)
-                .collect();
+            w.seen.retain(|name, _| names.contains(name));
+            for name in names {
+                if !w.seen.contains_key(&name)
+                    && let Some(a) = announcement(&room.join(&name), *comm)
+                {
+                    w.seen.insert(name, a);
+                }
+            }
+            let all: Vec<Announcement> = w.seen.values().cloned().collect();
             match assemble(&all) {
                 None => continue,
                 Some(Ok(roster)) => events.push(Event::Complete(roster)),
@@ -79,9 +138,8 @@ impl Folder {
             }
             done.push(*comm);
         }
-        for comm in done {
-            self.waiting.remove(&comm);
-        }
+        done.iter().for_each(|comm| drop(waiting.remove(comm)));
+        self.waiting = waiting;
     }
 
     fn look_for_messages(&mut self, events: &mut Vec<Event>) {
@@ -97,13 +155,27 @@ impl Folder {
     }
 }
 
-/// Names of whole files, sorted: messages of one sender in the order in which they were sent.
+fn create(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Names of whole files, sorted: messages of one sender in the order in which they were sent. What is no file (a pipe would keep its reader) is
+/// not there.
 fn names(folder: &Path, most: usize) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file()));
     let mut names: Vec<String> =
-        entries.filter_map(|e| e.file_name().into_string().ok()).filter(|n| !n.starts_with('.')).take(most).collect();
+        files.filter_map(|e| e.file_name().into_string().ok()).filter(|n| !n.starts_with('.')).take(most).collect();
     names.sort();
     names
+}
+
+fn announcement(path: &Path, comm: u64) -> Option<Announcement> {
+    let bytes = read(path)?;
+    let mut r = Reader::new(&bytes);
+    let a = Announcement::read(&mut r).ok().filter(|a| a.comm == comm)?;
+    let own_name = format!("{:016x}-{}", a.process, a.ordinal);
+    (r.end().is_ok() && path.ends_with(own_name)).then_some(a)
 }
 
 fn read(path: &Path) -> Option<Vec<u8>> {
@@ -114,7 +186,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 
 impl Endpoint for Folder {
     fn announce(&mut self, announcement: Announcement) {
-        self.waiting.entry(announcement.comm).or_default().push(announcement);
+        self.waiting.entry(announcement.comm).or_default().own.push(announcement);
     }
 
     fn forget(&mut self, comm: u64) {
@@ -140,8 +212,10 @@ impl Endpoint for Folder {
     fn poll(&mut self, most: Duration, events: &mut Vec<Event>) {
         let until = Instant::now() + most;
         loop {
-            self.look_for_messages(events);
-            self.look_for_rosters(events);
+            if self.is_there() {
+                self.look_for_messages(events);
+                self.look_for_rosters(events);
+            }
             let left = until.saturating_duration_since(Instant::now());
             if !events.is_empty() || left.is_zero() {
                 return;
@@ -150,12 +224,20 @@ impl Endpoint for Folder {
         }
     }
 
+    fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
     fn close(&mut self, _: Duration) {
         let inbox = self.inbox(self.process);
         for name in names(&inbox, usize::MAX) {
             let _ = fs::remove_file(inbox.join(name));
         }
         let _ = fs::remove_dir(inbox);
-        let _ = fs::remove_dir(&self.root);
+        if fs::remove_dir(&self.root).is_ok()
+            && let Some(root) = self.root.parent()
+        {
+            let _ = fs::remove_dir(root);
+        }
     }
 }

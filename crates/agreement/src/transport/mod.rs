@@ -1,10 +1,14 @@
 //! How announcements and messages get to the other processes of the job.
 
 mod folder;
+pub mod packet;
+mod register;
 mod sockets;
 
 pub use folder::Folder;
-pub use sockets::Sockets;
+pub use sockets::{STRANGERS_MAX, Sockets};
+pub use wire::Inside;
+pub use wire::link::TOKEN_BYTES_MAX;
 
 use crate::roster::{Announcement, Disagreement, ProcessId, Roster};
 use std::fmt;
@@ -12,8 +16,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Longest token of a job.
-pub const TOKEN_BYTES_MAX: usize = 256;
+/// Most notes that nobody takes.
+const NOTES_MAX: usize = 16;
 
 /// Where the processes of a job find one another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -100,6 +104,11 @@ pub trait Endpoint: Send {
 
     /// Waits for something to happen, at most so long, and hands it over.
     fn poll(&mut self, most: Duration, events: &mut Vec<Event>);
+
+    /// What happened that an engineer may want to know, each thing once, in a line.
+    fn notes(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Sends what is queued and says goodbye, within the deadline.
     fn close(&mut self, deadline: Duration);

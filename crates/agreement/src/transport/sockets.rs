@@ -3,32 +3,32 @@
 //!
 //! The register may go away with its process: communicators that are complete do not need it, and for new ones the next process that can
 //! listen keeps a new one, to which everybody announces again.
+//!
+//! Others are hostile until they say the token, and even then only what concerns themselves is believed: a connection speaks for one process. Who
+//! says what cannot be is dropped, with a note.
 
-use super::{Endpoint, Event, Meeting};
-use crate::roster::{Announcement, Disagreement, Place, ProcessId, RANKS_MAX, Roster, assemble};
-use std::collections::BTreeMap;
+use super::packet::{ADDRESSES_MAX, Packet};
+use super::register::{Answer, Register};
+use super::{Endpoint, Event, Meeting, NOTES_MAX};
+use crate::roster::{Announcement, ProcessId, RANKS_MAX};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
-use wire::{Address, Link, Listener, Malformed, Reader, Writer};
+use wire::{Address, Inside, Link, Listener, Malformed};
 
-/// How long a connection over TCP may take; the process's other communicators wait meanwhile.
-const CONNECT: Duration = Duration::from_millis(300);
-/// How often the meeting place is tried again.
+/// How long a connection over TCP may take. Nobody waits for it.
+const CONNECT: Duration = Duration::from_secs(2);
+/// How often the meeting place, and leaders, are tried again.
 const RETRY: Duration = Duration::from_millis(100);
 /// Most connections of one process: a leader has one to every other process.
 const LINKS_MAX: usize = RANKS_MAX + 64;
-/// Most communicators in a register.
-const ROOMS_MAX: usize = 65_536;
-/// Most addresses of one process.
-const ADDRESSES_MAX: usize = 4;
-
-const HELLO: u8 = 0;
-const ANNOUNCE: u8 = 1;
-const COMPLETE: u8 = 2;
-const NEVER: u8 = 3;
-const MESSAGE: u8 = 4;
-const FORGET: u8 = 5;
+/// Most connections that have not said the token; the oldest goes when another comes.
+pub const STRANGERS_MAX: usize = 64;
+/// Most connections through shared memory, 128 KiB each: eight ranks on a host are usual.
+const MEMORIES_MAX: usize = 64;
+/// Most processes whose addresses are kept.
+const KNOWN_MAX: usize = 65_536;
 
 /// See the module.
 #[derive(Debug)]
@@ -38,14 +38,15 @@ pub struct Sockets {
     bind: Option<IpAddr>,
     process: ProcessId,
     host: u64,
+    inside: Inside,
     /// Where others reach this process.
     own: Vec<Address>,
     listeners: Vec<Listener>,
+    /// Not before: too many connections, or open files.
+    next_accept: Instant,
     links: Vec<Peer>,
     /// The connection to the register.
-    up: Option<Link>,
-    /// Who keeps the register; reached over `up`.
-    keeper: Option<ProcessId>,
+    up: Option<Up>,
     register: Option<Register>,
     next_try: Instant,
     /// Announced by this process, and not forgotten.
@@ -55,24 +56,32 @@ pub struct Sockets {
     /// Who leads this process's communicators. Members connect to their leader, and again when that breaks.
     leaders: BTreeMap<u64, ProcessId>,
     next_reach: Instant,
+    /// Connections to them broke while they used shared memory: the next one does not. `None`: the register's.
+    spoilt: BTreeSet<Option<ProcessId>>,
+    notes: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Peer {
     link: Link,
     process: Option<ProcessId>,
+    /// It asks this process's register.
+    announces: bool,
 }
 
-/// Who has announced.
-#[derive(Debug, Default)]
-struct Register {
-    rooms: BTreeMap<u64, Room>,
+#[derive(Debug)]
+struct Up {
+    link: Link,
+    place: Address,
+    /// Who keeps the register.
+    keeper: Option<ProcessId>,
 }
 
-#[derive(Debug, Default)]
-struct Room {
-    present: Vec<Announcement>,
-    answered: bool,
+/// Where a frame came from.
+#[derive(Debug, Clone, Copy)]
+enum Via {
+    Up,
+    Link(usize),
 }
 
 impl Sockets {
@@ -86,29 +95,54 @@ impl Sockets {
     ) -> io::Result<Self> {
         let local = Address::Local(format!("linkwise-{process:016x}"));
         let listener = Listener::bind(&local)?;
+        let now = Instant::now();
         Ok(Sockets {
             meeting,
             token: token.to_vec(),
             bind,
             process,
             host,
+            inside: Inside::default(),
             own: vec![local],
             listeners: vec![listener],
+            next_accept: now,
             links: Vec::new(),
             up: None,
-            keeper: None,
             register: None,
-            next_try: Instant::now(),
+            next_try: now,
             announced: Vec::new(),
             known: BTreeMap::new(),
             leaders: BTreeMap::new(),
-            next_reach: Instant::now(),
+            next_reach: now,
+            spoilt: BTreeSet::new(),
+            notes: Vec::new(),
         })
+    }
+
+    /// How bytes travel between processes of one host; both sides must want shared memory. By default the socket.
+    pub fn inside(mut self, inside: Inside) -> Self {
+        self.inside = inside;
+        self
     }
 
     /// True where this process keeps the register.
     pub fn keeps_register(&self) -> bool {
         self.register.is_some()
+    }
+
+    /// Connections that go through shared memory.
+    pub fn memories(&self) -> usize {
+        self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link)).filter(|l| l.is_in_memory()).count()
+    }
+
+    fn note(&mut self, note: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push(note);
+        }
+    }
+
+    fn all_links(&mut self) -> impl Iterator<Item = &mut Link> {
+        self.links.iter_mut().map(|p| &mut p.link).chain(self.up.as_mut().map(|u| &mut u.link))
     }
 
     fn places(&self) -> Vec<Address> {
@@ -128,28 +162,33 @@ impl Sockets {
             return;
         }
         self.next_try = Instant::now() + RETRY;
+        let inside = if self.spoilt.contains(&None) { Inside::Socket } else { self.inside };
         for place in self.places() {
-            if let Ok(link) = Link::connect(&place, &self.token, CONNECT) {
+            if let Ok(link) = Link::connect(&place, &self.token, CONNECT, inside) {
                 self.listen_at(link.own_ip());
-                self.up = Some(link);
+                self.up = Some(Up { link, place, keeper: None });
                 for a in self.announced.clone() {
-                    self.say_up(&a);
+                    self.say_up(Packet::Announce(a, self.own.clone()));
                 }
                 return;
             }
-            // Fails on every host but the one of the meeting place, and there for all processes but one.
-            if let Ok(listener) = Listener::bind(&place) {
-                self.listeners.push(listener);
-                if let Address::Tcp(a) = place {
-                    self.listen_at(Some(a.ip()));
-                }
-                self.register = Some(Register::default());
-                for a in self.announced.clone() {
-                    self.enter(a);
-                }
+            if self.keep_register(&place) {
                 return;
             }
         }
+    }
+
+    /// Fails on every host but the one of the meeting place, and there for all processes but one.
+    fn keep_register(&mut self, place: &Address) -> bool {
+        let Ok(listener) = Listener::bind(place) else { return false };
+        self.listeners.push(listener);
+        if let Address::Tcp(a) = place {
+            self.listen_at(Some(a.ip()));
+        }
+        let mut register = Register::default();
+        self.announced.iter().for_each(|a| register.enter(a.clone()));
+        self.register = Some(register);
+        true
     }
 
     /// Listens where other hosts reach this process.
@@ -167,151 +206,182 @@ impl Sockets {
         }
     }
 
-    fn say_up(&mut self, a: &Announcement) {
-        let mut w = Writer::default();
-        a.write(w.u8(ANNOUNCE));
-        write_addresses(&mut w, &self.own);
+    fn say_up(&mut self, packet: Packet) {
         if let Some(up) = &mut self.up {
-            up.send(&w.0);
+            up.link.send(&packet.bytes());
         }
     }
 
-    /// An announcement reaches the register, which is here.
-    fn enter(&mut self, a: Announcement) {
-        let Some(register) = &mut self.register else { return };
-        if register.rooms.len() >= ROOMS_MAX && !register.rooms.contains_key(&a.comm) {
-            return;
-        }
-        let room = register.rooms.entry(a.comm).or_default();
-        if !room.present.contains(&a) {
-            if room.present.len() > RANKS_MAX {
-                return;
-            }
-            room.present.push(a);
-        }
-    }
-
-    /// Answers rooms that are complete; events of this process's own members go to `events`.
-    fn answer_rooms(&mut self, events: &mut Vec<Event>) {
-        let Some(register) = &mut self.register else { return };
-        let mut out: Vec<(ProcessId, Vec<u8>)> = Vec::new();
-        for (comm, room) in register.rooms.iter_mut().filter(|(_, r)| !r.answered) {
-            let Some(result) = assemble(&room.present) else { continue };
-            room.answered = true;
-            let mut w = Writer::default();
-            let event = match result {
-                Ok(roster) => {
-                    w.u8(COMPLETE).u64(*comm).len(roster.places.len());
-                    for p in &roster.places {
-                        w.i32(p.rank).u64(p.process).u32(p.ordinal);
+    /// Takes new connections. Those that do not say the token are in nobody's way: the oldest go. One that came in this turn stays, for its
+    /// token may be there unread.
+    fn accept(&mut self) {
+        let is_stranger = |p: &Peer| p.process.is_none() && !p.link.is_known();
+        let mut strangers = self.links.iter().filter(|p| is_stranger(p)).count();
+        let mut old = strangers;
+        let memories = self.links.iter().filter(|p| p.link.has_memory()).count();
+        for listener in &self.listeners {
+            while strangers < STRANGERS_MAX || old > 0 {
+                let inside = if memories + strangers < MEMORIES_MAX { self.inside } else { Inside::Socket };
+                let accepted = if self.links.len() < LINKS_MAX {
+                    Link::accept(listener, &self.token, inside)
+                } else {
+                    Err(io::ErrorKind::OutOfMemory.into())
+                };
+                match accepted {
+                    Ok(None) => break,
+                    Ok(Some(link)) => self.links.push(Peer { link, process: None, announces: false }),
+                    Err(_) => {
+                        self.next_accept = Instant::now() + RETRY;
+                        return;
                     }
+                }
+                strangers += 1;
+                if strangers > STRANGERS_MAX
+                    && let Some(oldest) = self.links.iter().position(is_stranger)
+                {
+                    self.links.remove(oldest);
+                    (strangers, old) = (strangers - 1, old - 1);
+                }
+            }
+        }
+    }
+
+    /// What others said since the last look.
+    fn hear(&mut self, events: &mut Vec<Event>) {
+        let mut frames = Vec::new();
+        for (i, peer) in self.links.iter_mut().enumerate() {
+            peer.link.flush();
+            peer.link.receive(|f| frames.push((Via::Link(i), f)));
+        }
+        if let Some(up) = &mut self.up {
+            up.link.flush();
+            up.link.receive(|f| frames.push((Via::Up, f)));
+        }
+        for (via, frame) in frames {
+            if let Err(e) = Packet::read(&frame).and_then(|packet| self.take(via, packet, events)) {
+                match via {
+                    Via::Link(i) => self.links.get_mut(i).map(|p| p.link.drop_because(e.0)),
+                    Via::Up => self.up.as_mut().map(|u| u.link.drop_because(e.0)),
+                };
+            }
+        }
+    }
+
+    /// A connection speaks for one process.
+    fn is_said_by(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
+        let said = match via {
+            Via::Link(i) => self.links.get_mut(i).map(|p| &mut p.process),
+            Via::Up => self.up.as_mut().map(|u| &mut u.keeper),
+        };
+        match said {
+            Some(Some(other)) if *other != process => Err(Malformed("a process that speaks for another one")),
+            Some(said) => {
+                *said = Some(process);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, via: Via, packet: Packet, events: &mut Vec<Event>) -> Result<(), Malformed> {
+        match (packet, via) {
+            (Packet::Hello(process), _) => self.is_said_by(via, process)?,
+            (Packet::Message { from, body }, _) => {
+                self.is_said_by(via, from)?;
+                events.push(Event::Message { from, body });
+            }
+            (Packet::Announce(a, addresses), Via::Link(i)) => {
+                self.is_said_by(via, a.process)?;
+                if let Some(peer) = self.links.get_mut(i) {
+                    peer.announces = true;
+                    peer.link.send(&Packet::Hello(self.process).bytes());
+                }
+                if self.known.len() < KNOWN_MAX || self.known.contains_key(&a.process) {
+                    self.known.insert(a.process, (a.host, addresses));
+                }
+                if let Some(register) = &mut self.register {
+                    register.enter(a);
+                }
+            }
+            (Packet::Forget { comm, process }, Via::Link(_)) => {
+                self.is_said_by(via, process)?;
+                if let Some(register) = &mut self.register {
+                    register.leave(comm, process);
+                }
+            }
+            (Packet::Complete { roster, host, addresses }, Via::Up) => {
+                // Forgotten meanwhile, or never ours.
+                let ours =
+                    |a: &Announcement| a.comm == roster.comm && roster.places.iter().any(|p| p.process == a.process);
+                if self.announced.iter().any(ours) {
+                    if let Some(leader) = roster.places.first() {
+                        self.known.insert(leader.process, (host, addresses));
+                    }
+                    events.push(Event::Complete(roster));
+                }
+            }
+            (Packet::Never { comm, why }, Via::Up) => {
+                if self.announced.iter().any(|a| a.comm == comm) {
+                    events.push(Event::Never { comm, why });
+                }
+            }
+            _ => return Err(Malformed("not for this process to hear")),
+        }
+        Ok(())
+    }
+
+    /// Answers communicators that are complete; events of this process's own members go to `events`.
+    fn answer(&mut self, events: &mut Vec<Event>) {
+        let answers = self.register.as_mut().map(|r| r.answers()).unwrap_or_default();
+        for Answer { comm, result, told } in answers {
+            let (event, packet) = match result {
+                Ok(roster) => {
                     let leader = roster.places.first().map_or(0, |p| p.process);
                     let (host, addresses) = match leader == self.process {
                         true => (self.host, self.own.clone()),
                         false => self.known.get(&leader).cloned().unwrap_or_default(),
                     };
-                    w.u64(host);
-                    write_addresses(&mut w, &addresses);
-                    Event::Complete(roster)
+                    (Event::Complete(roster.clone()), Packet::Complete { roster, host, addresses })
                 }
-                Err(why) => {
-                    w.u8(NEVER).u64(*comm).u8(why.clone() as u8);
-                    Event::Never { comm: *comm, why }
-                }
+                Err(why) => (Event::Never { comm, why: why.clone() }, Packet::Never { comm, why }),
             };
-            let mut told: Vec<ProcessId> = room.present.iter().map(|a| a.process).collect();
-            told.sort();
-            told.dedup();
             if told.contains(&self.process) {
                 events.push(event);
             }
-            out.extend(told.into_iter().filter(|p| *p != self.process).map(|p| (p, w.0.clone())));
-        }
-        for (to, body) in out {
-            // Over the connection on which it announced itself.
-            if let Some(peer) = self.links.iter_mut().find(|p| p.process == Some(to)) {
-                peer.link.send(&body);
+            let bytes = packet.bytes();
+            let asks = |p: &&mut Peer| p.announces && p.process.is_some_and(|p| told.binary_search(&p).is_ok());
+            for peer in self.links.iter_mut().filter(asks) {
+                peer.link.send(&bytes);
             }
         }
     }
 
-    fn take(&mut self, at: Option<usize>, frame: &[u8], events: &mut Vec<Event>) -> Result<(), Malformed> {
-        let mut r = Reader::new(frame);
-        match r.u8()? {
-            HELLO => {
-                let process = r.u64()?;
-                r.end()?;
-                match at {
-                    None => self.keeper = Some(process),
-                    Some(i) => {
-                        if let Some(peer) = self.links.get_mut(i) {
-                            peer.process = Some(process);
-                        }
-                    }
-                }
+    /// Lets go of what is broken.
+    fn remove_broken(&mut self) {
+        let (broken, links) = std::mem::take(&mut self.links).into_iter().partition(|p| p.link.is_broken());
+        self.links = links;
+        for Peer { link, process, .. } in broken {
+            let Some(p) = process else { continue };
+            self.broke(&link, process, &format!("process {p:016x}"));
+            if let Some(register) = self.register.as_mut().filter(|_| self.links.iter().all(|l| l.process != process)) {
+                register.gone(p);
             }
-            ANNOUNCE => {
-                let a = Announcement::read(&mut r)?;
-                let addresses = read_addresses(&mut r)?;
-                r.end()?;
-                if let Some(peer) = at.and_then(|i| self.links.get_mut(i)) {
-                    peer.process = Some(a.process);
-                    let mut w = Writer::default();
-                    peer.link.send(&w.u8(HELLO).u64(self.process).0);
-                }
-                self.known.insert(a.process, (a.host, addresses));
-                // Whoever announces again has not heard the answer.
-                if let Some(room) = self.register.as_mut().and_then(|g| g.rooms.get_mut(&a.comm)) {
-                    room.answered &= !room.present.contains(&a);
-                }
-                self.enter(a);
-            }
-            COMPLETE if at.is_none() => {
-                let comm = r.u64()?;
-                let n = r.len(RANKS_MAX, 16)?;
-                let mut places = Vec::with_capacity(n);
-                for _ in 0..n {
-                    places.push(Place { rank: r.i32()?, process: r.u64()?, ordinal: r.u32()? });
-                }
-                let (host, addresses) = (r.u64()?, read_addresses(&mut r)?);
-                r.end()?;
-                let leader = places.first().ok_or(Malformed("an empty roster"))?.process;
-                self.known.insert(leader, (host, addresses));
-                events.push(Event::Complete(Roster { comm, places }));
-            }
-            NEVER if at.is_none() => {
-                let comm = r.u64()?;
-                let why = match r.u8()? {
-                    0 => Disagreement::Settings,
-                    1 => Disagreement::Size,
-                    _ => Disagreement::Ranks,
-                };
-                events.push(Event::Never { comm, why });
-            }
-            MESSAGE => {
-                let from = r.u64()?;
-                if let Some(peer) = at.and_then(|i| self.links.get_mut(i)) {
-                    peer.process = Some(from);
-                }
-                events.push(Event::Message { from, body: r.rest().to_vec() });
-            }
-            FORGET => {
-                let (comm, process) = (r.u64()?, r.u64()?);
-                self.leave_room(comm, process);
-            }
-            _ => return Err(Malformed("no such message between processes")),
         }
-        Ok(())
+        if let Some(up) = self.up.take_if(|u| u.link.is_broken()) {
+            self.broke(&up.link, None, "the register");
+            if !up.link.is_known() {
+                self.keep_register(&up.place); // nobody listens there
+            }
+        }
     }
 
-    fn leave_room(&mut self, comm: u64, process: ProcessId) {
-        if let Some(register) = &mut self.register
-            && let Some(room) = register.rooms.get_mut(&comm)
-        {
-            room.present.retain(|a| a.process != process);
-            if room.present.is_empty() {
-                register.rooms.remove(&comm);
-            }
+    fn broke(&mut self, link: &Link, process: Option<ProcessId>, name: &str) {
+        let why = link.why().unwrap_or_default();
+        let gone = why.ends_with("is gone");
+        if link.has_memory() && self.spoilt.len() < KNOWN_MAX && self.spoilt.insert(process) && !gone {
+            self.note(format!("the connection to {name} ended: {why}; from now on without shared memory"));
+        } else if !gone {
+            self.note(format!("the connection to {name} ended: {why}"));
         }
     }
 
@@ -328,9 +398,7 @@ impl Sockets {
             return;
         }
         self.next_reach = Instant::now() + RETRY;
-        let mut leaders: Vec<ProcessId> = self.leaders.values().copied().collect();
-        leaders.sort();
-        leaders.dedup();
+        let leaders: BTreeSet<ProcessId> = self.leaders.values().copied().collect();
         for leader in leaders {
             self.link_to(leader);
         }
@@ -338,20 +406,21 @@ impl Sockets {
 
     /// The connection to a process; made if need be.
     fn link_to(&mut self, to: ProcessId) -> Option<&mut Link> {
-        if self.keeper == Some(to) && self.up.is_some() {
-            return self.up.as_mut();
+        if self.up.as_ref().is_some_and(|u| u.keeper == Some(to)) {
+            return self.up.as_mut().map(|u| &mut u.link);
         }
         let at = match self.links.iter().position(|p| p.process == Some(to) && !p.link.is_broken()) {
             Some(i) => i,
             None => {
                 let (host, addresses) = self.known.get(&to)?;
+                let inside = if self.spoilt.contains(&Some(to)) { Inside::Socket } else { self.inside };
                 // Inside a host through a local socket; where that fails (another network namespace) through the network.
                 let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
                 let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
-                let mut link = near.chain(far).find_map(|a| Link::connect(a, &self.token, CONNECT).ok())?;
-                let mut w = Writer::default();
-                link.send(&w.u8(HELLO).u64(self.process).0);
-                self.links.push(Peer { link, process: Some(to) });
+                let mut all = near.chain(far);
+                let mut link = all.find_map(|a| Link::connect(a, &self.token, CONNECT, inside).ok())?;
+                link.send(&Packet::Hello(self.process).bytes());
+                self.links.push(Peer { link, process: Some(to), announces: false });
                 self.links.len() - 1
             }
         };
@@ -359,97 +428,62 @@ impl Sockets {
     }
 }
 
-fn write_addresses(w: &mut Writer, all: &[Address]) {
-    w.len(all.len());
-    for a in all {
-        w.text(&a.to_string());
-    }
-}
-
-fn read_addresses(r: &mut Reader<'_>) -> Result<Vec<Address>, Malformed> {
-    let n = r.len(ADDRESSES_MAX, 4)?;
-    (0..n).map(|_| r.text(200)?.parse().map_err(|_| Malformed("no such address"))).collect()
-}
-
 impl Endpoint for Sockets {
     fn announce(&mut self, announcement: Announcement) {
         self.announced.push(announcement.clone());
-        if self.register.is_some() {
-            self.enter(announcement);
-        } else {
-            self.say_up(&announcement);
+        match &mut self.register {
+            Some(register) => register.enter(announcement),
+            None => self.say_up(Packet::Announce(announcement, self.own.clone())),
         }
     }
 
     fn forget(&mut self, comm: u64) {
         self.leaders.remove(&comm);
         self.announced.retain(|a| a.comm != comm);
-        self.leave_room(comm, self.process);
-        let mut w = Writer::default();
-        w.u8(FORGET).u64(comm).u64(self.process);
-        if let Some(up) = &mut self.up {
-            up.send(&w.0);
+        match &mut self.register {
+            Some(register) => register.leave(comm, self.process),
+            None => self.say_up(Packet::Forget { comm, process: self.process }),
         }
     }
 
     fn send(&mut self, to: ProcessId, body: &[u8]) {
-        let mut w = Writer::default();
-        w.u8(MESSAGE).u64(self.process).raw(body);
+        let message = Packet::Message { from: self.process, body: body.to_vec() };
         if let Some(link) = self.link_to(to) {
-            link.send(&w.0);
+            link.send(&message.bytes());
         }
     }
 
     fn poll(&mut self, most: Duration, events: &mut Vec<Event>) {
         self.meet();
-        let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref());
-        wire::socket::wait(self.listeners.iter(), links, most);
-        for listener in &self.listeners {
-            while self.links.len() < LINKS_MAX {
-                let Some(link) = listener.accept(&self.token) else { break };
-                self.links.push(Peer { link, process: None });
-            }
+        let may_accept = Instant::now() >= self.next_accept;
+        let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link));
+        wire::link::wait(self.listeners.iter().filter(|_| may_accept), links, most);
+        if may_accept {
+            self.accept();
         }
-        let mut frames = Vec::new();
-        for (i, peer) in self.links.iter_mut().enumerate() {
-            peer.link.flush();
-            peer.link.receive(|f| frames.push((Some(i), f)));
-        }
-        if let Some(up) = &mut self.up {
-            up.flush();
-            up.receive(|f| frames.push((None, f)));
-        }
-        for (at, frame) in frames {
-            if self.take(at, &frame, events).is_err()
-                && let Some(peer) = at.and_then(|i| self.links.get_mut(i))
-            {
-                peer.link.finish();
-                peer.process = None;
-            }
-        }
-        self.answer_rooms(events);
-        self.links.retain(|p| !p.link.is_broken());
-        self.up.take_if(|up| up.is_broken());
+        self.hear(events);
+        self.answer(events);
+        self.remove_broken();
         self.reach_leaders(events);
+    }
+
+    fn notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
     }
 
     fn close(&mut self, deadline: Duration) {
         let until = Instant::now() + deadline;
-        for l in self.links.iter_mut().map(|p| &mut p.link).chain(self.up.as_mut()) {
-            l.finish();
-        }
+        self.all_links().for_each(|l| l.finish());
         // Read what others still say: a connection closed over unread bytes takes with it what was sent.
-        let mut unheard = Vec::new();
         while Instant::now() < until && !(self.links.is_empty() && self.up.is_none()) {
-            let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref());
-            wire::socket::wait(std::iter::empty(), links, Duration::from_millis(10));
-            for l in self.links.iter_mut().map(|p| &mut p.link).chain(self.up.as_mut()) {
+            let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link));
+            wire::link::wait(std::iter::empty(), links, Duration::from_millis(10));
+            for l in self.all_links() {
                 l.flush();
-                l.receive(|f| unheard.push(f));
-                unheard.clear();
+                l.receive(drop);
             }
             self.links.retain(|p| !p.link.is_broken());
-            self.up.take_if(|up| up.is_broken());
+            self.up.take_if(|u| u.link.is_broken());
         }
     }
 }
