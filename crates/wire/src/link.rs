@@ -32,7 +32,7 @@ pub const BACKLOG_BYTES_MAX: usize = 16 << 20;
 /// Words of each direction's ring in shared memory: 64 KiB, six proposals of the largest common kind.
 pub const RING_WORDS: usize = 8192;
 /// Words of one connection's shared memory: whole pages.
-const MEMORY_WORDS: usize = Pipe::<Memory>::words_of(RING_WORDS).next_multiple_of(512);
+pub const MEMORY_WORDS: usize = Pipe::<Memory>::words_of(RING_WORDS).next_multiple_of(512);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 /// "linkwise" and the version of the protocol.

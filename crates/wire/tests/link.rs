@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
-use wire::link::{HELLO_MS_MAX, wait};
+use wire::link::{HELLO_MS_MAX, MEMORY_WORDS, RING_WORDS, wait};
+use wire::memory::Memory;
+use wire::pipe::Words;
 use wire::{Address, FRAME_BYTES_MAX, Inside, Link, Listener};
 
 fn local(name: &str) -> Address {
@@ -195,4 +197,110 @@ fn connecting_to_who_never_answers_ends_after_the_patience() {
     std::thread::sleep(Duration::from_millis(60));
     link.receive(|_| {});
     assert!(link.is_broken());
+}
+
+/// A process that offers shared memory, may write anything into it, and says what it likes over the socket.
+struct Liar {
+    socket: std::os::unix::net::UnixStream,
+    memory: Memory,
+}
+
+/// A file handed over with a hello; the end that accepted it, and what the file's sender keeps.
+fn offers(name: &str, file: std::os::fd::BorrowedFd<'_>) -> (std::os::unix::net::UnixStream, Link) {
+    use std::os::linux::net::SocketAddrExt;
+    let address = local(name);
+    let listener = Listener::bind(&address).unwrap();
+    let Address::Local(n) = &address else { panic!() };
+    let at = std::os::unix::net::SocketAddr::from_abstract_name(n.as_bytes()).unwrap();
+    let socket = std::os::unix::net::UnixStream::connect_addr(&at).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let files = [file];
+    assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&files)));
+    let hello = [9u32.to_le_bytes().as_slice(), b"lnkwise2t"].concat();
+    let bytes = [std::io::IoSlice::new(&hello)];
+    rustix::net::sendmsg(&socket, &bytes, &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
+    let mut link = Link::accept(&listener, b"t", Inside::Memory).unwrap().unwrap();
+    link.receive(|f| panic!("{f:?}"));
+    assert!(link.is_known(), "{link:?}");
+    (socket, link)
+}
+
+impl Liar {
+    /// And the other end, which uses the memory in both directions by now.
+    fn new(name: &str) -> (Self, Link) {
+        let memory = Memory::new(MEMORY_WORDS).unwrap();
+        let (mut socket, mut link) = offers(name, memory.file().unwrap());
+        socket.write_all(&[0; 4]).unwrap(); // an empty frame
+        link.receive(|f| panic!("{f:?}"));
+        assert!(link.is_in_memory(), "{link:?}");
+        (Liar { socket, memory }, link)
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        self.memory.words()[at].store(value, std::sync::atomic::Ordering::Release);
+    }
+}
+
+#[test]
+fn memory_that_says_what_cannot_be_ends_the_connection_with_one_reason() {
+    // (word, value) after which the other side cannot go on; the layout is drawn in pipe.rs.
+    let lies: [(&[(usize, u64)], &str); 5] = [
+        (&[(0, u64::MAX)], "more was written than fits"),
+        (&[(0, RING_WORDS as u64 + 1)], "more was written than fits"),
+        (&[(0, 1)], "a chunk is longer than what was written"),
+        (&[(64, u64::MAX), (0, 100)], "a chunk is longer than what was written"),
+        (&[(24, 77)], "more was read than was written"),
+    ];
+    for (i, (words, why)) in lies.into_iter().enumerate() {
+        let (mut liar, mut link) = Liar::new(&format!("lie-{i}"));
+        words.iter().for_each(|(at, value)| liar.set(*at, *value));
+        liar.socket.write_all(&[1]).unwrap(); // a bell
+        wait(std::iter::empty(), std::iter::once(&link), Duration::from_secs(1));
+        link.send(b"x");
+        link.receive(|f| panic!("{f:?}"));
+        assert_eq!(link.why(), Some(format!("corrupt shared memory: {why}").as_str()));
+    }
+}
+
+#[test]
+fn frames_in_memory_have_the_limits_of_frames() {
+    let (mut liar, mut link) = Liar::new("long-frame");
+    liar.set(65, u64::from(FRAME_BYTES_MAX as u32 + 1));
+    liar.set(64, 8);
+    liar.set(0, 2);
+    liar.socket.write_all(&[1]).unwrap();
+    link.receive(|f| panic!("{f:?}"));
+    assert!(link.why().unwrap().contains("a frame is too long"), "{:?}", link.why());
+}
+
+#[test]
+fn bells_without_end_are_not_kept() {
+    let (mut liar, mut link) = Liar::new("bells");
+    for _ in 0..20 {
+        liar.socket.write_all(&[1; 100_000]).unwrap();
+        for _ in 0..4 {
+            link.receive(|f| panic!("{f:?}"));
+        }
+    }
+    link.send(b"still here");
+    assert!(!link.is_broken());
+}
+
+#[test]
+fn memory_that_could_be_cut_short_is_not_used_and_the_socket_goes_on() {
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let unsealed = rustix::fs::memfd_create("test", flags).unwrap();
+    rustix::fs::ftruncate(&unsealed, MEMORY_WORDS as u64 * 8).unwrap();
+    let small = Memory::new(512).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    use std::os::fd::AsFd;
+    for (i, offered) in [unsealed.as_fd(), small.file().unwrap(), file.as_fd()].into_iter().enumerate() {
+        let (mut socket, mut link) = offers(&format!("unfit-{i}"), offered);
+        assert!(!link.has_memory());
+        socket.write_all(&[1, 0, 0, 0, b'x']).unwrap();
+        let mut got = Vec::new();
+        link.receive(|f| got.push(f));
+        assert_eq!(got, [b"x".to_vec()]);
+    }
 }

@@ -130,6 +130,11 @@ impl Sockets {
         self.register.is_some()
     }
 
+    /// Connections that are open, of whatever kind.
+    pub fn connections(&self) -> usize {
+        self.links.len() + usize::from(self.up.is_some())
+    }
+
     /// Connections that go through shared memory.
     pub fn memories(&self) -> usize {
         self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link)).filter(|l| l.is_in_memory()).count()

@@ -1,0 +1,503 @@
+//! Others on the network and in the folder who are wrong, slow, many, or lie.
+
+use agreement::roster::Announcement;
+use agreement::transport::packet::Packet;
+use agreement::transport::{Folder, Inside, STRANGERS_MAX, Sockets};
+use agreement::{Disagreement, Endpoint, Event, Meeting, Place, ProcessId, Roster};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use wire::{Address, FRAME_BYTES_MAX, Link, Listener};
+
+const PATIENCE: Duration = Duration::from_secs(4);
+
+fn unique(n: u64) -> ProcessId {
+    u64::from(std::process::id()) << 32 | n
+}
+
+fn announcement(comm: u64, rank: i32, size: u32, process: ProcessId) -> Announcement {
+    Announcement { comm, rank, size, host: 1, process, ordinal: 0, settings: 9 }
+}
+
+fn local(name: &str) -> Meeting {
+    Meeting::Local(format!("{}-{name}", std::process::id()))
+}
+
+/// Where a process of this test can raise its hand at a local meeting.
+fn place(meeting: &Meeting) -> Address {
+    match meeting {
+        Meeting::Local(n) => Address::Local(format!("linkwise-meeting-{n}")),
+        Meeting::Tcp { host, port } => format!("tcp:{host}:{port}").parse().unwrap(),
+        Meeting::Folder(_) => panic!("a folder"),
+    }
+}
+
+/// A port that was free a moment ago.
+fn tcp() -> Meeting {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    Meeting::Tcp { host: "127.0.0.1".into(), port }
+}
+
+fn sockets(meeting: &Meeting, process: ProcessId) -> Sockets {
+    Sockets::new(meeting.clone(), b"t", None, process, process).unwrap()
+}
+
+/// Polls them until `done`, at most [`PATIENCE`].
+fn until<E: Endpoint>(ends: &mut [E], mut done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
+    let mut events: Vec<Vec<Event>> = ends.iter().map(|_| Vec::new()).collect();
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE && !done(&events) {
+        for (end, got) in ends.iter_mut().zip(&mut events) {
+            end.poll(Duration::from_millis(2), got);
+        }
+    }
+    events
+}
+
+fn is_complete(events: &[Event]) -> bool {
+    matches!(events, [Event::Complete(_), ..])
+}
+
+/// Two members of a communicator announce and get their roster; the first keeps the register.
+fn two_meet(ends: &mut [Sockets], comm: u64, ids: &[ProcessId]) -> Duration {
+    let begin = Instant::now();
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(comm, i as i32, 2, ids[i]));
+    }
+    let events = until(ends, |e| e.iter().all(|e| is_complete(e)));
+    assert!(events.iter().all(|e| is_complete(e)), "{events:?}");
+    begin.elapsed()
+}
+
+/// Somebody who knows the token and may say anything, and hears what comes.
+struct Raw(Link);
+
+impl Raw {
+    fn connect(at: &Address) -> Self {
+        let begin = Instant::now();
+        loop {
+            match Link::connect(at, b"t", PATIENCE, Inside::Socket) {
+                Ok(link) => return Raw(link),
+                Err(e) => assert!(begin.elapsed() < PATIENCE, "{e}"),
+            }
+        }
+    }
+
+    fn hear(&mut self) -> Vec<Packet> {
+        let mut got = Vec::new();
+        self.0.flush();
+        self.0.receive(|f| got.push(Packet::read(&f).unwrap()));
+        got
+    }
+}
+
+#[test]
+fn thousands_of_silent_connections_keep_nobody_from_meeting() {
+    let ids = [unique(1), unique(2)];
+    for meeting in [local("crowd"), tcp()] {
+        let mut keeper = [sockets(&meeting, ids[0])];
+        keeper[0].announce(announcement(1, 0, 9, ids[0]));
+        let begin = Instant::now();
+        while !keeper[0].keeps_register() && begin.elapsed() < PATIENCE {
+            keeper[0].poll(Duration::from_millis(2), &mut Vec::new());
+        }
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|s| {
+            // A hundred at a time, again and again, each open until the next hundred is there.
+            let crowd = s.spawn(|| {
+                let (mut before, mut count) = (Vec::new(), 0);
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) || count < 3000 {
+                    let now: Vec<Crowd> = (0..100).filter_map(|_| Crowd::connect(&place(&meeting))).collect();
+                    count += now.len();
+                    drop(std::mem::replace(&mut before, now));
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                count
+            });
+            let [keeper] = keeper;
+            let mut ends = [keeper, sockets(&meeting, ids[1])];
+            let took = two_meet(&mut ends, 2, &ids);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            let mut open = 0;
+            while !crowd.is_finished() {
+                until(&mut ends, |_| true);
+                ends[0].poll(Duration::from_millis(1), &mut Vec::new());
+                open = open.max(ends[0].connections());
+            }
+            assert!(took < PATIENCE);
+            assert!(open <= STRANGERS_MAX + 1, "{open} connections were kept");
+            assert!(crowd.join().unwrap() >= 3000);
+        });
+    }
+}
+
+/// A connection that says nothing.
+#[allow(dead_code, reason = "it is only held")]
+enum Crowd {
+    Tcp(TcpStream),
+    Local(std::os::unix::net::UnixStream),
+}
+
+impl Crowd {
+    fn connect(at: &Address) -> Option<Self> {
+        use std::os::linux::net::SocketAddrExt;
+        match at {
+            Address::Tcp(a) => TcpStream::connect_timeout(a, Duration::from_millis(200)).ok().map(Crowd::Tcp),
+            Address::Local(n) => {
+                let name = std::os::unix::net::SocketAddr::from_abstract_name(n.as_bytes()).unwrap();
+                std::os::unix::net::UnixStream::connect_addr(&name).ok().map(Crowd::Local)
+            }
+        }
+    }
+}
+
+#[test]
+fn a_connection_of_one_byte_now_and_then_keeps_nobody_waiting() {
+    let (meeting, ids) = (tcp(), [unique(10), unique(11)]);
+    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
+    two_meet(&mut ends, 1, &ids);
+    let Address::Tcp(at) = place(&meeting) else { panic!() };
+    let mut slow = TcpStream::connect(at).unwrap();
+    slow.write_all(&[8]).unwrap();
+    let begin = Instant::now();
+    for k in 0..20 {
+        let _ = slow.write(&[0]);
+        ends[1].send(ids[0], &[k]);
+        let events = until(&mut ends, |e| !e[0].is_empty());
+        assert_eq!(events[0], [Event::Message { from: ids[1], body: vec![k] }]);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn over_tcp_another_token_is_told_nothing() {
+    let (meeting, ids) = (tcp(), [unique(15), unique(16)]);
+    let mut keeper = [sockets(&meeting, ids[0])];
+    keeper[0].announce(announcement(1, 0, 2, ids[0]));
+    keeper[0].poll(Duration::ZERO, &mut Vec::new());
+    let mut other = Link::connect(&place(&meeting), b"guess", PATIENCE, Inside::Socket).unwrap();
+    other.send(&Packet::Announce(announcement(1, 1, 2, ids[1]), Vec::new()).bytes());
+    let begin = Instant::now();
+    while !other.is_broken() && begin.elapsed() < PATIENCE {
+        keeper[0].poll(Duration::from_millis(5), &mut Vec::new());
+        other.flush();
+        other.receive(|f| panic!("{f:?}"));
+    }
+    assert!(other.is_broken());
+}
+
+#[test]
+fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
+    let (meeting, ids) = (tcp(), [unique(20), unique(21)]);
+    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
+    two_meet(&mut ends, 1, &ids);
+    let Address::Tcp(at) = place(&meeting) else { panic!() };
+    let mut raw = TcpStream::connect(at).unwrap();
+    let too_long = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
+    raw.write_all(&[9u32.to_le_bytes().as_slice(), b"lnkwise2t", &too_long].concat()).unwrap();
+    raw.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let begin = Instant::now();
+    let mut ended = false;
+    while !ended && begin.elapsed() < PATIENCE {
+        until(&mut ends, |_| true);
+        ends[0].poll(Duration::from_millis(2), &mut Vec::new());
+        ended = matches!(raw.read(&mut [0]), Ok(0)) || raw.write(&[0]).is_err();
+    }
+    assert!(ended);
+    ends[1].send(ids[0], b"still here");
+    let events = until(&mut ends, |e| !e[0].is_empty());
+    assert_eq!(events[0], [Event::Message { from: ids[1], body: b"still here".to_vec() }]);
+}
+
+#[test]
+fn a_connection_speaks_for_one_process_and_is_dropped_when_it_claims_another() {
+    let (meeting, ids) = (local("liar"), [unique(30), unique(31)]);
+    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
+    two_meet(&mut ends, 1, &ids);
+    let me = unique(32);
+    let lies = [
+        Packet::Message { from: ids[1], body: b"vote".to_vec() },
+        Packet::Announce(announcement(2, 0, 2, ids[1]), Vec::new()),
+        Packet::Forget { comm: 1, process: ids[1] },
+        Packet::Complete {
+            roster: Roster { comm: 1, places: vec![Place { rank: 0, process: me, ordinal: 0 }] },
+            host: 1,
+            addresses: Vec::new(),
+        },
+        Packet::Never { comm: 1, why: Disagreement::Size },
+    ];
+    for lie in lies {
+        let mut liar = Raw::connect(&place(&meeting));
+        liar.0.send(&Packet::Hello(me).bytes());
+        liar.0.send(&lie.bytes());
+        let begin = Instant::now();
+        while !liar.0.is_broken() && begin.elapsed() < PATIENCE {
+            let events = until(&mut ends, |_| true);
+            assert!(events.iter().all(|e| e.is_empty()), "{lie:?}: {events:?}");
+            let mut got = Vec::new();
+            ends[0].poll(Duration::from_millis(2), &mut got);
+            assert_eq!(got, [], "{lie:?}");
+            liar.hear();
+        }
+        assert!(liar.0.is_broken(), "{lie:?}");
+        assert!(
+            ends[0].notes().iter().any(|n| n.contains("malformed") || n.contains(&format!("{me:016x}"))),
+            "{lie:?}"
+        );
+    }
+    // Nothing that they said counts.
+    assert!(two_meet(&mut ends, 3, &ids) < PATIENCE);
+}
+
+#[test]
+fn a_wrong_rank_or_size_costs_that_communicator_its_tuning() {
+    for (k, (rank, size, why)) in [(0, 2, Disagreement::Ranks), (1, 3, Disagreement::Size)].into_iter().enumerate() {
+        let (meeting, id, liar) = (local(&format!("rank-{k}")), unique(40), unique(41));
+        let mut ends = [sockets(&meeting, id)];
+        ends[0].announce(announcement(1, 0, 2, id));
+        ends[0].poll(Duration::ZERO, &mut Vec::new());
+        let mut raw = Raw::connect(&place(&meeting));
+        raw.0.send(&Packet::Announce(announcement(1, rank, size, liar), Vec::new()).bytes());
+        let events = until(&mut ends, |e| !e[0].is_empty());
+        assert_eq!(events[0], [Event::Never { comm: 1, why: why.clone() }]);
+        let (begin, mut heard) = (Instant::now(), Vec::new());
+        while heard.len() < 2 && begin.elapsed() < PATIENCE {
+            heard.extend(raw.hear());
+        }
+        assert_eq!(heard, [Packet::Hello(id), Packet::Never { comm: 1, why }]);
+    }
+}
+
+/// A register and leader of this test's own making: what the other side does can be seen, and cut.
+struct Stage {
+    meeting: Meeting,
+    at_meeting: Listener,
+    at_leader: Listener,
+    leader: ProcessId,
+    leader_address: Address,
+}
+
+impl Stage {
+    fn new(name: &str, n: u64) -> Self {
+        let (meeting, leader) = (local(name), unique(n));
+        let leader_address = Address::Local(format!("linkwise-{leader:016x}"));
+        let at_meeting = Listener::bind(&place(&meeting)).unwrap();
+        Stage { at_meeting, at_leader: Listener::bind(&leader_address).unwrap(), meeting, leader, leader_address }
+    }
+
+    /// The next connection to a listener, while `end` is polled.
+    fn next(&self, at: &Listener, end: &mut Sockets) -> Raw {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            end.poll(Duration::from_millis(2), &mut Vec::new());
+            if let Some(link) = Link::accept(at, b"t", Inside::Memory).unwrap() {
+                return Raw(link);
+            }
+        }
+        panic!("nobody came");
+    }
+
+    /// What a connection says next.
+    fn hears(&self, from: &mut Raw, end: &mut Sockets) -> Packet {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE {
+            if let Some(packet) = from.hear().into_iter().next() {
+                return packet;
+            }
+            end.poll(Duration::from_millis(2), &mut Vec::new());
+        }
+        panic!("nothing was said");
+    }
+
+    /// A member, whose roster this process leads, and its connection to the leader.
+    fn member(&self, n: u64, inside: Inside) -> (Sockets, Raw, Raw) {
+        let id = unique(n);
+        let mut end = Sockets::new(self.meeting.clone(), b"t", None, id, 1).unwrap().inside(inside);
+        end.announce(announcement(7, 1, 2, id));
+        let mut up = self.next(&self.at_meeting, &mut end);
+        assert!(matches!(self.hears(&mut up, &mut end), Packet::Announce(a, _) if a.process == id));
+        let place = |rank, process| Place { rank, process, ordinal: 0 };
+        let roster = Roster { comm: 7, places: vec![place(0, self.leader), place(1, id)] };
+        let addresses = vec![self.leader_address.clone()];
+        up.0.send(&Packet::Hello(unique(999)).bytes());
+        up.0.send(&Packet::Complete { roster, host: 1, addresses }.bytes());
+        let mut down = self.next(&self.at_leader, &mut end);
+        assert_eq!(self.hears(&mut down, &mut end), Packet::Hello(id));
+        (end, up, down)
+    }
+}
+
+#[test]
+fn a_member_whose_connection_to_the_leader_breaks_connects_again() {
+    let stage = Stage::new("again", 50);
+    let (mut end, _up, mut down) = stage.member(51, Inside::Socket);
+    for k in 0..3 {
+        drop(down);
+        down = stage.next(&stage.at_leader, &mut end);
+        assert_eq!(stage.hears(&mut down, &mut end), Packet::Hello(unique(51)));
+        end.send(stage.leader, &[k]);
+        assert_eq!(stage.hears(&mut down, &mut end), Packet::Message { from: unique(51), body: vec![k] });
+    }
+}
+
+#[test]
+fn a_member_whose_connection_to_the_register_breaks_announces_again() {
+    let stage = Stage::new("register-again", 55);
+    let (mut end, up, _down) = stage.member(56, Inside::Socket);
+    drop(up);
+    let mut up = stage.next(&stage.at_meeting, &mut end);
+    assert!(matches!(stage.hears(&mut up, &mut end), Packet::Announce(a, _) if a.process == unique(56)));
+}
+
+#[test]
+fn after_a_break_over_shared_memory_the_next_connection_does_without() {
+    let stage = Stage::new("memory-breaks", 60);
+    let (mut end, up, mut down) = stage.member(61, Inside::Memory);
+    let begin = Instant::now();
+    while !down.0.is_in_memory() && begin.elapsed() < PATIENCE {
+        end.poll(Duration::from_millis(2), &mut Vec::new());
+        down.hear();
+    }
+    assert!(down.0.is_in_memory() && up.0.has_memory());
+    drop(down);
+    let mut down = stage.next(&stage.at_leader, &mut end);
+    assert_eq!(stage.hears(&mut down, &mut end), Packet::Hello(unique(61)));
+    assert!(!down.0.has_memory());
+    end.send(stage.leader, b"as ever");
+    let said = Packet::Message { from: unique(61), body: b"as ever".to_vec() };
+    assert_eq!(stage.hears(&mut down, &mut end), said);
+}
+
+// The folder.
+
+fn in_folder(root: &Path, token: &[u8], ids: &[ProcessId]) -> Vec<Folder> {
+    ids.iter().map(|p| Folder::of_job(root, token, *p).unwrap()).collect()
+}
+
+fn announce_all(ends: &mut [Folder], comm: u64, ids: &[ProcessId]) {
+    for (i, end) in ends.iter_mut().enumerate() {
+        end.announce(announcement(comm, i as i32, ids.len() as u32, ids[i]));
+    }
+}
+
+#[test]
+fn what_an_earlier_job_left_in_the_folder_is_not_seen() {
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(70), unique(71), unique(72)]);
+    // It was killed: its announcements and a message stay behind.
+    let mut dead = in_folder(folder.path(), b"job 1", &ids[2..]);
+    dead[0].announce(announcement(5, 0, 2, ids[2]));
+    dead[0].poll(Duration::ZERO, &mut Vec::new());
+    dead[0].send(ids[2], b"unread");
+    std::mem::forget(dead);
+    let mut ends = in_folder(folder.path(), b"job 2", &ids[..2]);
+    announce_all(&mut ends, 5, &ids[..2]);
+    let events = until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    assert!(events.iter().all(|e| is_complete(e)), "{events:?}");
+}
+
+#[test]
+fn what_a_job_of_the_same_token_left_in_the_folder_costs_the_tuning_and_is_said() {
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(73), unique(74), unique(75)]);
+    let mut dead = in_folder(folder.path(), b"job", &ids[2..]);
+    dead[0].announce(announcement(5, 0, 2, ids[2]));
+    dead[0].poll(Duration::ZERO, &mut Vec::new());
+    let mut ends = in_folder(folder.path(), b"job", &ids[..2]);
+    announce_all(&mut ends, 5, &ids[..2]);
+    let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
+    for got in &events {
+        assert!(
+            matches!(got.as_slice(), [Event::Never { comm: 5, why: Disagreement::Size | Disagreement::Ranks }]),
+            "{events:?}"
+        );
+    }
+}
+
+fn job(root: &Path) -> std::path::PathBuf {
+    std::fs::read_dir(root).unwrap().next().unwrap().unwrap().path()
+}
+
+#[test]
+fn half_written_files_are_skipped_until_they_are_whole() {
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(76), unique(77)]);
+    let mut ends = in_folder(folder.path(), b"", &ids);
+    announce_all(&mut ends, 5, &ids);
+    ends[0].poll(Duration::ZERO, &mut Vec::new());
+    ends[1].poll(Duration::ZERO, &mut Vec::new());
+    // One that is cut, as some network file systems show it for a moment, and what is no announcement at all.
+    let room = job(folder.path()).join("comm-0000000000000005");
+    let path = room.join(format!("{:016x}-0", ids[1]));
+    let whole = std::fs::read(&path).unwrap();
+    let mut ends = in_folder(folder.path(), b"", &ids);
+    announce_all(&mut ends, 5, &ids);
+    std::fs::write(&path, &whole[..20]).unwrap();
+    std::fs::write(room.join("junk"), b"junk").unwrap();
+    std::fs::write(room.join(".hidden.part"), &whole).unwrap();
+    std::fs::create_dir(room.join("a folder")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, room.join("a pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut events = Vec::new();
+    ends[0].poll(Duration::from_millis(50), &mut events);
+    assert_eq!(events, []);
+    std::fs::write(&path, &whole).unwrap();
+    let events = until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    assert!(events.iter().all(|e| is_complete(e)), "{events:?}");
+    // Messages: nonsense names, nonsense in them, and a pipe in the inbox.
+    let inbox = job(folder.path()).join(format!("box-{:016x}", ids[0]));
+    std::fs::write(inbox.join("nonsense"), b"?").unwrap();
+    std::fs::write(inbox.join("zz-1"), b"?").unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, inbox.join("12-1"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    std::fs::write(inbox.join(format!("{:016x}-0", ids[1])), vec![0; FRAME_BYTES_MAX + 1]).unwrap();
+    ends[1].send(ids[0], b"sense");
+    let events = until(&mut ends, |e| !e[0].is_empty());
+    assert_eq!(events[0], [Event::Message { from: ids[1], body: b"sense".to_vec() }]);
+}
+
+#[test]
+fn a_folder_that_vanishes_stops_messages_is_said_once_and_works_again_when_it_is_back() {
+    let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(80), unique(81)]);
+    let root = folder.path().join("meeting");
+    let mut ends = in_folder(&root, b"", &ids);
+    announce_all(&mut ends, 5, &ids);
+    until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
+    // Gone, with something in its place: it cannot be made again.
+    std::fs::remove_dir_all(&root).unwrap();
+    std::fs::write(&root, b"").unwrap();
+    for _ in 0..3 {
+        ends[1].send(ids[0], b"lost");
+        let mut events = Vec::new();
+        ends[0].poll(Duration::from_millis(5), &mut events);
+        assert_eq!(events, []);
+    }
+    let notes = ends[0].notes();
+    assert!(matches!(notes.as_slice(), [n] if n.contains("nothing goes through")), "{notes:?}");
+    std::fs::remove_file(&root).unwrap();
+    let begin = Instant::now();
+    let mut events = Vec::new();
+    while events.is_empty() && begin.elapsed() < PATIENCE {
+        ends[0].poll(Duration::ZERO, &mut events);
+        ends[1].send(ids[0], b"here");
+        ends[0].poll(Duration::ZERO, &mut events);
+    }
+    assert!(events.contains(&Event::Message { from: ids[1], body: b"here".to_vec() }));
+    assert!(ends[0].notes().iter().any(|n| n.contains("there again")));
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_refused_with_what_to_do() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let refused = |root: &Path| Folder::of_job(root, b"", 1).map(|_| ()).unwrap_err().to_string();
+    // Under a file; where not even root may make folders.
+    for root in [file.join("under"), Path::new("/sys/kernel/linkwise").into()] {
+        let e = refused(&root);
+        assert!(e.contains(root.to_str().unwrap()) && e.contains("choose a folder"), "{e}");
+    }
+    // Where others have prepared the job's folder.
+    drop(Folder::of_job(folder.path(), b"", 1).unwrap());
+    let job = std::fs::read_dir(folder.path()).unwrap().flatten().find(|e| e.path().is_dir()).unwrap().path();
+    assert_eq!(std::fs::metadata(&job).unwrap().permissions().mode() & 0o777, 0o700);
+    std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(refused(folder.path()).contains("can be changed by others"));
+}
