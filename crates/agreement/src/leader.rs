@@ -8,6 +8,11 @@ pub const AHEAD_MIN: u64 = 4;
 /// The most.
 pub const AHEAD_MAX: u64 = 1 << 20;
 
+/// When a message that is not answered is repeated, microseconds. Connections lose nothing while they stand, so this is for those that broke.
+pub const REPEAT_US: u64 = 100_000;
+/// When a proposal that not everybody acknowledges is given up, microseconds.
+pub const GIVE_UP_US: u64 = 2_000_000;
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Stage {
     Idle,
