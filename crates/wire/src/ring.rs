@@ -85,6 +85,9 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
+        // Miri takes a thousand times as long.
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 256 }))]
+
         #[test]
         fn a_ring_is_a_bounded_queue(steps in proptest::collection::vec(any::<bool>(), 0..200)) {
             let (ring, mut model, mut lost) = (Ring::new(8), VecDeque::new(), 0);
