@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
             2 => drop(pipe.may_sleep(step[0] & 1 == 0)),
-            _ => drop(pipe.must_ring()),
+            _ => drop((pipe.must_ring_for_bytes(), pipe.must_ring_for_room())),
         }
     }
 });

@@ -200,6 +200,7 @@ impl Link {
 
     /// Sends what goes without waiting.
     pub fn flush(&mut self) {
+        let mut wrote = false;
         while !self.is_broken() {
             let rest = self.unsent.get(self.sent..).unwrap_or_default();
             let done = rest.is_empty();
@@ -225,12 +226,14 @@ impl Link {
                 },
                 Way::Memory => match self.memory.as_mut().map_or(Ok(0), |m| m.write(rest)) {
                     Ok(0) => break,
-                    Ok(wrote) => self.sent += wrote,
+                    Ok(n) => (wrote, self.sent) = (true, self.sent + n),
                     Err(e) => self.fail(e.to_string()),
                 },
             }
         }
-        self.ring();
+        if wrote && self.memory.as_ref().is_some_and(|m| m.must_ring_for_bytes()) {
+            self.ring();
+        }
         if self.sent == self.unsent.len() {
             self.unsent.clear();
             self.sent = 0;
@@ -250,13 +253,9 @@ impl Link {
         false
     }
 
-    /// Wakes the other side, if it sleeps over the memory.
+    /// Wakes the other side. Where the socket is full of bells one more changes nothing.
     fn ring(&mut self) {
-        let rings = self.in_memory || self.out == Way::Memory;
-        if rings && self.memory.as_ref().is_some_and(|m| m.must_ring())
-            // Where the socket is full of bells one more changes nothing.
-            && let Err(e) = self.stream.write(&[1])
-        {
+        if let Err(e) = self.stream.write(&[1]) {
             self.must_wait(&e);
         }
     }
@@ -277,14 +276,16 @@ impl Link {
         if self.in_memory && !self.is_broken() {
             // All of a ring at most: a peer that never stops must not keep us.
             let mut bytes = Vec::new();
-            if let Err(e) = self.memory.as_mut().map_or(Ok(0), |m| m.read(&mut bytes)) {
-                self.fail(e.to_string());
+            match self.memory.as_mut().map_or(Ok(0), |m| m.read(&mut bytes)) {
+                Ok(0) => {}
+                Ok(_) if self.memory.as_ref().is_some_and(|m| m.must_ring_for_room()) => self.ring(),
+                Ok(_) => {}
+                Err(e) => self.fail(e.to_string()),
             }
             self.frames.feed(&bytes);
             while let Ok(Some(body)) = self.frames.next_frame().map_err(|e| self.fail(e.0)) {
                 got(body);
             }
-            self.ring();
         }
         if end {
             self.fail("the other side is gone");

@@ -11,7 +11,7 @@
 //! and never from the shared one. The worst that a wrong word does is [`Corrupt`], or wrong bytes, as any connection may carry them.
 //!
 //! Waiting is elsewhere (a socket): a side says with [`Pipe::may_sleep`] that it is about to wait, and who changes something for it learns from
-//! [`Pipe::must_ring`] that it has to be woken. No wake-up gets lost: `tests/loom.rs`, every interleaving.
+//! [`Pipe::must_ring_for_bytes`] or [`Pipe::must_ring_for_room`] that it has to be woken. No wake-up gets lost: `tests/loom.rs`, every interleaving.
 //!
 //! All words are atomics: sound wherever they lie, and the same code runs on loom's atomics and under Miri.
 
@@ -23,6 +23,10 @@ pub const HEAD_WORDS: usize = 64;
 const LINE_WORDS: usize = 8;
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
+
+/// What a side says of itself: it waits for bytes; or, with bytes that found no room, for room, too.
+const ASLEEP: u64 = 1;
+const ASLEEP_OVER_UNSENT: u64 = 2;
 
 /// One word that two sides share. `std`'s atomics, or a model checker's.
 pub trait Cell {
@@ -165,7 +169,7 @@ impl<W: Words> Pipe<W> {
         if there > self.capacity { Err(Corrupt("more was written than fits")) } else { Ok(there) }
     }
 
-    /// Appends as many of the bytes as there is room for, and says how many. Then ask [`must_ring`](Pipe::must_ring).
+    /// Appends as many of the bytes as there is room for, and says how many. Then ask [`must_ring_for_bytes`](Pipe::must_ring_for_bytes).
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
         let room = self.room()? as usize;
         let fits = room.saturating_sub(1).saturating_mul(WORD_BYTES);
@@ -192,7 +196,8 @@ impl<W: Words> Pipe<W> {
         Ok(chunk.len())
     }
 
-    /// Appends all bytes that are there to `into`, at most what the ring holds, and says how many. Then ask [`must_ring`](Pipe::must_ring).
+    /// Appends all bytes that are there to `into`, at most what the ring holds, and says how many. Then ask
+    /// [`must_ring_for_room`](Pipe::must_ring_for_room).
     pub fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Corrupt> {
         let mut left = self.there()?;
         let before = into.len();
@@ -218,18 +223,27 @@ impl<W: Words> Pipe<W> {
         Ok(into.len() - before)
     }
 
-    /// Whether the other side sleeps and must be woken, after something was written or read. True once for each sleep.
-    pub fn must_ring(&self) -> bool {
+    /// Whether the other side sleeps and must be woken, after something was written. True once for each sleep.
+    pub fn must_ring_for_bytes(&self) -> bool {
+        self.must_ring(|asleep| asleep != 0)
+    }
+
+    /// The same after something was read: who has nothing unsent does not care for room.
+    pub fn must_ring_for_room(&self) -> bool {
+        self.must_ring(|asleep| asleep == ASLEEP_OVER_UNSENT)
+    }
+
+    fn must_ring(&self, cares: impl Fn(u64) -> bool) -> bool {
         // Either the other side sees what we did before it sleeps, or we see that it sleeps.
         W::Cell::fence();
         let Ok(sleeps) = self.cell(self.other_sleeps) else { return false };
-        sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+        cares(sleeps.load(Ordering::Relaxed)) && sleeps.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Says that this side is about to sleep. `false` where there is something to do first: bytes to read or, where some are unsent, room to write.
     pub fn may_sleep(&self, unsent: bool) -> bool {
         let Ok(sleeps) = self.cell(self.sleeps) else { return true };
-        sleeps.store(1, Ordering::Relaxed);
+        sleeps.store(if unsent { ASLEEP_OVER_UNSENT } else { ASLEEP }, Ordering::Relaxed);
         W::Cell::fence();
         let nothing = self.there() == Ok(0) && !(unsent && self.room() != Ok(0) && self.room() != Ok(1));
         if !nothing {
@@ -305,7 +319,7 @@ mod tests {
             let mut pipe = Pipe::new(shared.clone(), Side::B, 8).unwrap();
             for (at, v) in again {
                 let mut got = Vec::new();
-                let _ = (pipe.read(&mut got), pipe.write(&[7; 100]), pipe.may_sleep(true), pipe.must_ring());
+                let _ = (pipe.read(&mut got), pipe.write(&[7; 100]), pipe.may_sleep(true), pipe.must_ring_for_bytes());
                 prop_assert!(got.len() <= 56);
                 shared[at].store(v, Ordering::Relaxed);
             }
@@ -338,13 +352,14 @@ mod tests {
         let (mut a, mut b) = pair(4);
         assert!(b.may_sleep(false));
         a.write(b"x").unwrap();
-        assert!(a.must_ring() && !a.must_ring());
+        assert!(a.must_ring_for_bytes() && !a.must_ring_for_bytes());
         assert!(!b.may_sleep(false), "there is something to read");
         a.write(&[0; 100]).unwrap();
         assert!(a.may_sleep(true), "full: nothing to do");
         b.read(&mut Vec::new()).unwrap();
-        assert!(b.must_ring(), "there is room again");
+        assert!(b.must_ring_for_room(), "there is room again");
         assert!(!a.may_sleep(true));
+        assert!(a.may_sleep(false) && !b.must_ring_for_room(), "it has nothing to send");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A bounded ring of fixed-size records between one writer and one reader: the way out of a path that may not allocate, lock or wait. When it
 //! is full the record is dropped and counted.
 //!
-//! All memory is atomics, so that it is sound wherever they lie, in the heap or in memory that two processes share; and so that loom and Miri
-//! see every access.
+//! All memory is atomics: no `unsafe`, and Miri sees every access (`scripts/miri.sh`). Both sides trust one another; for those that do not there is
+//! [`pipe`](crate::pipe).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -85,7 +85,7 @@ fn a_sleeping_reader_is_rung<const W: u8>() {
             !found && b.may_sleep(false)
         });
         a.write(&[1]).unwrap();
-        let rung = a.must_ring();
+        let rung = a.must_ring_for_bytes();
         assert!(!reader.join().unwrap() || rung, "it sleeps over a byte");
     });
 }
@@ -100,7 +100,7 @@ fn a_sleeping_writer_is_rung<const W: u8>() {
             !wrote && a.may_sleep(true)
         });
         let read = b.read(&mut Vec::new()).unwrap() > 0;
-        let rung = b.must_ring();
+        let rung = b.must_ring_for_room();
         assert!(!writer.join().unwrap() || !read || rung, "it sleeps over room");
     });
 }
