@@ -185,6 +185,7 @@ fn over_tcp_another_token_is_told_nothing() {
         other.receive(|f| panic!("{f:?}"));
     }
     assert!(other.is_broken());
+    assert!(matches!(keeper[0].notes().as_slice(), [n] if n.contains("LINKWISE_TOKEN")));
 }
 
 #[test]

@@ -178,19 +178,12 @@ impl<W: Words> Pipe<W> {
             return Ok(0);
         }
         let words = chunk.len().div_ceil(WORD_BYTES) as u64;
-        let (first, rest) = self.in_ring(self.out, self.written, 1 + words)?;
-        let mut cells = first.iter().chain(rest);
-        if let Some(head) = cells.next() {
-            head.store(chunk.len() as u64, Ordering::Relaxed);
-        }
-        for (cell, piece) in cells.zip(chunk.chunks(WORD_BYTES)) {
-            let word = <[u8; WORD_BYTES]>::try_from(piece).unwrap_or_else(|_| {
-                let mut word = [0; WORD_BYTES];
-                word.iter_mut().zip(piece).for_each(|(w, p)| *w = *p);
-                word
-            });
-            cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
-        }
+        let (head, _) = self.in_ring(self.out, self.written, 1)?;
+        head.iter().for_each(|cell| cell.store(chunk.len() as u64, Ordering::Relaxed));
+        let (first, rest) = self.in_ring(self.out, self.written.wrapping_add(1), words)?;
+        let (to_first, to_rest) = chunk.split_at(chunk.len().min(first.len() * WORD_BYTES));
+        store(first, to_first);
+        store(rest, to_rest);
         self.written = self.written.wrapping_add(1 + words);
         self.cell(self.out.written)?.store(self.written, Ordering::Release);
         Ok(chunk.len())
@@ -211,10 +204,10 @@ impl<W: Words> Pipe<W> {
             let begin = into.len();
             into.resize(begin + words as usize * WORD_BYTES, 0);
             let (first, rest) = self.in_ring(self.inn, self.read.wrapping_add(1), words)?;
-            let to = into.get_mut(begin..).unwrap_or_default().chunks_exact_mut(WORD_BYTES);
-            for (piece, cell) in to.zip(first.iter().chain(rest)) {
-                piece.copy_from_slice(&cell.load(Ordering::Relaxed).to_le_bytes());
-            }
+            let to = into.get_mut(begin..).unwrap_or_default();
+            let (from_first, from_rest) = to.split_at_mut(first.len() * WORD_BYTES);
+            load(first, from_first);
+            load(rest, from_rest);
             into.truncate(begin + bytes as usize);
             self.read = self.read.wrapping_add(1 + words);
             left -= 1 + words;
@@ -257,6 +250,26 @@ impl<W: Words> Pipe<W> {
         if let Ok(sleeps) = self.cell(self.sleeps) {
             sleeps.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// Bytes into as many words as they take.
+fn store(cells: &[impl Cell], bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+    for (cell, word) in cells.iter().zip(whole) {
+        cell.store(u64::from_le_bytes(*word), Ordering::Relaxed);
+    }
+    if let (Some(cell), false) = (cells.get(whole.len()), rest.is_empty()) {
+        let mut word = [0; WORD_BYTES];
+        word.iter_mut().zip(rest).for_each(|(w, b)| *w = *b);
+        cell.store(u64::from_le_bytes(word), Ordering::Relaxed);
+    }
+}
+
+/// Words into bytes, eight each.
+fn load(cells: &[impl Cell], bytes: &mut [u8]) {
+    for (cell, word) in cells.iter().zip(bytes.as_chunks_mut::<WORD_BYTES>().0) {
+        *word = cell.load(Ordering::Relaxed).to_le_bytes();
     }
 }
 

@@ -1,12 +1,14 @@
 //! How announcements and messages get to the other processes of the job.
 
 mod folder;
+mod links;
 pub mod packet;
 mod register;
 mod sockets;
 
 pub use folder::Folder;
-pub use sockets::{STRANGERS_MAX, Sockets};
+pub use links::STRANGERS_MAX;
+pub use sockets::Sockets;
 pub use wire::Inside;
 pub use wire::link::TOKEN_BYTES_MAX;
 

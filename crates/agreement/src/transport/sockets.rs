@@ -7,26 +7,19 @@
 //! Others are hostile until they say the token, and even then only what concerns themselves is believed: a connection speaks for one process. Who
 //! says what cannot be is dropped, with a note.
 
+use super::links::{Broken, Links, Peer, Via};
 use super::packet::{ADDRESSES_MAX, Packet};
 use super::register::{Answer, Register};
 use super::{Endpoint, Event, Meeting, NOTES_MAX};
-use crate::roster::{Announcement, ProcessId, RANKS_MAX};
+use crate::roster::{Announcement, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use wire::{Address, Inside, Link, Listener, Malformed};
 
-/// How long a connection over TCP may take. Nobody waits for it.
-const CONNECT: Duration = Duration::from_secs(2);
 /// How often the meeting place, and leaders, are tried again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Most connections of one process: a leader has one to every other process.
-const LINKS_MAX: usize = RANKS_MAX + 64;
-/// Most connections that have not said the token; the oldest goes when another comes.
-pub const STRANGERS_MAX: usize = 64;
-/// Most connections through shared memory, 128 KiB each: eight ranks on a host are usual.
-const MEMORIES_MAX: usize = 64;
 /// Most processes whose addresses are kept.
 const KNOWN_MAX: usize = 65_536;
 
@@ -34,19 +27,14 @@ const KNOWN_MAX: usize = 65_536;
 #[derive(Debug)]
 pub struct Sockets {
     meeting: Meeting,
-    token: Vec<u8>,
     bind: Option<IpAddr>,
     process: ProcessId,
     host: u64,
-    inside: Inside,
     /// Where others reach this process.
     own: Vec<Address>,
-    listeners: Vec<Listener>,
-    /// Not before: too many connections, or open files.
-    next_accept: Instant,
-    links: Vec<Peer>,
-    /// The connection to the register.
-    up: Option<Up>,
+    links: Links,
+    /// Where the connection to the register leads.
+    up_at: Option<Address>,
     register: Option<Register>,
     next_try: Instant,
     /// Announced by this process, and not forgotten.
@@ -56,32 +44,7 @@ pub struct Sockets {
     /// Who leads this process's communicators. Members connect to their leader, and again when that breaks.
     leaders: BTreeMap<u64, ProcessId>,
     next_reach: Instant,
-    /// Connections to them broke while they used shared memory: the next one does not. `None`: the register's.
-    spoilt: BTreeSet<Option<ProcessId>>,
     notes: Vec<String>,
-}
-
-#[derive(Debug)]
-struct Peer {
-    link: Link,
-    process: Option<ProcessId>,
-    /// It asks this process's register.
-    announces: bool,
-}
-
-#[derive(Debug)]
-struct Up {
-    link: Link,
-    place: Address,
-    /// Who keeps the register.
-    keeper: Option<ProcessId>,
-}
-
-/// Where a frame came from.
-#[derive(Debug, Clone, Copy)]
-enum Via {
-    Up,
-    Link(usize),
 }
 
 impl Sockets {
@@ -98,30 +61,25 @@ impl Sockets {
         let now = Instant::now();
         Ok(Sockets {
             meeting,
-            token: token.to_vec(),
             bind,
             process,
             host,
-            inside: Inside::default(),
             own: vec![local],
-            listeners: vec![listener],
-            next_accept: now,
-            links: Vec::new(),
-            up: None,
+            links: Links::new(token, listener),
+            up_at: None,
             register: None,
             next_try: now,
             announced: Vec::new(),
             known: BTreeMap::new(),
             leaders: BTreeMap::new(),
             next_reach: now,
-            spoilt: BTreeSet::new(),
             notes: Vec::new(),
         })
     }
 
     /// How bytes travel between processes of one host; both sides must want shared memory. By default the socket.
     pub fn inside(mut self, inside: Inside) -> Self {
-        self.inside = inside;
+        self.links.inside = inside;
         self
     }
 
@@ -132,22 +90,12 @@ impl Sockets {
 
     /// Connections that are open, of whatever kind.
     pub fn connections(&self) -> usize {
-        self.links.len() + usize::from(self.up.is_some())
+        self.links.iter().count()
     }
 
     /// Connections that go through shared memory.
     pub fn memories(&self) -> usize {
-        self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link)).filter(|l| l.is_in_memory()).count()
-    }
-
-    fn note(&mut self, note: String) {
-        if self.notes.len() < NOTES_MAX {
-            self.notes.push(note);
-        }
-    }
-
-    fn all_links(&mut self) -> impl Iterator<Item = &mut Link> {
-        self.links.iter_mut().map(|p| &mut p.link).chain(self.up.as_mut().map(|u| &mut u.link))
+        self.links.iter().filter(|l| l.is_in_memory()).count()
     }
 
     fn places(&self) -> Vec<Address> {
@@ -163,15 +111,16 @@ impl Sockets {
 
     /// Connects to the register, or becomes it.
     fn meet(&mut self) {
-        if self.register.is_some() || self.up.is_some() || self.announced.is_empty() || Instant::now() < self.next_try {
+        let met = self.register.is_some() || self.links.up.is_some();
+        if met || self.announced.is_empty() || Instant::now() < self.next_try {
             return;
         }
         self.next_try = Instant::now() + RETRY;
-        let inside = if self.spoilt.contains(&None) { Inside::Socket } else { self.inside };
         for place in self.places() {
-            if let Ok(link) = Link::connect(&place, &self.token, CONNECT, inside) {
-                self.listen_at(link.own_ip());
-                self.up = Some(Up { link, place, keeper: None });
+            if let Ok(link) = self.links.connect_up(&place) {
+                let ip = link.own_ip();
+                self.listen_at(ip);
+                self.up_at = Some(place);
                 for a in self.announced.clone() {
                     self.say_up(Packet::Announce(a, self.own.clone()));
                 }
@@ -186,7 +135,7 @@ impl Sockets {
     /// Fails on every host but the one of the meeting place, and there for all processes but one.
     fn keep_register(&mut self, place: &Address) -> bool {
         let Ok(listener) = Listener::bind(place) else { return false };
-        self.listeners.push(listener);
+        self.links.listen(listener);
         if let Address::Tcp(a) = place {
             self.listen_at(Some(a.ip()));
         }
@@ -207,97 +156,30 @@ impl Sockets {
             && let Some(port) = listener.port()
         {
             self.own.push(Address::Tcp(SocketAddr::new(ip, port)));
-            self.listeners.push(listener);
+            self.links.listen(listener);
         }
     }
 
     fn say_up(&mut self, packet: Packet) {
-        if let Some(up) = &mut self.up {
+        if let Some(up) = &mut self.links.up {
             up.link.send(&packet.bytes());
         }
     }
 
-    /// Takes new connections. Those that do not say the token are in nobody's way: the oldest go. One that came in this turn stays, for its
-    /// token may be there unread.
-    fn accept(&mut self) {
-        let is_stranger = |p: &Peer| p.process.is_none() && !p.link.is_known();
-        let mut strangers = self.links.iter().filter(|p| is_stranger(p)).count();
-        let mut old = strangers;
-        let memories = self.links.iter().filter(|p| p.link.has_memory()).count();
-        for listener in &self.listeners {
-            while strangers < STRANGERS_MAX || old > 0 {
-                let inside = if memories + strangers < MEMORIES_MAX { self.inside } else { Inside::Socket };
-                let accepted = if self.links.len() < LINKS_MAX {
-                    Link::accept(listener, &self.token, inside)
-                } else {
-                    Err(io::ErrorKind::OutOfMemory.into())
-                };
-                match accepted {
-                    Ok(None) => break,
-                    Ok(Some(link)) => self.links.push(Peer { link, process: None, announces: false }),
-                    Err(_) => {
-                        self.next_accept = Instant::now() + RETRY;
-                        return;
-                    }
-                }
-                strangers += 1;
-                if strangers > STRANGERS_MAX
-                    && let Some(oldest) = self.links.iter().position(is_stranger)
-                {
-                    self.links.remove(oldest);
-                    (strangers, old) = (strangers - 1, old - 1);
-                }
-            }
-        }
-    }
-
-    /// What others said since the last look.
-    fn hear(&mut self, events: &mut Vec<Event>) {
-        let mut frames = Vec::new();
-        for (i, peer) in self.links.iter_mut().enumerate() {
-            peer.link.flush();
-            peer.link.receive(|f| frames.push((Via::Link(i), f)));
-        }
-        if let Some(up) = &mut self.up {
-            up.link.flush();
-            up.link.receive(|f| frames.push((Via::Up, f)));
-        }
-        for (via, frame) in frames {
-            if let Err(e) = Packet::read(&frame).and_then(|packet| self.take(via, packet, events)) {
-                match via {
-                    Via::Link(i) => self.links.get_mut(i).map(|p| p.link.drop_because(e.0)),
-                    Via::Up => self.up.as_mut().map(|u| u.link.drop_because(e.0)),
-                };
-            }
-        }
-    }
-
-    /// A connection speaks for one process.
-    fn is_said_by(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
-        let said = match via {
-            Via::Link(i) => self.links.get_mut(i).map(|p| &mut p.process),
-            Via::Up => self.up.as_mut().map(|u| &mut u.keeper),
-        };
-        match said {
-            Some(Some(other)) if *other != process => Err(Malformed("a process that speaks for another one")),
-            Some(said) => {
-                *said = Some(process);
-                Ok(())
-            }
-            None => Ok(()),
-        }
+    fn speaks_for(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
+        self.links.get(via).map_or(Ok(()), |p| p.speaks_for(process))
     }
 
     fn take(&mut self, via: Via, packet: Packet, events: &mut Vec<Event>) -> Result<(), Malformed> {
         match (packet, via) {
-            (Packet::Hello(process), _) => self.is_said_by(via, process)?,
+            (Packet::Hello(process), _) => self.speaks_for(via, process)?,
             (Packet::Message { from, body }, _) => {
-                self.is_said_by(via, from)?;
+                self.speaks_for(via, from)?;
                 events.push(Event::Message { from, body });
             }
-            (Packet::Announce(a, addresses), Via::Link(i)) => {
-                self.is_said_by(via, a.process)?;
-                if let Some(peer) = self.links.get_mut(i) {
+            (Packet::Announce(a, addresses), Via::Peer(_)) => {
+                self.speaks_for(via, a.process)?;
+                if let Some(peer) = self.links.get(via) {
                     peer.announces = true;
                     peer.link.send(&Packet::Hello(self.process).bytes());
                 }
@@ -308,8 +190,8 @@ impl Sockets {
                     register.enter(a);
                 }
             }
-            (Packet::Forget { comm, process }, Via::Link(_)) => {
-                self.is_said_by(via, process)?;
+            (Packet::Forget { comm, process }, Via::Peer(_)) => {
+                self.speaks_for(via, process)?;
                 if let Some(register) = &mut self.register {
                     register.leave(comm, process);
                 }
@@ -355,38 +237,24 @@ impl Sockets {
             }
             let bytes = packet.bytes();
             let asks = |p: &&mut Peer| p.announces && p.process.is_some_and(|p| told.binary_search(&p).is_ok());
-            for peer in self.links.iter_mut().filter(asks) {
+            for peer in self.links.peers().iter_mut().filter(asks) {
                 peer.link.send(&bytes);
             }
         }
     }
 
-    /// Lets go of what is broken.
-    fn remove_broken(&mut self) {
-        let (broken, links) = std::mem::take(&mut self.links).into_iter().partition(|p| p.link.is_broken());
-        self.links = links;
-        for Peer { link, process, .. } in broken {
-            let Some(p) = process else { continue };
-            self.broke(&link, process, &format!("process {p:016x}"));
-            if let Some(register) = self.register.as_mut().filter(|_| self.links.iter().all(|l| l.process != process)) {
-                register.gone(p);
-            }
+    fn broke(&mut self, b: Broken) {
+        if let Some(note) = b.note.filter(|_| self.notes.len() < NOTES_MAX) {
+            self.notes.push(note);
         }
-        if let Some(up) = self.up.take_if(|u| u.link.is_broken()) {
-            self.broke(&up.link, None, "the register");
-            if !up.link.is_known() {
-                self.keep_register(&up.place); // nobody listens there
+        if b.up {
+            if let Some(place) = self.up_at.take().filter(|_| !b.known) {
+                self.keep_register(&place); // nobody listens there
             }
-        }
-    }
-
-    fn broke(&mut self, link: &Link, process: Option<ProcessId>, name: &str) {
-        let why = link.why().unwrap_or_default();
-        let gone = why.ends_with("is gone");
-        if link.has_memory() && self.spoilt.len() < KNOWN_MAX && self.spoilt.insert(process) && !gone {
-            self.note(format!("the connection to {name} ended: {why}; from now on without shared memory"));
-        } else if !gone {
-            self.note(format!("the connection to {name} ended: {why}"));
+        } else if let (Some(process), Some(register)) = (b.process, &mut self.register)
+            && self.links.to(process).is_none()
+        {
+            register.gone(process);
         }
     }
 
@@ -411,25 +279,15 @@ impl Sockets {
 
     /// The connection to a process; made if need be.
     fn link_to(&mut self, to: ProcessId) -> Option<&mut Link> {
-        if self.up.as_ref().is_some_and(|u| u.keeper == Some(to)) {
-            return self.up.as_mut().map(|u| &mut u.link);
+        if self.links.to(to).is_none() {
+            let (host, addresses) = self.known.get(&to)?;
+            // Inside a host through a local socket; where that fails (another network namespace) through the network.
+            let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
+            let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
+            let link = self.links.connect_to(to, near.chain(far))?;
+            link.send(&Packet::Hello(self.process).bytes());
         }
-        let at = match self.links.iter().position(|p| p.process == Some(to) && !p.link.is_broken()) {
-            Some(i) => i,
-            None => {
-                let (host, addresses) = self.known.get(&to)?;
-                let inside = if self.spoilt.contains(&Some(to)) { Inside::Socket } else { self.inside };
-                // Inside a host through a local socket; where that fails (another network namespace) through the network.
-                let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
-                let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
-                let mut all = near.chain(far);
-                let mut link = all.find_map(|a| Link::connect(a, &self.token, CONNECT, inside).ok())?;
-                link.send(&Packet::Hello(self.process).bytes());
-                self.links.push(Peer { link, process: Some(to), announces: false });
-                self.links.len() - 1
-            }
-        };
-        self.links.get_mut(at).map(|p| &mut p.link)
+        self.links.to(to)
     }
 }
 
@@ -460,15 +318,17 @@ impl Endpoint for Sockets {
 
     fn poll(&mut self, most: Duration, events: &mut Vec<Event>) {
         self.meet();
-        let may_accept = Instant::now() >= self.next_accept;
-        let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link));
-        wire::link::wait(self.listeners.iter().filter(|_| may_accept), links, most);
-        if may_accept {
-            self.accept();
+        for (via, frame) in self.links.listen_and_hear(most) {
+            if let Err(e) = Packet::read(&frame).and_then(|packet| self.take(via, packet, events))
+                && let Some(peer) = self.links.get(via)
+            {
+                peer.link.drop_because(e.0);
+            }
         }
-        self.hear(events);
         self.answer(events);
-        self.remove_broken();
+        for broken in self.links.remove_broken() {
+            self.broke(broken);
+        }
         self.reach_leaders(events);
     }
 
@@ -477,18 +337,6 @@ impl Endpoint for Sockets {
     }
 
     fn close(&mut self, deadline: Duration) {
-        let until = Instant::now() + deadline;
-        self.all_links().for_each(|l| l.finish());
-        // Read what others still say: a connection closed over unread bytes takes with it what was sent.
-        while Instant::now() < until && !(self.links.is_empty() && self.up.is_none()) {
-            let links = self.links.iter().map(|p| &p.link).chain(self.up.as_ref().map(|u| &u.link));
-            wire::link::wait(std::iter::empty(), links, Duration::from_millis(10));
-            for l in self.all_links() {
-                l.flush();
-                l.receive(drop);
-            }
-            self.links.retain(|p| !p.link.is_broken());
-            self.up.take_if(|u| u.link.is_broken());
-        }
+        self.links.close(deadline);
     }
 }
