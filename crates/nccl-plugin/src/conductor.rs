@@ -1,6 +1,7 @@
 //! The brain of the rank that leads a communicator: one policy per slot, plans for the next epoch, and what the ranks measured.
 
 use agreement::epoch::{RUN_KEYS_MAX, RUNS_MAX};
+use agreement::leader::{GIVE_UP_US, REPEAT_US};
 use agreement::{KeyPlan, Leader, RankSample, Run, Slot, Source, ToLeader, ToMember};
 use std::collections::BTreeMap;
 use tune::{Algorithm, Arm, Context, Policy, Protocol, Sample};
@@ -11,9 +12,6 @@ const STRAGGLERS_US: u64 = 200_000;
 const SAMPLES_US: u64 = 300_000;
 /// A call of a slot must have been seen so often before arms are tried for it.
 const SEEN_MIN: u64 = 2;
-/// Messages are repeated after this, a proposal is given up after that.
-const REPEAT_US: u64 = 100_000;
-const GIVE_UP_US: u64 = 2_000_000;
 
 /// Makes a policy for some arms.
 pub type Build = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn Policy>> + Send>;

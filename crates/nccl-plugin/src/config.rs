@@ -4,6 +4,7 @@
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Meeting;
+use agreement::transport::Inside;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +55,8 @@ pub struct Config {
     pub reward: Reward,
     /// `LINKWISE_EPOCH_CALLS`: calls of a slot that one epoch decides on.
     pub epoch_calls: u32,
+    /// `LINKWISE_INSIDE`: how ranks of one host talk; socket or memory.
+    pub inside: Inside,
     /// Only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
 }
@@ -222,6 +225,10 @@ impl Config {
                 _ => Reward::Auto,
             },
             epoch_calls: u32::try_from(epoch_calls.clamp(1, 65_536)).unwrap_or(16),
+            inside: match word("inside", &["socket", "memory"])? {
+                Some(1) => Inside::Memory,
+                _ => Inside::Socket,
+            },
             test,
         })
     }
@@ -328,6 +335,15 @@ mod tests {
             let e = load(&[("LINKWISE_CONFIG", "/x")], file).unwrap_err();
             assert!(e.place == place && e.what.contains(what), "{file:?}: {e}");
         }
+    }
+
+    #[test]
+    fn ranks_of_a_host_talk_through_shared_memory_where_that_is_said() {
+        let inside = |set: &[(&str, &str)]| load(set, "").map(|c| c.inside).map_err(|e| e.to_string());
+        assert_eq!(inside(&[]), Ok(Inside::Socket));
+        assert_eq!(inside(&[("LINKWISE_INSIDE", "memory")]), Ok(Inside::Memory));
+        let wrong = inside(&[("LINKWISE_INSIDE", "pigeon")]).unwrap_err();
+        assert_eq!(wrong, "LINKWISE_INSIDE: `pigeon` is none of socket, memory");
     }
 
     #[test]

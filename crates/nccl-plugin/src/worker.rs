@@ -170,9 +170,11 @@ impl Worker {
                 log::warn("no place to meet (LINKWISE_MEETING, or MASTER_ADDR of the launcher): no tuning");
                 return;
             }
-            Some(Meeting::Folder(path)) => Folder::new(path, self.process).map(|f| Box::new(f) as _),
+            Some(Meeting::Folder(path)) => {
+                Folder::of_job(path, self.config.token.as_bytes(), self.process).map(|f| Box::new(f) as _)
+            }
             Some(m) => Sockets::new(m.clone(), self.config.token.as_bytes(), self.config.bind, self.process, self.host)
-                .map(|s| Box::new(s) as _),
+                .map(|s| Box::new(s.inside(self.config.inside)) as _),
         };
         match made {
             Ok(e) => self.endpoint = Some(e),
@@ -184,7 +186,10 @@ impl Worker {
     fn turn(&mut self) {
         let mut events = Vec::new();
         match &mut self.endpoint {
-            Some(e) => e.poll(TICK, &mut events),
+            Some(e) => {
+                e.poll(TICK, &mut events);
+                e.notes().iter().for_each(|note| log::warn(note));
+            }
             None => std::thread::sleep(TICK),
         }
         // First what went: its last decisions are in the ring, and its verdicts must go out.
