@@ -105,6 +105,9 @@ struct Way {
     ring: usize,
 }
 
+/// A stretch of a ring: up to its end, and on from its beginning.
+type Parts<'a, C> = (&'a [C], &'a [C]);
+
 /// One side of the shared words. See the module.
 #[derive(Debug)]
 pub struct Pipe<W> {
@@ -145,8 +148,8 @@ impl<W: Words> Pipe<W> {
         self.words.words().get(at).ok_or(FEWER)
     }
 
-    /// `n` words of a ring from a count on: up to its end, and the others from its beginning.
-    fn in_ring(&self, way: Way, at: u64, n: u64) -> Result<(&[W::Cell], &[W::Cell]), Corrupt> {
+    /// `n` words of a ring, at most all, from a count on.
+    fn in_ring(&self, way: Way, at: u64, n: u64) -> Result<Parts<'_, W::Cell>, Corrupt> {
         let (capacity, n) = (self.capacity as usize, n as usize);
         let ring = self.words.words().get(way.ring..way.ring + capacity).ok_or(FEWER)?;
         let (begin, end) = ring.split_at_checked((at & (self.capacity - 1)) as usize).ok_or(FEWER)?;
