@@ -1,5 +1,5 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix test-plugin-matrix demo audit bench bench-place fmt fuzz
+.PHONY: help setup build test test-nccl-matrix test-plugin-matrix demo audit bench bench-place fmt fuzz miri
 
 help: ## this list
 	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-17s %s\n", $$1, $$2 }' Makefile
@@ -36,3 +36,6 @@ fmt: ## format the code
 
 fuzz: ## fuzz every reader, ten minutes each (needs a nightly toolchain)
 	@scripts/fuzz.sh
+
+miri: ## the rings of `wire` under Miri (needs a nightly toolchain with miri)
+	@scripts/miri.sh
