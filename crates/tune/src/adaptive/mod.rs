@@ -57,7 +57,7 @@ pub struct Care {
 
 impl Default for Care {
     fn default() -> Self {
-        Care { gate: 0.02, doubt_first: 0.015, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
+        Care { gate: 0.02, doubt_first: 0.012, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
     }
 }
 

@@ -13,7 +13,7 @@ pub struct Look {
     pub share: f64,
 }
 
-/// The looks of a race. Sums to 1.
+/// The looks of a race. Sums to 1. A look that was skipped, because samples come in epochs, is not made up for.
 pub const LOOKS: &[Look] = &[
     Look { pairs: 4.0, share: 0.01 },
     Look { pairs: 5.0, share: 0.03 },
@@ -304,7 +304,7 @@ impl Race {
             // A Bayes factor holds however often it is looked at: it needs no shares.
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
-            self.doubt / rivals * LOOKS[looked..due].iter().map(|l| l.share).sum::<f64>()
+            self.doubt / rivals * LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max)
         };
         // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
         if two_modes {
