@@ -226,6 +226,8 @@ impl<'a> Run<'a> {
             c.env("RANK", part.first_rank.to_string())
                 .env("WORLD_SIZE", spec.rank_count().to_string())
                 .env("LOCAL_RANK", local.to_string());
+            let own = spec.plugin_env_of_rank.iter().filter(|(rank, _, _)| *rank == part.first_rank);
+            c.envs(own.map(|(_, k, v)| (k, v)));
             if let Some((_, time)) = spec.late.filter(|(rank, _)| *rank == part.first_rank) {
                 c.env("LINKWISE_EMU_LATE_MS", time.as_millis().to_string());
             }

@@ -82,6 +82,8 @@ pub struct Spec {
     pub profiler_plugin: Option<PathBuf>,
     /// Variables for the plugins (`LINKWISE_...`), on every node.
     pub plugin_env: Vec<(String, String)>,
+    /// With one process per rank: variables of one rank's plugin, which win over those of all.
+    pub plugin_env_of_rank: Vec<(u32, String, String)>,
     /// One process per rank instead of one per host, each with `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, as launchers set them.
     pub process_per_rank: bool,
     /// This rank makes its calls only after so long, with one process per rank.
@@ -106,6 +108,7 @@ impl Spec {
             tuner_plugin: None,
             profiler_plugin: None,
             plugin_env: Vec::new(),
+            plugin_env_of_rank: Vec::new(),
             process_per_rank: false,
             late: None,
             in_step_every: 0,
@@ -181,7 +184,8 @@ impl Spec {
                 return bad(format!("{name} belongs to the bench: the hosts are simulated through it"));
             }
         }
-        for (name, value) in &self.plugin_env {
+        let of_ranks = self.plugin_env_of_rank.iter().map(|(_, name, value)| (name, value));
+        for (name, value) in self.plugin_env.iter().map(|(name, value)| (name, value)).chain(of_ranks) {
             let own = name.starts_with("LINKWISE_EMU_") || name == "LINKWISE_CUDART" || name == "LINKWISE_DEVICES";
             if !name.starts_with("LINKWISE_") || own || value.contains('\0') {
                 return bad(format!("`{name}` is not a setting of the plugin; they are named LINKWISE_..."));

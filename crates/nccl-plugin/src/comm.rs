@@ -3,14 +3,17 @@
 //! The call path ([`Comm::call`]) touches only atomics of this rank. Only the thread that makes the communicator's calls writes the arms in
 //! force (NCCL makes them one after the other), so they need no lock. At the call where an epoch begins it takes the slow way
 //! ([`Comm::cross`]), which may lock and wait.
+//!
+//! Where NCCL does not tell communicators apart the whole job agrees instead ([`crate::job`]): its communicators follow the job's member, each
+//! at its own call of the number that was agreed on.
 
 use crate::costs::{Costs, Survey};
 use agreement::epoch::{BUCKETS, RUN_KEYS_MAX, RUNS_MAX, arm_code, arm_of_code};
-use agreement::{At, Epoch, Member, Slot, ToLeader, ToMember};
+use agreement::{At, Epoch, KeyPlan, Member, Slot, ToLeader, ToMember};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use tune::{Algorithm, Arm, Collective};
+use tune::{Algorithm, Arm, Collective, Protocol};
 use wire::Ring;
 
 /// Records between two looks of the worker, where only rewards need them: 64 calls in 5 ms are 12,800 a second. A lost record costs a sample; a
@@ -57,6 +60,18 @@ pub struct Call {
     pub bytes: u64,
 }
 
+/// What of a call the worker gets to know.
+struct Recorded {
+    number: u64,
+    call: Call,
+    collective: Collective,
+    arm: Arm,
+    taken: bool,
+    captured: bool,
+    k: Option<u64>,
+    survey: Survey,
+}
+
 /// Whether the communicator's arms come from an agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -64,6 +79,10 @@ pub enum Role {
     Observe,
     /// Ranks agree on arms.
     Tune,
+    /// No communicator: the job as a whole, which others follow.
+    Job,
+    /// Follows the job.
+    Follow,
 }
 
 /// A rank of a communicator. The first line of its memory is what every call needs.
@@ -87,6 +106,10 @@ pub struct Comm {
     ring: Ring,
     slow: Mutex<Slow>,
     verdict: Condvar,
+    /// Of [`Role::Job`]: communicators that change at their own call of the same number. Locked before `slow`.
+    followers: Mutex<Vec<Arc<Comm>>>,
+    /// Of [`Role::Follow`]: what an epoch with any plan puts in force.
+    table: Vec<KeyPlan>,
     born: Instant,
     /// The communicator's identifier; 0 where NCCL does not say.
     pub id: u64,
@@ -197,6 +220,8 @@ impl Comm {
             ring: Ring::new(records),
             slow: Mutex::default(),
             verdict: Condvar::new(),
+            followers: Mutex::default(),
+            table: Vec::new(),
             born: Instant::now(),
             id: who.id,
             ordinal: who.ordinal,
@@ -204,6 +229,12 @@ impl Comm {
             ranks: who.ranks,
             nodes: who.nodes,
         }
+    }
+
+    /// With the table that counts where the job's epochs have a plan at all.
+    pub fn with_table(mut self, table: Vec<KeyPlan>) -> Self {
+        self.table = table;
+        self
     }
 
     /// What its arms come from.
@@ -236,45 +267,58 @@ impl Comm {
             return;
         }
         let slot = Slot::of(collective, call.bytes);
-        let (number, arm, k, captured) = self.next(slot, &survey, log);
-        let taken = costs.prefer(arm, &survey);
-        if let Some(n) = arm.channels.filter(|_| may_set_channels(arm, &survey) && (taken || arm.forced.is_none())) {
+        let (number, arm, k, captured) = self.next(slot, log);
+        let taken = costs.prefer(arm, &survey) || arm.forced.is_none();
+        if let Some(n) = arm.channels.filter(|_| taken && may_set_channels(arm, &survey)) {
             *channels = i32::from(n);
         }
+        self.record(Recorded { number, call, collective, arm, taken, captured, k, survey });
+    }
+
+    /// A call that has no table (tuner API v2): the algorithm and protocol to ask for, if any. `can` says which are always possible.
+    pub fn call_without_table(
+        &self,
+        call: Call,
+        can: impl Fn(Algorithm, Protocol) -> bool,
+        log: impl Fn(&str),
+    ) -> Option<(Algorithm, Protocol)> {
+        let collective = Collective::of_number(call.collective)?;
+        let (number, arm, k, captured) = self.next(Slot::of(collective, call.bytes), log);
+        let forced = arm.forced.filter(|(a, p)| can(*a, *p));
+        let taken = forced.is_some() || arm.forced.is_none();
+        self.record(Recorded { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
+        forced
+    }
+
+    #[inline]
+    fn record(&self, r: Recorded) {
         if self.records {
             let decision = Decision {
-                call: number,
-                bytes: call.bytes,
-                collective,
-                arm,
-                taken: taken || arm.forced.is_none(),
-                captured,
-                counted: k.is_some(),
-                mask: survey.mask,
-                auto: survey.best,
+                call: r.number,
+                bytes: r.call.bytes,
+                collective: r.collective,
+                arm: r.arm,
+                taken: r.taken,
+                captured: r.captured,
+                counted: r.k.is_some(),
+                mask: r.survey.mask,
+                auto: r.survey.best,
                 epoch: self.epoch.load(Ordering::Relaxed),
-                k: k.unwrap_or(0),
+                k: r.k.unwrap_or(0),
                 at_ns: if self.timed.load(Ordering::Relaxed) { self.born.elapsed().as_nanos() as u64 } else { 0 },
             };
             self.ring.push(&decision.pack());
         }
     }
 
-    /// The arm of the next call of a slot, for a call that has no table (tuner API v2).
-    pub fn next_without_table(&self, slot: Slot, log: impl Fn(&str)) -> Arm {
-        let everything = Survey { mask: (1 << crate::costs::ENTRIES) - 1, best: 0, best_cost: 1.0 };
-        self.next(slot, &everything, log).1
-    }
-
     #[inline]
-    fn next(&self, slot: Slot, survey: &Survey, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
+    fn next(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
         // SeqCst, with `propose`: either this call is seen as begun there, or its border is seen here.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         if number >= self.border.load(Ordering::SeqCst) {
             self.cross(number, log);
         }
         let captured = self.captured.load(Ordering::Relaxed);
-        let _ = survey;
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));
         if value & CELL == 0 {
             let arm = if value & ARM == 0 { Arm::AUTO } else { arm_of_code(value & !ARM).unwrap_or(Arm::AUTO) };
@@ -333,7 +377,8 @@ impl Comm {
             s.store(0, Ordering::Relaxed);
         }
         let mut cells = self.cells.iter().enumerate();
-        for plan in &epoch.plans {
+        let plans = if self.role == Role::Follow && !epoch.plans.is_empty() { &self.table } else { &epoch.plans };
+        for plan in plans {
             let value = match plan.runs.is_empty() {
                 true if plan.settled.is_auto() => 0,
                 true => ARM | arm_code(plan.settled),
@@ -352,20 +397,65 @@ impl Comm {
         self.epoch.store(epoch.number, Ordering::Relaxed);
     }
 
-    /// Takes a message of the leader; gives the answer.
+    /// Takes a message of the leader; gives the answer: of a job, that of all its communicators here.
     pub fn hear(&self, message: &ToMember) -> Option<ToLeader> {
-        let mut slow = self.slow();
+        let followers = lock(&self.followers); // nobody joins in between
+        let all = || std::iter::once(self).chain(followers.iter().map(Arc::as_ref));
         if let ToMember::Propose(e) = message {
             // Visible before `begun` is read: see `next`.
-            self.border.fetch_min(e.from_call, Ordering::SeqCst);
+            all().for_each(|c| _ = c.border.fetch_min(e.from_call, Ordering::SeqCst));
         }
-        let begun = self.begun.load(Ordering::SeqCst);
+        let begun = all().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
+        let mut answer = None;
+        for comm in all() {
+            let one = comm.answer(message, begun);
+            if !matches!(answer, Some(ToLeader::Refuse { .. })) {
+                answer = one; // all alike, or one that refuses for all
+            }
+        }
+        answer
+    }
+
+    fn answer(&self, message: &ToMember, begun: u64) -> Option<ToLeader> {
+        let mut slow = self.slow();
         let Slow { member, masks, .. } = &mut *slow;
         let answer = member.on(message, begun, |epoch| possible(epoch, masks));
         self.border.store(slow.member.border(), Ordering::SeqCst);
         drop(slow);
         self.verdict.notify_all();
         answer
+    }
+
+    /// From now on a communicator changes when this job does. It has not made a call.
+    pub fn lead(&self, follower: &Arc<Comm>) {
+        let mut followers = lock(&self.followers);
+        let member = self.slow().member.clone();
+        follower.border.store(member.border(), Ordering::SeqCst);
+        follower.slow().member = member;
+        followers.push(follower.clone());
+    }
+
+    /// A follower makes no calls any more. Those that it made still count: another rank may not have made them yet.
+    pub fn release(&self, follower: &Arc<Comm>) {
+        let mut followers = lock(&self.followers);
+        followers.retain(|f| !Arc::ptr_eq(f, follower));
+        self.begun.fetch_max(follower.begun(), Ordering::SeqCst);
+    }
+
+    /// It has acknowledged a proposal and does not know the verdict.
+    pub fn is_bound(&self) -> bool {
+        self.slow().member.bound_to().is_some()
+    }
+
+    /// The next call is one that waits for a verdict.
+    pub fn would_wait(&self) -> bool {
+        let slow = self.slow();
+        slow.member.bound_to().is_some_and(|e| self.begun.load(Ordering::SeqCst) >= e.from_call)
+    }
+
+    /// No proposal ever reached it.
+    pub fn is_fresh(&self) -> bool {
+        self.slow().member == Member::default()
     }
 
     /// Remembers which entries a slot's calls have.
@@ -377,9 +467,11 @@ impl Comm {
         }
     }
 
-    /// Calls begun.
+    /// Calls begun; of a job, by the communicator that is farthest.
     pub fn begun(&self) -> u64 {
-        self.begun.load(Ordering::SeqCst)
+        let followers = lock(&self.followers);
+        let of_followers = followers.iter().map(|f| f.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
+        self.begun.load(Ordering::SeqCst).max(of_followers)
     }
 
     /// The oldest decision that nobody has seen.
@@ -404,8 +496,12 @@ impl Comm {
 
     /// A thread that panicked with the lock held left the member as it was: its methods do not panic half-way.
     fn slow(&self) -> MutexGuard<'_, Slow> {
-        self.slow.lock().unwrap_or_else(|e| e.into_inner())
+        lock(&self.slow)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 impl Cell {
@@ -438,9 +534,10 @@ impl Cell {
     }
 }
 
-/// Every arm of the epoch was among the possible entries of its slot, as far as this rank has seen the slot.
+/// Every arm that is to be tried was among the possible entries of its slot, as far as this rank has seen the slot. An arm without runs
+/// comes from a table: where a call cannot have it that call stays as it is ([`Costs::prefer`]), on all ranks, for their cost tables are alike.
 fn possible(epoch: &Epoch, masks: &[(Slot, u32)]) -> bool {
-    epoch.plans.iter().all(|plan| {
+    epoch.plans.iter().filter(|plan| !plan.runs.is_empty()).all(|plan| {
         let mask = masks.iter().find(|(s, _)| *s == plan.slot).map_or(u32::MAX, |(_, m)| *m);
         let arms = plan.runs.iter().map(|r| r.arm).chain([plan.settled]);
         arms.filter_map(crate::costs::entry_of).all(|i| mask >> i & 1 == 1)

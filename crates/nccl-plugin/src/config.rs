@@ -1,6 +1,7 @@
 //! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. A variable wins over the file. What is wrong turns the plugin off, with
 //! one line in NCCL's log that says where.
 
+use crate::launcher::{self, Place};
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Meeting;
@@ -39,6 +40,10 @@ pub struct Config {
     pub meeting: Option<Meeting>,
     /// `LINKWISE_TOKEN`: what they know of one another.
     pub token: String,
+    /// `LINKWISE_PROCESS`, or what the launcher says: which of the job's processes this is.
+    pub process: Option<Place>,
+    /// The same in all processes of one attempt of the job, and of no other.
+    pub job: u64,
     /// `LINKWISE_BIND`: the address to listen at.
     pub bind: Option<IpAddr>,
     /// `LINKWISE_TRACE`: the folder of traces.
@@ -100,12 +105,13 @@ impl std::fmt::Display for ConfigError {
     }
 }
 
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "mode",
     "policy",
     "profile",
     "meeting",
     "token",
+    "process",
     "bind",
     "trace",
     "trace_bytes_max",
@@ -172,7 +178,7 @@ impl Config {
         };
         let meeting = match get("meeting") {
             Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
-            None => launcher_meeting(&env),
+            None => launcher::meeting(&env),
         };
         let bind = match get("bind") {
             Some((v, place)) => {
@@ -181,13 +187,17 @@ impl Config {
             }
             None => None,
         };
-        let token = get("token").or_else(|| launcher_job(&env).map(|j| (j, String::new())));
+        let token = get("token").or_else(|| launcher::job(&env).map(|j| (j, String::new())));
         if let Some((t, place)) = &token
             && t.len() > agreement::transport::TOKEN_BYTES_MAX
         {
             let most = agreement::transport::TOKEN_BYTES_MAX;
             return Err(ConfigError { place: place.clone(), what: format!("a token has at most {most} bytes") });
         }
+        let process = match get("process") {
+            Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
+            None => launcher::place(&env),
+        };
         let mut test = TestOptions::default();
         if word("test", &["0", "1"])? == Some(1) {
             test.alone = word("test_alone", &["0", "1"])? == Some(1);
@@ -206,12 +216,15 @@ impl Config {
             None => crate::policies::default_name().into(),
         };
         let epoch_calls = parsed("epoch_calls", "a number of calls, 1 to 65536")?.unwrap_or(16);
+        let token = token.map(|t| t.0).unwrap_or_default();
         Ok(Config {
+            job: wire::bytes::hash(format!("job {token} {}", launcher::attempt(&env)).as_bytes()),
+            process,
             mode,
             policy,
             profile,
             meeting,
-            token: token.map(|t| t.0).unwrap_or_default(),
+            token,
             bind,
             trace: text("trace").map(PathBuf::from),
             trace_bytes_max: parsed("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
@@ -263,7 +276,7 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError>
             line.split_once('=').ok_or_else(|| wrong(format!("`{line}` is not a setting; write key = value")))?;
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
         if !KEYS.contains(&key.as_str()) || key == "config" {
-            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..13].join(", "))));
+            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..14].join(", "))));
         }
         if all.iter().any(|(k, _)| *k == key) {
             return Err(wrong(format!("`{key}` is set twice")));
@@ -271,21 +284,6 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError>
         all.push((key, (value.into(), place)));
     }
     Ok(all)
-}
-
-/// Where the launcher's own processes meet, one port further; `None` without a launcher that says so.
-fn launcher_meeting(env: &impl Fn(&str) -> Option<String>) -> Option<Meeting> {
-    let host = env("MASTER_ADDR").filter(|h| !h.is_empty() && h.len() <= 255)?;
-    let port = match env("LINKWISE_PORT") {
-        Some(p) => p.parse().ok()?,
-        None => env("MASTER_PORT")?.parse::<u16>().ok()?.checked_add(1717).unwrap_or(17_171),
-    };
-    Some(Meeting::Tcp { host, port })
-}
-
-/// What only processes of this job have in common. No secret: set LINKWISE_TOKEN where others can reach the hosts.
-fn launcher_job(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
-    ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"].iter().find_map(|k| env(k))
 }
 
 /// Reads a file of at most [`FILE_BYTES_MAX`] bytes.
@@ -329,6 +327,7 @@ mod tests {
             ("meeting = tcp:x\n", "/x:1", "no meeting place"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
+            ("process = 8/8\n", "/x:1", "no place in a job"),
             ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
         ] {

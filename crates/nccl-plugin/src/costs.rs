@@ -99,6 +99,9 @@ pub struct Survey {
 }
 
 impl Survey {
+    /// Of a call without a table: anything may be possible.
+    pub const UNKNOWN: Survey = Survey { mask: (1 << ENTRIES) - 1, best: u8::MAX, best_cost: 0.0 };
+
     /// Every entry was unavailable: a question about something else (symmetric kernels), not a call.
     pub fn is_empty(&self) -> bool {
         self.best == u8::MAX

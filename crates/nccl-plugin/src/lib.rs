@@ -19,6 +19,8 @@ pub mod conductor;
 pub mod config;
 pub mod costs;
 pub mod events;
+pub mod job;
+pub mod launcher;
 pub mod policies;
 pub mod process;
 pub mod profile;

@@ -4,6 +4,7 @@ use crate::abi;
 use crate::comm::{Comm, Identity, Role};
 use crate::config::{self, Config, Mode, Reward};
 use crate::events::Events;
+use crate::job;
 use crate::worker::{Change, Worker};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -22,21 +23,44 @@ pub struct Shared {
     pub stop: AtomicBool,
 }
 
+/// While a communicator is alive.
 #[derive(Debug, Default)]
-struct Running {
-    alive: u32,
+pub struct Running {
+    /// Contexts that NCCL has: what it gives back and is not here is not believed.
+    alive: Vec<Arc<Comm>>,
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
     /// Ordinals of the members of a communicator in this process.
     ordinals: Vec<(u64, u32)>,
+    /// The job has been announced, by this worker.
+    pub job_announced: bool,
+}
+
+impl Running {
+    /// Says something to the worker.
+    pub fn tell(&self, change: Change) {
+        self.shared.changes.lock().unwrap_or_else(|e| e.into_inner()).push(change);
+    }
 }
 
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
 static CONFIG: OnceLock<Arc<Config>> = OnceLock::new();
+/// Communicators follow the job, for the first of them had no identifier. One way for all of a process: ranks of one communicator must not go
+/// different ways, and a process that goes one takes no part in the other, so nobody goes it with this process's ranks.
+static BY_JOB: OnceLock<bool> = OnceLock::new();
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
 /// Loaded through these versions of the interfaces; 0 while not.
 static TUNER_API: AtomicU32 = AtomicU32::new(0);
 static PROFILER_API: AtomicU32 = AtomicU32::new(0);
+
+/// The process that the plugin runs in; 0 while it does not. A forked child has another number, and none of the threads.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// This is the child of a process in which the plugin ran: its locks may be held by threads that are not here. It stays off.
+fn is_forked() -> bool {
+    let now = std::process::id();
+    PROCESS.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).is_err_and(|p| p != now)
+}
 
 fn running() -> MutexGuard<'static, Option<Running>> {
     RUNNING.lock().unwrap_or_else(|e| e.into_inner())
@@ -81,7 +105,7 @@ const WAITING_MAX: usize = 4096;
 /// A profiler's init. `None`: not wanted.
 pub fn profiled(api: u32, id: u64, rank: i32) -> Option<Arc<Profiled>> {
     PROFILER_API.store(api, Ordering::Relaxed);
-    if settings().mode == Mode::Off {
+    if settings().mode == Mode::Off || is_forked() {
         return None;
     }
     let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +122,7 @@ pub fn profiled(api: u32, id: u64, rank: i32) -> Option<Arc<Profiled>> {
 pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Arc<Comm>> {
     TUNER_API.store(api, Ordering::Relaxed);
     let config = settings();
-    if config.mode == Mode::Off || ranks < 2 {
+    if config.mode == Mode::Off || ranks < 2 || is_forked() {
         return None;
     }
     let last = LAST.take().filter(|l| id.is_none_or(|i| i == l.0));
@@ -108,17 +132,16 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
         Some(waiting.swap_remove(at))
     });
     let id = id.or(last.map(|l| l.0));
-    let tune = matches!(config.mode, Mode::Profile | Mode::Adaptive) && id.is_some();
-    if !tune && config.mode != Mode::Observe {
-        abi::log::once(
-            &abi::log::NO_ID,
-            "this NCCL does not tell communicators apart (2.27.3 and later do, with the profiler loaded, 2.28 always): AUTO",
-        );
-        return None;
-    }
     let mut guard = running();
     let run = guard.get_or_insert_default();
-    let id = id.unwrap_or(0);
+    let role = match id {
+        _ if config.mode == Mode::Observe => Role::Observe,
+        Some(_) if !*BY_JOB.get_or_init(|| false) => Role::Tune,
+        _ if *BY_JOB.get_or_init(|| true) => job::admit(config, run, ranks as u32)?,
+        _ => return None, // the others have identifiers: this one's ranks may not all be without
+    };
+    // Without an identifier only a name for the trace: communicators of one shape, one after the other.
+    let id = id.unwrap_or_else(|| wire::bytes::hash(format!("{ranks} {nodes}").as_bytes()));
     let ordinal = match run.ordinals.iter_mut().find(|o| o.0 == id) {
         Some(o) => {
             o.1 += 1;
@@ -131,8 +154,12 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     };
     let rank = last.map_or(-1, |l| l.1);
     let who = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
+    let table = match (role, &config.profile) {
+        (Role::Follow, Some(p)) => p.plans(ranks as u32, nodes as u32),
+        _ => Vec::new(),
+    };
     let records = if config.trace.is_some() { crate::comm::RECORDS_TRACED } else { crate::comm::RECORDS };
-    let comm = Arc::new(Comm::new(who, if tune { Role::Tune } else { Role::Observe }, records));
+    let comm = Arc::new(Comm::new(who, role, records).with_table(table));
     // Steps and intervals need the times of calls; the GPU's times and a script do not.
     if config.trace.is_some() || (config.reward != Reward::Kernel && config.test.rewards.is_none()) {
         comm.set_timed();
@@ -141,24 +168,38 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
         let _ = p.comm.set(comm.clone());
     }
     let owner = profiled.map_or(0, |p| p.owner);
-    run.shared.changes.lock().unwrap_or_else(|e| e.into_inner()).push(Change::Came { comm: comm.clone(), owner });
-    run.alive += 1;
+    if role == Role::Follow {
+        job::follow(&comm);
+    }
+    run.tell(Change::Came { comm: comm.clone(), owner });
+    run.alive.push(comm.clone());
     if run.worker.is_none() {
         run.shared.stop.store(false, Ordering::Relaxed);
         let worker = Worker::new(config.clone(), run.shared.clone());
-        let thread = std::thread::Builder::new().name("linkwise".into()).spawn(move || worker.run());
-        run.worker = thread.ok(); // without a thread nobody announces: AUTO
+        let thread = std::thread::Builder::new().name("linkwise".into());
+        // The job's signals are for the job's threads; and a full disk's (SIGXFSZ) would end it.
+        run.worker = abi::without_signals(|| thread.spawn(move || worker.run())).ok(); // without a thread nobody announces: AUTO
     }
     Some(comm)
 }
 
-/// A tuner's finalize.
-pub fn finished(comm: &Arc<Comm>) {
+/// A tuner's finalize. What is no context of a living communicator is passed over: one that is given back twice, or in a forked child.
+pub fn finished(context: *const Comm) {
+    if is_forked() {
+        return;
+    }
     let mut guard = running();
     let Some(run) = guard.as_mut() else { return };
-    run.shared.changes.lock().unwrap_or_else(|e| e.into_inner()).push(Change::Went(comm.clone()));
-    run.alive = run.alive.saturating_sub(1);
-    if run.alive == 0 {
+    let Some(at) = run.alive.iter().position(|c| Arc::as_ptr(c) == context) else { return };
+    let comm = run.alive.swap_remove(at);
+    if comm.role() == Role::Follow {
+        job::release(&comm);
+    }
+    run.tell(Change::Went(comm));
+    if run.alive.is_empty() {
+        if let Some(job) = job::member().filter(|_| run.job_announced) {
+            run.tell(Change::Went(job.clone()));
+        }
         // Nothing outlives finalize: the library may be unmapped after it.
         run.shared.stop.store(true, Ordering::Release);
         if let Some(worker) = run.worker.take() {

@@ -76,9 +76,14 @@ fn beside(name: &str, folders: &[&str]) -> Option<PathBuf> {
 /// What releases use: minor releases, tuner, profiler (of those that the plugin exports), and what it can do there.
 const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
     ("2.19, 2.20", None, None, "nothing: their tuner interface (v1) is not exported"),
-    ("2.21", Some(2), None, "observe; profile and adaptive stay at AUTO: NCCL does not tell communicators apart"),
-    ("2.22, 2.23", Some(3), None, "observe; profile and adaptive stay at AUTO, as 2.21"),
-    ("2.24 to 2.26", Some(4), None, "observe; profile and adaptive stay at AUTO, as 2.21"),
+    (
+        "2.21",
+        Some(2),
+        None,
+        "observe; profile without channel counts; adaptive stays at AUTO: NCCL does not tell communicators apart",
+    ),
+    ("2.22, 2.23", Some(3), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
+    ("2.24 to 2.27.2", Some(4), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
     ("2.27.3 to 2.27.7", Some(4), Some(4), "observe, profile, adaptive, kernel times"),
     ("2.28", Some(5), Some(5), "observe, profile, adaptive, kernel times"),
     ("2.29", Some(5), Some(6), "observe, profile, adaptive, kernel times"),

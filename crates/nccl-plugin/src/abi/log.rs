@@ -15,9 +15,6 @@ const KEPT_MAX: usize = 16;
 
 static STATE: Mutex<(Logger, Vec<(c_int, String)>)> = Mutex::new((None, Vec::new()));
 
-/// Said once: communicators cannot be told apart.
-pub static NO_ID: AtomicBool = AtomicBool::new(false);
-
 /// Takes NCCL's logger, and says what was kept.
 pub fn set(logger: Logger) {
     if logger.is_none() {

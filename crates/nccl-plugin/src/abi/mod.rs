@@ -34,3 +34,25 @@ fn guarded(f: impl FnOnce()) -> Status {
 fn panic_if_tested() {
     assert!(!crate::process::settings().test.panic, "a test wants every entry to panic");
 }
+
+/// `sigset_t`: 1024 bits in glibc and musl.
+#[repr(C)]
+struct Signals([u64; 16]);
+
+unsafe extern "C" {
+    fn pthread_sigmask(how: c_int, set: *const Signals, old: *mut Signals) -> c_int;
+}
+const SIG_SETMASK: c_int = 2;
+
+/// What `f` starts gets no signals: a thread inherits the mask of the one that starts it.
+pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
+    let (all, mut before) = (Signals([u64::MAX; 16]), Signals([0; 16]));
+    // SAFETY: two signal sets; only the calling thread's mask changes, and it is put back.
+    let changed = unsafe { pthread_sigmask(SIG_SETMASK, &all, &mut before) } == 0;
+    let result = f();
+    if changed {
+        // SAFETY: as above.
+        unsafe { pthread_sigmask(SIG_SETMASK, &before, std::ptr::null_mut()) };
+    }
+    result
+}

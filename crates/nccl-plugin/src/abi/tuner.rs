@@ -5,7 +5,6 @@ use super::{NAME, Name, Status, guarded, panic_if_tested};
 use crate::comm::{Call, Comm};
 use crate::costs::Costs;
 use crate::process;
-use agreement::Slot;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -90,43 +89,38 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
         log::set(logger);
         panic_if_tested();
         if let Some(comm) = process::tuned(api, id, ranks, nodes) {
-            // SAFETY: as above; `finish` takes it back.
-            unsafe { *context = Arc::into_raw(comm).cast_mut().cast() };
+            // SAFETY: as above. It lives, in the list of `process`, until `finish`.
+            unsafe { *context = Arc::as_ptr(&comm).cast_mut().cast() };
         }
     })
 }
 
-unsafe extern "C" fn init_v2(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
-    init(2, None, ranks, nodes, l, context)
+/// NCCL does not say which interface it came through: an entry of its own per version.
+macro_rules! init {
+    ($name:ident, $api:literal) => {
+        unsafe extern "C" fn $name(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
+            init($api, None, ranks, nodes, l, context)
+        }
+    };
+    ($name:ident, $api:literal, with id) => {
+        unsafe extern "C" fn $name(
+            context: *mut *mut c_void,
+            id: u64,
+            ranks: usize,
+            nodes: usize,
+            l: Logger,
+            _: *const NvlDomains,
+            _: *mut c_void,
+        ) -> Status {
+            init($api, Some(id), ranks, nodes, l, context)
+        }
+    };
 }
-unsafe extern "C" fn init_v3(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
-    init(3, None, ranks, nodes, l, context)
-}
-unsafe extern "C" fn init_v4(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
-    init(4, None, ranks, nodes, l, context)
-}
-unsafe extern "C" fn init_v5(
-    context: *mut *mut c_void,
-    id: u64,
-    ranks: usize,
-    nodes: usize,
-    l: Logger,
-    _: *const NvlDomains,
-    _: *mut c_void,
-) -> Status {
-    init(5, Some(id), ranks, nodes, l, context)
-}
-unsafe extern "C" fn init_v6(
-    context: *mut *mut c_void,
-    id: u64,
-    ranks: usize,
-    nodes: usize,
-    l: Logger,
-    _: *const NvlDomains,
-    _: *mut c_void,
-) -> Status {
-    init(6, Some(id), ranks, nodes, l, context)
-}
+init!(init_v2, 2);
+init!(init_v3, 3);
+init!(init_v4, 4);
+init!(init_v5, 5, with id);
+init!(init_v6, 6, with id);
 
 /// The rank behind a context.
 ///
@@ -198,13 +192,15 @@ unsafe extern "C" fn choose_v2(
     }
     guarded(|| {
         panic_if_tested();
-        let Some(collective) = usize::try_from(collective).ok().and_then(Collective::of_number) else { return };
+        let Ok(collective) = usize::try_from(collective) else { return };
         // SAFETY: a context is ours (`init`).
         let Some(comm) = (unsafe { comm(context) }) else { return };
-        let arm = comm.next_without_table(Slot::of(collective, bytes as u64), log::warn);
+        let Some(known) = Collective::of_number(collective) else { return };
         // This interface does not say what is possible: only what always is, and nothing where the user has chosen.
-        let Some((a, p)) = arm.forced.filter(|f| always_possible(collective, *f)) else { return };
-        if algorithm.is_null() || protocol.is_null() || user_has_chosen() {
+        let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
+        let call = Call { collective, bytes: bytes as u64 };
+        let Some((a, p)) = comm.call_without_table(call, can, log::warn) else { return };
+        if algorithm.is_null() || protocol.is_null() {
             return;
         }
         // SAFETY: places of one int each.
@@ -230,9 +226,7 @@ unsafe extern "C" fn finish(context: *mut c_void) -> Status {
         if context.is_null() {
             return;
         }
-        // SAFETY: `init` made it, and NCCL gives it back once.
-        let comm = unsafe { Arc::from_raw(context.cast::<Comm>().cast_const()) };
-        process::finished(&comm);
+        process::finished(context.cast::<Comm>().cast_const());
         panic_if_tested();
     })
 }

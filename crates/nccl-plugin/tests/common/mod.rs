@@ -71,3 +71,11 @@ pub fn decisions(report: &Report) -> Vec<String> {
 pub fn meeting(test: &str) -> String {
     format!("local:{}-{test}", std::process::id())
 }
+
+/// The traces of a folder, one per process: their lines.
+pub fn traces(folder: &std::path::Path) -> Vec<Vec<serde_json::Value>> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let lines =
+        |text: String| text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect();
+    files.map(|f| lines(std::fs::read_to_string(f.path()).unwrap())).collect()
+}

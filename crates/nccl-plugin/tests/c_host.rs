@@ -1,0 +1,185 @@
+//! The plugin in a host in C, which drives every interface through function pointers of NCCL's prototypes: `tests/host/host.c`. Under
+//! AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer where the compiler has them; the library itself is instrumented only in
+//! `scripts/sanitize-plugin.sh`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The host, compiled once; an error says why it cannot be.
+fn host() -> &'static Result<PathBuf, String> {
+    static HOST: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-host");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/host.c");
+        let compile = |extra: &[&str]| -> Result<(), String> {
+            let cc = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+            let mut command = Command::new(cc);
+            command
+                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+                .args(extra)
+                .arg(&source)
+                .arg("-o")
+                .arg(&out);
+            let done = command.args(["-ldl", "-pthread", "-lm"]).output().map_err(|e| format!("no C compiler: {e}"))?;
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            if done.status.success() { Ok(()) } else { Err(said) }
+        };
+        if let Err(why) = compile(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]) {
+            eprintln!("SKIP c_host_sanitizers: {}", why.lines().last().unwrap_or("the compiler has none"));
+            compile(&[])?;
+        }
+        Ok(out)
+    })
+}
+
+/// Runs a scenario; it must end by itself and well.
+fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<Output> {
+    let host = match host() {
+        Ok(host) => host,
+        Err(why) => {
+            assert!(why.starts_with("no C compiler"), "{why}");
+            eprintln!("SKIP {test}: {why}");
+            return None;
+        }
+    };
+    let library = std::env::current_exe().unwrap().parent().unwrap().join("liblinkwise_nccl.so");
+    let mut command = Command::new(host);
+    let foreign =
+        |n: &str| n.starts_with("LINKWISE_") || n.starts_with("NCCL_") || n == "MASTER_ADDR" || n == "WORLD_SIZE";
+    for (variable, _) in std::env::vars_os().filter(|(n, _)| foreign(&n.to_string_lossy())) {
+        command.env_remove(variable);
+    }
+    command.env("RUST_BACKTRACE", "0"); // a panic is slow enough without
+    command.arg(library).arg(name).envs(settings.iter().map(|(k, v)| (*k, *v)));
+    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while running.try_wait().unwrap().is_none() {
+        if begin.elapsed() > Duration::from_secs(120) {
+            let _ = running.kill();
+            panic!("{name} {settings:?} hangs: {:?}", running.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let out = running.wait_with_output().unwrap();
+    assert!(out.status.success(), "{name} {settings:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
+    Some(out)
+}
+
+/// A meeting place that nobody else has.
+fn meeting(test: &str) -> String {
+    format!("local:c-host-{}-{test}", std::process::id())
+}
+
+#[test]
+fn every_interface_bears_every_question_and_changes_nothing_without_agreement() {
+    let name = "every_interface_bears_every_question_and_changes_nothing_without_agreement";
+    let folder = tempfile::tempdir().unwrap();
+    let [trace, profile] = ["trace", "profile"].map(|f| folder.path().join(f).to_str().unwrap().to_string());
+    std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\n").unwrap();
+    let meeting = meeting("every");
+    let panics = [("LINKWISE_TEST", "1"), ("LINKWISE_TEST_PANIC", "1")];
+    let profiles = [("LINKWISE_PROFILE", profile.as_str()), ("RANK", "0"), ("WORLD_SIZE", "8")];
+    for (mode, more) in [
+        ("off", &[][..]),
+        ("observe", &[][..]),
+        ("observe", &[("LINKWISE_TRACE", trace.as_str())][..]),
+        ("adaptive", &[("LINKWISE_REWARD", "kernel"), ("LINKWISE_KERNEL_TIMES", "1")][..]),
+        ("profile", &profiles[..]),
+        ("adaptive", &panics[..]),
+    ] {
+        let mut settings = vec![("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str())];
+        settings.extend(more);
+        if scenario(name, "every-version", &settings).is_none() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_and_questions_are_not_counted() {
+    let name = "a_table_in_force_changes_one_entry_from_the_agreed_call_on_and_questions_are_not_counted";
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("profile");
+    std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\nAllGather 0 max RING/LL\nBroadcast 0 max AUTO@8\n")
+        .unwrap();
+    let settings = [
+        ("LINKWISE_MODE", "profile"),
+        ("LINKWISE_PROFILE", profile.to_str().unwrap()),
+        ("LINKWISE_PROCESS", "0/8"),
+        ("LINKWISE_TEST", "1"),
+        ("LINKWISE_TEST_ALONE", "1"),
+    ];
+    scenario(name, "in-force", &settings);
+}
+
+#[test]
+fn nothing_outlives_finalize_and_a_second_finalize_is_passed_over() {
+    let name = "nothing_outlives_finalize_and_a_second_finalize_is_passed_over";
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let meeting = meeting("twice");
+    for mode in ["observe", "adaptive"] {
+        let settings = [
+            ("LINKWISE_MODE", mode),
+            ("LINKWISE_MEETING", meeting.as_str()),
+            ("LINKWISE_TRACE", trace.to_str().unwrap()),
+        ];
+        scenario(name, "twice", &settings);
+    }
+    scenario(name, "twice", &[]);
+}
+
+#[test]
+fn sixteen_threads_make_and_end_512_communicators() {
+    let name = "sixteen_threads_make_and_end_512_communicators";
+    let meeting = meeting("threads");
+    for mode in ["observe", "adaptive"] {
+        scenario(name, "threads", &[("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str())]);
+    }
+}
+
+#[test]
+fn forked_children_neither_hang_nor_harm_their_parent() {
+    let name = "forked_children_neither_hang_nor_harm_their_parent";
+    let meeting = meeting("fork");
+    for mode in ["observe", "adaptive"] {
+        // What the parent's thread holds nobody has in a child.
+        let settings =
+            [("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str()), ("ASAN_OPTIONS", "detect_leaks=0")];
+        scenario(name, "fork", &settings);
+    }
+}
+
+#[test]
+fn a_process_that_never_finalizes_ends_well() {
+    let name = "a_process_that_never_finalizes_ends_well";
+    let meeting = meeting("exit");
+    for end in ["exit", "close"] {
+        for mode in ["observe", "adaptive"] {
+            // Whatever a communicator has is still in use when the process ends: no leak.
+            let settings =
+                [("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str()), ("ASAN_OPTIONS", "detect_leaks=0")];
+            scenario(name, end, &settings);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_trace_and_nothing_else() {
+    let name = "a_full_disk_ends_the_trace_and_nothing_else";
+    let folder = tempfile::tempdir().unwrap();
+    let settings = [("LINKWISE_MODE", "observe"), ("LINKWISE_TRACE", folder.path().to_str().unwrap())];
+    if scenario(name, "full-disk", &settings).is_none() {
+        return;
+    }
+    let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
+    let bytes = file.metadata().unwrap().len();
+    assert!((1..=16_384).contains(&bytes), "the limit was reached, not passed: {bytes} bytes");
+}
+
+#[test]
+fn the_jobs_signals_do_not_run_on_the_plugins_thread() {
+    scenario("the_jobs_signals_do_not_run_on_the_plugins_thread", "signals", &[("LINKWISE_MODE", "observe")]);
+}
