@@ -2,8 +2,9 @@
 //! AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer where the compiler has them; the library itself is instrumented only in
 //! `scripts/sanitize-plugin.sh`.
 
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,7 @@ fn host() -> &'static Result<PathBuf, String> {
 }
 
 /// Runs a scenario; it must end by itself and well.
-fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<Output> {
+fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     let host = match host() {
         Ok(host) => host,
         Err(why) => {
@@ -53,18 +54,30 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<Output>
     }
     command.env("RUST_BACKTRACE", "0"); // a panic is slow enough without
     command.arg(library).arg(name).envs(settings.iter().map(|(k, v)| (*k, *v)));
-    let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Into a file: a pipe that nobody reads would stop the host.
+    let mut said = tempfile::tempfile().unwrap();
+    let mut running = command.stderr(said.try_clone().unwrap()).spawn().unwrap();
     let begin = Instant::now();
-    while running.try_wait().unwrap().is_none() {
+    let status = loop {
+        if let Some(status) = running.try_wait().unwrap() {
+            break status;
+        }
         if begin.elapsed() > Duration::from_secs(120) {
             let _ = running.kill();
-            panic!("{name} {settings:?} hangs: {:?}", running.wait_with_output());
+            break running.wait().unwrap();
         }
         std::thread::sleep(Duration::from_millis(10));
-    }
-    let out = running.wait_with_output().unwrap();
-    assert!(out.status.success(), "{name} {settings:?}: {}\n{}", out.status, String::from_utf8_lossy(&out.stderr));
-    Some(out)
+    };
+    let mut text = String::new();
+    said.rewind().and_then(|()| said.read_to_string(&mut text)).unwrap();
+    let end: Vec<&str> = text.lines().rev().take(30).collect();
+    assert!(
+        status.success(),
+        "{name} {settings:?}: {status} after {:?}; it said, last line first:\n{}",
+        begin.elapsed(),
+        end.join("\n")
+    );
+    Some(())
 }
 
 /// A meeting place that nobody else has.
