@@ -106,6 +106,9 @@ pub struct Comm {
     ring: Ring,
     slow: Mutex<Slow>,
     verdict: Condvar,
+    /// Without tables: the question that NCCL will repeat, plus 1, and its answer.
+    asked: AtomicU64,
+    answered: AtomicU32,
     /// Of [`Role::Job`]: communicators that change at their own call of the same number. Locked before `slow`.
     followers: Mutex<Vec<Arc<Comm>>>,
     /// Of [`Role::Follow`]: what an epoch with any plan puts in force.
@@ -220,6 +223,8 @@ impl Comm {
             ring: Ring::new(records),
             slow: Mutex::default(),
             verdict: Condvar::new(),
+            asked: AtomicU64::new(0),
+            answered: AtomicU32::new(0),
             followers: Mutex::default(),
             table: Vec::new(),
             born: Instant::now(),
@@ -275,7 +280,8 @@ impl Comm {
         self.record(Recorded { number, call, collective, arm, taken, captured, k, survey });
     }
 
-    /// A call that has no table (tuner API v2): the algorithm and protocol to ask for, if any. `can` says which are always possible.
+    /// A call that has no table (tuner API v2): the algorithm and protocol to ask for, if any. `can` says which are always possible. NCCL 2.21
+    /// asks twice per call: the second time it gets the same answer, and it is not counted.
     pub fn call_without_table(
         &self,
         call: Call,
@@ -283,11 +289,18 @@ impl Comm {
         log: impl Fn(&str),
     ) -> Option<(Algorithm, Protocol)> {
         let collective = Collective::of_number(call.collective)?;
-        let (number, arm, k, captured) = self.next(Slot::of(collective, call.bytes), log);
-        let forced = arm.forced.filter(|(a, p)| can(*a, *p));
-        let taken = forced.is_some() || arm.forced.is_none();
-        self.record(Recorded { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
-        forced
+        let question = (call.bytes << 3 | call.collective as u64).wrapping_add(1);
+        let arm = if self.asked.swap(0, Ordering::Relaxed) == question {
+            arm_of_code(self.answered.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)
+        } else {
+            let (number, arm, k, captured) = self.next(Slot::of(collective, call.bytes), log);
+            self.asked.store(question, Ordering::Relaxed);
+            self.answered.store(arm_code(arm), Ordering::Relaxed);
+            let taken = arm.forced.is_none_or(|(a, p)| can(a, p));
+            self.record(Recorded { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
+            arm
+        };
+        arm.forced.filter(|(a, p)| can(*a, *p))
     }
 
     #[inline]

@@ -23,6 +23,17 @@ pub fn library() -> PathBuf {
     path
 }
 
+/// The releases of a test: those of `LINKWISE_NCCL_VERSIONS`, else these.
+pub fn versions(these: &str) -> Vec<String> {
+    let said = std::env::var("LINKWISE_NCCL_VERSIONS").unwrap_or_else(|_| these.into());
+    said.split_whitespace().map(str::to_string).collect()
+}
+
+/// From 2.27.3 on, with the profiler loaded. See docs/plugin.md.
+pub fn tells_communicators_apart(version: &str) -> bool {
+    version.split('.').nth(1).and_then(|m| m.parse().ok()).is_some_and(|m: u32| m >= 27)
+}
+
 /// A run of H100 hosts with so many GPUs each, with the plugin as tuner and profiler.
 pub fn spec(counts: &[u8], version: &str) -> Spec {
     let mut cluster =
@@ -39,8 +50,10 @@ pub fn spec(counts: &[u8], version: &str) -> Spec {
 
 /// With the plugin and its settings.
 pub fn with_plugin(mut s: Spec, settings: &[(&str, &str)]) -> Spec {
-    s.tuner_plugin = Some(library());
-    s.profiler_plugin = Some(library());
+    // 2.27.3 opens no path, only a name that the linker's search finds; cargo sets LD_LIBRARY_PATH for tests.
+    let path = if s.version == Version::new(2, 27, 3) { "liblinkwise_nccl.so".into() } else { library() };
+    s.tuner_plugin = Some(path.clone());
+    s.profiler_plugin = Some(path);
     s.plugin_env = settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v.to_string())).collect();
     s
 }
