@@ -221,6 +221,9 @@ impl<'a> Run<'a> {
             c.env("NCCL_PROFILER_PLUGIN", plugin);
         }
         c.envs(spec.plugin_env.iter().map(|(k, v)| (k, v)));
+        if spec.in_group > 1 {
+            c.env("LINKWISE_EMU_IN_GROUP", spec.in_group.to_string());
+        }
         if spec.process_per_rank {
             let local = part.first_rank - self.first_rank(node);
             c.env("RANK", part.first_rank.to_string())

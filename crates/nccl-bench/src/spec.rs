@@ -91,6 +91,8 @@ pub struct Spec {
     /// With one process per rank: all processes begin a call together again after so many calls, as kernels that wait for one another would
     /// make them. 0: never.
     pub in_step_every: u32,
+    /// Every call is made so many times, in one group. The report knows only one of them.
+    pub in_group: u32,
     /// When to give up.
     pub deadline: Duration,
 }
@@ -112,6 +114,7 @@ impl Spec {
             process_per_rank: false,
             late: None,
             in_step_every: 0,
+            in_group: 1,
             deadline: Duration::from_secs(180),
         }
     }
@@ -168,6 +171,9 @@ impl Spec {
         let ranks = self.rank_count();
         if !(2..=RANKS_MAX).contains(&ranks) {
             return bad(format!("{ranks} ranks; NCCL decides something from 2 on, and {RANKS_MAX} are supported"));
+        }
+        if !(1..=64).contains(&self.in_group) {
+            return bad(format!("{} calls in one group; 1 to 64 are supported", self.in_group));
         }
         if self.calls.len() > CALLS_MAX {
             return bad(format!("{} calls; at most {CALLS_MAX} in one run", self.calls.len()));

@@ -220,3 +220,26 @@ fn every_arm_of_the_five_collectives_is_obeyed() {
         assert_eq!(got, wanted, "{version}");
     }
 }
+
+#[test]
+fn grouped_collectives_are_one_decision() {
+    let name = "grouped_collectives_are_one_decision";
+    for version in versions() {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("trace");
+        let calls = spec(&[4], &version).with_calls(&[Collective::AllReduce], &[1 << 20; 20]);
+        let mut s = with_plugin(calls, &[("MODE", "observe"), ("TRACE", trace.to_str().unwrap())]);
+        s.in_group = 3;
+        if run(name, &s).is_none() {
+            return;
+        }
+        let lines: Vec<_> = common::traces(&trace).remove(0);
+        for ordinal in 0..4 {
+            // Four ranks in one process, told apart by their communicator's rank, or by nothing before 2.27.3.
+            let mine = |l: &&serde_json::Value| l["kind"] == "call" && (l["rank"] == ordinal || l["rank"] == -1);
+            let sizes: Vec<u64> = lines.iter().filter(mine).map(|l| l["size_bytes"].as_u64().unwrap()).collect();
+            let ranks = if tells_communicators_apart(&version) { 1 } else { 4 };
+            assert_eq!(sizes, vec![3 << 20; 20 * ranks], "{version}: one decision about the three together");
+        }
+    }
+}
