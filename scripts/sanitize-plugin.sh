@@ -1,19 +1,61 @@
 #!/usr/bin/env bash
-# The plugin under AddressSanitizer, in the host that drives every interface. Needs a nightly toolchain; says SKIP without one.
-# (Rust has no undefined-behaviour sanitizer; overflow and bounds checks are on in this build.)
+# The plugin, and the host in C that drives every interface of it, both under AddressSanitizer, the host also under
+# UndefinedBehaviorSanitizer: crates/nccl-plugin/tests/host/host.c. Needs a nightly toolchain (its sanitizer for the library, and the same
+# runtime for the host) and a C compiler; says SKIP without.
+#
+#   scripts/sanitize-plugin.sh
+#
+# Rust has no undefined-behaviour sanitizer: in this build its overflow, bounds and precondition checks are on, and Miri
+# (`cargo +nightly miri test -p nccl-plugin --lib`) looks at what runs without a host. That the host calls through prototypes of the right
+# types is checked by the compiler; clang's -fsanitize=function knows nothing about functions that clang has not compiled.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 rustc +nightly -vV >/dev/null 2>&1 || { say "SKIP sanitize-plugin: no nightly toolchain"; exit 0; }
+have "${CC:-cc}" || { say "SKIP sanitize-plugin: no C compiler"; exit 0; }
 target=$(rustc +nightly -vV | sed -n 's/^host: //p')
+runtime=$(rustc +nightly --print sysroot)/lib/rustlib/$target/lib/librustc-nightly_rt.asan.a
+[ -f "$runtime" ] || { say "SKIP sanitize-plugin: the nightly toolchain has no AddressSanitizer for $target"; exit 0; }
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sanitize
-RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic -Coverflow-checks -Cdebug-assertions" cargo +nightly build --locked -p nccl-plugin --target "$target"
+RUSTFLAGS="-Zsanitizer=address -Clink-arg=-rdynamic -Coverflow-checks -Cdebug-assertions" \
+  cargo +nightly build --locked -p nccl-plugin --target "$target"
 built=$CARGO_TARGET_DIR/$target/debug
-for settings in "" "LINKWISE_MODE=observe LINKWISE_TRACE=$(mktemp -d)" "LINKWISE_MODE=adaptive LINKWISE_MEETING=local:sanitize-$$" \
-  "LINKWISE_MODE=observe LINKWISE_TEST=1 LINKWISE_TEST_PANIC=1"; do
-  say "== ${settings:-off}"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# Instrumented by the C compiler, but linked with the library's runtime: there can be only one in a process.
+"${CC:-cc}" -std=gnu11 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
+  -c crates/nccl-plugin/tests/host/host.c -o "$scratch/host.o"
+"${CC:-cc}" -rdynamic "$scratch/host.o" -o "$scratch/host" -Wl,--whole-archive "$runtime" -Wl,--no-whole-archive -ldl -lpthread -lm -lrt -lstdc++
+
+printf 'AllReduce 0 max TREE/SIMPLE@4\nAllGather 0 max RING/LL\nBroadcast 0 max AUTO@8\n' >"$scratch/table"
+runs=0
+# run "SETTING=VALUE ..." COMMAND...
+run() {
+  local settings=$1 log=$scratch/log
+  shift
   # shellcheck disable=SC2086 # words of the settings
-  env $settings ASAN_OPTIONS=detect_leaks=0 "$built/linkwise-plugin-check" "$built/liblinkwise_nccl.so" 20000 >/dev/null 2>&1 ||
-    { env $settings ASAN_OPTIONS=detect_leaks=0 "$built/linkwise-plugin-check" "$built/liblinkwise_nccl.so" 20000 2>&1 | tail -n 30; exit 1; }
+  env RUST_BACKTRACE=0 ASAN_OPTIONS=detect_leaks=0 $settings timeout 300 "$@" >"$log" 2>&1 || {
+    tail -n 40 "$log"
+    fail "$* with ${settings:-nothing set}"
+  }
+  runs=$((runs + 1))
+}
+local=LINKWISE_MEETING=local:sanitize-$$
+observe="LINKWISE_MODE=observe LINKWISE_TRACE=$scratch/trace"
+adaptive="LINKWISE_MODE=adaptive $local"
+table="LINKWISE_MODE=profile LINKWISE_PROFILE=$scratch/table LINKWISE_PROCESS=0/8"
+panics="LINKWISE_TEST=1 LINKWISE_TEST_PANIC=1"
+library=$built/liblinkwise_nccl.so
+for settings in "" "$observe" "$adaptive" "$adaptive LINKWISE_REWARD=kernel LINKWISE_KERNEL_TIMES=1" "$table $local" "$observe $panics"; do
+  run "$settings" "$scratch/host" "$library" every-version
+  run "$settings" "$built/linkwise-plugin-check" "$library" 20000
 done
-say "no memory error"
+for scenario in twice threads fork exit close signals; do
+  for settings in "$observe" "$adaptive"; do
+    run "$settings" "$scratch/host" "$library" "$scenario"
+  done
+done
+run "$table LINKWISE_TEST=1 LINKWISE_TEST_ALONE=1" "$scratch/host" "$library" in-force
+run "LINKWISE_MODE=observe LINKWISE_TRACE=$scratch/full" "$scratch/host" "$library" full-disk
+say "$runs runs, no memory error, no undefined behaviour"
