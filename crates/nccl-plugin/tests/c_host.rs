@@ -111,8 +111,8 @@ fn every_interface_bears_every_question_and_changes_nothing_without_agreement() 
 }
 
 #[test]
-fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_and_questions_are_not_counted() {
-    let name = "a_table_in_force_changes_one_entry_from_the_agreed_call_on_and_questions_are_not_counted";
+fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question_and_yields_to_the_user() {
+    let name = "a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question_and_yields_to_the_user";
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\nAllGather 0 max RING/LL\nBroadcast 0 max AUTO@8\n")
@@ -125,6 +125,48 @@ fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_and_questions_are_
         ("LINKWISE_TEST_ALONE", "1"),
     ];
     scenario(name, "in-force", &settings);
+    for variable in [("NCCL_ALGO", "Ring"), ("NCCL_PROTO", "LL")] {
+        let forced: Vec<_> = settings.iter().copied().chain([variable]).collect();
+        scenario(name, "forced", &forced);
+    }
+}
+
+#[test]
+fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
+    let name = "corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once";
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let mut whole = b"mode = profile\nepoch_calls = 4\n".to_vec();
+    let good = file("good", &whole);
+    whole[9] = 0xff;
+    let bad = [
+        file("binary", &[0, 255, 13, 10, 61, 61]),
+        file("flipped", &whole),
+        file("cut", b"mode = adaptive\nmeeti"),
+        file("huge", &vec![b'#'; (1 << 20) + 1]),
+        file("endless-line", &[b"mode = ".to_vec(), vec![b'a'; 1 << 19]].concat()),
+        folder.path().to_str().unwrap().to_string(),
+        "/nonexistent/settings".into(),
+        "/dev/zero".into(),
+    ];
+    for path in bad {
+        let settings = [("LINKWISE_CONFIG", path.as_str()), ("WARNINGS_MAX", "1"), ("WARNINGS_MIN", "1")];
+        if scenario(name, "off", &settings).is_none() {
+            return;
+        }
+        // The same file as the table of a sound configuration.
+        let settings = [
+            ("LINKWISE_CONFIG", good.as_str()),
+            ("LINKWISE_PROFILE", path.as_str()),
+            ("WARNINGS_MAX", "1"),
+            ("WARNINGS_MIN", "1"),
+        ];
+        scenario(name, "off", &settings);
+    }
 }
 
 #[test]
