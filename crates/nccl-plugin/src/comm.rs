@@ -419,14 +419,11 @@ impl Comm {
             all().for_each(|c| _ = c.border.fetch_min(e.from_call, Ordering::SeqCst));
         }
         let begun = all().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
-        let mut answer = None;
-        for comm in all() {
-            let one = comm.answer(message, begun);
-            if !matches!(answer, Some(ToLeader::Refuse { .. })) {
-                answer = one; // all alike, or one that refuses for all
-            }
+        for follower in followers.iter() {
+            follower.answer(message, begun);
         }
-        answer
+        // The strictest of them: it hears the same with the same count, and holds all that was ever committed.
+        self.answer(message, begun)
     }
 
     fn answer(&self, message: &ToMember, begun: u64) -> Option<ToLeader> {
