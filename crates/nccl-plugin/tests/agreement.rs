@@ -62,7 +62,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
     if alone {
         // Ranks that connect different algorithms wait for one another for ever, as they would on hardware: the run ends at its deadline, which
         // must come after NCCL's init, also on a busy machine.
-        for deadline_s in [20, 120] {
+        for deadline_s in [20, 60] {
             s.deadline = Duration::from_secs(deadline_s);
             match Bench::new().and_then(|b| b.run(&with_plugin(s.clone(), &settings))) {
                 Ok(_) | Err(BenchError::Deadline { .. }) => {}
