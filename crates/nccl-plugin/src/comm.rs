@@ -89,7 +89,7 @@ pub enum Role {
 
 /// A rank of a communicator. The first line of its memory is what every call needs.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))] // in the order of its fields
 pub struct Comm {
     /// Calls begun.
     begun: AtomicU64,
