@@ -132,7 +132,8 @@ fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, Stri
         .collect();
     let mut ended = [[false; MEMBERS.len()]; PROCESSES];
     let mut leader = Leader::new(PROCESSES, 30, 300).ahead(random(20) as u64);
-    let (mut down, mut up): (Vec<(usize, ToMember)>, Vec<(usize, ToLeader)>) = (Vec::new(), Vec::new());
+    let mut down: Vec<(usize, ToMember)> = Vec::new();
+    let mut up: Vec<(usize, ToLeader)> = Vec::new();
     let (mut now, mut committed) = (0u64, 0);
     let mut ran = BTreeMap::new();
     for _ in 0..steps {
