@@ -105,7 +105,7 @@ impl std::fmt::Display for ConfigError {
     }
 }
 
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "mode",
     "policy",
     "profile",
@@ -113,6 +113,7 @@ const KEYS: [&str; 19] = [
     "token",
     "process",
     "bind",
+    "inside",
     "trace",
     "trace_bytes_max",
     "stop_file",
@@ -276,7 +277,7 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError>
             line.split_once('=').ok_or_else(|| wrong(format!("`{line}` is not a setting; write key = value")))?;
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
         if !KEYS.contains(&key.as_str()) || key == "config" {
-            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..14].join(", "))));
+            return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS[..15].join(", "))));
         }
         if all.iter().any(|(k, _)| *k == key) {
             return Err(wrong(format!("`{key}` is set twice")));
