@@ -459,7 +459,7 @@ impl Worker {
     /// Decisions since the last look: into the trace, to the leader here, and times from the script of a test.
     fn drain(&mut self) {
         let now = self.now_us();
-        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone());
+        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone().filter(|s| s.decides()));
         for i in 0..self.locals.len() {
             let Some(local) = self.locals.get_mut(i) else { continue };
             let mut batch = Vec::new();

@@ -75,6 +75,11 @@ impl Script {
         Ok(())
     }
 
+    /// It has times that decide, in place of steps and intervals; else only GPU times.
+    pub fn decides(&self) -> bool {
+        !self.times.is_empty()
+    }
+
     /// What a call takes on a rank, where the script knows. `auto` is the arm that AUTO stands for.
     pub fn time_us(&self, slot: Slot, arm: Arm, auto: Arm, rank: i32, call: u64) -> Option<f64> {
         Some(self.noisy(known(&self.times, slot, arm, auto)?, rank, call))
