@@ -1,6 +1,6 @@
 //! What the plugin costs the job: time spent in its own entries, by kind, and of its thread.
 //!
-//! Looking at the clock costs as much as a small entry, so that after the first calls of a thread only every 1024th entry is timed and counts
+//! Looking at the clock costs as much as a small entry, so that after the first calls of a thread only every 256th entry is timed and counts
 //! for all; one that was interrupted for long counts once for what is above [`LONG_NS`]. Borders between epochs, where a call may wait for
 //! other ranks, are always timed, and kept apart.
 
@@ -10,9 +10,9 @@ use std::time::Instant;
 
 /// Entries of a thread that are all timed, and how many entries one stands for afterwards.
 const FIRST: u32 = 512;
-const EVERY: u32 = 1024;
+const EVERY: u32 = 256;
 /// No entry takes this long by itself: the thread was interrupted.
-const LONG_NS: u64 = 20_000;
+const LONG_NS: u64 = 4_000;
 
 /// Why NCCL or the program called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
