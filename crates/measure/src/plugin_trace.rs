@@ -3,6 +3,10 @@
 //! A trace may come from anybody. Lines, files and fields have limits; what does not fit them is refused with its line. A last line that is
 //! cut off is no error, for the job may have been killed while it was written; it is counted.
 
+mod places;
+
+pub use places::{Gpu, Places};
+
 use serde::Deserialize;
 use std::io::{BufRead, Read};
 
@@ -27,6 +31,8 @@ pub struct Line {
     pub comm: String,
     /// A rank, or -1 where NCCL does not say.
     pub rank: i64,
+    /// Counts the communicator's ranks in this process.
+    pub ordinal: u32,
     /// Ranks of the communicator.
     pub ranks: u32,
     /// Its nodes.
