@@ -240,16 +240,15 @@ impl Key {
         if line.time_us <= 0.0 {
             return;
         }
-        // In mode adaptive with LINKWISE_REWARD=kernel they also decide.
-        let kernel = line.source == "kernel";
-        if kernel {
+        if line.source == "kernel" {
             push(&mut self.agreed_kernels, &line.arm, line.time_us);
         }
-        if !kernel || self.times.is_empty() || self.source == "kernel" {
-            if !kernel && self.source == "kernel" {
-                self.times.clear(); // what came first was only the second kind
-            }
+        // The best source is what decided; a program may begin to say its steps late.
+        if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
+            self.times.clear();
             self.source = one_line(&line.source, 16);
+        }
+        if line.source == self.source {
             push(&mut self.times, &line.arm, line.time_us);
         }
     }
@@ -269,6 +268,12 @@ impl Key {
         let entry = self.kernels.entry(call).or_insert_with(|| (line.arm.clone(), us));
         entry.1 = entry.1.min(us);
     }
+}
+
+/// Sources of times, best first.
+fn rank(source: &str) -> usize {
+    let order = ["scripted", "step", "interval", "calls", "kernel"];
+    order.iter().position(|s| *s == source).unwrap_or(order.len())
 }
 
 fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) {

@@ -50,12 +50,20 @@ pub struct Row {
     pub share: Option<f64>,
     /// Bus bandwidth by the median GPU time, of what ran, GB/s.
     pub busbw_gb_per_s: Option<f64>,
-    /// What a model expects, or why there is none.
+    /// What a model expects, or (in JSON as `no_model`) why there is none.
+    #[serde(serialize_with = "or_why_not")]
     pub predicted: Result<Prediction, String>,
     /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds.
     pub saved_ms: Option<f64>,
     /// Calls with the arm until what exploration cost is won back.
     pub break_even_calls: Option<u64>,
+}
+
+fn or_why_not<S: serde::Serializer>(predicted: &Result<Prediction, String>, s: S) -> Result<S::Ok, S::Error> {
+    match predicted {
+        Ok(p) => p.serialize(s),
+        Err(why) => BTreeMap::from([("no_model", why)]).serialize(s),
+    }
 }
 
 impl Row {
