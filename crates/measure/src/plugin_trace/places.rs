@@ -59,20 +59,30 @@ impl Places {
         }
     }
 
-    /// The GPUs of a communicator in the order of its ranks.
+    /// The GPUs of a communicator in the order of its ranks. O(ranks log ranks).
     ///
     /// # Errors
     /// What is missing, and of which rank.
     pub fn gpus(&self, comm: &str, ranks: u32) -> Result<Vec<Gpu>, String> {
         let none = BTreeMap::new();
         let members = self.members.get(comm).unwrap_or(&none);
-        let mut gpus: Vec<Gpu> = Vec::new();
-        for rank in 0..i64::from(ranks.min(super::RANKS_MAX)) {
-            let member = members.get(&rank).ok_or_else(|| {
-                format!("rank {rank} of {ranks} is in none of these traces; the traces of all hosts are needed")
-            })?;
-            let gpu = self.gpu(members, member).map_err(|what| format!("rank {rank}: {what}"))?;
-            if let Some(other) = gpus.iter().position(|g| *g == gpu) {
+        let all = 0..i64::from(ranks.min(super::RANKS_MAX));
+        // First who is missing: without it nothing else is of use.
+        let found = all.clone().map_while(|rank| members.get(&rank));
+        let found: Vec<&Member> = found.collect();
+        if (found.len() as i64) < all.end {
+            return Err(format!(
+                "rank {} of {ranks} is in none of these traces; the traces of all hosts are needed",
+                found.len()
+            ));
+        }
+        let mut of_process: BTreeMap<usize, usize> = BTreeMap::new();
+        found.iter().for_each(|m| *of_process.entry(m.process).or_default() += 1);
+        let (mut gpus, mut taken) = (Vec::new(), BTreeMap::new());
+        for (rank, member) in found.into_iter().enumerate() {
+            let alone = of_process.get(&member.process) == Some(&1);
+            let gpu = self.gpu(member, alone).map_err(|what| format!("rank {rank}: {what}"))?;
+            if let Some(other) = taken.insert(gpu.clone(), rank) {
                 return Err(format!("ranks {other} and {rank} both seem to have GPU {} of host {}", gpu.1, gpu.0));
             }
             gpus.push(gpu);
@@ -80,10 +90,9 @@ impl Places {
         Ok(gpus)
     }
 
-    fn gpu(&self, members: &BTreeMap<i64, Member>, member: &Member) -> Result<Gpu, String> {
+    fn gpu(&self, member: &Member, alone: bool) -> Result<Gpu, String> {
         let here = self.processes.get(member.process).cloned().unwrap_or_default();
         let host = here.host.ok_or("its process did not write the name of its host")?;
-        let alone = members.values().filter(|m| m.process == member.process).nth(1).is_none();
         let seen = match here.visible {
             Some(Err(text)) => return Err(format!("CUDA_VISIBLE_DEVICES is `{text}`, no list of GPU numbers")),
             Some(Ok(list)) => Some(list),
@@ -148,7 +157,9 @@ mod tests {
             (vec![process("a", Some("0,1"), Some(5)), comm(0, 0)], "sees 2 GPUs only"),
             (vec![Line { kind: "process".into(), ..Line::default() }, comm(0, 0)], "name of its host"),
         ] {
-            let said = gpus(&lines, 2).unwrap_err();
+            let ranks =
+                if what.contains("in none") { 2 } else { lines.iter().filter(|l| l.kind == "comm").count() as u32 };
+            let said = gpus(&lines, ranks).unwrap_err();
             assert!(said.contains(what), "{said}");
         }
     }

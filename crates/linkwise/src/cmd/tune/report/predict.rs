@@ -80,6 +80,8 @@ fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
 /// What is known of the hardware.
 pub struct Model {
     known: Option<Known>,
+    /// By communicator.
+    gpus: RefCell<BTreeMap<String, Result<Allocation, String>>>,
     built: RefCell<BTreeMap<Allocation, Result<Communicator, String>>>,
 }
 
@@ -108,13 +110,15 @@ impl Model {
                 Some(Known { cluster, gpus, version })
             }
         };
-        Ok(Model { known, built: RefCell::default() })
+        Ok(Model { known, gpus: RefCell::default(), built: RefCell::default() })
     }
 
     /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".
     pub fn predict(&self, key: &Key, comm: &str, auto: &str, arm: &str, places: &Places) -> Result<Prediction, String> {
         let known = self.known.as_ref().ok_or("no model: the hardware is not said; --cluster names it")?;
-        let gpus = known.gpus(key, comm, places).map_err(|e| format!("no model: {e}"))?;
+        let mut gpus = self.gpus.borrow_mut();
+        let gpus = gpus.entry(comm.to_string()).or_insert_with(|| known.gpus(key, comm, places));
+        let gpus = gpus.clone().map_err(|e| format!("no model: {e}"))?;
         let mut built = self.built.borrow_mut();
         let communicator = built.entry(gpus).or_insert_with_key(|gpus| {
             Communicator::build(known.version, &known.cluster, gpus.parts()).map_err(|e| format!("no model: {e}"))
