@@ -93,7 +93,7 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Deci
         comm.rank,
         w.collective,
         w.count,
-        matched.map_or(0, |d| d.bytes),
+        matched.map_or(w.count * u64::from(w.element_bytes), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
         w.algorithm.map_or("?", |a| a.word()),
