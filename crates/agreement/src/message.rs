@@ -6,6 +6,8 @@ use std::sync::Arc;
 use tune::Collective;
 use wire::{Malformed, Reader, Writer};
 
+/// [`RankSample::time_us`] of a call of which no time will come: nobody need wait for it.
+pub const NO_TIME: f64 = 0.0;
 /// Most samples in one message.
 pub const SAMPLES_MAX: usize = 4096;
 
@@ -61,7 +63,7 @@ pub struct RankSample {
     pub k: u64,
     /// Where the time comes from.
     pub source: Source,
-    /// Microseconds.
+    /// Microseconds, or [`NO_TIME`].
     pub time_us: f64,
 }
 
@@ -73,10 +75,12 @@ pub enum Source {
     Step = 0,
     /// The interval between outermost groups.
     Interval = 1,
+    /// The interval between calls of a slot, where NCCL does not tell groups.
+    Calls = 2,
     /// GPU time of the kernel.
-    Kernel = 2,
+    Kernel = 3,
     /// Given by a test.
-    Scripted = 3,
+    Scripted = 4,
 }
 
 impl ToMember {
@@ -154,8 +158,9 @@ fn sample(r: &mut Reader<'_>) -> Result<RankSample, Malformed> {
     let source = match r.u8()? {
         0 => Source::Step,
         1 => Source::Interval,
-        2 => Source::Kernel,
-        3 => Source::Scripted,
+        2 => Source::Calls,
+        3 => Source::Kernel,
+        4 => Source::Scripted,
         _ => return Err(Malformed("no such source of times")),
     };
     let time_us = r.f64()?;

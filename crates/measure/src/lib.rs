@@ -13,6 +13,7 @@ pub mod intra;
 mod layout;
 pub mod nccl_tests;
 pub mod outlier;
+pub mod plugin_trace;
 pub mod simulated;
 mod statistics;
 pub mod trace;

@@ -283,6 +283,7 @@ static int run_plan(const char *path, const char *mode, int version) {
   char line[128];
   int bad = 0;
   int calls = lines_of(path);
+  double begin = now();
   for (int call = 0; !bad && fgets(line, sizeof line, plan); call++) {
     char name[32];
     meet(call, calls);
@@ -294,6 +295,7 @@ static int run_plan(const char *path, const char *mode, int version) {
     if (!graph && strcmp(mode, "launch")) bad = simulate(call, name, bytes, version);
     if (!bad && strcmp(mode, "simulate")) bad = launch(call, name, bytes, graph);
   }
+  printf("@linkwise called %.6f\n", now() - begin);
   fclose(plan);
   return bad;
 }

@@ -50,6 +50,9 @@ pub struct Seconds {
     pub initialised: f64,
     /// Until the last process ended.
     pub total: f64,
+    /// All calls of the slowest process, from the first to the end of the last.
+    #[serde(default)]
+    pub calls: f64,
 }
 
 /// One simulated host.

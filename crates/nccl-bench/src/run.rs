@@ -379,7 +379,11 @@ impl<'a> Run<'a> {
             connections,
             absent: self.emulation_lines("absent: ")?,
             warnings,
-            seconds: Seconds { initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max), total },
+            seconds: Seconds {
+                initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max),
+                calls: logs.iter().filter_map(|l| l.calls_s).fold(0.0, f64::max),
+                total,
+            },
         })
     }
 

@@ -28,6 +28,8 @@ pub const WAIT_BEFORE_LOG: Duration = Duration::from_secs(1);
 /// Slot values: nothing planned; a cell with runs; else one arm.
 const CELL: u32 = 1 << 31;
 const ARM: u32 = 1 << 30;
+/// Groups are counted up to here.
+const GROUP_MAX: u32 = 0xff_ffff;
 
 /// The arms of a slot with runs.
 #[derive(Debug, Default)]
@@ -103,6 +105,9 @@ pub struct Comm {
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
+    /// The outermost group that the next calls belong to; 0 where NCCL does not say. And when it began, by this clock.
+    group: AtomicU32,
+    group_ns: AtomicU64,
     slots: Box<[AtomicU32]>,
     cells: Box<[Cell]>,
     ring: Ring,
@@ -153,8 +158,10 @@ pub struct Decision {
     pub epoch: u64,
     /// The call's number among those of its slot in the epoch.
     pub k: u64,
-    /// Nanoseconds since the communicator was made; 0 where nobody wants to know.
+    /// Nanoseconds since the communicator was made at which the call's group, or else the call, began; 0 where nobody wants to know.
     pub at_ns: u64,
+    /// The outermost group, 24 bits of a count; 0 where NCCL does not say.
+    pub group: u32,
 }
 
 impl Decision {
@@ -164,7 +171,7 @@ impl Decision {
             self.call,
             self.bytes,
             u64::from(arm_code(self.arm)) | (self.collective as u64) << 32 | flags << 40,
-            u64::from(self.mask) | u64::from(self.auto) << 32,
+            u64::from(self.mask) | u64::from(self.auto) << 32 | u64::from(self.group & GROUP_MAX) << 40,
             self.epoch << 40 | (self.k & 0xff_ffff_ffff),
             self.at_ns,
         ]
@@ -185,6 +192,7 @@ impl Decision {
             epoch: epoch >> 40,
             k: epoch & 0xff_ffff_ffff,
             at_ns,
+            group: (mask >> 40) as u32 & GROUP_MAX,
         })
     }
 
@@ -220,6 +228,8 @@ impl Comm {
             records: records > 0,
             timed: AtomicBool::new(false),
             captured: AtomicBool::new(false),
+            group: AtomicU32::new(0),
+            group_ns: AtomicU64::new(0),
             slots: (0..5 * BUCKETS).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_KEYS_MAX).map(|_| Cell::default()).collect(),
             ring: Ring::new(records),
@@ -257,6 +267,33 @@ impl Comm {
     /// When the communicator was made: the zero of its records' times.
     pub fn born(&self) -> Instant {
         self.born
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.born.elapsed().as_nanos() as u64
+    }
+
+    #[inline]
+    fn at_ns(&self) -> u64 {
+        match self.group_ns.load(Ordering::Relaxed) {
+            _ if !self.timed.load(Ordering::Relaxed) => 0,
+            0 => self.now_ns(),
+            group => group,
+        }
+    }
+
+    /// NCCL says that the next calls belong to an outermost group of this number (of the process), which begins now if it is another one.
+    pub fn set_group(&self, number: u64) {
+        let group = (number % u64::from(GROUP_MAX)) as u32 + 1;
+        if self.group.swap(group, Ordering::Relaxed) != group && self.timed.load(Ordering::Relaxed) {
+            self.group_ns.store(self.now_ns(), Ordering::Relaxed);
+        }
+    }
+
+    /// NCCL says that the group of the last calls is being launched: the next calls belong to another one.
+    pub fn end_group(&self) {
+        let group = self.group.load(Ordering::Relaxed) % GROUP_MAX + 1;
+        self.group.store(group, Ordering::Relaxed);
     }
 
     /// The next calls are, or are not, captured into a CUDA graph.
@@ -320,7 +357,8 @@ impl Comm {
                 auto: r.survey.best,
                 epoch: self.epoch.load(Ordering::Relaxed),
                 k: r.k.unwrap_or(0),
-                at_ns: if self.timed.load(Ordering::Relaxed) { self.born.elapsed().as_nanos() as u64 } else { 0 },
+                at_ns: self.at_ns(),
+                group: self.group.load(Ordering::Relaxed),
             };
             self.ring.push(&decision.pack());
         }
@@ -331,7 +369,7 @@ impl Comm {
         // SeqCst, with `propose`: either this call is seen as begun there, or its border is seen here.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
         if number >= self.border.load(Ordering::SeqCst) {
-            self.cross(number, log);
+            crate::cost::border(|| self.cross(number, log));
         }
         let captured = self.captured.load(Ordering::Relaxed);
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));

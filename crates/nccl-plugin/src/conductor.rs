@@ -1,5 +1,6 @@
 //! The brain of the rank that leads a communicator: one policy per slot, plans for the next epoch, and what the ranks measured.
 
+use crate::rewards::{Heard, Reduction};
 use agreement::epoch::{RUN_KEYS_MAX, RUNS_MAX};
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
 use agreement::{KeyPlan, Leader, RankSample, Run, Slot, Source, ToLeader, ToMember};
@@ -27,8 +28,12 @@ struct Key {
     first: u64,
     /// Calls of the epoch that have been seen.
     used: u64,
-    /// Times that not all ranks have given yet, and how many have.
-    times: BTreeMap<u64, (usize, f64)>,
+    /// Times that decide and that not all ranks have given yet.
+    times: Reduction,
+    /// GPU times, which stand beside them.
+    kernels: Reduction,
+    /// What ran in the epoch before the one in force: its GPU times may still come.
+    before: (u64, Vec<usize>),
     /// Which calls of the epoch the policy has learnt about.
     heard: Vec<bool>,
 }
@@ -53,6 +58,8 @@ pub enum Plan {
         calls: u32,
         /// Also algorithms that the communicator does not use at AUTO.
         explore_all: bool,
+        /// GPU times decide, instead of standing beside what does.
+        by_kernel: bool,
     },
 }
 
@@ -72,7 +79,8 @@ pub struct Conductor {
     stop_epoch: Option<u64>,
     left: bool,
     first_used_up_us: Option<u64>,
-    last_call_us: u64,
+    /// The last call that the epoch in force has planned, as far as it was made.
+    last_planned_us: u64,
     learnt: Vec<Learnt>,
 }
 
@@ -113,7 +121,7 @@ impl Conductor {
             stop_epoch: None,
             left: false,
             first_used_up_us: None,
-            last_call_us: 0,
+            last_planned_us: 0,
             learnt: Vec::new(),
         }
     }
@@ -121,7 +129,6 @@ impl Conductor {
     /// The leader's own rank made a call.
     pub fn saw(&mut self, d: &crate::comm::Decision, now_us: u64) {
         let slot = d.slot();
-        self.last_call_us = now_us;
         if let Some((a, _)) = crate::costs::entry(d.auto) {
             self.connected |= 1 << a as u8;
         }
@@ -131,6 +138,9 @@ impl Conductor {
         seen.autos |= 1u32.checked_shl(d.auto.into()).unwrap_or(0);
         if let Some(key) = self.keys.get_mut(&slot).filter(|_| d.counted && d.epoch == self.in_force) {
             key.used = key.used.max(d.k + 1);
+            if d.k < key.planned.len() as u64 {
+                self.last_planned_us = now_us;
+            }
             if key.used >= key.planned.len() as u64 {
                 self.first_used_up_us.get_or_insert(now_us);
             }
@@ -140,7 +150,7 @@ impl Conductor {
     /// A member said something. `from`: its position in the roster.
     pub fn hear(&mut self, from: usize, message: &ToLeader, now_us: u64, out: &mut Vec<Out>) {
         match message {
-            ToLeader::Samples(all) => all.iter().for_each(|s| self.sample(s)),
+            ToLeader::Samples(all) => all.iter().for_each(|s| self.sample(from, s)),
             ToLeader::Stop => self.stopped = true,
             m => self.leader.on(from, m, now_us, |to, m| out.push((to, m))),
         }
@@ -159,11 +169,11 @@ impl Conductor {
             }
             return;
         }
-        self.in_force = ended.epoch.number;
+        let before = std::mem::replace(&mut self.in_force, ended.epoch.number);
         self.first_used_up_us = None;
         for (slot, planned) in p.planned {
             if let Some(key) = self.keys.get_mut(&slot) {
-                key.finish_epoch();
+                key.finish_epoch(before);
                 key.first = key.decided - planned.len() as u64;
                 key.heard = vec![false; planned.len()];
                 key.planned = planned;
@@ -171,22 +181,30 @@ impl Conductor {
         }
     }
 
-    fn sample(&mut self, s: &RankSample) {
-        let members = self.members;
-        let Some(key) = self.keys.get_mut(&s.slot).filter(|_| s.epoch == self.in_force) else { return };
-        if s.k >= key.planned.len() as u64 || !s.time_us.is_finite() || s.time_us <= 0.0 {
+    /// A rank's time of a call. What decides goes to the policy, GPU times stand beside it.
+    fn sample(&mut self, from: usize, s: &RankSample) {
+        let (members, in_force) = (self.members, self.in_force);
+        let by_kernel = matches!(self.plan, Plan::Learn { by_kernel: true, .. });
+        let Some(key) = self.keys.get_mut(&s.slot) else { return };
+        if s.source == Source::Kernel && !by_kernel {
+            let ran = if s.epoch == key.before.0 { &key.before.1 } else { &key.planned };
+            let arm = ran.get(s.k as usize).filter(|_| s.epoch == in_force || s.epoch == key.before.0);
+            let Some(arm) = arm.and_then(|a| key.arms.get(*a)).copied() else { return };
+            if let Heard::Time(time_us) = key.kernels.add(from, members, s) {
+                self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us });
+            }
             return;
         }
-        // The last rank to arrive waits for nobody: its kernel is the shortest. All else is the same step seen by every rank: their mean.
-        let kernel = s.source == Source::Kernel;
-        let entry = key.times.entry(s.k).or_insert((0, if kernel { f64::INFINITY } else { 0.0 }));
-        entry.0 += 1;
-        entry.1 = if kernel { entry.1.min(s.time_us) } else { entry.1 + s.time_us / members as f64 };
-        if entry.0 == members {
-            let time = entry.1;
-            key.times.remove(&s.k);
-            if let Some(arm) = key.learn(s.k, Some(time)) {
-                self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us: time });
+        if s.epoch != in_force || s.k >= key.planned.len() as u64 {
+            return;
+        }
+        match key.times.add(from, members, s) {
+            Heard::Waiting => {}
+            Heard::Never => _ = key.learn(s.k, None),
+            Heard::Time(time_us) => {
+                if let Some(arm) = key.learn(s.k, Some(time_us)) {
+                    self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us });
+                }
             }
         }
     }
@@ -248,7 +266,9 @@ impl Conductor {
                     planned: Vec::new(),
                     first: 0,
                     used: 0,
-                    times: BTreeMap::new(),
+                    times: Reduction::default(),
+                    kernels: Reduction::default(),
+                    before: (0, Vec::new()),
                     heard: Vec::new(),
                 };
                 self.keys.insert(*slot, key);
@@ -264,7 +284,8 @@ impl Conductor {
         let Some(first) = self.first_used_up_us else { return false };
         let used_up = self.keys.values().all(|k| k.used >= k.planned.len() as u64);
         let heard = self.keys.values().all(|k| k.heard.iter().take(k.used as usize).all(|h| *h));
-        (used_up || now_us >= first + STRAGGLERS_US) && (heard || now_us >= self.last_call_us.max(first) + SAMPLES_US)
+        (used_up || now_us >= first + STRAGGLERS_US)
+            && (heard || now_us >= self.last_planned_us.max(first) + SAMPLES_US)
     }
 
     fn plans(&mut self) -> (Vec<KeyPlan>, BTreeMap<Slot, Vec<usize>>) {
@@ -341,11 +362,13 @@ impl Key {
     }
 
     /// What has not been heard by now, or was not called, is lost.
-    fn finish_epoch(&mut self) {
+    fn finish_epoch(&mut self, epoch: u64) {
         for k in 0..self.planned.len() as u64 {
             self.learn(k, None);
         }
-        self.times.clear();
+        self.times = Reduction::default();
+        self.kernels.forget_before(epoch);
+        self.before = (epoch, std::mem::take(&mut self.planned));
         self.used = 0;
     }
 }

@@ -58,6 +58,7 @@ struct Slot {
 pub struct Events {
     begun: AtomicU64,
     read: AtomicU64,
+    groups: AtomicU64,
     slots: [Slot; POOL],
 }
 
@@ -73,6 +74,7 @@ impl Events {
         Events {
             begun: AtomicU64::new(0),
             read: AtomicU64::new(0),
+            groups: AtomicU64::new(0),
             slots: [const {
                 Slot {
                     holds: AtomicU64::new(0),
@@ -90,6 +92,11 @@ impl Events {
 
     fn slot(&self, number: u64) -> Option<&Slot> {
         self.slots.get((number % POOL as u64) as usize)
+    }
+
+    /// An outermost group begins. The handle is its number, from 1.
+    pub fn group(&self) -> u64 {
+        self.groups.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// A collective was enqueued. The handle is not 0.

@@ -17,6 +17,7 @@ pub mod abi;
 pub mod comm;
 pub mod conductor;
 pub mod config;
+pub mod cost;
 pub mod costs;
 pub mod events;
 pub mod job;

@@ -161,7 +161,9 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     let records = if config.trace.is_some() { crate::comm::RECORDS_TRACED } else { crate::comm::RECORDS };
     let comm = Arc::new(Comm::new(who, role, records).with_table(table));
     // Steps and intervals need the times of calls; the GPU's times and a script do not.
-    if config.trace.is_some() || (config.reward != Reward::Kernel && config.test.rewards.is_none()) {
+    if config.trace.is_some()
+        || (config.reward != Reward::Kernel && !config.test.rewards.as_ref().is_some_and(|s| s.decides()))
+    {
         comm.set_timed();
     }
     if let Some(p) = &profiled {

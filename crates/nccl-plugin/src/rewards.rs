@@ -1,96 +1,102 @@
-//! What a call is worth: the time of the step that it was part of, or the interval to the slot's next call; and, for tests, a script.
+//! What a call is worth, best first: the time of the step that it was part of; the interval between outermost groups; GPU time.
 //!
-//! # Scripts
+//! A step is said by the program. Without steps the beat of the program is taken from NCCL's groups: an **interval** begins with an outermost
+//! group (`ncclGroupStart`, or a call outside of any group) that calls a slot, and ends with the next outermost group that calls it again. In
+//! a training loop that is a step, with everything that the arm of a collective does to computation beside it. NCCL tells groups to its
+//! profiler from 2.27.3 on; where it does not, an interval runs from call to call, and samples say so ([`Source::Calls`]).
 //!
-//! Times that a test gives instead of a clock: on the bench kernels finish at once.
-//!
-//! ```text
-//! # collective  size of the slot  arm          microseconds
-//! AllReduce     1MiB              TREE/LL128   80
-//! noise 0.1
-//! ```
-//!
-//! Every rank gets the time with noise of its own.
+//! GPU times stand beside the others in reports; they decide only where `LINKWISE_REWARD` is `kernel`.
+
+mod reduce;
+mod script;
+
+pub use reduce::{Heard, Reduction};
+pub use script::Script;
 
 use crate::comm::Decision;
+use agreement::message::NO_TIME;
 use agreement::{RankSample, Slot, Source};
-use tune::{Arm, Collective};
+use std::collections::BTreeMap;
+
+/// Calls of one slot in one group after which groups are not believed any more: an event for the end of a group must have been lost.
+const GROUP_CALLS_MAX: u32 = 4096;
+
+fn sample(d: &Decision, source: Source, time_us: f64) -> RankSample {
+    RankSample { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us }
+}
 
 /// A step that lasted from one time to another, nanoseconds of the communicator's clock, judges the counted calls within it: those slots whose
 /// arm did not change in the step. `calls` are in the order of time; what is over is removed from them.
 pub fn of_step(calls: &mut Vec<Decision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankSample>) {
     let within: Vec<Decision> =
         calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
+    // Calls between steps belong to none.
+    let between = calls.iter().filter(|d| d.at_ns < begin_ns && d.counted);
+    out.extend(between.map(|d| sample(d, Source::Step, NO_TIME)));
     calls.retain(|d| d.at_ns >= end_ns);
-    for (i, d) in within.iter().enumerate() {
-        let alike = |o: &&Decision| o.slot() == d.slot();
-        let constant = within.iter().filter(alike).all(|o| (o.arm, o.epoch) == (d.arm, d.epoch));
-        let first = within.iter().position(|o| o.slot() == d.slot()) == Some(i);
-        // One time per slot and step: the slot's calls in a step are not independent looks at it. The other calls count as lost.
-        if constant && first {
-            let time_us = (end_ns - begin_ns) as f64 / 1e3;
-            out.push(RankSample { epoch: d.epoch, slot: d.slot(), k: d.k, source: Source::Step, time_us });
-        }
+    let mut slots: BTreeMap<Slot, (&Decision, bool)> = BTreeMap::new();
+    for d in &within {
+        let (first, constant) = slots.entry(d.slot()).or_insert((d, true));
+        *constant &= (first.arm, first.epoch) == (d.arm, d.epoch);
+    }
+    for d in &within {
+        // One time per slot and step: the slot's calls in a step are not independent looks at it.
+        let judged = slots.get(&d.slot()).is_some_and(|(first, constant)| *constant && std::ptr::eq(*first, d));
+        let time_us = if judged { (end_ns - begin_ns) as f64 / 1e3 } else { NO_TIME };
+        out.push(sample(d, Source::Step, time_us));
     }
 }
 
-/// The interval from a call to the next one of its slot, where both are in one epoch with one arm.
-pub fn of_interval(before: &Decision, next: &Decision) -> Option<RankSample> {
-    let same = (before.arm, before.epoch, before.counted) == (next.arm, next.epoch, true) && next.k == before.k + 1;
-    let time_us = next.at_ns.saturating_sub(before.at_ns) as f64 / 1e3;
-    let sample =
-        RankSample { epoch: before.epoch, slot: before.slot(), k: before.k, source: Source::Interval, time_us };
-    (same && time_us > 0.0).then_some(sample)
+/// The beat of one rank, by slot. See the module.
+#[derive(Debug, Default)]
+pub struct Intervals {
+    open: BTreeMap<Slot, Open>,
 }
 
-/// See the module.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Script {
-    times: Vec<(Collective, u8, Arm, f64)>,
-    noise: f64,
+/// The calls of a slot in the last group that had any.
+#[derive(Debug)]
+struct Open {
+    first: Decision,
+    last: Decision,
+    /// All with one arm.
+    constant: bool,
+    calls: u32,
 }
 
-impl Script {
-    /// From text; an error has its line.
-    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let mut script = Script::default();
-        for (i, line) in text.lines().enumerate() {
-            let line = line.split_once('#').map_or(line, |(l, _)| l).trim();
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let wrong = |what: String| (i + 1, what);
-            match words.as_slice() {
-                [] => {}
-                ["noise", n] => script.noise = n.parse().map_err(|_| wrong(format!("`{n}` is not a number")))?,
-                [collective, bucket, arm, time] => script.times.push((
-                    collective.parse().map_err(wrong)?,
-                    bucket.parse().map_err(|_| wrong(format!("`{bucket}` is not the number of a bucket")))?,
-                    arm.parse().map_err(wrong)?,
-                    time.parse().map_err(|_| wrong(format!("`{time}` is not a time")))?,
-                )),
-                _ => return Err(wrong("write COLLECTIVE BUCKET ARM MICROSECONDS, or noise SHARE".into())),
-            }
+impl Intervals {
+    /// A counted call. Gives the interval that it ends, and says of which calls no time will come.
+    pub fn call(&mut self, d: &Decision, out: &mut Vec<RankSample>) {
+        let alike = |a: &Decision, b: &Decision| (a.arm, a.epoch) == (b.arm, b.epoch);
+        if let Some(open) = self.open.get_mut(&d.slot())
+            && d.group != 0
+            && d.group == open.first.group
+            && open.calls < GROUP_CALLS_MAX
+        {
+            open.constant &= alike(&open.first, d);
+            (open.last, open.calls) = (*d, open.calls + 1);
+            out.push(sample(d, Source::Interval, NO_TIME)); // one time per group
+            return;
         }
-        Ok(script)
-    }
-
-    /// What a call takes on a rank, where the script knows. `auto` is the arm that AUTO stands for.
-    pub fn time_us(&self, slot: Slot, arm: Arm, auto: Arm, rank: i32, call: u64) -> Option<f64> {
-        let plain = if arm.forced.is_none() { auto } else { Arm { channels: None, ..arm } };
-        let known = self.times.iter().find(|t| t.0 == slot.collective && t.1 == slot.bucket && t.2 == plain)?;
-        let mut bytes = [0u8; 12];
-        bytes[..8].copy_from_slice(&call.to_le_bytes());
-        bytes[8..].copy_from_slice(&rank.to_le_bytes());
-        let h = wire::bytes::hash(&bytes);
-        let mixed = (h ^ h >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let unit = (mixed >> 11) as f64 / (1u64 << 53) as f64; // 0 to 1
-        Some(known.3 * (1.0 + self.noise * (2.0 * unit - 1.0)))
+        let now = Open { first: *d, last: *d, constant: true, calls: 1 };
+        let Some(before) = self.open.insert(d.slot(), now) else { return };
+        let first = &before.first;
+        let grouped = first.group != 0 && d.group != 0 && first.group != d.group;
+        let source = if grouped { Source::Interval } else { Source::Calls };
+        // The next group must have the same arm, too: the host runs ahead of the GPU, and the end of an interval is a call of the next.
+        let whole = before.constant && alike(first, d) && d.k == before.last.k + 1 && d.at_ns > first.at_ns;
+        let time_us = if whole { (d.at_ns - first.at_ns) as f64 / 1e3 } else { NO_TIME };
+        out.push(sample(first, source, time_us));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tune::{Algorithm, Protocol};
+    use proptest::prelude::*;
+    use tune::{Algorithm, Arm, Collective, Protocol};
+
+    const RING: Arm = Arm::new(Algorithm::Ring, Protocol::Ll);
+    const TREE: Arm = Arm::new(Algorithm::Tree, Protocol::Ll);
 
     fn call(k: u64, arm: Arm, at_ns: u64, bytes: u64) -> Decision {
         Decision {
@@ -106,33 +112,97 @@ mod tests {
             epoch: 3,
             k,
             at_ns,
+            group: 0,
         }
+    }
+
+    fn in_group(group: u32, d: Decision) -> Decision {
+        Decision { group, ..d }
+    }
+
+    fn times(calls: &[Decision]) -> Vec<(u64, Source, f64)> {
+        let (mut intervals, mut out) = (Intervals::default(), Vec::new());
+        calls.iter().for_each(|d| intervals.call(d, &mut out));
+        out.iter().filter(|s| s.time_us != NO_TIME).map(|s| (s.k, s.source, s.time_us)).collect()
     }
 
     #[test]
     fn a_step_judges_slots_whose_arm_did_not_change_in_it() {
-        let (ring, tree) = (Arm::new(Algorithm::Ring, Protocol::Ll), Arm::new(Algorithm::Tree, Protocol::Ll));
         let mut calls = vec![
-            call(0, ring, 5, 1024),     // before the step
-            call(1, ring, 10, 1024),    // changes in it
-            call(0, tree, 20, 1 << 20), // does not
-            call(1, tree, 30, 1 << 20), // a second look at the same step
-            call(2, tree, 40, 1024),
-            call(2, tree, 2000, 1 << 20), // after it
+            call(0, RING, 5, 1024),     // before the step
+            call(1, RING, 10, 1024),    // changes in it
+            call(0, TREE, 20, 1 << 20), // does not
+            call(1, TREE, 30, 1 << 20), // a second look at the same step
+            call(2, TREE, 40, 1024),
+            call(2, TREE, 2000, 1 << 20), // after it
         ];
         let mut out = Vec::new();
         of_step(&mut calls, 10, 1010, &mut out);
-        let [only] = out.as_slice() else { panic!("{out:?}") };
+        let (judged, others): (Vec<RankSample>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);
+        let [only] = judged.as_slice() else { panic!("{out:?}") };
         assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, Source::Step));
-        assert_eq!(calls.len(), 1);
+        assert_eq!((calls.len(), others.len()), (1, 4), "of the other calls it is said that no time will come");
     }
 
     #[test]
-    fn an_interval_is_between_neighbours_with_one_arm() {
-        let (ring, tree) = (Arm::new(Algorithm::Ring, Protocol::Ll), Arm::new(Algorithm::Tree, Protocol::Ll));
-        let time = |a: &Decision, b: &Decision| of_interval(a, b).map(|s| (s.k, s.time_us));
-        assert_eq!(time(&call(4, ring, 1000, 8), &call(5, ring, 3000, 8)), Some((4, 2.0)));
-        assert_eq!(time(&call(4, ring, 1000, 8), &call(6, ring, 3000, 8)), None);
-        assert_eq!(time(&call(4, ring, 1000, 8), &call(5, tree, 3000, 8)), None);
+    fn an_interval_runs_from_a_group_to_the_next_one_with_the_slot() {
+        let calls = [
+            in_group(1, call(0, RING, 1_000, 8)),
+            in_group(1, call(1, RING, 1_100, 8)), // the same group: not an interval of 0.1 us
+            in_group(3, call(2, RING, 9_000, 8)), // group 2 had other slots
+            in_group(4, call(3, RING, 20_000, 8)),
+        ];
+        assert_eq!(times(&calls), [(0, Source::Interval, 8.0), (2, Source::Interval, 11.0)]);
+    }
+
+    #[test]
+    fn without_groups_an_interval_runs_from_call_to_call_and_says_so() {
+        let calls = [call(4, RING, 1000, 8), call(5, RING, 3000, 8)];
+        assert_eq!(times(&calls), [(4, Source::Calls, 2.0)]);
+        assert_eq!(times(&[call(4, RING, 1000, 8), call(6, RING, 3000, 8)]), [], "one in between was lost");
+        assert_eq!(times(&[call(4, RING, 1000, 8), call(5, TREE, 3000, 8)]), [], "another arm");
+    }
+
+    #[test]
+    fn an_arm_that_changes_inside_a_group_is_not_judged_by_it() {
+        let calls = [
+            in_group(1, call(0, RING, 1_000, 8)),
+            in_group(1, call(1, TREE, 1_100, 8)),
+            in_group(2, call(2, RING, 5_000, 8)),
+        ];
+        assert_eq!(times(&calls), []);
+    }
+
+    #[test]
+    fn a_group_that_never_ends_is_not_believed() {
+        let calls: Vec<_> =
+            (0..3 * u64::from(GROUP_CALLS_MAX)).map(|k| in_group(7, call(k, RING, 10 * k, 8))).collect();
+        let found = times(&calls);
+        assert!(found.len() >= 2 && found.iter().all(|t| t.1 == Source::Calls), "{found:?}");
+    }
+
+    proptest! {
+        /// Nobody waits for a time in vain, and no call has two.
+        #[test]
+        fn of_every_call_but_the_last_group_it_is_said_once_what_it_took(
+            jumps in proptest::collection::vec((0u32..3, any::<bool>(), 1u64..1000), 1..60)
+        ) {
+            let (mut group, mut at) = (1, 0);
+            let calls: Vec<Decision> = jumps.iter().enumerate().map(|(k, (jump, ring, later))| {
+                group += jump;
+                at += later;
+                in_group(group, call(k as u64, if *ring { RING } else { TREE }, at, 8))
+            }).collect();
+            let (mut intervals, mut out) = (Intervals::default(), Vec::new());
+            calls.iter().for_each(|d| intervals.call(d, &mut out));
+            let mut said: Vec<u64> = out.iter().map(|s| s.k).collect();
+            said.sort_unstable();
+            let begin = calls.iter().position(|d| d.group == group).unwrap_or(0) as u64;
+            let expected: Vec<u64> = (0..calls.len() as u64).filter(|k| *k != begin).collect();
+            prop_assert_eq!(said, expected);
+            for s in out.iter().filter(|s| s.time_us != NO_TIME) {
+                prop_assert!(s.time_us > 0.0 && s.source == Source::Interval);
+            }
+        }
     }
 }

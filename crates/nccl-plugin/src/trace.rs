@@ -1,9 +1,12 @@
 //! What a process writes: one JSON object a line, to one file that is only appended to and ends at a size. A full disk ends it, too, without
 //! a word to the job.
 
+use crate::comm::{Comm, Decision};
+use crate::events::Enqueued;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 /// Bytes collected before they are written.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -61,6 +64,78 @@ impl Trace {
             self.file = None;
         }
         self.buffer.clear();
+    }
+}
+
+/// Longest name or list from the environment that is written down, bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+/// Where this process runs, as members of an object: the host's name, the GPUs that it sees (`CUDA_VISIBLE_DEVICES`) and its number on the
+/// host as launchers say it. NCCL tells a plugin none of this.
+pub fn here(env: impl Fn(&str) -> Option<String>) -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
+    let local = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
+    let local = local.iter().find_map(|k| env(k)?.trim().parse::<u32>().ok());
+    format!(
+        "\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
+        text(Some(name)),
+        text(env("CUDA_VISIBLE_DEVICES")),
+        local.map_or("null".into(), |n| n.to_string())
+    )
+}
+
+/// What NCCL says it launched, and how long it took, where that is known.
+pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Decision>, kernel_us: Option<f64>) {
+    to.line(format_args!(
+        "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
+        comm.id,
+        comm.rank,
+        w.collective,
+        w.count,
+        matched.map_or(w.count * u64::from(w.element_bytes), |d| d.bytes),
+        matched.map_or(0, |d| d.slot().bucket),
+        matched.map_or("null".into(), |d| d.call.to_string()),
+        w.algorithm.map_or("?", |a| a.word()),
+        w.protocol.map_or("?", |p| p.word()),
+        w.channels,
+        kernel_us.map_or("null".into(), |us| format!("{us:.3}"))
+    ));
+}
+
+/// Steps that the program said.
+pub fn steps(to: &mut Trace, steps: &[crate::step::Step]) {
+    for s in steps {
+        let us = s.end.saturating_duration_since(s.begin).as_nanos() as f64 / 1e3;
+        to.line(format_args!("{{\"kind\":\"step\",\"time_us\":{us:.3}}}"));
+    }
+}
+
+/// Tells from time to time what the plugin has cost so far: a job may end without a word.
+#[derive(Debug, Default)]
+pub struct Costs {
+    due: Duration,
+}
+
+impl Costs {
+    /// `running`: since the worker began. From the thread of the worker.
+    pub fn tell(&mut self, to: &mut Trace, running: Duration, last: bool) {
+        if !to.is_on() || (running < self.due && !last) {
+            return;
+        }
+        self.due = (running + running / 4).max(Duration::from_secs(1));
+        let (c, us) = (crate::cost::so_far(), |ns: u64| ns / 1000);
+        to.line(format_args!(
+            "{{\"kind\":\"cost\",\"run_us\":{},\"decisions\":{},\"decide_us\":{},\"events\":{},\"event_us\":{},\"setup_us\":{},\"border_us\":{},\"worker_us\":{}}}",
+            running.as_micros(),
+            c.decisions,
+            us(c.decide_ns),
+            c.events,
+            us(c.event_ns),
+            us(c.setup_ns),
+            us(c.border_ns),
+            us(crate::cost::of_this_thread_ns())
+        ));
     }
 }
 

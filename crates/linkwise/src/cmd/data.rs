@@ -4,6 +4,7 @@
 //! read by `linkwise measure`'s backend, topology files by `linkwise topology import`.
 
 use super::validate::table::{Kind, Row, Table, shortened};
+use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use comfy_table::{ContentArrangement, presets};
 use serde::Serialize;
@@ -74,15 +75,6 @@ pub enum Data {
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
-}
-
-/// How to print.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// A table for people
-    Text,
-    /// One JSON object
-    Json,
 }
 
 /// What was found in one file.

@@ -8,9 +8,10 @@ mod tables;
 pub use args::Args;
 pub use show::print;
 
+use crate::cmd::shared::Format;
 use crate::cmd::shared::load_cluster;
 use crate::failure::Failure;
-use args::{BackendKind, Format};
+use args::BackendKind;
 use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
 use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};

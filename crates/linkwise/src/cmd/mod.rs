@@ -17,5 +17,4 @@ pub mod run;
 pub mod shared;
 pub mod topology;
 pub mod tune;
-pub mod tune_report;
 pub mod validate;

@@ -1,6 +1,7 @@
 //! `linkwise observe`: what a job got, into the store, the model and the suspicions.
 
 mod learn;
+mod plugin;
 mod reading;
 
 pub use learn::{Learned, Locked, learn, suspects};
@@ -19,9 +20,11 @@ use topology::{Bytes, Cluster, Collective};
 #[command(
     after_help = "Examples:\n  linkwise observe --store S.db --state site.state --job train-7 --busbw 41.3 --model model.json\n  \
     linkwise observe --store S.db --cluster h100 --gpus 'n0 n1' --job train-7 --nccl-tests out.txt\n  \
-    linkwise observe --store S.db --state site.state --job train-7 --trace trace.jsonl --model model.json\n\n\
+    linkwise observe --store S.db --state site.state --job train-7 --trace trace.jsonl --model model.json\n  \
+    linkwise observe --store S.db --cluster site.yaml --job train-7 --trace traces/\n\n\
     A trace is JSON lines, {\"collective\":\"all_reduce\",\"size_bytes\":16777216,\"time_us\":790.5} (or busbw_gb_per_s; at_unix_s if\n\
-    known), or a PyTorch profiler trace of one rank, not compressed.\n\n\
+    known), a PyTorch profiler trace of one rank, not compressed, or what `linkwise run --kernel-times --trace FOLDER` kept: then the\n\
+    folder; the job's GPUs follow from it where its host names are those of the cluster.\n\n\
     A reading over several hosts updates the model file at once (replaced in one step); a reading of one host counts at the next\n\
     `linkwise fit`. A job that shares a NIC with another one is recorded as contended: such a reading teaches the model nothing. With\n\
     --state and --model, what readings speak against is kept in the state, and `place --state` prefers other components."
@@ -42,9 +45,9 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(Collective), default_value = "all_reduce")]
     collective: Collective,
     /// State file: the job's GPUs, its neighbours and the cluster come from there
-    #[arg(long, required_unless_present = "gpus")]
+    #[arg(long, required_unless_present = "cluster")]
     state: Option<PathBuf>,
-    /// The job's GPUs, where no state tells them
+    /// The job's GPUs, where neither a state nor a trace of the NCCL plugin tells them
     #[arg(long, requires = "cluster")]
     gpus: Option<String>,
     /// Built-in cluster or cluster file
@@ -71,7 +74,7 @@ struct Got {
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]
     nccl_tests: Option<PathBuf>,
-    /// The job's own trace
+    /// The job's own trace, or a trace of the NCCL plugin (a file, or the folder of all of them)
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -81,11 +84,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
     let mut state = args.state.as_deref().map(State::open).transpose()?;
     let cluster = cluster(args.cluster.as_deref(), state.as_ref())?;
-    let whose = Whose::find(&cluster, state.as_ref(), &args.job, args.gpus.as_deref())?;
+    let traces = match &args.got.trace {
+        Some(path) if plugin::is_one(path) => Some(plugin::Traces::read(path)?),
+        _ => None,
+    };
+    let whose = match &traces {
+        // The plugin's processes wrote where they ran.
+        Some(t) if args.gpus.is_none() && state.is_none() => {
+            Whose::with(&cluster, None, &args.job, Some(t.gpus(&cluster)?))?
+        }
+        _ => Whose::find(&cluster, state.as_ref(), &args.job, args.gpus.as_deref())?,
+    };
     let (measurements, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
         (Some(v), ..) => (vec![reading::of_number(&whose, args.collective, args.size, *v)], 0),
         (_, Some(file), _) => (reading::of_nccl_tests(&cluster, &whose, args.collective, file)?, 0),
-        (.., Some(file)) => reading::of_trace(&whose, file)?,
+        (.., Some(file)) => match traces {
+            Some(t) => t.readings(&whose, args.simulated)?,
+            None => reading::of_trace(&whose, file)?,
+        },
         _ => return Err(Failure::input("one of --busbw, --nccl-tests and --trace is needed")),
     };
     let mut measurements = measurements;

@@ -3,6 +3,7 @@
 //! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
 //! `unsafe`.
 
+use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
@@ -32,14 +33,6 @@ pub struct CheckArgs {
     /// How to print
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// A table for people
-    Text,
-    /// One JSON object
-    Json,
 }
 
 /// Runs it.

@@ -80,6 +80,28 @@ pub enum Format {
     Json,
 }
 
+/// For people, for scripts, or to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum DrawnFormat {
+    /// Tables and sentences
+    Text,
+    /// JSON
+    Json,
+    /// A drawing
+    Svg,
+}
+
+/// For people, for scripts, or as a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum PageFormat {
+    /// Tables and sentences
+    Text,
+    /// JSON
+    Json,
+    /// A page
+    Html,
+}
+
 /// Writes a whole file or nothing: into a file beside it, then renamed.
 pub fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
     use std::io::Write;

@@ -10,6 +10,7 @@ mod score;
 mod system;
 pub mod table;
 
+use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use cases::Cases;
 use std::path::PathBuf;
@@ -38,14 +39,6 @@ pub struct Args {
     /// Fit the constants on all families and print them
     #[arg(long, hide = true)]
     fit_all: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Tables for people
-    Text,
-    /// One JSON object
-    Json,
 }
 
 /// Runs it.

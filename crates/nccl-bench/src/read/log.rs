@@ -22,6 +22,8 @@ pub struct NodeLog {
     pub version_code: Option<u32>,
     /// Seconds until the communicator was there.
     pub initialised_s: Option<f64>,
+    /// Seconds from the first call to the end of the last.
+    pub calls_s: Option<f64>,
     /// The runner came to its end.
     pub done: bool,
     /// The runner's errors.
@@ -118,6 +120,7 @@ impl Reader {
         match (kind, &rest[..]) {
             ("version", [code]) => self.log.version_code = code.parse().ok(),
             ("initialised", [s]) => self.log.initialised_s = positive(s),
+            ("called", [s]) => self.log.calls_s = positive(s),
             ("done", _) => self.log.done = true,
             ("error", _) => self.log.errors.push(line.trim_start_matches("error ").to_string()),
             ("call", [_, name, bytes, requested, how]) => {

@@ -7,6 +7,7 @@ pub mod profiler;
 pub mod step;
 pub mod tuner;
 
+use crate::cost::{self, Entry};
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,8 +26,8 @@ const NAME: Name = Name(c"linkwise".as_ptr());
 
 /// Runs an entry; a panic inside ends here.
 #[inline]
-fn guarded(f: impl FnOnce()) -> Status {
-    let _ = catch_unwind(AssertUnwindSafe(f));
+fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
+    let _ = catch_unwind(AssertUnwindSafe(|| cost::entry(kind, f)));
     SUCCESS
 }
 

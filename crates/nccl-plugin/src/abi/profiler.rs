@@ -3,6 +3,7 @@
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
 use crate::config::Mode;
+use crate::cost::Entry;
 use crate::events::Enqueued;
 use crate::process::{self, EVENTS, Profiled};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -11,8 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tune::{Algorithm, Collective, Protocol};
 
+/// v4: a group is being launched on one communicator. Later versions have it, too, below the group of the API.
+const GROUP: u64 = 0x1;
 const COLL: u64 = 0x2;
 const KERNEL_CHANNEL: u64 = 0x40;
+/// An outermost group: from `ncclGroupStart`, or a call outside of any group, to its end. Its context is that of the group's first communicator.
 const GROUP_API: u64 = 0x100;
 const COLL_API: u64 = 0x200;
 /// State of a kernel's channel: it has ended, and the arguments say when.
@@ -65,7 +69,7 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
     }
     // SAFETY: NCCL hands over the place of its context pointer.
     unsafe { *context = null_mut() };
-    guarded(|| {
+    guarded(Entry::Setup, || {
         log::set(logger);
         panic_if_tested();
         let Some(profiled) = process::profiled(api, id, rank) else { return };
@@ -77,9 +81,8 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
         if kernels {
             events |= KERNEL_CHANNEL;
         }
-        if api >= 5 {
-            events |= COLL_API;
-        }
+        // NCCL tells the parents of what is asked for anyway.
+        events |= if api >= 5 { COLL_API | GROUP_API } else { GROUP };
         // SAFETY: the places of the mask and the context; `finalize` takes the context back.
         unsafe {
             *mask |= events as c_int;
@@ -178,11 +181,11 @@ const _: () = {
 
 unsafe extern "C" fn start_v5(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
     // SAFETY: v5 and later begin with this head.
-    unsafe { start(context, handle, event, |e| (*e.cast::<HeadV5>()).kind) }
+    unsafe { start(context, handle, event, false, |e| (*e.cast::<HeadV5>()).kind) }
 }
 unsafe extern "C" fn start_v4(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
     // SAFETY: v4 begins with this head; the rest lies where that of v5 does (asserted above).
-    unsafe { start(context, handle, event, |e| (*e.cast::<HeadV4>()).kind.into()) }
+    unsafe { start(context, handle, event, true, |e| (*e.cast::<HeadV4>()).kind.into()) }
 }
 
 /// # Safety
@@ -191,6 +194,7 @@ unsafe fn start(
     context: *mut c_void,
     handle: *mut *mut c_void,
     event: *const c_void,
+    groups_by_launch: bool,
     kind: impl FnOnce(*const c_void) -> u64,
 ) -> Status {
     if handle.is_null() {
@@ -201,7 +205,7 @@ unsafe fn start(
     if context.is_null() || event.is_null() {
         return super::SUCCESS;
     }
-    guarded(|| {
+    guarded(Entry::Event, || {
         panic_if_tested();
         // SAFETY: `init` made the context.
         let Some(profiled) = (unsafe { context.cast::<Profiled>().as_ref() }) else { return };
@@ -214,15 +218,22 @@ unsafe fn start(
                 EVENTS.channel_started(e.head.parent.addr() as u64, e.event.channel, e.event.timer_ns)
             }
             COLL_API => {
-                // SAFETY: as above.
-                let captured = unsafe { (*event.cast::<WithHead<HeadV5, CollApi>>()).event.captured };
-                profiled.captured.store(captured, Ordering::Relaxed);
+                // SAFETY: as above; `parent` is the handle of the group.
+                let e = unsafe { &*event.cast::<WithHead<HeadV5, CollApi>>() };
+                profiled.captured.store(e.event.captured, Ordering::Relaxed);
                 if let Some(comm) = profiled.comm.get() {
-                    comm.set_captured(captured);
+                    comm.set_captured(e.event.captured);
+                    if !e.head.parent.is_null() {
+                        comm.set_group(e.head.parent.addr() as u64);
+                    }
                 }
                 0
             }
-            GROUP_API => 0,
+            GROUP_API => EVENTS.group(),
+            GROUP if groups_by_launch => {
+                profiled.comm.get().inspect(|c| c.end_group());
+                0
+            }
             _ => 0,
         };
         // SAFETY: a place for a pointer.
@@ -284,7 +295,7 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const
     if state != CHANNEL_STOPPED || handle.is_null() || arguments.is_null() {
         return super::SUCCESS;
     }
-    guarded(|| {
+    guarded(Entry::Event, || {
         panic_if_tested();
         // SAFETY: in this state the arguments are the time at which the channel stopped.
         EVENTS.channel_stopped(handle.addr() as u64, unsafe { *arguments.cast::<u64>() });
@@ -292,7 +303,7 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const
 }
 
 unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
-    guarded(|| {
+    guarded(Entry::Setup, || {
         if !context.is_null() {
             // SAFETY: `init` made it, and NCCL gives it back once.
             drop(unsafe { Arc::from_raw(context.cast::<Profiled>().cast_const()) });

@@ -3,6 +3,7 @@
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
 use crate::comm::{Call, Comm};
+use crate::cost::Entry;
 use crate::costs::Costs;
 use crate::process;
 use std::ffi::{c_int, c_void};
@@ -85,7 +86,7 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
     }
     // SAFETY: NCCL hands over the place of its context pointer. No context is what an opted-out plugin has.
     unsafe { *context = null_mut() };
-    guarded(|| {
+    guarded(Entry::Setup, || {
         log::set(logger);
         panic_if_tested();
         if let Some(comm) = process::tuned(api, id, ranks, nodes) {
@@ -146,7 +147,7 @@ unsafe extern "C" fn choose_v4(
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
-    guarded(|| {
+    guarded(Entry::Decide, || {
         panic_if_tested();
         let sane = (1..=STRIDE_MAX).contains(&algorithms) && (1..=STRIDE_MAX).contains(&protocols);
         if table.is_null() || channels.is_null() || !sane || collective < 0 {
@@ -190,7 +191,7 @@ unsafe extern "C" fn choose_v2(
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
-    guarded(|| {
+    guarded(Entry::Decide, || {
         panic_if_tested();
         let Ok(collective) = usize::try_from(collective) else { return };
         // SAFETY: a context is ours (`init`).
@@ -222,7 +223,7 @@ fn user_has_chosen() -> bool {
 }
 
 unsafe extern "C" fn finish(context: *mut c_void) -> Status {
-    guarded(|| {
+    guarded(Entry::Setup, || {
         if context.is_null() {
             return;
         }

@@ -10,7 +10,7 @@ use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
 use agreement::{Announcement, Endpoint, Meeting, ProcessId, RankSample, Roster, Slot, Source, ToLeader};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,8 +55,8 @@ struct Local {
     samples: Vec<RankSample>,
     /// Calls that no finished step holds yet.
     in_step: Vec<Decision>,
-    /// The last counted call of every slot.
-    last: BTreeMap<Slot, Decision>,
+    /// Time between groups.
+    intervals: crate::rewards::Intervals,
     gone: bool,
     stop_sent: bool,
 }
@@ -81,6 +81,7 @@ pub struct Worker {
     locals: Vec<Local>,
     led: Vec<Led>,
     trace: Trace,
+    costs: crate::trace::Costs,
     begin: Instant,
     panics: u32,
     stopped: bool,
@@ -101,6 +102,7 @@ impl Worker {
             locals: Vec::new(),
             led: Vec::new(),
             trace: Trace::default(),
+            costs: crate::trace::Costs::default(),
             begin: Instant::now(),
             panics: 0,
             stopped: false,
@@ -140,6 +142,7 @@ impl Worker {
             if let Some(e) = &mut self.endpoint {
                 e.close(CLOSE);
             }
+            self.costs.tell(&mut self.trace, self.begin.elapsed(), true);
             self.trace.flush();
         }));
     }
@@ -153,7 +156,9 @@ impl Worker {
         }
         let (tuner, profiler) = crate::process::interfaces();
         self.trace.line(format_args!(
-            "{{\"kind\":\"process\",\"version\":{},\"pid\":{},\"host\":\"{:016x}\",\"mode\":{},\"policy\":{},\"tuner_api\":{tuner},\"profiler_api\":{profiler}}}",
+            "{{\"kind\":\"process\",{},\"scripted\":{},\"version\":{},\"pid\":{},\"host\":\"{:016x}\",\"mode\":{},\"policy\":{},\"tuner_api\":{tuner},\"profiler_api\":{profiler}}}",
+            crate::trace::here(|k| std::env::var(k).ok()),
+            self.config.test.rewards.is_some(),
             quoted(env!("CARGO_PKG_VERSION")),
             std::process::id(),
             self.host,
@@ -210,6 +215,7 @@ impl Worker {
         self.match_events();
         self.lead();
         self.remove_gone();
+        self.costs.tell(&mut self.trace, self.begin.elapsed(), false);
         self.trace.flush();
     }
 
@@ -227,7 +233,7 @@ impl Worker {
             recent: VecDeque::new(),
             samples: Vec::new(),
             in_step: Vec::new(),
-            last: BTreeMap::new(),
+            intervals: crate::rewards::Intervals::default(),
             gone: false,
             stop_sent: false,
         };
@@ -269,6 +275,7 @@ impl Worker {
                     build: Box::new(build),
                     calls: self.config.epoch_calls,
                     explore_all: self.config.explore_all,
+                    by_kernel: self.config.reward == Reward::Kernel,
                 }
             }
         }
@@ -317,7 +324,7 @@ impl Worker {
     /// Decisions since the last look: into the trace, to the leader here, and times from the script of a test.
     fn drain(&mut self) {
         let now = self.now_us();
-        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone());
+        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone().filter(|s| s.decides()));
         for i in 0..self.locals.len() {
             let Some(local) = self.locals.get_mut(i) else { continue };
             let mut batch = Vec::new();
@@ -325,16 +332,13 @@ impl Worker {
                 let slot = d.slot();
                 local.comm.saw(slot, d.mask);
                 self.trace.line(format_args!(
-                    "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"at_us\":{}}}",
-                    local.comm.id, local.comm.rank, d.call, d.collective, d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.at_ns / 1000
+                    "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"group\":{},\"at_us\":{}}}",
+                    local.comm.id, local.comm.rank, d.call, d.collective, d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.group, d.at_ns / 1000
                 ));
                 if d.counted && scripted.is_none() {
                     match reward {
                         Reward::Step if local.in_step.len() < STEP_CALLS_MAX => local.in_step.push(d),
-                        Reward::Interval => {
-                            let before = local.last.insert(slot, d);
-                            local.samples.extend(before.and_then(|b| crate::rewards::of_interval(&b, &d)));
-                        }
+                        Reward::Interval => local.intervals.call(&d, &mut local.samples),
                         _ => {}
                     }
                 }
@@ -372,6 +376,7 @@ impl Worker {
     }
 
     fn judge_by_steps(&mut self, steps: &[crate::step::Step]) {
+        crate::trace::steps(&mut self.trace, steps);
         for local in &mut self.locals {
             let born = local.comm.born();
             let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
@@ -395,7 +400,7 @@ impl Worker {
 
     /// Events of the profiler: what NCCL says it launched, and how long it took.
     fn match_events(&mut self) {
-        let judges = self.reward() == Reward::Kernel && self.config.test.rewards.is_none();
+        let script = self.config.test.rewards.clone();
         while let Some(ran) = EVENTS.next(crate::abi::profiler::kernels_wanted()) {
             let Some(local) = self.locals.iter_mut().find(|l| l.owner != 0 && l.owner == ran.what.owner) else {
                 continue;
@@ -406,31 +411,15 @@ impl Worker {
                 d.collective == w.collective && (d.bytes == bytes || d.bytes == bytes * u64::from(local.comm.ranks))
             };
             let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
-            let name = |w: Option<&str>| w.unwrap_or("?").to_string();
-            self.trace.line(format_args!(
-                "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
-                local.comm.id,
-                local.comm.rank,
-                w.collective,
-                w.count,
-                matched.map_or(0, |d| d.slot().bucket),
-                matched.map_or("null".into(), |d| d.call.to_string()),
-                name(w.algorithm.map(|a| a.word())),
-                name(w.protocol.map(|p| p.word())),
-                w.channels,
-                ran.kernel_ns.map_or("null".into(), |ns| format!("{:.3}", ns as f64 / 1e3))
-            ));
-            if let (Some(d), Some(ns), true) = (matched, ran.kernel_ns, judges)
-                && d.counted
-            {
-                let time_us = ns as f64 / 1e3;
-                local.samples.push(RankSample {
-                    epoch: d.epoch,
-                    slot: d.slot(),
-                    k: d.k,
-                    source: Source::Kernel,
-                    time_us,
-                });
+            let scripted = || {
+                let d = matched.as_ref()?;
+                script.as_ref()?.kernel_us(d.slot(), d.arm, auto_arm(d.auto), local.comm.rank, d.call)
+            };
+            let kernel_us = ran.kernel_ns.map(|ns| ns as f64 / 1e3).or_else(scripted);
+            crate::trace::launched(&mut self.trace, &local.comm, w, matched.as_ref(), kernel_us);
+            if let (Some(d), Some(time_us)) = (matched.filter(|d| d.counted), kernel_us) {
+                let (epoch, slot, k, source) = (d.epoch, d.slot(), d.k, Source::Kernel);
+                local.samples.push(RankSample { epoch, slot, k, source, time_us });
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The arguments of `linkwise measure`.
 
+use crate::cmd::shared::Format;
 use measure::DesignKind;
 use std::path::PathBuf;
 
@@ -162,13 +163,4 @@ impl DesignArg {
             DesignArg::Adaptive => DesignKind::Adaptive,
         }
     }
-}
-
-/// `--format`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs
-    Json,
 }

@@ -30,12 +30,20 @@ pub struct Whose {
 impl Whose {
     /// The GPUs as given, else those that the state says; neighbours from the state.
     pub fn find(cluster: &Cluster, state: Option<&State>, job: &str, gpus: Option<&str>) -> Result<Whose, Failure> {
+        let named = gpus.map(|list| cluster.parse_gpus([list])).transpose();
+        Whose::with(cluster, state, job, named.map_err(|e| Failure::input(format!("--gpus: {e}")))?)
+    }
+
+    /// The same with GPUs that somebody else has read.
+    pub fn with(
+        cluster: &Cluster,
+        state: Option<&State>,
+        job: &str,
+        gpus: Option<Allocation>,
+    ) -> Result<Whose, Failure> {
         let now = state.map(State::snapshot).transpose()?;
         let (gpus, placed_for) = match (gpus, &now) {
-            (Some(list), _) => {
-                let gpus = cluster.parse_gpus([list]).map_err(|e| Failure::input(format!("--gpus: {e}")))?;
-                (gpus, None)
-            }
+            (Some(gpus), _) => (gpus, None),
             (None, Some(now)) => {
                 let held = now.job(job).ok_or_else(|| unknown(job, now))?;
                 (held.gpus.clone(), held.size)
@@ -49,7 +57,19 @@ impl Whose {
         Ok(Whose { job: job.to_owned(), gpus, placed_for, contention, at_unix_s: now_unix_s() })
     }
 
-    fn measurement(&self, collective: Collective, size: Bytes, busbw: Bandwidth, provenance: String) -> Measurement {
+    /// The job's GPUs.
+    pub fn gpus(&self) -> &Allocation {
+        &self.gpus
+    }
+
+    /// A reading of the job.
+    pub fn measurement(
+        &self,
+        collective: Collective,
+        size: Bytes,
+        busbw: Bandwidth,
+        provenance: String,
+    ) -> Measurement {
         let mut m = Measurement::new(self.gpus.clone(), collective, size, busbw, Source::Job);
         m.job = Some(self.job.clone());
         m.taken_at_unix_s = Some(self.at_unix_s);
@@ -152,7 +172,7 @@ pub fn of_trace(whose: &Whose, file: &Path) -> Result<(Vec<Measurement>, usize),
     Ok((out, trace.left_out))
 }
 
-fn provenance(what: &str, file: &Path) -> String {
+pub fn provenance(what: &str, file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     format!("linkwise observe, {what}, {}", name.chars().take(200).collect::<String>())
 }

@@ -2,6 +2,7 @@
 
 use super::input::{On, Traffic};
 use super::print;
+use crate::cmd::shared::DrawnFormat as Format;
 use crate::failure::Failure;
 use route::{Demand, Network, Plan, PlanError, Planner, Rule, Settings, exact, mwu};
 use std::io::Write;
@@ -30,17 +31,6 @@ pub struct Args {
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-}
-
-/// For people, for scripts, or to look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
-    /// Tables and sentences
-    Text,
-    /// JSON with links and flows
-    Json,
-    /// Utilisation of the links as a drawing
-    Svg,
 }
 
 /// Who plans.

@@ -8,6 +8,7 @@ mod page;
 mod play;
 mod print;
 mod profile;
+pub mod report;
 mod sample_line;
 
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ pub enum Tune {
     /// Let a policy decide for your own program, line by line over standard input and output
     Play(play::Args),
     /// What the NCCL plugin saw and did in a job, from its traces
-    Report(super::tune_report::Args),
+    Report(report::Args),
 }
 
 /// Runs it.
@@ -36,7 +37,7 @@ pub fn run(command: Tune) -> Result<(), Failure> {
         Tune::Profile(args) => profile::run(*args),
         Tune::Characterize(args) => characterize::run(args),
         Tune::Play(args) => play::run(args),
-        Tune::Report(args) => super::tune_report::run(args),
+        Tune::Report(args) => report::run(args),
     }
 }
 

@@ -1,0 +1,182 @@
+//! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
+
+use super::reading::{Whose, provenance};
+use crate::cmd::tune::report::{collective_of, files};
+use crate::failure::Failure;
+use measure::plugin_trace::{self, Line, Places};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+use store::Measurement;
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
+
+/// Most calls of all communicators; later ones are left out and counted.
+const CALLS_MAX: usize = 2_000_000;
+/// Most readings; the most frequent calls are kept.
+const KINDS_MAX: usize = 64;
+/// Fewest calls of a kind that make a reading: the first use of an algorithm sets up its connections.
+const CALLS_MIN: usize = 3;
+
+/// Is the file, or a file in the folder, a trace of the plugin?
+pub fn is_one(path: &Path) -> bool {
+    let Ok(files) = files(&[path.to_path_buf()]) else { return false };
+    files.first().is_some_and(|f| {
+        let mut beginning = Vec::new();
+        let read = File::open(f).and_then(|f| f.take(4096).read_to_end(&mut beginning));
+        read.is_ok() && plugin_trace::is_one(&String::from_utf8_lossy(&beginning))
+    })
+}
+
+/// What ran: collective, bytes, algorithm and protocol, channels.
+type Kind = (Collective, u64, String, u32);
+
+/// GPU times of one call.
+#[derive(Default)]
+struct Call {
+    ranks: u32,
+    least_us: f64,
+}
+
+/// What the plugin's traces of a job say.
+#[derive(Default)]
+pub struct Traces {
+    places: Places,
+    /// Ranks of every communicator.
+    comms: BTreeMap<String, u32>,
+    calls: BTreeMap<(String, u64), (Kind, Call)>,
+    left_out: usize,
+    scripted: bool,
+    profiler: bool,
+    path: PathBuf,
+}
+
+impl Traces {
+    /// From a file, or from all in a folder.
+    pub fn read(path: &Path) -> Result<Traces, Failure> {
+        let mut t = Traces { path: path.to_path_buf(), ..Traces::default() };
+        for path in files(&[path.to_path_buf()])? {
+            let file = File::open(&path).map_err(|e| Failure::file("read", &path, e))?;
+            let read = plugin_trace::read(BufReader::new(file), |line| {
+                t.take(line);
+                Ok(())
+            });
+            read.map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+        }
+        Ok(t)
+    }
+
+    fn take(&mut self, line: Line) {
+        self.places.take(&line);
+        match line.kind.as_str() {
+            "process" => {
+                self.scripted |= line.scripted;
+                self.profiler |= line.profiler_api > 0;
+            }
+            "comm" => _ = self.comms.insert(line.comm, line.ranks),
+            "launched" => {
+                let collective = line.collective.parse().ok().and_then(collective_of);
+                let us = line.kernel_us.filter(|us| *us > 0.0);
+                let (Some(collective), Some(call), Some(us)) = (collective, line.call, us) else {
+                    self.left_out += 1;
+                    return;
+                };
+                let id = (line.comm, call);
+                if self.calls.len() >= CALLS_MAX && !self.calls.contains_key(&id) {
+                    self.left_out += 1;
+                    return;
+                }
+                let kind = (collective, line.size_bytes, line.arm, line.channels);
+                let entry = self.calls.entry(id).or_insert_with(|| (kind, Call { ranks: 0, least_us: f64::INFINITY }));
+                entry.1.ranks += 1;
+                entry.1.least_us = entry.1.least_us.min(us); // the rank that came last waited for nobody
+            }
+            _ => {}
+        }
+    }
+
+    /// The GPUs of the largest communicator, by what its processes wrote of themselves.
+    pub fn gpus(&self, cluster: &Cluster) -> Result<Allocation, Failure> {
+        let path = self.path.display();
+        let (comm, ranks) = self
+            .comms
+            .iter()
+            .max_by_key(|c| c.1)
+            .ok_or_else(|| Failure::input(format!("{path}: no communicator is in this trace")))?;
+        let names = self.places.gpus(comm, *ranks).map_err(|e| {
+            Failure::input(format!("{path} does not tell which GPUs the job has: {e}. --gpus names them, or --state"))
+        })?;
+        let names: Vec<String> = names.iter().map(|(host, gpu)| format!("{host}:{gpu}")).collect();
+        cluster.parse_gpus(names.iter().map(String::as_str)).map_err(|e| {
+            Failure::input(format!("{path}: {e}. --gpus names the job's GPUs as the cluster does, or --state"))
+        })
+    }
+
+    /// One reading for every kind of call over all of the job's GPUs, and how many calls were left out.
+    pub fn readings(self, whose: &Whose, simulated: bool) -> Result<(Vec<Measurement>, usize), Failure> {
+        let path = self.path.display().to_string();
+        if self.scripted && !simulated {
+            return Err(Failure::input(format!(
+                "{path}: its times were given by a test (LINKWISE_TEST), not measured; --simulated takes them as a simulation"
+            )));
+        }
+        let gpus = whose.gpus().gpu_count();
+        let mut left_out = self.left_out;
+        let mut kinds: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
+        let mut partial = None;
+        for ((comm, _), (kind, call)) in self.calls {
+            let ranks = self.comms.get(&comm).copied().unwrap_or(0);
+            if ranks as usize != gpus {
+                left_out += 1;
+            } else if call.ranks != ranks {
+                partial = Some((call.ranks, ranks));
+                left_out += 1;
+            } else {
+                kinds.entry(kind).or_default().push(call.least_us);
+            }
+        }
+        let mut out: Vec<(usize, Measurement)> = Vec::new();
+        for ((collective, size, arm, channels), mut times) in kinds {
+            if times.len() < CALLS_MIN || size == 0 {
+                left_out += times.len();
+                continue;
+            }
+            times.sort_by(f64::total_cmp);
+            let us = times[times.len() / 2];
+            let busbw = Bandwidth::from_gb_per_s(size as f64 / us / 1e3 * collective.bus_factor(gpus));
+            let what = format!("NCCL plugin, median of {} calls", times.len());
+            let mut m = whose.measurement(collective, Bytes(size), busbw, provenance(&what, &self.path));
+            m.time = Some(Seconds(us * 1e-6));
+            if let Some((a, p)) = arm.split_once('/') {
+                (m.algorithm, m.protocol) = (Some(a.to_string()), Some(p.to_string()));
+            }
+            m.channels = (channels > 0).then_some(channels);
+            out.push((times.len(), m));
+        }
+        out.sort_by_key(|(n, m)| (std::cmp::Reverse(*n), m.collective, m.size));
+        left_out += out.iter().skip(KINDS_MAX).map(|o| o.0).sum::<usize>();
+        out.truncate(KINDS_MAX);
+        if out.is_empty() {
+            let why = match partial {
+                Some((some, all)) => format!(
+                    "its calls have GPU times of {some} of {all} ranks; give the folder with the traces of all hosts"
+                ),
+                None if !self.comms.values().any(|r| *r as usize == gpus) => {
+                    let mut sizes: Vec<u32> = self.comms.values().copied().collect();
+                    sizes.dedup();
+                    format!(
+                        "no communicator has {gpus} ranks, one for each of the job's GPUs (they have {sizes:?}); --gpus names the job's"
+                    )
+                }
+                None if !self.profiler => {
+                    "NCCL did not load the plugin as its profiler; `linkwise run` asks for it".into()
+                }
+                None => format!(
+                    "no collective has its GPU time and {CALLS_MIN} calls; `linkwise run --kernel-times` asks NCCL for them (2.27.3 and later)"
+                ),
+            };
+            return Err(Failure::input(format!("{path}: nothing to record: {why}")));
+        }
+        Ok((out.into_iter().map(|o| o.1).collect(), left_out))
+    }
+}

@@ -1,0 +1,286 @@
+//! Traces, read and brought together by communicator, collective and size.
+
+use super::{Cost, Process, Report, Steps};
+use crate::failure::Failure;
+use crate::report::one_line;
+use ::tune::{Arm, Collective};
+use measure::plugin_trace::{self, Line, Places};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// Most trace files of one report: one per process of the job.
+const FILES_MAX: usize = 8192;
+/// Most (communicator, collective, bucket) of a report, and most communicators.
+const KEYS_MAX: usize = 100_000;
+/// Most times kept per arm of a key, most calls with GPU times, most steps.
+const TIMES_MAX: usize = 100_000;
+/// Most different arms of a key: all that there are, with every channel count, are fewer.
+const ARMS_MAX: usize = 2_000;
+/// Most sentences about communicators that stay at AUTO.
+const NEVER_MAX: usize = 1000;
+
+/// Calls of one collective and size bucket in one communicator.
+#[derive(Debug, Default)]
+pub struct Key {
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Its nodes.
+    pub nodes: u32,
+    /// The collective.
+    pub collective: Option<Collective>,
+    /// The bucket of its sizes.
+    pub bucket: u8,
+    /// The rank whose calls count.
+    pub rank: i64,
+    /// Calls of it.
+    pub calls: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// How often AUTO would have been what.
+    pub autos: BTreeMap<String, u64>,
+    /// How often which arm was asked for.
+    pub arm_calls: BTreeMap<String, u64>,
+    /// Times that decide, by arm, and what they are.
+    pub times: BTreeMap<String, Vec<f64>>,
+    /// See [`Key::times`].
+    pub source: String,
+    /// GPU times that all ranks agreed on, by arm.
+    pub agreed_kernels: BTreeMap<String, Vec<f64>>,
+    /// Epoch, arm in use and why.
+    pub finding: Option<(u64, String, String)>,
+    /// GPU times by call: what ran, and the least of the ranks seen here.
+    pub kernels: BTreeMap<u64, (String, f64)>,
+}
+
+/// By communicator, collective and bucket.
+pub type Keys = BTreeMap<(String, String, u8), Key>;
+
+/// What was read.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// All but the rows.
+    pub report: Report,
+    /// By communicator, collective and bucket.
+    pub keys: Keys,
+    /// Where ranks are.
+    pub places: Places,
+    comms: BTreeMap<String, (u32, u32)>,
+    /// Steps of the process at hand, milliseconds, and its last word on cost.
+    steps: Vec<f64>,
+    cost: Option<Line>,
+}
+
+/// Files as they are; of folders, and of folders in them, what is called as traces are.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut all = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => walk(path, 1, &mut all)?,
+            false => all.push(path.clone()),
+        }
+        if all.len() > FILES_MAX {
+            return Err(Failure::input(format!("more than {FILES_MAX} trace files; give fewer")));
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let entries = std::fs::read_dir(folder).map_err(|e| Failure::file("read", folder, e))?;
+    for path in entries.flatten().map(|e| e.path()) {
+        if path.extension().is_some_and(|e| e == "jsonl") {
+            all.push(path);
+        } else if deeper > 0 && path.is_dir() && !path.is_symlink() {
+            walk(&path, deeper - 1, all)?;
+        }
+        if all.len() > FILES_MAX {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Reads files. The first that is no trace is an error that says where.
+pub fn read(files: &[PathBuf]) -> Result<Gathered, Failure> {
+    let mut g = Gathered::default();
+    for path in files {
+        let file = File::open(path).map_err(|e| Failure::file("read", path, e))?;
+        let end = plugin_trace::read(BufReader::new(file), |line| {
+            g.take(line);
+            Ok(())
+        });
+        let end = end.map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+        g.report.cut_off += u64::from(end.cut_off);
+        g.end_of_process();
+    }
+    for ((comm, ..), key) in &mut g.keys {
+        (key.ranks, key.nodes) = g.comms.get(comm).copied().unwrap_or_default();
+    }
+    Ok(g)
+}
+
+impl Gathered {
+    fn take(&mut self, line: Line) {
+        self.places.take(&line);
+        match line.kind.as_str() {
+            "process" => {
+                self.end_of_process();
+                let text = |t: &str, most: usize| one_line(t, most);
+                self.report.processes.push(Process {
+                    host: text(&line.host, 32),
+                    host_name: line.host_name.as_deref().map(|n| text(n, 64)),
+                    pid: line.pid,
+                    mode: text(&line.mode, 32),
+                    policy: text(&line.policy, 64),
+                    tuner_api: line.tuner_api,
+                    profiler_api: line.profiler_api,
+                    scripted: line.scripted,
+                });
+            }
+            "comm" if self.comms.len() < KEYS_MAX => {
+                self.comms.insert(line.comm, (line.ranks, line.nodes));
+            }
+            "never" if self.report.never.len() < NEVER_MAX => {
+                let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
+                // Every rank says it.
+                if !self.report.never.contains(&said) {
+                    self.report.never.push(said);
+                }
+            }
+            "epoch" => self.report.epochs += 1,
+            "full" => self.report.full += 1,
+            "step" if self.steps.len() < TIMES_MAX => self.steps.push(line.time_us / 1e3),
+            "cost" => self.cost = Some(line),
+            "end" => {
+                self.report.waits += line.waits;
+                self.report.longest_wait_ms = self.report.longest_wait_ms.max(line.longest_wait_us as f64 / 1e3);
+                self.report.lost += line.lost;
+            }
+            "call" | "sample" | "finding" | "launched" => self.of_key(line),
+            _ => {} // of a newer plugin
+        }
+    }
+
+    fn of_key(&mut self, line: Line) {
+        let Ok(collective) = line.collective.parse::<Collective>() else { return };
+        if line.arm.parse::<Arm>().is_err() {
+            return; // NCCL ran something that a tuner has no say in
+        }
+        let bucket = if line.kind == "call" { ::tune::bucket::bucket(line.size_bytes) } else { line.bucket };
+        let id = (line.comm.clone(), collective.word().to_string(), bucket);
+        if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&id) {
+            return;
+        }
+        let new = || Key { rank: i64::MAX, collective: Some(collective), bucket, ..Key::default() };
+        let key = self.keys.entry(id).or_insert_with(new);
+        match line.kind.as_str() {
+            "call" => key.call(line),
+            "sample" => key.sample(line),
+            "launched" => key.launched(&line),
+            _ => key.found(line),
+        }
+    }
+
+    fn end_of_process(&mut self) {
+        let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
+        if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
+            self.report.steps = Some(Steps {
+                count: steps.len(),
+                total_ms: steps.iter().sum(),
+                median_ms: super::row::median(&steps).unwrap_or(0.0),
+            });
+        }
+        if let Some(cost) = cost.map(|c| of_cost(&c))
+            && self.report.cost.is_none_or(|worst| cost.share > worst.share)
+        {
+            self.report.cost = Some(cost);
+        }
+    }
+}
+
+fn of_cost(c: &Line) -> Cost {
+    let run_us = (c.run_us as f64).max(1.0);
+    let entries = c.decide_us as f64 + c.event_us as f64 + c.setup_us as f64 + c.border_us as f64;
+    let each = |us: u64, n: u64| us as f64 * 1e3 / n.max(1) as f64;
+    Cost {
+        run_s: run_us / 1e6,
+        share: entries / run_us,
+        decisions: c.decisions,
+        decision_ns: each(c.decide_us, c.decisions),
+        events: c.events,
+        event_ns: each(c.event_us, c.events),
+        borders_ms: c.border_us as f64 / 1e3,
+        setup_ms: c.setup_us as f64 / 1e3,
+        thread_share: c.worker_us as f64 / run_us,
+    }
+}
+
+impl Key {
+    fn call(&mut self, line: Line) {
+        // Every rank writes its calls; one of them counts.
+        if line.rank < self.rank {
+            (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
+            self.autos.clear();
+            self.arm_calls.clear();
+        }
+        if line.rank != self.rank || line.auto.parse::<Arm>().is_err() || self.arm_calls.len() > ARMS_MAX {
+            return;
+        }
+        self.calls += 1;
+        self.bytes = self.bytes.saturating_add(line.size_bytes);
+        *self.autos.entry(line.auto).or_default() += 1;
+        *self.arm_calls.entry(line.arm).or_default() += 1;
+    }
+
+    fn sample(&mut self, line: Line) {
+        if line.time_us <= 0.0 {
+            return;
+        }
+        if line.source == "kernel" {
+            push(&mut self.agreed_kernels, &line.arm, line.time_us);
+        }
+        // The best source is what decided; a program may begin to say its steps late.
+        if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
+            self.times.clear();
+            self.source = one_line(&line.source, 16);
+        }
+        if line.source == self.source {
+            push(&mut self.times, &line.arm, line.time_us);
+        }
+    }
+
+    fn found(&mut self, line: Line) {
+        if self.finding.as_ref().is_none_or(|f| f.0 <= line.epoch) {
+            self.finding = Some((line.epoch, line.arm, one_line(&line.because, 200)));
+        }
+    }
+
+    fn launched(&mut self, line: &Line) {
+        let (Some(call), Some(us)) = (line.call, line.kernel_us.filter(|t| *t > 0.0)) else { return };
+        if self.kernels.len() >= TIMES_MAX && !self.kernels.contains_key(&call) {
+            return;
+        }
+        // The last rank to arrive waits for nobody.
+        let entry = self.kernels.entry(call).or_insert_with(|| (line.arm.clone(), us));
+        entry.1 = entry.1.min(us);
+    }
+}
+
+/// Sources of times, best first.
+fn rank(source: &str) -> usize {
+    let order = ["scripted", "step", "interval", "calls", "kernel"];
+    order.iter().position(|s| *s == source).unwrap_or(order.len())
+}
+
+fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) {
+    if to.len() < ARMS_MAX || to.contains_key(arm) {
+        let times = to.entry(arm.to_string()).or_default();
+        if times.len() < TIMES_MAX {
+            times.push(time_us);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `linkwise tune report TRACE...`: what the plugin saw and did, from the traces of its processes.
+
+mod gather;
+mod page;
+mod predict;
+mod row;
+mod text;
+
+pub use gather::files;
+pub use page::html;
+pub use predict::{Model, ModelArgs, Prediction, collective as collective_of};
+pub use row::Row;
+pub use text::text;
+
+use crate::cmd::shared::PageFormat;
+use crate::failure::Failure;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Arguments of `linkwise tune report`.
+#[derive(clap::Args)]
+#[command(long_about = "What the plugin saw and did, from the traces of its processes.
+
+Per collective, size and communicator shape: what AUTO would choose, what was chosen and why, what a model expects of both, the medians of \
+both and their variance, what that saved, and from which call on it pays. Two times stand side by side: the one that decides (a step, an interval \
+between groups or calls: see the source) and the GPU time of the kernel on the rank that arrives last. Where they disagree, the first wins.
+
+Give the traces of all hosts. What is expected needs the hardware: --cluster, and --gpus where the traces' host names are not those of the \
+cluster.")]
+pub struct Args {
+    /// Trace files, or folders of them
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    model: predict::ModelArgs,
+    /// How to print
+    #[arg(long, value_enum, default_value = "text")]
+    format: PageFormat,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let report = Report::read(&args.traces, &args.model)?;
+    if report.processes.is_empty() {
+        return Err(Failure::impossible(
+            "these files hold no trace of the plugin; give the folder that LINKWISE_TRACE named",
+        ));
+    }
+    match args.format {
+        PageFormat::Text => print!("{}", text(&report)),
+        PageFormat::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::impossible)?),
+        PageFormat::Html => println!("{}", html(&report)?),
+    }
+    Ok(())
+}
+
+/// A process that loaded the plugin.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Process {
+    /// Its host, as a hash.
+    pub host: String,
+    /// The host's name, where it was written.
+    pub host_name: Option<String>,
+    /// Its number.
+    pub pid: u64,
+    /// Its mode.
+    pub mode: String,
+    /// Its policy.
+    pub policy: String,
+    /// The tuner interface that NCCL used.
+    pub tuner_api: u32,
+    /// The profiler interface, or 0.
+    pub profiler_api: u32,
+    /// Its times were given by a test.
+    pub scripted: bool,
+}
+
+/// Steps that the program said, of the process that said most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Steps {
+    /// How many.
+    pub count: usize,
+    /// All of them, milliseconds.
+    pub total_ms: f64,
+    /// Median, milliseconds.
+    pub median_ms: f64,
+}
+
+/// What the plugin cost, of the process in which it cost the greatest share of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// From the first communicator on, seconds.
+    pub run_s: f64,
+    /// Time in all of the plugin's entries over time of the run.
+    pub share: f64,
+    /// Decisions, about.
+    pub decisions: u64,
+    /// Nanoseconds per decision.
+    pub decision_ns: f64,
+    /// Events of NCCL's profiler, about.
+    pub events: u64,
+    /// Nanoseconds per event.
+    pub event_ns: f64,
+    /// Milliseconds at borders between epochs, waits for other ranks included.
+    pub borders_ms: f64,
+    /// Milliseconds in inits and finalizes.
+    pub setup_ms: f64,
+    /// Time that the plugin's own thread computed, over time of the run.
+    pub thread_share: f64,
+}
+
+/// What traces say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Processes that loaded the plugin.
+    pub processes: Vec<Process>,
+    /// What they called.
+    pub rows: Vec<Row>,
+    /// Communicators that stayed at AUTO, and why.
+    pub never: Vec<String>,
+    /// How often ranks waited for a verdict.
+    pub waits: u64,
+    /// The longest wait, milliseconds.
+    pub longest_wait_ms: f64,
+    /// Calls whose record was lost.
+    pub lost: u64,
+    /// Epochs that came into force.
+    pub epochs: u64,
+    /// Processes whose trace ended at its limit of bytes.
+    pub full: u64,
+    /// Traces whose last line is cut off.
+    pub cut_off: u64,
+    /// Steps, if the program said any.
+    pub steps: Option<Steps>,
+    /// What the plugin cost, if it said so.
+    pub cost: Option<Cost>,
+}
+
+impl Report {
+    /// From files and folders; what is expected of the hardware from a model.
+    pub fn read(paths: &[PathBuf], model: &ModelArgs) -> Result<Self, Failure> {
+        let gathered = gather::read(&files(paths)?)?;
+        let mut report = gathered.report;
+        let model = Model::new(model, &report)?;
+        // Against what kernels are held: the steps, or else the run.
+        let beside_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
+        report.rows = row::rows(gathered.keys, beside_ms, |key, comm, auto, arm| {
+            model.predict(key, comm, auto, arm, &gathered.places)
+        });
+        Ok(report)
+    }
+
+    /// Some of the times were given by a test.
+    pub fn is_scripted(&self) -> bool {
+        self.processes.iter().any(|p| p.scripted)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,199 @@
+use super::*;
+use proptest::prelude::*;
+
+const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,3,4,5,6,7","local_rank":null,"scripted":false,"version":"0.1.0","pid":1,"host":"00","mode":"adaptive","policy":"round-robin","tuner_api":5,"profiler_api":5}
+{"kind":"comm","comm":"0a","rank":0,"ordinal":0,"ranks":8,"nodes":1}
+{"kind":"call","comm":"0a","rank":0,"call":0,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"AUTO","taken":true}
+{"kind":"call","comm":"0a","rank":0,"call":1,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/LL","taken":true}
+{"kind":"call","comm":"0a","rank":0,"call":2,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/SIMPLE","taken":true}
+{"kind":"call","comm":"0a","rank":1,"call":0,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"AUTO","taken":true}
+{"kind":"launched","comm":"0a","rank":0,"collective":"ALLREDUCE","count":262144,"size_bytes":1048576,"bucket":20,"call":0,"arm":"TREE/LL128","channels":8,"kernel_us":90.0}
+{"kind":"launched","comm":"0a","rank":1,"collective":"ALLREDUCE","count":262144,"size_bytes":1048576,"bucket":20,"call":0,"arm":"TREE/LL128","channels":8,"kernel_us":50.0}
+{"kind":"launched","comm":"0a","rank":0,"collective":"ALLREDUCE","count":262144,"size_bytes":1048576,"bucket":20,"call":2,"arm":"RING/SIMPLE","channels":8,"kernel_us":70.0}
+{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"AUTO","source":"step","time_us":100.0}
+{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/LL","source":"step","time_us":150.0}
+{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","source":"step","time_us":78.0}
+{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","source":"step","time_us":82.0}
+{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","source":"step","time_us":80.0}
+{"kind":"finding","comm":"0a","epoch":3,"collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","because":"20 % less"}
+{"kind":"step","time_us":400.0}
+{"kind":"step","time_us":600.0}
+{"kind":"cost","run_us":2000000,"decisions":4000,"decide_us":800,"events":8000,"event_us":1200,"setup_us":500,"border_us":1500,"worker_us":10000}
+{"kind":"end","comm":"0a","rank":0,"calls":3,"lost":0,"waits":2,"longest_wait_us":1500}
+"#;
+
+fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace-1.jsonl");
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+fn read_with(text: &str, model: &ModelArgs) -> Result<Report, Failure> {
+    let (_kept, path) = folder(text);
+    Report::read(&[path], model)
+}
+
+fn read(text: &str) -> Report {
+    read_with(text, &ModelArgs::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_trace_says_what_was_chosen_and_what_it_saved() {
+    let r = read(TRACE);
+    assert_eq!((r.processes.len(), r.rows.len()), (1, 1));
+    let row = &r.rows[0];
+    assert_eq!((row.calls, row.ranks, row.auto.as_str(), row.arm.as_str()), (3, 8, "TREE/LL128", "RING/SIMPLE"));
+    assert_eq!((row.auto_us, row.arm_us), (Some(100.0), Some(80.0)));
+    assert_eq!((row.auto_samples, row.arm_samples), (1, 3));
+    assert_eq!((row.auto_variance_us2, row.arm_variance_us2), (None, Some(4.0)));
+    assert_eq!(row.saved_ms, Some((0.0 - 50.0 + 20.0) / 1e3));
+    assert_eq!(row.break_even_calls, Some(3), "50 us lost while trying, 20 us won per call");
+    for said in [text(&r), html(&r).unwrap()] {
+        for words in ["20 % less", "80.0 ± 2.0", "1 + 3", "step"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+    }
+}
+
+#[test]
+fn gpu_times_stand_beside_what_decides_and_a_disagreement_is_said() {
+    let r = read(TRACE);
+    let row = &r.rows[0];
+    assert_eq!((row.auto_kernel_us, row.arm_kernel_us), (Some(50.0), Some(70.0)), "of the rank that came last");
+    assert!(
+        row.disagrees() && text(&r).contains("the step and the GPU time disagree about RING/SIMPLE; the first decides")
+    );
+    // What the ranks agreed on counts before what these traces happen to hold.
+    let agreed = r#"{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"AUTO","source":"kernel","time_us":44.0}"#;
+    let r = read(&format!("{TRACE}{agreed}\n"));
+    assert_eq!(
+        (r.rows[0].auto_kernel_us, r.rows[0].auto_us, r.rows[0].source.as_str()),
+        (Some(44.0), Some(100.0), "step")
+    );
+}
+
+#[test]
+fn bytes_time_bandwidth_and_share_of_the_steps_follow() {
+    let r = read(TRACE);
+    let row = &r.rows[0];
+    assert_eq!(row.bytes, 3 << 20);
+    // 50 and 70 us were seen of three calls; all three are put at their mean.
+    assert!((row.kernels_ms.unwrap() - 0.180).abs() < 1e-9, "{:?}", row.kernels_ms);
+    assert!((row.share.unwrap() - 0.18).abs() < 1e-9, "of 1 ms of steps");
+    let busbw = 1048576.0 / 70.0 / 1e3 * 2.0 * 7.0 / 8.0;
+    assert!((row.busbw_gb_per_s.unwrap() - busbw).abs() < 1e-9);
+    let said = text(&r);
+    for words in ["3 MiB", "18.0 %", "26.2", "of the steps", "2 steps of 0.6 ms"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn what_the_plugin_cost_is_said_as_a_share_of_the_run() {
+    let r = read(TRACE);
+    let c = r.cost.unwrap();
+    assert!((c.share - 0.002).abs() < 1e-12 && c.decision_ns == 200.0 && c.event_ns == 150.0, "{c:?}");
+    assert!(
+        text(&r)
+            .contains("The plugin cost 0.200 % of a run of 2.0 s: 4000 decisions of 200 ns and 8000 events of 150 ns")
+    );
+}
+
+#[test]
+fn observing_shows_what_was_called_and_nothing_was_chosen() {
+    let r = read(&TRACE.replace("\"mode\":\"adaptive\"", "\"mode\":\"observe\""));
+    let said = text(&r);
+    for words in [
+        "collective",
+        "calls",
+        "bytes",
+        "AUTO chose",
+        "GPU us",
+        "busbw GB/s",
+        "share",
+        "headroom",
+        "allreduce",
+        "TREE/LL128",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("in use"), "{said}");
+}
+
+#[test]
+fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
+    assert!(text(&read(TRACE)).contains("1 rows: no model: the hardware is not said; --cluster names it"));
+    let on = |cluster: &str, gpus: Option<&str>| ModelArgs {
+        cluster: Some(cluster.into()),
+        gpus: gpus.map(String::from),
+        nccl: None,
+    };
+    // Rank 1 wrote no trace, so that nobody knows its GPU.
+    let r = read_with(TRACE, &on("h100", None)).unwrap_or_else(|e| panic!("{e}"));
+    let why = r.rows[0].predicted.as_ref().unwrap_err();
+    assert!(
+        why.starts_with("no model: rank 1 of 8 is in none of these traces")
+            && why.ends_with("name the GPUs with --gpus"),
+        "{why}"
+    );
+    let r = read_with(TRACE, &on("h100", Some("n0"))).unwrap_or_else(|e| panic!("{e}"));
+    let p = r.rows[0].predicted.as_ref().unwrap();
+    assert!(p.model.starts_with("model of NCCL 2.28") && p.auto_us > 1.0 && p.auto_us < 1000.0, "{p:?}");
+    assert!(
+        p.best_us <= p.auto_us && (0.0..1.0).contains(&p.headroom) && p.arm_us.is_some_and(|t| t > p.best_us * 0.999),
+        "{p:?}"
+    );
+    assert!(text(&r).contains("predicted AUTO us") && text(&r).contains("not measured"));
+    let r = read_with(TRACE, &on("h100", Some("n0 n1"))).unwrap_or_else(|e| panic!("{e}"));
+    assert!(r.rows[0].predicted.is_ok(), "inside a host, and both hosts are alike");
+    let r = read_with(TRACE, &on("h100", Some("n0:0 n0:1"))).unwrap_or_else(|e| panic!("{e}"));
+    assert!(r.rows[0].predicted.as_ref().unwrap_err().contains("which of them?"));
+    let e = read_with(TRACE, &on("h100", Some("n99"))).err().unwrap().to_string();
+    assert!(e.contains("--gpus") && e.contains("n99"), "{e}");
+}
+
+#[test]
+fn all_ranks_in_one_process_are_found_by_what_it_sees() {
+    let rest: String = (1..8)
+        .map(|r| {
+            format!("{{\"kind\":\"comm\",\"comm\":\"0a\",\"rank\":{r},\"ordinal\":{r},\"ranks\":8,\"nodes\":1}}\n")
+        })
+        .collect();
+    let r = read_with(&format!("{TRACE}{rest}"), &ModelArgs { cluster: Some("h100".into()), ..ModelArgs::default() });
+    let r = r.unwrap_or_else(|e| panic!("{e}"));
+    assert!(r.rows[0].predicted.is_ok(), "{:?}", r.rows[0].predicted);
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused_with_its_line_and_a_cut_off_one_is_read() {
+    let e = read_with(&format!("{TRACE}no trace\n{TRACE}"), &ModelArgs::default()).err().unwrap().to_string();
+    assert!(e.contains("trace-1.jsonl: line 20: expected"), "{e}");
+    let r = read(&TRACE[..TRACE.len() - 30]);
+    assert!(r.cut_off == 1 && text(&r).contains("1 traces end in the middle of a line"));
+}
+
+#[test]
+fn scripted_times_are_called_simulated() {
+    let r = read(&TRACE.replace("\"scripted\":false", "\"scripted\":true"));
+    assert!(text(&r).contains("SIMULATED") && html(&r).unwrap().contains("SIMULATED"));
+}
+
+proptest! {
+    #[test]
+    fn no_trace_makes_the_report_panic(lines in proptest::collection::vec(
+        prop_oneof![9 => proptest::sample::select(TRACE.lines().collect::<Vec<_>>()).prop_map(String::from), 1 => "\\PC{0,40}"], 0..30),
+        cut in 0usize..200,
+    ) {
+        let mut all = lines.join("\n");
+        let mut at = all.len().saturating_sub(cut);
+        while !all.is_char_boundary(at) {
+            at -= 1;
+        }
+        all.truncate(at);
+        if let Ok(r) = read_with(&all, &ModelArgs { cluster: Some("h100".into()), gpus: Some("n0".into()), nccl: Some("2.28".parse().unwrap()) }) {
+            text(&r);
+            html(&r).unwrap();
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The report for people: sentences and tables that the page shows, too.
+
+use super::{Report, Row};
+use crate::report::TABLE_ROWS_MAX;
+use comfy_table::{CellAlignment, Table, presets};
+
+/// Columns of a table and whether they are numbers.
+type Head = &'static [(&'static str, bool)];
+
+/// A table in words.
+pub struct Cells {
+    /// A sentence above it.
+    pub caption: String,
+    /// The names of its columns; numbers are set right.
+    pub head: Head,
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// A size as people say it.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or(format!("{bytes} B"), |(shift, name)| format!("{} {name}", bytes >> shift))
+}
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or("–".into(), |v| format!("{v:.digits$}"))
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".into(), |s| format!("{:.1} %", 100.0 * s))
+}
+
+/// Median and standard deviation.
+fn spread(median: Option<f64>, variance: Option<f64>) -> String {
+    match (median, variance) {
+        (Some(m), Some(v)) => format!("{m:.1} ± {:.1}", v.sqrt()),
+        (m, _) => number(m, 1),
+    }
+}
+
+fn what(r: &Row) -> Vec<String> {
+    vec![r.collective.to_lowercase(), size(r.size_bytes), format!("{} on {}", r.ranks, r.nodes)]
+}
+
+/// Which collectives, how many, how large, how long: what was seen.
+pub fn seen(report: &Report) -> Cells {
+    const HEAD: Head = &[
+        ("collective", false),
+        ("size", false),
+        ("ranks", false),
+        ("calls", true),
+        ("bytes", true),
+        ("AUTO chose", false),
+        ("GPU us", true),
+        ("all ms", true),
+        ("busbw GB/s", true),
+        ("share", true),
+        ("headroom", true),
+    ];
+    let row = |r: &Row| {
+        let mut cells = what(r);
+        cells.extend([
+            r.calls.to_string(),
+            size(r.bytes),
+            r.auto.clone(),
+            number(r.auto_kernel_us, 1),
+            number(r.kernels_ms, 1),
+            number(r.busbw_gb_per_s, 1),
+            percent(r.share),
+            percent(r.predicted.as_ref().ok().map(|p| p.headroom)),
+        ]);
+        cells
+    };
+    let against = if report.steps.is_some() { "of the steps" } else { "of the run (the program said no steps)" };
+    Cells {
+        caption: format!(
+            "What was called, largest traffic first. GPU us: median kernel on the rank that arrives last; share: of these kernels, {against}; \
+             headroom: how much shorter the best way is than AUTO's, by the model, at most."
+        ),
+        head: HEAD,
+        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
+    }
+}
+
+/// What was chosen, why, and what it saved.
+pub fn choices(report: &Report) -> Cells {
+    const HEAD: Head = &[
+        ("collective", false),
+        ("size", false),
+        ("ranks", false),
+        ("AUTO", false),
+        ("in use", false),
+        ("AUTO us", true),
+        ("in use us", true),
+        ("saved ms", true),
+        ("even after", true),
+        ("why", false),
+    ];
+    let row = |r: &Row| {
+        let mut cells = what(r);
+        cells.extend([
+            r.auto.clone(),
+            r.arm.clone(),
+            spread(r.auto_us, r.auto_variance_us2),
+            spread(r.arm_us, r.arm_variance_us2),
+            number(r.saved_ms, 1),
+            r.break_even_calls.map_or("–".into(), |n| n.to_string()),
+            r.because.clone(),
+        ]);
+        cells
+    };
+    Cells {
+        caption: "What was chosen. Times are those that decide: median ± standard deviation, before (AUTO) and after (in use).".into(),
+        head: HEAD,
+        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
+    }
+}
+
+/// Predicted and measured.
+pub fn times(report: &Report) -> Cells {
+    const HEAD: Head = &[
+        ("collective", false),
+        ("size", false),
+        ("ranks", false),
+        ("decides", false),
+        ("samples", true),
+        ("AUTO GPU us", true),
+        ("in use GPU us", true),
+        ("predicted AUTO us", true),
+        ("predicted in use us", true),
+    ];
+    let row = |r: &Row| {
+        let predicted = r.predicted.as_ref().ok();
+        let samples = match r.arm == "AUTO" {
+            true => r.auto_samples.to_string(),
+            false => format!("{} + {}", r.auto_samples, r.arm_samples),
+        };
+        let mut cells = what(r);
+        cells.extend([
+            if r.source.is_empty() { "–".into() } else { r.source.clone() },
+            samples,
+            number(r.auto_kernel_us, 1),
+            number(r.arm_kernel_us, 1),
+            number(predicted.map(|p| p.auto_us), 1),
+            number(predicted.and_then(|p| p.arm_us), 1),
+        ]);
+        cells
+    };
+    Cells {
+        caption: "What decides (step; interval between outermost groups; calls: interval between calls, where NCCL tells no groups; kernel; \
+                  scripted), and GPU times of the rank that arrives last beside it, measured and predicted by the model."
+            .into(),
+        head: HEAD,
+        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
+    }
+}
+
+/// Sentences: who, what it cost, what is missing.
+pub fn summary(report: &Report) -> String {
+    let Some(p) = report.processes.first() else { return "no process with the plugin".into() };
+    let mut s = format!(
+        "{} process{} with the plugin, mode {}{}; tuner v{}, profiler {}",
+        report.processes.len(),
+        if report.processes.len() == 1 { "" } else { "es" },
+        p.mode,
+        if p.mode == "adaptive" { format!(", policy {}", p.policy) } else { String::new() },
+        p.tuner_api,
+        if p.profiler_api == 0 { "none".into() } else { format!("v{}", p.profiler_api) },
+    );
+    if report.epochs > 0 {
+        s += &format!(
+            "; {} epochs, {} waits for a verdict, the longest {:.1} ms",
+            report.epochs, report.waits, report.longest_wait_ms
+        );
+    }
+    if let Some(steps) = report.steps {
+        s += &format!("; {} steps of {:.1} ms (median)", steps.count, steps.median_ms);
+    }
+    if report.lost > 0 {
+        s += &format!("; {} calls were too fast to record", report.lost);
+    }
+    s
+}
+
+/// What the plugin cost, what to be wary of, what is missing and how to get it.
+pub fn notes(report: &Report) -> Vec<String> {
+    let mut notes = Vec::new();
+    if report.is_scripted() {
+        notes.push("SIMULATED: times were given by a test (LINKWISE_TEST); nothing here was measured.".into());
+    }
+    if let Some(c) = report.cost {
+        notes.push(format!(
+            "The plugin cost {:.3} % of a run of {:.1} s: {} decisions of {:.0} ns and {} events of {:.0} ns, {:.1} ms at borders between epochs \
+             (waits included), {:.1} ms to begin and end; its thread computed {:.2} % of the time of a core.",
+            100.0 * c.share,
+            c.run_s,
+            c.decisions,
+            c.decision_ns,
+            c.events,
+            c.event_ns,
+            c.borders_ms,
+            c.setup_ms,
+            100.0 * c.thread_share
+        ));
+    }
+    for r in report.rows.iter().filter(|r| r.disagrees()).take(20) {
+        notes.push(format!(
+            "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
+            r.collective.to_lowercase(),
+            size(r.size_bytes),
+            r.source,
+            r.arm
+        ));
+    }
+    let without_gpu = report.rows.iter().filter(|r| r.auto_kernel_us.or(r.arm_kernel_us).is_none()).count();
+    if without_gpu > 0 {
+        notes.push(format!(
+            "{without_gpu} of {} rows have no GPU time, so no bandwidth and no share: NCCL gives it from 2.27.3 on where \
+             LINKWISE_KERNEL_TIMES=1 (linkwise run --kernel-times) asks for it.",
+            report.rows.len()
+        ));
+    }
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for why in report.rows.iter().filter_map(|r| r.predicted.as_ref().err()) {
+        match reasons.iter_mut().find(|r| r.0 == why) {
+            Some(r) => r.1 += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    notes.extend(reasons.iter().take(5).map(|(why, n)| format!("{n} rows: {why}.")));
+    if let Some(p) = report.rows.iter().find_map(|r| r.predicted.as_ref().ok()) {
+        notes.push(format!("Predicted: {}, not measured.", p.model));
+    }
+    if report.cut_off + report.full > 0 {
+        notes.push(format!(
+            "{} traces end in the middle of a line (the process was killed), {} at their limit (LINKWISE_TRACE_BYTES_MAX): what came later is not \
+             here.",
+            report.cut_off, report.full
+        ));
+    }
+    notes
+}
+
+/// Every process only looked.
+pub fn only_looked(report: &Report) -> bool {
+    report.processes.iter().all(|p| p.mode == "observe")
+}
+
+/// The tables that fit the mode.
+pub fn tables(report: &Report) -> Vec<Cells> {
+    match only_looked(report) {
+        true => vec![seen(report)],
+        false => vec![choices(report), times(report), seen(report)],
+    }
+}
+
+/// For people.
+pub fn text(report: &Report) -> String {
+    let mut out = format!("{}\n", summary(report));
+    for n in &report.never {
+        out += &format!("{n}\n");
+    }
+    if report.rows.is_empty() {
+        return out + "No collective went through NCCL's tuner.\n";
+    }
+    for cells in tables(report) {
+        let mut table = Table::new();
+        let head: Vec<&str> = cells.head.iter().map(|h| h.0).collect();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head);
+        for row in cells.rows {
+            table.add_row(row);
+        }
+        for (i, (_, right)) in cells.head.iter().enumerate() {
+            if let Some(c) = table.column_mut(i).filter(|_| *right) {
+                c.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        out += &format!("{}\n{table}\n", cells.caption);
+    }
+    for n in notes(report) {
+        out += &format!("- {n}\n");
+    }
+    out
+}

@@ -1,0 +1,216 @@
+//! Programs around the plugin: one in C, compiled against `linkwise.h`, whose steps really take longer with some arms than with others; one in
+//! Python with `linkwise_step`.
+
+mod common;
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A compiler for C; `None`, with a SKIP line, without one.
+fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.join("program");
+    let library = common::library();
+    let built = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-O1", "-o"])
+        .arg(&program)
+        .arg(home.join(source))
+        .arg("-I")
+        .arg(home.join("include"))
+        .arg(&library)
+        .arg(format!("-Wl,-rpath,{}", library.parent().unwrap().display()))
+        .arg("-ldl")
+        .output();
+    match built {
+        Err(e) => {
+            eprintln!("SKIP {test}: no C compiler: {e}");
+            None
+        }
+        Ok(out) => {
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+            Some(program)
+        }
+    }
+}
+
+fn with_settings(command: &mut Command, settings: &[(&str, &str)]) -> Output {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if name.starts_with("LINKWISE_") || name == "MASTER_ADDR" {
+            command.env_remove(name);
+        }
+    }
+    command.envs(settings.iter().map(|(k, v)| (format!("LINKWISE_{k}"), v))).output().unwrap()
+}
+
+fn trace(folder: &Path) -> Vec<Value> {
+    let files = std::fs::read_dir(folder).unwrap().flatten();
+    let texts = files.map(|f| std::fs::read_to_string(f.path()).unwrap());
+    texts
+        .flat_map(|t| {
+            t.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"))).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// The arm of most of the program's last calls, and its trace.
+fn train(test: &str, says: &str, reward: &str) -> Option<(String, Vec<Value>)> {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compiled(test, folder.path(), "tests/program/program.c")?;
+    let traces = folder.path().join("trace");
+    let meeting = common::meeting(test);
+    let settings = [
+        ("MODE", "adaptive"),
+        ("MEETING", meeting.as_str()),
+        ("TRACE", traces.to_str().unwrap()),
+        ("EXPLORE", "all"),
+        ("REWARD", reward),
+        ("KERNEL_TIMES", "1"),
+    ];
+    let out = with_settings(Command::new(program).arg(common::library()).args([says, "700"]), &settings);
+    assert!(out.status.success(), "{out:?}");
+    let trace = trace(&traces);
+    // Most of the last calls: the very last one may be a look at another arm.
+    let calls: Vec<&str> =
+        trace.iter().filter(|v| v["kind"] == "call" && v["rank"] == 0).map(|v| v["arm"].as_str().unwrap()).collect();
+    let mut counts = std::collections::BTreeMap::new();
+    calls.iter().rev().take(150).for_each(|arm| *counts.entry(*arm).or_insert(0) += 1);
+    let most = counts.into_iter().max_by_key(|c| c.1).map(|c| c.0).unwrap_or_default().to_string();
+    Some((most, trace))
+}
+
+/// Times of one source and arm that all ranks have given.
+fn samples(trace: &[Value], source: &str, arm: &str) -> Vec<f64> {
+    let of = |v: &&Value| v["kind"] == "sample" && v["source"] == source && v["arm"] == arm;
+    trace.iter().filter(of).map(|v| v["time_us"].as_f64().unwrap()).collect()
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut t = times.to_vec();
+    t.sort_by(f64::total_cmp);
+    t[t.len() / 2]
+}
+
+#[test]
+fn steps_decide_although_another_arm_has_shorter_kernels() {
+    let name = "steps_decide_although_another_arm_has_shorter_kernels";
+    let Some((last, trace)) = train(name, "steps", "auto") else { return };
+    assert_eq!(last, "TREE/LL128", "the shortest step; TREE/LL has the shortest kernel");
+    let (good, bad) = (samples(&trace, "step", "TREE/LL128"), samples(&trace, "step", "TREE/LL"));
+    assert!(median(&good) < median(&bad), "{good:?} {bad:?}");
+    // Both are written down, and the GPU time is the last arriver's, without the 500 us that the other rank waits.
+    for (arm, us) in [("TREE/LL128", 80.0), ("TREE/LL", 20.0), ("AUTO", 100.0)] {
+        let kernels = samples(&trace, "kernel", arm);
+        assert!(kernels.len() >= 3 && kernels.iter().all(|t| *t == us), "{arm}: {kernels:?}");
+    }
+    assert!(trace.iter().filter(|v| v["kind"] == "step").count() >= 690);
+}
+
+#[test]
+fn without_steps_the_interval_between_outermost_groups_decides() {
+    let name = "without_steps_the_interval_between_outermost_groups_decides";
+    let Some((last, trace)) = train(name, "groups", "auto") else { return };
+    assert_eq!(last, "TREE/LL128");
+    assert!(samples(&trace, "interval", "TREE/LL128").len() >= 10 && samples(&trace, "calls", "TREE/LL128").is_empty());
+}
+
+#[test]
+fn without_groups_the_interval_between_calls_decides_and_is_called_so() {
+    let name = "without_groups_the_interval_between_calls_decides_and_is_called_so";
+    let Some((last, trace)) = train(name, "calls", "auto") else { return };
+    assert_eq!(last, "TREE/LL128");
+    assert!(samples(&trace, "calls", "TREE/LL128").len() >= 10 && samples(&trace, "interval", "TREE/LL128").is_empty());
+}
+
+#[test]
+fn gpu_times_decide_only_where_they_are_asked_for() {
+    let name = "gpu_times_decide_only_where_they_are_asked_for";
+    let Some((last, _)) = train(name, "steps", "kernel") else { return };
+    assert_eq!(last, "TREE/LL", "the shortest kernel, in spite of its steps");
+}
+
+/// Runs Python code with the module on its path; `None`, with a SKIP line, where there is no Python.
+fn python(test: &str, code: &str, settings: &[(&str, &str)], plugin: &str) -> Option<Output> {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("SKIP {test}: no python3");
+        return None;
+    }
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python");
+    let mut command = Command::new("python3");
+    command.args(["-B", "-c", code]).env("PYTHONPATH", module).env("NCCL_TUNER_PLUGIN", plugin);
+    Some(with_settings(&mut command, settings))
+}
+
+/// Stands in for NCCL: a communicator of 8 ranks, so that the plugin's worker runs and writes its trace.
+const STAND_IN: &str = r#"
+import ctypes, os, time
+import linkwise_step
+lib = linkwise_step.library()
+assert lib is not None
+init_t = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p)(lambda *a: None)
+table = (ctypes.c_void_p * 4).in_dll(lib, "ncclTunerPlugin_v4")
+context = ctypes.c_void_p()
+assert init_t(table[1])(8, 1, ctypes.cast(log, ctypes.c_void_p), ctypes.byref(context)) == 0 and context.value
+"#;
+const THE_END: &str = r#"
+time.sleep(0.1)
+assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(table[3])(context) == 0
+"#;
+
+#[test]
+fn python_says_steps_nested_ones_once_and_those_that_raise_too() {
+    let name = "python_says_steps_nested_ones_once_and_those_that_raise_too";
+    let folder = tempfile::tempdir().unwrap();
+    let said = r#"
+for _ in range(3):
+    with linkwise_step.step():
+        time.sleep(0.02)
+with linkwise_step.step():            # one step of about 60 ms: those inside are parts of it
+    with linkwise_step.step():
+        time.sleep(0.03)
+    with linkwise_step.step():
+        time.sleep(0.03)
+try:
+    with linkwise_step.step():
+        time.sleep(0.02)
+        raise KeyError("the body's own")
+except KeyError:
+    pass
+else:
+    raise SystemExit("an exception of the body was lost")
+linkwise_step.begin()                 # never ended: begun anew
+linkwise_step.begin()
+linkwise_step.end()
+linkwise_step.end()                   # no step
+"#;
+    let settings = [("MODE", "observe"), ("TRACE", folder.path().to_str().unwrap())];
+    let code = format!("{STAND_IN}{said}{THE_END}");
+    let Some(out) = python(name, &code, &settings, common::library().to_str().unwrap()) else { return };
+    assert!(out.status.success(), "{out:?}");
+    let trace = trace(folder.path());
+    let steps: Vec<f64> =
+        trace.iter().filter(|v| v["kind"] == "step").map(|v| v["time_us"].as_f64().unwrap()).collect();
+    assert_eq!(steps.len(), 6, "3, the outer one, the one that raised, the one begun twice: {steps:?}");
+    assert!(steps[3] >= 60_000.0 && steps[4] >= 20_000.0, "{steps:?}");
+    assert!(steps[..3].iter().all(|t| *t >= 20_000.0), "{steps:?}");
+    let process = trace.iter().find(|v| v["kind"] == "process").unwrap();
+    assert!(process["host_name"].as_str().is_some_and(|h| !h.is_empty()), "{process}");
+    assert!(trace.iter().any(|v| v["kind"] == "cost" && v["run_us"].as_u64() > Some(0)));
+}
+
+#[test]
+fn python_without_the_plugin_does_nothing() {
+    let name = "python_without_the_plugin_does_nothing";
+    let code = "import linkwise_step\nassert linkwise_step.library() is None\n\
+                linkwise_step.begin(); linkwise_step.end()\nwith linkwise_step.step():\n    ran = True\nassert ran\n\
+                try:\n    with linkwise_step.step():\n        raise ValueError\nexcept ValueError:\n    print('raised')\n";
+    let folder = tempfile::tempdir().unwrap();
+    let not_a_library = folder.path().join("text.so");
+    std::fs::write(&not_a_library, "no library").unwrap();
+    for plugin in ["", "/nowhere/at/all.so", not_a_library.to_str().unwrap(), "libc.so.6"] {
+        let Some(out) = python(name, code, &[], plugin) else { return };
+        assert!(out.status.success() && out.stdout == b"raised\n" && out.stderr.is_empty(), "{plugin}: {out:?}");
+    }
+}

@@ -1,0 +1,121 @@
+/* A program that trains, and the NCCL below it, in one: two ranks of one communicator in this process, which ask the plugin as NCCL 2.28 does
+ * (tuner v5, profiler v5), take the cheapest entry of the cost table, and then take the time that the arm takes here. What an arm does to a
+ * step is the opposite of what it does to its kernel:
+ *
+ *   arm           step   kernel on the rank that arrives last (on the other it waits 500 us more)
+ *   RING/SIMPLE   4 ms   100 us     cheapest in the table: AUTO
+ *   TREE/LL128    1 ms    80 us
+ *   TREE/LL       8 ms    20 us
+ *
+ *   program LIBRARY steps|groups|calls STEPS
+ *
+ * steps: says its steps through linkwise.h; groups: does not, but NCCL tells its groups; calls: neither. Prints the arm of the last call.
+ */
+#include "linkwise.h"
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef void (*logger)(int, unsigned long, const char *, int, const char *, ...);
+struct tuner {
+  const char *name;
+  int (*init)(void **, uint64_t, size_t, size_t, logger, const int *, void *);
+  int (*choose)(void *, int, size_t, int, float **, int, int, int, int *);
+  int (*finalize)(void *);
+};
+struct profiler {
+  const char *name;
+  int (*init)(void **, uint64_t, int *, const char *, int, int, int, logger);
+  int (*start)(void *, void **, const void *);
+  int (*stop)(void *);
+  int (*record)(void *, int, const void *);
+  int (*finalize)(void *);
+};
+struct head { uint64_t kind; void *parent; int rank; };
+struct group { struct head head; unsigned char captured; int depth; };
+struct api { struct head head; const char *func; size_t count; const char *datatype; int root; void *stream; unsigned char captured; };
+struct collective {
+  struct head head;
+  uint64_t sequence; const char *func; const void *send; void *receive; size_t count; int root; const char *datatype;
+  uint8_t channels, warps; const char *algorithm, *protocol; void *parent_group;
+};
+struct kernel { struct head head; uint8_t channel; uint64_t at_ns; };
+enum { COLL = 0x2, KERNEL = 0x40, GROUP_API = 0x100, COLL_API = 0x200, CHANNEL_STOPPED = 22, ALL_REDUCE = 4, RANKS = 2, BYTES = 1 << 20 };
+enum { TREE_LL, TREE_LL128, RING_SIMPLE = 5, ENTRIES = 21 };
+
+static void say(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+  (void)level, (void)flags, (void)file, (void)line, (void)format;
+}
+static void pass(double us) {
+  struct timespec t = {(time_t)(us / 1e6), (long)((us - 1e6 * (double)(long)(us / 1e6)) * 1e3)};
+  nanosleep(&t, NULL);
+}
+static double step_us(int arm) { return arm == TREE_LL ? 8000 : arm == TREE_LL128 ? 1000 : 4000; }
+static uint64_t kernel_ns(int arm) { return arm == TREE_LL ? 20000 : arm == TREE_LL128 ? 80000 : 100000; }
+static const char *algorithm(int arm) { return arm == RING_SIMPLE ? "RING" : "TREE"; }
+static const char *protocol(int arm) { return arm == RING_SIMPLE ? "SIMPLE" : arm == TREE_LL ? "LL" : "LL128"; }
+
+int main(int argc, char **argv) {
+  if (argc != 4) return 2;
+  void *library = dlopen(argv[1], RTLD_NOW);
+  if (!library) return fprintf(stderr, "%s\n", dlerror()), 3;
+  struct tuner *tuner = dlsym(library, "ncclTunerPlugin_v5");
+  struct profiler *profiler = dlsym(library, "ncclProfiler_v5");
+  int (*begin)(void) = (int (*)(void))dlsym(library, "linkwise_step_begin");
+  int (*end)(void) = (int (*)(void))dlsym(library, "linkwise_step_end");
+  /* The header's declarations are those of the library: the compiler checks the types. */
+  int (*declared[])(void) = {linkwise_step_begin, linkwise_step_end};
+  if (!tuner || !profiler || begin != declared[0] || end != declared[1]) return 4;
+  int steps = !strcmp(argv[2], "steps"), groups = steps || !strcmp(argv[2], "groups");
+
+  void *of_tuner[RANKS], *of_profiler[RANKS];
+  int mask = 0, bad = 0, arm = RING_SIMPLE;
+  for (int r = 0; r < RANKS; r++) {
+    bad |= profiler->init(&of_profiler[r], 77, &mask, "program", 1, RANKS, r, say);
+    bad |= tuner->init(&of_tuner[r], 77, RANKS, 1, say, NULL, NULL);
+  }
+  if (bad || (mask & (GROUP_API | COLL_API | COLL)) != (GROUP_API | COLL_API | COLL)) return 5;
+  bad |= end(); /* an end without a begin is nothing */
+  for (int step = 0, of = atoi(argv[3]); step < of; step++) {
+    if (steps) bad |= begin();
+    void *in_group = NULL;
+    struct group g = {{GROUP_API, NULL, 0}, 0, 1};
+    if (groups) bad |= profiler->start(of_profiler[0], &in_group, &g);
+    for (int r = 0; r < RANKS; r++) {
+      void *none = NULL;
+      struct api a = {{COLL_API, in_group, r}, "AllReduce", BYTES / 4, "ncclFloat32", 0, NULL, 0};
+      if (groups) bad |= profiler->start(of_profiler[r], &none, &a);
+    }
+    for (int r = 0; r < RANKS; r++) {
+      float table[ENTRIES];
+      int channels = 0, best = RING_SIMPLE;
+      for (int i = 0; i < ENTRIES; i++) table[i] = -1;
+      table[RING_SIMPLE] = 50, table[TREE_LL128] = 60, table[TREE_LL] = 70;
+      bad |= tuner->choose(of_tuner[r], ALL_REDUCE, BYTES, 1, (float **)table, 7, 3, 0, &channels);
+      for (int i = 0; i < ENTRIES; i++)
+        if (table[i] >= 0 && table[i] < table[best]) best = i;
+      if (r > 0 && best != arm) return 6; /* two ranks, two arms: a job would hang */
+      arm = best;
+    }
+    for (int r = 0; r < RANKS; r++) {
+      void *run = NULL, *channel = NULL;
+      struct collective c = {{COLL, NULL, r}, (uint64_t)step, "AllReduce", NULL, NULL, BYTES / 4, 0, "ncclFloat32", 1, 16,
+                             algorithm(arm), protocol(arm), NULL};
+      bad |= profiler->start(of_profiler[r], &run, &c);
+      struct kernel k = {{KERNEL, run, r}, 0, 1000000};
+      uint64_t stopped = 1000000 + kernel_ns(arm) + (r == 0 ? 500000 : 0); /* rank 0 arrives early and waits */
+      if (mask & KERNEL) bad |= profiler->start(of_profiler[r], &channel, &k);
+      if (mask & KERNEL) bad |= profiler->record(channel, CHANNEL_STOPPED, &stopped);
+      bad |= profiler->stop(run);
+    }
+    if (groups) bad |= profiler->stop(in_group);
+    pass(step_us(arm));
+    if (steps) bad |= end();
+  }
+  for (int r = 0; r < RANKS; r++) bad |= tuner->finalize(of_tuner[r]) | profiler->finalize(of_profiler[r]);
+  printf("%s/%s\n", algorithm(arm), protocol(arm));
+  return bad ? 7 : 0;
+}

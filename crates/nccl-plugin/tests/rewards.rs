@@ -1,0 +1,106 @@
+//! Rewards in the real NCCL library, on the bench: groups as NCCL tells them, GPU times from all ranks. Kernels finish at once there, so
+//! GPU times are scripted; everything else is NCCL's own.
+
+mod common;
+
+use common::{meeting, run, spec, with_plugin};
+use serde_json::Value;
+use std::path::Path;
+use topology::Collective;
+
+fn trace(folder: &Path) -> Vec<Value> {
+    let files = std::fs::read_dir(folder).unwrap().flatten();
+    let texts = files.map(|f| std::fs::read_to_string(f.path()).unwrap());
+    texts.flat_map(|t| t.lines().map(|l| serde_json::from_str(l).unwrap()).collect::<Vec<Value>>()).collect()
+}
+
+#[test]
+fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
+    let name = "gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide";
+    let folder = tempfile::tempdir().unwrap();
+    let (script, traces) = (folder.path().join("script"), folder.path().join("trace"));
+    // TREE/LL has the shortest kernels and the longest steps. Rank 2 comes last; the others wait for it, each as long as it is early.
+    let text = "AllReduce 20 TREE/LL 300\nAllReduce 20 TREE/LL128 120\nAllReduce 20 TREE/SIMPLE 130\nAllReduce 20 RING/LL 200\n\
+                AllReduce 20 RING/LL128 180\nAllReduce 20 RING/SIMPLE 90\nAllReduce 20 NVLSTREE/SIMPLE 140\n\
+                kernel AllReduce 20 TREE/LL 11\nkernel AllReduce 20 TREE/LL128 50\nkernel AllReduce 20 TREE/SIMPLE 60\n\
+                kernel AllReduce 20 RING/LL 70\nkernel AllReduce 20 RING/LL128 75\nkernel AllReduce 20 RING/SIMPLE 80\n\
+                kernel AllReduce 20 NVLSTREE/SIMPLE 85\nwaits 0 700\nwaits 1 40\nwaits 3 9\n";
+    std::fs::write(&script, text).unwrap();
+    let meeting = meeting(name);
+    let settings = [
+        ("MODE", "adaptive"),
+        ("MEETING", meeting.as_str()),
+        ("TRACE", traces.to_str().unwrap()),
+        ("EXPLORE", "all"),
+        ("KERNEL_TIMES", "0"),
+        ("TEST", "1"),
+        ("TEST_REWARDS", script.to_str().unwrap()),
+    ];
+    let mut s = spec(&[2, 2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 1200]);
+    s.process_per_rank = true;
+    s.in_step_every = 10;
+    if run(name, &with_plugin(s, &settings)).is_none() {
+        return;
+    }
+    let trace = trace(&traces);
+    let kernels: Vec<(&str, f64)> = trace
+        .iter()
+        .filter(|v| v["kind"] == "sample" && v["source"] == "kernel")
+        .map(|v| (v["arm"].as_str().unwrap(), v["time_us"].as_f64().unwrap()))
+        .collect();
+    let of = |arm: &str| kernels.iter().filter(|k| k.0 == arm).map(|k| k.1).collect::<Vec<_>>();
+    for (arm, us) in [("TREE/LL", 11.0), ("TREE/LL128", 50.0), ("RING/SIMPLE", 80.0)] {
+        let times = of(arm);
+        assert!(!times.is_empty() && times.iter().all(|t| *t == us), "{arm}: {times:?}");
+    }
+    assert!(kernels.len() >= 40, "{}", kernels.len());
+    // Each rank alone saw more.
+    let alone = |rank: u64| {
+        let of = |v: &&Value| v["kind"] == "launched" && v["rank"] == rank && v["arm"] == "TREE/LL";
+        trace.iter().filter(of).find_map(|v| v["kernel_us"].as_f64()).unwrap()
+    };
+    assert_eq!([0, 1, 2, 3].map(alone), [711.0, 51.0, 11.0, 20.0]);
+    let last = trace.iter().rfind(|v| v["kind"] == "call" && v["rank"] == 0).unwrap();
+    assert_eq!(last["arm"], "RING/SIMPLE", "the first reward wins");
+    assert!(
+        trace.iter().any(|v| v["kind"] == "process" && v["scripted"] == true),
+        "the trace says that its times are scripted"
+    );
+}
+
+#[test]
+fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
+    let name = "nccl_tells_outermost_groups_and_intervals_run_between_them";
+    // Groups of the API from 2.28 on (profiler v5 and later), launches of groups in 2.27.
+    for version in ["2.27.7", "2.28", "2.32"] {
+        let folder = tempfile::tempdir().unwrap();
+        let meeting = meeting(&format!("groups-{}", version.replace('.', "-")));
+        let settings = [
+            ("MODE", "adaptive"),
+            ("MEETING", meeting.as_str()),
+            ("TRACE", folder.path().to_str().unwrap()),
+            ("EXPLORE", "all"),
+            ("KERNEL_TIMES", "0"),
+        ];
+        let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; 1500]);
+        (s.process_per_rank, s.in_step_every) = (true, 5); // not faster than a job makes them: no record is lost
+        if run(name, &with_plugin(s, &settings)).is_none() {
+            return;
+        }
+        let trace = trace(folder.path());
+        let groups: Vec<u64> = trace
+            .iter()
+            .filter(|v| v["kind"] == "call" && v["rank"] == 0)
+            .map(|v| v["group"].as_u64().unwrap())
+            .collect();
+        // The bench makes every call in a group of its own.
+        let differ = groups.windows(2).filter(|w| w[0] != w[1]).count();
+        assert_eq!((groups.len(), differ), (1500, 1499), "{version}");
+        let of = |source: &str| trace.iter().filter(|v| v["kind"] == "sample" && v["source"] == source).count();
+        assert!(of("interval") >= 30, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
+        // 2.27 says nothing of the group that the very first call is in.
+        assert!(of("calls") <= 2, "{version}: {}", of("calls"));
+        let epochs = trace.iter().filter(|v| v["kind"] == "epoch").count();
+        assert!(epochs >= 3, "{version}: {epochs} epochs: times came, and nobody waited for those that could not");
+    }
+}
