@@ -43,6 +43,14 @@ fn auto_is_seldom_left_for_nothing_where_round_robin_leaves_it_often() {
 }
 
 #[test]
+fn twelve_equal_arms_leave_auto_no_more_often_than_four() {
+    let noise = tune::trial::Noise::LogNormal { cv: 0.1 };
+    let spec = tune::trial::Spec::new("twelve-equal", 1_000.0, &[1.0; 11], noise);
+    let fooled = 100.0 * score("adaptive", &tune::trial::Spec { calls: 200, ..spec }, 400).wrong_runs();
+    assert!(fooled <= 2.5, "{fooled} %");
+}
+
+#[test]
 fn two_modes_neither_fool_nor_blind_it() {
     let found = measure("adaptive", "two modes: a 30 % better arm after 200 calls", 60);
     assert!(found >= 87.0, "{found} %");

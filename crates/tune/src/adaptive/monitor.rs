@@ -8,6 +8,10 @@ const KEPT: usize = 128;
 const CHANGE: f64 = 0.22;
 /// Evidence for a change (a sum of log likelihood ratios) that starts a race.
 const ALARM: f64 = 8.0;
+/// The same where a change is hardly wider than the noise: chance walks further there.
+const ALARM_WIDE: f64 = 9.5;
+/// Standard deviation from which on it is.
+const WIDE: f64 = 0.15;
 /// What one sample may add to it: a spike alone is no change.
 const STEP_MAX: f64 = 2.0;
 /// Calls over which the level follows slow drift.
@@ -89,6 +93,8 @@ impl Monitor {
                 self.level = self.noise.location(&self.recent);
             }
         }
-        self.slower > ALARM || self.faster > ALARM
+        let wide = self.noise.modes.is_none() && self.noise.sigma > WIDE;
+        let alarm = if wide { ALARM_WIDE } else { ALARM };
+        self.slower > alarm || self.faster > alarm
     }
 }

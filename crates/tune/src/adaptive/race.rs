@@ -70,6 +70,13 @@ pub struct Runner {
     looked: usize,
 }
 
+/// How many of `rivals` arms count as tested: most drop out before the first look at them, the more the larger the field. With this, twelve
+/// equal arms leave AUTO no more often than four (`cargo test -p tune --test adaptive`).
+fn rivals_tested(rivals: f64) -> f64 {
+    const ALL: f64 = 3.0;
+    if rivals <= ALL { rivals } else { ALL * (rivals / ALL).powf(0.7) }
+}
+
 /// What a race has shown so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict {
@@ -304,7 +311,7 @@ impl Race {
             // A Bayes factor holds however often it is looked at: it needs no shares.
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
-            self.doubt / rivals * LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max)
+            self.doubt / rivals_tested(rivals) * LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max)
         };
         // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
         if two_modes {
