@@ -20,7 +20,7 @@ use crate::objective::Objective;
 use crate::policy::{Context, Decision, Phase, Policy, Sample};
 use monitor::Monitor;
 use noise::Noise;
-use race::{Race, Verdict};
+use race::{Race, Verdict, WIDE};
 use std::collections::VecDeque;
 
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
@@ -222,7 +222,13 @@ impl Adaptive {
             return Hope::Some;
         }
         let border = HOPELESS.ln();
-        let error = self.noise().sigma / t.samples.sqrt();
+        let noise = self.noise();
+        // With two modes, or times all over the place, no number of looks that is worth its price places an arm near the border.
+        if noise.modes.is_some() || noise.sigma > WIDE {
+            let is_above = t.samples >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
+            return if is_above { Hope::None } else { Hope::Some };
+        }
+        let error = noise.sigma / t.samples.sqrt();
         let is_well_known = error <= 0.8 * (border - HOPEFUL.ln());
         let is_above = t.ratio - 3.0 * error > border;
         let is_near = (is_well_known || t.hope == Hope::None) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());

@@ -39,7 +39,7 @@ const LOST_MAX: u32 = 8;
 const SHARE_TWO_MODES: f64 = 0.6;
 
 /// Noise that needs more samples, or hides two modes that are not told apart yet.
-const WIDE: f64 = 0.3;
+pub const WIDE: f64 = 0.3;
 
 /// Samples from which a race fits the shape of the noise itself where it was known before.
 const OWN_SHAPE_SAMPLES: usize = 40;
