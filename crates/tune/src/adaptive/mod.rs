@@ -179,7 +179,10 @@ impl Adaptive {
             self.tracks[a].follow -= 1;
             return Some(a);
         }
-        let a = others.min_by_key(|&a| self.tracks[a].due)?;
+        // Whatever else made it due: what is seen to be hopeless has its turn once in so many calls.
+        let may =
+            |a: &usize| self.at_least(*a, 2.0) <= HOPELESS.ln() || self.call >= self.tracks[*a].seen + HOPELESS_CALLS;
+        let a = others.filter(may).min_by_key(|&a| self.tracks[a].due)?;
         if self.tracks[a].due > self.call {
             return None;
         }
@@ -230,11 +233,11 @@ impl Adaptive {
         }
         let error = noise.sigma / t.samples.sqrt();
         let is_well_known = error <= 0.8 * (border - HOPEFUL.ln());
-        let is_above = t.ratio - 3.0 * error > border;
+        let is_above = t.ratio - 2.0 * error > border;
         let is_near = (is_well_known || t.hope == Hope::None) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());
         if is_above || is_near {
             Hope::None
-        } else if t.ratio + 3.0 * error > border && t.samples < HOPELESS_SAMPLES {
+        } else if t.ratio + 2.0 * error > border && t.samples < HOPELESS_SAMPLES {
             Hope::Unsure
         } else {
             Hope::Some
