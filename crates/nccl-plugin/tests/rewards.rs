@@ -97,7 +97,8 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
         let differ = groups.windows(2).filter(|w| w[0] != w[1]).count();
         assert_eq!((groups.len(), differ), (1500, 1499), "{version}");
         let of = |source: &str| trace.iter().filter(|v| v["kind"] == "sample" && v["source"] == source).count();
-        assert!(of("interval") >= 30, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
+        // How many epochs come into force within 1,500 calls depends on how busy the machine is.
+        assert!(of("interval") >= 10, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
         // 2.27 says nothing of the group that the very first call is in.
         assert!(of("calls") <= 2, "{version}: {}", of("calls"));
         let epochs = trace.iter().filter(|v| v["kind"] == "epoch").count();

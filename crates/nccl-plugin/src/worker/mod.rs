@@ -6,6 +6,7 @@ use crate::abi::log;
 use crate::comm::{Comm, Decision, Role};
 use crate::conductor::{Conductor, Plan, auto_arm};
 use crate::config::{Config, Mode, Reward};
+use crate::events::Ran;
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
@@ -207,12 +208,13 @@ impl Worker {
             self.take(event);
         }
         self.look_for_stop();
-        // Before the decisions are drained: those of a finished step are in the rings by now.
+        // Before the decisions are drained: those of a finished step, and of a call that was launched, are in the rings by now.
         let steps = crate::step::take();
+        let launched: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(crate::abi::profiler::kernels_wanted())).collect();
         self.drain();
         self.judge_by_steps(&steps);
         self.send_samples();
-        self.match_events();
+        self.match_events(&launched);
         self.lead();
         self.remove_gone();
         self.costs.tell(&mut self.trace, self.begin.elapsed(), false);
@@ -399,9 +401,9 @@ impl Worker {
     }
 
     /// Events of the profiler: what NCCL says it launched, and how long it took.
-    fn match_events(&mut self) {
+    fn match_events(&mut self, launched: &[Ran]) {
         let script = self.config.test.rewards.clone();
-        while let Some(ran) = EVENTS.next(crate::abi::profiler::kernels_wanted()) {
+        for ran in launched {
             let Some(local) = self.locals.iter_mut().find(|l| l.owner != 0 && l.owner == ran.what.owner) else {
                 continue;
             };
@@ -410,6 +412,12 @@ impl Worker {
             let fits = |d: &Decision| {
                 d.collective == w.collective && (d.bytes == bytes || d.bytes == bytes * u64::from(local.comm.ranks))
             };
+            // An event that was lost must not give its decision to the next one, and so on for ever: what was asked for must be what ran.
+            let asked = |d: &Decision| match d.arm.forced.filter(|_| d.taken) {
+                Some((a, p)) => w.algorithm.is_none_or(|x| x == a) && w.protocol.is_none_or(|x| x == p),
+                None => true,
+            };
+            let fits = |d: &Decision| fits(d) && asked(d);
             let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
             let scripted = || {
                 let d = matched.as_ref()?;
