@@ -71,6 +71,7 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
 #[test]
 fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
     let name = "nccl_tells_outermost_groups_and_intervals_run_between_them";
+    const CALLS: usize = 4000;
     // Groups of the API from 2.28 on (profiler v5 and later), launches of groups in 2.27.
     for version in ["2.27.7", "2.28", "2.32"] {
         let folder = tempfile::tempdir().unwrap();
@@ -82,7 +83,7 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
             ("EXPLORE", "all"),
             ("KERNEL_TIMES", "0"),
         ];
-        let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; 1500]);
+        let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
         (s.process_per_rank, s.in_step_every) = (true, 5); // not faster than a job makes them: no record is lost
         if run(name, &with_plugin(s, &settings)).is_none() {
             return;
@@ -95,9 +96,9 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
             .collect();
         // The bench makes every call in a group of its own.
         let differ = groups.windows(2).filter(|w| w[0] != w[1]).count();
-        assert_eq!((groups.len(), differ), (1500, 1499), "{version}");
+        assert_eq!((groups.len(), differ), (CALLS, CALLS - 1), "{version}");
         let of = |source: &str| trace.iter().filter(|v| v["kind"] == "sample" && v["source"] == source).count();
-        // How many epochs come into force within 1,500 calls depends on how busy the machine is.
+        // How many epochs come into force within these calls depends on how busy the machine is.
         assert!(of("interval") >= 10, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
         // 2.27 says nothing of the group that the very first call is in.
         assert!(of("calls") <= 2, "{version}: {}", of("calls"));
