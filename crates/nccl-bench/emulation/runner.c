@@ -244,12 +244,14 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
 }
 
 // Ranks in processes of their own run on, since no kernel makes them wait for one another. LINKWISE_EMU_IN_STEP_EVERY=n makes them meet at every
-// n-th call, as a training step does; LINKWISE_EMU_LATE_MS keeps this one waiting at the first call and in the middle.
+// n-th call, as a training step does; LINKWISE_EMU_LATE_MS keeps this one waiting at the first call and in the middle; LINKWISE_EMU_PAUSE_US
+// stands before every call for what a job does between them.
 static volatile int *reached; // by rank: calls begun
-static int meet_every, late_ms;
+static int meet_every, late_ms, pause_us;
 static int prepare_meeting(const char *id_file) {
-  const char *every = getenv("LINKWISE_EMU_IN_STEP_EVERY"), *late = getenv("LINKWISE_EMU_LATE_MS");
+  const char *every = getenv("LINKWISE_EMU_IN_STEP_EVERY"), *late = getenv("LINKWISE_EMU_LATE_MS"), *pause_text = getenv("LINKWISE_EMU_PAUSE_US");
   late_ms = late ? atoi(late) : 0;
+  pause_us = pause_text ? atoi(pause_text) : 0;
   meet_every = every ? atoi(every) : 0;
   if (meet_every <= 0) return 0;
   char path[4096];
@@ -263,6 +265,7 @@ static int prepare_meeting(const char *id_file) {
   return p == MAP_FAILED;
 }
 static void meet(int call, int calls) {
+  if (pause_us > 0) usleep((useconds_t)pause_us);
   if (late_ms && (call == 0 || call == calls / 2)) usleep((useconds_t)late_ms * 1000);
   if (!meet_every || call % meet_every) return;
   reached[first] = call + 1;

@@ -224,6 +224,9 @@ impl<'a> Run<'a> {
         if spec.in_group > 1 {
             c.env("LINKWISE_EMU_IN_GROUP", spec.in_group.to_string());
         }
+        if !spec.pause.is_zero() {
+            c.env("LINKWISE_EMU_PAUSE_US", spec.pause.as_micros().to_string());
+        }
         if spec.process_per_rank {
             let local = part.first_rank - self.first_rank(node);
             c.env("RANK", part.first_rank.to_string())

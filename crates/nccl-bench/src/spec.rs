@@ -91,6 +91,8 @@ pub struct Spec {
     /// With one process per rank: all processes begin a call together again after so many calls, as kernels that wait for one another would
     /// make them. 0: never.
     pub in_step_every: u32,
+    /// Every rank waits so long before each call, as computation and kernels would make it: here nothing else takes time.
+    pub pause: Duration,
     /// Every call is made so many times, in one group. The report knows only one of them.
     pub in_group: u32,
     /// When to give up.
@@ -114,6 +116,7 @@ impl Spec {
             process_per_rank: false,
             late: None,
             in_step_every: 0,
+            pause: Duration::ZERO,
             in_group: 1,
             deadline: Duration::from_secs(180),
         }

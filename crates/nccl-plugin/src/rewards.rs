@@ -7,9 +7,11 @@
 //!
 //! GPU times stand beside the others in reports; they decide only where `LINKWISE_REWARD` is `kernel`.
 
+mod launched;
 mod reduce;
 mod script;
 
+pub use launched::asked_for;
 pub use reduce::{Heard, Reduction};
 pub use script::Script;
 

@@ -48,7 +48,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
     let mut s = spec(&[4, 4], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
     s.process_per_rank = true;
     s.late = Some((5, Duration::from_millis(300)));
-    s.in_step_every = 10;
+    (s.in_step_every, s.pause) = (10, Duration::from_millis(1));
     let settings = [
         ("MODE", "adaptive"),
         ("MEETING", meeting.as_str()),

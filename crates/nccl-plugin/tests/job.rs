@@ -36,7 +36,7 @@ fn job(version: &str, test: &str, folder: &std::path::Path) -> Spec {
     // Ring is what AUTO would take at this size.
     let mut s = with_plugin(spec(&[4], version).with_calls(&[Collective::AllReduce], &vec![8 << 20; 600]), &settings);
     s.process_per_rank = true;
-    s.in_step_every = 10;
+    (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
     s.late = Some((1, Duration::from_millis(300))); // time to meet, while the others are at their first calls
     s
 }

@@ -47,7 +47,7 @@ fn what_looking_costs_is_measured_beside_a_run_without_it() {
         observing / without
     );
     assert!(n("decisions") >= CALLS as f64 && n("run_us") > 0.0, "{cost}");
-    // Far from what was measured (docs/plugin.md), near enough to see a system call or an allocation in every entry.
-    assert!(own_us < 30.0, "{cost}");
-    assert!(observing < 2.0 * without + 50.0, "{us:?}");
+    // Measured: 1.26 and 0.08 (docs/plugin.md).
+    assert!(observing < 3.0 * without, "{us:?}");
+    assert!(own_us < 0.5 * without, "{without} us: {cost}");
 }

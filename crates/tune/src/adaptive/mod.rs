@@ -101,11 +101,11 @@ struct Track {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Hope {
     /// Seen to be over [`HOPELESS`].
-    None,
+    Hopeless,
     /// It looks so, but a few more samples may tell otherwise.
     Unsure,
     /// Yes.
-    Some,
+    Hopeful,
 }
 
 #[derive(Debug, Clone)]
@@ -143,7 +143,7 @@ impl Adaptive {
             due: 0,
             surprise: 0.0,
             follow: 0,
-            hope: Hope::Some,
+            hope: Hope::Hopeful,
         };
         let mut policy = Adaptive {
             arms: arms.to_vec(),
@@ -201,9 +201,9 @@ impl Adaptive {
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
         let calls = (cost / self.share(arm)).max(12.0 * others) as u64;
         match self.tracks[arm].hope {
-            Hope::None => calls.max(HOPELESS_CALLS),
+            Hope::Hopeless => calls.max(HOPELESS_CALLS),
             Hope::Unsure => (4.0 * others) as u64,
-            Hope::Some => calls,
+            Hope::Hopeful => calls,
         }
     }
 
@@ -222,25 +222,25 @@ impl Adaptive {
     fn hope(&self, arm: usize) -> Hope {
         let t = &self.tracks[arm];
         if t.samples < 1.0 || t.lone > 0 {
-            return Hope::Some;
+            return Hope::Hopeful;
         }
         let border = HOPELESS.ln();
         let noise = self.noise();
         // With two modes, or times all over the place, no number of looks that is worth its price places an arm near the border.
         if noise.modes.is_some() || noise.sigma > WIDE {
             let is_above = t.samples >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
-            return if is_above { Hope::None } else { Hope::Some };
+            return if is_above { Hope::Hopeless } else { Hope::Hopeful };
         }
         let error = noise.sigma / t.samples.sqrt();
         let is_well_known = error <= 0.8 * (border - HOPEFUL.ln());
         let is_above = t.ratio - 2.0 * error > border;
-        let is_near = (is_well_known || t.hope == Hope::None) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());
+        let is_near = (is_well_known || t.hope == Hope::Hopeless) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());
         if is_above || is_near {
-            Hope::None
+            Hope::Hopeless
         } else if t.ratio + 2.0 * error > border && t.samples < HOPELESS_SAMPLES {
             Hope::Unsure
         } else {
-            Hope::Some
+            Hope::Hopeful
         }
     }
 
@@ -302,7 +302,7 @@ impl Adaptive {
             // Looks begin at different times, so that they do not come in bursts.
             let staggered = self.call + wait * (a as u64 + 1) / self.arms.len() as u64;
             let seen = self.tracks[a].seen;
-            self.tracks[a].due = if self.tracks[a].hope == Hope::None { seen + wait } else { staggered };
+            self.tracks[a].due = if self.tracks[a].hope == Hope::Hopeless { seen + wait } else { staggered };
         }
     }
 
