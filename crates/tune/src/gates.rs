@@ -1,8 +1,12 @@
 //! The paper's five gates: when an offline measurement justifies overriding AUTO.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 4.1. In order: (1) IQR outlier trimming leaves enough samples, (2) a one-sided
-//! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) odd and even samples agree on the winner, (5) the
+//! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) two halves of the samples agree on the winner, (5) the
 //! improvement of the median exceeds 5 % below 64 MiB and 10 % from there on.
+//!
+//! The samples of one launch share its memory, its connections and its moment: a launch that is slow is slow in all of them. So the
+//! halves of gate 4 are odd and even **turns** (launches) where there are two or more. Where there is only one, odd and even samples
+//! are all there is to compare, and [`Verdict::turns`] says that another launch was never asked.
 
 use crate::stats;
 use std::fmt;
@@ -59,8 +63,10 @@ pub struct Verdict {
     pub p: f64,
     /// Cliff's delta, positive when the candidate is faster.
     pub delta: f64,
-    /// Whether odd and even samples agree that the candidate is faster.
+    /// Whether both halves of the samples agree that the candidate is faster.
     pub halves_agree: bool,
+    /// Turns in which both were measured. The halves are odd and even turns; with fewer than two of them, odd and even samples.
+    pub turns: usize,
     /// 1 - median of the candidate over AUTO's.
     pub improvement: f64,
     /// What gate 5 asked for at this size.
@@ -78,13 +84,18 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gain = 100.0 * self.improvement;
         match self.failed {
-            None => write!(f, "passed all gates: {gain:.1} % faster, p {:.1e}, delta {:.2}", self.p, self.delta),
+            None => {
+                write!(f, "passed all gates: {gain:.1} % faster, p {:.1e}, delta {:.2}", self.p, self.delta)?;
+                if self.turns < 2 { f.write_str("; in one launch only") } else { Ok(()) }
+            }
             Some(Gate::Samples) => {
                 write!(f, "gate 1 failed: {} and {} samples left, {SAMPLES_MIN} needed", self.samples.0, self.samples.1)
             }
             Some(Gate::Significance) => write!(f, "gate 2 failed: p {:.3} is not below {P_MAX}", self.p),
             Some(Gate::Effect) => write!(f, "gate 3 failed: Cliff's delta {:.2} is not above {DELTA_MIN}", self.delta),
-            Some(Gate::Agreement) => write!(f, "gate 4 failed: odd and even samples disagree"),
+            Some(Gate::Agreement) => {
+                write!(f, "gate 4 failed: odd and even {} disagree", if self.turns < 2 { "samples" } else { "turns" })
+            }
             Some(Gate::Improvement) => {
                 write!(f, "gate 5 failed: {gain:.1} % faster, {:.0} % needed", 100.0 * self.improvement_min)
             }
@@ -92,15 +103,39 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Holds a candidate's times against AUTO's at one size; any unit, the same for both. All numbers are given whichever gate fails.
+/// [`check_turns`] of samples that are not known to come from several launches.
 pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> Verdict {
-    let (candidate, auto) = (stats::iqr_trimmed(candidate), stats::iqr_trimmed(auto));
+    check_turns(&[candidate], &[auto], size_bytes)
+}
+
+/// The two halves of gate 4: odd and even ones of the turns `common` if there are two or more, else of all samples.
+fn halves(turns: &[impl AsRef<[f64]>], common: &[usize]) -> [Vec<f64>; 2] {
+    let mut halves = [Vec::new(), Vec::new()];
+    match common {
+        [] | [_] => {
+            let samples = turns.iter().flat_map(|t| t.as_ref());
+            samples.enumerate().for_each(|(i, time)| halves[i % 2].push(*time));
+        }
+        _ => common.iter().enumerate().for_each(|(i, turn)| halves[i % 2].extend(turns[*turn].as_ref())),
+    }
+    halves
+}
+
+/// Holds a candidate's times against AUTO's at one size; any unit, the same for both. Turn i of both ran at about the same time; a
+/// turn may be empty. All numbers are given whichever gate fails.
+pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64) -> Verdict {
+    let is_in = |turns: &[T], i: usize| turns.get(i).is_some_and(|t| !t.as_ref().is_empty());
+    let common: Vec<usize> = (0..candidate.len()).filter(|i| is_in(candidate, *i) && is_in(auto, *i)).collect();
+    let ([c0, c1], [a0, a1]) = (halves(candidate, &common), halves(auto, &common));
+    let all = |turns: &[T]| turns.iter().flat_map(|t| t.as_ref()).copied().collect::<Vec<f64>>();
+    let (candidate, auto) = (stats::iqr_trimmed(&all(candidate)), stats::iqr_trimmed(&all(auto)));
     let mut verdict = Verdict {
         failed: None,
         samples: (candidate.len(), auto.len()),
         p: stats::mann_whitney_below(&candidate, &auto),
         delta: stats::cliffs_delta_below(&candidate, &auto),
-        halves_agree: stats::halves_agree_below(&candidate, &auto),
+        halves_agree: stats::halves_agree_below([&c0, &c1], [&a0, &a1]),
+        turns: common.len(),
         improvement: 1.0 - stats::median(&candidate) / stats::median(&auto),
         improvement_min: if size_bytes < LARGE_BYTES { IMPROVEMENT_MIN } else { IMPROVEMENT_LARGE_MIN },
     };
@@ -155,8 +190,35 @@ mod tests {
         let steady: Vec<f64> = (0..50).map(|i| 100.0 + f64::from(i) * 0.1).collect();
         let verdict = check(&mixed, &steady, 0);
         assert_eq!(verdict.failed, Some(Gate::Agreement), "{verdict:?}");
+        assert!(verdict.to_string().contains("samples disagree"), "{verdict}");
         let seven = draws(5, 50, 93.0, 0.02);
         assert_eq!(check(&seven, &auto, LARGE_BYTES).failed, Some(Gate::Improvement));
         assert_eq!(check(&seven, &auto, LARGE_BYTES - 1).failed, None);
+    }
+
+    #[test]
+    fn one_outlier_does_not_hide_that_the_halves_disagree() {
+        let mut mixed: Vec<f64> = (0..50).map(|i| if i % 2 == 1 { 102.6 } else { 80.0 }).collect();
+        let mut steady: Vec<f64> = (0..50).map(|i| 100.0 + f64::from(i) * 0.1).collect();
+        mixed[25] = 1_000.0;
+        assert_eq!(check(&mixed, &steady, 0).failed, Some(Gate::Agreement), "the candidate's");
+        mixed[25] = 102.6;
+        steady[25] = 1_000.0;
+        assert_eq!(check(&mixed, &steady, 0).failed, Some(Gate::Agreement), "AUTO's");
+    }
+
+    #[test]
+    fn an_arm_that_was_fast_in_one_launch_of_two_fails() {
+        let auto = [draws(1, 25, 100.0, 0.02), draws(2, 25, 100.0, 0.02)];
+        let lucky = [draws(3, 25, 70.0, 0.02), draws(4, 25, 100.5, 0.02)];
+        let verdict = check_turns(&lucky, &auto, 0);
+        assert_eq!((verdict.failed, verdict.turns), (Some(Gate::Agreement), 2));
+        assert!(verdict.to_string().contains("turns disagree"), "{verdict}");
+        assert_eq!(check(&lucky.concat(), &auto.concat(), 0).failed, None, "samples one by one show nothing of it");
+        let steady = [draws(3, 25, 80.0, 0.02), draws(4, 25, 80.0, 0.02)];
+        assert!(check_turns(&steady, &auto, 0).is_passed());
+        // A launch that failed leaves one turn in which both were measured: that is said.
+        let once = check_turns(&[steady[0].clone(), vec![]], &auto, 0);
+        assert!(once.is_passed() && once.turns == 1 && once.to_string().ends_with("in one launch only"), "{once}");
     }
 }

@@ -32,14 +32,23 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The line of one size from the samples of each arm, in the order of the arms, and the verdict on each arm other than AUTO. Of
-    /// the arms that pass all gates the one with the lowest median is used.
+    /// [`Profile::line_of_turns`] where each arm's samples count as one turn.
     pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
-        let medians_us: Vec<f64> =
-            samples_us.iter().map(|s| if s.is_empty() { 0.0 } else { crate::stats::median(s) }).collect();
+        let turns: Vec<Vec<Vec<f64>>> = samples_us.iter().map(|s| vec![s.clone()]).collect();
+        Profile::line_of_turns(arms, &turns, size_bytes)
+    }
+
+    /// The line of one size from the samples of each arm, in the order of the arms and by turn, and the verdict on each arm other than
+    /// AUTO. Of the arms that pass all gates the one with the lowest median is used.
+    pub fn line_of_turns(arms: &[Arm], turns_us: &[Vec<Vec<f64>>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+        let median_us = |turns: &Vec<Vec<f64>>| match turns.concat() {
+            none if none.is_empty() => 0.0,
+            samples => crate::stats::median(&samples),
+        };
+        let medians_us: Vec<f64> = turns_us.iter().map(median_us).collect();
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
         let verdicts: Vec<Option<Verdict>> = (0..arms.len())
-            .map(|i| (i != auto).then(|| gates::check(&samples_us[i], &samples_us[auto], size_bytes)))
+            .map(|i| (i != auto).then(|| gates::check_turns(&turns_us[i], &turns_us[auto], size_bytes)))
             .collect();
         let passed = (0..arms.len()).filter(|i| verdicts[*i].is_some_and(|v| v.is_passed()));
         let use_arm = passed.min_by(|a, b| medians_us[*a].total_cmp(&medians_us[*b])).unwrap_or(auto);
@@ -73,8 +82,9 @@ impl Profile {
     }
 
     /// The arm for a size. Between two lines that agree, theirs. Where they differ, the one of the two arms with the lower
-    /// interpolated median, and AUTO if either has none there. Beyond the ends the nearest line, as far as one power of two; further
-    /// out nothing was measured and AUTO is used.
+    /// interpolated median if that is below AUTO's, too: an arm that passed its gates at one end may be far slower than AUTO before the
+    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, as far as one power of two;
+    /// further out nothing was measured and AUTO is used.
     pub fn arm_for(&self, size_bytes: u64) -> Arm {
         let above = self.lines.partition_point(|l| l.size_bytes < size_bytes);
         let (low, high) = (above.checked_sub(1).and_then(|i| self.lines.get(i)), self.lines.get(above));
@@ -103,8 +113,11 @@ impl Profile {
                     let points = [low, high].map(|l| (l.size_bytes, l.medians_us.get(index).copied().unwrap_or(0.0)));
                     points.iter().all(|p| p.1 > 0.0).then(|| bucket::interpolated(&points, size_bytes)).flatten()
                 };
-                match (time(low.use_arm), time(high.use_arm)) {
-                    (Some(a), Some(b)) => arm(if a <= b { low.use_arm } else { high.use_arm }),
+                let auto = self.arms.iter().position(|a| a.is_auto()).and_then(time);
+                match (time(low.use_arm), time(high.use_arm), auto) {
+                    (Some(a), Some(b), Some(auto)) if a.min(b) < auto => {
+                        arm(if a <= b { low.use_arm } else { high.use_arm })
+                    }
                     _ => Arm::AUTO,
                 }
             }
@@ -190,6 +203,17 @@ mod tests {
     }
 
     #[test]
+    fn between_sizes_whose_winners_change_auto_is_used_where_it_is_faster_than_both() {
+        let p = profile(&[(1 << 20, [90.0, 300.0, 100.0], 0), (4 << 20, [1200.0, 360.0, 400.0], 1)]);
+        // At 2 MiB the arms would take 329 us, AUTO 200.
+        assert_eq!(p.arm_for(2 << 20), Arm::AUTO);
+        assert_eq!(
+            (p.arm_for(1 << 20).to_string(), p.arm_for(4 << 20).to_string()),
+            ("TREE/SIMPLE".into(), "RING/SIMPLE".into())
+        );
+    }
+
+    #[test]
     fn a_line_uses_the_fastest_arm_that_passed() {
         let flat = |t: f64| (0..50).map(|i| t + f64::from(i % 7) * 0.01 * t).collect::<Vec<f64>>();
         let (line, verdicts) = Profile::line(&arms(), &[flat(80.0), flat(70.0), flat(100.0)], 1 << 20);
@@ -205,6 +229,19 @@ mod tests {
             let p = profile(&[(1 << 10, [times[0], times[1], times[2]], a), (1 << 30, [times[3], times[4], times[5]], b)]);
             prop_assert_eq!(p.check(), Ok(()));
             prop_assert!(arms().contains(&p.arm_for(bytes)));
+        }
+
+        #[test]
+        fn no_size_gets_an_arm_that_should_take_longer_than_auto(
+            a in 0usize..3, b in 0usize..3, times in proptest::array::uniform6(1.0f64..1000.0), bytes in 1u64 << 10..=1 << 30
+        ) {
+            // An arm that is used has passed its gates: at its own size it is below AUTO.
+            let proven = |arm: usize, t: &[f64]| if t[arm] < t[2] { arm } else { 2 };
+            let ends = [[times[0], times[1], times[2]], [times[3], times[4], times[5]]];
+            let p = profile(&[(1 << 10, ends[0], proven(a, &ends[0])), (1 << 30, ends[1], proven(b, &ends[1]))]);
+            let at = |arm: usize| bucket::interpolated(&[(1 << 10, ends[0][arm]), (1 << 30, ends[1][arm])], bytes).unwrap();
+            let used = arms().iter().position(|x| *x == p.arm_for(bytes)).unwrap();
+            prop_assert!(at(used) <= at(2) * (1.0 + 1e-12), "{} us, AUTO {} us", at(used), at(2));
         }
     }
 

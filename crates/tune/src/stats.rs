@@ -6,8 +6,10 @@ pub fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let at = q.clamp(0.0, 1.0) * last as f64;
     let low = at.floor() as usize;
-    let high = (low + 1).min(last);
-    sorted[low] + (sorted[high] - sorted[low]) * (at - low as f64)
+    let (below, above) = (sorted[low], sorted[(low + 1).min(last)]);
+    let weight = at - low as f64;
+    // Scores count what never happened as infinite: 0 times infinity, and infinity minus itself, are no numbers.
+    if weight == 0.0 || below == above { below } else { below + (above - below) * weight }
 }
 
 /// The values in order.
@@ -181,14 +183,12 @@ pub fn cliffs_delta_below(smaller: &[f64], larger: &[f64]) -> f64 {
     1.0 - 2.0 * u / pairs
 }
 
-/// Split-half agreement: whether the odd and the even samples, each for itself, have the lower median in `smaller`. False where a
-/// half is empty.
-pub fn halves_agree_below(smaller: &[f64], larger: &[f64]) -> bool {
-    let half = |values: &[f64], odd: usize| -> f64 {
-        let part: Vec<f64> = values.iter().copied().skip(odd).step_by(2).collect();
-        median(&part)
-    };
-    (0..2).all(|odd| half(smaller, odd) < half(larger, odd)) // a comparison with NaN is false
+/// Split-half agreement: whether in both halves, each for itself and trimmed for itself, `smaller` has the lower median. False where
+/// a half is empty. To split is the caller's part, and comes before any trimming: a value that is dropped first would move all later
+/// ones to the other half.
+pub fn halves_agree_below(smaller: [&[f64]; 2], larger: [&[f64]; 2]) -> bool {
+    let middle = |half: &[f64]| median(&iqr_trimmed(half));
+    smaller.iter().zip(&larger).all(|(s, l)| middle(s) < middle(l)) // a comparison with NaN is false
 }
 
 #[cfg(test)]

@@ -130,7 +130,17 @@ fn the_test_has_known_values() {
 
 #[test]
 fn halves_that_disagree_are_found() {
-    assert!(halves_agree_below(&[1.0, 1.0, 1.0, 1.0], &[2.0, 2.0, 2.0, 2.0]));
-    assert!(!halves_agree_below(&[1.0, 3.0, 1.0, 3.0], &[2.0, 2.0, 2.0, 2.0]));
-    assert!(!halves_agree_below(&[1.0], &[2.0]), "one value has no odd half");
+    let (one, two, three) = ([1.0; 8], [2.0; 8], [3.0; 8]);
+    assert!(halves_agree_below([&one, &one], [&two, &two]));
+    assert!(!halves_agree_below([&one, &three], [&two, &two]));
+    assert!(!halves_agree_below([&one, &[]], [&two, &two]), "an empty half agrees with nothing");
+}
+
+#[test]
+fn quantiles_bear_values_that_are_endless() {
+    let never = f64::INFINITY;
+    assert_eq!(quantile(&[1.0, 2.0, never, never, never], 0.25), 2.0, "exactly at a value, infinity beside it");
+    assert_eq!(median(&[1.0, never, 2.0]), 2.0);
+    assert_eq!(median(&[1.0, never, never, never]), never);
+    assert_eq!(median(&[1.0, never]), never);
 }
