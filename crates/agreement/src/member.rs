@@ -20,8 +20,9 @@ pub enum At {
 
 /// One rank's part of the agreement. See the crate's drawing.
 ///
-/// Whoever uses it orders two things: a call is counted as begun *before* [`border`](Member::border) is looked at for it, and the count that
-/// [`on`](Member::on) gets is read *after* the border of the proposal is visible. Then an acknowledged first call cannot have begun.
+/// Whoever uses it from two threads orders three things: a call is counted as begun *before* [`border`](Member::border) is looked at for it; the
+/// count that [`on`](Member::on) gets is read *after* the border of the proposal is visible; and [`at`](Member::at) is not asked between that and
+/// the answer, nor the border set to an older value. Then an acknowledged first call cannot have begun, and none passes it unseen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Member {
     /// In force from first calls that have not come, in their order.

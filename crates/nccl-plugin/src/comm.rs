@@ -53,6 +53,10 @@ struct Slow {
     /// How long this rank has waited for verdicts, and the longest wait.
     waited: Duration,
     waits: u64,
+    /// Calls that wait for a verdict now.
+    waiting: u32,
+    /// They shall not wait any more.
+    ended: bool,
 }
 
 /// What a call was.
@@ -400,6 +404,7 @@ impl Comm {
             match slow.member.at(number) {
                 At::Go => break,
                 At::Switch(epoch) => self.install(&epoch),
+                At::Wait if slow.ended => break,
                 At::Wait => {
                     let begin = *since.get_or_insert_with(Instant::now);
                     if begin.elapsed() >= WAIT_BEFORE_LOG && !said {
@@ -411,10 +416,12 @@ impl Comm {
                             self.id, self.rank
                         ));
                     }
+                    slow.waiting += 1;
                     slow = match self.verdict.wait_timeout(slow, Duration::from_millis(50)) {
                         Ok((guard, _)) => guard,
                         Err(e) => e.into_inner().0,
                     };
+                    slow.waiting -= 1;
                 }
             }
         }
@@ -423,6 +430,9 @@ impl Comm {
             slow.waits += 1;
         }
         self.border.store(slow.member.border(), Ordering::SeqCst);
+        if slow.ended {
+            self.verdict.notify_all();
+        }
     }
 
     fn install(&self, epoch: &Epoch) {

@@ -133,7 +133,10 @@ mod tests {
         assert!(after.decisions - before.decisions >= u64::from(n - EVERY), "{after:?}");
         assert!(after.decide_ns > before.decide_ns, "{after:?}");
         assert!(after.border_ns - before.border_ns >= 300_000_000, "{after:?}");
-        assert!(after.setup_ns - before.setup_ns < after.border_ns - before.border_ns, "the wait is not in the entry: {after:?}");
+        assert!(
+            after.setup_ns - before.setup_ns < after.border_ns - before.border_ns,
+            "the wait is not in the entry: {after:?}"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::events::Events;
 use crate::job;
 use crate::worker::{Change, Worker};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
@@ -30,8 +31,8 @@ pub struct Running {
     alive: Vec<Arc<Comm>>,
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
-    /// Ordinals of the members of a communicator in this process.
-    ordinals: Vec<(u64, u32)>,
+    /// The next ordinal of a member of a communicator in this process.
+    ordinals: BTreeMap<u64, u32>,
     /// The job has been announced, by this worker.
     pub job_announced: bool,
 }
@@ -83,12 +84,6 @@ pub fn settings() -> &'static Arc<Config> {
 pub struct Profiled {
     /// The number under which events come.
     pub owner: u64,
-    /// The communicator.
-    pub id: u64,
-    /// The rank.
-    pub rank: i32,
-    /// Calls are captured into a CUDA graph.
-    pub captured: AtomicBool,
     /// The communicator, once the tuner's init has come, too.
     pub comm: OnceLock<Arc<Comm>>,
 }
@@ -109,7 +104,7 @@ pub fn profiled(api: u32, id: u64, rank: i32) -> Option<Arc<Profiled>> {
         return None;
     }
     let owner = NEXT_OWNER.fetch_add(1, Ordering::Relaxed);
-    let p = Arc::new(Profiled { owner, id, rank, captured: AtomicBool::new(false), comm: OnceLock::new() });
+    let p = Arc::new(Profiled { owner, comm: OnceLock::new() });
     LAST.set(Some((id, rank, owner)));
     let mut waiting = WAITING.lock().unwrap_or_else(|e| e.into_inner());
     if waiting.len() < WAITING_MAX {
@@ -118,19 +113,25 @@ pub fn profiled(api: u32, id: u64, rank: i32) -> Option<Arc<Profiled>> {
     Some(p)
 }
 
+/// The profiler's context waits for no tuner any more: that has come, or its communicator has ended.
+pub fn stop_waiting(owner: u64) -> Option<Arc<Profiled>> {
+    let mut waiting = WAITING.lock().unwrap_or_else(|e| e.into_inner());
+    let at = waiting.iter().position(|p| p.owner == owner)?;
+    Some(waiting.swap_remove(at))
+}
+
 /// A tuner's init. `id`: `None` where NCCL does not say it. Gives `None` where nothing is to be done.
 pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Arc<Comm>> {
     TUNER_API.store(api, Ordering::Relaxed);
     let config = settings();
-    if config.mode == Mode::Off || ranks < 2 || is_forked() {
+    if config.mode == Mode::Off || is_forked() {
         return None;
     }
     let last = LAST.take().filter(|l| id.is_none_or(|i| i == l.0));
-    let profiled = last.and_then(|(_, _, owner)| {
-        let mut waiting = WAITING.lock().unwrap_or_else(|e| e.into_inner());
-        let at = waiting.iter().position(|p| p.owner == owner)?;
-        Some(waiting.swap_remove(at))
-    });
+    let profiled = last.and_then(|(_, _, owner)| stop_waiting(owner));
+    if ranks < 2 {
+        return None;
+    }
     let id = id.or(last.map(|l| l.0));
     let mut guard = running();
     let run = guard.get_or_insert_default();
@@ -142,16 +143,9 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     };
     // Without an identifier only a name for the trace: communicators of one shape, one after the other.
     let id = id.unwrap_or_else(|| wire::bytes::hash(format!("{ranks} {nodes}").as_bytes()));
-    let ordinal = match run.ordinals.iter_mut().find(|o| o.0 == id) {
-        Some(o) => {
-            o.1 += 1;
-            o.1
-        }
-        None => {
-            run.ordinals.push((id, 0));
-            0
-        }
-    };
+    let next = run.ordinals.entry(id).or_default();
+    let ordinal = *next;
+    *next += 1;
     let rank = last.map_or(-1, |l| l.1);
     let who = Identity { id, ordinal, rank, ranks: ranks as u32, nodes: nodes as u32 };
     let table = match (role, &config.profile) {
@@ -194,6 +188,9 @@ pub fn finished(context: *const Comm) {
     let Some(run) = guard.as_mut() else { return };
     let Some(at) = run.alive.iter().position(|c| Arc::as_ptr(c) == context) else { return };
     let comm = run.alive.swap_remove(at);
+    if comm.end() {
+        std::mem::forget(comm.clone()); // the thread that waited still looks at it
+    }
     if comm.role() == Role::Follow {
         job::release(&comm);
     }

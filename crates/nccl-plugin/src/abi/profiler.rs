@@ -220,7 +220,6 @@ unsafe fn start(
             COLL_API => {
                 // SAFETY: as above; `parent` is the handle of the group.
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, CollApi>>() };
-                profiled.captured.store(e.event.captured, Ordering::Relaxed);
                 if let Some(comm) = profiled.comm.get() {
                     comm.set_captured(e.event.captured);
                     if !e.head.parent.is_null() {
@@ -306,7 +305,8 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
     guarded(Entry::Setup, || {
         if !context.is_null() {
             // SAFETY: `init` made it, and NCCL gives it back once.
-            drop(unsafe { Arc::from_raw(context.cast::<Profiled>().cast_const()) });
+            let profiled = unsafe { Arc::from_raw(context.cast::<Profiled>().cast_const()) };
+            process::stop_waiting(profiled.owner);
         }
         panic_if_tested();
     })

@@ -2,34 +2,47 @@
 
 use super::{Comm, Slow, lock};
 use agreement::{Epoch, Member, Slot, ToLeader, ToMember};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 impl Comm {
     /// Takes a message of the leader; gives the answer: of a job, that of all its communicators here.
     pub fn hear(&self, message: &ToMember) -> Option<ToLeader> {
         let followers = lock(&self.followers); // nobody joins in between
-        let all = || std::iter::once(self).chain(followers.iter().map(Arc::as_ref));
+        let all: Vec<&Comm> = std::iter::once(self).chain(followers.iter().map(Arc::as_ref)).collect();
+        // All of them, from before the border is visible until the answer is known: a call that sees the border waits in `cross` for what the
+        // member says, and a call that is at an earlier border does not put this one out of sight.
+        let mut held: Vec<MutexGuard<'_, Slow>> = all.iter().map(|c| c.slow()).collect();
         if let ToMember::Propose(e) = message {
             // Visible before `begun` is read: see `next`.
-            all().for_each(|c| _ = c.border.fetch_min(e.from_call, Ordering::SeqCst));
+            all.iter().for_each(|c| _ = c.border.fetch_min(e.from_call, Ordering::SeqCst));
         }
-        let begun = all().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
-        for follower in followers.iter() {
-            follower.answer(message, begun);
-        }
+        let begun = all.iter().map(|c| c.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
+        let mut answers = all.iter().zip(&mut held).map(|(c, slow)| {
+            let Slow { member, masks, .. } = &mut **slow;
+            let answer = member.on(message, begun, |epoch| possible(epoch, masks));
+            c.border.store(member.border(), Ordering::SeqCst);
+            answer
+        });
         // The strictest of them: it hears the same with the same count, and holds all that was ever committed.
-        self.answer(message, begun)
+        let answer = answers.next().flatten();
+        answers.for_each(drop);
+        drop(held);
+        all.iter().for_each(|c| c.verdict.notify_all());
+        answer
     }
 
-    fn answer(&self, message: &ToMember, begun: u64) -> Option<ToLeader> {
+    /// The communicator ends, perhaps while a call of it waits for a verdict (`ncclCommAbort` from another thread). That call goes on at once
+    /// with the arms in force, whatever becomes of it, and has left when this returns (or a second has passed). Says whether there was one.
+    pub fn end(&self) -> bool {
         let mut slow = self.slow();
-        let Slow { member, masks, .. } = &mut *slow;
-        let answer = member.on(message, begun, |epoch| possible(epoch, masks));
-        self.border.store(slow.member.border(), Ordering::SeqCst);
-        drop(slow);
+        slow.ended = true;
         self.verdict.notify_all();
-        answer
+        let waited = slow.waiting > 0;
+        let left = self.verdict.wait_timeout_while(slow, Duration::from_secs(1), |s| s.waiting > 0);
+        drop(left);
+        waited
     }
 
     /// From now on a communicator changes when this job does. It has not made a call.

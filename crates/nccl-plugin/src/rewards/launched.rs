@@ -55,7 +55,16 @@ mod tests {
     fn launch(bytes: u64, arm: Arm) -> Enqueued {
         let (algorithm, protocol) = arm.forced.unzip();
         let collective = Collective::AllReduce;
-        Enqueued { owner: 1, sequence: 0, collective, count: bytes / 4, element_bytes: 4, algorithm, protocol, channels: 1 }
+        Enqueued {
+            owner: 1,
+            sequence: 0,
+            collective,
+            count: bytes / 4,
+            element_bytes: 4,
+            algorithm,
+            protocol,
+            channels: 1,
+        }
     }
 
     fn match_all(decisions: &[Decision], launches: &[Enqueued]) -> Vec<Option<u64>> {

@@ -1,0 +1,148 @@
+//! A communicator's calls and the leader's messages come from different threads.
+
+use agreement::{Epoch, KeyPlan, Slot, ToLeader, ToMember};
+use linkwise_nccl::comm::{Call, Comm, Identity, Role};
+use linkwise_nccl::costs::Costs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tune::{Algorithm, Arm, Collective, Protocol};
+
+const BYTES: u64 = 1 << 20;
+
+fn comm(role: Role) -> Arc<Comm> {
+    Arc::new(Comm::new(Identity { id: 1, ordinal: 0, rank: 0, ranks: 2, nodes: 1 }, role, 64))
+}
+
+fn epoch(number: u64, from_call: u64, arm: Arm) -> Arc<Epoch> {
+    let plan = KeyPlan { slot: Slot::of(Collective::AllReduce, BYTES), runs: Vec::new(), settled: arm };
+    Arc::new(Epoch { number, from_call, plans: vec![plan] })
+}
+
+fn one_call(comm: &Comm) -> Arm {
+    let mut table = [-1.0f32; 21];
+    table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
+    let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+    comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, |_| {});
+    comm.take_decision().unwrap().arm
+}
+
+/// Proposals that come as close to the next call as they can, each with a verdict at once. Every call must run what was committed for it: were
+/// it otherwise on one rank, two ranks would run one call with different arms.
+fn every_call_runs_what_was_committed_for_it(leader: &Comm, caller: &Comm) {
+    const ROUNDS: u64 = 150_000;
+    let over = AtomicBool::new(false);
+    let (committed, arms) = std::thread::scope(|s| {
+        let hears = s.spawn(|| {
+            let mut committed: Vec<(u64, Arm)> = Vec::new();
+            for number in 1..=ROUNDS {
+                let arm = Arm::new([Algorithm::Ring, Algorithm::Tree][number as usize % 2], Protocol::Ll);
+                let from_call = leader.begun() + number * 7 % 5;
+                match leader.hear(&ToMember::Propose(epoch(number, from_call, arm))) {
+                    Some(ToLeader::Ack { .. }) => {
+                        leader.hear(&ToMember::Commit(number));
+                        committed.push((from_call, arm));
+                    }
+                    _ => _ = leader.hear(&ToMember::Abort(number)),
+                }
+            }
+            over.store(true, Ordering::Release);
+            committed
+        });
+        let mut arms = Vec::new();
+        while !over.load(Ordering::Acquire) {
+            arms.push(one_call(caller));
+        }
+        (hears.join().unwrap(), arms)
+    });
+    let mut next = committed.iter().peekable();
+    let mut expected = Arm::AUTO;
+    for (call, arm) in arms.iter().enumerate() {
+        while let Some((_, arm)) = next.next_if(|(from, _)| *from <= call as u64) {
+            expected = *arm;
+        }
+        assert_eq!(*arm, expected, "call {call} of {}; {} epochs", arms.len(), committed.len());
+    }
+    assert!(committed.len() > 100, "{} of {ROUNDS} proposals came in time, {} calls", committed.len(), arms.len());
+}
+
+#[test]
+fn a_proposal_and_the_call_that_it_is_about_do_not_miss_one_another() {
+    let comm = comm(Role::Tune);
+    every_call_runs_what_was_committed_for_it(&comm, &comm);
+}
+
+#[test]
+fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows() {
+    let table = vec![KeyPlan {
+        slot: Slot::of(Collective::AllReduce, BYTES),
+        runs: Vec::new(),
+        settled: Arm::new(Algorithm::Tree, Protocol::Ll),
+    }];
+    // One epoch a job, for its epochs stand for the table or for AUTO: what counts is from which call on.
+    let mut in_time = 0;
+    for round in 0..2000u64 {
+        let job = comm(Role::Job);
+        let who = Identity { id: 2, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
+        let follower = Arc::new(Comm::new(who, Role::Follow, 64).with_table(table.clone()));
+        job.lead(&follower);
+        let stop = AtomicBool::new(false);
+        let (committed, arms) = std::thread::scope(|s| {
+            let calls = s.spawn(|| {
+                let mut arms = Vec::new();
+                while !stop.load(Ordering::Acquire) {
+                    arms.push(one_call(&follower));
+                }
+                arms
+            });
+            while follower.begun() < 10 {
+                std::hint::spin_loop();
+            }
+            let committed = (1..=50u64).find_map(|number| {
+                let from_call = job.begun() + (number + round) % 3;
+                let e = Arc::new(Epoch { number, from_call, plans: linkwise_nccl::job::the_table() });
+                let acknowledged = matches!(job.hear(&ToMember::Propose(e)), Some(ToLeader::Ack { .. }));
+                job.hear(&if acknowledged { ToMember::Commit(number) } else { ToMember::Abort(number) });
+                acknowledged.then_some(from_call)
+            });
+            while committed.is_some_and(|n| follower.begun() <= n) {
+                std::hint::spin_loop();
+            }
+            stop.store(true, Ordering::Release);
+            (committed, calls.join().unwrap())
+        });
+        in_time += u32::from(committed.is_some());
+        let switched = arms.iter().position(|a| !a.is_auto()).map(|n| n as u64);
+        assert_eq!(switched, committed, "job {round}, {} calls", arms.len());
+    }
+    assert!(in_time > 100, "one of 50 proposals came in time in {in_time} of 2,000 jobs");
+}
+
+#[test]
+fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that_it_waits() {
+    let comm = comm(Role::Tune);
+    let bound = comm.hear(&ToMember::Propose(epoch(1, 0, Arm::new(Algorithm::Tree, Protocol::Ll))));
+    assert!(matches!(bound, Some(ToLeader::Ack { .. })));
+    let said = std::sync::Mutex::new(Vec::new());
+    let arm = std::thread::scope(|s| {
+        let waits = s.spawn(|| {
+            let mut table = [50.0f32; 21];
+            let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+            let log = |text: &str| said.lock().unwrap().push(text.to_string());
+            comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, log);
+            comm.take_decision().unwrap().arm
+        });
+        let begin = Instant::now();
+        while said.lock().unwrap().is_empty() && begin.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::thread::sleep(Duration::from_millis(500)); // time to say it again
+        assert!(!waits.is_finished(), "bound: it must not guess");
+        assert!(comm.end(), "a call waited");
+        waits.join().unwrap()
+    });
+    assert_eq!(arm, Arm::AUTO);
+    let said = said.into_inner().unwrap();
+    assert!(matches!(said.as_slice(), [one] if one.contains("waits for the verdict on epoch 1")), "{said:?}");
+    assert!(!comm.end(), "nobody waits any more");
+}
