@@ -23,7 +23,7 @@ pub struct RoundRobin {
     ledger: Ledger,
     /// Costs in microseconds, per arm, of the exploration calls.
     costs_us: Vec<Vec<f64>>,
-    /// Exploration calls that were answered or lost for good.
+    /// What was chosen, once exploration is over.
     chosen: Option<Chosen>,
 }
 

@@ -23,9 +23,13 @@ pub trait Environment {
     /// The expected time of an arm at the current call, microseconds: the truth.
     fn mean_us(&self, arm: usize) -> f64;
 
-    /// What the current call takes with an arm, microseconds. Asked twice for one call and arm it answers alike; answers for
-    /// different arms are independent, which makes the comparison with AUTO an interleaved one.
-    fn time_us(&mut self, arm: usize) -> f64;
+    /// Notes that the current call runs with an arm. First uses follow from this alone: what is only asked about was not used.
+    fn use_arm(&mut self, arm: usize);
+
+    /// What the current call takes with an arm, microseconds; that of its first use if the call is the first that it was noted for. Asked
+    /// twice for one call and arm it answers alike; answers for different arms are independent, which makes the comparison with AUTO
+    /// an interleaved one.
+    fn time_us(&self, arm: usize) -> f64;
 
     /// Whether the sample of the current call gets lost.
     fn is_lost(&self) -> bool;
@@ -170,7 +174,8 @@ pub struct Simulated {
     seed: u64,
     auto: usize,
     means_us: Vec<f64>,
-    is_used: Vec<bool>,
+    /// The call that each arm was first used in.
+    first_use: Vec<Option<u64>>,
     call: u64,
 }
 
@@ -194,8 +199,8 @@ impl Simulated {
             random.shuffle(&mut levels);
             others.iter().zip(levels).for_each(|(i, level)| means_us[*i] = level);
         }
-        let is_used = vec![false; means_us.len()];
-        Simulated { spec: spec.clone(), seed, auto, means_us, is_used, call: 0 }
+        let first_use = vec![None; means_us.len()];
+        Simulated { spec: spec.clone(), seed, auto, means_us, first_use, call: 0 }
     }
 
     /// What an offline measurement on the same nodes finds before the job: `count` samples of every arm alone, after warm-up,
@@ -253,9 +258,13 @@ impl Environment for Simulated {
         overlapped.copied().unwrap_or(self.means_us[arm]) * drift
     }
 
-    fn time_us(&mut self, arm: usize) -> f64 {
+    fn use_arm(&mut self, arm: usize) {
+        self.first_use[arm].get_or_insert(self.call);
+    }
+
+    fn time_us(&self, arm: usize) -> f64 {
         let mut random = Random::of(self.seed, self.call * STREAMS_PER_CALL + arm as u64);
-        let first = if std::mem::replace(&mut self.is_used[arm], true) { 1.0 } else { self.spec.first_use_factor };
+        let first = if self.first_use[arm] == Some(self.call) { self.spec.first_use_factor } else { 1.0 };
         self.mean_us(arm) * self.spec.noise.factor(arm, &mut random) * first
     }
 

@@ -51,7 +51,9 @@ pub struct Outcome {
     pub improvement_expected: f64,
     /// 1 - median time over AUTO's median in the same calls, from the second half of the run.
     pub improvement_late_median: f64,
-    /// What the calls off the arm in use cost beyond AUTO up to [`Outcome::decided_after`] (all of them if never), expected, us.
+    /// What exploring cost, expected, us: over all calls of the run (up to the change, if there is one) that ran another arm than the one
+    /// in use, their time beyond that of the arm in use or of AUTO, whichever is faster. The time of the arm in use is no cost of
+    /// exploring, be it good or bad; below 0 only where exploring itself met arms that are better than both.
     pub explore_cost_us: f64,
     /// The call from which on the run had saved more than it had cost, to stay; 0 if it never cost anything.
     pub break_even: Option<u64>,
@@ -105,7 +107,7 @@ impl Outcome {
             regret: mean / best - 1.0,
             improvement_expected: 1.0 - mean / auto,
             improvement_late_median: 1.0 - stats::median(&times) / stats::median(&autos),
-            explore_cost_us: learning.iter().map(|c| c.mean_us - c.auto_us).sum(),
+            explore_cost_us: explore_cost_us(before),
             break_even: break_even(calls),
             looking_cost: looking_cost(settled),
             looks_at_slow_max: looks_max(settled, SLOW_FACTOR),
@@ -141,6 +143,11 @@ fn break_even(calls: &[Call]) -> Option<u64> {
         }
     }
     since
+}
+
+fn explore_cost_us(calls: &[Call]) -> f64 {
+    let off = calls.iter().filter(|c| c.arm != c.in_use);
+    off.map(|c| c.mean_us - c.auto_us.min(c.in_use_us)).sum()
 }
 
 fn looking_cost(calls: &[Call]) -> f64 {

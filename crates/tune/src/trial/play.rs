@@ -56,6 +56,7 @@ fn one_call(
     let best_us = arms.map(|a| environment.mean_us(a)).fold(f64::INFINITY, f64::min);
     let (mut time_us, mut mean_us) = (0.0f64, 0.0f64);
     for d in decisions {
+        environment.use_arm(d.arm);
         time_us = time_us.max(environment.time_us(d.arm));
         mean_us = mean_us.max(environment.mean_us(d.arm));
     }

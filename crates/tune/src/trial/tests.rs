@@ -28,6 +28,7 @@ fn the_mean_of_draws_is_the_truth_that_scores_use() {
             let mut sum = 0.0;
             for call in 0..n {
                 environment.begin(call, 0);
+                environment.use_arm(arm);
                 sum += environment.time_us(arm);
             }
             let (mean, truth) = (sum / n as f64, environment.mean_us(arm));
@@ -59,6 +60,37 @@ fn round_robin_is_fooled_by_two_modes_far_more_often_than_the_aim_allows() {
     let spec = &aims::no_better_arm(&Noise::BANDIT_LOG, 202_500.0, "modes")[0];
     let wrong = score(spec, "round-robin", 300).wrong_runs();
     assert!((0.4..0.9).contains(&wrong), "{wrong}");
+}
+
+#[test]
+fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to_use_it() {
+    let spec = Spec { first_use_factor: 5.0, is_shuffled: false, ..aims::four_arms(0.3, 0.0, 10)[0].clone() };
+    let mut environment = Simulated::new(&spec, 1);
+    let mut took = |call: u64, used: usize| {
+        environment.begin(call, 3);
+        environment.use_arm(used);
+        (0..4).map(|arm| environment.time_us(arm) / environment.mean_us(arm)).map(f64::round).collect::<Vec<_>>()
+    };
+    assert_eq!(took(0, 0), [5.0, 1.0, 1.0, 1.0], "AUTO beside it is what it takes once it is warm");
+    assert_eq!(took(1, 3), [1.0, 1.0, 1.0, 5.0], "and its own first call is as slow as any");
+    assert_eq!(took(2, 3), [1.0; 4]);
+}
+
+#[test]
+fn exploring_costs_what_it_takes_beyond_auto_or_the_arm_in_use_also_where_auto_is_best() {
+    // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us; then AUTO for ever.
+    let spec = Spec::new("x", 1_000.0, &[1.2, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
+    let s = score(&spec, "round-robin", 5);
+    assert_eq!(s.median_decided_after(), Some(0.0), "AUTO is right from the beginning");
+    s.outcomes.iter().for_each(|o| assert!((o.explore_cost_us - 10_000.0).abs() < 1e-6, "{}", o.explore_cost_us));
+    // An arm that is in use and better than AUTO pays nothing back here: improvement and break-even count that.
+    let spec = Spec::new("x", 1_000.0, &[0.7, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
+    let s = score(&spec, "round-robin", 5);
+    s.outcomes.iter().for_each(|o| assert!((o.explore_cost_us - 5_000.0).abs() < 1e-6, "{}", o.explore_cost_us));
+    assert_eq!(score(&spec, "auto", 1).outcomes[0].explore_cost_us, 0.0);
+    // Looks at AUTO once a better arm is in use cost the difference to that arm.
+    let ucb = score(&spec, "ucb1", 5);
+    assert!(ucb.outcomes.iter().all(|o| o.explore_cost_us > 100.0 * 300.0), "{:?}", ucb.mean(|o| o.explore_cost_us));
 }
 
 #[test]
