@@ -82,6 +82,21 @@ pub struct Conductor {
     /// The last call that the epoch in force has planned, as far as it was made.
     last_planned_us: u64,
     learnt: Vec<Learnt>,
+    /// The program says its steps; it may begin late, after intervals were learnt.
+    steps: Steps,
+}
+
+/// Whether the program says its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    /// Nothing has been learnt yet.
+    Unknown,
+    /// Not so far: policies have learnt intervals.
+    Unsaid,
+    /// It does now: policies begin again.
+    News,
+    /// It does.
+    Said,
 }
 
 /// A time that all ranks have given.
@@ -123,6 +138,7 @@ impl Conductor {
             first_used_up_us: None,
             last_planned_us: 0,
             learnt: Vec::new(),
+            steps: Steps::Unknown,
         }
     }
 
@@ -205,6 +221,25 @@ impl Conductor {
                 if let Some(arm) = key.learn(s.k, Some(time_us)) {
                     self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us });
                 }
+                self.steps = match (s.source, self.steps) {
+                    (Source::Interval | Source::Calls, Steps::Unknown) => Steps::Unsaid,
+                    (Source::Step, Steps::Unknown) => Steps::Said,
+                    (Source::Step, Steps::Unsaid) => Steps::News,
+                    (_, as_before) => as_before,
+                };
+            }
+        }
+    }
+
+    /// Policies that have learnt intervals know nothing of steps: they begin again.
+    fn begin_again(&mut self) {
+        let Plan::Learn { build, .. } = &self.plan else { return };
+        for (slot, key) in &mut self.keys {
+            if let Some(policy) = build(&key.arms, *slot) {
+                (key.policy, key.decided, key.used) = (policy, 0, 0);
+                key.before = (self.in_force, std::mem::take(&mut key.planned));
+                key.heard.clear();
+                key.times = Reduction::default();
             }
         }
     }
@@ -227,6 +262,10 @@ impl Conductor {
             }
             (plans.clone(), BTreeMap::new())
         } else {
+            if self.steps == Steps::News {
+                self.steps = Steps::Said;
+                self.begin_again();
+            }
             self.admit();
             if self.keys.is_empty() || !self.is_due(now_us) {
                 return;
@@ -376,4 +415,84 @@ impl Key {
 /// The arm that an AUTO entry stands for.
 pub fn auto_arm(entry: u8) -> Arm {
     crate::costs::entry(entry).map_or(Arm::AUTO, |(a, p): (Algorithm, Protocol)| Arm::new(a, p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::comm::Decision;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use tune::Collective;
+
+    fn call(k: u64, epoch: u64) -> Decision {
+        Decision {
+            call: k,
+            bytes: 1 << 20,
+            collective: Collective::AllReduce,
+            arm: Arm::AUTO,
+            taken: true,
+            captured: false,
+            counted: epoch > 0,
+            mask: 0b11_1111,
+            auto: 3,
+            epoch,
+            k,
+            at_ns: 0,
+            group: 0,
+        }
+    }
+
+    /// All messages to the one member, answered as a member does that agrees; the epochs that were committed.
+    fn agree(c: &mut Conductor, now_us: u64) -> usize {
+        let (mut out, mut committed) = (Vec::new(), 0);
+        c.tick(0, now_us, &mut out);
+        while let Some((_, message)) = out.pop() {
+            let answer = match message {
+                ToMember::Propose(e) => ToLeader::Ack { epoch: e.number, begun: 0 },
+                ToMember::Commit(n) | ToMember::Abort(n) => {
+                    committed += 1;
+                    ToLeader::Confirm { epoch: n, begun: 0 }
+                }
+            };
+            c.hear(0, &answer, now_us, &mut out);
+        }
+        committed
+    }
+
+    #[test]
+    fn a_program_that_says_its_first_step_late_is_learnt_afresh() {
+        let built = Arc::new(AtomicU32::new(0));
+        let count = built.clone();
+        let build: Build = Box::new(move |arms, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+            crate::policies::build("round-robin", arms, 1 << 20)
+        });
+        let plan = Plan::Learn { build, calls: 4, explore_all: true, by_kernel: false };
+        let mut c = Conductor::new(1, plan);
+        (0..2).for_each(|k| c.saw(&call(k, 0), 0));
+        assert_eq!((agree(&mut c, 10), c.in_force()), (1, 1));
+        let sample = |epoch, k, source| {
+            let slot = Slot::of(Collective::AllReduce, 1 << 20);
+            ToLeader::Samples(vec![RankSample { epoch, slot, k, source, time_us: 100.0 }])
+        };
+        for (k, source) in [(0, Source::Interval), (1, Source::Interval), (2, Source::Step)] {
+            assert_eq!(built.load(Ordering::Relaxed), 1);
+            c.saw(&call(k, 1), 20);
+            c.hear(0, &sample(1, k, source), 20, &mut Vec::new());
+        }
+        assert_eq!(
+            (agree(&mut c, 30), c.in_force(), built.load(Ordering::Relaxed)),
+            (1, 2, 2),
+            "at once, and from nothing"
+        );
+        // Once is enough; what comes late from before is passed over.
+        c.hear(0, &sample(1, 3, Source::Interval), 40, &mut Vec::new());
+        for k in 0..4 {
+            c.saw(&call(k, 2), 50);
+            c.hear(0, &sample(2, k, Source::Step), 50, &mut Vec::new());
+        }
+        assert_eq!((agree(&mut c, 60), c.in_force(), built.load(Ordering::Relaxed)), (1, 3, 2));
+        assert_eq!(c.take_learnt().len(), 2 + 1 + 4);
+    }
 }

@@ -54,6 +54,8 @@ pub struct Config {
     pub stop_file: Option<PathBuf>,
     /// `LINKWISE_EXPLORE`: `connected` (algorithms that the communicator uses already) or `all`.
     pub explore_all: bool,
+    /// `LINKWISE_GRAPHS=none`: the program says that it captures no CUDA graphs; mode adaptive also where NCCL does not tell captured calls.
+    pub no_graphs: bool,
     /// `LINKWISE_KERNEL_TIMES`: whether to ask NCCL for GPU times. Not said: where the release is known to bear it.
     pub kernel_times: Option<bool>,
     /// `LINKWISE_REWARD`: what an arm is judged by; auto, step, interval or kernel.
@@ -106,7 +108,7 @@ impl std::fmt::Display for ConfigError {
 }
 
 /// What a file may set.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "mode",
     "policy",
     "profile",
@@ -119,10 +121,12 @@ const KEYS: [&str; 15] = [
     "trace_bytes_max",
     "stop_file",
     "explore",
+    "graphs",
     "kernel_times",
     "epoch_calls",
     "reward",
 ];
+const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
 /// What only tests set.
 const TEST_KEYS: [&str; 4] = ["test", "test_rewards", "test_alone", "test_panic"];
 
@@ -177,7 +181,14 @@ impl Config {
         };
         let meeting = match get("meeting") {
             Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
-            None => launcher::meeting(&env),
+            // The last: what `linkwise run` knows, which comes before launchers inside of it.
+            None => match (launcher::meeting(&env)?, env("LINKWISE_MEETING_ELSE").filter(|v| !v.is_empty())) {
+                (Some(place), _) => Some(place),
+                (None, None) => None,
+                (None, Some(v)) => {
+                    Some(v.parse().map_err(|what| ConfigError { place: "LINKWISE_MEETING_ELSE".into(), what })?)
+                }
+            },
         };
         let bind = match get("bind") {
             Some((v, place)) => {
@@ -214,7 +225,13 @@ impl Config {
             }
             None => crate::policies::default_name().into(),
         };
-        let epoch_calls = parsed("epoch_calls", "a number of calls, 1 to 65536")?.unwrap_or(16);
+        let epoch_calls = match (parsed("epoch_calls", EPOCH_CALLS)?.unwrap_or(16), get("epoch_calls")) {
+            (n @ 1..=65_536, _) => n as u32,
+            (n, at) => {
+                let place = at.map(|f| f.1).unwrap_or_default();
+                return Err(ConfigError { place, what: format!("`{n}` is not {EPOCH_CALLS}") });
+            }
+        };
         let token = token.map(|t| t.0).unwrap_or_default();
         Ok(Config {
             job: wire::bytes::hash(format!("job {token} {}", launcher::attempt(&env)).as_bytes()),
@@ -229,6 +246,7 @@ impl Config {
             trace_bytes_max: parsed("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
             stop_file: text("stop_file").map(PathBuf::from),
             explore_all: word("explore", &["connected", "all"])? == Some(1),
+            no_graphs: word("graphs", &["told", "none"])? == Some(1),
             kernel_times: word("kernel_times", &["0", "1"])?.map(|v| v == 1),
             reward: match word("reward", &["auto", "step", "interval", "kernel"])? {
                 Some(1) => Reward::Step,
@@ -236,7 +254,7 @@ impl Config {
                 Some(3) => Reward::Kernel,
                 _ => Reward::Auto,
             },
-            epoch_calls: u32::try_from(epoch_calls.clamp(1, 65_536)).unwrap_or(16),
+            epoch_calls,
             inside: match word("inside", &["socket", "memory"])? {
                 Some(1) => Inside::Memory,
                 _ => Inside::Socket,
@@ -326,6 +344,8 @@ mod tests {
             ("meeting = tcp:x\n", "/x:1", "no meeting place"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
+            ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
+            ("graphs = some\n", "/x:1", "none of told, none"),
             ("process = 8/8\n", "/x:1", "no place in a job"),
             ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
@@ -355,5 +375,11 @@ mod tests {
         let c = load(&[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500"), ("TORCHELASTIC_RUN_ID", "j")], "").unwrap();
         assert_eq!(c.meeting, Some(Meeting::Tcp { host: "n0".into(), port: 31_217 }));
         assert_eq!(c.token, "j");
+        // What comes from further out counts only where nobody else says anything.
+        let last = ("LINKWISE_MEETING_ELSE", "local:x");
+        let at = |set: &[(&str, &str)]| load(set, "").unwrap().meeting.map(|m| m.to_string());
+        assert_eq!(at(&[last]), Some("local:x".into()));
+        assert_eq!(at(&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")]), Some("tcp:n0:1718".into()));
+        assert_eq!(at(&[last, ("LINKWISE_MEETING", "local:y")]), Some("local:y".into()));
     }
 }

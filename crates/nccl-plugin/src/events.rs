@@ -8,6 +8,8 @@ use tune::{Algorithm, Collective, Protocol};
 pub const POOL: usize = 1024;
 /// NCCL's most channels.
 const CHANNELS: usize = 64;
+/// Stands for a channel that has ended nobody knows when.
+const UNKNOWN_NS: u64 = u64::MAX;
 
 /// What a profiler is told when NCCL enqueues a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,11 +139,14 @@ impl Events {
         let Some(slot) = self.held(channel) else { return };
         let Some(start) = slot.starts_ns.get(c as usize).map(|s| s.load(Ordering::Relaxed)) else { return };
         // Some releases say 0 for either: then the collective has no time.
-        let took = if start == 0 || at_ns <= start { 0 } else { at_ns - start };
-        if took > 0 {
-            slot.longest_ns.fetch_max(took, Ordering::Relaxed);
-            slot.stopped.fetch_add(1, Ordering::Release);
-        }
+        let took = if start == 0 || at_ns <= start { UNKNOWN_NS } else { at_ns - start };
+        slot.longest_ns.fetch_max(took, Ordering::Relaxed);
+        slot.stopped.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of the event that [`next`](Events::next) would give.
+    pub fn head(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
     }
 
     /// The oldest event that is complete. Without `kernels` an event is complete at once; with them, when all channels have ended or `POOL / 2`
@@ -181,7 +186,7 @@ impl Events {
             if slot.holds.load(Ordering::SeqCst) == at + 1 {
                 return Some(Ran {
                     what: enqueued,
-                    kernel_ns: (kernels && complete && longest > 0).then_some(longest),
+                    kernel_ns: (kernels && complete && longest > 0 && longest < UNKNOWN_NS).then_some(longest),
                 });
             }
         }
@@ -215,6 +220,19 @@ mod tests {
         events.channel_stopped(a, 200);
         assert_eq!(events.next(true), Some(Ran { what: enqueued(1), kernel_ns: Some(400) }));
         assert_eq!(events.next(true), None);
+    }
+
+    #[test]
+    fn a_channel_without_times_costs_its_collective_the_time_and_holds_nobody_up() {
+        let events = Box::new(Events::new());
+        for sequence in 0..2 {
+            let handle = events.enqueued(&enqueued(sequence));
+            let (a, b) = (events.channel_started(handle, 0, 100), events.channel_started(handle, 1, 100 * sequence));
+            events.channel_stopped(a, 200);
+            events.channel_stopped(b, 300);
+        }
+        assert_eq!(events.next(true), Some(Ran { what: enqueued(0), kernel_ns: None }));
+        assert_eq!(events.next(true), Some(Ran { what: enqueued(1), kernel_ns: Some(200) }));
     }
 
     #[test]

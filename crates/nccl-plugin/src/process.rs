@@ -120,6 +120,10 @@ pub fn stop_waiting(owner: u64) -> Option<Arc<Profiled>> {
     Some(waiting.swap_remove(at))
 }
 
+/// Why mode adaptive only looks.
+pub const UNTOLD: &str = "this NCCL does not say which calls are captured into CUDA graphs (2.28 and later do, with the profiler loaded), \
+                          where trying arms would do lasting harm: AUTO; set LINKWISE_GRAPHS=none if the program captures none";
+
 /// A tuner's init. `id`: `None` where NCCL does not say it. Gives `None` where nothing is to be done.
 pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Arc<Comm>> {
     TUNER_API.store(api, Ordering::Relaxed);
@@ -135,8 +139,14 @@ pub fn tuned(api: u32, id: Option<u64>, ranks: usize, nodes: usize) -> Option<Ar
     let id = id.or(last.map(|l| l.0));
     let mut guard = running();
     let run = guard.get_or_insert_default();
+    let tells_captures = profiled.is_some() && PROFILER_API.load(Ordering::Relaxed) >= 5;
     let role = match id {
         _ if config.mode == Mode::Observe => Role::Observe,
+        Some(_) if config.mode == Mode::Adaptive && !tells_captures && !config.no_graphs => {
+            static SAID: AtomicBool = AtomicBool::new(false);
+            abi::log::once(&SAID, UNTOLD);
+            Role::Observe
+        }
         Some(_) if !*BY_JOB.get_or_init(|| false) => Role::Tune,
         _ if *BY_JOB.get_or_init(|| true) => job::admit(config, run, ranks as u32)?,
         _ => return None, // the others have identifiers: this one's ranks may not all be without

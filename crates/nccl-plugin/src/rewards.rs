@@ -18,7 +18,7 @@ pub use script::Script;
 use crate::comm::Decision;
 use agreement::message::NO_TIME;
 use agreement::{RankSample, Slot, Source};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Calls of one slot in one group after which groups are not believed any more: an event for the end of a group must have been lost.
 const GROUP_CALLS_MAX: u32 = 4096;
@@ -27,9 +27,14 @@ fn sample(d: &Decision, source: Source, time_us: f64) -> RankSample {
     RankSample { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us }
 }
 
+/// No time will come of this call.
+pub fn no_time(d: &Decision, source: Source) -> RankSample {
+    sample(d, source, NO_TIME)
+}
+
 /// A step that lasted from one time to another, nanoseconds of the communicator's clock, judges the counted calls within it: those slots whose
 /// arm did not change in the step. `calls` are in the order of time; what is over is removed from them.
-pub fn of_step(calls: &mut Vec<Decision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankSample>) {
+pub fn of_step(calls: &mut VecDeque<Decision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankSample>) {
     let within: Vec<Decision> =
         calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
     // Calls between steps belong to none.
@@ -130,14 +135,14 @@ mod tests {
 
     #[test]
     fn a_step_judges_slots_whose_arm_did_not_change_in_it() {
-        let mut calls = vec![
+        let mut calls = VecDeque::from([
             call(0, RING, 5, 1024),     // before the step
             call(1, RING, 10, 1024),    // changes in it
             call(0, TREE, 20, 1 << 20), // does not
             call(1, TREE, 30, 1 << 20), // a second look at the same step
             call(2, TREE, 40, 1024),
             call(2, TREE, 2000, 1 << 20), // after it
-        ];
+        ]);
         let mut out = Vec::new();
         of_step(&mut calls, 10, 1010, &mut out);
         let (judged, others): (Vec<RankSample>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);

@@ -4,7 +4,7 @@
 use crate::comm::{Comm, Decision};
 use crate::events::Enqueued;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,8 +24,21 @@ impl Trace {
     pub fn in_folder(folder: &Path, host: u64, most: u64) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(format!("trace-{host:016x}-{}.jsonl", std::process::id()));
-        let file = File::options().create(true).append(true).open(path)?;
-        Ok(Trace { file: Some(file), buffer: String::new(), left: most })
+        let mut file = File::options().create(true).append(true).read(true).open(path)?;
+        // All communicators may have ended and others come: what is there counts, and a full disk may have cut its last line.
+        let mut left = most;
+        let mut buffer = String::new();
+        let there = file.metadata()?.len();
+        if there > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != [b'\n'] {
+                buffer.push('\n');
+            }
+            left = left.saturating_sub(there);
+        }
+        Ok(Trace { file: (left > 0).then_some(file), buffer, left })
     }
 
     /// Is anything written?
@@ -93,7 +106,7 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Deci
         comm.rank,
         w.collective,
         w.count,
-        matched.map_or(w.count * u64::from(w.element_bytes), |d| d.bytes),
+        matched.map_or(w.count.saturating_mul(u64::from(w.element_bytes)), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
         w.algorithm.map_or("?", |a| a.word()),
@@ -172,6 +185,26 @@ mod tests {
         let text = std::fs::read_to_string(name).unwrap();
         assert!(text.len() < 130 && text.ends_with("{\"kind\":\"full\"}\n"), "{text}");
         assert!(text.lines().all(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()));
+    }
+
+    #[test]
+    fn a_trace_that_is_opened_again_goes_on_below_a_cut_line_and_ends_at_the_same_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let again = || Trace::in_folder(folder.path(), 1, 100).unwrap();
+        let mut t = again();
+        t.line(format_args!("{{\"i\":1}}"));
+        t.flush();
+        let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        File::options().append(true).open(&path).unwrap().write_all(b"{\"i\":").unwrap();
+        for _ in 0..20 {
+            let mut t = again();
+            t.line(format_args!("{{\"i\":2}}"));
+            t.flush();
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.len() < 130, "{} bytes", text.len());
+        let broken = text.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_err()).count();
+        assert!(broken == 1 && text.contains("{\"i\":2}"), "{text}");
     }
 
     #[test]

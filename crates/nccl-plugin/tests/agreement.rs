@@ -54,6 +54,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
         ("MEETING", meeting.as_str()),
         ("TRACE", trace.to_str().unwrap()),
         ("EXPLORE", "all"),
+        ("GRAPHS", "none"), // 2.27 does not tell which calls are captured
         ("KERNEL_TIMES", "0"),
         ("TEST", "1"),
         ("TEST_REWARDS", script.to_str().unwrap()),
@@ -95,7 +96,9 @@ fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
         for (rank, log) in &launched {
             assert_eq!(log, &launched[&0], "rank {rank} of {version}");
         }
-        assert!(asked[&0].last().unwrap().contains("RING/SIMPLE"), "{:?}", asked[&0].last());
+        // Most of the last calls: the very last one may be a look at another arm.
+        let best = asked[&0].iter().rev().take(200).filter(|call| call.contains("RING/SIMPLE")).count();
+        assert!(best > 100, "{best} of the last 200 calls");
         let arms: std::collections::BTreeSet<_> = asked[&0].iter().collect();
         assert!(arms.len() >= 5, "AUTO, and two protocols of rings and trees at least: {arms:?}");
     }

@@ -110,53 +110,187 @@ fn a_call_allocates_nothing_and_costs_little_more_than_a_lookup_with_256_communi
     assert!(ours <= 8 * plain.max(20), "p99 {ours} ns, {plain} ns for a lookup behind a lock");
 }
 
-/// The kernel ends a thread in strict mode that makes any system call but read, write and exit, and forbids it the clock's instruction.
-#[test]
-fn a_call_makes_no_system_call() {
+/// What this thread does under a filter that ends it at any system call but its own end. (The clock costs none where the kernel offers it in the
+/// process; where it does not, it may be asked.) `None`: this kernel has no filter.
+fn without_system_calls(seconds_max: u64, work: impl FnOnce() + Send + 'static) -> Option<bool> {
     static STAGE: AtomicU32 = AtomicU32::new(0);
-    let comm = comm(1);
-    call(&comm);
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock();
+    STAGE.store(0, Ordering::SeqCst);
     std::thread::spawn(move || {
-        if !strict() {
+        if !filtered() {
             STAGE.store(3, Ordering::SeqCst);
             return;
         }
         STAGE.store(1, Ordering::SeqCst);
-        for _ in 0..60 {
-            black_box(call(&comm)); // fewer than the ring holds: a full one is no other path, but drops
-        }
+        work();
         STAGE.store(2, Ordering::SeqCst);
-        std::mem::forget(comm);
         leave();
     });
     let begin = Instant::now();
-    while STAGE.load(Ordering::SeqCst) < 2 && begin.elapsed().as_secs() < 5 {
+    while STAGE.load(Ordering::SeqCst) < 2 && begin.elapsed().as_secs() < seconds_max {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     match STAGE.load(Ordering::SeqCst) {
-        3 => eprintln!("SKIP a_call_makes_no_system_call: this kernel has no strict mode"),
-        stage => assert_eq!(stage, 2, "the kernel ended the thread"),
+        3 => None,
+        stage => Some(stage == 2),
     }
 }
 
-/// prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT), for this thread.
+#[test]
+fn the_filter_ends_a_thread_that_makes_a_system_call() {
+    let done = without_system_calls(1, || drop(black_box(std::fs::metadata("/"))));
+    assert!(done != Some(true), "the tests below could not fail");
+}
+
+#[test]
+fn a_call_makes_no_system_call() {
+    for timed in [false, true] {
+        let comm = comm(1);
+        if timed {
+            comm.set_timed();
+        }
+        call(&comm);
+        let done = without_system_calls(10, move || {
+            for _ in 0..60 {
+                black_box(call(&comm)); // fewer than the ring holds: a full one is no other path, but drops
+            }
+            std::mem::forget(comm);
+        });
+        let Some(done) = done else {
+            eprintln!("SKIP a_call_makes_no_system_call: this kernel has no filter of system calls");
+            return;
+        };
+        assert!(done, "the kernel ended the thread; timed: {timed}");
+    }
+}
+
+/// The interface as NCCL finds it: name, init, choose, finalize.
 #[allow(unsafe_code)]
-fn strict() -> bool {
+mod interface {
+    use std::ffi::{c_int, c_void};
+    use std::ptr::{null, null_mut};
+
+    type Init = unsafe extern "C" fn(*mut *mut c_void, u64, usize, usize, usize, *const c_void, *mut c_void) -> c_int;
+    type Choose =
+        unsafe extern "C" fn(*mut c_void, c_int, usize, c_int, *mut f32, c_int, c_int, c_int, *mut c_int) -> c_int;
+    type Finish = unsafe extern "C" fn(*mut c_void) -> c_int;
+    #[repr(C)]
+    struct Tuner {
+        name: *const c_void,
+        init: Init,
+        choose: Choose,
+        finalize: Finish,
+    }
+    unsafe extern "C" {
+        #[link_name = "ncclTunerPlugin_v6"]
+        static TUNER: Tuner;
+    }
+    /// A communicator of 8 ranks.
+    #[derive(Clone, Copy)]
+    pub struct Context(*mut c_void);
+    // SAFETY: NCCL, too, asks from whatever thread it likes, one at a time.
+    unsafe impl Send for Context {}
+
+    pub fn init() -> Context {
+        assert!(linkwise_nccl::process::interfaces().0 == 0, "the library is linked in");
+        let mut context = null_mut();
+        // SAFETY: the arguments of v6, without a logger.
+        assert_eq!(unsafe { (TUNER.init)(&mut context, 77, 8, 1, 0, null(), null_mut()) }, 0);
+        assert!(!context.is_null(), "the settings are those of a plugin that works");
+        Context(context)
+    }
+    pub fn choose(context: Context) {
+        let (mut table, mut channels) = ([-1.0f32; 21], 0);
+        table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
+        // SAFETY: the arguments of v4 and later.
+        let status = unsafe { (TUNER.choose)(context.0, 4, 1 << 20, 1, table.as_mut_ptr(), 7, 3, 0, &mut channels) };
+        assert_eq!(status, 0);
+    }
+    pub fn finalize(context: Context) {
+        // SAFETY: made above, given back once.
+        assert_eq!(unsafe { (TUNER.finalize)(context.0) }, 0);
+    }
+}
+
+#[test]
+fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
+    let name = "the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call";
+    // Settings come from the environment: in a process of its own.
+    if std::env::var_os("LINKWISE_MODE").is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("LINKWISE_MODE", "adaptive")
+            .env("LINKWISE_GRAPHS", "none")
+            .env("LINKWISE_MEETING", format!("folder:{}", folder.path().display()))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        said.lines().filter(|l| l.starts_with("SKIP")).for_each(|l| eprintln!("{l}"));
+        assert!(out.status.success(), "{} {said}", String::from_utf8_lossy(&out.stdout));
+        return;
+    }
+    let context = interface::init();
+    interface::choose(context); // what a thread does once
+    let before = ALLOCATIONS.get();
+    for _ in 0..2000 {
+        interface::choose(context);
+    }
+    assert_eq!(ALLOCATIONS.get(), before, "an entry allocated");
+    match without_system_calls(10, move || (0..2000).for_each(|_| interface::choose(context))) {
+        None => eprintln!("SKIP {name}: this kernel has no filter of system calls"),
+        Some(done) => assert!(done, "the kernel ended the thread"),
+    }
+    interface::finalize(context);
+}
+
+/// Installs the filter in this thread: seccomp in mode filter.
+#[allow(unsafe_code)]
+fn filtered() -> bool {
+    #[repr(C)]
+    struct Instruction {
+        code: u16,
+        if_true: u8,
+        if_false: u8,
+        k: u32,
+    }
+    #[repr(C)]
+    struct Program {
+        len: u16,
+        instructions: *const Instruction,
+    }
     unsafe extern "C" {
         fn prctl(option: i32, ...) -> i32;
     }
-    // SAFETY: numbers only.
-    unsafe { prctl(22, 1u64, 0u64, 0u64, 0u64) == 0 }
+    let clock_gettime = if cfg!(target_arch = "aarch64") { 113 } else { 228 };
+    let step = |code, if_true, k| Instruction { code, if_true, if_false: 0, k };
+    const LOAD: u16 = 0x20;
+    const IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let instructions = [
+        step(LOAD, 0, 0), // the number of the system call
+        step(IF_EQUAL, 2, clock_gettime),
+        step(IF_EQUAL, 1, EXIT as u32),
+        step(RETURN, 0, 0),           // end this thread
+        step(RETURN, 0, 0x7fff_0000), // allowed
+    ];
+    let program = Program { len: instructions.len() as u16, instructions: instructions.as_ptr() };
+    // SAFETY: PR_SET_NO_NEW_PRIVS, then PR_SET_SECCOMP with a program that outlives the call.
+    unsafe { prctl(38, 1u64, 0u64, 0u64, 0u64) == 0 && prctl(22, 2u64, &raw const program, 0u64, 0u64) == 0 }
 }
 
-/// exit(2) of this thread alone, without what threads do at their end.
+/// exit, of one thread, on x86-64 and aarch64.
+const EXIT: i64 = if cfg!(target_arch = "aarch64") { 93 } else { 60 };
+
+/// The end of this thread alone, without what threads do at their end.
 #[allow(unsafe_code)]
 fn leave() -> ! {
     unsafe extern "C" {
         fn syscall(number: i64, ...) -> i64;
     }
     loop {
-        // SAFETY: SYS_exit of x86-64 and of aarch64.
-        unsafe { syscall(if cfg!(target_arch = "aarch64") { 93 } else { 60 }, 0) };
+        // SAFETY: a number.
+        unsafe { syscall(EXIT, 0) };
     }
 }

@@ -79,15 +79,20 @@ fn what_the_user_forces_wins_over_a_profile() {
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128\n").unwrap();
     let meeting = meeting("forced");
+    let trace = folder.path().join("trace");
     let settings = [
         ("MODE", "profile"),
         ("PROFILE", profile.to_str().unwrap()),
         ("MEETING", meeting.as_str()),
+        ("TRACE", trace.to_str().unwrap()),
         ("KERNEL_TIMES", "0"),
     ];
-    let mut s = with_plugin(spec(&[4], "2.30").with_calls(&[Collective::AllReduce], &vec![1 << 20; 200]), &settings);
+    let mut s = with_plugin(spec(&[4], "2.30").with_calls(&[Collective::AllReduce], &vec![1 << 20; 400]), &settings);
+    take_your_time(&mut s);
     s.env.push(("NCCL_ALGO".into(), "Ring".into()));
     let Some(report) = run(name, &s) else { return };
+    let asked = common::traces(&trace).concat();
+    assert!(asked.iter().any(|l| l["kind"] == "call" && l["arm"] == "TREE/LL128"), "the table came into force");
     assert!(report.decisions().all(|d| d.algorithm == Algorithm::Ring));
 }
 
@@ -151,7 +156,10 @@ fn the_stop_file_brings_all_ranks_back_to_auto() {
 fn a_captured_call_takes_what_is_settled() {
     let name = "a_captured_call_takes_what_is_settled";
     let folder = tempfile::tempdir().unwrap();
-    let trace = folder.path().join("trace");
+    let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
+    // All alike, so what is settled is AUTO.
+    let arms = ["TREE/LL", "TREE/LL128", "TREE/SIMPLE", "NVLS/SIMPLE", "RING/LL", "RING/LL128", "RING/SIMPLE"];
+    std::fs::write(&script, arms.map(|arm| format!("AllReduce 20 {arm} 100\n")).concat()).unwrap();
     let meeting = meeting("captured");
     let settings = [
         ("MODE", "adaptive"),
@@ -159,19 +167,49 @@ fn a_captured_call_takes_what_is_settled() {
         ("TRACE", trace.to_str().unwrap()),
         ("EXPLORE", "all"),
         ("KERNEL_TIMES", "0"),
+        ("TEST", "1"),
+        ("TEST_REWARDS", script.to_str().unwrap()),
     ];
     let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 600]);
     plain.calls.iter_mut().skip(300).for_each(|c| c.captured = true);
+    take_your_time(&mut plain);
     if run(name, &with_plugin(plain, &settings)).is_none() {
         return;
     }
-    let file = std::fs::read_dir(&trace).unwrap().next().unwrap().unwrap().path();
-    let text = std::fs::read_to_string(file).unwrap();
-    let lines = text.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap());
-    let captured: Vec<_> = lines.filter(|l| l["kind"] == "call" && l["captured"] == true).collect();
-    assert_eq!(captured.len(), 2 * 300, "NCCL said which calls were captured");
-    // Nothing settles without times that mean something, so what is settled is AUTO.
+    let calls: Vec<_> = common::traces(&trace).concat().into_iter().filter(|l| l["kind"] == "call").collect();
+    let (captured, others): (Vec<_>, Vec<_>) = calls.iter().partition(|l| l["captured"] == true);
+    assert_eq!((captured.len(), others.len()), (2 * 300, 2 * 300), "NCCL said which calls were captured");
+    assert!(others.iter().any(|l| l["arm"] != "AUTO"), "the others explore");
     assert!(captured.iter().all(|l| l["arm"] == "AUTO"), "no captured call explores");
+}
+
+#[test]
+fn where_nobody_tells_captured_calls_nothing_is_tried() {
+    let name = "where_nobody_tells_captured_calls_nothing_is_tried";
+    let folder = tempfile::tempdir().unwrap();
+    // 2.27's profiler does not; later ones do, where they are loaded.
+    for (version, profiler) in [("2.27.7", true), ("2.28", false)] {
+        let trace = folder.path().join(version);
+        let meeting = meeting(&format!("untold-{}", version.replace('.', "-")));
+        let settings = [
+            ("MODE", "adaptive"),
+            ("MEETING", meeting.as_str()),
+            ("TRACE", trace.to_str().unwrap()),
+            ("EXPLORE", "all"),
+        ];
+        let mut s = with_plugin(spec(&[2], version).with_calls(&[Collective::AllReduce], &[1 << 20; 300]), &settings);
+        if !profiler {
+            s.profiler_plugin = None;
+        }
+        take_your_time(&mut s);
+        if run(name, &s).is_none() {
+            return;
+        }
+        let lines = common::traces(&trace).concat();
+        assert!(lines.iter().filter(|l| l["kind"] == "call").all(|l| l["arm"] == "AUTO"), "{version}");
+        let why = lines.iter().find(|l| l["kind"] == "never").map(|l| l["why"].as_str().unwrap().to_string());
+        assert!(why.as_ref().is_some_and(|w| w.contains("LINKWISE_GRAPHS=none")), "{version}: {why:?}");
+    }
 }
 
 #[test]

@@ -61,8 +61,10 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
         trace.iter().filter(of).find_map(|v| v["kernel_us"].as_f64()).unwrap()
     };
     assert_eq!([0, 1, 2, 3].map(alone), [711.0, 51.0, 11.0, 20.0]);
-    let last = trace.iter().rfind(|v| v["kind"] == "call" && v["rank"] == 0).unwrap();
-    assert_eq!(last["arm"], "RING/SIMPLE", "the first reward wins");
+    // Most of the last calls: the very last one may be a look at another arm.
+    let calls = trace.iter().filter(|v| v["kind"] == "call" && v["rank"] == 0);
+    let best = calls.rev().take(100).filter(|v| v["arm"] == "RING/SIMPLE").count();
+    assert!(best > 50, "the first reward wins: {best} of the last 100 calls");
     assert!(
         trace.iter().any(|v| v["kind"] == "process" && v["scripted"] == true),
         "the trace says that its times are scripted"
@@ -83,6 +85,7 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
             ("TRACE", folder.path().to_str().unwrap()),
             ("EXPLORE", "all"),
             ("KERNEL_TIMES", "0"),
+            ("GRAPHS", "none"), // 2.27 does not tell which calls are captured
         ];
         let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
         // Not faster than a job makes them: no record is lost, and ranks agree on some epochs before the calls are over, also on a busy machine.

@@ -26,8 +26,12 @@ const VERDICT: Duration = Duration::from_secs(3);
 const CLOSE: Duration = Duration::from_millis(200);
 /// Decisions kept for events of the profiler to be matched with.
 const RECENT: usize = 512;
-/// Most calls of one step; later ones are not judged by it.
-const STEP_CALLS_MAX: usize = 65_536;
+/// Most calls of one communicator that wait for the end of their step; of older ones no time will come.
+const STEP_CALLS_MAX: usize = 8192;
+/// How long other ranks may be in coming before it is said.
+const MEET: Duration = Duration::from_secs(30);
+/// How long the times of a kernel's channels are waited for while no others come.
+const KERNEL: Duration = Duration::from_secs(5);
 /// Most panics of one process before the worker gives up tuning.
 const PANICS_MAX: u32 = 3;
 
@@ -49,17 +53,16 @@ pub enum Change {
 struct Local {
     comm: Arc<Comm>,
     owner: u64,
-    announced: bool,
+    announced: Option<Instant>,
     /// Everybody, and this rank's position among them.
     roster: Option<(Arc<Roster>, usize)>,
     recent: VecDeque<Decision>,
     samples: Vec<RankSample>,
     /// Calls that no finished step holds yet.
-    in_step: Vec<Decision>,
+    in_step: VecDeque<Decision>,
     /// Time between groups.
     intervals: crate::rewards::Intervals,
     gone: bool,
-    stop_sent: bool,
 }
 
 /// A communicator that this process leads.
@@ -87,6 +90,10 @@ pub struct Worker {
     panics: u32,
     stopped: bool,
     stop_looked: Option<Instant>,
+    stop_said: Option<Instant>,
+    /// The oldest event of the profiler that has not been taken, and since when.
+    head: (u64, Instant),
+    told_of_others: bool,
 }
 
 impl Worker {
@@ -108,6 +115,9 @@ impl Worker {
             panics: 0,
             stopped: false,
             stop_looked: None,
+            stop_said: None,
+            head: (0, Instant::now()),
+            told_of_others: false,
         }
     }
 
@@ -143,6 +153,8 @@ impl Worker {
             if let Some(e) = &mut self.endpoint {
                 e.close(CLOSE);
             }
+            let rest: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(false)).collect();
+            self.match_events(&rest);
             self.costs.tell(&mut self.trace, self.begin.elapsed(), true);
             self.trace.flush();
         }));
@@ -181,7 +193,14 @@ impl Worker {
                 .map(|s| Box::new(s.inside(self.config.inside)) as _),
         };
         match made {
-            Ok(e) => self.endpoint = Some(e),
+            Ok(e) => {
+                self.endpoint = Some(e);
+                if self.config.mode == Mode::Adaptive && self.config.explore_all {
+                    log::info(
+                        "explore = all: each algorithm that is tried first connects, and keeps its GPU memory for good",
+                    );
+                }
+            }
             Err(e) => log::warn(&format!("no channel to the other ranks: {e}; no tuning")),
         }
     }
@@ -208,9 +227,10 @@ impl Worker {
             self.take(event);
         }
         self.look_for_stop();
+        self.look_for_others();
         // Before the decisions are drained: those of a finished step, and of a call that was launched, are in the rings by now.
         let steps = crate::step::take();
-        let launched: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(crate::abi::profiler::kernels_wanted())).collect();
+        let launched = self.launched();
         self.drain();
         self.judge_by_steps(&steps);
         self.send_samples();
@@ -221,23 +241,60 @@ impl Worker {
         self.trace.flush();
     }
 
+    /// What NCCL says it launched. An event whose channels never all end holds those behind it up only for a while.
+    fn launched(&mut self) -> Vec<Ran> {
+        let kernels = crate::abi::profiler::kernels_wanted();
+        let mut all: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(kernels)).collect();
+        let (head, since) = self.head;
+        if EVENTS.head() != head || !kernels {
+            self.head = (EVENTS.head(), Instant::now());
+        } else if since.elapsed() > KERNEL {
+            all.extend(EVENTS.next(false));
+        }
+        all
+    }
+
+    /// A communicator stays at AUTO.
+    fn never(&mut self, comm: u64, why: &str) {
+        self.trace.line(format_args!("{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}", quoted(why)));
+    }
+
+    /// Says, once, of the first communicator whose ranks do not come.
+    fn look_for_others(&mut self) {
+        let place = self.config.meeting.as_ref().map(ToString::to_string).unwrap_or_default();
+        if self.told_of_others {
+            return;
+        }
+        let late = |l: &&mut Local| l.roster.is_none() && l.announced.is_some_and(|at| at.elapsed() >= MEET);
+        let Some(local) = self.locals.iter_mut().find(late) else { return };
+        self.told_of_others = true;
+        log::warn(&format!(
+            "communicator {:016x} rank {}: {}",
+            local.comm.id,
+            local.comm.rank,
+            alone(local.comm.ranks, &place)
+        ));
+    }
+
     fn came(&mut self, comm: Arc<Comm>, owner: u64) {
         let kind = if comm.role() == Role::Job { "job" } else { "comm" };
         self.trace.line(format_args!(
             "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"rank\":{},\"ordinal\":{},\"ranks\":{},\"nodes\":{}}}",
             comm.id, comm.rank, comm.ordinal, comm.ranks, comm.nodes
         ));
+        if comm.role() == Role::Observe && self.config.mode == Mode::Adaptive {
+            self.never(comm.id, crate::process::UNTOLD);
+        }
         let mut local = Local {
             comm,
             owner,
-            announced: false,
+            announced: None,
             roster: None,
             recent: VecDeque::new(),
             samples: Vec::new(),
-            in_step: Vec::new(),
+            in_step: VecDeque::new(),
             intervals: crate::rewards::Intervals::default(),
             gone: false,
-            stop_sent: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {
@@ -258,7 +315,7 @@ impl Worker {
                     ordinal: local.comm.ordinal,
                     settings: self.config.common(),
                 });
-                local.announced = true;
+                local.announced = Some(Instant::now());
             }
         }
         self.locals.push(local);
@@ -300,7 +357,13 @@ impl Worker {
     fn remove_gone(&mut self) {
         // A later communicator of this process would wait for the verdict: it must still be heard.
         let goes = |l: &Local| l.gone && !(l.comm.role() == Role::Job && l.comm.is_bound());
+        let place = self.config.meeting.as_ref().map(ToString::to_string).unwrap_or_default();
         for local in self.locals.iter().filter(|l| goes(l)) {
+            if local.announced.is_some() && local.roster.is_none() {
+                let why = quoted(&alone(local.comm.ranks, &place));
+                self.trace
+                    .line(format_args!("{{\"kind\":\"never\",\"comm\":\"{:016x}\",\"why\":{why}}}", local.comm.id));
+            }
             let (waits, longest) = local.comm.waits();
             self.trace.line(format_args!(
                 "{{\"kind\":\"end\",\"comm\":\"{:016x}\",\"rank\":{},\"calls\":{},\"lost\":{},\"waits\":{waits},\"longest_wait_us\":{}}}",
@@ -339,7 +402,14 @@ impl Worker {
                 ));
                 if d.counted && scripted.is_none() {
                     match reward {
-                        Reward::Step if local.in_step.len() < STEP_CALLS_MAX => local.in_step.push(d),
+                        Reward::Step => {
+                            if local.in_step.len() >= STEP_CALLS_MAX
+                                && let Some(oldest) = local.in_step.pop_front()
+                            {
+                                local.samples.push(crate::rewards::no_time(&oldest, Source::Step));
+                            }
+                            local.in_step.push_back(d);
+                        }
                         Reward::Interval => local.intervals.call(&d, &mut local.samples),
                         _ => {}
                     }
@@ -421,6 +491,14 @@ impl Worker {
             }
         }
     }
+}
+
+/// What to say where not all ranks of a communicator come.
+fn alone(ranks: u32, place: &str) -> String {
+    format!(
+        "not all of its {ranks} ranks have announced themselves at {place}; it stays at AUTO until they do (a rank without the plugin, another \
+         meeting place, or a port that cannot be reached)"
+    )
 }
 
 /// Hash over what tells hosts apart: two processes with the same one can talk through a local socket.

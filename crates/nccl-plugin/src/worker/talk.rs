@@ -13,16 +13,15 @@ const TO_MEMBER: u8 = 0;
 const TO_LEADER: u8 = 1;
 /// How often the stop file is looked for.
 const STOP_LOOK: Duration = Duration::from_millis(200);
+/// How often it is said that it is there.
+const STOP_AGAIN: Duration = Duration::from_secs(1);
 
 impl Worker {
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Never { comm, why } => {
                 log::warn(&format!("communicator {comm:016x} stays at AUTO: {why}"));
-                self.trace.line(format_args!(
-                    "{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}",
-                    quoted(&why.to_string())
-                ));
+                self.never(comm, &why.to_string());
             }
             Event::Complete(roster) => self.complete(Arc::new(roster)),
             Event::Message { from, body } => {
@@ -127,11 +126,11 @@ impl Worker {
                 log::info(&format!("{} is there: back to AUTO", file.display()));
             }
         }
-        if self.stopped {
+        // Again and again: a message may get lost, and a communicator may come later.
+        if self.stopped && self.stop_said.is_none_or(|t| t.elapsed() >= STOP_AGAIN) {
+            self.stop_said = Some(Instant::now());
             for i in 0..self.locals.len() {
-                let Some(local) = self.locals.get_mut(i).filter(|l| !l.stop_sent) else { continue };
-                let Some((roster, position)) = local.roster.clone() else { continue };
-                local.stop_sent = true;
+                let Some((roster, position)) = self.locals.get(i).and_then(|l| l.roster.clone()) else { continue };
                 self.tell_leader(&roster, position, &ToLeader::Stop);
             }
         }
