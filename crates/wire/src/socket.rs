@@ -69,6 +69,11 @@ impl Listener {
     }
 }
 
+/// How many files this process may have open, sockets included; `None` where there is no limit.
+pub fn files_max() -> Option<usize> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.and_then(|n| n.try_into().ok())
+}
+
 /// A connected socket, or a TCP one that is being connected: what is written before waits.
 #[derive(Debug)]
 pub(crate) enum Stream {

@@ -19,8 +19,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::{FRAME_BYTES_MAX, Reader, Writer};
 
-/// How often the folder is looked at.
+/// How often the folder is looked at while something happens. Each look lists a folder or two, on a server that every process of the job asks.
 const LOOK: Duration = Duration::from_millis(20);
+/// And while nothing does: the time doubles from look to look.
+const LOOK_IDLE: Duration = Duration::from_millis(160);
 /// Most messages read at once.
 const MESSAGES_MAX: usize = 4096;
 /// What others may do in the job's folder: nothing that changes it.
@@ -37,6 +39,28 @@ pub struct Folder {
     /// The folder cannot be used.
     lost: bool,
     notes: Vec<String>,
+    looks: Looks,
+}
+
+/// When to look.
+#[derive(Debug)]
+struct Looks {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Looks {
+    /// After a look that found something, or nothing.
+    fn looked(&mut self, now: Instant, found: bool) {
+        self.pause = if found { LOOK } else { (2 * self.pause).min(LOOK_IDLE) };
+        self.next = now + self.pause;
+    }
+
+    /// Something was said: an answer may come.
+    fn expect(&mut self, now: Instant) {
+        self.pause = LOOK;
+        self.next = self.next.min(now + LOOK);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +80,9 @@ impl Folder {
     /// In `root`, for the job of this token.
     pub fn of_job(root: &Path, token: &[u8], process: ProcessId) -> io::Result<Self> {
         let job = root.join(format!("job-{:016x}", wire::bytes::hash(token)));
-        let folder = Folder { root: job, process, number: 0, waiting: BTreeMap::new(), lost: false, notes: Vec::new() };
+        let looks = Looks { next: Instant::now(), pause: LOOK };
+        let (waiting, notes) = (BTreeMap::new(), Vec::new());
+        let folder = Folder { root: job, process, number: 0, waiting, lost: false, notes, looks };
         folder.open().map_err(|e| {
             let what = "choose a folder that every process of the job can write to, and nobody else";
             io::Error::new(e.kind(), format!("{}: {e}; {what}", root.display()))
@@ -187,6 +213,7 @@ fn read(path: &Path) -> Option<Vec<u8>> {
 impl Endpoint for Folder {
     fn announce(&mut self, announcement: Announcement) {
         self.waiting.entry(announcement.comm).or_default().own.push(announcement);
+        self.looks.expect(Instant::now());
     }
 
     fn forget(&mut self, comm: u64) {
@@ -207,20 +234,24 @@ impl Endpoint for Folder {
         self.number += 1;
         let name = format!("{:016x}-{:016x}", self.process, self.number);
         let _ = self.write(&self.inbox(to), &name, body); // lost where it cannot be written: whoever needs an answer asks again
+        self.looks.expect(Instant::now());
     }
 
     fn poll(&mut self, most: Duration, events: &mut Vec<Event>) {
         let until = Instant::now() + most;
         loop {
-            if self.is_there() {
-                self.look_for_messages(events);
-                self.look_for_rosters(events);
+            if Instant::now() >= self.looks.next {
+                if self.is_there() {
+                    self.look_for_messages(events);
+                    self.look_for_rosters(events);
+                }
+                self.looks.looked(Instant::now(), !events.is_empty());
             }
             let left = until.saturating_duration_since(Instant::now());
             if !events.is_empty() || left.is_zero() {
                 return;
             }
-            std::thread::sleep(left.min(LOOK));
+            std::thread::sleep(left.min(self.looks.next.saturating_duration_since(Instant::now())));
         }
     }
 
@@ -234,10 +265,45 @@ impl Endpoint for Folder {
             let _ = fs::remove_file(inbox.join(name));
         }
         let _ = fs::remove_dir(inbox);
-        if fs::remove_dir(&self.root).is_ok()
-            && let Some(root) = self.root.parent()
-        {
-            let _ = fs::remove_dir(root);
+        let _ = fs::remove_dir(&self.root); // the last one out; the folder around it is the user's
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_are_rarer_while_nothing_happens_and_frequent_again_when_something_does() {
+        let mut now = Instant::now();
+        let mut looks = Looks { next: now, pause: LOOK };
+        let mut pauses_ms = Vec::new();
+        for found in [true, false, false, false, false, true, false] {
+            looks.looked(now, found);
+            pauses_ms.push((looks.next - now).as_millis());
+            now = looks.next;
         }
+        assert_eq!(pauses_ms, [20, 40, 80, 160, 160, 20, 40]);
+        looks.looked(now, false);
+        looks.expect(now);
+        assert_eq!((looks.next, looks.pause), (now + LOOK, LOOK));
+    }
+
+    #[test]
+    fn polling_more_often_reads_the_folder_no_more_often() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut end = Folder::new(folder.path(), 1).unwrap();
+        let mut events = Vec::new();
+        end.poll(Duration::ZERO, &mut events);
+        end.send(1, b"to myself");
+        // The next look is far off: whoever polls does not see what is there already.
+        end.looks.next = Instant::now() + Duration::from_secs(3600);
+        for _ in 0..20 {
+            end.poll(Duration::from_millis(1), &mut events);
+        }
+        assert_eq!(events, []);
+        end.looks.next = Instant::now();
+        end.poll(Duration::ZERO, &mut events);
+        assert_eq!(events, [Event::Message { from: 1, body: b"to myself".to_vec() }]);
     }
 }

@@ -12,6 +12,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 /// Most connections of one process: a leader has one to every other process.
 const LINKS_MAX: usize = RANKS_MAX + 64;
+/// Of the files that the process may have open, one in so many: they are the job's, which must not run out of them.
+const FILES_SHARE: usize = 2;
 /// Most connections that have not said the token; the oldest goes when another comes.
 pub const STRANGERS_MAX: usize = 64;
 /// Most connections through shared memory, 128 KiB each: eight ranks on a host are usual.
@@ -83,6 +85,24 @@ pub(super) struct Links {
     spoilt: BTreeSet<Option<ProcessId>>,
     /// Somebody knew another token, which was noted.
     other_token: bool,
+    /// Most connections.
+    pub most: usize,
+    /// There were as many, which was or is to be noted.
+    full: Full,
+}
+
+/// Whether all connections that may be are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Full {
+    Never,
+    /// And nobody was told.
+    Now,
+    Noted,
+}
+
+/// Most connections of a process that may have so many files open.
+fn links_of(files: Option<usize>) -> usize {
+    files.map_or(LINKS_MAX, |n| (n / FILES_SHARE).min(LINKS_MAX))
 }
 
 impl Links {
@@ -96,7 +116,27 @@ impl Links {
             up: None,
             spoilt: BTreeSet::new(),
             other_token: false,
+            most: links_of(wire::socket::files_max()),
+            full: Full::Never,
         }
+    }
+
+    /// Said once, when there are as many connections as may be.
+    pub fn note(&mut self) -> Option<String> {
+        if self.full != Full::Now {
+            return None;
+        }
+        self.full = Full::Noted;
+        let most = self.most;
+        let why = match most < LINKS_MAX {
+            true => format!(
+                "one in {FILES_SHARE} of the files that this process may have open (ulimit -n); raise that limit"
+            ),
+            false => format!("the ranks of a communicator are at most {RANKS_MAX}"),
+        };
+        Some(format!(
+            "{most} connections are open, and no more are made, {why}: ranks that are not connected stay at AUTO"
+        ))
     }
 
     pub fn listen(&mut self, listener: Listener) {
@@ -146,6 +186,12 @@ impl Links {
         process: ProcessId,
         at: impl IntoIterator<Item = &'a Address>,
     ) -> Option<&mut Link> {
+        if self.peers.len() >= self.most {
+            if self.full == Full::Never {
+                self.full = Full::Now;
+            }
+            return None;
+        }
         let link = at.into_iter().find_map(|a| self.connect(a, Some(process)).ok())?;
         self.peers.push(Peer::new(link, Some(process)));
         self.peers.last_mut().map(|p| &mut p.link)
@@ -171,17 +217,23 @@ impl Links {
     fn accept(&mut self) -> io::Result<()> {
         let mut strangers = self.peers.iter().filter(|p| p.is_stranger()).count();
         let mut old = strangers;
+        let most = STRANGERS_MAX.min(self.most / 4).max(1);
         let memories = self.peers.iter().filter(|p| p.link.has_memory()).count();
         for listener in &self.listeners {
-            while strangers < STRANGERS_MAX || old > 0 {
-                if self.peers.len() >= LINKS_MAX {
-                    return Err(io::ErrorKind::OutOfMemory.into());
+            while strangers < most || old > 0 {
+                if self.peers.len() >= self.most {
+                    // One is taken and let go, to know that there is one; the others wait.
+                    let refused = Link::accept(listener, &self.token, Inside::Socket)?.is_some();
+                    if refused && self.full == Full::Never {
+                        self.full = Full::Now;
+                    }
+                    if refused { return Err(io::ErrorKind::OutOfMemory.into()) } else { break }
                 }
                 let inside = if memories + strangers < MEMORIES_MAX { self.inside } else { Inside::Socket };
                 let Some(link) = Link::accept(listener, &self.token, inside)? else { break };
                 self.peers.push(Peer::new(link, None));
                 strangers += 1;
-                if strangers > STRANGERS_MAX
+                if strangers > most
                     && let Some(oldest) = self.peers.iter().position(Peer::is_stranger)
                 {
                     self.peers.remove(oldest);

@@ -3,6 +3,7 @@
 mod folder;
 mod links;
 pub mod packet;
+mod places;
 mod register;
 mod sockets;
 

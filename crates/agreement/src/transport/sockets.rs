@@ -4,17 +4,22 @@
 //! The register may go away with its process: communicators that are complete do not need it, and for new ones the next process that can
 //! listen keeps a new one, to which everybody announces again.
 //!
+//! The host of a meeting place that is a name knows itself by other addresses than the others do, perhaps by its loopback alone. So processes there
+//! listen at all of its addresses (unless `bind` names one), and announce "any address" and a port: whoever hears of that puts in the address at
+//! which it reaches the register.
+//!
 //! Others are hostile until they say the token, and even then only what concerns themselves is believed: a connection speaks for one process. Who
 //! says what cannot be is dropped, with a note.
 
 use super::links::{Broken, Links, Peer, Via};
 use super::packet::{ADDRESSES_MAX, Packet};
+use super::places::Places;
 use super::register::{Answer, Register};
 use super::{Endpoint, Event, Meeting, NOTES_MAX};
 use crate::roster::{Announcement, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use wire::{Address, Inside, Link, Listener, Malformed};
 
@@ -26,7 +31,7 @@ const KNOWN_MAX: usize = 65_536;
 /// See the module.
 #[derive(Debug)]
 pub struct Sockets {
-    meeting: Meeting,
+    places: Places,
     bind: Option<IpAddr>,
     process: ProcessId,
     host: u64,
@@ -60,7 +65,7 @@ impl Sockets {
         let listener = Listener::bind(&local)?;
         let now = Instant::now();
         Ok(Sockets {
-            meeting,
+            places: Places::new(&meeting),
             bind,
             process,
             host,
@@ -98,28 +103,23 @@ impl Sockets {
         self.links.iter().filter(|l| l.is_in_memory()).count()
     }
 
-    fn places(&self) -> Vec<Address> {
-        match &self.meeting {
-            Meeting::Local(n) => vec![Address::Local(format!("linkwise-meeting-{n}"))],
-            Meeting::Tcp { host, port } => (host.as_str(), *port)
-                .to_socket_addrs()
-                .map(|all| all.take(ADDRESSES_MAX).map(Address::Tcp).collect())
-                .unwrap_or_default(),
-            Meeting::Folder(_) => Vec::new(),
-        }
-    }
-
     /// Connects to the register, or becomes it.
     fn meet(&mut self) {
         let met = self.register.is_some() || self.links.up.is_some();
         if met || self.announced.is_empty() || Instant::now() < self.next_try {
             return;
         }
+        let places = self.places.now();
+        if places.is_empty() {
+            return;
+        }
         self.next_try = Instant::now() + RETRY;
-        for place in self.places() {
+        for place in places {
+            let place = self.as_bound(place);
             if let Ok(link) = self.links.connect_up(&place) {
                 let ip = link.own_ip();
-                self.listen_at(ip);
+                self.places.tried();
+                self.listen_at(&place, ip);
                 self.up_at = Some(place);
                 for a in self.announced.clone() {
                     self.say_up(Packet::Announce(a, self.own.clone()));
@@ -132,12 +132,29 @@ impl Sockets {
         }
     }
 
+    /// The loopback that a host's own name leads to is not where others come; `bind` may say where they do.
+    fn as_bound(&self, place: Address) -> Address {
+        match (place, self.bind) {
+            (Address::Tcp(a), Some(ip)) if a.ip().is_loopback() && self.places.is_name() => {
+                Address::Tcp(SocketAddr::new(ip, a.port()))
+            }
+            (place, _) => place,
+        }
+    }
+
     /// Fails on every host but the one of the meeting place, and there for all processes but one.
     fn keep_register(&mut self, place: &Address) -> bool {
-        let Ok(listener) = Listener::bind(place) else { return false };
+        let at = match place {
+            Address::Tcp(a) if !is_here(*a) => return false,
+            Address::Tcp(a) if self.bind.is_none() && self.places.is_name() => {
+                Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
+            }
+            at => at.clone(),
+        };
+        let Ok(listener) = Listener::bind(&at) else { return false };
         self.links.listen(listener);
         if let Address::Tcp(a) = place {
-            self.listen_at(Some(a.ip()));
+            self.listen_at(place, Some(a.ip()));
         }
         let mut register = Register::default();
         self.announced.iter().for_each(|a| register.enter(a.clone()));
@@ -145,17 +162,24 @@ impl Sockets {
         true
     }
 
-    /// Listens where other hosts reach this process.
-    fn listen_at(&mut self, ip: Option<IpAddr>) {
-        let Some(ip) = self.bind.or(ip) else { return };
-        if self.own.len() > 1 {
-            return;
-        }
-        let any_port = Address::Tcp(SocketAddr::new(ip, 0));
-        if let Ok(listener) = Listener::bind(&any_port)
+    /// Listens where other hosts reach this process. `ip` is what it reaches the meeting place from.
+    fn listen_at(&mut self, place: &Address, ip: Option<IpAddr>) {
+        let (Address::Tcp(place), Some(ip)) = (place, ip) else { return };
+        let ip = match self.bind {
+            Some(ip) => ip,
+            None if self.places.is_name() && is_here(*place) => any(ip),
+            None => ip,
+        };
+        // The newest first: it belongs to the connection over which it is announced.
+        let same = |a: &Address| matches!(a, Address::Tcp(a) if a.ip() == ip);
+        if let Some(at) = self.own.iter().position(same) {
+            let address = self.own.remove(at);
+            self.own.insert(1, address);
+        } else if self.own.len() < ADDRESSES_MAX
+            && let Ok(listener) = Listener::bind(&Address::Tcp(SocketAddr::new(ip, 0)))
             && let Some(port) = listener.port()
         {
-            self.own.push(Address::Tcp(SocketAddr::new(ip, port)));
+            self.own.insert(1, Address::Tcp(SocketAddr::new(ip, port)));
             self.links.listen(listener);
         }
     }
@@ -202,6 +226,7 @@ impl Sockets {
                     |a: &Announcement| a.comm == roster.comm && roster.places.iter().any(|p| p.process == a.process);
                 if self.announced.iter().any(ours) {
                     if let Some(leader) = roster.places.first() {
+                        let addresses = addresses.into_iter().map(|a| of_register(a, self.up_at.as_ref())).collect();
                         self.known.insert(leader.process, (host, addresses));
                     }
                     events.push(Event::Complete(roster));
@@ -330,6 +355,7 @@ impl Endpoint for Sockets {
             self.broke(broken);
         }
         self.reach_leaders(events);
+        self.notes.extend(self.links.note());
     }
 
     fn notes(&mut self) -> Vec<String> {
@@ -340,3 +366,33 @@ impl Endpoint for Sockets {
         self.links.close(deadline);
     }
 }
+
+/// Any address of this family.
+fn any(ip: IpAddr) -> IpAddr {
+    if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// An address of this host: what goes there goes from there. (Binding proves nothing where `ip_nonlocal_bind` is set.) Sends nothing.
+fn is_here(at: SocketAddr) -> bool {
+    let from = || {
+        let socket = UdpSocket::bind(SocketAddr::new(any(at.ip()), 0)).ok()?;
+        socket.connect(at).ok()?;
+        socket.local_addr().ok()
+    };
+    at.ip().is_loopback() || at.ip().is_unspecified() || from().is_some_and(|a| a.ip() == at.ip())
+}
+
+/// "Any address" is one of the register's host.
+fn of_register(address: Address, register: Option<&Address>) -> Address {
+    match (address, register) {
+        (Address::Tcp(a), Some(Address::Tcp(register))) if a.ip().is_unspecified() => {
+            let mut at = *register;
+            at.set_port(a.port());
+            Address::Tcp(at)
+        }
+        (address, _) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests;
