@@ -43,6 +43,12 @@ pub struct Provenance {
     pub ranks: Option<u32>,
     /// Hosts of these ranks.
     pub hosts: Option<u32>,
+    /// Ranks of the host that has most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks_per_host: Option<u32>,
+    /// The kinds of GPUs, where the command said them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<String>,
     /// linkwise's version.
     pub linkwise: String,
     /// NCCL's version, where the command said it.
@@ -57,6 +63,9 @@ pub struct Provenance {
     pub rounds: u32,
     /// What came of that in the time that was given.
     pub kept: Kept,
+    /// What whoever uses the policy should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// What fitted into the time.
@@ -108,12 +117,17 @@ pub struct ArmLine {
 }
 
 impl SizeLine {
-    /// From the samples of each arm, microseconds, in the order of the arms.
-    pub fn new(arms: &[Arm], samples_us: &[Vec<f64>], failures: &[Option<String>], size_bytes: u64) -> SizeLine {
-        let (line, verdicts) = Profile::line(arms, samples_us, size_bytes);
+    /// From the samples of each arm, microseconds, in the order of the arms and by turn.
+    pub fn of_turns(
+        arms: &[Arm],
+        turns_us: &[Vec<Vec<f64>>],
+        failures: &[Option<String>],
+        size_bytes: u64,
+    ) -> SizeLine {
+        let (line, verdicts) = Profile::line_of_turns(arms, turns_us, size_bytes);
         let one = |i: usize| {
-            let samples = &samples_us[i];
-            let some = |f: fn(&[f64]) -> f64| (!samples.is_empty()).then(|| f(samples));
+            let samples = turns_us[i].concat();
+            let some = |f: fn(&[f64]) -> f64| (!samples.is_empty()).then(|| f(&samples));
             let verdict: Option<Verdict> = verdicts[i];
             ArmLine {
                 samples: samples.len(),
@@ -198,13 +212,16 @@ mod tests {
     fn file() -> PolicyFile {
         let arms: Vec<Arm> = ["TREE/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
         let around = |t: f64| (0..50).map(|i| t + f64::from(i % 5)).collect::<Vec<f64>>();
-        let line = |size| SizeLine::new(&arms, &[around(70.0), around(100.0)], &[None, None], size);
+        let turns = |t| vec![around(t), around(t)];
+        let line = |size| SizeLine::of_turns(&arms, &[turns(70.0), turns(100.0)], &[None, None], size);
         let provenance = Provenance {
             command: "all_reduce_perf".into(),
             beside: None,
             collective: "all_reduce".into(),
             ranks: Some(8),
             hosts: Some(1),
+            ranks_per_host: Some(8),
+            gpus: None,
             linkwise: "0".into(),
             nccl_version: None,
             started_unix_s: 0,
@@ -219,6 +236,7 @@ mod tests {
                 sizes_left_out: vec![],
                 stopped: None,
             },
+            warnings: vec![],
         };
         PolicyFile::new(provenance, &arms, vec![line(1 << 20), line(1 << 24)], vec![])
     }

@@ -1,10 +1,11 @@
 //! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
 //!
-//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. The
-//! plan is not among them: it follows from the first launch.
+//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. After
+//! the first launch stands the plan that was made from it and from the time that was given then: more time later goes on with it.
 
 use super::launch::Launch;
-use crate::cmd::shared::read_text;
+use super::samples::Place;
+use crate::cmd::shared::read_limited;
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Largest journal, bytes.
 const BYTES_MAX: usize = 256 << 20;
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest launch that an entry may tell of, seconds.
 const SECONDS_MAX: f64 = 1e7;
 
@@ -57,13 +58,39 @@ pub struct Entry {
     pub seconds: f64,
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
+    /// Results were compared, and all were right.
+    pub is_checked: bool,
     /// Why there are none.
     pub failure: Option<String>,
-    /// NCCL's version, if said.
-    pub nccl_version: Option<String>,
-    /// Ranks and hosts, if said.
-    pub ranks_and_hosts: Option<(u32, u32)>,
+    /// Because results were compared and found wrong.
+    pub is_wrong: bool,
+    /// Where it ran.
+    pub place: Place,
 }
+
+/// The plan, as far as it does not follow from the first launch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptPlan {
+    /// Turns.
+    pub turns: u32,
+    /// Samples of one launch.
+    pub iterations: u32,
+    /// Sizes, bytes, rising.
+    pub sizes: Vec<u64>,
+}
+
+/// A line after the first.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// A launch.
+    Launch(Box<Entry>),
+    /// The plan.
+    Plan(KeptPlan),
+}
+
+/// How the plan's line begins; no launch's does.
+const PLAN: &str = "{\"turns\":";
 
 impl Entry {
     /// A file may hold anything.
@@ -79,8 +106,8 @@ impl Entry {
     }
 }
 
-/// Launches, each with its line.
-pub type Numbered = Vec<(usize, Entry)>;
+/// What a journal holds after its head, each with its line.
+pub type Numbered = Vec<(usize, Line)>;
 
 /// An open journal.
 pub struct Journal {
@@ -101,7 +128,7 @@ pub fn path_of(policy: &Path) -> PathBuf {
 }
 
 impl Journal {
-    /// Opens or begins the journal. Returns what it holds, each launch with its line; the head is that of the run's first part.
+    /// Opens or begins the journal. Returns what it holds, each with its line; the head is that of the run's first part.
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
@@ -115,11 +142,11 @@ impl Journal {
         options.create(true).write(true).append(found.is_some()).truncate(found.is_none());
         let mut journal = Journal { file: options.open(path).map_err(|e| fail(&e))?, path: path.to_owned() };
         match found {
-            Some((head, entries, is_whole)) => {
+            Some((head, lines, is_whole)) => {
                 if !is_whole {
                     journal.write("")?; // ends a line that was cut off
                 }
-                Ok((journal, head, entries))
+                Ok((journal, head, lines))
             }
             None => {
                 journal.write(&serde_json::to_string(head).map_err(|e| fail(&e))?)?;
@@ -131,6 +158,12 @@ impl Journal {
     /// Adds a launch; it is on disk when this returns.
     pub fn add(&mut self, entry: &Entry) -> Result<(), Failure> {
         let line = serde_json::to_string(entry).map_err(|e| Failure::file("write", &self.path, e))?;
+        self.write(&line)
+    }
+
+    /// Adds the plan.
+    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), Failure> {
+        let line = serde_json::to_string(plan).map_err(|e| Failure::file("write", &self.path, e))?;
         self.write(&line)
     }
 
@@ -146,34 +179,119 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failu
     Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), crate::report::one_line(&what.to_string(), 300)))
 }
 
-/// Head, entries, and whether the last line is whole.
+/// Head, the other lines, and whether the last one is whole.
 type Found = (Head, Numbered, bool);
 
-/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over.
+/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
+/// middle of a character.
 fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, Failure> {
-    let text = read_text(path, BYTES_MAX)?;
-    let is_whole = text.ends_with('\n');
+    let bytes = read_limited(path, BYTES_MAX)?;
+    let is_whole = bytes.ends_with(b"\n");
     let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
-    let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l)).filter(|l| !l.1.trim().is_empty());
+    let lines = bytes.split(|b| *b == b'\n').enumerate().map(|(i, l)| (i + 1, l));
+    let mut lines = lines.filter(|l| !l.1.trim_ascii().is_empty());
     let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
-    let head: Head = serde_json::from_str(first).map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
+    let head = serde_json::from_slice(first);
+    let head: Head = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
     if lines.clone().next().is_none() && is_whole {
         return Ok(None);
     }
     if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
         return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
     }
-    let count = text.lines().count();
-    let mut entries = Vec::new();
-    for (line, words) in lines {
-        match serde_json::from_str::<Entry>(words) {
-            Ok(entry) => {
-                entry.check().map_err(|e| bad(line, &e))?;
-                entries.push((line, entry));
+    let mut found = Vec::new();
+    for (number, bytes) in lines {
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(e) if e.error_len().is_none() => continue, // ends within a character
+            Err(e) => return Err(bad(number, &e)),
+        };
+        match line(text) {
+            Ok(line) => {
+                if let Line::Launch(entry) = &line {
+                    entry.check().map_err(|e| bad(number, &e))?;
+                }
+                found.push((number, line));
             }
-            Err(e) if e.is_eof() && (line < count || !is_whole) => {}
-            Err(e) => return Err(bad(line, &e)),
+            Err(e) if e.is_eof() => {}
+            Err(e) => return Err(bad(number, &e)),
         }
     }
-    Ok(Some((head, entries, is_whole)))
+    Ok(Some((head, found, is_whole)))
+}
+
+fn line(text: &str) -> Result<Line, serde_json::Error> {
+    if text.starts_with(PLAN) {
+        return serde_json::from_str(text).map(Line::Plan);
+    }
+    serde_json::from_str(text).map(|entry| Line::Launch(Box::new(entry)))
+}
+
+/// `2026-11-21` of seconds since 1970, in UTC. Days to a date as in "chrono-compatible low-level date algorithms" (H. Hinnant).
+pub fn date(unix_s: u64) -> String {
+    let days = i64::try_from(unix_s / 86_400).unwrap_or(0) + 719_468; // since 1 March of year 0
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + i64::from(month <= 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head {
+            linkwise_tune_samples: VERSION,
+            command: vec!["prüfe".into()],
+            beside: None,
+            collective: "all_reduce".into(),
+            arms: vec!["AUTO".into()],
+            sizes: vec![8],
+            overlap: false,
+            iterations: 5,
+            warmup: 0,
+            rounds: 1,
+            started_unix_s: 7,
+        }
+    }
+
+    fn entry(failure: &str) -> Entry {
+        let (arm, sizes) = ("AUTO".to_owned(), vec![8]);
+        let launch = Launch { arm, sizes, is_overlapped: false, iterations: 5, warmup: 0, is_checked: true };
+        let failure = Some(failure.to_owned());
+        let (times_us, place) = (BTreeMap::new(), Place::default());
+        Entry { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
+    }
+
+    #[test]
+    fn a_journal_that_was_cut_off_anywhere_in_a_line_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.samples.jsonl");
+        let (mut journal, ..) = Journal::open(&path, &head(), true).unwrap();
+        journal.add(&entry("erster")).unwrap();
+        journal.add_plan(&KeptPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
+        let whole = std::fs::read(&path).unwrap().len();
+        journal.add(&entry("größer als ö")).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        // Every cut of the last line, also inside its letters of two bytes.
+        for cut in whole + 1..bytes.len() - 1 {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            let (mut journal, _, found) = Journal::open(&path, &head(), false).unwrap_or_else(|e| panic!("{cut}: {e}"));
+            assert_eq!(found.len(), 2, "{cut}: a launch and the plan are whole");
+            // Cut off again before anything was added, and with another launch.
+            assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 2, "{cut}");
+            journal.add(&entry("später")).unwrap();
+            assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 3, "{cut}");
+        }
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let at = [0, 951_782_400, 1_709_164_800, 4_102_444_799].map(date);
+        assert_eq!(at, ["1970-01-01", "2000-02-29", "2024-02-29", "2099-12-31"]);
+    }
 }

@@ -17,9 +17,10 @@ use crate::failure::Failure;
 use crate::tuning::policy_file::{Kept, PolicyFile, Provenance, SizeLine};
 use ::tune::Arm;
 use indicatif::{ProgressBar, ProgressStyle};
-use journal::{Entry, Head, Journal};
-use launch::Launch;
+use journal::{Entry, Head, Journal, KeptPlan, Line};
+use launch::{Failed, Launch};
 use plan::Ask;
+use samples::{Place, Refused};
 use schedule::{Next, Schedule};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -34,7 +35,7 @@ const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 #[command(after_help = "Examples:\n  linkwise tune profile -o policy.json -- ./build/all_reduce_perf -g 8\n  \
     linkwise tune profile --cluster h100 --gpus 'n0 n1' --channels 8,16 --minutes 10 -o policy.json -- mpirun -np 16 ./build/all_gather_perf\n  \
     linkwise tune profile --overlap --sizes 64M -o policy.json -- python train.py\n\n\
-    The program is one of nccl-tests 2.14 or newer (it gets -b -e -f -w -n 1 -N, and -c 0 after the first turn; in a shell line write \
+    The program is one of nccl-tests 2.14 or newer (it gets -b -e -f -w -n 1 -N, and -c 0 once an arm was right; in a shell line write \
     $LINKWISE_NCCL_TESTS where they belong), or any program that prints `linkwise_step_time_us=123.4` for every step, warm-up first. It is \
     started once per arm and turn with NCCL_ALGO, NCCL_PROTO and NCCL_MIN/MAX_NCHANNELS set (unset for AUTO), and LINKWISE_ARM, \
     LINKWISE_SIZE_BYTES, LINKWISE_ITERATIONS, LINKWISE_WARMUP and LINKWISE_OVERLAP. With mpirun, pass them on: -x NCCL_ALGO -x NCCL_PROTO.")]
@@ -129,19 +130,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut schedule = Schedule::new(ask, &arms, args.warmup, is_nccl_tests, 60.0 * args.minutes);
     let path = journal::path_of(&args.output);
     let (mut journal, head, found) = Journal::open(&path, &head, args.restart)?;
-    for (line, entry) in found {
-        match schedule.next() {
-            Next::Launch(launch) if launch == entry.launch => schedule.put(entry),
-            _ => {
-                return Err(journal::bad_line(
-                    &path,
-                    line,
-                    &"this launch does not follow from those before it; with other --minutes the plan is another",
-                ));
+    let mut is_planned = false;
+    for (number, line) in found {
+        let done = match line {
+            Line::Launch(entry) => match schedule.put_again(*entry) {
+                true => Ok(()),
+                false => Err("this launch does not follow from those before it".to_owned()),
+            },
+            Line::Plan(plan) => {
+                is_planned = true;
+                schedule.keep_to(&plan)
             }
-        }
+        };
+        done.map_err(|why| journal::bad_line(&path, number, &why))?;
     }
-    measure(&args, &mut schedule, &mut journal, timeout)?;
+    let taken_over = schedule.entries().len();
+    if taken_over > 0 {
+        eprintln!(
+            "{taken_over} launch{} of a run that began on {} taken over from {}; --restart measures again",
+            if taken_over == 1 { "" } else { "es" },
+            journal::date(head.started_unix_s),
+            path.display()
+        );
+    }
+    measure(&args, &mut schedule, &mut journal, is_planned, timeout)?;
     let file = evaluate(&args, &head, &arms, collective, &schedule)?;
     write_atomically(&args.output, &file.text().map_err(Failure::impossible)?)?;
     let table = journal::beside(&args.output, ".table");
@@ -149,8 +161,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     report(&args, &file, &table)
 }
 
-/// Launches until the schedule has enough.
-fn measure(args: &Args, schedule: &mut Schedule, journal: &mut Journal, timeout: Duration) -> Result<(), Failure> {
+/// Launches until the schedule has enough. `is_planned`: the journal has the plan already.
+fn measure(
+    args: &Args,
+    schedule: &mut Schedule,
+    journal: &mut Journal,
+    is_planned: bool,
+    timeout: Duration,
+) -> Result<(), Failure> {
     let bar = bar(args.format);
     let mut is_said = false;
     loop {
@@ -158,6 +176,10 @@ fn measure(args: &Args, schedule: &mut Schedule, journal: &mut Journal, timeout:
             Next::Launch(launch) => {
                 if let (false, Some((plan, cost))) = (is_said, schedule.plan()) {
                     bar.suspend(|| say_plan(args, schedule, plan, cost));
+                    if !is_planned && schedule.entries().len() == 1 {
+                        let sizes = plan.sizes.clone();
+                        journal.add_plan(&KeptPlan { turns: plan.turns, iterations: plan.iterations, sizes })?;
+                    }
                     is_said = true;
                 }
                 let (left, seconds) = schedule.left();
@@ -168,7 +190,8 @@ fn measure(args: &Args, schedule: &mut Schedule, journal: &mut Journal, timeout:
                     Some(_) => format!("{}, about {} left", launch.arm, time(seconds)),
                 });
                 let limit = schedule.limit_s(&launch).map_or(timeout, |s| timeout.min(Duration::from_secs_f64(s)));
-                let entry = one(args, launch, limit);
+                let entry = one(args, launch, limit)?;
+                check_place(schedule, &entry)?;
                 // A pilot that failed is tried again next time.
                 if !(schedule.entries().is_empty() && entry.failure.is_some()) {
                     journal.add(&entry)?;
@@ -219,7 +242,8 @@ fn say_plan(args: &Args, schedule: &Schedule, plan: &plan::Plan, cost: &plan::Co
     let asked = args.rounds.min(args.iterations);
     if plan.turns < asked || plan.sizes.len() < args.sizes.len() {
         let all = schedule.seconds_of_all().unwrap_or(0.0);
-        eprintln!("plan: {asked} turns of everything would take {}: --minutes {}", time(all), (all / 60.0).ceil());
+        let minutes = (all / 60.0).ceil();
+        eprintln!("plan: {asked} turns of everything would take {}: --restart --minutes {minutes}", time(all));
     }
 }
 
@@ -260,25 +284,36 @@ fn head(args: &Args, ask: &Ask, arms: &[Arm], collective: Collective) -> Head {
     }
 }
 
-fn one(args: &Args, launch: Launch, timeout: Duration) -> Entry {
+/// One launch. What should run beside it and does not ends the whole run: no launch beside computation could succeed.
+fn one(args: &Args, launch: Launch, timeout: Duration) -> Result<Entry, Failure> {
     let start = Instant::now();
-    let said = launch::run(&args.command, &launch, args.beside.as_deref(), timeout)
-        .and_then(|output| samples::read(&output, &launch.sizes, launch.warmup));
+    let said = launch::run(&args.command, &launch, args.beside.as_deref(), timeout);
     let seconds = start.elapsed().as_secs_f64();
-    let empty = Entry {
-        launch,
-        seconds,
-        times_us: Default::default(),
-        failure: None,
-        nccl_version: None,
-        ranks_and_hosts: None,
-    };
-    match said {
-        Ok(s) => {
-            Entry { times_us: s.times_us, nccl_version: s.nccl_version, ranks_and_hosts: s.ranks_and_hosts, ..empty }
+    let read = match said {
+        Ok(output) => samples::read(&output, &launch.sizes, launch.warmup),
+        Err(Failed::Program { why, output }) => {
+            Err(samples::wrong(&output).map_or(Refused::Unreadable(why), Refused::Wrong))
         }
-        Err(why) => Entry { failure: Some(why), ..empty },
-    }
+        Err(Failed::Beside(why)) => return Err(Failure::input(why)),
+    };
+    let (times_us, place) = (Default::default(), Place::default());
+    let empty = Entry { launch, seconds, times_us, is_checked: false, failure: None, is_wrong: false, place };
+    Ok(match read {
+        Ok(s) => Entry { times_us: s.times_us, is_checked: s.is_checked, place: s.place, ..empty },
+        Err(Refused::Unreadable(why)) => Entry { failure: Some(why), ..empty },
+        Err(Refused::Wrong(why)) => Entry { failure: Some(why), is_wrong: true, ..empty },
+    })
+}
+
+/// Refuses a launch that ran elsewhere than those before it, in this part of the run or an earlier one.
+fn check_place(schedule: &Schedule, entry: &Entry) -> Result<(), Failure> {
+    let difference = schedule.entries().iter().find_map(|e| entry.place.difference(&e.place));
+    difference.map_or(Ok(()), |difference| {
+        Err(Failure::impossible(format!(
+            "{} now runs on {difference} as the launches before it: their times cannot be compared; --restart measures all again",
+            entry.launch.arm
+        )))
+    })
 }
 
 fn evaluate(
@@ -291,16 +326,22 @@ fn evaluate(
     let (plan, _) = schedule.plan().ok_or_else(|| Failure::impossible("nothing was measured"))?;
     let lines = |is_overlapped: bool| -> Vec<SizeLine> {
         let line = |size: &u64| {
-            let mut times: Vec<Vec<f64>> = vec![Vec::new(); arms.len()];
+            let mut turns: Vec<Vec<Vec<f64>>> = vec![Vec::new(); arms.len()];
             let mut failures: Vec<Option<String>> = arms.iter().map(|a| schedule.hopeless(&a.to_string())).collect();
             for entry in schedule.counted().iter().filter(|e| e.launch.is_overlapped == is_overlapped) {
                 let Some(arm) = arms.iter().position(|a| a.to_string() == entry.launch.arm) else { continue };
                 if entry.launch.sizes.contains(size) {
-                    times[arm].extend(entry.times_us.get(size).into_iter().flatten());
+                    // Every turn launches every arm once, until it is given up: the n-th launch is that of turn n.
+                    turns[arm].push(entry.times_us.get(size).cloned().unwrap_or_default());
                     failures[arm] = entry.failure.clone().or(failures[arm].take());
                 }
             }
-            SizeLine::new(arms, &times, &failures, *size)
+            for (i, arm) in arms.iter().enumerate() {
+                if let Some(why) = schedule.untrusted(&arm.to_string(), *size, is_overlapped) {
+                    (turns[i], failures[i]) = (Vec::new(), Some(why));
+                }
+            }
+            SizeLine::of_turns(arms, &turns, &failures, *size)
         };
         plan.sizes.iter().map(line).collect()
     };
@@ -310,15 +351,20 @@ fn evaluate(
         let why = isolated.iter().find_map(|l| l.arms[auto].failure.clone()).unwrap_or("no samples".into());
         return Err(Failure::impossible(format!("AUTO could not be measured, so nothing can be compared: {why}")));
     }
-    let (ranks, hosts) = schedule.entries().iter().find_map(|e| e.ranks_and_hosts).unzip();
+    // All launches ran in one place; those that failed may not have said where.
+    let place =
+        schedule.entries().iter().map(|e| &e.place).find(|p| **p != Place::default()).cloned().unwrap_or_default();
+    let overlapped = if args.overlap { lines(true) } else { Vec::new() };
     let provenance = Provenance {
         command: args.command.join(" "),
         beside: args.beside.clone(),
         collective: collective.name().to_owned(),
-        ranks,
-        hosts,
+        ranks: place.ranks,
+        hosts: place.hosts,
+        ranks_per_host: place.ranks_per_host,
+        gpus: place.gpus,
         linkwise: env!("CARGO_PKG_VERSION").into(),
-        nccl_version: schedule.entries().iter().find_map(|e| e.nccl_version.clone()),
+        nccl_version: place.nccl_version,
         started_unix_s: head.started_unix_s,
         iterations: args.iterations,
         warmup: args.warmup,
@@ -331,9 +377,30 @@ fn evaluate(
             sizes_left_out: head.sizes.iter().copied().filter(|s| !plan.sizes.contains(s)).collect(),
             stopped: schedule.stopped().map(str::to_owned),
         },
+        warnings: warnings(schedule.turns_done(), &isolated, &overlapped),
     };
-    let overlapped = if args.overlap { lines(true) } else { Vec::new() };
     Ok(PolicyFile::new(provenance, arms, isolated, overlapped))
+}
+
+/// What whoever uses the policy should know.
+fn warnings(turns: u32, isolated: &[SizeLine], overlapped: &[SizeLine]) -> Vec<String> {
+    let mut out = Vec::new();
+    if turns < 2 {
+        out.push(
+            "one turn only: every arm's samples come from one launch, which is slow or fast as a whole, and no second launch was asked; give \
+             it more --minutes or fewer --arms with --restart"
+                .to_owned(),
+        );
+    }
+    let lines = || isolated.iter().chain(overlapped);
+    let wrong =
+        lines().flat_map(|l| &l.arms).filter_map(|a| a.failure.as_deref()).find(|f| f.starts_with("ruled out: "));
+    out.extend(
+        wrong.map(|why| {
+            format!("an arm was ruled out whatever time it takes: {}", why.trim_start_matches("ruled out: "))
+        }),
+    );
+    out
 }
 
 fn bar(format: Format) -> ProgressBar {
@@ -357,6 +424,7 @@ fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(),
     let kept = &file.provenance.kept;
     let turns = if kept.turns == 1 { "turn" } else { "turns" };
     println!("{} {turns} in {}.{}", kept.turns, time(kept.took_s), what_is_missing(kept));
+    file.provenance.warnings.iter().for_each(|w| println!("Warning: {w}."));
     let samples = journal::path_of(&args.output);
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), samples.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
@@ -365,8 +433,10 @@ fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(),
 }
 
 fn what_is_missing(kept: &Kept) -> String {
-    let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; --minutes gives it more."));
+    let more = "the same command with more --minutes goes on from there";
+    let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; {more}."));
     let names: Vec<String> = kept.sizes_left_out.iter().map(|s| Bytes(*s).to_string()).collect();
-    let sizes = (!names.is_empty()).then(|| format!(" Left out for want of time: {}.", names.join(", ")));
+    let sizes = (!names.is_empty())
+        .then(|| format!(" Left out for want of time: {} (--restart and more --minutes).", names.join(", ")));
     format!("{}{}", stopped.unwrap_or_default(), sizes.unwrap_or_default())
 }

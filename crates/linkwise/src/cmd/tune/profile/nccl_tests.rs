@@ -23,6 +23,15 @@ const OURS: [(&str, &str, &str); 7] = [
     ("-N", "--run_cycles", "--iterations"),
 ];
 
+/// The word that turns the checks of results off, in one piece.
+const CHECKS_OFF: [&str; 2] = ["-c0", "--check=0"];
+
+/// Whether a word is the option about checks: `-c`, `-c1`, `--check`, `--check=1`.
+fn is_check(word: &str) -> bool {
+    let short = word.strip_prefix("-c").is_some_and(|rest| rest.chars().all(|c| c.is_ascii_digit()));
+    short || word == "--check" || word.starts_with("--check=")
+}
+
 /// Whether a word, or a word of a shell line, is one of the programs: `all_reduce_perf`, `./build/all_gather_perf_mpi`.
 fn names_a_test(word: &str) -> bool {
     let name = word.rsplit('/').next().unwrap_or(word);
@@ -68,6 +77,14 @@ pub fn check(command: &[String]) -> Result<(), Failure> {
         let is = |short: &str| {
             word == short || (word.starts_with(short) && word[2..].starts_with(|c: char| c.is_ascii_digit()))
         };
+        if CHECKS_OFF.contains(&word.as_str())
+            || is_check(word) && command[at + 1..].windows(2).any(|w| w[0] == *word && w[1] == "0")
+        {
+            return Err(Failure::input(format!(
+                "`{word}` after {}: an arm is only chosen once its results were found right; without it they are checked in the first turn",
+                command[at]
+            )));
+        }
         if let Some((_, _, instead)) = OURS.iter().find(|(s, l, _)| is(s) || long == *l) {
             return Err(Failure::input(format!("`{word}` after {}: linkwise sets it; use {instead}", command[at])));
         }
@@ -106,7 +123,7 @@ pub fn options(launch: &Launch) -> Vec<String> {
 pub fn words(command: &[String], launch: &Launch) -> Vec<String> {
     let mut words = command.to_vec();
     if let Some(at) = program(command) {
-        let has_check = command[at..].iter().any(|w| w == "-c" || w.starts_with("--check"));
+        let has_check = command[at..].iter().any(|w| is_check(w));
         words.extend(options(&Launch { is_checked: launch.is_checked || has_check, ..launch.clone() }));
     }
     words
@@ -136,6 +153,10 @@ mod tests {
         assert!(line(&command, false).ends_with("-N 10 -c 0"));
         let checked = [command.clone(), strings(&["-c", "1"])].concat();
         assert!(line(&checked, false).ends_with("-g 1 -c 1 -b 1048576 -e 16777216 -f 4 -w 5 -n 1 -N 10"));
+        for one in ["-c1", "--check=1"] {
+            let checked = [command.clone(), strings(&[one])].concat();
+            assert!(check(&checked).is_ok() && line(&checked, false).ends_with("-N 10"), "{one} was overridden");
+        }
         let other = strings(&["python", "train.py", "-n", "3"]);
         assert!(check(&other).is_ok() && !is_one(&other));
         assert_eq!(words(&other, &launch(&[8], false)), other);
@@ -149,6 +170,9 @@ mod tests {
             (&["./all_reduce_perf", "-e128M"], "--sizes"),
             (&["srun", "./all_gather_perf", "--iters=50"], "--iterations"),
             (&["./all_reduce_perf", "-N", "0"], "--iterations"),
+            (&["./all_reduce_perf", "-c", "0"], "results were found right"),
+            (&["./all_reduce_perf", "-c0"], "results were found right"),
+            (&["./all_reduce_perf", "--check", "0"], "results were found right"),
             (&["sh", "-c", "./all_reduce_perf -g 8"], "LINKWISE_NCCL_TESTS"),
         ] {
             let e = check(&strings(words)).unwrap_err();

@@ -119,6 +119,20 @@ impl Ask {
         Err(least.unwrap_or_else(|| self.with(1, 1, &self.sizes, cost)))
     }
 
+    /// A plan that was made before, made again: what it costs follows from `cost`.
+    ///
+    /// # Errors
+    /// In words: it is no plan of this.
+    pub fn kept(&self, turns: u32, iterations: u32, sizes: &[u64], cost: &Cost) -> Result<Plan, String> {
+        let fits = (1..=self.turns).contains(&turns)
+            && (1..=self.iterations).contains(&iterations)
+            && !sizes.is_empty()
+            && sizes.windows(2).all(|w| w[0] < w[1])
+            && sizes.iter().all(|s| self.sizes.contains(s));
+        let in_all = turns.saturating_mul(iterations);
+        if fits { Ok(self.with(turns, in_all, sizes, cost)) } else { Err("this is no plan of that run".into()) }
+    }
+
     /// What everything that was asked for would take, seconds.
     pub fn seconds_of_all(&self, cost: &Cost) -> f64 {
         self.with(self.turns.min(self.iterations).max(1), self.iterations, &self.sizes, cost).seconds / PLANNED_SHARE

@@ -1,7 +1,10 @@
-//! Which launch comes next, and when it is enough: a function of what was asked and of the launches so far, so that a run that was cut
-//! off goes on as it would have gone. Pure.
+//! Which launch comes next, and when it is enough: a function of what was asked, of the plan and of the launches so far, so that a run that
+//! was cut off goes on as it would have gone, and one that ended early goes on when it is given more time. Pure.
+//!
+//! An arm that computed wrong results once, in whatever launch, is out for good. Where the program can compare results, a launch does so
+//! until one of that arm, those sizes and that kind of execution has succeeded: before that the arm may not be chosen.
 
-use super::journal::Entry;
+use super::journal::{Entry, KeptPlan};
 use super::launch::Launch;
 use super::plan::{Ask, Cost, PILOT_ITERATIONS, Plan};
 use ::tune::Arm;
@@ -101,17 +104,42 @@ impl Schedule {
 
     /// Takes what the launch said that came next.
     pub fn put(&mut self, entry: Entry) {
-        if self.entries.is_empty() {
-            let times_s: Vec<f64> = entry.times_us.values().map(|t| 1e-6 * ::tune::stats::mean(t)).collect();
-            if entry.failure.is_none() && !times_s.is_empty() {
-                let cost = Cost::of_pilot(entry.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests);
-                let left = self.seconds - entry.seconds;
-                self.planned = Some(self.ask.plan(&cost, left.max(0.0)).map(|plan| (plan, cost)));
-            }
-        } else {
-            self.queue.pop_front();
-        }
         self.entries.push(entry);
+        if self.entries.len() > 1 {
+            self.queue.pop_front();
+        } else if let Some(cost) = self.cost() {
+            let left = self.seconds - self.entries[0].seconds;
+            self.planned = Some(self.ask.plan(&cost, left.max(0.0)).map(|plan| (plan, cost)));
+        }
+    }
+
+    /// Takes a launch of a run that was cut off, whatever time it was given. False: it does not follow from those before it.
+    pub fn put_again(&mut self, entry: Entry) -> bool {
+        let seconds = std::mem::replace(&mut self.seconds, f64::INFINITY);
+        let follows = matches!(self.next(), Next::Launch(launch) if launch == entry.launch);
+        self.seconds = seconds;
+        if follows {
+            self.put(entry);
+        }
+        follows
+    }
+
+    /// Goes on with a plan that was made before, in place of the one that the time allows now.
+    ///
+    /// # Errors
+    /// In words: it is no plan of this run, or not the time for one.
+    pub fn keep_to(&mut self, plan: &KeptPlan) -> Result<(), String> {
+        let cost = self.cost().filter(|_| self.entries.len() == 1 && self.turn == 0);
+        let cost = cost.ok_or("a plan follows the first launch")?;
+        self.planned = Some(Ok((self.ask.kept(plan.turns, plan.iterations, &plan.sizes, &cost)?, cost)));
+        Ok(())
+    }
+
+    /// What launches cost by the pilot; none if it failed.
+    fn cost(&self) -> Option<Cost> {
+        let pilot = self.entries.first().filter(|e| e.failure.is_none() && !e.times_us.is_empty())?;
+        let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::tune::stats::mean(t)).collect();
+        Some(Cost::of_pilot(pilot.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests))
     }
 
     fn begin_turn(&mut self) {
@@ -125,7 +153,7 @@ impl Schedule {
                     // The first arm changes from turn to turn.
                     let arm = alive[(i + self.turn as usize) % alive.len()].to_string();
                     let (iterations, warmup, sizes) = (plan.iterations, self.warmup, sizes.clone());
-                    let is_checked = self.turn == 0;
+                    let is_checked = !self.is_known_right(&arm, is_overlapped, |s| *s == sizes);
                     queue.push_back(Launch { arm, sizes, is_overlapped, iterations, warmup, is_checked });
                 }
             }
@@ -145,9 +173,44 @@ impl Schedule {
     }
 
     fn has_failed(&self, launch: &Launch) -> bool {
+        if self.computes_wrong(&launch.arm).is_some() {
+            return true;
+        }
         let same = |e: &&Entry| e.launch.arm == launch.arm && e.launch.is_overlapped == launch.is_overlapped;
         let (failed, well): (Vec<&Entry>, _) = self.counted().iter().filter(same).partition(|e| e.failure.is_some());
         failed.len() >= FAILURES_MAX && well.is_empty()
+    }
+
+    /// The wrong results of an arm, in words, wherever it had any.
+    pub fn computes_wrong(&self, arm: &str) -> Option<&str> {
+        let wrong = self.entries.iter().find(|e| e.is_wrong && e.launch.arm == arm)?;
+        Some(wrong.failure.as_deref().unwrap_or("this arm computes wrong results"))
+    }
+
+    /// A launch of the arm compared its results, and all were right.
+    fn is_known_right(&self, arm: &str, is_overlapped: bool, of_sizes: impl Fn(&Vec<u64>) -> bool) -> bool {
+        self.counted().iter().any(|e| {
+            e.is_checked
+                && e.failure.is_none()
+                && e.launch.arm == arm
+                && e.launch.is_overlapped == is_overlapped
+                && of_sizes(&e.launch.sizes)
+        })
+    }
+
+    /// Why an arm's samples of a size may not be used, however good they are. AUTO is what NCCL does anyway: it needs no proof, but wrong
+    /// results rule out its times, too.
+    pub fn untrusted(&self, arm: &str, size: u64, is_overlapped: bool) -> Option<String> {
+        if let Some(why) = self.computes_wrong(arm) {
+            return Some(format!("ruled out: {why}"));
+        }
+        let has_samples = self
+            .counted()
+            .iter()
+            .any(|e| e.launch.arm == arm && e.launch.is_overlapped == is_overlapped && e.times_us.contains_key(&size));
+        let needs_proof = self.is_nccl_tests && has_samples && arm != self.arms[self.auto].to_string();
+        (needs_proof && !self.is_known_right(arm, is_overlapped, |sizes| sizes.contains(&size)))
+            .then(|| "ruled out: no launch compared its results".into())
     }
 
     /// Why an arm is not worth another turn: at every size, in every kind of execution, its median is far above AUTO's.
@@ -199,10 +262,7 @@ impl Schedule {
 
     /// What all that was asked for would take, seconds.
     pub fn seconds_of_all(&self) -> Option<f64> {
-        let pilot = self.entries.first()?;
-        let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::tune::stats::mean(t)).collect();
-        let cost = Cost::of_pilot(pilot.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests);
-        Some(pilot.seconds + self.ask.seconds_of_all(&cost))
+        Some(self.entries.first()?.seconds + self.ask.seconds_of_all(&self.cost()?))
     }
 
     /// Launches that are left by the plan, and their seconds; an arm that is given up takes none.
@@ -231,6 +291,12 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
+    fn entry(launch: Launch, seconds: f64, times_us: BTreeMap<u64, Vec<f64>>, failure: Option<String>) -> Entry {
+        let is_wrong = failure.as_ref().is_some_and(|f| f.contains("wrong"));
+        let is_checked = launch.is_checked && failure.is_none();
+        Entry { launch, seconds, times_us, is_checked, failure, is_wrong, place: Default::default() }
+    }
+
     const ARMS: [&str; 4] = ["AUTO", "TREE/SIMPLE", "RING/LL", "NVLS/SIMPLE"];
 
     fn schedule(seconds: f64, kinds: usize) -> Schedule {
@@ -252,7 +318,7 @@ mod tests {
                 Err(e) => (BTreeMap::new(), Some(e.to_owned())),
             };
             out.push(launch.clone());
-            s.put(Entry { launch, seconds, times_us, failure, nccl_version: None, ranks_and_hosts: None });
+            s.put(entry(launch, seconds, times_us, failure));
         }
         out
     }
@@ -289,6 +355,76 @@ mod tests {
     }
 
     #[test]
+    fn an_arm_that_computed_wrong_results_once_is_never_launched_again_nor_trusted() {
+        let mut s = schedule(120.0, 2);
+        let tries = std::cell::Cell::new(0);
+        let launches = play(&mut s, |l| match l.arm.as_str() {
+            // Fast, and wrong where results are compared.
+            "RING/LL" if l.is_checked => (1.0, Err("7 wrong elements")),
+            "RING/LL" => (1.0, Ok(500.0)),
+            // The launch that would have compared fails for another reason: the next one compares.
+            "NVLS/SIMPLE" if tries.replace(tries.get() + 1) == 0 => (1.0, Err("no memory")),
+            _ => (1.0, Ok(1_000.0)),
+        });
+        assert_eq!(count(&launches, "RING/LL"), 1, "neither in a later turn nor in another kind of execution");
+        for (size, is_overlapped) in [(1 << 20, false), (4 << 20, true)] {
+            assert_eq!(s.untrusted("RING/LL", size, is_overlapped).unwrap(), "ruled out: 7 wrong elements");
+            assert_eq!(
+                (s.untrusted("AUTO", size, is_overlapped), s.untrusted("TREE/SIMPLE", size, is_overlapped)),
+                (None, None)
+            );
+        }
+        let nvls: Vec<bool> =
+            launches.iter().filter(|l| l.arm == "NVLS/SIMPLE" && !l.is_overlapped).map(|l| l.is_checked).collect();
+        assert_eq!(nvls, [true, true, false, false, false], "compared until it was right once");
+        assert_eq!(s.untrusted("NVLS/SIMPLE", 1 << 20, false), None);
+    }
+
+    #[test]
+    fn an_arm_whose_results_were_never_compared_is_not_trusted() {
+        let mut s = schedule(120.0, 1);
+        while let Next::Launch(launch) = s.next() {
+            let times_us = launch.sizes.iter().map(|s| (*s, vec![1_000.0; 5])).collect();
+            s.put(Entry { is_checked: false, ..entry(launch, 2.0, times_us, None) });
+        }
+        assert!(s.untrusted("TREE/SIMPLE", 1 << 20, false).unwrap().contains("compared"));
+        assert_eq!(s.untrusted("AUTO", 1 << 20, false), None);
+    }
+
+    #[test]
+    fn a_run_that_ended_early_goes_on_with_its_plan_when_it_is_given_more_time() {
+        let slow = |l: &Launch| (if l.arm == "AUTO" { 1.0 } else { 9.0 }, Ok(1_000.0));
+        let mut first = schedule(60.0, 1);
+        let launches = play(&mut first, slow);
+        let plan = first.plan().unwrap().0.clone();
+        assert_eq!(first.stopped(), Some("the time was up"));
+        let kept = KeptPlan { turns: plan.turns, iterations: plan.iterations, sizes: plan.sizes.clone() };
+        for seconds in [20.0, 600.0] {
+            let mut again = schedule(seconds, 1);
+            for (i, e) in first.entries().iter().enumerate() {
+                assert!(again.put_again(e.clone()), "launch {i} of {}", launches.len());
+                if i == 0 {
+                    again.keep_to(&kept).unwrap();
+                }
+            }
+            let more = play(&mut again, slow).len();
+            assert_eq!((again.plan().unwrap().0, more > 0), (&plan, seconds > 60.0), "{seconds} s");
+            assert_eq!(again.stopped().is_none(), seconds > 60.0);
+        }
+        let mut other = schedule(60.0, 1);
+        assert!(!other.put_again(first.entries()[1].clone()), "the first launch is the pilot");
+        assert!(other.keep_to(&kept).is_err());
+        assert!(other.put_again(first.entries()[0].clone()));
+        for bad in [
+            KeptPlan { turns: 0, ..kept.clone() },
+            KeptPlan { iterations: 9_999, ..kept.clone() },
+            KeptPlan { sizes: vec![3], ..kept.clone() },
+        ] {
+            assert!(other.keep_to(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn when_launches_take_longer_than_the_pilot_told_it_ends_in_time_after_a_whole_first_turn() {
         let mut s = schedule(60.0, 1);
         let launches = play(&mut s, |l| (if l.arm == "AUTO" { 1.0 } else { 9.0 }, Ok(1_000.0)));
@@ -322,9 +458,7 @@ mod tests {
             last = if n == 0 { last } else { seconds };
             n += 1;
             let times_us = launch.sizes.iter().map(|s| (*s, vec![1_000.0; 5])).collect();
-            let entry =
-                Entry { launch, seconds: 2.0, times_us, failure: None, nccl_version: None, ranks_and_hosts: None };
-            s.put(entry);
+            s.put(entry(launch, 2.0, times_us, None));
         }
         assert_eq!(s.left(), (0, 0.0));
     }
