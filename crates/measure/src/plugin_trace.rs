@@ -51,6 +51,8 @@ pub struct Line {
     pub channels: u32,
     /// Number of the call.
     pub call: Option<u64>,
+    /// Number of the outermost group of a call; 0 where NCCL does not say.
+    pub group: u64,
     /// Number of the epoch.
     pub epoch: u64,
     /// What a time is: step, interval, calls, kernel, scripted.

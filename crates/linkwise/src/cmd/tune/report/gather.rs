@@ -34,8 +34,17 @@ pub struct Key {
     pub bucket: u8,
     /// The rank whose calls count.
     pub rank: i64,
+    /// The process whose calls count, where NCCL tells no ranks, and the first call that it did not count yet.
+    process: (u64, u64),
     /// Calls of it.
     pub calls: u64,
+    /// Outermost groups that these calls were in, by arm; a call outside of any group is one of its own.
+    pub arm_groups: BTreeMap<String, u64>,
+    last_group: u64,
+    /// Steps that the process said whose calls count.
+    pub steps: usize,
+    /// Times that were too many to keep.
+    left_out: u64,
     /// Bytes of them.
     pub bytes: u64,
     /// How often AUTO would have been what.
@@ -67,6 +76,9 @@ pub struct Gathered {
     /// Where ranks are.
     pub places: Places,
     comms: BTreeMap<String, (u32, u32)>,
+    /// Number of the process at hand, and how many steps each has said.
+    process: u64,
+    steps_of: BTreeMap<u64, usize>,
     /// Steps of the process at hand, milliseconds, and its last word on cost.
     steps: Vec<f64>,
     cost: Option<Line>,
@@ -119,6 +131,8 @@ pub fn read(files: &[PathBuf]) -> Result<Gathered, Failure> {
     }
     for ((comm, ..), key) in &mut g.keys {
         (key.ranks, key.nodes) = g.comms.get(comm).copied().unwrap_or_default();
+        key.steps = g.steps_of.get(&key.process.0).copied().unwrap_or(0);
+        g.report.left_out.times += key.left_out;
     }
     Ok(g)
 }
@@ -144,16 +158,21 @@ impl Gathered {
             "comm" if self.comms.len() < KEYS_MAX => {
                 self.comms.insert(line.comm, (line.ranks, line.nodes));
             }
-            "never" if self.report.never.len() < NEVER_MAX => {
+            "comm" if !self.comms.contains_key(&line.comm) => self.report.left_out.communicators += 1,
+            "never" => {
                 let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
                 // Every rank says it.
-                if !self.report.never.contains(&said) {
+                if self.report.never.contains(&said) {
+                } else if self.report.never.len() < NEVER_MAX {
                     self.report.never.push(said);
+                } else {
+                    self.report.left_out.sentences += 1;
                 }
             }
             "epoch" => self.report.epochs += 1,
             "full" => self.report.full += 1,
             "step" if self.steps.len() < TIMES_MAX => self.steps.push(line.time_us / 1e3),
+            "step" => self.report.left_out.times += 1,
             "cost" => self.cost = Some(line),
             "end" => {
                 self.report.waits += line.waits;
@@ -173,12 +192,14 @@ impl Gathered {
         let bucket = if line.kind == "call" { ::tune::bucket::bucket(line.size_bytes) } else { line.bucket };
         let id = (line.comm.clone(), collective.word().to_string(), bucket);
         if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&id) {
+            self.report.left_out.calls += u64::from(line.kind == "call");
             return;
         }
+        let process = self.process;
         let new = || Key { rank: i64::MAX, collective: Some(collective), bucket, ..Key::default() };
         let key = self.keys.entry(id).or_insert_with(new);
         match line.kind.as_str() {
-            "call" => key.call(line),
+            "call" => key.call(line, process),
             "sample" => key.sample(line),
             "launched" => key.launched(&line),
             _ => key.found(line),
@@ -187,6 +208,10 @@ impl Gathered {
 
     fn end_of_process(&mut self) {
         let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
+        if !steps.is_empty() {
+            self.steps_of.insert(self.process, steps.len());
+        }
+        self.process += 1;
         if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
             self.report.steps = Some(Steps {
                 count: steps.len(),
@@ -220,15 +245,30 @@ fn of_cost(c: &Line) -> Cost {
 }
 
 impl Key {
-    fn call(&mut self, line: Line) {
+    fn call(&mut self, line: Line, process: u64) {
         // Every rank writes its calls; one of them counts.
         if line.rank < self.rank {
             (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
+            (self.process, self.last_group) = ((process, 0), 0);
             self.autos.clear();
             self.arm_calls.clear();
+            self.arm_groups.clear();
         }
         if line.rank != self.rank || line.auto.parse::<Arm>().is_err() || self.arm_calls.len() > ARMS_MAX {
             return;
+        }
+        if line.rank < 0 {
+            // All ranks call themselves -1. Of one process, whose communicators (one for each of its GPUs) number the same calls alike,
+            // every number counts once.
+            let (first_process, next_call) = self.process;
+            if process != first_process || line.call.is_some_and(|c| c < next_call) {
+                return;
+            }
+            self.process.1 = line.call.map_or(next_call, |c| c.saturating_add(1));
+        }
+        if line.group == 0 || line.group != self.last_group {
+            *self.arm_groups.entry(line.arm.clone()).or_default() += 1;
+            self.last_group = line.group;
         }
         self.calls += 1;
         self.bytes = self.bytes.saturating_add(line.size_bytes);
@@ -236,12 +276,24 @@ impl Key {
         *self.arm_calls.entry(line.arm).or_default() += 1;
     }
 
+    /// How many of the calls with an arm one time of the source stands for: a step's or an interval's is the time of all calls in it.
+    pub fn calls_per_time(&self, arm: &str) -> f64 {
+        let of_arm = self.arm_calls.get(arm).copied().unwrap_or(0) as f64;
+        let times = match self.source.as_str() {
+            // A collective may be called in some steps only; where it is, it is called once at least.
+            "step" => return (self.calls as f64 / self.steps.max(1) as f64).max(1.0),
+            "interval" => self.arm_groups.get(arm).copied().unwrap_or(0) as f64,
+            _ => of_arm,
+        };
+        (of_arm / times.max(1.0)).max(1.0)
+    }
+
     fn sample(&mut self, line: Line) {
         if line.time_us <= 0.0 {
             return;
         }
         if line.source == "kernel" {
-            push(&mut self.agreed_kernels, &line.arm, line.time_us);
+            self.left_out += u64::from(!push(&mut self.agreed_kernels, &line.arm, line.time_us));
         }
         // The best source is what decided; a program may begin to say its steps late.
         if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
@@ -249,7 +301,7 @@ impl Key {
             self.source = one_line(&line.source, 16);
         }
         if line.source == self.source {
-            push(&mut self.times, &line.arm, line.time_us);
+            self.left_out += u64::from(!push(&mut self.times, &line.arm, line.time_us));
         }
     }
 
@@ -262,6 +314,7 @@ impl Key {
     fn launched(&mut self, line: &Line) {
         let (Some(call), Some(us)) = (line.call, line.kernel_us.filter(|t| *t > 0.0)) else { return };
         if self.kernels.len() >= TIMES_MAX && !self.kernels.contains_key(&call) {
+            self.left_out += 1;
             return;
         }
         // The last rank to arrive waits for nobody.
@@ -276,11 +329,15 @@ fn rank(source: &str) -> usize {
     order.iter().position(|s| *s == source).unwrap_or(order.len())
 }
 
-fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) {
-    if to.len() < ARMS_MAX || to.contains_key(arm) {
-        let times = to.entry(arm.to_string()).or_default();
-        if times.len() < TIMES_MAX {
-            times.push(time_us);
-        }
+/// False: there is no room.
+fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) -> bool {
+    if to.len() >= ARMS_MAX && !to.contains_key(arm) {
+        return false;
     }
+    let times = to.entry(arm.to_string()).or_default();
+    if times.len() < TIMES_MAX {
+        times.push(time_us);
+        return true;
+    }
+    false
 }

@@ -109,6 +109,19 @@ pub struct Cost {
     pub thread_share: f64,
 }
 
+/// What was too much for a report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// Calls of (communicator, collective, size) beyond those that a report holds.
+    pub calls: u64,
+    /// Communicators whose ranks and nodes are not known for that reason.
+    pub communicators: u64,
+    /// Times beyond those that are kept.
+    pub times: u64,
+    /// Sentences about communicators that stay at AUTO.
+    pub sentences: u64,
+}
+
 /// What traces say.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Report {
@@ -130,6 +143,8 @@ pub struct Report {
     pub full: u64,
     /// Traces whose last line is cut off.
     pub cut_off: u64,
+    /// What was too much.
+    pub left_out: LeftOut,
     /// Steps, if the program said any.
     pub steps: Option<Steps>,
     /// What the plugin cost, if it said so.

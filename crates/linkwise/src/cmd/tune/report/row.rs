@@ -53,7 +53,8 @@ pub struct Row {
     /// What a model expects, or (in JSON as `no_model`) why there is none.
     #[serde(serialize_with = "or_why_not")]
     pub predicted: Result<Prediction, String>,
-    /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds.
+    /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds. Where times are those of steps or of
+    /// intervals, these are counted, not the calls in them; rows of the same steps do not add up then.
     pub saved_ms: Option<f64>,
     /// Calls with the arm until what exploration cost is won back.
     pub break_even_calls: Option<u64>,
@@ -77,17 +78,13 @@ impl Row {
     }
 }
 
-/// The middle of some times.
+/// The median of some times; none of none.
 pub fn median(times: &[f64]) -> Option<f64> {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied()
+    (!times.is_empty()).then(|| ::tune::stats::median(times))
 }
 
 fn variance(times: &[f64]) -> Option<f64> {
-    let n = times.len() as f64;
-    let mean = times.iter().sum::<f64>() / n;
-    (times.len() > 1).then(|| times.iter().map(|t| (t - mean).powi(2)).sum::<f64>() / (n - 1.0))
+    (times.len() > 1).then(|| ::tune::stats::standard_deviation(times).powi(2))
 }
 
 /// Rows of all keys, largest traffic first. `beside_ms`: what kernels are held against. `predict`: what a model expects of a key's calls in a
@@ -123,18 +120,18 @@ fn row(
     let empty = Vec::new();
     let of = |arm: &str| k.times.get(arm).unwrap_or(&empty);
     let (auto_us, arm_us) = (median(of("AUTO")), median(of(&arm)));
-    // What all calls took against what they would have taken at AUTO, each arm by its own median.
+    // What all took against what it would have taken at AUTO, each arm by its own median. One time may stand for many calls.
     let (mut saved, mut spent) = (0.0, 0.0);
     for (a, n) in &k.arm_calls {
         if let (Some(base), Some(t)) = (auto_us, median(of(a))) {
-            let gain = (base - t) * *n as f64;
+            let gain = (base - t) * *n as f64 / k.calls_per_time(a);
             saved += gain;
             if *a != arm {
                 spent -= gain.min(0.0);
             }
         }
     }
-    let per_call = auto_us.zip(arm_us).map(|(a, b)| a - b).filter(|g| *g > 0.0);
+    let per_call = auto_us.zip(arm_us).map(|(a, b)| (a - b) / k.calls_per_time(&arm)).filter(|g| *g > 0.0);
     // GPU times that the ranks agreed on, else the least of those that these traces have.
     let kernel = |asked: &str, ran: &dyn Fn(&str) -> bool| -> Option<f64> {
         let agreed = k.agreed_kernels.get(asked).filter(|t| !t.is_empty());

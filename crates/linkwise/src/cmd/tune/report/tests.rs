@@ -6,6 +6,8 @@ const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,
 {"kind":"call","comm":"0a","rank":0,"call":0,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"AUTO","taken":true}
 {"kind":"call","comm":"0a","rank":0,"call":1,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/LL","taken":true}
 {"kind":"call","comm":"0a","rank":0,"call":2,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/SIMPLE","taken":true}
+{"kind":"call","comm":"0a","rank":0,"call":3,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/SIMPLE","taken":true}
+{"kind":"call","comm":"0a","rank":0,"call":4,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"RING/SIMPLE","taken":true}
 {"kind":"call","comm":"0a","rank":1,"call":0,"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"AUTO","taken":true}
 {"kind":"launched","comm":"0a","rank":0,"collective":"ALLREDUCE","count":262144,"size_bytes":1048576,"bucket":20,"call":0,"arm":"TREE/LL128","channels":8,"kernel_us":90.0}
 {"kind":"launched","comm":"0a","rank":1,"collective":"ALLREDUCE","count":262144,"size_bytes":1048576,"bucket":20,"call":0,"arm":"TREE/LL128","channels":8,"kernel_us":50.0}
@@ -16,8 +18,11 @@ const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,
 {"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","source":"step","time_us":82.0}
 {"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","source":"step","time_us":80.0}
 {"kind":"finding","comm":"0a","epoch":3,"collective":"ALLREDUCE","bucket":20,"arm":"RING/SIMPLE","because":"20 % less"}
-{"kind":"step","time_us":400.0}
-{"kind":"step","time_us":600.0}
+{"kind":"step","time_us":100.0}
+{"kind":"step","time_us":150.0}
+{"kind":"step","time_us":78.0}
+{"kind":"step","time_us":82.0}
+{"kind":"step","time_us":80.0}
 {"kind":"cost","run_us":2000000,"decisions":4000,"decide_us":800,"events":8000,"event_us":1200,"setup_us":500,"border_us":1500,"worker_us":10000}
 {"kind":"end","comm":"0a","rank":0,"calls":3,"lost":0,"waits":2,"longest_wait_us":1500}
 "#;
@@ -43,17 +48,85 @@ fn a_trace_says_what_was_chosen_and_what_it_saved() {
     let r = read(TRACE);
     assert_eq!((r.processes.len(), r.rows.len()), (1, 1));
     let row = &r.rows[0];
-    assert_eq!((row.calls, row.ranks, row.auto.as_str(), row.arm.as_str()), (3, 8, "TREE/LL128", "RING/SIMPLE"));
+    assert_eq!((row.calls, row.ranks, row.auto.as_str(), row.arm.as_str()), (5, 8, "TREE/LL128", "RING/SIMPLE"));
     assert_eq!((row.auto_us, row.arm_us), (Some(100.0), Some(80.0)));
     assert_eq!((row.auto_samples, row.arm_samples), (1, 3));
     assert_eq!((row.auto_variance_us2, row.arm_variance_us2), (None, Some(4.0)));
-    assert_eq!(row.saved_ms, Some((0.0 - 50.0 + 20.0) / 1e3));
+    assert_eq!(row.saved_ms, Some((0.0 - 50.0 + 3.0 * 20.0) / 1e3));
     assert_eq!(row.break_even_calls, Some(3), "50 us lost while trying, 20 us won per call");
     for said in [text(&r), html(&r).unwrap()] {
         for words in ["20 % less", "80.0 ± 2.0", "1 + 3", "step"] {
             assert!(said.contains(words), "{words}: {said}");
         }
     }
+}
+
+/// A trace in which each step or group holds 24 calls of one size: `steps` of them at AUTO (100 us), then as many with an arm (80 us).
+fn trace_of_steps(source: &str, steps: u64) -> String {
+    let mut out: Vec<String> = TRACE.lines().take(2).map(String::from).collect();
+    for step in 0..2 * steps {
+        let (arm, time_us) = if step < steps { ("AUTO", 100.0) } else { ("RING/SIMPLE", 80.0) };
+        for call in 0..24 {
+            out.push(format!(
+                r#"{{"kind":"call","comm":"0a","rank":0,"call":{},"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"{arm}","taken":true,"group":{}}}"#,
+                24 * step + call,
+                step + 1
+            ));
+        }
+        out.push(format!(
+            r#"{{"kind":"sample","comm":"0a","collective":"ALLREDUCE","bucket":20,"arm":"{arm}","source":"{source}","time_us":{time_us:.1}}}"#
+        ));
+        if source == "step" {
+            out.push(format!(r#"{{"kind":"step","time_us":{time_us:.1}}}"#));
+        }
+    }
+    out.join("\n") + "\n"
+}
+
+#[test]
+fn a_step_of_many_calls_is_saved_once_and_not_once_per_call() {
+    for source in ["step", "interval"] {
+        let row = read(&trace_of_steps(source, 10)).rows.remove(0);
+        assert_eq!((row.calls, row.source.as_str()), (480, source));
+        assert!((row.saved_ms.unwrap() - 10.0 * 20.0 / 1e3).abs() < 1e-9, "{source}: {:?} ms", row.saved_ms);
+    }
+    // Times between calls are those of calls.
+    let row = read(&trace_of_steps("calls", 10)).rows.remove(0);
+    assert!((row.saved_ms.unwrap() - 240.0 * 20.0 / 1e3).abs() < 1e-9);
+}
+
+#[test]
+fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count() {
+    let process = |pid: u64, calls: &[u64]| {
+        let head = TRACE.lines().next().unwrap().replace("\"pid\":1", &format!("\"pid\":{pid}"));
+        let call = |c: &u64| {
+            format!(
+                r#"{{"kind":"call","comm":"0a","rank":-1,"call":{c},"collective":"ALLREDUCE","size_bytes":1048576,"auto":"TREE/LL128","arm":"AUTO","taken":true}}"#
+            )
+        };
+        let calls: Vec<String> = calls.iter().map(call).collect();
+        format!("{head}\n{}\n", calls.join("\n"))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    // Two GPUs in each of two processes: each process has every call twice, in batches.
+    for pid in [1, 2] {
+        let text = process(pid, &[0, 1, 2, 0, 1, 2, 3, 4, 3, 4]);
+        std::fs::write(folder.path().join(format!("trace-{pid}.jsonl")), text).unwrap();
+    }
+    let r = Report::read(&[folder.path().to_owned()], &ModelArgs::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((r.processes.len(), r.rows[0].calls, r.rows[0].bytes), (2, 5, 5 << 20));
+}
+
+#[test]
+fn what_a_table_or_a_report_leaves_out_is_said() {
+    let mut r = read(TRACE);
+    r.rows = vec![r.rows[0].clone(); crate::report::TABLE_ROWS_MAX + 7];
+    r.left_out = LeftOut { times: 3, ..LeftOut::default() };
+    for said in [text(&r), html(&r).unwrap()] {
+        assert!(said.contains("7 more rows are in --format json"), "{said}");
+        assert!(said.contains("3 times; give fewer traces"), "{said}");
+    }
+    assert!(text(&r).contains("disagree; 20 of them"));
 }
 
 #[test]
@@ -77,14 +150,14 @@ fn gpu_times_stand_beside_what_decides_and_a_disagreement_is_said() {
 fn bytes_time_bandwidth_and_share_of_the_steps_follow() {
     let r = read(TRACE);
     let row = &r.rows[0];
-    assert_eq!(row.bytes, 3 << 20);
-    // 50 and 70 us were seen of three calls; all three are put at their mean.
-    assert!((row.kernels_ms.unwrap() - 0.180).abs() < 1e-9, "{:?}", row.kernels_ms);
-    assert!((row.share.unwrap() - 0.18).abs() < 1e-9, "of 1 ms of steps");
+    assert_eq!(row.bytes, 5 << 20);
+    // 50 and 70 us were seen of five calls; all are put at their mean.
+    assert!((row.kernels_ms.unwrap() - 0.300).abs() < 1e-9, "{:?}", row.kernels_ms);
+    assert!((row.share.unwrap() - 0.3 / 0.49).abs() < 1e-9, "of 0.49 ms of steps");
     let busbw = 1048576.0 / 70.0 / 1e3 * 2.0 * 7.0 / 8.0;
     assert!((row.busbw_gb_per_s.unwrap() - busbw).abs() < 1e-9);
     let said = text(&r);
-    for words in ["3 MiB", "18.0 %", "26.2", "of the steps", "2 steps of 0.6 ms"] {
+    for words in ["5 MiB", "61.2 %", "26.2", "of the steps", "5 steps of 0.1 ms"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
@@ -168,7 +241,7 @@ fn all_ranks_in_one_process_are_found_by_what_it_sees() {
 #[test]
 fn a_file_that_is_no_trace_is_refused_with_its_line_and_a_cut_off_one_is_read() {
     let e = read_with(&format!("{TRACE}no trace\n{TRACE}"), &ModelArgs::default()).err().unwrap().to_string();
-    assert!(e.contains("trace-1.jsonl: line 20: expected"), "{e}");
+    assert!(e.contains("trace-1.jsonl: line 25: expected"), "{e}");
     let r = read(&TRACE[..TRACE.len() - 30]);
     assert!(r.cut_off == 1 && text(&r).contains("1 traces end in the middle of a line"));
 }

@@ -4,6 +4,10 @@ use super::{Report, Row};
 use crate::report::TABLE_ROWS_MAX;
 use comfy_table::{CellAlignment, Table, presets};
 
+/// Most sentences about rows whose times disagree, and about missing models.
+const DISAGREEMENTS_MAX: usize = 20;
+const REASONS_MAX: usize = 5;
+
 /// Columns of a table and whether they are numbers.
 type Head = &'static [(&'static str, bool)];
 
@@ -44,6 +48,16 @@ fn what(r: &Row) -> Vec<String> {
     vec![r.collective.to_lowercase(), size(r.size_bytes), format!("{} on {}", r.ranks, r.nodes)]
 }
 
+/// A table of all rows, largest traffic first, each with what it is about in front.
+fn cells(report: &Report, mut caption: String, head: Head, row: impl Fn(&Row) -> Vec<String>) -> Cells {
+    let more = report.rows.len().saturating_sub(TABLE_ROWS_MAX);
+    if more > 0 {
+        caption += &format!(" {more} more rows are in --format json.");
+    }
+    let rows = report.rows.iter().take(TABLE_ROWS_MAX);
+    Cells { caption, head, rows: rows.map(|r| [what(r), row(r)].concat()).collect() }
+}
+
 /// Which collectives, how many, how large, how long: what was seen.
 pub fn seen(report: &Report) -> Cells {
     const HEAD: Head = &[
@@ -59,9 +73,13 @@ pub fn seen(report: &Report) -> Cells {
         ("share", true),
         ("headroom", true),
     ];
-    let row = |r: &Row| {
-        let mut cells = what(r);
-        cells.extend([
+    let against = if report.steps.is_some() { "of the steps" } else { "of the run (the program said no steps)" };
+    let caption = format!(
+        "What was called, largest traffic first. GPU us: median kernel on the rank that arrives last; share: of these kernels, {against}; \
+         headroom: how much shorter the best way is than AUTO's, by the model, at most."
+    );
+    cells(report, caption, HEAD, |r| {
+        vec![
             r.calls.to_string(),
             size(r.bytes),
             r.auto.clone(),
@@ -70,18 +88,8 @@ pub fn seen(report: &Report) -> Cells {
             number(r.busbw_gb_per_s, 1),
             percent(r.share),
             percent(r.predicted.as_ref().ok().map(|p| p.headroom)),
-        ]);
-        cells
-    };
-    let against = if report.steps.is_some() { "of the steps" } else { "of the run (the program said no steps)" };
-    Cells {
-        caption: format!(
-            "What was called, largest traffic first. GPU us: median kernel on the rank that arrives last; share: of these kernels, {against}; \
-             headroom: how much shorter the best way is than AUTO's, by the model, at most."
-        ),
-        head: HEAD,
-        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
-    }
+        ]
+    })
 }
 
 /// What was chosen, why, and what it saved.
@@ -98,9 +106,10 @@ pub fn choices(report: &Report) -> Cells {
         ("even after", true),
         ("why", false),
     ];
-    let row = |r: &Row| {
-        let mut cells = what(r);
-        cells.extend([
+    let caption = "What was chosen. Times are those that decide: median ± standard deviation, before (AUTO) and after (in use). Saved: of calls, \
+                   or of the steps or intervals that they are in; rows of the same steps do not add up.";
+    cells(report, caption.into(), HEAD, |r| {
+        vec![
             r.auto.clone(),
             r.arm.clone(),
             spread(r.auto_us, r.auto_variance_us2),
@@ -108,14 +117,8 @@ pub fn choices(report: &Report) -> Cells {
             number(r.saved_ms, 1),
             r.break_even_calls.map_or("–".into(), |n| n.to_string()),
             r.because.clone(),
-        ]);
-        cells
-    };
-    Cells {
-        caption: "What was chosen. Times are those that decide: median ± standard deviation, before (AUTO) and after (in use).".into(),
-        head: HEAD,
-        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
-    }
+        ]
+    })
 }
 
 /// Predicted and measured.
@@ -131,30 +134,23 @@ pub fn times(report: &Report) -> Cells {
         ("predicted AUTO us", true),
         ("predicted in use us", true),
     ];
-    let row = |r: &Row| {
+    let caption = "What decides (step; interval between outermost groups; calls: interval between calls, where NCCL tells no groups; kernel; \
+                   scripted), and GPU times of the rank that arrives last beside it, measured and predicted by the model.";
+    cells(report, caption.into(), HEAD, |r| {
         let predicted = r.predicted.as_ref().ok();
         let samples = match r.arm == "AUTO" {
             true => r.auto_samples.to_string(),
             false => format!("{} + {}", r.auto_samples, r.arm_samples),
         };
-        let mut cells = what(r);
-        cells.extend([
+        vec![
             if r.source.is_empty() { "–".into() } else { r.source.clone() },
             samples,
             number(r.auto_kernel_us, 1),
             number(r.arm_kernel_us, 1),
             number(predicted.map(|p| p.auto_us), 1),
             number(predicted.and_then(|p| p.arm_us), 1),
-        ]);
-        cells
-    };
-    Cells {
-        caption: "What decides (step; interval between outermost groups; calls: interval between calls, where NCCL tells no groups; kernel; \
-                  scripted), and GPU times of the rank that arrives last beside it, measured and predicted by the model."
-            .into(),
-        head: HEAD,
-        rows: report.rows.iter().take(TABLE_ROWS_MAX).map(row).collect(),
-    }
+        ]
+    })
 }
 
 /// Sentences: who, what it cost, what is missing.
@@ -205,7 +201,24 @@ pub fn notes(report: &Report) -> Vec<String> {
             100.0 * c.thread_share
         ));
     }
-    for r in report.rows.iter().filter(|r| r.disagrees()).take(20) {
+    let left_out = [
+        (report.left_out.calls, "calls (too many communicators and sizes)"),
+        (report.left_out.communicators, "communicators' ranks and nodes"),
+        (report.left_out.times, "times"),
+        (report.left_out.sentences, "sentences about communicators that stay at AUTO"),
+    ];
+    let left_out: Vec<String> =
+        left_out.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    if !left_out.is_empty() {
+        notes.push(format!("More than a report holds, and not in it: {}; give fewer traces.", left_out.join(", ")));
+    }
+    let disagreeing = report.rows.iter().filter(|r| r.disagrees()).count();
+    if disagreeing > DISAGREEMENTS_MAX {
+        notes.push(format!(
+            "In {disagreeing} rows what decides and the GPU time disagree; {DISAGREEMENTS_MAX} of them:"
+        ));
+    }
+    for r in report.rows.iter().filter(|r| r.disagrees()).take(DISAGREEMENTS_MAX) {
         notes.push(format!(
             "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
             r.collective.to_lowercase(),
@@ -229,7 +242,9 @@ pub fn notes(report: &Report) -> Vec<String> {
             None => reasons.push((why, 1)),
         }
     }
-    notes.extend(reasons.iter().take(5).map(|(why, n)| format!("{n} rows: {why}.")));
+    let other = reasons.len().saturating_sub(REASONS_MAX);
+    notes.extend(reasons.iter().take(REASONS_MAX).map(|(why, n)| format!("{n} rows: {why}.")));
+    notes.extend((other > 0).then(|| format!("{other} more reasons why there is no model are in --format json.")));
     if let Some(p) = report.rows.iter().find_map(|r| r.predicted.as_ref().ok()) {
         notes.push(format!("Predicted: {}, not measured.", p.model));
     }
