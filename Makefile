@@ -1,8 +1,8 @@
 # Every target is a script in scripts/, so that it can be read, and run where there is no make.
-.PHONY: help setup build test test-nccl-matrix test-plugin-matrix demo audit bench bench-place fmt fuzz miri
+.PHONY: help setup build test test-nccl-matrix build-plugin sanitize-plugin test-plugin-matrix demo audit bench bench-place fmt fuzz miri
 
 help: ## this list
-	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-17s %s\n", $$1, $$2 }' Makefile
+	@awk -F': .*## ' '/^[a-z-]+: .*## /{ printf "make %-18s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what is missing to build (C compiler, Rust); uses what is there
 	@scripts/setup.sh
@@ -15,6 +15,12 @@ test: ## every check and test; the last line counts passed, failed and skipped
 
 test-nccl-matrix: ## the NCCL bench on every minor release from 2.21 to 2.32, with a table
 	@scripts/test-nccl-matrix.sh
+
+build-plugin: ## the NCCL plugin for glibc 2.28 and later, into out/ (needs zig: python3 -m pip install ziglang)
+	@scripts/build-plugin.sh
+
+sanitize-plugin: ## the NCCL plugin in a host in C under address and undefined-behaviour sanitizers (needs a nightly toolchain)
+	@scripts/sanitize-plugin.sh
 
 test-plugin-matrix: ## the NCCL plugin on every minor release from 2.21 to 2.32, and the long checks of the agreement
 	@scripts/test-plugin-matrix.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the NCCL plugin for systems with glibc 2.28 and later (RHEL 8, Debian 10, Ubuntu 20.04), and checks that it needs nothing newer.
+# Builds the NCCL plugin, and the program that checks it, for systems with glibc 2.28 and later (RHEL 8, Debian 10, Ubuntu 20.04), and checks that
+# they need nothing newer.
 #
 #   scripts/build-plugin.sh [OUT]        OUT/liblinkwise_nccl.so and OUT/linkwise-plugin-check; out/ if nothing is said
 #
@@ -12,6 +13,7 @@ glibc=2.28
 out=${1:-out}
 target=$(rustc -vV | sed -n 's/^host: //p')
 python3 -c 'import ziglang' 2>/dev/null || fail "no zig; install it with: python3 -m pip install ziglang"
+have objdump || fail "no objdump, which says what a library needs; install binutils"
 
 mkdir -p "$out"
 wrapper=$(mktemp -d)
@@ -36,6 +38,10 @@ env "$variable=$wrapper/cc" RUSTFLAGS="-Clinker-flavor=gcc -Clink-self-contained
 built=${CARGO_TARGET_DIR:-target}/$target/release
 cp "$built/liblinkwise_nccl.so" "$built/linkwise-plugin-check" "$out/"
 
-newest=$(objdump -T "$out/liblinkwise_nccl.so" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
-say "needs glibc $newest"
-version_at_least "$glibc" "$newest" || fail "the plugin needs glibc $newest, newer than $glibc"
+for file in liblinkwise_nccl.so linkwise-plugin-check; do
+  symbols=$(objdump -T "$out/$file") || fail "objdump cannot read $out/$file"
+  newest=$(grep -o 'GLIBC_[0-9.]*' <<<"$symbols" | sed 's/GLIBC_//' | sort -V | tail -n 1) || true
+  [ -n "$newest" ] || fail "$file names no version of glibc: it is not linked as intended"
+  version_at_least "$glibc" "$newest" || fail "$file needs glibc $newest, newer than $glibc"
+  say "$out/$file: needs glibc $newest"
+done
