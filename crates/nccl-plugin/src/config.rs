@@ -183,9 +183,9 @@ impl Config {
             Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
             // The last: what `linkwise run` knows, which comes before launchers inside of it.
             None => match (launcher::meeting(&env)?, env("LINKWISE_MEETING_ELSE").filter(|v| !v.is_empty())) {
-                (Some(place), _) => Some(place),
-                (None, None) => None,
-                (None, Some(v)) => {
+                (place, None) => place,
+                (Some(place), Some(_)) if !launcher::is_on_one_host(&env) => Some(place),
+                (_, Some(v)) => {
                     Some(v.parse().map_err(|what| ConfigError { place: "LINKWISE_MEETING_ELSE".into(), what })?)
                 }
             },
@@ -381,5 +381,9 @@ mod tests {
         assert_eq!(at(&[last]), Some("local:x".into()));
         assert_eq!(at(&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")]), Some("tcp:n0:1718".into()));
         assert_eq!(at(&[last, ("LINKWISE_MEETING", "local:y")]), Some("local:y".into()));
+        let one_host = [("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "8")];
+        let inside = [&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")][..], &one_host].concat();
+        assert_eq!(at(&inside), Some("local:x".into()), "no port that others can reach");
+        assert_eq!(at(&inside[1..]), Some("tcp:n0:1718".into()));
     }
 }

@@ -73,6 +73,12 @@ pub fn meeting(env: &impl Fn(&str) -> Option<String>) -> Result<Option<Meeting>,
     Ok(None)
 }
 
+/// torchrun says that all processes of the job are on this host.
+pub fn is_on_one_host(env: &impl Fn(&str) -> Option<String>) -> bool {
+    let here = env("LOCAL_WORLD_SIZE");
+    here.is_some() && here == env("WORLD_SIZE")
+}
+
 /// The first of Slurm's list of hosts: `node03` of `node[03-05,9],other`.
 fn first_host(list: &str) -> Option<String> {
     let (before, rest) = list.split_at(list.find(['[', ',']).unwrap_or(list.len()));
