@@ -1,16 +1,57 @@
 //! `linkwise run`: the command's exit code, signals and environment. Without NCCL: any file stands for the plugin.
 
-use std::process::{Command, Output, Stdio};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use wait_timeout::ChildExt;
 
+/// No command of these tests takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// As a launcher or a user would start it; in a group of its own, which no terminal interrupts.
 fn linkwise(args: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
-    c.args(args).env("LINKWISE_PLUGIN", env!("CARGO_BIN_EXE_linkwise")).stdin(Stdio::null());
-    let launchers = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-    for name in launchers.iter().chain(&["NCCL_TUNER_PLUGIN", "NCCL_ALGO", "LINKWISE_MEETING", "MASTER_ADDR"]) {
-        c.env_remove(name);
-    }
+    c.args(args).process_group(0);
+    around(&mut c);
     c
+}
+
+/// Settings for a command that runs `linkwise`: no launcher, nothing said.
+fn around(c: &mut Command) {
+    c.env("LINKWISE_PLUGIN", env!("CARGO_BIN_EXE_linkwise")).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let launcher = ["SLURM_", "OMPI_", "PMI", "NCCL_", "LINKWISE_", "MASTER_"].iter().any(|p| name.starts_with(p));
+        if launcher && name != "LINKWISE_PLUGIN" {
+            c.env_remove(name.as_ref());
+        }
+    }
+}
+
+/// Its exit code; a child that does not end is killed.
+fn ended(mut child: Child) -> Option<i32> {
+    let Some(status) = child.wait_timeout(PATIENCE).unwrap() else {
+        let _ = child.kill();
+        panic!("it did not end");
+    };
+    status.code()
+}
+
+/// What somebody else writes into a file, once it is there.
+fn said_in(file: &Path) -> String {
+    let begin = Instant::now();
+    loop {
+        match std::fs::read_to_string(file) {
+            Ok(text) if text.ends_with('\n') => return text.trim().to_string(),
+            _ => assert!(begin.elapsed() < PATIENCE, "nothing in {}", file.display()),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn send(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
 }
 
 fn err(out: &Output) -> String {
@@ -31,20 +72,16 @@ fn the_exit_code_is_that_of_the_command() {
 fn a_signal_goes_to_the_command() {
     let ready = tempfile::tempdir().unwrap();
     let file = ready.path().join("ready");
-    let script = format!("trap 'exit 9' TERM; touch {}; while :; do sleep 0.05; done", file.display());
-    let mut child = linkwise(&["run", "--", "sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap();
-    let begin = Instant::now();
-    while !file.exists() && begin.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let killed = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    assert_eq!(child.wait().unwrap().code(), Some(9), "the command's own answer to the signal");
+    let script = format!("trap 'exit 9' TERM; echo > {}; while :; do sleep 0.05; done", file.display());
+    let child = linkwise(&["run", "--", "sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+    said_in(&file);
+    send("TERM", &child.id().to_string());
+    assert_eq!(ended(child), Some(9), "the command's own answer to the signal");
 }
 
 #[test]
 fn the_command_gets_the_settings_and_its_output_is_its_own() {
-    let show = "echo $LINKWISE_MODE $NCCL_TUNER_PLUGIN ${LINKWISE_MEETING%%:*}";
+    let show = "echo $LINKWISE_MODE $NCCL_TUNER_PLUGIN ${LINKWISE_MEETING_ELSE%%:*}";
     let out = linkwise(&["run", "--", "sh", "-c", show]).output().unwrap();
     let said = String::from_utf8(out.stdout).unwrap();
     let mut words = said.split_whitespace();
@@ -79,6 +116,8 @@ fn what_cannot_be_run_is_said() {
         (&["run", "--", "no-such-program-at-all"][..], "cannot start `no-such-program-at-all`"),
         (&["run", "--policy", "magic", "--", "true"], "there is no policy `magic`"),
         (&["run", "--profile", "/nowhere", "--", "true"], "cannot open /nowhere"),
+        (&["run", "--report", "/nowhere/out.html", "--", "true"], "cannot write /nowhere/out.html"),
+        (&["run", "--report", "/", "--", "true"], "cannot write /:"),
         (&["run"], "COMMAND"),
         (&["tune", "report", "/nowhere"], "cannot read /nowhere"),
     ] {
@@ -135,10 +174,83 @@ fn a_report_that_fails_does_not_change_the_exit_code_of_the_job() {
     for (script, code) in
         [("echo nonsense > $LINKWISE_TRACE/t.jsonl", 0), ("echo nonsense > $LINKWISE_TRACE/t.jsonl; exit 5", 5)]
     {
-        let out = linkwise(&["run", "--", "sh", "-c", script]).output().unwrap();
-        assert_eq!(out.status.code(), Some(code), "{}", err(&out));
-        assert!(err(&out).contains("t.jsonl: line 1: "), "{}", err(&out));
+        let dir = tempfile::tempdir().unwrap();
+        let out = linkwise(&["run", "--", "sh", "-c", script]).env("TMPDIR", dir.path()).output().unwrap();
+        let said = err(&out);
+        assert_eq!(out.status.code(), Some(code), "{said}");
+        assert!(said.contains("t.jsonl: line 1: "), "{said}");
+        // Nothing is lost: the traces are where it says.
+        let kept = said.split("linkwise tune report ").nth(1).unwrap().trim();
+        assert_eq!(std::fs::read_to_string(Path::new(kept).join("t.jsonl")).unwrap(), "nonsense\n");
     }
+}
+
+#[test]
+fn a_job_leaves_no_folder_behind() {
+    for script in [TRACES.to_string(), format!("{TRACES}; exit 3")] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = linkwise(&["run", "--", "sh", "-c", &script]).env("TMPDIR", dir.path()).output().unwrap();
+        assert!(err(&out).contains("1 process with the plugin"), "{}", err(&out));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+/// What the command is told about meeting: by the user, and for want of anything else.
+fn meeting(args: &[&str], vars: &[(&str, &str)]) -> (String, String, String) {
+    let show = ["--", "sh", "-c", "echo \"$LINKWISE_MEETING\"; echo \"$LINKWISE_MEETING_ELSE\""];
+    let out = linkwise(&[&["run"], args, &show].concat()).envs(vars.iter().copied()).output().unwrap();
+    let said = String::from_utf8(out.stdout.clone()).unwrap();
+    let mut lines = said.lines().map(str::to_string);
+    (lines.next().unwrap(), lines.next().unwrap(), err(&out))
+}
+
+#[test]
+fn what_the_user_says_about_meeting_is_passed_on_and_the_rest_is_left_to_the_launcher() {
+    let (said, other, _) = meeting(&[], &[]);
+    assert!(said.is_empty() && other.starts_with("local:"), "{said} {other}");
+    // torchrun on every host: its workers are told MASTER_ADDR, which nothing here wins over.
+    let (said, other, err) = meeting(&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]);
+    assert!(said.is_empty() && other.starts_with("local:") && !err.contains("AUTO"), "{said} {other} {err}");
+    assert_eq!(meeting(&["--meeting", "tcp:n0:5000"], &[]).0, "tcp:n0:5000");
+    assert_eq!(meeting(&[], &[("LINKWISE_MEETING", "tcp:n0:5000")]).0, "tcp:n0:5000");
+}
+
+#[test]
+fn tasks_of_several_hosts_are_not_told_to_meet_on_one() {
+    let mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")];
+    // Around all of this another `linkwise run`, which knew one host.
+    let outer = ("LINKWISE_MEETING_ELSE", "local:outer");
+    let (said, other, err) = meeting(&[], &[&mpi[..], &[outer]].concat());
+    assert_eq!((said.as_str(), other.as_str()), ("", ""));
+    assert!(err.contains("8 tasks, perhaps on several hosts, are not told where to meet: unless the command says it"));
+    // Nothing is said where it would not be true.
+    for (args, more) in [
+        (&["--meeting", "tcp:n0:5000"][..], &[][..]),
+        (&["--observe"], &[]),
+        (&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]),
+        (&[], &[("LINKWISE_MEETING", "tcp:n0:5000")]),
+        // The plugin finds the first host in Slurm's list.
+        (&[], &[("SLURM_NNODES", "2"), ("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[0-1]")]),
+    ] {
+        let (_, other, err) = meeting(args, &[&mpi[..], more].concat());
+        assert!(other.is_empty() && !err.contains("AUTO"), "{args:?} {more:?}: {err}");
+    }
+}
+
+#[test]
+fn traces_that_will_not_come_back_are_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/bin/true", dir.path().join("srun")).unwrap();
+    let srun = dir.path().join("srun");
+    let run = |args: &[&str], nodes: &str| {
+        let args = [&["run", "--observe"], args, &["--", srun.to_str().unwrap()]].concat();
+        err(&linkwise(&args).env("SLURM_JOB_NUM_NODES", nodes).output().unwrap())
+    };
+    let said = run(&[], "2");
+    assert!(said.contains("where srun starts processes on other hosts their traces stay there"), "{said}");
+    assert!(said.contains("they ran on other hosts: their traces are there"), "{said}");
+    assert!(!run(&[], "1").contains("where srun starts"));
+    assert!(!run(&["--trace", dir.path().join("all").to_str().unwrap()], "2").contains("where srun starts"));
 }
 
 #[test]
@@ -157,8 +269,13 @@ fn of_several_tasks_each_has_its_folder_and_task_0_reports() {
     }
     let out = linkwise(&["tune", "report", folder.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stdout).contains("2 processes with the plugin"), "{out:?}");
+    // Without --trace task 0 knows of its own processes alone, and says so.
+    let mut c = linkwise(&["run", "--observe", "--", "sh", "-c", TRACES]);
+    c.env("SLURM_PROCID", "0").env("SLURM_STEP_NUM_TASKS", "2").env("SLURM_STEP_TASKS_PER_NODE", "2");
+    let said = err(&c.output().unwrap());
+    assert!(said.contains("This is task 0 of 2: processes of the others are not in it; --trace FOLDER"), "{said}");
     // What they meet by is the job's, not the task's.
-    let mut c = linkwise(&["run", "--", "sh", "-c", "echo $LINKWISE_MEETING"]);
+    let mut c = linkwise(&["run", "--", "sh", "-c", "echo $LINKWISE_MEETING_ELSE"]);
     c.env("SLURM_PROCID", "1")
         .env("SLURM_STEP_NUM_TASKS", "2")
         .env("SLURM_STEP_TASKS_PER_NODE", "2")
@@ -172,15 +289,61 @@ fn every_signal_that_ends_a_job_is_passed_on() {
         let ready = tempfile::tempdir().unwrap();
         let file = ready.path().join("ready");
         let script =
-            format!("trap 'exit {}' {signal}; touch {}; while :; do sleep 0.05; done", 40 + number, file.display());
-        let mut child = linkwise(&["run", "--", "sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap();
-        let begin = Instant::now();
-        while !file.exists() && begin.elapsed() < Duration::from_secs(20) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert!(
-            Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap().success()
-        );
-        assert_eq!(child.wait().unwrap().code(), Some(40 + number), "{signal}");
+            format!("trap 'exit {}' {signal}; echo > {}; while :; do sleep 0.05; done", 40 + number, file.display());
+        let child = linkwise(&["run", "--", "sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+        said_in(&file);
+        send(signal, &child.id().to_string());
+        assert_eq!(ended(child), Some(40 + number), "{signal}");
     }
+}
+
+#[test]
+fn what_was_ignored_when_it_began_ends_neither_it_nor_the_command() {
+    // HUP as nohup leaves it, INT and QUIT as a shell leaves them to its background jobs.
+    for signal in ["HUP", "INT", "QUIT"] {
+        let ready = tempfile::tempdir().unwrap();
+        let file = ready.path().join("ready");
+        let inner = format!("trap 'exit 9' USR1; echo > {}; while :; do sleep 0.05; done", file.display());
+        let outer = r#"trap '' "$1"; exec "$2" run -- sh -c "$3""#;
+        let mut c = Command::new("sh");
+        c.args(["-c", outer, "sh", signal, env!("CARGO_BIN_EXE_linkwise"), &inner]).process_group(0);
+        around(&mut c);
+        let child = c.stderr(Stdio::null()).spawn().unwrap();
+        said_in(&file);
+        // The second arrives after the first: had that been passed on, the command would not answer this one.
+        send(signal, &child.id().to_string());
+        send("USR1", &child.id().to_string());
+        assert_eq!(ended(child), Some(9), "{signal}");
+    }
+}
+
+#[test]
+fn an_interrupt_from_the_terminal_is_not_passed_on_once_more_when_input_comes_from_elsewhere() {
+    let name = "an_interrupt_from_the_terminal_is_not_passed_on_once_more_when_input_comes_from_elsewhere";
+    for tool in ["script", "setsid"] {
+        if Command::new(tool).arg("--version").output().is_err() {
+            eprintln!("SKIP {name}: there is no `{tool}`");
+            return;
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ready");
+    // A session of its own: the terminal does not reach the command, so an interrupt can only come from `linkwise run`.
+    let inner =
+        format!("trap 'exit 9' USR1; trap 'exit 8' INT; echo $PPID > {}; while :; do sleep 0.05; done", file.display());
+    let program = dir.path().join("job");
+    std::fs::write(&program, inner).unwrap();
+    let line = format!("exec {} run -- setsid sh {} </dev/null", env!("CARGO_BIN_EXE_linkwise"), program.display());
+    let mut c = Command::new("script");
+    c.args(["-qec", &line, "/dev/null"]);
+    around(&mut c);
+    let mut terminal = c.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = said_in(&file);
+    let mut keyboard = terminal.stdin.take().unwrap();
+    std::io::Write::write_all(&mut keyboard, b"\x03").unwrap();
+    // Seen by `linkwise run`, before the other signal is sent: that it has caught it is all that can be waited for.
+    std::thread::sleep(Duration::from_millis(500));
+    send("USR1", &pid);
+    assert_eq!(ended(terminal), Some(9));
+    drop(keyboard);
 }

@@ -7,8 +7,9 @@ use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use comfy_table::{Table, presets};
 use serde_json::{Value, json};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 /// The library's file name.
 const LIBRARY: &str = "liblinkwise_nccl.so";
@@ -66,6 +67,10 @@ fn beside(name: &str, folders: &[&str]) -> Option<PathBuf> {
     folders.iter().find_map(|f| home.join(f).join(name).canonicalize().ok())
 }
 
+/// The interfaces that the plugin exports.
+const TUNERS: RangeInclusive<u32> = 2..=6;
+const PROFILERS: RangeInclusive<u32> = 4..=7;
+
 /// What releases use: minor releases, tuner, profiler (of those that the plugin exports), and what it can do there.
 const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
     ("2.19, 2.20", None, None, "nothing: their tuner interface (v1) is not exported"),
@@ -93,12 +98,15 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         Some(path) => path.canonicalize().map_err(|e| Failure::file("open", path, e))?,
         None => library()?,
     };
-    let seen = drive(&library)?;
-    let found =
-        |interface: &str, version: u32| seen.iter().find(|v| v["interface"] == interface && v["version"] == version);
-    let bad: Vec<&Value> = seen.iter().filter(|v| v["success"] != true || v["revived"] == true).collect();
+    let (seen, status) = drive(&library)?;
+    let set = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let mode = set("LINKWISE_MODE").unwrap_or_else(|| "off".into());
+    let off = mode.eq_ignore_ascii_case("off") && set("LINKWISE_CONFIG").is_none();
+    let wrong = wrong(&seen, status, off);
     match args.format {
-        Format::Json => println!("{}", json!({"library": library, "interfaces": seen, "sound": bad.is_empty()})),
+        Format::Json => {
+            println!("{}", json!({"library": library, "interfaces": seen, "sound": wrong.is_empty(), "wrong": wrong}));
+        }
         Format::Text => {
             println!("{}", library.display());
             let mut table = Table::new();
@@ -106,13 +114,12 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
             for (releases, tuner, profiler, can) in RELEASES {
                 let cell = |interface: &str, version: Option<u32>| match version {
                     None => "-".to_string(),
-                    Some(v) if found(interface, v).is_some() => format!("v{v}"),
+                    Some(v) if found(&seen, interface, v).is_some() => format!("v{v}"),
                     Some(v) => format!("v{v} missing"),
                 };
                 table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
             }
             println!("{table}");
-            let settings = std::env::var("LINKWISE_MODE").unwrap_or_else(|_| "off".into());
             for v in &seen {
                 let what = match (v["success"] == true, v["context"] == true) {
                     (false, _) => "returned an error: NCCL would fail the collective",
@@ -122,7 +129,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
                 let changed = if v["changed"] == true { ", changed a cost table" } else { "" };
                 let revived = if v["revived"] == true { ", REVIVED AN UNAVAILABLE ENTRY" } else { "" };
                 println!(
-                    "{} v{} in mode {settings}: {what}{changed}{revived}",
+                    "{} v{} in mode {mode}: {what}{changed}{revived}",
                     v["interface"].as_str().unwrap_or("?"),
                     v["version"]
                 );
@@ -130,16 +137,45 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
             println!("v7 of the tuner interface (2.32.6) is not exported: 2.32 takes v6.");
         }
     }
-    match bad.first() {
-        None => Ok(()),
-        Some(v) => {
-            Err(Failure::impossible(format!("{} v{} does what a plugin must not", v["interface"], v["version"])))
-        }
+    if wrong.is_empty() {
+        return Ok(());
     }
+    Err(Failure::impossible(format!("{} must not be loaded into a job: {}", library.display(), wrong.join("; "))))
 }
 
-/// Lets the check program load the library; one object per interface.
-fn drive(library: &Path) -> Result<Vec<Value>, Failure> {
+fn found<'a>(seen: &'a [Value], interface: &str, version: u32) -> Option<&'a Value> {
+    seen.iter().find(|v| v["interface"] == interface && v["version"] == version)
+}
+
+/// What a plugin must not do, and what this one must do. `off`: it was told to do nothing.
+fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
+    let mut all = Vec::new();
+    for v in seen {
+        let name = format!("{} v{}", v["interface"].as_str().unwrap_or("?"), v["version"]);
+        let mut says = |what: &str| all.push(format!("{name} {what}"));
+        if v["success"] != true {
+            says("returned an error");
+        }
+        if v["revived"] == true {
+            says("revived what NCCL had ruled out");
+        }
+        if off && v["changed"] == true {
+            says("changed a cost table in mode off");
+        }
+    }
+    // It says so itself where an interface does what it must not.
+    if !status.success() && (status.code().is_none() || all.is_empty()) {
+        all.push(format!("the program that drove it ended early: {status}"));
+    }
+    for (interface, versions) in [("tuner", TUNERS), ("profiler", PROFILERS)] {
+        let missing = versions.filter(|v| found(seen, interface, *v).is_none());
+        all.extend(missing.map(|v| format!("{interface} v{v} is missing")));
+    }
+    all
+}
+
+/// Lets the check program load the library; one object per interface, and how the program ended.
+fn drive(library: &Path) -> Result<(Vec<Value>, ExitStatus), Failure> {
     let program = beside(CHECK, &["", "../libexec"]).ok_or_else(|| {
         Failure::impossible(format!("{CHECK} is not beside the command; build it with `cargo build -p nccl-plugin`"))
     })?;
@@ -149,10 +185,10 @@ fn drive(library: &Path) -> Result<Vec<Value>, Failure> {
         String::from_utf8_lossy(&out.stdout).lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
     if lines.is_empty() {
         let reason = said.lines().last().unwrap_or("it said nothing").to_string();
-        return Err(Failure::impossible(format!("{} cannot be loaded: {reason} ({})", library.display(), out.status)));
+        return Err(Failure::impossible(format!("{} cannot be used: {reason} ({})", library.display(), out.status)));
     }
     for line in said.lines() {
         eprintln!("{line}");
     }
-    Ok(lines)
+    Ok((lines, out.status))
 }

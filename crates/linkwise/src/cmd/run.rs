@@ -1,12 +1,11 @@
 //! `linkwise run -- COMMAND`: a training job with the plugin, and a report at its end.
 
 mod launched;
+mod signals;
 
 use super::tune::report::{self, ModelArgs, Report};
 use crate::failure::Failure;
 use launched::Task;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -20,8 +19,11 @@ Every process that the command starts on this host inherits the settings: torchr
 the same LINKWISE_* variables. Where to put it:
 
   torchrun   before it, on every host (it is started once per host):  linkwise run -- torchrun --nnodes 2 ... train.py
-  srun       before it: srun passes the environment on; --trace on a shared file system and --meeting tcp:HOST:PORT for several hosts
+  srun       before it: srun passes the environment on; for several hosts with --trace on a shared file system
   mpirun     before it for one host; for several, mpirun -x passes variables on, or: mpirun ... linkwise run --meeting ... -- python train.py
+
+Ranks meet where --meeting says, else where the launcher does (MASTER_ADDR and MASTER_PORT, which torchrun sets for its workers; Slurm's list \
+of hosts), else on this host.
 
 Started several times for one job (after srun or mpirun), task 0 writes the report; the others' traces lie beside its own in --trace, and \
 `linkwise tune report` reads all of them. Ranks that cannot agree stay at what NCCL does by itself.
@@ -65,19 +67,33 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(cluster) = &args.model.cluster {
         super::shared::load_cluster(cluster)?; // before the job, not after it
     }
-    let task = Task::of(|k| std::env::var(k).ok());
-    let temporary = tempfile::Builder::new().prefix("linkwise-trace-").tempdir();
-    let temporary = temporary.map_err(|e| Failure::input(format!("cannot create a folder for traces: {e}")))?;
+    let task = Task::of(env);
+    let reports = task.as_ref().is_none_or(|t| t.number == 0);
+    if let Some(path) = args.report.as_deref().filter(|_| reports) {
+        writable(path)?; // before the job, too
+    }
+    let mut temporary = None;
     let folder = match &args.trace {
-        None => temporary.path().to_path_buf(),
+        None => {
+            let made = tempfile::Builder::new().prefix("linkwise-trace-").tempdir();
+            let made = made.map_err(|e| Failure::input(format!("cannot create a folder for traces: {e}")))?;
+            temporary.insert(made).path().to_path_buf()
+        }
         Some(path) => empty(&task.as_ref().map_or(path.clone(), |t| path.join(format!("task-{}", t.number))))?,
     };
     conflicts();
+    if let (None, None, Some(launcher)) = (&args.trace, &task, launched::reaches_other_hosts(&args.command, env)) {
+        eprintln!(
+            "linkwise: where {launcher} starts processes on other hosts their traces stay there, in {}, and the report does not have them; \
+             give --trace a folder that all hosts see",
+            folder.display()
+        );
+    }
     let status = start(&args, task.as_ref(), &library, &folder)?;
-    if task.as_ref().is_none_or(|t| t.number == 0)
-        && let Err(e) = tell(&args, task.as_ref(), &library, &folder)
-    {
+    if reports && let Err(e) = tell(&args, task.as_ref(), &library, &folder) {
         eprintln!("{e}"); // the job's exit code counts, not the report's
+        temporary.take().map(tempfile::TempDir::keep);
+        eprintln!("linkwise: the traces are kept; to try again: linkwise tune report {}", folder.display());
     }
     drop(temporary);
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
@@ -85,6 +101,21 @@ pub fn run(args: Args) -> Result<(), Failure> {
         std::process::exit(code);
     }
     Ok(())
+}
+
+/// A variable of this process.
+fn env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A file can be written there. Leaves it as it is, and none where there was none.
+fn writable(path: &Path) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::file("write", path, e);
+    if path.exists() {
+        return std::fs::OpenOptions::new().append(true).open(path).map(drop).map_err(failed);
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::tempfile_in(folder).map(drop).map_err(failed)
 }
 
 /// A new or empty folder.
@@ -104,12 +135,19 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
 fn tell(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Result<(), Failure> {
     let report = Report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
-        eprint!("{}", nobody(library));
+        eprint!("{}", nobody(library, folder));
         return Ok(());
     }
     eprint!("{}", report::text(&report));
-    if let (Some(task), Some(path)) = (task, &args.trace) {
-        eprintln!("This is task 0 of {}; of all of them: linkwise tune report {}", task.count, path.display());
+    match (task, &args.trace) {
+        (Some(t), Some(path)) => {
+            eprintln!("This is task 0 of {}; of all of them: linkwise tune report {}", t.count, path.display());
+        }
+        (Some(t), None) => eprintln!(
+            "This is task 0 of {}: processes of the others are not in it; --trace FOLDER keeps the traces of all of them",
+            t.count
+        ),
+        (None, _) => {}
     }
     if let Some(path) = &args.report {
         let page = report::html(&report)?;
@@ -155,59 +193,48 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     if args.kernel_times {
         command.env("LINKWISE_KERNEL_TIMES", "1");
     }
-    let said = |name: &str| std::env::var_os(name).is_some_and(|v| !v.is_empty());
-    match &args.meeting {
-        Some(place) => {
-            command.env("LINKWISE_MEETING", place);
-        }
-        // Nothing said: this host alone, unless a launcher of several hosts has already set the scene.
-        None if !said("LINKWISE_MEETING") && !said("MASTER_ADDR") => {
-            let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-            let alone = format!("local:{}-{unique}", std::process::id());
-            match task.map(|t| t.meeting()) {
-                None => _ = command.env("LINKWISE_MEETING", alone),
-                Some(Ok(place)) => _ = command.env("LINKWISE_MEETING", place),
-                Some(Err(why)) if args.observe => drop(why), // nothing to agree on
-                Some(Err(why)) => eprintln!("linkwise: {why}: everything stays at AUTO"),
-            }
-        }
-        None => {}
+    if let Some(place) = &args.meeting {
+        command.env("LINKWISE_MEETING", place);
     }
-    // Registered before the command starts: none gets lost.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2])
-        .map_err(|e| Failure::input(format!("cannot pass signals on: {e}")))?;
+    // Where neither the user nor a launcher says where to meet: the plugin asks them first.
+    let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    match task.map_or_else(|| Some(format!("local:{}-{unique}", std::process::id())), Task::meeting) {
+        Some(place) => command.env("LINKWISE_MEETING_ELSE", place),
+        None => command.env_remove("LINKWISE_MEETING_ELSE"), // another `linkwise run` around this one knew less
+    };
+    let said = |name: &str| env(name).is_some_and(|v| !v.is_empty());
+    let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
+    let known = args.meeting.is_some() || said("LINKWISE_MEETING") || by_launcher;
+    if let Some(t) = task.filter(|t| t.meeting().is_none() && !t.hosts_known && !known && !args.observe) {
+        eprintln!(
+            "linkwise: {} tasks, perhaps on several hosts, are not told where to meet: unless the command says it (torchrun sets MASTER_ADDR and \
+             MASTER_PORT) everything stays at AUTO; --meeting tcp:HOST:PORT says it (any of the hosts)",
+            t.count
+        );
+    }
+    // Caught before the command starts: none gets lost.
+    let caught = signals::caught()?;
     let mut child = command.spawn().map_err(|e| {
         Failure::input(format!("cannot start `{}`: {e}; is it on the PATH?", program.to_string_lossy()))
     })?;
-    let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw);
-    let handle = signals.handle();
-    let passing = std::thread::spawn(move || {
-        for signal in signals.forever() {
-            // From the keyboard the whole group has it already.
-            let from_keyboard = signal == SIGINT || signal == SIGQUIT;
-            let to_group = from_keyboard
-                && rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|g| g == rustix::process::getpgrp());
-            if let (Some(pid), Some(signal), false) = (pid, rustix::process::Signal::from_named_raw(signal), to_group) {
-                let _ = rustix::process::kill_process(pid, signal);
-            }
-        }
-    });
+    let passing = signals::Passing::to(child.id(), caught);
     let status = child.wait().map_err(|e| Failure::input(format!("waiting for the command: {e}")));
-    handle.close();
-    let _ = passing.join();
+    passing.end();
     status
 }
 
 /// What to say when no process loaded the plugin.
-fn nobody(library: &Path) -> String {
+fn nobody(library: &Path, folder: &Path) -> String {
     format!(
         "linkwise: no process of this command loaded the plugin. The usual reasons:\n\
          - no process used NCCL, or none made a communicator of two or more ranks\n\
          - NCCL is linked statically into the program, or older than 2.21 (`linkwise plugin check` lists releases)\n\
          - the program or its launcher overwrites NCCL_TUNER_PLUGIN, or does not pass the environment on (mpirun: -x NCCL_TUNER_PLUGIN ...)\n\
          - {} does not exist in the container or on the other hosts\n\
+         - they ran on other hosts: their traces are there, in {}; give --trace a folder that all hosts see\n\
          - NCCL 2.27.3 takes no absolute path: use another patch\n\
          NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING,ENV says what NCCL tried to load.\n",
-        library.display()
+        library.display(),
+        folder.display()
     )
 }

@@ -1,4 +1,7 @@
-//! `linkwise run` that a launcher started several times for one job: after srun or mpirun, one per task.
+//! What is known of launchers: `linkwise run` that one of them started several times for one job, and commands that start others elsewhere.
+
+use std::ffi::OsString;
+use std::path::Path;
 
 /// One of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +14,8 @@ pub struct Task {
     pub on_host: Option<u32>,
     /// What the tasks of this job have in common and others have not.
     pub job: Option<String>,
+    /// Slurm says on which hosts they are: the plugin meets on the first.
+    pub hosts_known: bool,
 }
 
 /// Number, count, count on a host, job.
@@ -30,33 +35,68 @@ impl Task {
             let on_host = env(local).and_then(|t| t.trim().parse().ok());
             let step = if *job == "SLURM_JOB_ID" { env("SLURM_STEP_ID") } else { None };
             let job = env(job).map(|j| format!("{j}{}", step.map(|s| format!(".{s}")).unwrap_or_default()));
-            let task = Task { number: number_, count, on_host, job };
+            let listed = env("SLURM_STEP_NODELIST").or_else(|| env("SLURM_JOB_NODELIST")).is_some();
+            let hosts_known = slurm_hosts(&env).is_some_and(|n| n > 1) && listed && env("SLURM_JOB_ID").is_some();
+            let task = Task { number: number_, count, on_host, job, hosts_known };
             (count > 1 && number_ < count).then_some(task)
         })
     }
 
-    /// Where the tasks meet if nothing else says it: all on one host by the job's name. The error says what is missing.
-    pub fn meeting(&self) -> Result<String, String> {
-        match (&self.job, self.on_host) {
-            (Some(job), Some(n)) if n == self.count => {
-                let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-                Ok(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
-            }
-            _ => Err(format!(
-                "{} tasks on several hosts do not know where to meet; give --meeting tcp:HOST:PORT (any of the hosts), or set MASTER_ADDR and \
-                 MASTER_PORT",
-                self.count
-            )),
-        }
+    /// Where the tasks meet where nobody else says it: all on one host by the job's name. `None` on several hosts, or where that is not known.
+    pub fn meeting(&self) -> Option<String> {
+        let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
+        let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
     }
+}
+
+/// Hosts of the Slurm step, or job, that this process is part of.
+fn slurm_hosts(env: &impl Fn(&str) -> Option<String>) -> Option<u32> {
+    let names = ["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+    names.iter().find_map(|k| env(k)?.trim().parse().ok())
+}
+
+/// Options of mpirun and mpiexec that name hosts.
+const HOST_OPTIONS: [&str; 10] = [
+    "-H",
+    "--host",
+    "-host",
+    "-hosts",
+    "--hostfile",
+    "-hostfile",
+    "--machinefile",
+    "-machinefile",
+    "--default-hostfile",
+    "-f",
+];
+
+/// The launcher that the command begins with, where it may start processes on other hosts.
+pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<String>) -> Option<&str> {
+    let program = Path::new(command.first()?).file_name()?.to_str()?;
+    let hosts = slurm_hosts(&env);
+    let reaches = match program {
+        // Outside of an allocation srun makes one, wherever there is room.
+        "srun" => hosts.is_none_or(|n| n > 1),
+        "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
+            hosts.is_some_and(|n| n > 1)
+                || ["PBS_NODEFILE", "LSB_HOSTS"].iter().any(|k| env(k).is_some())
+                || command.iter().any(|word| HOST_OPTIONS.iter().any(|option| word == option))
+        }
+        _ => false,
+    };
+    reaches.then_some(program)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn env<'a>(vars: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        |k| vars.iter().find(|v| v.0 == k).map(|v| v.1.to_string())
+    }
+
     fn of(vars: &[(&str, &str)]) -> Option<Task> {
-        Task::of(|k| vars.iter().find(|v| v.0 == k).map(|v| v.1.to_string()))
+        Task::of(env(vars))
     }
 
     #[test]
@@ -69,25 +109,31 @@ mod tests {
             ("SLURM_STEP_ID", "2"),
         ];
         let task = of(&slurm).unwrap();
-        assert_eq!((task.number, task.count, task.meeting().as_deref()), (3, 8, Ok("local:77.2")));
+        assert_eq!((task.number, task.count, task.meeting().as_deref()), (3, 8, Some("local:77.2")));
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "0"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
             ("PMIX_NAMESPACE", "a/b c@1"),
         ];
-        assert_eq!(of(&mpi).unwrap().meeting().as_deref(), Ok("local:a-b-c-1"));
+        assert_eq!(of(&mpi).unwrap().meeting().as_deref(), Some("local:a-b-c-1"));
     }
 
     #[test]
-    fn tasks_of_several_hosts_are_told_what_is_missing() {
+    fn tasks_of_several_hosts_have_no_place_of_their_own() {
         let slurm = [
             ("SLURM_PROCID", "3"),
             ("SLURM_STEP_NUM_TASKS", "8"),
             ("SLURM_STEP_TASKS_PER_NODE", "4(x2)"),
             ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_STEP_NODELIST", "n[0-1]"),
         ];
-        assert!(of(&slurm).unwrap().meeting().unwrap_err().contains("--meeting tcp:HOST:PORT"));
+        let task = of(&slurm).unwrap();
+        assert_eq!((task.meeting(), task.hosts_known), (None, true));
+        let mpi = [("PMI_RANK", "0"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("PMI_JOBID", "j")];
+        let task = of(&mpi).unwrap();
+        assert_eq!((task.meeting(), task.hosts_known), (None, false));
     }
 
     #[test]
@@ -100,6 +146,23 @@ mod tests {
             &[("SLURM_PROCID", "0")], // in an allocation, outside of a step
         ] {
             assert_eq!(of(vars), None, "{vars:?}");
+        }
+    }
+
+    #[test]
+    fn commands_that_start_processes_on_other_hosts_are_known() {
+        let (two, one) = ([("SLURM_JOB_NUM_NODES", "2")], [("SLURM_JOB_NUM_NODES", "1")]);
+        for (command, vars, who) in [
+            (&["srun", "train"][..], &[][..], Some("srun")),
+            (&["/opt/bin/srun", "train"], &two, Some("srun")),
+            (&["srun", "train"], &one, None),
+            (&["mpirun", "-np", "4", "train"], &[], None),
+            (&["mpirun", "--host", "a,b", "train"], &[], Some("mpirun")),
+            (&["mpiexec", "train"], &two, Some("mpiexec")),
+            (&["python", "srun"], &two, None),
+        ] {
+            let words: Vec<OsString> = command.iter().map(OsString::from).collect();
+            assert_eq!(reaches_other_hosts(&words, env(vars)), who, "{command:?} {vars:?}");
         }
     }
 }
