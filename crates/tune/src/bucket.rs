@@ -1,52 +1,14 @@
 //! Sizes into buckets: calls of like size share what is learnt.
 //!
 //! One bucket per power of two. Borders lie between the powers, at the geometric middle (sqrt 2 times a power), so that the sizes
-//! that programs use most sit in the middle of a bucket. Integers only: every rank and every machine puts a size alike.
-
-use crate::key::Collective;
+//! that programs use most sit in the middle of a bucket. Sizes are the whole buffer's: where a collective's cost follows one rank's
+//! share (AllGather, ReduceScatter), that is the total over the communicator's ranks, and tells nothing more. Integers only: every rank
+//! and every machine puts a size alike.
 
 /// The number of buckets: one per bit of a size.
 pub const BUCKETS: u8 = 64;
 /// A size may lie this far beyond the border of the bucket it was in before it moves: one part in eight of the size.
 pub const HYSTERESIS_SHIFT: u32 = 3;
-
-/// Which size of a call decides its bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum By {
-    /// The bytes that NCCL is told: the whole buffer.
-    #[default]
-    Total,
-    /// The bytes of one rank's share, for collectives whose cost follows that (AllGather, ReduceScatter over changing ranks).
-    PerRank,
-}
-
-/// The two sizes of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
-    /// The whole buffer, bytes, as nccl-tests and NCCL's tuner border count it.
-    pub total: u64,
-    /// One rank's share, bytes, rounded up: of AllGather and ReduceScatter the total over ranks, of the others the total.
-    pub per_rank: u64,
-}
-
-impl Sizes {
-    /// Of a collective over `ranks` (0 counts as 1).
-    pub fn of(collective: Collective, total: u64, ranks: u32) -> Sizes {
-        let per_rank = match collective {
-            Collective::AllGather | Collective::ReduceScatter => total.div_ceil(u64::from(ranks.max(1))),
-            Collective::Broadcast | Collective::Reduce | Collective::AllReduce => total,
-        };
-        Sizes { total, per_rank }
-    }
-
-    /// The size that decides.
-    pub fn by(self, by: By) -> u64 {
-        match by {
-            By::Total => self.total,
-            By::PerRank => self.per_rank,
-        }
-    }
-}
 
 /// The bucket of a size: log2, rounded to the nearest. 0 bytes count as 1.
 pub fn bucket(bytes: u64) -> u8 {
@@ -63,22 +25,15 @@ pub fn middle(bucket: u8) -> u64 {
 }
 
 /// The bucket of a size, given the bucket of the call before it: sizes that waver round a border stay where they were until they
-/// are an eighth beyond it. Only what every rank sees alike may be passed in: the sequence of sizes of one communicator.
+/// are an eighth beyond it. Only what every rank sees alike may be passed in: the sequence of sizes of one communicator. `linkwise tune
+/// play` goes by this. The plugin's slots go by the size alone: otherwise the slot of a call would depend on all calls before it. A size
+/// that wavers round a border explores in two of them there, and each decides on times of its own.
 pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     let plain = bucket(bytes);
     let Some(before) = before else { return plain };
     let slack = bytes.max(1) >> HYSTERESIS_SHIFT;
     let (nearest_low, nearest_high) = (bucket(bytes.max(1) - slack), bucket(bytes.saturating_add(slack)));
     if (nearest_low..=nearest_high).contains(&before) { before } else { plain }
-}
-
-/// The two buckets round a size and the weight of the upper one, 0 to 1, by the logarithm of the size: how to read a table that
-/// has one line per bucket.
-pub fn between(bytes: u64) -> (u8, u8, f64) {
-    let bytes = bytes.max(1);
-    let lower = bytes.ilog2() as u8;
-    let weight = (bytes as f64 / middle(lower) as f64).log2();
-    (lower, (lower + 1).min(BUCKETS - 1), weight.clamp(0.0, 1.0))
 }
 
 /// A value at `bytes` from values at sizes in rising order: log-log interpolation inside, the nearest value outside (nothing is
@@ -132,13 +87,6 @@ mod tests {
         }
 
         #[test]
-        fn weights_rise_from_one_bucket_to_the_next(bytes in 1u64..u64::MAX / 2) {
-            let (lower, upper, weight) = between(bytes);
-            prop_assert!((0.0..=1.0).contains(&weight) && upper == lower + 1);
-            prop_assert!(middle(lower) <= bytes && bytes < middle(upper));
-        }
-
-        #[test]
         fn interpolation_stays_between_its_neighbours_and_meets_its_points(
             mut sizes in proptest::collection::btree_set(1u64..1 << 40, 1..8), at in 1u64..1 << 41, seed: u64
         ) {
@@ -151,14 +99,6 @@ mod tests {
             let value = interpolated(&points, at).unwrap();
             let all = points.iter().map(|p| p.1);
             prop_assert!(value >= all.clone().fold(f64::INFINITY, f64::min) - 1e-9 && value <= all.fold(0.0, f64::max) + 1e-9);
-        }
-
-        #[test]
-        fn a_ranks_share_times_the_ranks_holds_the_buffer(total in 0u64..1 << 50, ranks in 0u32..100_000) {
-            let s = Sizes::of(Collective::AllGather, total, ranks);
-            prop_assert!(s.per_rank * u64::from(ranks.max(1)) >= total);
-            prop_assert_eq!(Sizes::of(Collective::AllReduce, total, ranks).per_rank, total);
-            prop_assert_eq!((s.by(By::Total), s.by(By::PerRank)), (total, s.per_rank));
         }
     }
 

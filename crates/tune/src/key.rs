@@ -1,4 +1,12 @@
 //! What a decision is kept for: calls that are alike share one.
+//!
+//! Alike are calls of one collective, one bucket of sizes ([`crate::bucket`]) and one communicator. Its ranks, nodes, ranks per node,
+//! NCCL and hardware do not change while it lives, so inside a job the communicator stands for all of them, and the bytes of one rank's
+//! share follow from the total. Across jobs they are written down: in the provenance of a policy file, where a run that finds others
+//! refuses to go on, and ranks and nodes in the plugin's tables.
+//!
+//! A key holds only what every rank of a communicator sees alike: a registered buffer, for example, is one rank's fact and must not be
+//! in it, or ranks decide differently for one call and hang.
 
 use crate::arm::words;
 use std::fmt;
@@ -18,22 +26,4 @@ words! {
         /// Summed, all to all.
         AllReduce = "ALLREDUCE",
     }
-}
-
-/// Calls with equal keys share a policy. It holds only what every rank of a communicator sees alike: a registered buffer, for example,
-/// is one rank's fact and must not be in it, or ranks decide differently for one call and hang.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The collective.
-    pub collective: Collective,
-    /// Number of the size bucket.
-    pub bucket: u8,
-    /// Ranks of the communicator.
-    pub ranks: u32,
-    /// Its nodes.
-    pub nodes: u32,
-    /// NCCL's version number as it reports it, 22809 for 2.28.9; 0 if unknown.
-    pub nccl: u32,
-    /// A hash over what the hardware is (agreed by all ranks); 0 if unknown.
-    pub hardware: u64,
 }

@@ -23,7 +23,7 @@ pub mod trial;
 pub mod ucb1;
 
 pub use arm::{Algorithm, Arm, Protocol};
-pub use key::{Collective, Key};
+pub use key::Collective;
 pub use objective::Objective;
 pub use policy::{Context, Decision, Phase, Policy, Sample};
 pub use registry::{Options, build};

@@ -50,8 +50,8 @@ impl Overlap {
     }
 }
 
-/// What the caller says.
-fn told(context: Context) -> Option<bool> {
+/// What the caller says: that calls overlap or do not, else their compute intensity.
+pub(crate) fn told(context: Context) -> Option<bool> {
     let by_intensity = context.compute_intensity.filter(|i| i.is_finite()).map(|i| i >= INTENSITY_MIN);
     context.overlapped.or(by_intensity)
 }

@@ -125,9 +125,16 @@ impl Profile {
     }
 }
 
-/// Uses what a [`Profile`] says, for ever.
+/// Uses what a [`Profile`] says, for ever; of calls beside computation, what another says, if there is one and they are told.
 pub struct Static {
     name: &'static str,
+    /// Alone, and beside computation.
+    kinds: [Use; 2],
+    current: usize,
+}
+
+#[derive(Clone)]
+struct Use {
     arm: usize,
     because: String,
 }
@@ -143,12 +150,24 @@ impl Static {
                 None => (auto, format!("AUTO: the profile says {wanted}, which is not among the arms")),
             },
         };
-        Static { name: "profile", arm, because }
+        let one = Use { arm, because };
+        Static { name: "profile", kinds: [one.clone(), one], current: 0 }
+    }
+
+    /// The same, with a profile of its own for calls that are told to run beside computation.
+    pub fn with_overlapped(self, arms: &[Arm], auto: usize, overlapped: Option<&Profile>, size_bytes: u64) -> Self {
+        if overlapped.is_none() {
+            return self;
+        }
+        let [_, other] = Static::new(arms, auto, overlapped, size_bytes).kinds;
+        let [alone, _] = self.kinds;
+        Static { kinds: [alone, other], ..self }
     }
 
     /// AUTO, always.
     pub fn auto(auto: usize) -> Self {
-        Static { name: "auto", arm: auto, because: "AUTO: nothing else was asked for".into() }
+        let one = Use { arm: auto, because: "AUTO: nothing else was asked for".into() };
+        Static { name: "auto", kinds: [one.clone(), one], current: 0 }
     }
 }
 
@@ -157,18 +176,19 @@ impl Policy for Static {
         self.name
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
-        Decision { arm: self.arm, phase: Phase::Exploit }
+    fn decide(&mut self, context: Context) -> Decision {
+        self.current = usize::from(crate::overlap::told(context).unwrap_or(false));
+        Decision { arm: self.in_use(), phase: Phase::Exploit }
     }
 
     fn learn(&mut self, _: Sample) {}
 
     fn in_use(&self) -> usize {
-        self.arm
+        self.kinds[self.current].arm
     }
 
     fn because(&self) -> String {
-        self.because.clone()
+        self.kinds[self.current].because.clone()
     }
 }
 
@@ -211,6 +231,19 @@ mod tests {
             (p.arm_for(1 << 20).to_string(), p.arm_for(4 << 20).to_string()),
             ("TREE/SIMPLE".into(), "RING/SIMPLE".into())
         );
+    }
+
+    #[test]
+    fn calls_beside_computation_follow_their_own_profile_where_they_are_told() {
+        let size = 1 << 20;
+        let (alone, beside) = (profile(&[(size, [50.0, 60.0, 90.0], 0)]), profile(&[(size, [80.0, 60.0, 90.0], 1)]));
+        let new =
+            |overlapped| Static::new(&arms(), 2, Some(&alone), size).with_overlapped(&arms(), 2, overlapped, size);
+        let told = |overlapped, compute_intensity| Context { overlapped, compute_intensity };
+        let mut policy = new(Some(&beside));
+        let contexts = [told(None, None), told(Some(true), None), told(None, Some(0.5)), told(Some(false), Some(0.5))];
+        assert_eq!(contexts.map(|c| policy.decide(c).arm), [0, 1, 1, 0]);
+        assert_eq!(contexts.map(|c| new(None).decide(c).arm), [0; 4], "without it all go by the one that there is");
     }
 
     #[test]

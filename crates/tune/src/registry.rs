@@ -23,6 +23,8 @@ pub struct Options {
     pub objective: Objective,
     /// What `profile` goes by; without one it stays on AUTO.
     pub profile: Option<Profile>,
+    /// What `profile` goes by for calls that are told to run beside computation; without one, by the other.
+    pub profile_overlapped: Option<Profile>,
     /// The size of the calls, bytes: where `profile` looks.
     pub size_bytes: u64,
     /// The policy that `overlap` keeps twice; [`INNER`] if empty.
@@ -109,7 +111,10 @@ pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Poli
         "adaptive" => Box::new(Adaptive::new(arms, auto, objective, adaptive::Care::default())),
         "round-robin" => Box::new(RoundRobin::new(arms, auto, objective)),
         "round-robin-ungated" => Box::new(RoundRobin::without_gate(arms, auto, objective)),
-        "profile" => Box::new(Static::new(arms, auto, options.profile.as_ref(), options.size_bytes)),
+        "profile" => {
+            let alone = Static::new(arms, auto, options.profile.as_ref(), options.size_bytes);
+            Box::new(alone.with_overlapped(arms, auto, options.profile_overlapped.as_ref(), options.size_bytes))
+        }
         "overlap" => {
             let inner = if options.inner.is_empty() { INNER } else { &options.inner };
             if inner == "overlap" {

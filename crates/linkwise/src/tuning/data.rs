@@ -57,9 +57,9 @@ pub fn reward_log() -> Result<Option<RewardLog>, Failure> {
     Ok(Some(out))
 }
 
-/// The shape of the exploitation samples.
-pub fn bandit_log() -> Option<Noise> {
-    reward_log().ok().flatten().map(|log| Noise::Resampled(log.exploited.into()))
+/// The shape of the exploitation samples; `None` where the log is not there.
+pub fn bandit_log() -> Result<Option<Noise>, Failure> {
+    Ok(reward_log()?.map(|log| Noise::Resampled(log.exploited.into())))
 }
 
 /// The A100 sweep: kind of execution, then size in bytes, then milliseconds per configuration.
@@ -161,7 +161,7 @@ fn l40s_means(table: &L40s, arms: &[(&str, &str, &str)], compute: &str, size: u6
 fn entry(name: String, about: String, arms: Vec<Arm>, means_us: Vec<f64>, noise: Noise) -> Entry {
     let base = Spec::new(name, 1.0, &[], noise);
     let spec = Spec { arms, means_us, is_shuffled: false, ..base };
-    Entry { about, spec, is_simulated: false }
+    Entry { about, spec, is_made_up: false }
 }
 
 /// All environments that the data folder has; none where it is not there.

@@ -128,7 +128,7 @@ pub fn environments() -> Vec<Entry> {
         let base = Spec::new(format!("paper-2x4-{}", size_name(line.size_bytes)), 1.0, &[], noise.clone());
         let overlap = Some(Overlap { means_us: overlapped, phase_calls: 50, is_told: true });
         let spec = Spec { arms, means_us: alone, is_shuffled: false, overlap, ..base };
-        out.push(Entry { about: about.into(), spec, is_simulated: false });
+        out.push(Entry { about: about.into(), spec, is_made_up: false });
     }
     for line in &TABLE_3 {
         let arms = vec![Arm::new(::tune::Algorithm::Tree, ::tune::Protocol::Simple), Arm::AUTO];
@@ -139,7 +139,7 @@ pub fn environments() -> Vec<Entry> {
         );
         let name = format!("paper-bandit-{}-{}", line.topology, size_name(line.size_bytes));
         let spec = Spec { arms, means_us, is_shuffled: false, ..Spec::new(name, 1.0, &[], noise.clone()) };
-        out.push(Entry { about, spec, is_simulated: false });
+        out.push(Entry { about, spec, is_made_up: false });
     }
     out
 }

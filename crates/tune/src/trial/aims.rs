@@ -34,7 +34,7 @@ impl Measure {
             Measure::WrongRuns => 100.0 * score.wrong_runs(),
             Measure::ExploredPerArm => score.mean(|o| o.explored_until_decided as f64) / arms as f64,
             Measure::RecoveredWithin(n) => 100.0 * score.recovered_within(n),
-            Measure::LookingCost => 100.0 * score.mean(|o| o.looking_cost),
+            Measure::LookingCost => 100.0 * score.looking_cost(),
             Measure::LooksAtSlow => score.max(|o| o.looks_at_slow_max as f64),
             Measure::LooksAtClearlySlow => score.max(|o| o.looks_at_clearly_slow_max as f64),
         }

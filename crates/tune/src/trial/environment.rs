@@ -1,6 +1,7 @@
 //! What calls take: levels of arms, noise, and what changes on the way.
 
 use crate::arm::Arm;
+use crate::objective::Objective;
 use crate::policy::Context;
 use crate::random::Random;
 use std::sync::Arc;
@@ -135,6 +136,8 @@ pub struct Spec {
     pub right_within: f64,
     /// Calls before a policy counts as settled: the cost of looking is counted from here to the end or the change.
     pub settled_at: u64,
+    /// By what arms are better: scores use expected times under it. Policies are made with one of their own.
+    pub objective: Objective,
 }
 
 impl Spec {
@@ -156,6 +159,7 @@ impl Spec {
             calls: 2_000,
             right_within: 0.0,
             settled_at: 400,
+            objective: Objective::Time,
         }
     }
 }

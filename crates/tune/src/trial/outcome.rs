@@ -18,7 +18,7 @@ pub(crate) struct Call {
     /// What it took, and what AUTO would have taken in the same call.
     pub time_us: f64,
     pub auto_time_us: f64,
-    /// Expected times: of the arm that ran, of the arm in use, of the best, of AUTO.
+    /// Expected times, under the objective: of the arm that ran, of the arm in use, of the best, of AUTO.
     pub mean_us: f64,
     pub in_use_us: f64,
     pub best_us: f64,
@@ -34,7 +34,8 @@ pub const CLEARLY_SLOW_FACTOR: f64 = 2.0;
 /// Calls over which looks at slow arms are counted.
 pub const LOOKS_CALLS: usize = 2_000;
 
-/// What one run came to. "Expected" means computed with the true means, free of noise.
+/// What one run came to. "Expected" means computed with the true means, free of noise, and with the price of channels if the objective
+/// has one; times that were drawn (medians, spread) are plain times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// Samples it took until the right arm was in use to stay, before any change.
@@ -57,8 +58,8 @@ pub struct Outcome {
     pub explore_cost_us: f64,
     /// The call from which on the run had saved more than it had cost, to stay; 0 if it never cost anything.
     pub break_even: Option<u64>,
-    /// Expected cost of looking at other arms over the arm in use, once settled, as a share.
-    pub looking_cost: f64,
+    /// Expected cost of looking at other arms over the arm in use, once settled, as a share; nothing where the run was over before.
+    pub looking_cost: Option<f64>,
     /// Most looks at any one arm over 1.5 times slower than the arm in use, once settled, in 2,000 calls.
     pub looks_at_slow_max: u64,
     /// The same for arms over 2 times slower.
@@ -150,12 +151,9 @@ fn explore_cost_us(calls: &[Call]) -> f64 {
     off.map(|c| c.mean_us - c.auto_us.min(c.in_use_us)).sum()
 }
 
-fn looking_cost(calls: &[Call]) -> f64 {
+fn looking_cost(calls: &[Call]) -> Option<f64> {
     let in_use: f64 = calls.iter().map(|c| c.in_use_us).sum();
-    if in_use <= 0.0 {
-        return 0.0;
-    }
-    calls.iter().map(|c| c.mean_us).sum::<f64>() / in_use - 1.0
+    (in_use > 0.0).then(|| calls.iter().map(|c| c.mean_us).sum::<f64>() / in_use - 1.0)
 }
 
 fn looks_max(calls: &[Call], factor: f64) -> u64 {

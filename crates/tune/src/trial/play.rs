@@ -30,7 +30,7 @@ pub fn run(spec: &Spec, make: MakePolicy, seed: u64, ranks: u32, curve: &mut Cur
             let is_change = environment.begin(call, in_use_before);
             let context = environment.context();
             let decisions: Vec<Decision> = policies.iter_mut().map(|p| p.decide(context)).collect();
-            let one = one_call(&mut environment, &decisions, policies[0].as_ref(), auto, is_change, spec.right_within);
+            let one = one_call(&mut environment, &decisions, policies[0].as_ref(), auto, is_change, spec);
             let time_us = Some(one.time_us).filter(|_| !environment.is_lost());
             samples.push(decisions.iter().map(|d| Sample { call, arm: d.arm, time_us, channels: None }).collect());
             calls.push(one);
@@ -50,31 +50,34 @@ fn one_call(
     policy: &dyn Policy,
     auto: usize,
     is_change: bool,
-    right_within: f64,
+    spec: &Spec,
 ) -> Call {
+    let cost_us = |environment: &Simulated, arm: usize| {
+        spec.objective.cost_us(environment.mean_us(arm), environment.arms()[arm], None)
+    };
     let arms = 0..environment.arms().len();
-    let best_us = arms.map(|a| environment.mean_us(a)).fold(f64::INFINITY, f64::min);
+    let best_us = arms.map(|a| cost_us(environment, a)).fold(f64::INFINITY, f64::min);
     let (mut time_us, mut mean_us) = (0.0f64, 0.0f64);
     for d in decisions {
         environment.use_arm(d.arm);
         time_us = time_us.max(environment.time_us(d.arm));
-        mean_us = mean_us.max(environment.mean_us(d.arm));
+        mean_us = mean_us.max(cost_us(environment, d.arm));
     }
     let in_use = policy.in_use();
-    let in_use_us = environment.mean_us(in_use);
+    let in_use_us = cost_us(environment, in_use);
     Call {
         arm: decisions[0].arm,
         in_use,
         is_auto: in_use == auto,
         is_explore: decisions[0].phase == crate::policy::Phase::Explore,
         is_change,
-        is_right: in_use_us <= best_us * (1.0 + right_within) * (1.0 + 1e-9),
+        is_right: in_use_us <= best_us * (1.0 + spec.right_within) * (1.0 + 1e-9),
         do_ranks_differ: decisions.iter().any(|d| d.arm != decisions[0].arm),
         time_us,
         auto_time_us: environment.time_us(auto),
         mean_us,
         in_use_us,
         best_us,
-        auto_us: environment.mean_us(auto),
+        auto_us: cost_us(environment, auto),
     }
 }

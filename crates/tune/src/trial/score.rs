@@ -31,6 +31,11 @@ impl Score {
         stats::mean(&self.values(f))
     }
 
+    /// Cost of looking once settled, the mean over runs; NaN where runs were over before.
+    pub fn looking_cost(&self) -> f64 {
+        self.mean(|o| o.looking_cost.unwrap_or(f64::NAN))
+    }
+
     /// The median over runs.
     pub fn median(&self, f: impl Fn(&Outcome) -> f64) -> f64 {
         stats::median(&self.values(f))

@@ -52,7 +52,31 @@ fn round_robin_decides_after_its_forty_calls_and_not_before() {
     assert_eq!((s.right_after(39), s.right_after(40)), (0.0, 1.0));
     assert_eq!(s.median_decided_after(), Some(40.0));
     assert_eq!(s.outcomes[0].explored_until_decided, 40);
-    assert!(s.mean(|o| o.looking_cost).abs() < 1e-12 && s.wrong_runs() == 0.0);
+    assert!(s.looking_cost().is_nan() && s.wrong_runs() == 0.0, "it is over before it counts as settled");
+    let longer = score(&Spec { calls: 500, ..spec.clone() }, "round-robin", 5);
+    assert!(longer.looking_cost().abs() < 1e-12, "it never looks again");
+}
+
+#[test]
+fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find_that_one() {
+    let arms = ["RING/SIMPLE@16", "RING/SIMPLE@4", "AUTO"].map(|a| a.parse().unwrap()).to_vec();
+    let base = Spec::new("x", 1_000.0, &[0.70, 0.76], Noise::LogNormal { cv: 0.03 });
+    let plain = Spec { arms, is_shuffled: false, calls: 600, ..base };
+    for (price, best) in [(0.0, 0), (0.02, 1)] {
+        let objective = crate::Objective::with_price(price).unwrap();
+        let spec = Spec { objective, ..plain.clone() };
+        let make = |spec: &Spec, seed: u64, _: u32| {
+            registry::build("adaptive", &spec.arms, &Options { seed, objective, ..Options::default() })
+        };
+        let mut s = Score::default();
+        for seed in 0..20 {
+            s.outcomes.push(run(&spec, &make, seed, 1, &mut s.curve).unwrap());
+        }
+        assert!(s.ends_with(3)[best] > 0.9 && s.right_after(300) > 0.9, "{price}: {:?}", s.ends_with(3));
+        // 0.76 on 4 channels at 1.08 against 1 on 8 at 1.16; or 0.70.
+        let gain = s.mean(|o| o.improvement_expected);
+        assert!((gain - [0.30, 1.0 - 0.76 * 1.08 / 1.16][best]).abs() < 0.03, "{price}: {gain}");
+    }
 }
 
 #[test]

@@ -8,14 +8,13 @@ use crate::tuning::{self, Settings};
 use ::tune::trial::aims::{self, Aim};
 use ::tune::trial::{Score, Spec};
 use serde::Serialize;
-use std::collections::HashMap;
 
 /// One aim and what the policies came to.
 #[derive(Serialize)]
 pub struct Row {
     /// The aim.
     pub aim: String,
-    /// `at least` or `at most`.
+    /// `at least`, `at most`, or `below`.
     pub bound: &'static str,
     /// The limit.
     pub limit: f64,
@@ -40,7 +39,7 @@ pub struct Measured {
 
 /// Measures and prints.
 pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format: Format) -> Result<(), Failure> {
-    let log = tuning::data::bandit_log();
+    let log = tuning::data::bandit_log()?;
     let mut all = aims::all(log.as_ref());
     if let Some(words) = only {
         all.retain(|a| a.statement.contains(words));
@@ -55,25 +54,25 @@ pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format:
             specs.push(spec);
         }
     }
+    tuning::check_work(specs.len(), policies.len(), settings)?;
     let bar = progress((specs.len() * policies.len()) as u64 * settings.runs, format);
-    let mut scores: HashMap<(&str, &str), Score> = HashMap::new();
+    let mut scores: Vec<Vec<Score>> = Vec::new();
     for spec in &specs {
         bar.set_message(spec.name.clone());
-        for policy in policies {
-            let score = tuning::score(policy, spec, settings, &|| bar.inc(1))?;
-            scores.insert((policy, &spec.name), score);
-        }
+        let of_policy = policies.iter().map(|policy| tuning::score(policy, spec, settings, &|| bar.inc(1)));
+        scores.push(of_policy.collect::<Result<_, _>>()?);
     }
     bar.finish_and_clear();
-    let rows = all.iter().map(|aim| row(aim, policies, &scores)).collect::<Vec<_>>();
+    let rows = all.iter().map(|aim| row(aim, policies, &specs, &scores)).collect::<Vec<_>>();
     print::aims(&rows, policies, settings, log.is_some(), format)
 }
 
-fn row(aim: &Aim, policies: &[String], scores: &HashMap<(&str, &str), Score>) -> Row {
-    let measured = |policy: &String| {
+/// `scores`: by environment in the order of `specs`, then by policy.
+fn row(aim: &Aim, policies: &[String], specs: &[&Spec], scores: &[Vec<Score>]) -> Row {
+    let measured = |(i, policy): (usize, &String)| {
         let values = aim.specs.iter().filter_map(|spec| {
-            let score = scores.get(&(policy.as_str(), spec.name.as_str()))?;
-            Some((aim.measure.of(score, spec.arms.len()), spec.name.clone()))
+            let at = specs.iter().position(|s| *s == spec)?;
+            Some((aim.measure.of(&scores[at][i], spec.arms.len()), spec.name.clone()))
         });
         let worst = values.reduce(|a, b| if aim.measure.worse(a.0, b.0) == a.0 { a } else { b });
         let (value, environment) = worst.unwrap_or((f64::NAN, String::new()));
@@ -81,9 +80,36 @@ fn row(aim: &Aim, policies: &[String], scores: &HashMap<(&str, &str), Score>) ->
     };
     Row {
         aim: aim.statement.clone(),
-        bound: if aim.measure.is_at_least() { "at least" } else { "at most" },
+        bound: aim.bound(),
         limit: aim.limit,
         unit: aim.measure.unit(),
-        measured: policies.iter().map(measured).collect(),
+        measured: policies.iter().enumerate().map(measured).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::tune::trial::Noise;
+    use ::tune::trial::aims::Measure;
+
+    #[test]
+    fn environments_of_one_name_and_other_levels_are_told_apart() {
+        let spec =
+            |level: f64| Spec { calls: 60, ..Spec::new("same", 1_000.0, &[level], Noise::LogNormal { cv: 0.01 }) };
+        let (good, bad) = (spec(0.5), spec(1.5));
+        let aim = |spec: &Spec| Aim {
+            statement: "x".into(),
+            specs: vec![spec.clone()],
+            measure: Measure::RightAfter(50),
+            limit: 95.0,
+            is_strict: false,
+        };
+        let settings = Settings { runs: 3, seed: 1, ranks: 1, objective: Default::default() };
+        let policies = ["auto".to_owned()];
+        let score = |s: &Spec| vec![tuning::score("auto", s, &settings, &|| ()).unwrap_or_else(|e| panic!("{e}"))];
+        let (specs, scores) = ([&good, &bad], [score(&good), score(&bad)]);
+        let value = |s: &Spec| row(&aim(s), &policies, &specs, &scores).measured[0].value;
+        assert_eq!((value(&good), value(&bad)), (0.0, 100.0), "AUTO is right where the other arm is slower");
     }
 }

@@ -16,7 +16,7 @@ const STEPS: [f64; 5] = [0.0, 0.05, 0.10, 0.20, 0.50];
 
 struct Case {
     name: String,
-    is_simulated: bool,
+    is_made_up: bool,
     step: f64,
     spec: Spec,
 }
@@ -45,12 +45,12 @@ pub fn run(entries: &[Entry], settings: &Settings, format: Format) -> Result<(),
             .iter()
             .map(|(i, noise, [d, limit])| {
                 let c = &cases[*i];
-                json!({"case": c.name, "levels_made_up": c.is_simulated, "step": c.step, "noise": noise, "precision": d.precision(),
+                json!({"case": c.name, "levels": if c.is_made_up { "made up" } else { "published" }, "step": c.step, "noise": noise, "precision": d.precision(),
                        "recall": d.recall(), "false_alarm_rate": d.false_alarm_rate(), "accuracy": d.accuracy(), "area": d.area(),
                        "accuracy_limit": limit.accuracy(), "area_limit": limit.area()})
             })
             .collect();
-        return pretty(&json!({"runs": settings.runs, "seed": settings.seed, "detector": rows}));
+        return pretty(&json!({"simulated": true, "runs": settings.runs, "seed": settings.seed, "detector": rows}));
     }
     let share = |v: Option<f64>| v.map_or("-".into(), |v| format!("{:.1}", 100.0 * v));
     let area = |d: &Detection| d.area().map_or("-".into(), |v| format!("{v:.3}"));
@@ -84,13 +84,13 @@ fn cases(entries: &[Entry]) -> Vec<Case> {
     let made_up = STEPS.map(|step| {
         let base = Spec::new(format!("step {:.0} %", 100.0 * step), 1_000.0, &[], Noise::BANDIT_LOG);
         let overlap = Some(Overlap { means_us: vec![1_000.0 * (1.0 + step)], phase_calls: 50, is_told: false });
-        Case { name: base.name.clone(), is_simulated: true, step, spec: Spec { overlap, ..base } }
+        Case { name: base.name.clone(), is_made_up: true, step, spec: Spec { overlap, ..base } }
     });
-    let published = entries.iter().filter(|e| !e.is_simulated).filter_map(|e| {
+    let published = entries.iter().filter(|e| !e.is_made_up).filter_map(|e| {
         let overlap = e.spec.overlap.as_ref()?;
         let auto = e.spec.arms.iter().position(|a| a.is_auto())?;
         let step = overlap.means_us.get(auto)? / e.spec.means_us[auto] - 1.0;
-        Some(Case { name: e.spec.name.clone(), is_simulated: false, step, spec: e.spec.clone() })
+        Some(Case { name: e.spec.name.clone(), is_made_up: false, step, spec: e.spec.clone() })
     });
     made_up.into_iter().chain(published).collect()
 }

@@ -21,13 +21,13 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "cv10,null,modes,modes-null,worse")]
     environment: Vec<String>,
     /// The aims of a tuner instead, one line each
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["environment", "calls", "report"])]
     aims: bool,
     /// How well overlap is seen in times alone instead
-    #[arg(long, conflicts_with = "aims")]
+    #[arg(long, conflicts_with_all = ["aims", "policy", "environment", "calls", "ranks", "channel_price", "report"])]
     detector: bool,
     /// With --aims: only those whose statement contains this
-    #[arg(long, value_name = "WORDS")]
+    #[arg(long, value_name = "WORDS", requires = "aims")]
     only: Option<String>,
     /// Runs of each environment
     #[arg(long, default_value_t = 1_000)]
@@ -41,7 +41,7 @@ pub struct Args {
     /// Ranks that decide on their own, with the same samples
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
-    /// Price of a channel, as a share of the time, 0 to 1
+    /// Price of a channel, as a share of the time, 0 to 1: policies and scores go by times with it (environment `channels`)
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     channel_price: f64,
     /// Output format
@@ -79,6 +79,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return detector::run(&all, &settings, args.format);
     }
     let mut chosen = choose(all, &args.environment)?;
+    tuning::check_work(chosen.len(), policies.len(), &settings)?;
     if let Some(calls) = args.calls {
         chosen.iter_mut().for_each(|e| e.spec.calls = calls);
     }

@@ -37,7 +37,7 @@ pub fn write(file: &Path, entries: &[Entry], results: &[Vec<Line>], settings: &S
     }
     let report = Report {
         title: "linkwise tune evaluate".into(),
-        subtitle: format!("Policies against environments whose truth is known; {} runs each", settings.runs),
+        subtitle: format!("Simulated: policies against environments whose truth is known; {} runs each", settings.runs),
         generated_from: format!(
             "linkwise {}; {}",
             env!("CARGO_PKG_VERSION"),
@@ -80,13 +80,16 @@ fn curves(title: String, y: &str, lines: &[Line], value: impl Fn(&Line, usize) -
 }
 
 fn right(entry: &Entry, lines: &[Line]) -> Plot {
-    curves(format!("{}: right arm in use", entry.spec.name), "% of runs", lines, |l, i| {
+    curves(format!("{} (simulated): right arm in use", entry.spec.name), "% of runs", lines, |l, i| {
         100.0 * l.score.curve.right[i] as f64 / l.score.curve.runs as f64
     })
 }
 
 fn over_best(entry: &Entry, lines: &[Line]) -> Plot {
-    curves(format!("{}: expected time over the best arm's", entry.spec.name), "ratio, mean over runs", lines, |l, i| {
-        l.score.curve.over_best[i] / l.score.curve.runs as f64
-    })
+    curves(
+        format!("{} (simulated): expected time over the best arm's", entry.spec.name),
+        "ratio, mean over runs",
+        lines,
+        |l, i| l.score.curve.over_best[i] / l.score.curve.runs as f64,
+    )
 }

@@ -50,13 +50,10 @@ pub fn pretty(value: &Value) -> Result<(), Failure> {
 pub fn list(all: &[Entry], format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         let rows: Vec<_> =
-            all.iter().map(|e| json!({"name": e.spec.name, "about": e.about, "simulated": e.is_simulated})).collect();
+            all.iter().map(|e| json!({"name": e.spec.name, "about": e.about, "levels": e.levels()})).collect();
         return pretty(&json!(rows));
     }
-    let rows = all.iter().map(|e| {
-        let levels = if e.is_simulated { "made up" } else { "published" };
-        vec![e.spec.name.clone(), levels.into(), e.about.clone()]
-    });
+    let rows = all.iter().map(|e| vec![e.spec.name.clone(), e.levels().into(), e.about.clone()]);
     println!("{}", table(&["environment", "levels", "what it is"], 3, rows.collect()));
     Ok(())
 }
@@ -81,7 +78,12 @@ pub fn aims(
     head.extend(policies.iter().map(String::as_str));
     let digits = |unit: &str| if unit == "looks" { 0 } else { 1 };
     let lines = rows.iter().map(|r| {
-        let sign = if r.bound == "at least" { "≥" } else { "≤" };
+        let sign = match r.bound {
+            "at least" => "≥",
+            "above" => ">",
+            "below" => "<",
+            _ => "≤",
+        };
         let cell = |m: &super::aims::Measured| {
             format!(
                 "{:.*} {}",
@@ -131,8 +133,8 @@ fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
         "improvement_late_median": s.median(|o| o.improvement_late_median),
         "explore_cost_ms_mean": s.mean(|o| o.explore_cost_us) / 1e3,
         "break_even_call_median": s.median_break_even(),
-        "looking_cost_mean": s.mean(|o| o.looking_cost),
-        "looks_at_slow_max": s.max(|o| o.looks_at_slow_max as f64),
+        "looking_cost_mean": s.looking_cost(),
+        "looks_at_slow_max": has_settled(entry).then(|| s.max(|o| o.looks_at_slow_max as f64)),
         "recovered_after_p50": s.recovery_quantile(0.5),
         "recovered_after_p90": s.recovery_quantile(0.9),
         "iqr_ms_auto": s.median(|o| o.iqr_us.0) / 1e3,
@@ -143,12 +145,18 @@ fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
     })
 }
 
+/// Something is left of a run when it counts as settled: before that nothing can be said about looks.
+fn has_settled(entry: &Entry) -> bool {
+    entry.spec.calls.min(entry.spec.change.map_or(u64::MAX, |c| c.0)) > entry.spec.settled_at
+}
+
 const LEGEND: &str = "Columns:
 right@N: % of runs with the right arm in use after N samples; decided@, even@: median call of decision, of break-even;
 wrong: % of runs that chose an arm no better than AUTO; slower: % of runs that took longer than AUTO in all;
 back: calls after the change until the right arm was in use again; gain, regret: expected time against AUTO, best arm;
-late: median of the second half against AUTO in the same calls; cost: of exploring, over AUTO; look: cost of looking
-once settled; looks: most at one arm over 1.5x in 2,000 calls; IQR, SD: AUTO's > the policy's, second half.";
+late: median of the second half against AUTO in the same calls; cost: of calls off the arm in use, beyond it or AUTO,
+whichever is faster; look: cost of looking once settled (from call 400 on, up to a change); looks: most at one arm over
+1.5x in these calls, 2,000 at most; IQR, SD: AUTO's > the policy's, second half. -: the run was too short for it.";
 
 /// Scores by environment.
 pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, format: Format) -> Result<(), Failure> {
@@ -158,12 +166,12 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
             .zip(results)
             .map(|(e, lines)| {
                 let policies: Vec<_> = lines.iter().map(|l| score_json(&l.policy, &l.score, e)).collect();
-                json!({"environment": e.spec.name, "about": e.about, "simulated": e.is_simulated, "calls": e.spec.calls,
+                json!({"environment": e.spec.name, "about": e.about, "levels": e.levels(), "calls": e.spec.calls,
                        "arms": e.spec.arms.iter().map(ToString::to_string).collect::<Vec<_>>(), "policies": policies})
             })
             .collect();
         return pretty(
-            &json!({"runs": settings.runs, "seed": settings.seed, "ranks": settings.ranks, "environments": environments}),
+            &json!({"simulated": true, "runs": settings.runs, "seed": settings.seed, "ranks": settings.ranks, "environments": environments}),
         );
     }
     for (entry, lines) in entries.iter().zip(results) {
@@ -172,7 +180,10 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
         if !entry.spec.is_shuffled {
             lines.iter().for_each(|l| println!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)));
         }
-        println!("{}", costs(lines));
+        println!("{}", costs(entry, lines));
+    }
+    if let ::tune::Objective::TimeAndChannels { price_per_channel } = settings.objective {
+        println!("Expected times have the price of channels in them: {} % for each.", 100.0 * price_per_channel);
     }
     println!("{} runs each, seeds from {}. {LEGEND}", settings.runs, settings.seed);
     Ok(())
@@ -187,12 +198,12 @@ fn ends(entry: &Entry, score: &Score) -> String {
 }
 
 fn percent(v: f64) -> String {
-    format!("{:.1}", 100.0 * v)
+    if v.is_nan() { "-".into() } else { format!("{:.1}", 100.0 * v) }
 }
 
 /// Where an environment's levels come from.
 pub fn source(entry: &Entry) -> &'static str {
-    if entry.is_simulated { "simulated" } else { "published levels, simulated calls" }
+    if entry.is_made_up { "simulated, levels made up" } else { "published levels, simulated calls" }
 }
 
 fn decisions(lines: &[Line]) -> Table {
@@ -227,7 +238,7 @@ pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
     (head.into_iter().map(str::to_owned).collect(), lines.iter().map(row).collect())
 }
 
-fn costs(lines: &[Line]) -> Table {
+fn costs(entry: &Entry, lines: &[Line]) -> Table {
     let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
     let rows = lines.iter().map(|Line { policy, score: s }| {
         let pair = |f: fn(&::tune::trial::Outcome) -> (f64, f64)| {
@@ -244,8 +255,8 @@ fn costs(lines: &[Line]) -> Table {
             percent(s.mean(|o| o.regret)),
             format!("{:.1}", s.mean(|o| o.explore_cost_us) / 1e3),
             count(s.median_break_even()),
-            format!("{:.2}", 100.0 * s.mean(|o| o.looking_cost)),
-            format!("{:.0}", s.max(|o| o.looks_at_slow_max as f64)),
+            if has_settled(entry) { format!("{:.2}", 100.0 * s.looking_cost()) } else { "-".into() },
+            if has_settled(entry) { format!("{:.0}", s.max(|o| o.looks_at_slow_max as f64)) } else { "-".into() },
             pair(|o| o.iqr_us),
             pair(|o| o.sd_us),
         ]
