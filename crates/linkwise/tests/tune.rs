@@ -91,6 +91,7 @@ fn evaluate_reports_every_score_and_is_repeatable() {
     assert_eq!(first, json(&args), "the number of threads does not matter");
     let policies = first["environments"][0]["policies"].as_array().unwrap();
     assert_eq!(policies.len(), 2);
+    assert_eq!((&first["simulated"], &first["environments"][0]["levels"]), (&true.into(), &"made up".into()));
     assert_eq!(policies[0]["right_after_40"], 1.0, "30 % at CV 10 % is easy for forty calls");
     assert_eq!(policies[0]["right_after_20"], 0.0, "round-robin is still exploring");
     assert!(policies[0]["improvement_over_auto_mean"].as_f64().unwrap() > 0.25);
@@ -146,8 +147,69 @@ fn reports_are_pages_or_drawings() {
         assert_eq!(code, 0, "{err}");
         assert!(out.contains("simulated"));
         let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.contains("(simulated): expected time"), "what is drawn says so");
         assert!(text.trim_start().to_ascii_lowercase().starts_with(start), "{}", &text[..80]);
     }
+}
+
+#[test]
+fn a_price_on_channels_changes_the_decision() {
+    let in_use = |price: &str| {
+        let base =
+            ["evaluate", "--environment", "channels", "--policy", "adaptive", "--runs", "20", "--format", "json"];
+        let v = json(&[&base[..], &["--channel-price", price]].concat());
+        v["environments"][0]["policies"][0]["in_use_at_the_end"].clone()
+    };
+    let (free, dear) = (in_use("0"), in_use("0.02"));
+    assert!(free["RING/SIMPLE@16"].as_f64().unwrap() > 0.8, "{free}");
+    assert!(dear["RING/SIMPLE@4"].as_f64().unwrap() > 0.8, "{dear}");
+}
+
+#[test]
+fn every_output_of_a_trial_says_that_it_is_simulated() {
+    let v = json(&["evaluate", "--detector", "--runs", "1", "--format", "json"]);
+    assert!(v["simulated"] == true && v["detector"][0]["levels"] == "made up");
+    let v = json(&["evaluate", "--environment", "paper-bandit-2x4-64MB", "--runs", "2", "--format", "json"]);
+    assert!(v["simulated"] == true && v["environments"][0]["levels"] == "published");
+}
+
+#[test]
+fn a_short_run_shows_no_numbers_that_it_cannot_have() {
+    let (code, out, err) = run(&["evaluate", "--environment", "cv10", "--calls", "100", "--runs", "3"]);
+    assert!(code == 0 && !out.contains("NaN"), "{out}{err}");
+    let v = json(&["evaluate", "--environment", "cv10", "--calls", "100", "--runs", "3", "--format", "json"]);
+    let policy = &v["environments"][0]["policies"][0];
+    for field in ["right_after_200", "looking_cost_mean", "looks_at_slow_max"] {
+        assert!(policy[field].is_null(), "{field}: {policy}");
+    }
+}
+
+#[test]
+fn options_that_would_be_passed_over_are_refused() {
+    for args in [
+        &["evaluate", "--aims", "--environment", "cv10"][..],
+        &["evaluate", "--aims", "--calls", "100"],
+        &["evaluate", "--aims", "--report", "x.html"],
+        &["evaluate", "--detector", "--policy", "adaptive"],
+        &["evaluate", "--detector", "--ranks", "8"],
+        &["evaluate", "--only", "modes"],
+        &["play", "--policy", "adaptive", "--arms", ARMS, "--profile", "x.json"],
+    ] {
+        let (code, _, err) = run(args);
+        assert_eq!(code, 2, "{args:?}: {err}");
+        assert!(args[1..].iter().any(|a| a.starts_with("--") && err.contains(a)), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn a_reward_log_that_is_broken_is_not_a_missing_one() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.at("bandit")).unwrap();
+    std::fs::write(folder.at("bandit/rewards_2x4_64MB.csv"), "phase,arm,time_ms\nexploit,AUTO,fast\n").unwrap();
+    let mut command = linkwise(&["evaluate", "--aims", "--only", "no better arm, CV 3%", "--runs", "1"]);
+    command.env("LINKWISE_DATA", folder.at("."));
+    let (code, _, err) = said(command);
+    assert!(code == 2 && err.contains("time_ms is not a number above 0"), "{err}");
 }
 
 #[test]

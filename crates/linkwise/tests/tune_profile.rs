@@ -74,7 +74,10 @@ fn profile_finds_the_arm_that_passes_the_gates_and_says_why_others_do_not() {
     let calls: Vec<&str> = calls.lines().collect();
     assert_eq!(calls.len(), 1 + 5 * 3 + 2, "{calls:?}");
     assert!(calls[0].ends_with("-g 8 -b 1048576 -e 4194304 -f 4 -w 10 -n 1 -N 5"));
-    assert!(calls[1..5].iter().all(|l| l.ends_with("-n 1 -N 10")) && calls[5..].iter().all(|l| l.ends_with("-c 0") || l.starts_with("NVLS")));
+    assert!(
+        calls[1..5].iter().all(|l| l.ends_with("-n 1 -N 10"))
+            && calls[5..].iter().all(|l| l.ends_with("-c 0") || l.starts_with("NVLS"))
+    );
     assert_ne!(&calls[1][..2], &calls[5][..2]);
     // The table is what `linkwise run --profile` reads: 1M to 4M were measured, a power of two more is near enough.
     let table = std::fs::read_to_string(folder.at("policy.json.table")).unwrap();
@@ -329,6 +332,22 @@ done
     assert_eq!((&v["isolated"][0]["use_arm"], &v["overlapped"][0]["use_arm"]), (&"TREE/SIMPLE".into(), &"AUTO".into()));
     let t = json(&["characterize", &file, "--format", "json"]);
     assert_eq!(t["topologies"][0]["rows"][0]["is_flip"], true);
+    // A table for calls alone and one for calls beside computation; play goes by what it is told of the next call.
+    let rules = |ending: &str| {
+        let text = std::fs::read_to_string(format!("{file}{ending}")).unwrap();
+        text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(".table").len(), 1);
+    assert!(rules(".overlapped.table").is_empty(), "AUTO is best there");
+    let mut play = linkwise(&["play", "--policy", "profile", "--arms", arms, "--profile", &file, "--size", "1M"]);
+    play.write_stdin("{\"time_us\":1,\"overlapped\":true}\n{\"time_us\":1,\"compute_intensity\":0.0}\n");
+    let (code, out, err) = said(play);
+    let used: Vec<bool> = out.lines().map(|l| l.contains("TREE/SIMPLE")).collect();
+    assert_eq!((code, used), (0, vec![true, false, true]), "{out}{err}");
+    // A run without the overlapped part leaves no table of an older one behind.
+    let alone = ["profile", "--restart", "--arms", arms, "--sizes", "1M", "-o", &file, "--", &program];
+    assert_eq!(run(&alone).0, 0);
+    assert!(!std::path::Path::new(&format!("{file}.overlapped.table")).exists());
     let (code, _, err) = run(&["profile", "--overlap", "-o", &file, "--", "./all_reduce_perf"]);
     assert!(code == 2 && err.contains("--beside"), "{err}");
 }

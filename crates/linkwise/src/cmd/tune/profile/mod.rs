@@ -156,9 +156,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     measure(&args, &mut schedule, &mut journal, is_planned, timeout)?;
     let file = evaluate(&args, &head, &arms, collective, &schedule)?;
     write_atomically(&args.output, &file.text().map_err(Failure::impossible)?)?;
-    let table = journal::beside(&args.output, ".table");
-    write_atomically(&table, &table::text(&file).map_err(Failure::impossible)?)?;
-    report(&args, &file, &table)
+    let mut tables = vec![journal::beside(&args.output, ".table")];
+    write_atomically(&tables[0], &table::text(&file, false).map_err(Failure::impossible)?)?;
+    let overlapped = journal::beside(&args.output, ".overlapped.table");
+    if args.overlap {
+        write_atomically(&overlapped, &table::text(&file, true).map_err(Failure::impossible)?)?;
+        tables.push(overlapped);
+    } else if overlapped.exists() {
+        // It belongs to a run before this one.
+        std::fs::remove_file(&overlapped).map_err(|e| Failure::file("remove", &overlapped, e))?;
+    }
+    report(&args, &file, &tables)
 }
 
 /// Launches until the schedule has enough. `is_planned`: the journal has the plan already.
@@ -410,7 +418,7 @@ fn bar(format: Format) -> ProgressBar {
     bar
 }
 
-fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(), Failure> {
+fn report(args: &Args, file: &PolicyFile, tables: &[PathBuf]) -> Result<(), Failure> {
     if args.format == Format::Json {
         return print::pretty(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
@@ -428,7 +436,9 @@ fn report(args: &Args, file: &PolicyFile, table: &std::path::Path) -> Result<(),
     let samples = journal::path_of(&args.output);
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), samples.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
-    println!("      linkwise run --profile {} -- JOB", table.display());
+    for (table, when) in tables.iter().zip(["", "   (if its calls run beside computation)"]) {
+        println!("      linkwise run --profile {} -- JOB{when}", table.display());
+    }
     Ok(())
 }
 

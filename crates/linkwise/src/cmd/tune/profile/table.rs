@@ -7,13 +7,15 @@ use std::fmt::Write;
 /// Powers of two that a table can tell apart.
 const EXPONENTS: u32 = ::tune::bucket::BUCKETS as u32;
 
-/// The text, of calls alone. Sizes between measured ones are interpolated as the policy `profile` does.
-pub fn text(file: &PolicyFile) -> Result<String, String> {
-    let profile = file.profile(false)?;
+/// The text, of calls alone or of calls beside computation. Sizes between measured ones are interpolated as the policy `profile` does.
+pub fn text(file: &PolicyFile, is_overlapped: bool) -> Result<String, String> {
+    let profile = file.profile(is_overlapped)?;
     let p = &file.provenance;
     let mut out = format!(
-        "# By linkwise {} tune profile, sha256 {}\n# collective from to arm: where it was measured; AUTO elsewhere\n",
-        p.linkwise, file.sha256
+        "# By linkwise {} tune profile, sha256 {}\n# {}; collective from to arm: where it was measured; AUTO elsewhere\n",
+        p.linkwise,
+        file.sha256,
+        if is_overlapped { "Beside computation" } else { "Calls alone" }
     );
     let place = match (p.ranks, p.hosts) {
         (Some(ranks), Some(hosts)) => format!(" ranks={ranks} nodes={hosts}"),
