@@ -5,7 +5,7 @@
 
 use super::Meeting;
 use super::packet::ADDRESSES_MAX;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use wire::Address;
@@ -22,6 +22,7 @@ pub(super) type Resolve = fn(&str, u16) -> Vec<SocketAddr>;
 #[derive(Debug)]
 pub(super) struct Places {
     name: Option<(String, u16)>,
+    bind: Option<IpAddr>,
     known: Vec<Address>,
     /// Which of them is next.
     turn: usize,
@@ -32,7 +33,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub fn new(meeting: &Meeting) -> Self {
+    /// `bind`: the address to listen at, where one is named.
+    pub fn new(meeting: &Meeting, bind: Option<IpAddr>) -> Self {
         let (name, known) = match meeting {
             Meeting::Local(n) => (None, vec![Address::Local(format!("linkwise-meeting-{n}"))]),
             Meeting::Tcp { host, port } => match host.parse::<IpAddr>() {
@@ -42,7 +44,7 @@ impl Places {
             Meeting::Folder(_) => (None, Vec::new()),
         };
         let resolve = |host: &str, port| (host, port).to_socket_addrs().map(Vec::from_iter).unwrap_or_default();
-        Places { name, known, turn: 0, asked: None, next: Instant::now(), pause: AGAIN, resolve }
+        Places { name, bind, known, turn: 0, asked: None, next: Instant::now(), pause: AGAIN, resolve }
     }
 
     /// A name that every host understands in its own way: Debian's hosts know themselves as 127.0.1.1, and one of several networks may be meant.
@@ -59,9 +61,24 @@ impl Places {
         all
     }
 
+    /// The one where a process of this host listens: the same for all of them, whatever comes first to each.
+    pub fn here(&self) -> Option<SocketAddr> {
+        let tcp = |a: &Address| match a {
+            Address::Tcp(a) => Some(*a),
+            Address::Local(_) => None,
+        };
+        self.known.iter().filter_map(tcp).filter(|a| is_here(*a)).min()
+    }
+
     /// One was tried; should that come to nothing the next is tried first.
     pub fn tried(&mut self) {
         self.turn += 1;
+    }
+
+    /// The loopback that a host's own name leads to is not where others come; `bind` may say where they do.
+    fn as_bound(&self, at: SocketAddr) -> SocketAddr {
+        let ip = self.bind.filter(|_| at.ip().is_loopback() && self.is_name());
+        ip.map_or(at, |ip| SocketAddr::new(ip, at.port()))
     }
 
     fn look_up(&mut self) {
@@ -75,7 +92,9 @@ impl Places {
             }
             None | Some(Err(TryRecvError::Empty)) => return,
             Some(Ok(found)) if !found.is_empty() => {
-                self.known = found.into_iter().take(ADDRESSES_MAX).map(Address::Tcp).collect();
+                let found: Vec<_> =
+                    found.into_iter().take(ADDRESSES_MAX).map(|a| Address::Tcp(self.as_bound(a))).collect();
+                self.known = found;
             }
             Some(_) => {}
         }
@@ -98,12 +117,28 @@ fn asking(resolve: Resolve, host: String, port: u16) -> Option<Receiver<Vec<Sock
     Some(answer)
 }
 
+/// Any address of this family.
+pub(super) fn any(ip: IpAddr) -> IpAddr {
+    if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// An address of this host: what goes there goes from there. (Binding proves nothing where `ip_nonlocal_bind` is set.) Sends nothing.
+pub(super) fn is_here(at: SocketAddr) -> bool {
+    let from = || {
+        let socket = UdpSocket::bind(SocketAddr::new(any(at.ip()), 0)).ok()?;
+        socket.connect(at).ok()?;
+        socket.local_addr().ok()
+    };
+    // No way there at all: its family is switched off.
+    from().is_some_and(|a| a.ip() == at.ip() || at.ip().is_loopback() || at.ip().is_unspecified())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn places(host: &str, resolve: Resolve) -> Places {
-        Places { resolve, ..Places::new(&Meeting::Tcp { host: host.into(), port: 5 }) }
+        Places { resolve, ..Places::new(&Meeting::Tcp { host: host.into(), port: 5 }, None) }
     }
 
     fn tcp(all: &[&str]) -> Vec<Address> {
@@ -175,6 +210,28 @@ mod tests {
         assert_eq!(places("::1", never).now(), tcp(&["[::1]:5"]));
         assert!(!places("::1", never).is_name() && !places("localhost", never).is_name());
         assert!(places("node0", never).is_name());
-        assert_eq!(Places::new(&Meeting::Local("x".into())).now(), [Address::Local("linkwise-meeting-x".into())]);
+        assert_eq!(Places::new(&Meeting::Local("x".into()), None).now(), [Address::Local("linkwise-meeting-x".into())]);
+    }
+
+    #[test]
+    fn addresses_of_other_hosts_are_not_here() {
+        for here in ["127.0.0.1:1", "127.0.1.1:1", "0.0.0.0:1"] {
+            assert!(is_here(here.parse().unwrap()), "{here}");
+        }
+        for elsewhere in ["192.0.2.1:1", "[2001:db8::1]:1"] {
+            assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn of_a_hosts_own_loopback_the_named_address_takes_the_place() {
+        let bind = Some([127, 0, 0, 3].into());
+        let named = |host: &str| {
+            let mut p = Places::new(&Meeting::Tcp { host: host.into(), port: 5 }, bind);
+            p.resolve = |_, port| vec![([127, 0, 1, 1], port).into(), ([192, 0, 2, 1], port).into()];
+            found(&mut p)
+        };
+        assert_eq!(named("node0"), tcp(&["127.0.0.3:5", "192.0.2.1:5"]));
+        assert_eq!(named("localhost"), tcp(&["127.0.1.1:5", "192.0.2.1:5"]));
     }
 }

@@ -13,13 +13,13 @@
 
 use super::links::{Broken, Links, Peer, Via};
 use super::packet::{ADDRESSES_MAX, Packet};
-use super::places::Places;
+use super::places::{Places, any, is_here};
 use super::register::{Answer, Register};
 use super::{Endpoint, Event, Meeting, NOTES_MAX};
 use crate::roster::{Announcement, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 use wire::{Address, Inside, Link, Listener, Malformed};
 
@@ -65,7 +65,7 @@ impl Sockets {
         let listener = Listener::bind(&local)?;
         let now = Instant::now();
         Ok(Sockets {
-            places: Places::new(&meeting),
+            places: Places::new(&meeting, bind),
             bind,
             process,
             host,
@@ -115,7 +115,6 @@ impl Sockets {
         }
         self.next_try = Instant::now() + RETRY;
         for place in places {
-            let place = self.as_bound(place);
             if let Ok(link) = self.links.connect_up(&place) {
                 let ip = link.own_ip();
                 self.places.tried();
@@ -132,20 +131,11 @@ impl Sockets {
         }
     }
 
-    /// The loopback that a host's own name leads to is not where others come; `bind` may say where they do.
-    fn as_bound(&self, place: Address) -> Address {
-        match (place, self.bind) {
-            (Address::Tcp(a), Some(ip)) if a.ip().is_loopback() && self.places.is_name() => {
-                Address::Tcp(SocketAddr::new(ip, a.port()))
-            }
-            (place, _) => place,
-        }
-    }
-
     /// Fails on every host but the one of the meeting place, and there for all processes but one.
     fn keep_register(&mut self, place: &Address) -> bool {
         let at = match place {
-            Address::Tcp(a) if !is_here(*a) => return false,
+            // One of several that are here, and the same for all: there must not be two registers.
+            Address::Tcp(a) if self.places.here() != Some(*a) => return false,
             Address::Tcp(a) if self.bind.is_none() && self.places.is_name() => {
                 Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
             }
@@ -365,21 +355,6 @@ impl Endpoint for Sockets {
     fn close(&mut self, deadline: Duration) {
         self.links.close(deadline);
     }
-}
-
-/// Any address of this family.
-fn any(ip: IpAddr) -> IpAddr {
-    if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
-}
-
-/// An address of this host: what goes there goes from there. (Binding proves nothing where `ip_nonlocal_bind` is set.) Sends nothing.
-fn is_here(at: SocketAddr) -> bool {
-    let from = || {
-        let socket = UdpSocket::bind(SocketAddr::new(any(at.ip()), 0)).ok()?;
-        socket.connect(at).ok()?;
-        socket.local_addr().ok()
-    };
-    at.ip().is_loopback() || at.ip().is_unspecified() || from().is_some_and(|a| a.ip() == at.ip())
 }
 
 /// "Any address" is one of the register's host.

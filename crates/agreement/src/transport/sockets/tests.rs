@@ -2,6 +2,7 @@
 
 use super::super::places::Resolve;
 use super::*;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,13 +129,17 @@ fn who_names_an_address_listens_there_alone() {
 }
 
 #[test]
-fn addresses_of_other_hosts_are_nobodys_place_to_listen() {
-    for here in ["127.0.0.1:1", "127.0.1.1:1", "[::1]:1", "0.0.0.0:1"] {
-        assert!(is_here(here.parse().unwrap()), "{here}");
+fn of_several_addresses_of_a_host_one_is_the_meeting_place_whichever_comes_first_to_whom() {
+    let (_held, port) = port(ANY);
+    let ids = [unique(25), unique(26)];
+    let meeting = Meeting::Tcp { host: "localhost".into(), port };
+    let mut ends: Vec<Sockets> =
+        ids.iter().map(|id| Sockets::new(meeting.clone(), b"t", None, *id, *id).unwrap()).collect();
+    for end in &mut ends {
+        end.places.resolve = |_, port| vec![([127, 0, 0, 3], port).into(), ([127, 0, 0, 2], port).into()];
     }
-    for elsewhere in ["192.0.2.1:1", "[2001:db8::1]:1"] {
-        assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
-    }
+    ends[1].places.tried(); // it begins with the other one
+    meet_and_talk(&mut ends, &ids);
 }
 
 #[test]
