@@ -148,7 +148,7 @@ fn break_even(calls: &[Call]) -> Option<u64> {
 
 fn explore_cost_us(calls: &[Call]) -> f64 {
     let off = calls.iter().filter(|c| c.arm != c.in_use);
-    off.map(|c| c.mean_us - c.auto_us.min(c.in_use_us)).sum()
+    off.fold(0.0, |sum, c| sum + c.mean_us - c.auto_us.min(c.in_use_us)) // a plain sum of nothing is -0
 }
 
 fn looking_cost(calls: &[Call]) -> Option<f64> {

@@ -15,6 +15,7 @@ use crate::tuning::policy_file::PolicyFile;
 use ::tune::bucket::bucket_after;
 use ::tune::{Arm, Options, Policy, Sample};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufRead, BufReader, Read, Write};
 
 /// Longest input line, bytes.
@@ -89,10 +90,10 @@ fn play(
     for call in 0u64.. {
         size_bytes = next.size_bytes.unwrap_or(size_bytes);
         bucket = bucket_after(size_bytes, Some(bucket));
-        if !policies.contains_key(&bucket) {
-            policies.insert(bucket, (build(size_bytes)?, 0));
-        }
-        let Some((policy, its_calls)) = policies.get_mut(&bucket) else { return Ok(()) };
+        let (policy, its_calls) = match policies.entry(bucket) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert((build(size_bytes)?, 0)),
+        };
         let decision = policy.decide(next.context);
         let line = format!("{{\"call\":{call},\"arm\":\"{}\",\"phase\":\"{}\"}}\n", arms[decision.arm], decision.phase);
         match output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
