@@ -312,3 +312,11 @@ fn memory_that_could_be_cut_short_is_not_used_and_the_socket_goes_on() {
         assert_eq!(got, [b"x".to_vec()]);
     }
 }
+
+#[test]
+fn the_limit_of_files_is_the_soft_one_of_this_process() {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let soft =
+        limits.lines().find_map(|l| l.strip_prefix("Max open files")).unwrap().split_whitespace().next().unwrap();
+    assert_eq!(wire::socket::files_max(), soft.parse().ok());
+}

@@ -290,3 +290,15 @@ impl Links {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_take_half_of_the_files_at_most() {
+        let most = [Some(1024), Some(1 << 20), None].map(links_of);
+        assert_eq!(most, [512, LINKS_MAX, LINKS_MAX]);
+        assert_eq!(links_of(Some(usize::MAX)), LINKS_MAX);
+    }
+}
