@@ -218,7 +218,7 @@ mod tests {
         for here in ["127.0.0.1:1", "127.0.1.1:1", "0.0.0.0:1"] {
             assert!(is_here(here.parse().unwrap()), "{here}");
         }
-        for elsewhere in ["192.0.2.1:1", "[2001:db8::1]:1"] {
+        for elsewhere in ["203.0.113.1:1", "[2001:db8::1]:1"] {
             assert!(!is_here(elsewhere.parse().unwrap()), "{elsewhere}");
         }
     }
