@@ -35,6 +35,12 @@ const STARVED_CALLS: usize = 512;
 /// Lost samples of an arm that are made up for. An arm that loses all must not keep the others from running.
 const LOST_MAX: u32 = 8;
 
+/// From this standard deviation of the logarithm on less doubt is spent: a few samples that happen to lie close together look like little noise
+/// and a large gap, and an arm that is as many times the noise better is found with less, too.
+const BROAD: f64 = 0.1;
+/// How much less.
+const SHARE_BROAD: f64 = 0.5;
+
 /// Share of the doubt that a race with two modes may spend, over all its looks.
 const SHARE_TWO_MODES: f64 = 0.6;
 
@@ -311,7 +317,9 @@ impl Race {
             // A Bayes factor holds however often it is looked at: it needs no shares.
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
-            self.doubt / rivals_tested(rivals) * LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max)
+            let share = LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
+            let care = if self.noise.sigma > BROAD { SHARE_BROAD } else { 1.0 };
+            self.doubt * care / rivals_tested(rivals) * share
         };
         // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
         if two_modes {
