@@ -192,6 +192,7 @@ fn log_environments(log: &RewardLog) -> Vec<Entry> {
         let means = levels.iter().chain([&1.0]).map(|l| l * auto_us).collect();
         let mut e = entry(name.into(), about.into(), arms.clone(), means, shape.clone());
         e.spec.is_shuffled = true;
+        e.is_made_up = true; // the shape is published, the levels are not
         e
     };
     vec![

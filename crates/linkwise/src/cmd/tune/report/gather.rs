@@ -42,7 +42,7 @@ pub struct Key {
     pub arm_groups: BTreeMap<String, u64>,
     last_group: u64,
     /// Steps that the process said whose calls count.
-    pub steps: usize,
+    pub steps: u64,
     /// Times that were too many to keep.
     left_out: u64,
     /// Bytes of them.
@@ -76,9 +76,9 @@ pub struct Gathered {
     /// Where ranks are.
     pub places: Places,
     comms: BTreeMap<String, (u32, u32)>,
-    /// Number of the process at hand, and how many steps each has said.
+    /// Number of the process at hand, and how many steps each has said, kept or not.
     process: u64,
-    steps_of: BTreeMap<u64, usize>,
+    steps_of: BTreeMap<u64, u64>,
     /// Steps of the process at hand, milliseconds, and its last word on cost.
     steps: Vec<f64>,
     cost: Option<Line>,
@@ -171,8 +171,13 @@ impl Gathered {
             }
             "epoch" => self.report.epochs += 1,
             "full" => self.report.full += 1,
-            "step" if self.steps.len() < TIMES_MAX => self.steps.push(line.time_us / 1e3),
-            "step" => self.report.left_out.times += 1,
+            "step" => {
+                *self.steps_of.entry(self.process).or_default() += 1;
+                match self.steps.len() < TIMES_MAX {
+                    true => self.steps.push(line.time_us / 1e3),
+                    false => self.report.left_out.times += 1,
+                }
+            }
             "cost" => self.cost = Some(line),
             "end" => {
                 self.report.waits += line.waits;
@@ -208,9 +213,6 @@ impl Gathered {
 
     fn end_of_process(&mut self) {
         let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
-        if !steps.is_empty() {
-            self.steps_of.insert(self.process, steps.len());
-        }
         self.process += 1;
         if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
             self.report.steps = Some(Steps {
