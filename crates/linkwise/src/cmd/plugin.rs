@@ -82,7 +82,12 @@ const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
     ),
     ("2.22, 2.23", Some(3), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
     ("2.24 to 2.27.2", Some(4), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
-    ("2.27.3 to 2.27.7", Some(4), Some(4), "observe, profile, adaptive, kernel times"),
+    (
+        "2.27.3 to 2.27.7",
+        Some(4),
+        Some(4),
+        "observe, profile, kernel times; adaptive with graphs = none only: NCCL does not tell captured calls",
+    ),
     ("2.28", Some(5), Some(5), "observe, profile, adaptive, kernel times"),
     ("2.29", Some(5), Some(6), "observe, profile, adaptive, kernel times"),
     (
