@@ -4,10 +4,12 @@
 //! # collective  from    to       arm              where
 //! AllReduce     64KiB   16MiB    TREE/LL128       ranks=8 nodes=1
 //! AllGather     1MiB    max      RING/SIMPLE@16
+//! ReduceScatter 64KiB   2MiB     RING/LL128       bytes=rank
 //! ```
 //!
 //! Sizes are bytes as NCCL counts them (of all ranks for AllGather and ReduceScatter), from inclusive, to exclusive, powers of two: calls are
-//! told apart by the power of two nearest to their size ([`tune::bucket`]).
+//! told apart by the power of two nearest to their size ([`tune::bucket`]). With `bytes=rank` they are one rank's share, of the collectives
+//! where those differ: their best arm changes with that, and the rule carries over to other numbers of ranks.
 
 use agreement::epoch::BUCKETS;
 use agreement::{KeyPlan, Slot};
@@ -25,6 +27,18 @@ struct Rule {
     arm: Arm,
     ranks: Option<u32>,
     nodes: Option<u32>,
+    /// Sizes are one rank's share.
+    of_rank: bool,
+}
+
+impl Rule {
+    /// The bucket that the rule goes by, of a slot's calls.
+    fn bucket(&self, slot: Slot, ranks: u32) -> u8 {
+        match self.of_rank {
+            true => tune::bucket::bucket(tune::bucket::middle(slot.bucket) / u64::from(ranks.max(1))),
+            false => slot.bucket,
+        }
+    }
 }
 
 /// The table.
@@ -56,7 +70,7 @@ impl Profile {
     pub fn arm(&self, slot: Slot, ranks: u32, nodes: u32) -> Arm {
         let fits = |r: &&Rule| {
             r.collective == slot.collective
-                && (r.from..r.to).contains(&slot.bucket)
+                && (r.from..r.to).contains(&r.bucket(slot, ranks))
                 && r.ranks.is_none_or(|n| n == ranks)
                 && r.nodes.is_none_or(|n| n == nodes)
         };
@@ -77,9 +91,9 @@ impl Profile {
 fn rule(line: &str) -> Result<Rule, String> {
     let mut words = line.split_whitespace();
     let mut word = |what: &str| {
-        words
-            .next()
-            .ok_or_else(|| format!("`{line}` ends before the {what}; write COLLECTIVE FROM TO ARM [ranks=N] [nodes=N]"))
+        words.next().ok_or_else(|| {
+            format!("`{line}` ends before the {what}; write COLLECTIVE FROM TO ARM [ranks=N] [nodes=N] [bytes=rank]")
+        })
     };
     let collective = word("collective")?.parse().map_err(|e| format!("collective {e}"))?;
     let from = exponent(word("first size")?)?;
@@ -88,13 +102,17 @@ fn rule(line: &str) -> Result<Rule, String> {
     if from >= to {
         return Err("the sizes hold no bytes: from is inclusive, to exclusive".into());
     }
-    let mut rule = Rule { collective, from, to, arm, ranks: None, nodes: None };
+    let mut rule = Rule { collective, from, to, arm, ranks: None, nodes: None, of_rank: false };
     for w in words {
         let n = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{w}`: a number from 1"));
         match w.split_once('=') {
             Some(("ranks", t)) => rule.ranks = Some(n(t)?),
             Some(("nodes", t)) => rule.nodes = Some(n(t)?),
-            _ => return Err(format!("`{w}` is neither ranks=N nor nodes=N")),
+            Some(("bytes", "rank")) if matches!(collective, Collective::AllGather | Collective::ReduceScatter) => {
+                rule.of_rank = true;
+            }
+            Some(("bytes", "rank")) => return Err(format!("`{w}`: a rank's share of {collective} is the whole")),
+            _ => return Err(format!("`{w}` is none of ranks=N, nodes=N, bytes=rank")),
         }
     }
     Ok(rule)
@@ -143,6 +161,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_about_a_ranks_share_carries_over_to_other_numbers_of_ranks() {
+        let p = Profile::parse("AllGather 64KiB 256KiB RING/LL bytes=rank\n").unwrap();
+        let ring = Arm::new(Algorithm::Ring, Protocol::Ll);
+        for ranks in [1u32, 8, 12, 512] {
+            let arm = |share: u64| p.arm(Slot::of(Collective::AllGather, share * u64::from(ranks)), ranks, 1);
+            assert_eq!(
+                [32 << 10, 64 << 10, 128 << 10, 256 << 10].map(arm),
+                [Arm::AUTO, ring, ring, Arm::AUTO],
+                "{ranks}"
+            );
+        }
+        assert!(p.arm(Slot::of(Collective::AllGather, u64::MAX), 3, 1).is_auto());
+    }
+
+    #[test]
     fn what_is_wrong_has_its_line() {
         for (text, line, what) in [
             ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
@@ -152,7 +185,8 @@ mod tests {
             ("AllReduce 1KiB", 1, "ends before"),
             ("Everything 1KiB 2KiB AUTO", 1, "collective"),
             ("AllReduce 1KiB 2KiB AUTO ranks=many", 1, "a number"),
-            ("AllReduce 1KiB 2KiB AUTO fast", 1, "neither"),
+            ("AllReduce 1KiB 2KiB AUTO fast", 1, "none of ranks=N"),
+            ("AllReduce 1KiB 2KiB AUTO bytes=rank", 1, "is the whole"),
         ] {
             let (at, said) = Profile::parse(text).unwrap_err();
             assert!(at == line && said.contains(what), "{text:?}: {at}: {said}");
