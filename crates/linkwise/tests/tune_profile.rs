@@ -204,8 +204,10 @@ fn a_profile_keeps_the_time_that_it_was_given_by_measuring_less() {
     assert!(err.contains("5 turns of everything would take"), "{err}");
     // One of the eight arms fails, twice at most.
     let launches = folder.lines("calls.log") as u64;
-    assert!(launches <= 1 + number("turns") * 8 && launches > number("turns") * 7, "{launches} launches, {kept}");
-    if kept["stopped"].is_null() {
+    let is_whole = kept["stopped"].is_null();
+    let begun = number("turns") + u64::from(!is_whole); // on a busy machine the time is up within a turn
+    assert!(launches <= 1 + begun * 8 && launches > number("turns") * 7, "{launches} launches, {kept}");
+    if is_whole {
         let samples = number("turns") * number("iterations_per_launch");
         assert_eq!(v["isolated"][0]["arms"][0]["samples"], samples);
     }
