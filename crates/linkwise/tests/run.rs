@@ -208,9 +208,11 @@ fn meeting(args: &[&str], vars: &[(&str, &str)]) -> (String, String, String) {
 fn what_the_user_says_about_meeting_is_passed_on_and_the_rest_is_left_to_the_launcher() {
     let (said, other, _) = meeting(&[], &[]);
     assert!(said.is_empty() && other.starts_with("local:"), "{said} {other}");
-    // torchrun on every host: its workers are told MASTER_ADDR, which nothing here wins over.
+    // Started by torchrun itself, once per worker: every one of them would name another place.
     let (said, other, err) = meeting(&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]);
-    assert!(said.is_empty() && other.starts_with("local:") && !err.contains("AUTO"), "{said} {other} {err}");
+    assert!(said.is_empty() && other.is_empty() && !err.contains("AUTO"), "{said} {other} {err}");
+    let (said, other, _) = meeting(&[], &[("MASTER_ADDR", "n0")]); // which is not enough to meet there
+    assert!(said.is_empty() && other.starts_with("local:"), "{said} {other}");
     assert_eq!(meeting(&["--meeting", "tcp:n0:5000"], &[]).0, "tcp:n0:5000");
     assert_eq!(meeting(&[], &[("LINKWISE_MEETING", "tcp:n0:5000")]).0, "tcp:n0:5000");
 }

@@ -22,8 +22,8 @@ the same LINKWISE_* variables. Where to put it:
   srun       before it: srun passes the environment on; for several hosts with --trace on a shared file system
   mpirun     before it for one host; for several, mpirun -x passes variables on, or: mpirun ... linkwise run --meeting ... -- python train.py
 
-Ranks meet where --meeting says, else where the launcher does (MASTER_ADDR and MASTER_PORT, which torchrun sets for its workers; Slurm's list \
-of hosts), else on this host.
+Ranks meet where --meeting says, else where a launcher of several hosts does (MASTER_ADDR and MASTER_PORT, which torchrun sets for its workers; \
+Slurm's list of hosts), else on this host.
 
 Started several times for one job (after srun or mpirun), task 0 writes the report; the others' traces lie beside its own in --trace, and \
 `linkwise tune report` reads all of them. Ranks that cannot agree stay at what NCCL does by itself.
@@ -196,14 +196,16 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     if let Some(place) = &args.meeting {
         command.env("LINKWISE_MEETING", place);
     }
-    // Where neither the user nor a launcher says where to meet: the plugin asks them first.
+    // Where neither the user nor a launcher of several hosts says where to meet. A launcher around this very process has said it: others like it
+    // would name other places.
+    let said = |name: &str| env(name).is_some_and(|v| !v.is_empty());
+    let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
     let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    match task.map_or_else(|| Some(format!("local:{}-{unique}", std::process::id())), Task::meeting) {
+    let alone = || Some(format!("local:{}-{unique}", std::process::id()));
+    match task.map_or_else(alone, Task::meeting).filter(|_| !by_launcher) {
         Some(place) => command.env("LINKWISE_MEETING_ELSE", place),
         None => command.env_remove("LINKWISE_MEETING_ELSE"), // another `linkwise run` around this one knew less
     };
-    let said = |name: &str| env(name).is_some_and(|v| !v.is_empty());
-    let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
     let known = args.meeting.is_some() || said("LINKWISE_MEETING") || by_launcher;
     if let Some(t) = task.filter(|t| t.meeting().is_none() && !t.hosts_known && !known && !args.observe) {
         eprintln!(
