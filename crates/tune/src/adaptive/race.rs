@@ -40,6 +40,8 @@ const LOST_MAX: u32 = 8;
 const BROAD: f64 = 0.1;
 /// How much less.
 const SHARE_BROAD: f64 = 0.5;
+/// In fields up to this number of rivals; larger ones need more calls as it is (and are fooled less: see `rivals_tested`).
+const RIVALS_FEW: f64 = 5.0;
 
 /// Share of the doubt that a race with two modes may spend, over all its looks.
 const SHARE_TWO_MODES: f64 = 0.6;
@@ -318,7 +320,7 @@ impl Race {
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
             let share = LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
-            let care = if self.noise.sigma > BROAD { SHARE_BROAD } else { 1.0 };
+            let care = if self.noise.sigma > BROAD && rivals <= RIVALS_FEW { SHARE_BROAD } else { 1.0 };
             self.doubt * care / rivals_tested(rivals) * share
         };
         // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
