@@ -1,24 +1,19 @@
 //! Others on the network and in the folder who are wrong, slow, many, or lie.
 
-use agreement::roster::Announcement;
+mod common;
+
 use agreement::transport::packet::Packet;
 use agreement::transport::{Folder, Inside, STRANGERS_MAX, Sockets};
 use agreement::{Disagreement, Endpoint, Event, Meeting, Place, ProcessId, Roster};
+use common::{PATIENCE, announcement, tcp, unique};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::{Address, FRAME_BYTES_MAX, Link, Listener};
 
-/// Nothing here takes so long, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn unique(n: u64) -> ProcessId {
-    u64::from(std::process::id()) << 32 | n
-}
-
-fn announcement(comm: u64, rank: i32, size: u32, process: ProcessId) -> Announcement {
-    Announcement { comm, rank, size, host: 1, process, ordinal: 0, settings: 9 }
+fn until<E: Endpoint>(ends: &mut [E], done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
+    common::until(ends.iter_mut().map(|e| e as _).collect(), done)
 }
 
 fn local(name: &str) -> Meeting {
@@ -34,31 +29,8 @@ fn place(meeting: &Meeting) -> Address {
     }
 }
 
-/// A port of this host that nobody is given by chance while this process lives: it is bound, and whoever asks for it by its number may listen.
-fn tcp() -> Meeting {
-    use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
-    let held = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    sockopt::set_socket_reuseaddr(&held, true).unwrap();
-    bind(&held, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let at: std::net::SocketAddr = getsockname(&held).unwrap().try_into().unwrap();
-    std::mem::forget(held);
-    Meeting::Tcp { host: "127.0.0.1".into(), port: at.port() }
-}
-
 fn sockets(meeting: &Meeting, process: ProcessId) -> Sockets {
     Sockets::new(meeting.clone(), b"t", None, process, process).unwrap()
-}
-
-/// Polls them until `done`, at most [`PATIENCE`].
-fn until<E: Endpoint>(ends: &mut [E], mut done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
-    let mut events: Vec<Vec<Event>> = ends.iter().map(|_| Vec::new()).collect();
-    let begin = Instant::now();
-    while begin.elapsed() < PATIENCE && !done(&events) {
-        for (end, got) in ends.iter_mut().zip(&mut events) {
-            end.poll(Duration::from_millis(2), got);
-        }
-    }
-    events
 }
 
 fn is_complete(events: &[Event]) -> bool {
