@@ -161,17 +161,18 @@ pub fn data_folder() -> Option<PathBuf> {
     if let Some(d) = std::env::var_os("LINKWISE_DATA") {
         return Some(PathBuf::from(d)).filter(|d| d.is_dir());
     }
-    Some(PathBuf::from("../shared/data")).filter(|d| d.is_dir())
+    // Unit tests run in their crate's folder.
+    let beside =
+        if cfg!(test) { concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data") } else { "../shared/data" };
+    Some(PathBuf::from(beside)).filter(|d| d.is_dir())
 }
 
 /// The folder of the published placement tables for a test, or none with a visible line.
 #[cfg(test)]
 pub fn published_tables(test: &str) -> Option<PathBuf> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let dir = std::env::var_os("LINKWISE_DATA").map_or_else(beside, PathBuf::from).join("bandpilot");
-    if !dir.is_dir() {
+    let dir = data_folder().map(|d| d.join("bandpilot")).filter(|d| d.is_dir());
+    if dir.is_none() {
         eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
-        return None;
     }
-    Some(dir)
+    dir
 }
