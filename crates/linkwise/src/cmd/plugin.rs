@@ -73,30 +73,20 @@ const PROFILERS: RangeInclusive<u32> = 4..=7;
 
 /// What releases use: minor releases, tuner, profiler (of those that the plugin exports), and what it can do there.
 const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
-    ("2.19, 2.20", None, None, "nothing: their tuner interface (v1) is not exported"),
-    (
-        "2.21",
-        Some(2),
-        None,
-        "observe; profile without channel counts; adaptive stays at AUTO: NCCL does not tell communicators apart",
-    ),
-    ("2.22, 2.23", Some(3), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
-    ("2.24 to 2.27.2", Some(4), None, "observe, profile; adaptive stays at AUTO, as 2.21"),
-    (
-        "2.27.3 to 2.27.7",
-        Some(4),
-        Some(4),
-        "observe, profile, kernel times; adaptive with graphs = none only: NCCL does not tell captured calls",
-    ),
+    ("2.19, 2.20", None, None, "nothing: tuner v1 is not exported"),
+    ("2.21", Some(2), None, "observe, profile without channel counts (1)"),
+    ("2.22, 2.23", Some(3), None, "observe, profile (1)"),
+    ("2.24 to 2.27.2", Some(4), None, "observe, profile (1)"),
+    ("2.27.3 to 2.27.7", Some(4), Some(4), "observe, profile, kernel times (2)"),
     ("2.28", Some(5), Some(5), "observe, profile, adaptive, kernel times"),
     ("2.29", Some(5), Some(6), "observe, profile, adaptive, kernel times"),
-    (
-        "2.30 (2.31 and later: profiler v7)",
-        Some(6),
-        Some(6),
-        "observe, profile, adaptive, kernel times (2.31 and later: on request)",
-    ),
+    ("2.30 (from 2.31: profiler v7)", Some(6), Some(6), "the same (from 2.31 kernel times on request)"),
 ];
+
+/// What the numbers in the table stand for.
+const NOTES: &str = "\
+(1) adaptive stays at AUTO: NCCL does not tell communicators apart
+(2) adaptive with graphs = none only: NCCL does not tell which calls are captured into CUDA graphs";
 
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let library = match &args.library {
@@ -124,7 +114,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
                 };
                 table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
             }
-            println!("{table}");
+            println!("{table}\n{NOTES}");
             for v in &seen {
                 let what = match (v["success"] == true, v["context"] == true) {
                     (false, _) => "returned an error: NCCL would fail the collective",
