@@ -204,6 +204,26 @@ impl Decision {
     pub fn slot(&self) -> Slot {
         Slot::of(self.collective, self.bytes)
     }
+
+    /// For tests: an AllReduce that was obeyed and counts, the first epoch's call of this number.
+    #[cfg(test)]
+    pub fn of_test(call: u64, bytes: u64, arm: Arm) -> Self {
+        Decision {
+            call,
+            bytes,
+            collective: Collective::AllReduce,
+            arm,
+            taken: true,
+            captured: false,
+            counted: true,
+            mask: u32::MAX,
+            auto: 0,
+            epoch: 1,
+            k: call,
+            at_ns: 0,
+            group: 0,
+        }
+    }
 }
 
 /// What [`Comm::new`] needs to know.

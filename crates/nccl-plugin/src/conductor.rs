@@ -426,21 +426,7 @@ mod tests {
     use tune::Collective;
 
     fn call(k: u64, epoch: u64) -> Decision {
-        Decision {
-            call: k,
-            bytes: 1 << 20,
-            collective: Collective::AllReduce,
-            arm: Arm::AUTO,
-            taken: true,
-            captured: false,
-            counted: epoch > 0,
-            mask: 0b11_1111,
-            auto: 3,
-            epoch,
-            k,
-            at_ns: 0,
-            group: 0,
-        }
+        Decision { counted: epoch > 0, mask: 0b11_1111, auto: 3, epoch, ..Decision::of_test(k, 1 << 20, Arm::AUTO) }
     }
 
     /// All messages to the one member, answered as a member does that agrees; the epochs that were committed.

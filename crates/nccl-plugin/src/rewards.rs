@@ -100,27 +100,13 @@ impl Intervals {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tune::{Algorithm, Arm, Collective, Protocol};
+    use tune::{Algorithm, Arm, Protocol};
 
     const RING: Arm = Arm::new(Algorithm::Ring, Protocol::Ll);
     const TREE: Arm = Arm::new(Algorithm::Tree, Protocol::Ll);
 
     fn call(k: u64, arm: Arm, at_ns: u64, bytes: u64) -> Decision {
-        Decision {
-            call: k,
-            bytes,
-            collective: Collective::AllReduce,
-            arm,
-            taken: true,
-            captured: false,
-            counted: true,
-            mask: 0,
-            auto: 0,
-            epoch: 3,
-            k,
-            at_ns,
-            group: 0,
-        }
+        Decision { at_ns, ..Decision::of_test(k, bytes, arm) }
     }
 
     fn in_group(group: u32, d: Decision) -> Decision {

@@ -34,24 +34,6 @@ mod tests {
     const RING: Arm = Arm::new(Algorithm::Ring, Protocol::Ll);
     const TREE: Arm = Arm::new(Algorithm::Tree, Protocol::Ll);
 
-    fn decision(call: u64, bytes: u64, arm: Arm) -> Decision {
-        Decision {
-            call,
-            bytes,
-            collective: Collective::AllReduce,
-            arm,
-            taken: true,
-            captured: false,
-            counted: true,
-            mask: u32::MAX,
-            auto: 0,
-            epoch: 1,
-            k: call,
-            at_ns: 0,
-            group: 0,
-        }
-    }
-
     fn launch(bytes: u64, arm: Arm) -> Enqueued {
         let (algorithm, protocol) = arm.forced.unzip();
         let collective = Collective::AllReduce;
@@ -74,22 +56,28 @@ mod tests {
 
     #[test]
     fn launches_go_to_their_decisions_in_order_and_by_size() {
-        let decisions = [decision(0, 64, RING), decision(1, 4096, TREE), decision(2, 64, RING)];
+        let decisions =
+            [Decision::of_test(0, 64, RING), Decision::of_test(1, 4096, TREE), Decision::of_test(2, 64, RING)];
         let launches = [launch(64, RING), launch(64, RING), launch(4096, TREE), launch(64, RING)];
         assert_eq!(match_all(&decisions, &launches), [Some(0), Some(2), Some(1), None]);
     }
 
     #[test]
     fn a_lost_launch_costs_its_own_time_and_no_other() {
-        let decisions = [decision(0, 64, RING), decision(1, 64, TREE), decision(2, 64, RING), decision(3, 64, TREE)];
+        let decisions = [
+            Decision::of_test(0, 64, RING),
+            Decision::of_test(1, 64, TREE),
+            Decision::of_test(2, 64, RING),
+            Decision::of_test(3, 64, TREE),
+        ];
         let launches = [launch(64, TREE), launch(64, RING), launch(64, TREE)]; // the first was lost
         assert_eq!(match_all(&decisions, &launches), [Some(1), Some(2), Some(3)]);
     }
 
     #[test]
     fn what_ran_otherwise_than_asked_is_nobodys() {
-        let not_taken = Decision { taken: false, ..decision(1, 64, TREE) };
-        let decisions = [decision(0, 64, TREE), not_taken, decision(2, 64, Arm::AUTO)];
+        let not_taken = Decision { taken: false, ..Decision::of_test(1, 64, TREE) };
+        let decisions = [Decision::of_test(0, 64, TREE), not_taken, Decision::of_test(2, 64, Arm::AUTO)];
         let launches = [launch(64, RING), launch(64, RING)];
         assert_eq!(match_all(&decisions, &launches), [Some(1), Some(2)]);
     }
@@ -97,6 +85,6 @@ mod tests {
     #[test]
     fn sizes_that_cannot_be_fit_nothing() {
         let w = Enqueued { count: u64::MAX, element_bytes: 8, ..launch(64, RING) };
-        assert_eq!(match_all(&[decision(0, 64, RING)], &[w]), [None]);
+        assert_eq!(match_all(&[Decision::of_test(0, 64, RING)], &[w]), [None]);
     }
 }
