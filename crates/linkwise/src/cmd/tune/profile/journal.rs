@@ -227,18 +227,6 @@ fn line(text: &str) -> Result<Line, serde_json::Error> {
     serde_json::from_str(text).map(|entry| Line::Launch(Box::new(entry)))
 }
 
-/// `2026-11-21` of seconds since 1970, in UTC. Days to a date as in "chrono-compatible low-level date algorithms" (H. Hinnant).
-pub fn date(unix_s: u64) -> String {
-    let days = i64::try_from(unix_s / 86_400).unwrap_or(0) + 719_468; // since 1 March of year 0
-    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    format!("{:04}-{month:02}-{day:02}", era * 400 + year + i64::from(month <= 2))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,11 +275,5 @@ mod tests {
             journal.add(&entry("später")).unwrap();
             assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 3, "{cut}");
         }
-    }
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        let at = [0, 951_782_400, 1_709_164_800, 4_102_444_799].map(date);
-        assert_eq!(at, ["1970-01-01", "2000-02-29", "2024-02-29", "2099-12-31"]);
     }
 }

@@ -147,9 +147,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let taken_over = schedule.entries().len();
     if taken_over > 0 {
         eprintln!(
-            "{taken_over} launch{} of a run that began on {} taken over from {}; --restart measures again",
+            "{taken_over} launch{} of a run that began {} ago taken over from {}; --restart measures again",
             if taken_over == 1 { "" } else { "es" },
-            journal::date(head.started_unix_s),
+            time(unix_s().saturating_sub(head.started_unix_s) as f64),
             path.display()
         );
     }
@@ -255,12 +255,19 @@ fn say_plan(args: &Args, schedule: &Schedule, plan: &plan::Plan, cost: &plan::Co
     }
 }
 
-/// `1.5 s`, `85 s` or `12 min`.
+/// Seconds since 1970, now.
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// `1.5 s`, `85 s`, `12 min`, `5 h` or `3 days`.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s < 9.95 => format!("{s:.1} s"),
         s if s < 600.0 => format!("{s:.0} s"),
-        s => format!("{:.0} min", s / 60.0),
+        s if s < 7_200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
+        s => format!("{:.0} days", s / 86_400.0),
     }
 }
 
@@ -276,7 +283,6 @@ fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, Failure> {
 }
 
 fn head(args: &Args, ask: &Ask, arms: &[Arm], collective: Collective) -> Head {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     Head {
         linkwise_tune_samples: journal::VERSION,
         command: args.command.clone(),
@@ -288,7 +294,7 @@ fn head(args: &Args, ask: &Ask, arms: &[Arm], collective: Collective) -> Head {
         iterations: args.iterations,
         warmup: args.warmup,
         rounds: args.rounds,
-        started_unix_s: now,
+        started_unix_s: unix_s(),
     }
 }
 
