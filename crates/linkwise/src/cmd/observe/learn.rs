@@ -1,7 +1,8 @@
 //! What a model and the operator's suspicions take from a reading.
 
 use crate::cmd::place::load_model;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
 use predict::doctor::{self, Diagnosis};
 use predict::{Model, Prediction};
 use std::fs::File;
@@ -50,7 +51,7 @@ pub fn learn(
         .map(|c| format!("{} ({:.1} %)", c.component.name(model.cluster()), 100.0 * c.probability))
         .collect();
     if let Some(state) = state {
-        state.set_suspects(&suspects(&diagnosis))?;
+        state.set_suspects(&suspects(&diagnosis)).or_failure()?;
     }
     let (mut updates, mut why_not) = (0, "no reading can teach it");
     for m in measurements {
@@ -122,7 +123,7 @@ impl Locked {
 
     /// Replaces the file in one step.
     pub fn save(&self) -> Result<(), Failure> {
-        crate::cmd::shared::write_atomically(&self.path, &self.model.save().map_err(Failure::input)?)
+        Ok(files::write_atomic(&self.path, self.model.save().map_err(Failure::input)?)?)
     }
 }
 
