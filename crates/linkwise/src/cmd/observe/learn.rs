@@ -28,8 +28,6 @@ pub struct Learned {
     pub why_not: &'static str,
     /// Components in words with their probabilities, the most probable first.
     pub suspected: Vec<String>,
-    /// What the readings speak against.
-    pub diagnosis: Diagnosis,
 }
 
 /// Teaches a model, and renews the suspicions of a state. Suspicions first: they are judged by what the model expected before.
@@ -72,7 +70,7 @@ pub fn learn(
             updates += 1;
         }
     }
-    Ok(Learned { expected, updates, why_not, suspected, diagnosis })
+    Ok(Learned { expected, updates, why_not, suspected })
 }
 
 fn near(model: &Model, size: Bytes) -> bool {

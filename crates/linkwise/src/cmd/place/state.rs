@@ -29,7 +29,7 @@ impl StateArgs {
         if let Some(id) = &self.commit {
             store::state::check_job_id(id).map_err(|e| Failure::input(format!("--commit: {e}")))?;
         }
-        Ok(self.state.as_deref().map(State::open).transpose().or_failure()?)
+        self.state.as_deref().map(State::open).transpose().or_failure()
     }
 }
 
