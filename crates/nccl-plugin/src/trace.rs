@@ -104,13 +104,13 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Deci
         "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
         comm.id,
         comm.rank,
-        w.collective,
+        w.collective.capitals(),
         w.count,
         matched.map_or(w.count.saturating_mul(u64::from(w.element_bytes)), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
-        w.algorithm.map_or("?", |a| a.word()),
-        w.protocol.map_or("?", |p| p.word()),
+        w.algorithm.map_or("?", |a| a.capitals()),
+        w.protocol.map_or("?", |p| p.capitals()),
         w.channels,
         kernel_us.map_or("null".into(), |us| format!("{us:.3}"))
     ));

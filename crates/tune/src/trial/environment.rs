@@ -166,7 +166,7 @@ impl Spec {
 
 /// AUTO after `others` different forced arms.
 fn some_arms(others: usize) -> Vec<Arm> {
-    use crate::arm::{Algorithm, Protocol};
+    use nccl_types::{Algorithm, Protocol};
     let forced = Algorithm::ALL.iter().flat_map(|a| Protocol::ALL.iter().rev().map(|p| Arm::new(*a, *p)));
     forced.take(others).chain([Arm::AUTO]).collect()
 }

@@ -1,7 +1,7 @@
 //! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
 
 use super::reading::{Whose, provenance};
-use crate::cmd::tune::report::{collective_of, files};
+use crate::cmd::tune::report::files;
 use crate::failure::Failure;
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ impl Traces {
             }
             "comm" => _ = self.comms.insert(line.comm, line.ranks),
             "launched" => {
-                let collective = line.collective.parse().ok().and_then(collective_of);
+                let collective = line.collective.parse().ok();
                 let us = line.kernel_us.filter(|us| *us > 0.0);
                 let (Some(collective), Some(call), Some(us)) = (collective, line.call, us) else {
                     self.left_out += 1;

@@ -1,9 +1,10 @@
 //! Errors by family and over families.
 
 use super::cases::{Case, Cases};
-use fabric::{Algorithm, Fabric};
+use fabric::Fabric;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use topology::nccl::Algorithm;
 
 /// Rows listed as the worst.
 const WORST: usize = 10;
@@ -17,8 +18,8 @@ pub struct RowError {
     pub allocation: String,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Algorithm that the rule took.
-    pub algorithm: Algorithm,
+    /// Algorithm that the rule took; `None` for sends from rank to rank.
+    pub algorithm: Option<Algorithm>,
     /// Predicted bus bandwidth.
     pub predicted_busbw_gb_per_s: f64,
     /// Measured bus bandwidth.
@@ -128,7 +129,7 @@ fn over_families<'a>(of: impl Iterator<Item = &'a Stats>) -> Stats {
 }
 
 /// Predicted bus bandwidth and algorithm of one case.
-pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Algorithm) {
+pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Option<Algorithm>) {
     let e = fabrics[case.cluster].estimate_run(&case.allocation, case.collective, case.size, case.run);
     (e.busbw.gb_per_s(), e.algorithm)
 }

@@ -8,7 +8,7 @@ mod text;
 
 pub use gather::files;
 pub use page::html;
-pub use predict::{Model, ModelArgs, Prediction, collective as collective_of};
+pub use predict::{Model, ModelArgs, Prediction};
 pub use row::Row;
 pub use text::text;
 

@@ -147,7 +147,7 @@ fn row(
         seen / 1e3 * k.calls as f64 / (k.kernels.len() as f64).min(k.calls.max(1) as f64)
     });
     let bytes_of_one = k.bytes as f64 / k.calls.max(1) as f64;
-    let factor = k.collective.and_then(super::predict::collective).map(|c| c.bus_factor(k.ranks as usize));
+    let factor = k.collective.map(|c| c.bus_factor(k.ranks as usize));
     let busbw = arm_kernel_us.or(auto_kernel_us).zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f);
     Row {
         collective,
