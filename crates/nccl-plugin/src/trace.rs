@@ -88,8 +88,7 @@ const NAME_BYTES_MAX: usize = 1024;
 pub fn here(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
-    let local = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
-    let local = local.iter().find_map(|k| env(k)?.trim().parse::<u32>().ok());
+    let local = agreement::launcher::local_rank(&env);
     format!(
         "\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
         text(Some(name)),
