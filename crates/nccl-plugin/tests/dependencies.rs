@@ -23,6 +23,7 @@ fn the_plugin_imports_tune_agreement_wire_and_little_else() {
         "nccl-plugin",
         "nccl-types",
         "rustix",
+        "stats",
         "tune",
         "wire",
     ];

@@ -7,7 +7,7 @@ use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
 use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use crate::random::Random;
+use stats::random::Random;
 
 /// Share of calls that explore.
 pub const EPSILON: f64 = 0.1;

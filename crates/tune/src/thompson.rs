@@ -4,7 +4,7 @@ use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
 use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use crate::random::Random;
+use stats::random::Random;
 
 /// Prior standard deviation of an arm's mean log time round the first sample's: a factor of e.
 const PRIOR_SD: f64 = 1.0;

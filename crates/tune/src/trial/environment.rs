@@ -3,7 +3,7 @@
 use crate::arm::Arm;
 use crate::objective::Objective;
 use crate::policy::Context;
-use crate::random::Random;
+use stats::random::Random;
 use std::sync::Arc;
 
 /// The calls of one key, one after another. The trial calls [`begin`](Environment::begin) once per call, in order, then draws.
@@ -68,7 +68,7 @@ impl Noise {
     /// One draw with mean 1; for [`Noise::PerArm`] the arm's own shape.
     fn factor(&self, arm: usize, random: &mut Random) -> f64 {
         let pick = |values: &[f64], random: &mut Random| {
-            let mean = crate::stats::mean(values);
+            let mean = stats::mean(values);
             values.get(random.below(values.len())).map_or(1.0, |v| v / mean)
         };
         match self {

@@ -1,7 +1,5 @@
 //! What one run came to.
 
-use crate::stats;
-
 /// One call, with the truth beside it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {

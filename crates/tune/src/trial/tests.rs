@@ -195,7 +195,7 @@ fn offline_samples_are_those_of_the_same_nodes() {
     let environment = Simulated::new(spec, 9);
     let samples = environment.offline_us(50);
     for (arm, times) in samples.iter().enumerate() {
-        let ratio = crate::stats::mean(times) / environment.mean_us(arm);
+        let ratio = stats::mean(times) / environment.mean_us(arm);
         assert!((ratio - 1.0).abs() < 0.05, "{arm}: {ratio}");
     }
 }

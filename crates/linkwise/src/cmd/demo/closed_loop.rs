@@ -84,7 +84,7 @@ impl Hardware<'_> {
         let healthy = self.truth.of(a).unwrap_or_else(|| self.model.predict_allocation(size, a).busbw_gb_per_s);
         let left = self.slow.map_or(0.0, |c| self.effects.of(c, SHARE_LEFT, a, size));
         let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
-        let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+        let normal = stats::random::box_muller(u, v);
         healthy * (left + NOISE * normal).exp()
     }
 }

@@ -136,13 +136,12 @@ impl Traces {
             }
         }
         let mut out: Vec<(usize, Measurement)> = Vec::new();
-        for ((collective, size, arm, channels), mut times) in kinds {
+        for ((collective, size, arm, channels), times) in kinds {
             if times.len() < CALLS_MIN || size == 0 {
                 left_out += times.len();
                 continue;
             }
-            times.sort_by(f64::total_cmp);
-            let us = times[times.len() / 2];
+            let us = stats::upper_median(&times);
             let busbw = Bandwidth::from_gb_per_s(size as f64 / us / 1e3 * collective.bus_factor(gpus));
             let what = format!("NCCL plugin, median of {} calls", times.len());
             let mut m = whose.measurement(collective, Bytes(size), busbw, provenance(&what, &self.path));

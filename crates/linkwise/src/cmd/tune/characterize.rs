@@ -217,7 +217,7 @@ fn published() -> Result<Vec<Topology>, Failure> {
             for (arm, algorithm) in [("TREE", "TREE"), ("RING", "RING"), ("AUTO", "")] {
                 let key = (algorithm.to_owned(), String::new(), compute.to_owned());
                 for (size, us) in table.get(&key).into_iter().flatten() {
-                    out.entry(*size).or_default().insert(arm.into(), ::tune::stats::mean(us) / 1e3);
+                    out.entry(*size).or_default().insert(arm.into(), ::stats::mean(us) / 1e3);
                 }
             }
             out
@@ -258,7 +258,7 @@ fn print_topology(t: &Topology) {
     println!("{}", table(&head, 1, lines.collect()));
     let mean = |f: fn(&Row) -> &Option<Best>| {
         let gaps: Vec<f64> = rows.iter().filter_map(|r| f(r).as_ref().map(|b| b.auto_gap_percent)).collect();
-        if gaps.is_empty() { "-".to_owned() } else { format!("{:.1} %", ::tune::stats::mean(&gaps)) }
+        if gaps.is_empty() { "-".to_owned() } else { format!("{:.1} %", ::stats::mean(&gaps)) }
     };
     let known = rows.iter().filter(|r| r.is_flip.is_some()).count();
     let flips = rows.iter().filter(|r| r.is_flip == Some(true)).count();
@@ -371,7 +371,7 @@ fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
 
 /// What the bandit's public reward log says beside the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
-    use ::tune::stats;
+    use ::stats;
     println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
     let row = |(arm, ms): &(Arm, Vec<f64>)| {
         let n = |v: f64| format!("{v:.1}");

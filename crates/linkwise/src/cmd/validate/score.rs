@@ -100,10 +100,7 @@ pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
     if values.is_empty() {
         return None;
     }
-    values.sort_by(f64::total_cmp);
-    let at = q * (values.len() - 1) as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    Some(values[low] + (values[high] - values[low]) * (at - low as f64))
+    Some(::stats::quantile(values, q))
 }
 
 fn stats(signed: &[f64]) -> Stats {

@@ -80,11 +80,11 @@ impl Row {
 
 /// The median of some times; none of none.
 pub fn median(times: &[f64]) -> Option<f64> {
-    (!times.is_empty()).then(|| ::tune::stats::median(times))
+    (!times.is_empty()).then(|| ::stats::median(times))
 }
 
 fn variance(times: &[f64]) -> Option<f64> {
-    (times.len() > 1).then(|| ::tune::stats::standard_deviation(times).powi(2))
+    (times.len() > 1).then(|| ::stats::standard_deviation(times).powi(2))
 }
 
 /// Rows of all keys, largest traffic first. `beside_ms`: what kernels are held against. `predict`: what a model expects of a key's calls in a
