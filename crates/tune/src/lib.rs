@@ -7,7 +7,6 @@
 pub mod adaptive;
 pub mod arm;
 pub mod bucket;
-pub mod epsilon_greedy;
 pub mod gates;
 pub mod ledger;
 pub mod objective;
@@ -16,9 +15,6 @@ pub mod policy;
 pub mod profile;
 pub mod registry;
 pub mod round_robin;
-pub mod thompson;
-pub mod trial;
-pub mod ucb1;
 
 pub use arm::Arm;
 pub use nccl_types::{Algorithm, Collective, Protocol};

@@ -62,7 +62,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Failure> {
     let library = super::plugin::library()?;
     if let Some(name) = &args.policy {
-        super::tune::check_policy(name)?;
+        super::tune::check_policy(::tune::registry::POLICIES, name)?;
     }
     if let Some(cluster) = &args.model.cluster {
         super::shared::load_cluster(cluster)?; // before the job, not after it

@@ -1,7 +1,7 @@
 //! The environments of `linkwise tune evaluate`, by name.
 
 use crate::failure::Failure;
-use ::tune::trial::{Change, Noise, Overlap, Spec, aims};
+use ::trial::{Change, Noise, Overlap, Spec, aims};
 
 /// AUTO's mean time in the made-up environments, microseconds.
 const AUTO_US: f64 = 1_000.0;

@@ -6,8 +6,8 @@
 use super::catalog::Entry;
 use crate::failure::Failure;
 use crate::truth::data_folder;
+use ::trial::{Noise, Overlap, Spec};
 use ::tune::Arm;
-use ::tune::trial::{Noise, Overlap, Spec};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -287,7 +287,7 @@ mod tests {
             assert!((ours - published).abs() < 0.05, "{ours} {published}");
         }
         let arms: Vec<Arm> = log.explored.iter().map(|e| e.0).collect();
-        let mut policy = ::tune::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
+        let mut policy = ::trial::policies::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
         for call in 0..40 {
             let arm = policy.decide(::tune::Context::default()).arm;
             let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);

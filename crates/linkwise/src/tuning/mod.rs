@@ -6,8 +6,8 @@ pub mod paper;
 pub mod policy_file;
 
 use crate::failure::Failure;
+use ::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::profile::Profile;
-use ::tune::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::{Objective, Options};
 use rayon::prelude::*;
 
@@ -63,7 +63,7 @@ pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + 
         let profile = (policy == "profile").then(|| offline(spec, seed));
         let options =
             Options { seed, rank, objective: settings.objective, profile, size_bytes: SIZE, ..Options::default() };
-        ::tune::build(policy, &spec.arms, &options)
+        ::trial::policies::build(policy, &spec.arms, &options)
     };
     let spec = &Spec { objective: settings.objective, ..spec.clone() };
     let pieces = settings.runs.div_ceil(RUNS_PER_PIECE);
@@ -93,7 +93,7 @@ pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::tune::trial::Noise;
+    use ::trial::Noise;
 
     #[test]
     fn every_run_counts_once_and_in_the_order_of_seeds_however_many_there_are() {

@@ -5,8 +5,8 @@ use super::print;
 use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::{self, Settings};
-use ::tune::trial::aims::{self, Aim};
-use ::tune::trial::{Score, Spec};
+use ::trial::aims::{self, Aim};
+use ::trial::{Score, Spec};
 use serde::Serialize;
 
 /// One aim and what the policies came to.
@@ -90,8 +90,8 @@ fn row(aim: &Aim, policies: &[String], specs: &[&Spec], scores: &[Vec<Score>]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::tune::trial::Noise;
-    use ::tune::trial::aims::Measure;
+    use ::trial::Noise;
+    use ::trial::aims::Measure;
 
     #[test]
     fn environments_of_one_name_and_other_levels_are_told_apart() {

@@ -5,7 +5,7 @@ use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::Settings;
 use crate::tuning::catalog::Entry;
-use ::tune::trial::{Detection, Noise, Overlap, Spec, detect};
+use ::trial::{Detection, Noise, Overlap, Spec, detect};
 use rayon::prelude::*;
 use serde_json::json;
 

@@ -5,8 +5,8 @@ use crate::cmd::shared::Format;
 use crate::failure::Failure;
 use crate::tuning::catalog::{self, Entry};
 use crate::tuning::{self, RUNS_MAX, Settings};
-use ::tune::registry::POLICIES;
-use ::tune::trial::Score;
+use ::trial::Score;
+use ::trial::policies::POLICIES;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Arguments of `linkwise tune evaluate`.
@@ -121,7 +121,7 @@ fn policies(asked: &[String]) -> Result<Vec<String>, Failure> {
         match name.as_str() {
             "all" => POLICIES.iter().for_each(|p| add(p.name)),
             one => {
-                check_policy(one)?;
+                check_policy(&POLICIES, one)?;
                 add(one);
             }
         }

@@ -12,7 +12,7 @@ pub mod report;
 mod sample_line;
 
 use crate::failure::Failure;
-use ::tune::registry::POLICIES;
+use ::tune::registry::Entry;
 use ::tune::{Arm, Objective};
 
 /// Policies that choose algorithm, protocol and channels: try them, measure for them, let one decide.
@@ -52,20 +52,16 @@ pub fn read_text(path: &std::path::Path) -> Result<String, Failure> {
     })
 }
 
-/// The policies, for help and errors.
-pub fn known_policies() -> String {
-    POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")
-}
-
-/// Refuses an unknown policy with the known ones and the nearest.
-pub fn check_policy(name: &str) -> Result<(), Failure> {
-    if POLICIES.iter().any(|p| p.name == name) {
+/// Refuses a policy that is not among the known ones; the error lists them and names the nearest.
+pub fn check_policy(known: &[Entry], name: &str) -> Result<(), Failure> {
+    if known.iter().any(|p| p.name == name) {
         return Ok(());
     }
-    let names: Vec<&str> = POLICIES.iter().map(|p| p.name).collect();
+    let names: Vec<&str> = known.iter().map(|p| p.name).collect();
+    let all = names.join(", ");
     let near = topology::diagnose::did_you_mean(name, names);
     let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-    Err(Failure::input(format!("there is no policy `{name}`; known are {}{hint}", known_policies())))
+    Err(Failure::input(format!("there is no policy `{name}`; known are {all}{hint}")))
 }
 
 /// A list of arms, separated by commas.

@@ -1,10 +1,10 @@
 //! What calls take: levels of arms, noise, and what changes on the way.
 
-use crate::arm::Arm;
-use crate::objective::Objective;
-use crate::policy::Context;
 use stats::random::Random;
 use std::sync::Arc;
+use tune::arm::Arm;
+use tune::objective::Objective;
+use tune::policy::Context;
 
 /// The calls of one key, one after another. The trial calls [`begin`](Environment::begin) once per call, in order, then draws.
 pub trait Environment {
@@ -189,7 +189,7 @@ const OFFLINE: u64 = 1 << 48;
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
 /// Streams per call: one for each arm and one for the way of the sample.
-const STREAMS_PER_CALL: u64 = crate::ledger::ARMS_MAX as u64 + 1;
+const STREAMS_PER_CALL: u64 = tune::ledger::ARMS_MAX as u64 + 1;
 
 impl Simulated {
     /// The environment of a seed.
