@@ -1,5 +1,6 @@
 //! What is known of launchers: `linkwise run` that one of them started several times for one job, and commands that start others elsewhere.
 
+use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -18,27 +19,24 @@ pub struct Task {
     pub hosts_known: bool,
 }
 
-/// Number, count, count on a host, job.
-const LAUNCHERS: [[&str; 4]; 3] = [
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"],
-    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_JOBID"],
-    ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_JOB_ID"],
-];
+/// torchrun is no launcher of `linkwise run`: it starts Python programs.
+const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
 
 impl Task {
     /// From the environment; `None` where there is one `linkwise run` for the job, or none that says otherwise.
     pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<Task> {
-        let number = |k: &str| env(k)?.trim().parse::<u32>().ok();
-        LAUNCHERS.iter().find_map(|[rank, size, local, job]| {
-            let (number_, count) = (number(rank)?, number(size)?);
-            // Slurm: "4" on one host, "4(x2)" on two.
-            let on_host = env(local).and_then(|t| t.trim().parse().ok());
-            let step = if *job == "SLURM_JOB_ID" { env("SLURM_STEP_ID") } else { None };
-            let job = env(job).map(|j| format!("{j}{}", step.map(|s| format!(".{s}")).unwrap_or_default()));
-            let listed = env("SLURM_STEP_NODELIST").or_else(|| env("SLURM_JOB_NODELIST")).is_some();
-            let hosts_known = slurm_hosts(&env).is_some_and(|n| n > 1) && listed && env("SLURM_JOB_ID").is_some();
-            let task = Task { number: number_, count, on_host, job, hosts_known };
-            (count > 1 && number_ < count).then_some(task)
+        LAUNCHERS.iter().find_map(|launcher| {
+            let place = launcher.process(&env)?;
+            let listed = slurm_host_list(&env).is_some();
+            let in_slurm = SLURM.job.iter().any(|k| env(k).is_some());
+            let task = Task {
+                number: place.rank,
+                count: place.processes,
+                on_host: launcher.on_host(&env),
+                job: launcher.job_and_step(&env),
+                hosts_known: slurm_hosts(&env).is_some_and(|n| n > 1) && listed && in_slurm,
+            };
+            (task.count > 1).then_some(task)
         })
     }
 
@@ -48,12 +46,6 @@ impl Task {
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
         Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
     }
-}
-
-/// Hosts of the Slurm step, or job, that this process is part of.
-fn slurm_hosts(env: &impl Fn(&str) -> Option<String>) -> Option<u32> {
-    let names = ["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
-    names.iter().find_map(|k| env(k)?.trim().parse().ok())
 }
 
 /// Options of mpirun and mpiexec that name hosts.

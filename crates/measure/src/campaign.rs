@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendError, Point, Reading};
 use crate::design::{DesignKind, Uncertainty, adaptive_round, design};
 use crate::layout::Layout;
 use crate::outlier;
-use crate::statistics::median;
+use stats::median;
 use std::collections::HashMap;
 use store::{Measurement, Quality, Query, Record, Store, StoreError};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};

@@ -83,10 +83,6 @@ fn model(cluster: &Cluster, kind: &str, samples: usize) -> Model {
     fit(cluster, &readings(cluster, samples), None, kind, fabric::Constants::default()).expect("fits").0
 }
 
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
-}
-
 fn peak_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -128,15 +124,15 @@ fn child(gpus: usize, kind: &str) {
     }
     let cpu_ms = (cpu_s() - cpu) * 1e3 / (all.len() * repeats) as f64;
     least.sort_by(f64::total_cmp);
-    let least = quantile(&least, 0.5);
+    let least = stats::nearest_quantile_of_sorted(&least, 0.5);
     times.sort_by(f64::total_cmp);
     candidates.sort_by(f64::total_cmp);
     println!(
         "{} {} {} {cpu_ms} {} {fit_s} {}",
-        quantile(&times, 0.5),
-        quantile(&times, 0.99),
+        stats::nearest_quantile_of_sorted(&times, 0.5),
+        stats::nearest_quantile_of_sorted(&times, 0.99),
         least,
-        quantile(&candidates, 0.5),
+        stats::nearest_quantile_of_sorted(&candidates, 0.5),
         peak_mb()
     );
 }

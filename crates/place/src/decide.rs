@@ -78,10 +78,7 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
 fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     let sd = sd.max(1e-9);
     let z = (score - best) / sd;
-    let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    // The normal distribution to 0.0002 (Page 1977): an order is all that is asked for.
-    let below = 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z * z * z).exp());
-    sd * (z * below + density)
+    sd * (z * stats::normal_cdf(z) + stats::normal_density(z))
 }
 
 /// Which of the candidates to measure next, most promising first, given the readings so far: the choice, whose reading says whether to look

@@ -22,7 +22,9 @@ use crate::shape::Shape;
 use levels::{Floor, KINDS_MAX, Levels, Sides};
 use predict::bound::network_at_most_gb_per_s;
 use predict::{Candidates, Part};
+use rustc_hash::FxHasher;
 use std::collections::HashSet;
+use std::hash::Hasher;
 use topology::GPUS_PER_HOST_MAX;
 
 /// Most parts of all candidates of one batch together.
@@ -529,7 +531,10 @@ impl<'l, 'o> Pen<'l, 'o> {
 }
 
 fn mix(h: u64, v: u64) -> u64 {
-    (h.rotate_left(5) ^ v).wrapping_mul(0x517c_c1b7_2722_0a95)
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(h);
+    hasher.write_u64(v);
+    hasher.finish()
 }
 
 /// Tells candidates apart.

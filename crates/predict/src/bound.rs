@@ -1,9 +1,9 @@
 //! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
 
-use crate::hash::BuildBits;
 use crate::nccl::Network;
 use crate::parts::Part;
 use fabric::{Bottleneck, Tables};
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
@@ -62,7 +62,7 @@ pub struct Bounds<'m> {
 /// Network sides that were asked for before, in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
-    known: HashMap<Box<[u64]>, f64, BuildBits>,
+    known: HashMap<Box<[u64]>, f64, FxBuildHasher>,
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
     /// What NCCL's search finds on hosts.

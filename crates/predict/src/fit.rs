@@ -238,9 +238,7 @@ pub fn fit_with(
             if readings.last().is_none_or(|r| r.0 != *size) {
                 readings.push((*size, Vec::new()));
             }
-            let mut v = values.clone();
-            v.sort_by(f64::total_cmp);
-            readings.last_mut().expect("one was pushed").1.push((allocation.clone(), v[v.len() / 2]));
+            readings.last_mut().expect("one was pushed").1.push((allocation.clone(), stats::upper_median(values)));
         }
         let found = readings.iter().map(|r| r.1.len()).max().unwrap_or(0);
         let (learned, training) = Learned::fit(what, cluster, &model.tables, &readings, training, seed)
@@ -253,12 +251,10 @@ pub fn fit_with(
         .iter()
         .map(|((size, allocation), values)| {
             let table = &model.tables(*size).parts;
-            let mut v = values.clone();
-            v.sort_by(f64::total_cmp);
             Reading {
                 parts: allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect(),
                 size: *size,
-                busbw_gb_per_s: v[v.len() / 2],
+                busbw_gb_per_s: stats::upper_median(values),
             }
         })
         .collect();
@@ -289,12 +285,11 @@ pub fn fit_with(
     let count = points.len();
     match kind {
         Kind::Bound => {
-            let mut y: Vec<f64> = points.iter().map(|p| p.point.y).collect();
-            y.sort_by(f64::total_cmp);
-            let ln_factor = y[count / 2];
-            let mut off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
-            off.sort_by(f64::total_cmp);
-            model.correction = Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) };
+            let y: Vec<f64> = points.iter().map(|p| p.point.y).collect();
+            let ln_factor = stats::upper_median(&y);
+            let off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
+            let sd = (stats::MAD_TO_SD * stats::upper_median(&off)).max(0.01);
+            model.correction = Correction::Offset { ln_factor, sd };
         }
         Kind::Gp => {
             let committee = Committee::fit(&points).ok_or(FitError::Degenerate(count))?;
@@ -332,23 +327,16 @@ fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share:
     if ratios.is_empty() {
         return 0.01;
     }
-    ratios.sort_by(f64::total_cmp);
     // The difference of two readings deviates sqrt(2) times as much as one.
-    (1.4826 * ratios[ratios.len() / 2] / std::f64::consts::SQRT_2).max(0.003)
+    (stats::MAD_TO_SD * stats::upper_median(&ratios) / std::f64::consts::SQRT_2).max(0.003)
 }
 
 fn repeat_noise(multi: &BTreeMap<(Bytes, Allocation), Vec<f64>>) -> f64 {
-    let mut spreads: Vec<f64> = multi
-        .values()
-        .filter(|v| v.len() >= 2)
-        .map(|v| {
-            let mean = v.iter().map(|x| x.ln()).sum::<f64>() / v.len() as f64;
-            (v.iter().map(|x| (x.ln() - mean).powi(2)).sum::<f64>() / (v.len() - 1) as f64).sqrt()
-        })
-        .collect();
+    let logs = |v: &Vec<f64>| v.iter().map(|x| x.ln()).collect::<Vec<_>>();
+    let repeated = multi.values().filter(|v| v.len() >= 2);
+    let spreads: Vec<f64> = repeated.map(|v| stats::standard_deviation(&logs(v))).collect();
     if spreads.len() < 3 {
         return REPEAT_NOISE_DEFAULT;
     }
-    spreads.sort_by(f64::total_cmp);
-    spreads[spreads.len() / 2].clamp(0.001, 0.2)
+    stats::upper_median(&spreads).clamp(0.001, 0.2)
 }

@@ -179,9 +179,7 @@ impl Gp {
                 scale.push((mean, sd));
             }
         }
-        let mut ys: Vec<f64> = points.iter().map(|p| p.y).collect();
-        ys.sort_by(f64::total_cmp);
-        let y_mean = ys[ys.len() / 2];
+        let y_mean = stats::upper_median(&points.iter().map(|p| p.y).collect::<Vec<_>>());
         let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
         let d = active.len();
         let mut hyper =

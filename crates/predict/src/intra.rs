@@ -1,5 +1,6 @@
 //! Intra tables: bandwidth of every GPU subset of one host.
 
+use stats::median;
 use std::collections::HashMap;
 use std::sync::Arc;
 use topology::{Cluster, GpuMask, HostId};
@@ -25,18 +26,6 @@ pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
 /// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
 pub const OUTLIER_RATIO: f64 = 1.15;
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    if n == 0 {
-        f64::NAN
-    } else if n % 2 == 1 {
-        values[n / 2]
-    } else {
-        0.5 * (values[n / 2 - 1] + values[n / 2])
-    }
-}
-
 /// The median of sorted values without one that equals `own`. O(log n).
 fn median_without(sorted: &[f64], own: f64) -> f64 {
     let at = sorted.partition_point(|v| *v < own);
@@ -57,11 +46,11 @@ impl IntraTables {
         for (h, r) in readings.iter().enumerate() {
             let t = cluster.hosts[h].host_type;
             for (&m, v) in r {
-                of_type.entry((t, m)).or_default().push(median(&mut v.clone()));
+                of_type.entry((t, m)).or_default().push(median(v));
             }
         }
         // Sorted from here on.
-        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter_mut().map(|(k, v)| (*k, median(v))).collect();
+        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
         let mut suspects = Vec::with_capacity(cluster.hosts.len());
@@ -92,7 +81,7 @@ impl IntraTables {
                         if m.count() < 2 {
                             return 0.0;
                         }
-                        own.and_then(|o| o.get(&m)).map(|v| median(&mut v.clone())).unwrap_or_else(|| {
+                        own.and_then(|o| o.get(&m)).map(|v| median(v)).unwrap_or_else(|| {
                             health(m) * typical.get(&(t, m)).copied().unwrap_or(fallback[m.0 as usize])
                         })
                     })
@@ -108,16 +97,16 @@ impl IntraTables {
             known += typical.keys().filter(|k| k.0 == t).count().min(subsets);
             if let Some(o) = own {
                 for (&m, v) in o {
-                    let own = median(&mut v.clone());
+                    let own = median(v);
                     let all = &of_type[&(t, m)];
                     let typical = match all.len() - 1 {
                         0 | 1 => {
                             let alike = o.iter().filter(|(k, _)| equivalent(ty, **k, m));
-                            let mut class: Vec<f64> = alike.map(|(_, v)| median(&mut v.clone())).collect();
+                            let class: Vec<f64> = alike.map(|(_, v)| median(v)).collect();
                             if class.len() < 3 {
                                 continue;
                             }
-                            median(&mut class)
+                            median(&class)
                         }
                         2 => continue,
                         _ => median_without(all, own),
@@ -199,7 +188,7 @@ impl IntraTables {
                 if c < 2 {
                     return f64::INFINITY;
                 }
-                median(&mut per_host.iter().map(|b| b[c]).collect::<Vec<_>>())
+                median(&per_host.iter().map(|b| b[c]).collect::<Vec<_>>())
             })
             .collect()
     }
@@ -270,7 +259,7 @@ mod tests {
             let own = others.remove(at);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
-            prop_assert_eq!(median_without(&sorted, own), median(&mut others));
+            prop_assert_eq!(median_without(&sorted, own), median(&others));
         }
     }
 }

@@ -8,7 +8,6 @@ pub mod features;
 pub mod file;
 pub mod fit;
 pub mod gp;
-mod hash;
 pub mod intra;
 pub mod lbfgs;
 pub mod linalg;

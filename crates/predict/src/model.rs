@@ -3,11 +3,11 @@
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
 use crate::committee::{Committee, Reading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
-use crate::hash::BuildBits;
 use crate::intra::IntraTables;
 use crate::nccl::Network;
 use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
 use topology::{Allocation, Bytes, Cluster, Collective};
@@ -241,7 +241,7 @@ struct Eye<'m> {
     bounds: Bounds<'m>,
     memo: Memo,
     /// Equal hosts make many candidates look the same to the process.
-    seen: HashMap<[u64; FEATURES_MAX], f64, BuildBits>,
+    seen: HashMap<[u64; FEATURES_MAX], f64, FxBuildHasher>,
     scratch: Vec<f64>,
 }
 

@@ -131,7 +131,7 @@ fn distance(readings: &[crate::tune::Reading], base: Bounds<'_>) -> f64 {
         let bound = Bounds { size: r.size, ..base }.of(&r.parts, &mut memo.1).bound_gb_per_s;
         off.push((r.busbw_gb_per_s / bound).ln());
     }
-    off.sort_by(f64::total_cmp);
-    let middle = off.get(off.len() / 2).copied().unwrap_or(0.0);
+    let off = stats::sorted(&off);
+    let middle = if off.is_empty() { 0.0 } else { stats::upper_median_of_sorted(&off) };
     off.iter().map(|v| (v - middle).abs().min(0.5)).sum::<f64>() / off.len().max(1) as f64
 }

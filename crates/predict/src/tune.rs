@@ -88,9 +88,7 @@ pub(crate) fn tune(
             *out = (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln();
         }
         // An offset common to all is left to the process.
-        let mut sorted = residuals.clone();
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted[sorted.len() / 2];
+        let middle = stats::upper_median(&residuals);
         let (mut start, mut now) = (constants.share, c.share);
         let prior: f64 = DIALS
             .iter()

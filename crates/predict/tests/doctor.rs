@@ -15,7 +15,7 @@ const OP: Collective = Collective::AllReduce;
 
 fn normal(rng: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (rng.random(), rng.random());
-    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    stats::random::box_muller(u, v)
 }
 
 /// Simulated hardware, healthy or with one slow component.

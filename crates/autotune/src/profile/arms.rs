@@ -37,8 +37,6 @@ pub fn of(
         ("available", Some(c)) => {
             let has = |arm: &Arm| {
                 let Some((a, p)) = arm.forced else { return true };
-                let words = (a.word().parse(), p.word().parse());
-                let (Ok(a), Ok(p)) = words else { return false };
                 sizes.iter().any(|&s| c.way(collective, s, a, p).is_some())
             };
             known(collective).into_iter().filter(has).collect()

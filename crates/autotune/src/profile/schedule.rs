@@ -138,7 +138,7 @@ impl Schedule {
     /// What launches cost by the pilot; none if it failed.
     fn cost(&self) -> Option<Cost> {
         let pilot = self.entries.first().filter(|e| e.failure.is_none() && !e.times_us.is_empty())?;
-        let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::tune::stats::mean(t)).collect();
+        let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::stats::mean(t)).collect();
         Some(Cost::of_pilot(pilot.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests))
     }
 
@@ -220,7 +220,7 @@ impl Schedule {
             let of_arm = |e: &&Entry| e.launch.arm == arm && e.launch.is_overlapped == is_overlapped;
             let times: Vec<f64> =
                 self.counted().iter().filter(of_arm).filter_map(|e| e.times_us.get(&size)).flatten().copied().collect();
-            (!times.is_empty()).then(|| ::tune::stats::median(&times))
+            (!times.is_empty()).then(|| ::stats::median(&times))
         };
         let Some(Ok((plan, _))) = &self.planned else { return None };
         let kinds = [false, true].into_iter().take(self.ask.kinds);

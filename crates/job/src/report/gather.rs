@@ -195,7 +195,7 @@ impl Gathered {
             return; // NCCL ran something that a tuner has no say in
         }
         let bucket = if line.kind == "call" { ::tune::bucket::bucket(line.size_bytes) } else { line.bucket };
-        let id = (line.comm.clone(), collective.word().to_string(), bucket);
+        let id = (line.comm.clone(), collective.capitals().to_string(), bucket);
         if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&id) {
             self.report.left_out.calls += u64::from(line.kind == "call");
             return;

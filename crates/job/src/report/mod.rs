@@ -5,7 +5,7 @@ mod predict;
 mod row;
 
 pub use gather::files;
-pub use predict::{Hardware, Prediction, collective as collective_of};
+pub use predict::{Hardware, Prediction};
 pub use row::{Row, median};
 
 use crate::JobError;

@@ -80,11 +80,11 @@ impl Row {
 
 /// The median of some times; none of none.
 pub fn median(times: &[f64]) -> Option<f64> {
-    (!times.is_empty()).then(|| ::tune::stats::median(times))
+    (!times.is_empty()).then(|| ::stats::median(times))
 }
 
 fn variance(times: &[f64]) -> Option<f64> {
-    (times.len() > 1).then(|| ::tune::stats::standard_deviation(times).powi(2))
+    (times.len() > 1).then(|| ::stats::standard_deviation(times).powi(2))
 }
 
 /// Rows of all keys, largest traffic first. `beside_ms`: what kernels are held against. `predict`: what a model expects of a key's calls in a
@@ -147,7 +147,7 @@ fn row(
         seen / 1e3 * k.calls as f64 / (k.kernels.len() as f64).min(k.calls.max(1) as f64)
     });
     let bytes_of_one = k.bytes as f64 / k.calls.max(1) as f64;
-    let factor = k.collective.and_then(super::predict::collective).map(|c| c.bus_factor(k.ranks as usize));
+    let factor = k.collective.map(|c| c.bus_factor(k.ranks as usize));
     let busbw = arm_kernel_us.or(auto_kernel_us).zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f);
     Row {
         collective,

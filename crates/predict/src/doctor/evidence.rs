@@ -257,18 +257,10 @@ pub fn hosts(cluster: &Cluster, evidence: &[Evidence], residuals: &[Option<Resid
 
 /// Median; 0 of nothing.
 pub fn median(v: &mut [f64]) -> f64 {
-    v.sort_by(f64::total_cmp);
-    match v.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => v[n / 2],
-        n => 0.5 * (v[n / 2 - 1] + v[n / 2]),
-    }
+    stats::median_or(v, 0.0)
 }
 
-/// Robust standard deviation around the median: 1.4826 times the median distance.
+/// Robust standard deviation around the median; 0 of nothing.
 fn spread(v: &[f64]) -> f64 {
-    let mut sorted = v.to_vec();
-    let middle = median(&mut sorted);
-    let mut off: Vec<f64> = v.iter().map(|x| (x - middle).abs()).collect();
-    1.4826 * median(&mut off)
+    if v.is_empty() { 0.0 } else { stats::mad_sd(v) }
 }

@@ -78,9 +78,8 @@ impl Replay {
     }
     /// Median microseconds of an answer.
     pub fn elapsed_us_median(&self) -> f64 {
-        let mut us: Vec<f64> = self.decided.iter().map(|d| d.elapsed_us).collect();
-        us.sort_by(f64::total_cmp);
-        us.get(us.len() / 2).copied().unwrap_or(0.0)
+        let us: Vec<f64> = self.decided.iter().map(|d| d.elapsed_us).collect();
+        if us.is_empty() { 0.0 } else { stats::upper_median(&us) }
     }
 }
 
@@ -202,11 +201,10 @@ pub fn held_out(model: &Model, truth: &Bandwidths, cluster: &Cluster, seen: &[Me
     let mean = rows.iter().map(|r| r.1).sum::<f64>() / n;
     let residual: f64 = rows.iter().map(|r| (r.2 - r.1).powi(2)).sum();
     let total: f64 = rows.iter().map(|r| (r.1 - mean).powi(2)).sum();
-    let mut errors: Vec<f64> = rows.iter().map(|r| 100.0 * (r.2 / r.1 - 1.0).abs()).collect();
-    errors.sort_by(f64::total_cmp);
+    let errors: Vec<f64> = rows.iter().map(|r| 100.0 * (r.2 / r.1 - 1.0).abs()).collect();
     HeldOut {
         r2: 1.0 - residual / total.max(1e-12),
-        median_error_pct: errors.get(errors.len() / 2).copied().unwrap_or(0.0),
+        median_error_pct: if errors.is_empty() { 0.0 } else { stats::upper_median(&errors) },
         within: (f64::from(one as u32) / n, f64::from(two as u32) / n),
         rows,
     }

@@ -2,7 +2,7 @@
 
 use super::reading::{Whose, provenance};
 use console::Failure;
-use job::report::{collective_of, files};
+use job::report::files;
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -75,7 +75,7 @@ impl Traces {
             }
             "comm" => _ = self.comms.insert(line.comm, line.ranks),
             "launched" => {
-                let collective = line.collective.parse().ok().and_then(collective_of);
+                let collective = line.collective.parse().ok();
                 let us = line.kernel_us.filter(|us| *us > 0.0);
                 let (Some(collective), Some(call), Some(us)) = (collective, line.call, us) else {
                     self.left_out += 1;
@@ -136,13 +136,12 @@ impl Traces {
             }
         }
         let mut out: Vec<(usize, Measurement)> = Vec::new();
-        for ((collective, size, arm, channels), mut times) in kinds {
+        for ((collective, size, arm, channels), times) in kinds {
             if times.len() < CALLS_MIN || size == 0 {
                 left_out += times.len();
                 continue;
             }
-            times.sort_by(f64::total_cmp);
-            let us = times[times.len() / 2];
+            let us = stats::upper_median(&times);
             let busbw = Bandwidth::from_gb_per_s(size as f64 / us / 1e3 * collective.bus_factor(gpus));
             let what = format!("NCCL plugin, median of {} calls", times.len());
             let mut m = whose.measurement(collective, Bytes(size), busbw, provenance(&what, &self.path));

@@ -143,8 +143,7 @@ fn answer(args: &Args) -> Result<Answer, Failure> {
         plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
         times.push(begin.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    let planning_us = times[times.len() / 2] * 1e6;
+    let planning_us = stats::upper_median(&times) * 1e6;
     let mut baselines = Vec::new();
     for rule in Rule::BASELINES {
         baselines.push((rule, planner.rule(&net, &demand, rule).map_err(failed)?));

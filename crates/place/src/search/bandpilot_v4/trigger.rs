@@ -82,20 +82,12 @@ pub(super) fn pts_may_help(past: &[Past], query: &[f64; FEATURES], contended: bo
     risk > RISK_MAX || conflict >= CONFLICT_MAX
 }
 
-/// Robust scale of every feature: 1.4826 x median absolute deviation; a feature that hardly ever varies counts as much as it does there.
+/// Robust scale of every feature; a feature that hardly ever varies counts as much as it does there.
 fn scales<'f>(rows: impl Iterator<Item = &'f [f64; FEATURES]> + Clone) -> [f64; FEATURES] {
     std::array::from_fn(|i| {
-        let mut column: Vec<f64> = rows.clone().map(|r| r[i]).collect();
-        let middle = median(&mut column);
-        let mut deviations: Vec<f64> = column.iter().map(|v| (v - middle).abs()).collect();
-        (1.4826 * median(&mut deviations)).max(1e-9)
+        let column: Vec<f64> = rows.clone().map(|r| r[i]).collect();
+        stats::mad_sd(&column).max(1e-9) // no rows: NaN, which `max` leaves out
     })
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    if n == 0 { 0.0 } else { 0.5 * (values[(n - 1) / 2] + values[n / 2]) }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! One policy, or one per rank, through one environment.
 
-use super::environment::{Environment, Simulated, Spec};
-use super::outcome::{Call, Curve, Outcome};
-use crate::policy::{Decision, Policy, Sample};
+use crate::environment::{Environment, Simulated, Spec};
+use crate::outcome::{Call, Curve, Outcome};
+use tune::policy::{Decision, Policy, Sample};
 
 /// The most ranks of one run.
 pub const RANKS_MAX: u32 = 64;
@@ -69,7 +69,7 @@ fn one_call(
         arm: decisions[0].arm,
         in_use,
         is_auto: in_use == auto,
-        is_explore: decisions[0].phase == crate::policy::Phase::Explore,
+        is_explore: decisions[0].phase == tune::policy::Phase::Explore,
         is_change,
         is_right: in_use_us <= best_us * (1.0 + spec.right_within) * (1.0 + 1e-9),
         do_ranks_differ: decisions.iter().any(|d| d.arm != decisions[0].arm),

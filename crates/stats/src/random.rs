@@ -1,7 +1,7 @@
 //! A small deterministic stream of random numbers: xoshiro256** seeded through SplitMix64 (Blackman and Vigna, public domain).
 //!
-//! Some policies that are here for comparison draw, and so does the trial. A home-made generator because training processes load
-//! this crate and it depends on nothing; the streams are pinned by a test, so a seed means the same for ever. Not for secrets.
+//! For simulations, trials and tests. A generator of our own because its streams are pinned by a test: a seed means the same for ever.
+//! Not for secrets.
 
 /// One step of SplitMix64: mixes `state` and moves it on.
 pub fn split_mix(state: &mut u64) -> u64 {
@@ -10,6 +10,12 @@ pub fn split_mix(state: &mut u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+/// A standard normal number from two uniform ones in [0, 1) (Box and Muller, the cosine half). For streams that are pinned, where the
+/// sampler of `rand_distr`, which takes another number of draws, would change every number after it.
+pub fn box_muller(u: f64, v: f64) -> f64 {
+    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos() // 1 - u is in (0, 1]: the logarithm is finite
 }
 
 /// A stream of random numbers.
@@ -56,10 +62,10 @@ impl Random {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
 
-    /// Standard normal (Box and Muller, the cosine half).
+    /// Standard normal, by two draws.
     pub fn normal(&mut self) -> f64 {
-        let u = 1.0 - self.unit(); // (0, 1]: the logarithm is finite
-        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
+        let u = self.unit();
+        box_muller(u, self.unit())
     }
 
     /// Log-normal with mean 1 and coefficient of variation `cv` (0 or more).

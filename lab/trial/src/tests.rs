@@ -1,10 +1,10 @@
 use super::*;
-use crate::registry::{self, Options};
+use crate::policies::build;
+use tune::registry::{self, Options};
 
 fn score(spec: &Spec, policy: &str, runs: u64) -> Score {
-    let make = |spec: &Spec, seed: u64, rank: u32| {
-        registry::build(policy, &spec.arms, &Options { seed, rank, ..Options::default() })
-    };
+    let make =
+        |spec: &Spec, seed: u64, rank: u32| build(policy, &spec.arms, &Options { seed, rank, ..Options::default() });
     let mut out = Score::default();
     for seed in 0..runs {
         out.outcomes.push(run(spec, &make, seed, 1, &mut out.curve).unwrap());
@@ -63,10 +63,10 @@ fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find
     let base = Spec::new("x", 1_000.0, &[0.70, 0.76], Noise::LogNormal { cv: 0.03 });
     let plain = Spec { arms, is_shuffled: false, calls: 600, ..base };
     for (price, best) in [(0.0, 0), (0.02, 1)] {
-        let objective = crate::Objective::with_price(price).unwrap();
+        let objective = tune::Objective::with_price(price).unwrap();
         let spec = Spec { objective, ..plain.clone() };
         let make = |spec: &Spec, seed: u64, _: u32| {
-            registry::build("adaptive", &spec.arms, &Options { seed, objective, ..Options::default() })
+            build("adaptive", &spec.arms, &Options { seed, objective, ..Options::default() })
         };
         let mut s = Score::default();
         for seed in 0..20 {
@@ -195,7 +195,7 @@ fn offline_samples_are_those_of_the_same_nodes() {
     let environment = Simulated::new(spec, 9);
     let samples = environment.offline_us(50);
     for (arm, times) in samples.iter().enumerate() {
-        let ratio = crate::stats::mean(times) / environment.mean_us(arm);
+        let ratio = stats::mean(times) / environment.mean_us(arm);
         assert!((ratio - 1.0).abs() < 0.05, "{arm}: {ratio}");
     }
 }

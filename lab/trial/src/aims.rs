@@ -4,8 +4,8 @@
 //! names the worst environment of its group: `flat` (all other arms at AUTO's level), `spread` (others at 1.1 and 1.3 times),
 //! `second` (a second arm at 1, AUTO and the last at 1.2: the gap is to the second best, not to AUTO).
 
-use super::environment::{Change, Noise, Spec};
-use super::score::Score;
+use crate::environment::{Change, Noise, Spec};
+use crate::score::Score;
 
 /// What is measured for an aim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

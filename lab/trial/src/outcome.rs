@@ -1,7 +1,5 @@
 //! What one run came to.
 
-use crate::stats;
-
 /// One call, with the truth beside it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
@@ -157,9 +155,9 @@ fn looking_cost(calls: &[Call]) -> Option<f64> {
 }
 
 fn looks_max(calls: &[Call], factor: f64) -> u64 {
-    let mut looks = [0u64; crate::ledger::ARMS_MAX];
+    let mut looks = [0u64; tune::ledger::ARMS_MAX];
     for c in calls.iter().take(LOOKS_CALLS).filter(|c| c.mean_us > factor * c.in_use_us) {
-        looks[c.arm.min(crate::ledger::ARMS_MAX - 1)] += 1;
+        looks[c.arm.min(tune::ledger::ARMS_MAX - 1)] += 1;
     }
     looks.into_iter().max().unwrap_or(0)
 }

@@ -1,7 +1,7 @@
 //! How well overlap is detected from times alone, and how well it could be.
 
-use super::environment::{Environment, Noise, Simulated, Spec};
-use crate::overlap::{Detector, Filter};
+use crate::environment::{Environment, Noise, Simulated, Spec};
+use tune::overlap::{Detector, Filter};
 
 /// Steps of the probabilities that a receiver operating curve is drawn from.
 const BINS: usize = 200;

@@ -1,9 +1,9 @@
 //! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), here for comparison: it has no gate and explores for ever.
 
-use crate::arm::Arm;
-use crate::ledger::Ledger;
-use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use tune::arm::Arm;
+use tune::ledger::Ledger;
+use tune::objective::Objective;
+use tune::policy::{Context, Decision, Phase, Policy, Sample};
 
 /// Plays the arm with the largest mean reward plus sqrt(2 ln n / n_arm).
 ///

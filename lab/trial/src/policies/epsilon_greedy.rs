@@ -3,11 +3,11 @@
 //! Source: Bandit-Guided NCCL Tuning, section 4.2. In v1 every rank seeds its own generator, so ranks choose different arms for one
 //! call; the real library may hang then. The trial counts such calls with `--ranks`.
 
-use crate::arm::Arm;
-use crate::ledger::Ledger;
-use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use crate::random::Random;
+use stats::random::Random;
+use tune::arm::Arm;
+use tune::ledger::Ledger;
+use tune::objective::Objective;
+use tune::policy::{Context, Decision, Phase, Policy, Sample};
 
 /// Share of calls that explore.
 pub const EPSILON: f64 = 0.1;

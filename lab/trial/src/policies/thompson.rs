@@ -1,10 +1,10 @@
 //! Thompson sampling on log times, here for comparison: it has no gate and explores for ever.
 
-use crate::arm::Arm;
-use crate::ledger::Ledger;
-use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use crate::random::Random;
+use stats::random::Random;
+use tune::arm::Arm;
+use tune::ledger::Ledger;
+use tune::objective::Objective;
+use tune::policy::{Context, Decision, Phase, Policy, Sample};
 
 /// Prior standard deviation of an arm's mean log time round the first sample's: a factor of e.
 const PRIOR_SD: f64 = 1.0;

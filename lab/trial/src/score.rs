@@ -1,7 +1,6 @@
 //! Many runs, summed up.
 
-use super::outcome::{Curve, Outcome};
-use crate::stats;
+use crate::outcome::{Curve, Outcome};
 
 /// The runs of one policy in one environment.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -95,6 +95,46 @@ fn quantiles_are_those_of_numpy() {
 }
 
 #[test]
+fn medians_of_odd_even_and_empty_samples() {
+    assert_eq!((median(&[3.0, 1.0, 2.0]), median(&[4.0, 1.0, 2.0, 3.0])), (2.0, 2.5));
+    assert_eq!((upper_median(&[4.0, 1.0, 2.0, 3.0]), upper_median(&[7.0])), (3.0, 7.0));
+    assert!(median(&[]).is_nan() && upper_median(&[]).is_nan() && mad_sd(&[]).is_nan() && mean(&[]).is_nan());
+    assert!(nearest_quantile_of_sorted(&[], 0.5).is_nan() && quantile_of_sorted(&[], 0.5).is_nan());
+    assert_eq!((median_or(&[], 0.0), median_or(&[1.0, 2.0], 0.0)), (0.0, 1.5));
+    assert_eq!(median(&[f64::NAN, 1.0, 2.0]), 2.0, "NaN counts as the largest");
+}
+
+#[test]
+fn one_wild_value_moves_neither_median_nor_spread() {
+    let (calm, wild) = ([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5e9]);
+    assert_eq!((median(&calm), median(&wild)), (3.0, 3.0));
+    assert_eq!((mad_sd(&calm), mad_sd(&wild)), (1.4826, 1.4826));
+    assert_eq!(mad_sd_about(&[1.0, 3.0], 0.0), 2.0 * 1.4826);
+}
+
+#[test]
+fn nearest_quantiles_are_values_of_the_sample() {
+    let v = [1.0, 2.0, 4.0, 8.0];
+    assert_eq!([0.0, 0.4, 0.5, 0.95, 1.0].map(|q| nearest_quantile_of_sorted(&v, q)), [1.0, 2.0, 4.0, 8.0, 8.0]);
+}
+
+proptest! {
+    #[test]
+    fn the_median_is_the_middle_quantile_and_robust_spread_is_that_of_a_shifted_sample(a in values(), by in -9.0f64..9.0) {
+        prop_assert!((median(&a) - quantile(&a, 0.5)).abs() < 1e-12);
+        let shifted: Vec<f64> = a.iter().map(|v| v + by).collect();
+        prop_assert!((mad_sd(&a) - mad_sd(&shifted)).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn the_normal_distribution_has_its_tabulated_values() {
+    assert!((normal_cdf(1.959_963_984_540_054) - 0.975).abs() < 1e-12);
+    assert_eq!(normal_cdf(0.0), 0.5);
+    assert!((normal_density(0.0) - 0.398_942_280_401_432_7).abs() < 1e-15);
+}
+
+#[test]
 fn the_normal_tail_has_its_tabulated_values() {
     for (z, p) in [
         (0.0, 0.5),

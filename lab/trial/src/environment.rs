@@ -1,10 +1,10 @@
 //! What calls take: levels of arms, noise, and what changes on the way.
 
-use crate::arm::Arm;
-use crate::objective::Objective;
-use crate::policy::Context;
-use crate::random::Random;
+use stats::random::Random;
 use std::sync::Arc;
+use tune::arm::Arm;
+use tune::objective::Objective;
+use tune::policy::Context;
 
 /// The calls of one key, one after another. The trial calls [`begin`](Environment::begin) once per call, in order, then draws.
 pub trait Environment {
@@ -68,7 +68,7 @@ impl Noise {
     /// One draw with mean 1; for [`Noise::PerArm`] the arm's own shape.
     fn factor(&self, arm: usize, random: &mut Random) -> f64 {
         let pick = |values: &[f64], random: &mut Random| {
-            let mean = crate::stats::mean(values);
+            let mean = stats::mean(values);
             values.get(random.below(values.len())).map_or(1.0, |v| v / mean)
         };
         match self {
@@ -166,7 +166,7 @@ impl Spec {
 
 /// AUTO after `others` different forced arms.
 fn some_arms(others: usize) -> Vec<Arm> {
-    use crate::arm::{Algorithm, Protocol};
+    use nccl_types::{Algorithm, Protocol};
     let forced = Algorithm::ALL.iter().flat_map(|a| Protocol::ALL.iter().rev().map(|p| Arm::new(*a, *p)));
     forced.take(others).chain([Arm::AUTO]).collect()
 }
@@ -189,7 +189,7 @@ const OFFLINE: u64 = 1 << 48;
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
 /// Streams per call: one for each arm and one for the way of the sample.
-const STREAMS_PER_CALL: u64 = crate::ledger::ARMS_MAX as u64 + 1;
+const STREAMS_PER_CALL: u64 = tune::ledger::ARMS_MAX as u64 + 1;
 
 impl Simulated {
     /// The environment of a seed.

@@ -2,13 +2,14 @@
 //!
 //! An [`Environment`] says what each call takes; a [`Spec`] describes one and is made into a [`Simulated`] environment by a seed.
 //! [`run`] plays one policy (or one per rank) through one environment and returns an [`Outcome`]; a [`Score`] sums up many.
-//! [`aims`] is the list of what a policy should reach. Pure: same spec, policy and seed, same outcome; callers run seeds in parallel.
+//! [`aims`] is the list of what a policy should reach; [`policies`] are those of `tune` and those that they are compared with. Pure: same spec, policy and seed, same outcome; callers run seeds in parallel.
 
 pub mod aims;
 mod detector;
 mod environment;
 mod outcome;
 mod play;
+pub mod policies;
 mod score;
 
 pub use detector::{Detection, detect};

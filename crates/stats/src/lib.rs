@@ -1,4 +1,15 @@
-//! The statistics that gates and policies stand on. Slices are samples in any order; values are finite (the ledger sees to it).
+//! Statistics of small samples, once: order statistics, robust spread, the normal distribution, two-sample tests.
+//!
+//! What training processes load uses this crate: it depends on nothing. Slices are samples in any order unless a name says `sorted`.
+//! Empty samples have no median, quantile or mean: the answer is NaN, and a caller to whom nothing means zero writes [`median_or`].
+//! Values are ordered by `f64::total_cmp`, so NaN among them counts as the largest (or, with its sign set, the smallest) and no function
+//! panics; infinite values are values.
+
+#[cfg(any(test, feature = "random"))]
+pub mod random;
+
+/// Times the median absolute deviation: the standard deviation of a normal sample.
+pub const MAD_TO_SD: f64 = 1.4826;
 
 /// The q-quantile (0 to 1) of sorted values by linear interpolation between order statistics: Hyndman and Fan's type 7, which
 /// NumPy, R and spreadsheets use by default. NaN of nothing.
@@ -24,9 +35,50 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     quantile_of_sorted(&sorted(values), q)
 }
 
-/// The median.
+/// The median: the mean of the two middle values of an even number. O(n log n).
 pub fn median(values: &[f64]) -> f64 {
-    quantile(values, 0.5)
+    median_of_sorted(&sorted(values))
+}
+
+/// The median of sorted values.
+pub fn median_of_sorted(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
+    }
+}
+
+/// The median, or `empty` of nothing.
+pub fn median_or(values: &[f64], empty: f64) -> f64 {
+    if values.is_empty() { empty } else { median(values) }
+}
+
+/// The value in the middle, of an even number the upper one: always one of the values. O(n log n).
+pub fn upper_median(values: &[f64]) -> f64 {
+    upper_median_of_sorted(&sorted(values))
+}
+
+/// [`upper_median`] of sorted values.
+pub fn upper_median_of_sorted(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The value nearest to the q-quantile (0 to 1) of sorted values, always one of them: the value of rank (n - 1) q, rounded. For tables of
+/// run times. NaN of nothing.
+pub fn nearest_quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    sorted[(q.clamp(0.0, 1.0) * last as f64).round() as usize]
+}
+
+/// Robust standard deviation about `centre`: [`MAD_TO_SD`] times the median distance from it. NaN of nothing.
+pub fn mad_sd_about(values: &[f64], centre: f64) -> f64 {
+    MAD_TO_SD * median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
+}
+
+/// Robust standard deviation: [`mad_sd_about`] the median.
+pub fn mad_sd(values: &[f64]) -> f64 {
+    mad_sd_about(values, median(values))
 }
 
 /// The arithmetic mean; NaN of nothing.
@@ -71,7 +123,7 @@ pub fn normal_tail(z: f64) -> f64 {
     if z < 0.0 {
         return 1.0 - normal_tail(-z);
     }
-    let density = (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt();
+    let density = normal_density(z);
     if z < 3.0 {
         // Phi(z) = 1/2 + density (z + z^3/3 + z^5/(3 5) + ...)
         let (mut term, mut sum, mut k) = (z, z, 1.0);
@@ -85,6 +137,16 @@ pub fn normal_tail(z: f64) -> f64 {
     // Mills' ratio as 1 / (z + 1 / (z + 2 / (z + 3 / ...))), from far out inwards.
     let fraction = (1..=200).rev().fold(z, |inner, k| z + f64::from(k) / inner);
     density / fraction
+}
+
+/// The chance that a standard normal lies below `z`.
+pub fn normal_cdf(z: f64) -> f64 {
+    normal_tail(-z)
+}
+
+/// The density of the standard normal at `z`.
+pub fn normal_density(z: f64) -> f64 {
+    (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
 /// Largest sample of the exact Mann-Whitney distribution.
