@@ -6,6 +6,7 @@ mod failure;
 mod grounds;
 mod learning;
 mod papers;
+mod registry;
 mod report;
 mod scenarios;
 mod truth;

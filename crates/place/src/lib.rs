@@ -23,5 +23,6 @@ pub use decide::{Decision, Reading, decide, worth_measuring};
 pub use exact::{Found, Scored, cautiously, exact};
 pub use explain::{Answer, Bottleneck, answer, answer_by};
 pub use objective::{Effect, Objective};
+pub use merge::MergeRule;
 pub use request::{Constraints, Contention, Job, Refusal, Request};
-pub use search::Search;
+pub use search::{Registry, Search};

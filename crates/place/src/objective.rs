@@ -79,9 +79,8 @@ impl<'a> Objective<'a> {
             .collect();
         let rule = match request.contention {
             Contention::Physical => Rule::Physical(Sharing::new(cluster, model, request.size, &running)),
-            Contention::Merge | Contention::MergeCounts => {
-                Rule::Merge(Merge::new(table, &running, request.contention == Contention::MergeCounts))
-            }
+            Contention::Merge => Rule::Merge(Merge::new(table, &running, None)),
+            Contention::MergeBy(rule) => Rule::Merge(Merge::new(table, &running, Some(rule))),
         };
         Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
     }

@@ -141,7 +141,7 @@ impl Variants<'_> {
         held_back.iter().for_each(|&i| those.push(batch.parts(i)));
         // What the best conceivable GPUs of the same hosts and counts could make of each.
         let reach: Vec<f64> = match objective.rule() {
-            Rule::Merge(m) if m.by_counts => return,
+            Rule::Merge(m) if m.rule.is_some() => return,
             Rule::Merge(m) => {
                 let most = m.meetings(objective.model, objective.request.size, &those, true);
                 held_back.iter().zip(most).map(|(&i, m): (_, Meeting)| m.score(alone[i], weight)).collect()

@@ -1,5 +1,6 @@
 //! What is asked for, and why it may be refused.
 
+use crate::merge::MergeRule;
 pub use crate::refusal::Refusal;
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
@@ -156,40 +157,34 @@ pub struct Job {
 }
 
 /// How jobs share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum Contention {
     /// BandPilot's virtual merge: jobs that span hosts and meet on one share the smaller bandwidth of the two merged sets in proportion
     /// to their demands.
     #[default]
     Merge,
-    /// The same by counts, as BandPilot's public code merges: GPUs 0 to n - 1 of a host stand for n of them.
-    MergeCounts,
+    /// The same by a rule that the caller registers ([`crate::Registry::add_merge_rule`]).
+    MergeBy(&'static MergeRule),
     /// Flows of all jobs over the NICs and links that they share, max-min fair.
     Physical,
 }
 
 impl Contention {
-    /// Every kind.
-    pub const ALL: [Contention; 3] = [Contention::Merge, Contention::MergeCounts, Contention::Physical];
-
     /// Its name in files and flags.
     pub fn name(self) -> &'static str {
         match self {
             Contention::Merge => "merge",
-            Contention::MergeCounts => "merge-counts",
+            Contention::MergeBy(rule) => rule.name,
             Contention::Physical => "physical",
         }
     }
+}
 
-    /// All names, for messages: "`merge`, `merge-counts` or `physical`".
-    pub fn names() -> String {
-        let names = Contention::ALL.map(|c| format!("`{}`", c.name()));
-        let (last, first) = names.split_last().expect("there are some");
-        format!("{} or {last}", first.join(", "))
-    }
-
-    /// The kind of a name.
-    pub fn by_name(name: &str) -> Option<Contention> {
-        Contention::ALL.into_iter().find(|c| c.name() == name)
+/// Equal by name: a registry holds every name once.
+impl PartialEq for Contention {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
     }
 }
+
+impl Eq for Contention {}

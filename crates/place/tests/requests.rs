@@ -125,8 +125,9 @@ proptest! {
 
     #[test]
     fn every_search_keeps_what_is_asked_or_refuses((cluster, request) in requests(), which: usize, seed in 0u64..3) {
-        let (name, _) = place::search::NAMES[which % place::search::NAMES.len()];
-        let search = place::search::by_name(name, seed).unwrap();
+        let registry = place::Registry::shipped();
+        let entry = registry.searches()[which % registry.searches().len()];
+        let (name, search) = (entry.name, (entry.build)(seed));
         let model = model(&cluster, Kind::Bound, seed);
         match place::answer_by(&*search, &cluster, &model, &request) {
             Ok(a) => {

@@ -1,7 +1,6 @@
 //! The threshold search: never wrong, close to exact where both run, and quick where exact cannot.
 
-use place::search::by_name;
-use place::{Objective, Request, Search};
+use place::{Objective, Registry, Request, Search};
 use predict::{BandwidthModel, Kind, Model, fit};
 use proptest::prelude::*;
 use rand::SeedableRng;
@@ -55,7 +54,7 @@ fn model(cluster: &Cluster, kind: Kind, samples: usize, seed: u64) -> Model {
 
 fn score(search: &str, cluster: &Cluster, model: &Model, request: &Request) -> Option<f64> {
     let objective = Objective::new(cluster, model, request);
-    by_name(search, 0).unwrap().search(&objective, 1).ok().map(|f| f.best[0].score_gb_per_s)
+    Registry::shipped().search(search, 0).unwrap().search(&objective, 1).ok().map(|f| f.best[0].score_gb_per_s)
 }
 
 fn half_free(cluster: &Cluster, rng: &mut ChaCha8Rng) -> Allocation {

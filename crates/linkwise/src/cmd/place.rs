@@ -94,7 +94,8 @@ enum PlaceFormat {
 }
 
 fn contention(name: &str) -> Result<Contention, String> {
-    Contention::by_name(name).ok_or_else(|| format!("{} was expected", Contention::names()))
+    let known = crate::registry::searches();
+    known.contention(name).ok_or_else(|| format!("{} was expected", known.contention_names()))
 }
 
 fn release(text: &str) -> Result<Version, String> {
@@ -109,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let model = load_model(&args.model, &cluster)?;
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
-    let reader = Reader::new(&cluster, defaults);
+    let reader = Reader::new(&cluster, defaults, crate::registry::searches());
     if let Some(file) = &args.requests {
         return stream::Stream {
             cluster: &cluster,
@@ -164,9 +165,7 @@ fn refused(e: Refusal) -> Failure {
 
 /// The search of a name.
 fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
-    let name = place::read::search_name(name)?;
-    place::search::by_name(name, seed)
-        .ok_or_else(|| place::read::Bad::new("unknown_search", format!("search `{name}` is listed but not built in")))
+    crate::registry::searches().search(name, seed)
 }
 
 /// The largest size of a model: what a request without a size is placed for.

@@ -168,7 +168,7 @@ fn choose(
     let search = match serving.get(m.name.as_str()) {
         Some(s) => s,
         None => {
-            drawn = place::search::by_name(&m.search, seed)?;
+            drawn = crate::registry::searches().search(&m.search, seed).ok()?;
             &drawn
         }
     };
@@ -227,7 +227,7 @@ pub fn run_seed(
     let serving: HashMap<&str, Box<dyn Search>> = methods
         .iter()
         .filter(learns)
-        .filter_map(|m| Some((m.name.as_str(), place::search::by_name(&m.search, seed)?)))
+        .filter_map(|m| Some((m.name.as_str(), crate::registry::searches().search(&m.search, seed).ok()?)))
         .collect();
     for (i, s) in scenarios(truth.cluster(), settings.per_k, seed).into_iter().enumerate() {
         tick();

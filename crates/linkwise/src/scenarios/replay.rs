@@ -112,7 +112,7 @@ pub fn lessons(ground: &Ground, inside: &[Measurement], settings: &Settings, see
 /// A request as the file states it. Running jobs of an idle load use nothing.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
-    r.contention = Contention::MergeCounts; // the truth's own rule
+    r.contention = Contention::MergeBy(&::papers::bandpilot::MERGE_COUNTS); // the truth's own rule
     r.jobs = s
         .background
         .iter()

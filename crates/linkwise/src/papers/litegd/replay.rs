@@ -110,7 +110,7 @@ impl<'t> Guides<'t> {
 
     /// The choice of a method: GPUs, milliseconds, and of these inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
-        let search = place::search::by_name(m.search, seed)?;
+        let search = crate::registry::searches().search(m.search, seed).ok()?;
         let timed = Timed::new(self.of(m.guide)?);
         let request = Request::new(k, free.clone(), self.truth.size());
         let start = Instant::now();

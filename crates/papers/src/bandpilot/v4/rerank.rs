@@ -3,7 +3,7 @@
 //! The authors' reason: where NICs are shared, a long tail (8+1, 8+8+1) suffers beyond what the model was trained on. They apply it to
 //! clusters of one host type only.
 
-use crate::objective::Objective;
+use place::Objective;
 
 /// Largest difference of counts that is not yet lopsided.
 const SPREAD_MAX: usize = 5;

@@ -1,6 +1,9 @@
 //! What every search promises, and what each is known for.
 
-use place::search::{BandPilotV4, NAMES, by_name};
+mod common;
+
+use common::{by_name, names};
+use papers::bandpilot::{BandPilotV4, MERGE_COUNTS};
 use place::{Contention, Found, Job, Objective, Refusal, Request};
 use predict::{BandwidthModel, Candidates, Kind, Model, Oracle, Part, fit};
 use proptest::prelude::*;
@@ -60,7 +63,7 @@ fn free_of(masks: &[u32]) -> Allocation {
 }
 
 fn run(name: &str, objective: &Objective) -> Result<Found, Refusal> {
-    by_name(name, 7).unwrap_or_else(|| panic!("no search `{name}`")).search(objective, 1)
+    by_name(name, 7).search(objective, 1)
 }
 
 /// The answer of a search for `k` of these GPUs.
@@ -93,7 +96,7 @@ proptest! {
             request.contention = Contention::Merge;
         }
         let best = run("oracle", &Objective::new(&cluster, &model, &request)).map(|f| f.best[0].score_gb_per_s);
-        for (name, _) in NAMES {
+        for name in names() {
             let objective = Objective::new(&cluster, &model, &request);
             match run(name, &objective) {
                 Err(e) => prop_assert_eq!(e.code(), if k == 0 { "no_gpus" } else { "not_enough_free" }, "{}", name),
@@ -118,7 +121,7 @@ proptest! {
         let free = free_of(&masks);
         let mut request = Request::new(k, free.clone(), SIZE);
         request.jobs = if busy { background(&cluster, &free) } else { Vec::new() };
-        for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle"].contains(&n.0)) {
+        for name in names().filter(|n| !["exact", "oracle"].contains(n)) {
             match run(name, &Objective::new(&cluster, &truth, &request)) {
                 Err(e) => prop_assert_eq!(e, Refusal::NotEnough { wanted: k, free: free.gpu_count() }),
                 Ok(found) => {
@@ -204,7 +207,7 @@ fn among_running_jobs_the_oracle_finds_the_best_of_all_subsets() {
     // 21 free GPUs: too many 10-subsets for the oracle to judge all, few enough for a test.
     let cluster = catalog::cluster("het-4mix").unwrap();
     for (seed, contention) in
-        [Contention::Merge, Contention::Merge, Contention::MergeCounts, Contention::Physical].into_iter().enumerate()
+        [Contention::Merge, Contention::Merge, Contention::MergeBy(&MERGE_COUNTS), Contention::Physical].into_iter().enumerate()
     {
         let model = model(&cluster, seed as u64);
         let free = free_of(&[0x3f, 0xee, 0x3d, 0x1b]);
@@ -271,11 +274,12 @@ fn pruned_reference(table: &predict::PartTable, free: &Allocation, k: usize, swi
 
 #[test]
 fn names_are_the_names_of_their_searches_and_no_other_is_known() {
-    for (name, what) in NAMES {
-        assert_eq!(by_name(name, 0).unwrap().name(), *name);
-        assert!(!what.is_empty());
+    for entry in common::REGISTRY.searches() {
+        assert_eq!((entry.build)(0).name(), entry.name);
+        assert!(!entry.about.is_empty());
     }
-    assert!(by_name("simulated-annealing", 0).is_none());
+    assert_eq!(common::REGISTRY.searches().len(), 18);
+    assert!(common::REGISTRY.search("simulated-annealing", 0).is_err());
 }
 
 #[test]
@@ -362,7 +366,7 @@ fn what_a_search_cannot_honour_is_refused_and_exact_is_named() {
     let mut most = Request::new(8, cluster.usable(), SIZE);
     most.constraints.hosts_max = Some(2);
     // These look at limits on hosts themselves.
-    for (name, _) in NAMES.iter().filter(|n| !["exact", "oracle", "auto", "threshold"].contains(&n.0)) {
+    for name in names().filter(|n| !["exact", "oracle", "auto", "threshold"].contains(n)) {
         for (request, what) in [(&pods, "pods"), (&least, "GPUs per host"), (&most, "number of hosts")] {
             let e = run(name, &Objective::new(&cluster, &model, request)).unwrap_err();
             assert_eq!(e.code(), "unsupported_by_search");
@@ -402,7 +406,7 @@ fn the_oracle_keeps_pods_and_limits_as_exact_does_and_one_gpu_pods_ask_nothing()
             assert_eq!(e("oracle"), e("exact"));
             request.constraints.hosts_max = None;
             request.pods = vec![1; 10];
-            for (name, _) in NAMES {
+            for name in names() {
                 assert!(run(name, &Objective::new(&cluster, &model, &request)).is_ok(), "{name}");
             }
         }
@@ -416,7 +420,7 @@ fn constraints_on_hosts_narrow_what_every_search_sees() {
     let mut request = Request::new(6, cluster.usable(), SIZE);
     request.constraints.excluded_hosts = vec![HostId(3)];
     request.constraints.only_hosts = vec![HostId(1), HostId(2), HostId(3)];
-    for (name, _) in NAMES {
+    for name in names() {
         let a = run(name, &Objective::new(&cluster, &model, &request)).unwrap().best.remove(0).allocation;
         assert!(a.parts().iter().all(|p| p.0 == HostId(1) || p.0 == HostId(2)), "{name}: {a:?}");
     }
@@ -449,10 +453,10 @@ fn a_thousand_gpus_are_within_reach_of_every_search_but_the_complete_ones() {
     let truth = knowing(&model(&cluster, 1), balanced_truth);
     let free = Allocation::new(cluster.host_ids().map(|h| (h, GpuMask([0x0f, 0xf0, 0x3c, 0x55][h.index() % 4]))));
     let request = Request::new(48, free, SIZE);
-    for (name, _) in NAMES {
+    for name in names() {
         match run(name, &Objective::new(&cluster, &truth, &request)) {
             Ok(found) => assert_eq!(found.best[0].allocation.gpu_count(), 48, "{name}"),
-            Err(e) => assert!(["exact", "oracle"].contains(name) && e.code() == "too_large_for_exact", "{name}: {e}"),
+            Err(e) => assert!(["exact", "oracle"].contains(&name) && e.code() == "too_large_for_exact", "{name}: {e}"),
         }
     }
 }
@@ -499,7 +503,7 @@ fn past_requests_where_pts_did_not_help_spare_it() {
 fn a_search_that_serves_many_requests_learns_when_pts_is_not_worth_it() {
     let cluster = catalog::cluster("h100").unwrap();
     let truth = knowing(&model(&cluster, 1), balanced_truth);
-    let serving = by_name("bandpilot-v4", 0).unwrap();
+    let serving = by_name("bandpilot-v4", 0);
     let batches: Vec<u64> = (0..3)
         .flat_map(|_| 9..=20)
         .map(|k| {
@@ -610,7 +614,7 @@ fn lots_depend_on_the_seed_and_on_the_request() {
     let draw = |seed, free: &Allocation| {
         let request = Request::new(8, free.clone(), SIZE);
         let o = Objective::new(&cluster, &model, &request);
-        by_name("random", seed).unwrap().search(&o, 1).unwrap().best.remove(0).allocation
+        by_name("random", seed).search(&o, 1).unwrap().best.remove(0).allocation
     };
     let all = cluster.usable();
     assert_eq!(draw(1, &all), draw(1, &all));

@@ -1,17 +1,18 @@
-//! LiteGD's bidirectional tree search with insertion.
+//! LiteGD: its bidirectional tree search with insertion, and its greedy topology baseline ([`topo_greedy`]).
 
-use super::neighbours::Current;
-use super::pts::pts;
-use super::{Search, admit, affordable, argmax, better, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+pub mod topo_greedy;
+
+use crate::bandpilot::pts::pts;
+use crate::judge::{affordable, argmax, better};
+use crate::neighbours::Current;
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use predict::Candidates;
 use topology::{Allocation, GpuId};
 
 /// Bidirectional tree search: LiteGD (by the authors of BandPilot), section 4.3.2, algorithm 1.
 ///
-/// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`super::Pts`], inside the best single host wherever one can hold the job. The
+/// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`crate::bandpilot::Pts`], inside the best single host wherever one can hold the job. The
 /// paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test for it; here that is always taken to be so, as its
 /// experiments have it. Bottom-up (C_BU): the best pair of all free GPUs (`BestPair`), then each time the GPU with which the set is best.
 /// Algorithm 1 as printed adds a GPU only if bandwidth *rises*, which would never end where it cannot; we follow the text, which adds the
@@ -50,7 +51,7 @@ fn best_pair(objective: &Objective, free: &Allocation) -> Allocation {
 }
 
 /// Every pair of some GPUs (ascending; second index fastest) with its score. One batch.
-pub(super) fn judge_pairs(objective: &Objective, gpus: &[GpuId]) -> (Candidates, Vec<f64>) {
+pub(crate) fn judge_pairs(objective: &Objective, gpus: &[GpuId]) -> (Candidates, Vec<f64>) {
     let mut pairs = Candidates::new();
     for (i, &a) in gpus.iter().enumerate() {
         for &b in &gpus[i + 1..] {

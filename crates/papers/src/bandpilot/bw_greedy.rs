@@ -1,10 +1,9 @@
 //! Greedy growth by the bandwidths of pairs.
 
-use super::litegd::judge_pairs;
-use super::{Search, admit, affordable, argmax, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use crate::judge::{affordable, argmax};
+use crate::litegd::judge_pairs;
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use std::collections::HashSet;
 use topology::{Allocation, GpuId, HostId};
 

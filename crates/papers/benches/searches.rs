@@ -1,8 +1,7 @@
 //! One decision by every search on four H100 hosts, averaged over 62 requests.
 
 use divan::{Bencher, main as run_all};
-use place::search::{NAMES, by_name};
-use place::{Objective, Request, baselines};
+use place::{Objective, Registry, Request, baselines};
 use predict::{Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -30,11 +29,17 @@ fn requests(cluster: &Cluster) -> Vec<Request> {
     ks.map(|k| Request::new(k, free(k), SIZE)).collect()
 }
 
-#[divan::bench(args = NAMES.iter().map(|n| n.0))]
+fn registry() -> Registry {
+    let mut registry = Registry::shipped();
+    papers::register(&mut registry).expect("names are free");
+    registry
+}
+
+#[divan::bench(args = registry().search_names().collect::<Vec<_>>())]
 fn decision_32_gpus(bencher: Bencher, name: &str) {
     let cluster = catalog::cluster("h100").expect("built in");
     let (model, requests) = (bound(&cluster), requests(&cluster));
-    let search = by_name(name, 1).expect("known");
+    let search = registry().search(name, 1).expect("known");
     let mut next = 0;
     bencher.bench_local(|| {
         next = (next + 1) % requests.len();

@@ -4,7 +4,9 @@
 //! number of random free GPUs. The papers do not publish their availabilities, on which GBE of a careless choice depends: the bands are
 //! wide, except where a copy that differs would leave them.
 
-use place::search::{NAMES, by_name};
+mod common;
+
+use common::{by_name, names};
 use place::{Objective, Request, baselines};
 use predict::{BandwidthModel, Kind, Oracle, Part, PartTable, fit};
 use rand::SeedableRng;
@@ -93,17 +95,17 @@ impl Truth {
                 let request = Request::new(k, free, SIZE);
                 let score = |name: &str| {
                     let objective = Objective::new(&self.cluster, &model, &request);
-                    by_name(name, 1).unwrap().search(&objective, 1).unwrap().best[0].score_gb_per_s
+                    by_name(name, 1).search(&objective, 1).unwrap().best[0].score_gb_per_s
                 };
                 let best = score("oracle");
-                for (name, _) in NAMES {
-                    let score = if *name == "oracle" { best } else { score(name) };
+                for name in names() {
+                    let score = if name == "oracle" { best } else { score(name) };
                     got.entry(name).or_default().push(100.0 * score / best);
                 }
             }
         }
         let mut out = HashMap::new();
-        for (name, _) in NAMES {
+        for name in names() {
             let mut v = got.remove(name).unwrap();
             v.sort_by(f64::total_cmp);
             let (mean, p5) = (v.iter().sum::<f64>() / v.len() as f64, v[v.len() / 20]);
@@ -111,7 +113,7 @@ impl Truth {
                 "{:10} {name:14} mean {mean:6.2}  5th percentile {p5:6.2}  worst {:6.2}",
                 self.cluster.name, v[0]
             );
-            out.insert(*name, (mean, p5));
+            out.insert(name, (mean, p5));
         }
         out
     }
@@ -176,8 +178,8 @@ fn default_and_topo_v4_choose_the_gpus_that_the_authors_code_chose() {
             let k = s["k"].as_u64().unwrap() as usize;
             let theirs =
                 |of: &str| Allocation::from_gpus(s["others"][of]["gpus"].as_str().unwrap().split(' ').map(gpu));
-            default += usize::from(place::search::numa::choose(&cluster, &free, k).unwrap() == theirs("Default"));
-            topo += usize::from(place::search::topo::choose_v4(&cluster, &free, k).unwrap() == theirs("Topo"));
+            default += usize::from(papers::bandpilot::numa::choose(&cluster, &free, k).unwrap() == theirs("Default"));
+            topo += usize::from(papers::bandpilot::topo_v4::choose_v4(&cluster, &free, k).unwrap() == theirs("Topo"));
         }
         eprintln!("{name}: of {} the same GPUs by default in {default}, by topo-v4 in {topo}", all.len());
         assert!(all.len() >= 100);

@@ -1,12 +1,12 @@
 //! A GPU set that a search changes one step at a time, every step judged in one batch.
 
-use super::argmax;
-use crate::objective::Objective;
+use crate::judge::argmax;
+use place::Objective;
 use predict::{Candidates, Part};
 use topology::{Allocation, GpuMask};
 
 /// The current set S, and the memory that its steps share.
-pub(super) struct Current<'o, 'a> {
+pub(crate) struct Current<'o, 'a> {
     objective: &'o Objective<'a>,
     /// Sorted by host.
     parts: Vec<Part>,

@@ -1,6 +1,6 @@
 //! LiteGD's greedy topology baseline.
 
-use super::links::weight;
+use place::search::links::weight;
 use topology::{Allocation, Cluster, GpuId};
 
 /// Topology-aware dispatching with greedy search: LiteGD, section 5.2.

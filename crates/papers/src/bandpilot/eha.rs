@@ -1,10 +1,10 @@
 //! BandPilot's equilibrium-driven heuristic algorithm (EHA).
 
-use super::hosts::{best_masks, choose, freest_first, host_sets, singles, subsets_of};
-use super::{Search, admit, affordable, argmax, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use crate::hosts::{best_masks, host_sets};
+use crate::judge::{affordable, argmax};
+use place::search::hosts::{choose, freest_first, singles, subsets_of};
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use predict::{Candidates, Part};
 use topology::Allocation;
 
@@ -33,7 +33,7 @@ impl Search for Eha {
 }
 
 /// Algorithm 1. `free` holds k GPUs or more.
-pub(super) fn eha(objective: &Objective, free: &Allocation, search: &'static str) -> Result<Allocation, Refusal> {
+pub(crate) fn eha(objective: &Objective, free: &Allocation, search: &'static str) -> Result<Allocation, Refusal> {
     if let Some(a) = best_single(objective, free, search)? {
         return Ok(a);
     }
@@ -46,7 +46,7 @@ pub(super) fn eha(objective: &Objective, free: &Allocation, search: &'static str
 }
 
 /// Lines 4 to 7: the best k GPUs inside one host, if one can hold the job. One batch.
-pub(super) fn best_single(
+pub(crate) fn best_single(
     objective: &Objective,
     free: &Allocation,
     search: &'static str,

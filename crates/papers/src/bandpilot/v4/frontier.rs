@@ -4,8 +4,9 @@
 //! the fewest that can hold the job, with every move of one GPU between two of them and every exchange of one for an unused unit with as
 //! many free GPUs; and the same over one unit more. The best few by [`priority`] are kept, which knows no bandwidth.
 
-use crate::objective::Objective;
-use crate::search::hosts::{FreeHost, best_masks, freest_first};
+use crate::hosts::best_masks;
+use place::Objective;
+use place::search::hosts::{FreeHost, freest_first};
 use std::cmp::Reverse;
 use topology::{Allocation, GpuMask, HostId};
 

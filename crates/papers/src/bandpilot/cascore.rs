@@ -1,12 +1,11 @@
 //! Locality first, then what running jobs leave.
 
-use super::hosts::{FreeHost, fill, freest_first, host_sets};
-use super::links::{PairSums, weight};
-use super::topo::grow_by_links;
-use super::{Search, admit, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use super::topo_v4::grow_by_links;
+use crate::hosts::host_sets;
+use place::search::hosts::{FreeHost, fill, freest_first};
+use place::search::links::{PairSums, weight};
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use predict::{Candidates, Part};
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, HostId};

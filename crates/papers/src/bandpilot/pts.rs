@@ -1,11 +1,10 @@
 //! BandPilot's pruned tree search (PTS).
 
 use super::eha::best_single;
-use super::neighbours::Current;
-use super::{Search, admit, affordable, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use crate::judge::affordable;
+use crate::neighbours::Current;
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use topology::Allocation;
 
 /// Requests of at most so many GPUs are searched inside one host if one can hold them (the paper's `k ≤ 8`: its hosts have 8).
@@ -33,7 +32,7 @@ impl Search for Pts {
 }
 
 /// Algorithm 2. `free` holds k GPUs or more; node insertion up to `insertion_max` GPUs.
-pub(super) fn pts(
+pub(crate) fn pts(
     objective: &Objective,
     free: &Allocation,
     insertion_max: usize,
@@ -51,7 +50,7 @@ pub(super) fn pts(
 }
 
 /// Lines 4 to 9: all free GPUs of n*, if one host can hold the job.
-pub(super) fn insertion(
+pub(crate) fn insertion(
     objective: &Objective,
     free: &Allocation,
     insertion_max: usize,
@@ -65,7 +64,7 @@ pub(super) fn insertion(
 }
 
 /// Candidates that elimination from `n` to `k` GPUs judges.
-pub(super) fn eliminations(n: usize, k: usize) -> u128 {
+pub(crate) fn eliminations(n: usize, k: usize) -> u128 {
     let (n, k) = (n as u128, k as u128);
     (n * (n + 1) - k * (k + 1)) / 2
 }

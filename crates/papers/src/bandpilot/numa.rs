@@ -1,6 +1,6 @@
 //! What a scheduler without a view of links gives: near GPUs by NUMA node and host.
 
-use super::hosts::{fill, freest_first, singles};
+use place::search::hosts::{fill, freest_first, singles};
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
 /// The NUMA proximity heuristic: arXiv 2506.15595, algorithm 4 (Default), which the paper calls the default dispatcher of Slurm and others.
@@ -42,6 +42,6 @@ fn numa_nodes(cluster: &Cluster, host: HostId, free: GpuMask) -> Vec<GpuMask> {
 }
 
 /// The lowest `k` GPUs of a set, or all if it has fewer.
-pub(super) fn lowest(mask: GpuMask, k: usize) -> GpuMask {
+fn lowest(mask: GpuMask, k: usize) -> GpuMask {
     GpuMask::from_indices(mask.iter().take(k))
 }

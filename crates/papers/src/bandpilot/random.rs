@@ -1,10 +1,7 @@
-//! Lots.
+//! GPUs at random.
 
-use super::{Search, admit, not_enough, one};
-use crate::baselines;
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use place::search::{admit, not_enough, one};
+use place::{Found, Objective, Refusal, Search, baselines};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use topology::Allocation;

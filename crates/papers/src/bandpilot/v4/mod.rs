@@ -22,12 +22,11 @@ mod trigger;
 pub use trigger::{FEATURES, NEIGHBOURS, Past, RISK_MAX};
 
 use super::eha::best_single;
-use super::neighbours::Current;
 use super::pts::{INSERTION_GPUS_MAX, eliminations, insertion};
-use super::{Search, admit, affordable, argmax, one};
-use crate::exact::Found;
-use crate::objective::Objective;
-use crate::request::Refusal;
+use crate::judge::{affordable, argmax};
+use crate::neighbours::Current;
+use place::search::{admit, one};
+use place::{Found, Objective, Refusal, Search};
 use predict::Candidates;
 use std::sync::{Mutex, PoisonError};
 use topology::Allocation;
