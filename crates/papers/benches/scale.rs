@@ -4,7 +4,7 @@
 //! ones, evenly on a logarithmic scale, ten requests each. Every size and model runs in a process of its own, so that its peak memory
 //! (VmHWM) is its own. Divan has no 99th percentile; hence a program of its own.
 
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::time::Instant;
@@ -77,10 +77,10 @@ fn requests(cluster: &Cluster) -> Vec<place::Request> {
 fn model(cluster: &Cluster, kind: &str, samples: usize) -> Model {
     let kind = match kind {
         "gp" => Kind::Gp,
-        "bandpilot" => Kind::Transformer,
+        "bandpilot" => Kind::Learned(&papers::network::kinds::TRANSFORMER),
         _ => Kind::Bound,
     };
-    fit(cluster, &readings(cluster, samples), None, kind, fabric::Constants::default()).expect("fits").0
+    fit(cluster, &readings(cluster, samples), &FitOptions::of(kind)).expect("fits").0
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
@@ -109,7 +109,7 @@ fn child(gpus: usize, kind: &str) {
     let model = model(&cluster, kind, SAMPLES);
     let (search, repeats) = if kind == "bandpilot" { ("bandpilot", 1) } else { ("auto", REPEATS) };
     let mut registry = place::Registry::shipped();
-    papers::register(&mut registry).expect("names are free");
+    papers::register_searches(&mut registry).expect("names are free");
     let search = registry.search(search, 0).expect("a search");
     let fit_s = start.elapsed().as_secs_f64();
     let mut times = Vec::new();

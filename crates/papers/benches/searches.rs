@@ -2,7 +2,7 @@
 
 use divan::{Bencher, main as run_all};
 use place::{Objective, Registry, Request, baselines};
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use store::{Measurement, Source};
@@ -17,7 +17,7 @@ fn main() {
 fn bound(cluster: &Cluster) -> Model {
     let two = Allocation::new([(HostId(0), GpuMask::first(4)), (HostId(1), GpuMask::first(4))]);
     let row = Measurement::new(two, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(337.0), Source::Published);
-    fit(cluster, &[row], None, Kind::Bound, fabric::Constants::default()).expect("fits").0
+    fit(cluster, &[row], &FitOptions::of(Kind::Bound)).expect("fits").0
 }
 
 /// Every k from 2 to 32 with two random availabilities.
@@ -31,7 +31,7 @@ fn requests(cluster: &Cluster) -> Vec<Request> {
 
 fn registry() -> Registry {
     let mut registry = Registry::shipped();
-    papers::register(&mut registry).expect("names are free");
+    papers::register_searches(&mut registry).expect("names are free");
     registry
 }
 

@@ -15,11 +15,7 @@ pub fn register(registry: &mut Registry) -> Result<(), NameTaken> {
 
 /// The searches of the papers.
 const SEARCHES: [SearchEntry; 11] = [
-    SearchEntry {
-        name: "bandpilot",
-        about: "BandPilot: the better of eha and pts",
-        build: |_| Box::new(BandPilot),
-    },
+    SearchEntry { name: "bandpilot", about: "BandPilot: the better of eha and pts", build: |_| Box::new(BandPilot) },
     SearchEntry {
         name: "bandpilot-v4",
         about: "BandPilot's newer form: coarse stage over hosts and pods, pts only where past requests say that it helps",
@@ -40,11 +36,7 @@ const SEARCHES: [SearchEntry; 11] = [
         about: "LiteGD's bidirectional tree search with insertion: the better of dropping and adding GPUs one by one",
         build: |_| Box::new(LiteGd),
     },
-    SearchEntry {
-        name: "random",
-        about: "free GPUs, drawn evenly",
-        build: |seed| Box::new(Random { seed }),
-    },
+    SearchEntry { name: "random", about: "free GPUs, drawn evenly", build: |seed| Box::new(Random { seed }) },
     SearchEntry {
         name: "default",
         about: "nearest by NUMA node, then by host; the freest first",

@@ -8,7 +8,7 @@ mod common;
 
 use common::{by_name, names};
 use place::{Objective, Request, baselines};
-use predict::{BandwidthModel, Kind, Oracle, Part, PartTable, fit};
+use predict::{BandwidthModel, FitOptions, Kind, Oracle, Part, PartTable, fit};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
@@ -66,7 +66,7 @@ impl Truth {
         }
         let two = Allocation::new([(HostId(0), GpuMask::first(4)), (HostId(1), GpuMask::first(4))]);
         all.push(measured(two, between[&vec![4, 4]] * factor));
-        let model = fit(&cluster, &all, None, Kind::Bound, fabric::Constants::default()).unwrap().0;
+        let model = fit(&cluster, &all, &FitOptions::of(Kind::Bound)).unwrap().0;
         let table = model.part_table(SIZE).clone();
         Truth { cluster, table, between, factor, capped_by_hosts }
     }

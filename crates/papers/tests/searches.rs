@@ -5,7 +5,7 @@ mod common;
 use common::{by_name, names};
 use papers::bandpilot::{BandPilotV4, MERGE_COUNTS};
 use place::{Contention, Found, Job, Objective, Refusal, Request};
-use predict::{BandwidthModel, Candidates, Kind, Model, Oracle, Part, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, fit};
 use proptest::prelude::*;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, PathKind, Tier, catalog};
@@ -29,7 +29,7 @@ fn model(cluster: &Cluster, seed: u64) -> Model {
         let masks = cluster.type_of(h).all_gpus().subsets();
         rows.extend(masks.map(|m| row(Allocation::new([(h, m)]), intra(h.0, m, seed))));
     }
-    fit(cluster, &rows, None, Kind::Bound, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows, &FitOptions::of(Kind::Bound)).unwrap().0
 }
 
 /// A model that knows this truth, with the parts of another.
@@ -207,7 +207,9 @@ fn among_running_jobs_the_oracle_finds_the_best_of_all_subsets() {
     // 21 free GPUs: too many 10-subsets for the oracle to judge all, few enough for a test.
     let cluster = catalog::cluster("het-4mix").unwrap();
     for (seed, contention) in
-        [Contention::Merge, Contention::Merge, Contention::MergeBy(&MERGE_COUNTS), Contention::Physical].into_iter().enumerate()
+        [Contention::Merge, Contention::Merge, Contention::MergeBy(&MERGE_COUNTS), Contention::Physical]
+            .into_iter()
+            .enumerate()
     {
         let model = model(&cluster, seed as u64);
         let free = free_of(&[0x3f, 0xee, 0x3d, 0x1b]);

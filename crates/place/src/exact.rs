@@ -250,7 +250,7 @@ fn branch_and_bound(
 ) -> Result<u64, Refusal> {
     struct Search<'a> {
         model: &'a dyn BandwidthModel,
-        mean: predict::model::Evaluator<'a>,
+        mean: predict::Evaluator<'a>,
         request: &'a Request,
         options: &'a [HostOptions],
         shape: &'a Shape,

@@ -22,7 +22,7 @@ pub mod threshold;
 pub use decide::{Decision, Reading, decide, worth_measuring};
 pub use exact::{Found, Scored, cautiously, exact};
 pub use explain::{Answer, Bottleneck, answer, answer_by};
-pub use objective::{Effect, Objective};
 pub use merge::MergeRule;
+pub use objective::{Effect, Objective};
 pub use request::{Constraints, Contention, Job, Refusal, Request};
 pub use search::{Registry, Search};

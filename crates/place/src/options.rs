@@ -18,7 +18,7 @@ fn leftover_gb_per_s(table: &PartTable, part: &Part, free: GpuMask) -> f64 {
 /// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
 ///
 /// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, which never hurts
-/// (see [`predict::features`]): the best one stays; between equals, the one that leaves the best-connected rest. Masks with
+/// (see the features of `predict`): the best one stays; between equals, the one that leaves the best-connected rest. Masks with
 /// different NIC rates all stay, since a correction may prefer either. O(2^GPUs) per host.
 pub fn host_options(table: &PartTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
     free.parts()

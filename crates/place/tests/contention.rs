@@ -1,8 +1,7 @@
 //! Requests among running jobs: what sharing must keep to, and the exact search under it.
 
 use place::{Contention, Job, MergeRule, Objective, Request, exact};
-use predict::intra::{HostReadings, IntraTables};
-use predict::{Oracle, Part, PartTable};
+use predict::{HostReadings, IntraTables, Oracle, Part, PartTable};
 use proptest::prelude::*;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, NetworkClass, Nic, PathKind, Tier, catalog};
 

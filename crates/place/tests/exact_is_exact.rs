@@ -1,7 +1,7 @@
 //! The exact search against brute force over every subset of the free GPUs.
 
 use place::{Request, exact};
-use predict::{BandwidthModel, Candidates, Kind, Model, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, fit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -40,7 +40,7 @@ fn model(cluster: &Cluster, kind: Kind, seed: u64) -> Model {
         )
     };
     rows.extend(hosts.flat_map(|h| GpuMask::first(8).subsets().map(move |m| row(h, m, intra(h.0, m, seed)))));
-    fit(cluster, &rows, None, kind, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows, &FitOptions::of(kind)).unwrap().0
 }
 
 fn brute_force(model: &dyn BandwidthModel, free: &Allocation, k: usize) -> f64 {

@@ -1,7 +1,7 @@
 //! The threshold search: never wrong, close to exact where both run, and quick where exact cannot.
 
 use place::{Objective, Registry, Request, Search};
-use predict::{BandwidthModel, Kind, Model, fit};
+use predict::{BandwidthModel, FitOptions, Kind, Model, fit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -49,7 +49,7 @@ fn model(cluster: &Cluster, kind: Kind, samples: usize, seed: u64) -> Model {
         let v = physics.estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s() * bent;
         out.push(row(a, v));
     }
-    fit(cluster, &out, None, kind, fabric::Constants::default()).unwrap().0
+    fit(cluster, &out, &FitOptions::of(kind)).unwrap().0
 }
 
 fn score(search: &str, cluster: &Cluster, model: &Model, request: &Request) -> Option<f64> {

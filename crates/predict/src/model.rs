@@ -5,8 +5,8 @@ use crate::committee::{Committee, Reading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::hash::BuildBits;
 use crate::intra::IntraTables;
+use crate::learned::LearnedModel;
 use crate::nccl::Network;
-use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
 use std::collections::HashMap;
 use topology::nccl::Version;
@@ -96,8 +96,8 @@ pub enum Correction {
     },
     /// Gaussian processes.
     Gp(Box<Committee>),
-    /// A network or a line that predicts what spans hosts by itself, without the bound.
-    Learned(Box<Learned>),
+    /// A model that predicts what spans hosts by itself, without the bound.
+    Learned(Box<dyn LearnedModel>),
 }
 
 /// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
@@ -201,13 +201,12 @@ impl Model {
         }
     }
 
-    /// Continues the training of a network on new multi-host readings without forgetting the old ones (see [`Learned::learn`]).
-    /// `false`, and nothing learned, for other models and for readings that cannot be used.
+    /// Lets a learned model learn new multi-host readings without forgetting the old ones ([`LearnedModel::learn`]). `false`, and nothing
+    /// learned, for other models and for readings that cannot be used.
     pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
         let Correction::Learned(learned) = &mut self.correction else { return false };
         let table = &nearest(&self.tables, size).parts;
-        let progress = learned.learn(table, size, new, Guard::Published, &CONTINUAL, seed);
-        progress.is_some()
+        learned.learn(table, size, new, seed)
     }
 }
 

@@ -85,7 +85,7 @@ impl Network {
     /// The release that the readings name, else that which explains them better, else the first of [`RELEASES`].
     pub(crate) fn of<'a>(
         named: impl Iterator<Item = &'a str>,
-        readings: &[crate::tune::Reading],
+        readings: &[crate::calibrate::Reading],
         base: Bounds<'_>,
         unfitted: bool,
     ) -> Network {
@@ -109,8 +109,8 @@ impl Network {
     /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
     /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
     /// by about `(n + p) / (n - p)`.
-    pub(crate) fn explains_more(&self, readings: &[crate::tune::Reading], base: Bounds<'_>) -> bool {
-        let (n, p) = (readings.len() as f64, crate::tune::CONSTANTS as f64);
+    pub(crate) fn explains_more(&self, readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> bool {
+        let (n, p) = (readings.len() as f64, crate::calibrate::CONSTANTS as f64);
         if readings.len() < READINGS_MIN {
             return false;
         }
@@ -121,7 +121,7 @@ impl Network {
 }
 
 /// How far readings are from their bounds, beside the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
-fn distance(readings: &[crate::tune::Reading], base: Bounds<'_>) -> f64 {
+fn distance(readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> f64 {
     let mut memo = (Bytes(0), Memo::default());
     let mut off: Vec<f64> = Vec::with_capacity(readings.len());
     for r in readings {

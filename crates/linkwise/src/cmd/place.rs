@@ -174,7 +174,7 @@ fn default_size(model: &Model) -> Bytes {
 }
 
 pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
-    let model = Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
+    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, crate::registry::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
     let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
         let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());

@@ -1,9 +1,8 @@
 //! Methods by name: a search, the model that guides it, and what the model learned from.
 
 use crate::failure::Failure;
+use crate::registry::{models, searches};
 use measure::design::DesignKind;
-use crate::registry::searches;
-use predict::Kind;
 
 /// What guides a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -118,9 +117,9 @@ pub fn parse(text: &str, ours: (usize, DesignKind)) -> Result<MethodSpec, Failur
     }
     let guide = guide(kind, samples, design, ours);
     if let Guide::Model { kind, .. } = &guide
-        && Kind::by_name(kind).is_none()
+        && models().by_name(kind).is_none()
     {
-        let known = Kind::ALL.map(Kind::name).join(", ");
+        let known = models().names();
         return Err(bad(format!("there is no model `{kind}` (known: truth, {known})")));
     }
     Ok(MethodSpec { name: text.to_owned(), search: search.to_owned(), guide, probes })

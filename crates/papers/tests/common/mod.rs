@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 /// Everything that `papers` registers, after what ships.
 pub static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let mut registry = Registry::shipped();
-    papers::register(&mut registry).unwrap();
+    papers::register_searches(&mut registry).unwrap();
     registry
 });
 

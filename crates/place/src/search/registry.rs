@@ -44,18 +44,22 @@ impl Registry {
                 Box::new(crate::threshold::Auto)
             }),
             entry("exact", "every count vector with the GPUs that can matter", |_| Box::new(Exact)),
-            entry("threshold", "the best above thresholds of intra and NIC bandwidth, for clusters of any size", |_| {
-                Box::new(crate::threshold::Threshold)
-            }),
+            entry(
+                "threshold",
+                "the best above thresholds of intra and NIC bandwidth, for clusters of any size",
+                |_| Box::new(crate::threshold::Threshold),
+            ),
             entry(
                 "oracle",
                 "exact for any model, also with other jobs: every subset where few GPUs are free, else every split with every GPU set \
                  that can matter",
                 |_| Box::new(Oracle),
             ),
-            entry("topo", "the best-connected GPUs by link labels on one host, else the fewest hosts, the freest first", |_| {
-                Box::new(SHIPPED_RULES[0])
-            }),
+            entry(
+                "topo",
+                "the best-connected GPUs by link labels on one host, else the fewest hosts, the freest first",
+                |_| Box::new(SHIPPED_RULES[0]),
+            ),
             entry("slurm-bestfit", "Slurm's cons_tres: tightest run of nodes, tightest node", |_| {
                 Box::new(SHIPPED_RULES[1])
             }),

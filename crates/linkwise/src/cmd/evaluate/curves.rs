@@ -8,7 +8,6 @@ use crate::report::{Axis, Plot, Report, Section, Series};
 use comfy_table::{Table, presets};
 use indicatif::ProgressBar;
 use measure::design::DesignKind;
-use predict::Kind;
 use rayon::prelude::*;
 use std::path::Path;
 use truths::Truth;
@@ -28,8 +27,8 @@ pub fn run(
     report: Option<&Path>,
 ) -> Result<(), Failure> {
     for m in models {
-        if Kind::by_name(m).is_none() {
-            let known = Kind::ALL.map(Kind::name).join(", ");
+        if crate::registry::models().by_name(m).is_none() {
+            let known = crate::registry::models().names();
             return Err(Failure::input(format!("--curves {m}: there is no such model (known: {known})")));
         }
     }

@@ -6,8 +6,8 @@
 //! do not vary.
 
 use super::tokens::Scale;
-use crate::linalg::Lower;
-use crate::parts::Part;
+use predict::Part;
+use predict::linalg::Lower;
 use serde::{Deserialize, Serialize};
 
 /// Number of features.

@@ -1,8 +1,9 @@
 //! What predictions of the papers' networks cost beside a Gaussian process: one candidate, and a batch as exact searches ask for.
 
+use papers::network::Training;
+use papers::network::kinds::{LINEAR, NetworkKind, TRANSFORMER, TRANSFORMER_LITEGD, TRANSFORMER_NAIVE};
 use predict::accuracy::random_subsets;
-use predict::net::Training;
-use predict::{BandwidthModel, Candidates, Kind, Model, fit_with};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Learner, Model, fit};
 use store::{Measurement, Source};
 use topology::{Bandwidth, Bytes, Collective, catalog};
 
@@ -26,8 +27,10 @@ fn model(kind: &str, epochs: usize) -> Model {
         })
         .collect();
     let training = Training { epochs, patience: epochs, ..Training::default() };
-    let kind = Kind::by_name(kind).expect("a kind");
-    fit_with(&cluster, &rows, None, kind, fabric::Constants::default(), &training, 0).expect("fits").0
+    let networks = [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR];
+    let learner = networks.into_iter().find(|n| n.name() == kind).map(|n| NetworkKind { training, ..*n });
+    let kind = learner.as_ref().map_or(Kind::Gp, |l| Kind::Learned(l));
+    fit(&cluster, &rows, &FitOptions::of(kind)).expect("fits").0
 }
 
 #[divan::bench(args = KINDS)]

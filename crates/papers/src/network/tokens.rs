@@ -2,7 +2,7 @@
 
 use super::network::Sets;
 use super::shape::{BANDPILOT, Embedding, Shape};
-use crate::parts::Part;
+use predict::Part;
 use serde::{Deserialize, Serialize};
 
 /// The networks of the papers.

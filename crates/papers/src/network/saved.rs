@@ -1,9 +1,10 @@
-//! Learned predictors as part of a model file.
+//! Networks and lines as part of a model file.
 
 use super::learned::{Learned, Memory, OfSize, READINGS_MIN, REPLAY_MAX, Regressor, SIZES_MAX, What};
 use super::linear::Line;
 use super::network::Network;
 use super::tokens::{Flavour, Reader, Scale};
+use predict::LearnedModel;
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
@@ -14,7 +15,7 @@ const FISHER_MAX: f32 = 1e12;
 
 /// As kept in a file.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct SavedLearned {
+pub(super) struct SavedLearned {
     /// Absent for a line.
     network: Option<Flavour>,
     sizes: Vec<SavedSize>,
@@ -39,7 +40,7 @@ struct SavedSize {
 }
 
 impl Learned {
-    pub(crate) fn save(&self) -> SavedLearned {
+    pub(super) fn saved(&self) -> SavedLearned {
         let size = |s: &OfSize| {
             let (line, reader, parameters) = match &s.regressor {
                 Regressor::Line(l) => (Some(l.clone()), None, Vec::new()),
@@ -70,7 +71,7 @@ impl Learned {
     }
 
     /// Checks everything that a prediction relies on; the message says what is wrong.
-    pub(crate) fn load(saved: SavedLearned, cluster: &Cluster) -> Result<Learned, String> {
+    fn of_saved(saved: SavedLearned, cluster: &Cluster) -> Result<Learned, String> {
         if saved.sizes.is_empty() || saved.sizes.len() > SIZES_MAX {
             return Err(format!("it holds {} networks; 1 to {SIZES_MAX} are supported", saved.sizes.len()));
         }
@@ -81,6 +82,15 @@ impl Learned {
         let by_size = saved.sizes.into_iter().map(|s| size(s, what, cluster)).collect::<Result<_, _>>()?;
         Ok(Learned { what, by_size })
     }
+}
+
+/// The form of the files.
+pub(super) const FORM: &str = "learned";
+
+/// Reads the text that [`Learned`] was saved as.
+pub(super) fn load(text: &str, cluster: &Cluster) -> Result<Box<dyn LearnedModel>, String> {
+    let saved = serde_json::from_str(text).map_err(|e| format!("it is damaged: {e} of its `{FORM}`"))?;
+    Ok(Box::new(Learned::of_saved(saved, cluster)?))
 }
 
 fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {

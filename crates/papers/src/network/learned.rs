@@ -3,9 +3,9 @@
 use super::linear::Line;
 use super::network::{Network, Sets, Tape};
 use super::tokens::{Flavour, Reader, Scale};
-use super::train::{Anchor, Progress, Samples, Training, fisher, shuffle, train};
-use crate::model::SizeTables;
-use crate::parts::{Candidates, Part, PartTable};
+use super::train::{Anchor, Progress, Samples, Training, fisher, train};
+use predict::accuracy::shuffle;
+use predict::{Candidates, LearnerData, Part, PartTable, SizeTables};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster};
@@ -35,6 +35,18 @@ pub enum What {
     Network(Flavour),
     /// LinearBW.
     Line,
+}
+
+impl What {
+    /// `transformer`, `transformer-litegd`, `transformer-naive` or `linear`.
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Network(Flavour::Transformer) => "transformer",
+            What::Network(Flavour::Litegd) => "transformer-litegd",
+            What::Network(Flavour::Naive) => "transformer-naive",
+            What::Line => "linear",
+        }
+    }
 }
 
 /// What predicts.
@@ -326,37 +338,20 @@ fn split(mut s: Samples, held: usize) -> (Samples, Samples) {
 
 impl Learned {
     /// Learns from multi-host readings by size. None if no size has [`READINGS_MIN`] of them.
-    pub(crate) fn fit(
-        what: What,
-        cluster: &Cluster,
-        tables: &[SizeTables],
-        readings: &[(Bytes, Vec<(Allocation, f64)>)],
-        settings: &Training,
-        seed: u64,
-    ) -> Option<(Learned, Vec<Progress>)> {
-        let mut enough: Vec<_> = readings.iter().filter(|r| r.1.len() >= READINGS_MIN).collect();
+    pub fn fit(what: What, data: LearnerData, settings: &Training, seed: u64) -> Option<(Learned, Vec<Progress>)> {
+        let mut enough: Vec<_> = data.readings.iter().filter(|r| r.1.len() >= READINGS_MIN).collect();
         enough.sort_by_key(|r| std::cmp::Reverse(r.1.len()));
         enough.truncate(SIZES_MAX);
         enough.sort_by_key(|r| r.0);
         let mut by_size = Vec::new();
         let mut runs = Vec::new();
         for (size, rows) in enough {
-            let tables = tables.iter().find(|t| t.size == *size)?;
-            let (fitted, progress) = OfSize::fit(what, cluster, tables, rows, settings, seed)?;
+            let tables = data.tables.iter().find(|t| t.size == *size)?;
+            let (fitted, progress) = OfSize::fit(what, data.cluster, tables, rows, settings, seed)?;
             by_size.push(fitted);
             runs.push(progress);
         }
         (!by_size.is_empty()).then_some((Learned { what, by_size }, runs))
-    }
-
-    /// `transformer`, `transformer-litegd`, `transformer-naive` or `linear`.
-    pub fn name(&self) -> &'static str {
-        match self.what {
-            What::Network(Flavour::Transformer) => "transformer",
-            What::Network(Flavour::Litegd) => "transformer-litegd",
-            What::Network(Flavour::Naive) => "transformer-naive",
-            What::Line => "linear",
-        }
     }
 
     fn nearest(&self, size: Bytes) -> usize {

@@ -1,17 +1,21 @@
 //! What the fitted networks promise: published accuracy, symmetries, files, continual learning.
 
+#[path = "common/tables.rs"]
 mod common;
 
+use papers::network::kinds::{LINEAR, NetworkKind, TRANSFORMER, TRANSFORMER_LITEGD, TRANSFORMER_NAIVE};
+use papers::network::{CONTINUAL, Guard, Learned, Training};
+use predict::Learner;
 use predict::accuracy::{accuracy, bandpilot_design, compared, figures, random_subsets};
-use predict::net::{CONTINUAL, Guard, Learned, Training};
-use predict::{BandwidthModel, Candidates, Correction, FitError, Kind, Model, fit, fit_any, fit_with};
+use predict::{BandwidthModel, Candidates, Correction, FitError, FitOptions, FitReport, Kind, Model, ModelKinds, fit};
+use std::any::Any;
 use std::sync::OnceLock;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, catalog};
 
 const SIZE: Bytes = Bytes::mib(256);
-const NETWORKS: [Kind; 3] = [Kind::Transformer, Kind::TransformerLitegd, Kind::TransformerNaive];
-const LEARNED: [Kind; 4] = [Kind::Transformer, Kind::TransformerLitegd, Kind::TransformerNaive, Kind::Linear];
+static NETWORKS: [&NetworkKind; 3] = [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE];
+static LEARNED: [&NetworkKind; 4] = [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR];
 
 fn cluster() -> Cluster {
     catalog::cluster("h100").unwrap()
@@ -49,14 +53,32 @@ fn short() -> Training {
     Training { epochs: 12, ..Training::default() }
 }
 
-fn quick(kind: Kind, seed: u64) -> Model {
+/// A fit with these settings of the training.
+fn fit_with(
+    cluster: &Cluster,
+    rows: &[Measurement],
+    kind: &NetworkKind,
+    training: Training,
+    seed: u64,
+) -> Result<(Model, FitReport), FitError> {
+    let learner = NetworkKind { training, ..*kind };
+    fit(cluster, rows, &FitOptions::of(Kind::Learned(&learner)).seed(seed))
+}
+
+fn quick(kind: &NetworkKind, seed: u64) -> Model {
     let rows = rows(&pairs(60, false, 1));
-    fit_with(&cluster(), &rows, None, kind, fabric::Constants::default(), &short(), seed).unwrap().0
+    fit_with(&cluster(), &rows, kind, short(), seed).unwrap().0
 }
 
 fn learned(m: &Model) -> &Learned {
     let Correction::Learned(l) = m.correction() else { panic!("not learned") };
-    l
+    (&**l as &dyn Any).downcast_ref().expect("a network or a line")
+}
+
+fn load(text: &str) -> Result<Model, String> {
+    let mut kinds = ModelKinds::shipped();
+    papers::register_models(&mut kinds).unwrap();
+    Model::load(text, &kinds)
 }
 
 #[test]
@@ -67,7 +89,7 @@ fn the_published_accuracy_is_reached_on_the_published_table_with_250_samples() {
     train.truncate(250);
     let mut rows = tables.intra_rows();
     rows.extend(tables.rows(&train));
-    let (model, report) = fit_any(&cluster, &rows, None, Kind::Transformer, fabric::Constants::default(), 1).unwrap();
+    let (model, report) = fit_with(&cluster, &rows, &TRANSFORMER, Training::default(), 1).unwrap();
     let test = tables.truths(random_subsets(&cluster, 2500, 6));
     let a = accuracy(&model, tables.size, &test).unwrap();
     eprintln!("transformer, H100 16 MiB, 250 samples: {a:?}, {:?} epochs", report.training[0].epochs);
@@ -125,13 +147,13 @@ fn gpus_of_equal_intra_bandwidth_are_alike_to_the_transformer_and_the_line_but_n
     for kind in LEARNED {
         let m = quick(kind, 0);
         let of = |a| m.predict_allocation(SIZE, a).busbw_gb_per_s;
-        let alike = matches!(kind, Kind::Transformer | Kind::Linear);
+        let alike = ["transformer", "linear"].contains(&kind.name());
         assert_eq!(of(&a) == of(&b), alike, "{}", kind.name());
     }
     // Hosts have places: to the line they are alike, to networks not.
     let moved = Allocation::new([(HostId(2), GpuMask(0b0000_1111)), (HostId(0), GpuMask(0b0011_0011))]);
     assert_eq!(a.split(), moved.split());
-    let line = quick(Kind::Linear, 0);
+    let line = quick(&LINEAR, 0);
     let (x, y) = (line.predict_allocation(SIZE, &a), line.predict_allocation(SIZE, &moved));
     assert!((x.busbw_gb_per_s / y.busbw_gb_per_s - 1.0).abs() < 1e-9);
 }
@@ -143,17 +165,17 @@ fn a_seed_gives_one_model_and_a_file_gives_it_back_to_the_bit() {
         let m = quick(kind, 4);
         let text = m.save().unwrap();
         assert_eq!(text, quick(kind, 4).save().unwrap(), "{}", kind.name());
-        if kind != Kind::Linear {
+        if kind.name() != "linear" {
             assert_ne!(text, quick(kind, 5).save().unwrap(), "{}", kind.name());
         }
-        let mut again = Model::load(&text).unwrap();
+        let mut again = load(&text).unwrap();
         for a in &test {
             assert_eq!(m.predict_allocation(SIZE, a), again.predict_allocation(SIZE, a), "{}", kind.name());
         }
         // What continual learning needs is in the file, too.
         let (mut m, new) = (m, pairs(5, true, 8));
-        assert_eq!(m.learn(SIZE, &new, 1), kind != Kind::Linear);
-        assert_eq!(again.learn(SIZE, &new, 1), kind != Kind::Linear);
+        assert_eq!(m.learn(SIZE, &new, 1), kind.name() != "linear");
+        assert_eq!(again.learn(SIZE, &new, 1), kind.name() != "linear");
         assert_eq!(m.predict_allocation(SIZE, &test[0]), again.predict_allocation(SIZE, &test[0]));
     }
 }
@@ -162,7 +184,7 @@ fn a_seed_gives_one_model_and_a_file_gives_it_back_to_the_bit() {
 fn too_few_readings_are_refused_with_what_to_do() {
     for kind in LEARNED {
         let few = rows(&pairs(7, false, 1));
-        match fit(&cluster(), &few, None, kind, fabric::Constants::default()) {
+        match fit(&cluster(), &few, &FitOptions::of(Kind::Learned(kind))) {
             Err(e @ FitError::TooFew { found: 7, needed: 8, .. }) => {
                 let text = e.to_string();
                 assert!(text.contains(kind.name()) && text.contains("linkwise measure"), "{text}");
@@ -181,7 +203,7 @@ fn damaged_files_are_refused_with_one_sentence() {
             let mut v = value.clone();
             let slot = v.pointer_mut(at);
             *slot.unwrap_or_else(|| panic!("{}: no {at}", kind.name())) = with;
-            Model::load(&v.to_string()).err()
+            load(&v.to_string()).err()
         };
         let base = "/correction/learned";
         let s = format!("{base}/sizes/0");
@@ -192,7 +214,7 @@ fn damaged_files_are_refused_with_one_sentence() {
             (format!("{s}/sd"), serde_json::json!(1e300)),
             (format!("{s}/seen"), serde_json::json!(0)),
         ];
-        if kind == Kind::Linear {
+        if kind.name() == "linear" {
             cases.push((format!("{base}/network"), serde_json::json!("transformer")));
             cases.push((format!("{s}/line/weights/3"), serde_json::json!(1e30)));
             cases.push((format!("{s}/line/alone_gb_per_s"), serde_json::json!([])));
@@ -204,13 +226,13 @@ fn damaged_files_are_refused_with_one_sentence() {
             cases.push((format!("{s}/reader/bits"), serde_json::json!(31)));
             cases.push((format!("{s}/reader/intra/mean"), serde_json::Value::Null));
         }
-        match kind {
-            Kind::TransformerLitegd => {
+        match kind.name() {
+            "transformer-litegd" => {
                 let hostile = serde_json::json!([[[["n0", 3]], 5.0]]);
                 cases.push((format!("{s}/replay"), hostile));
                 cases.push((format!("{s}/replay/0/1"), serde_json::json!(-1.0)));
             }
-            Kind::Transformer | Kind::TransformerNaive => {
+            "transformer" | "transformer-naive" => {
                 cases.push((format!("{s}/fisher"), serde_json::json!([0.5])));
                 cases.push((format!("{s}/fisher/7"), serde_json::json!(-1.0)));
             }
@@ -224,9 +246,9 @@ fn damaged_files_are_refused_with_one_sentence() {
 }
 
 /// A network that knows the cluster before host 3 lost half of its speed.
-fn before_the_drift(kind: Kind) -> &'static Model {
+fn before_the_drift(kind: &NetworkKind) -> &'static Model {
     static MODELS: [OnceLock<Model>; 2] = [OnceLock::new(), OnceLock::new()];
-    let at = usize::from(kind == Kind::TransformerLitegd);
+    let at = usize::from(kind.name() == "transformer-litegd");
     MODELS[at].get_or_init(|| {
         // Two in three random subsets of 32 GPUs touch all hosts: more of them, so that there is something to forget.
         let all = pairs(700, false, 21);
@@ -234,7 +256,7 @@ fn before_the_drift(kind: Kind) -> &'static Model {
         let four = all.into_iter().filter(|p| p.0.host_count() == 4).take(125);
         let rows = rows(&few.into_iter().chain(four).collect::<Vec<_>>());
         let training = Training { epochs: 100, ..Training::default() };
-        fit_with(&cluster(), &rows, None, kind, fabric::Constants::default(), &training, 2).unwrap().0
+        fit_with(&cluster(), &rows, kind, training, 2).unwrap().0
     })
 }
 
@@ -245,7 +267,7 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
     let new: Vec<_> = pairs(200, true, 31).into_iter().filter(drifted).take(60).collect();
     let new_test: Vec<_> = pairs(600, true, 32).into_iter().filter(drifted).collect();
     let old_test: Vec<_> = pairs(2000, false, 33).into_iter().filter(|p| !drifted(p)).collect();
-    for kind in [Kind::Transformer, Kind::TransformerLitegd] {
+    for kind in [&TRANSFORMER, &TRANSFORMER_LITEGD] {
         let model = before_the_drift(kind);
         let errors = |l: &Learned| {
             [&old_test, &new_test].map(|rows| {
@@ -258,7 +280,7 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
         };
         let after = |guard| {
             let mut l = learned(model).clone();
-            assert!(l.learn(model.part_table(SIZE), SIZE, &new, guard, &CONTINUAL, 3).is_some());
+            assert!(Learned::learn(&mut l, model.part_table(SIZE), SIZE, &new, guard, &CONTINUAL, 3).is_some());
             errors(&l)
         };
         let ([old0, new0], [old1, new1], [old2, new2]) =
@@ -269,7 +291,7 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
         );
         assert!(new0 > 50.0, "{}: it did not know of the drift", kind.name());
         // Replay keeps old readings that the new ones contradict, and so learns them half; the penalty knows no readings.
-        let share = if kind == Kind::Transformer { 0.35 } else { 0.7 };
+        let share = if kind.name() == "transformer" { 0.35 } else { 0.7 };
         assert!(new1 < share * new0, "{}: the new went from {new0} to {new1} only", kind.name());
         assert!(old1 < 0.65 * old2, "{}: plain training forgets: {old2}, guarded {old1}", kind.name());
     }
@@ -277,7 +299,7 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
 
 #[test]
 fn a_single_observation_moves_a_network_towards_it_and_nonsense_does_not() {
-    let mut m = quick(Kind::Transformer, 0);
+    let mut m = quick(&TRANSFORMER, 0);
     let a = Allocation::new([(HostId(1), GpuMask::first(5)), (HostId(2), GpuMask::first(5))]);
     let before = m.predict_allocation(SIZE, &a).busbw_gb_per_s;
     let reading = 0.7 * before;
@@ -294,13 +316,13 @@ fn a_single_observation_moves_a_network_towards_it_and_nonsense_does_not() {
 
 #[test]
 fn footprints_are_those_of_the_papers() {
-    for (kind, least, most) in [(Kind::Transformer, 290, 354), (Kind::TransformerLitegd, 560, 642)] {
+    for (kind, least, most) in [(&TRANSFORMER, 290, 354), (&TRANSFORMER_LITEGD, 560, 642)] {
         let m = quick(kind, 0);
         let l = learned(&m);
         assert_eq!(l.parameter_bytes(), 4 * l.parameter_count());
         assert!((least..=most).contains(&(l.parameter_bytes() / 1024)), "{}", l.parameter_bytes());
     }
-    assert_eq!(learned(&quick(Kind::Linear, 0)).parameter_count(), 11);
+    assert_eq!(learned(&quick(&LINEAR, 0)).parameter_count(), 11);
 }
 
 #[test]
@@ -314,7 +336,7 @@ fn several_sizes_have_a_network_each_and_others_take_the_nearest() {
     };
     let mixed: Vec<_> =
         at(Bytes::mib(16), 40, 0.5).chain(at(Bytes::gib(2), 40, 1.0)).chain(at(Bytes::gib(8), 3, 1.0)).collect();
-    let m = fit_with(&cluster(), &mixed, None, Kind::Linear, fabric::Constants::default(), &short(), 0).unwrap().0;
+    let m = fit_with(&cluster(), &mixed, &LINEAR, short(), 0).unwrap().0;
     let a = Allocation::new([(HostId(1), GpuMask::first(5)), (HostId(2), GpuMask::first(5))]);
     let of = |s| m.predict_allocation(s, &a).busbw_gb_per_s;
     assert!((of(Bytes::mib(16)) / of(Bytes::gib(2)) - 0.5).abs() < 0.05);
@@ -336,7 +358,7 @@ fn figures_are_what_their_names_say() {
 fn test_sets_span_hosts_take_only_what_exists_and_differ_as_they_should() {
     for name in ["h100", "het-4mix"] {
         let cluster = catalog::cluster(name).unwrap();
-        let none = vec![predict::intra::HostReadings::new(); cluster.hosts.len()];
+        let none = vec![predict::HostReadings::new(); cluster.hosts.len()];
         let physics = fabric::Fabric::new(&cluster);
         let intra = predict::IntraTables::new(&cluster, &none, &|_, m| 100.0 - m.count() as f64);
         let table = predict::PartTable::new(&cluster, &intra, &physics.tables());
@@ -371,8 +393,31 @@ fn hosts_of_any_size_and_mixed_types_can_be_learned() {
         })
         .collect();
     for kind in NETWORKS {
-        let m = fit_with(&cluster, &rows(&data), None, kind, fabric::Constants::default(), &short(), 0).unwrap().0;
+        let m = fit_with(&cluster, &rows(&data), kind, short(), 0).unwrap().0;
         let a = accuracy(&m, SIZE, &data).unwrap();
         assert!(a.mape_percent.is_finite() && a.n == 60);
     }
+}
+
+#[test]
+fn a_file_that_was_written_before_networks_left_predict_is_read_as_it_was() {
+    let text = include_str!("fixtures/linear-model.json");
+    let model = load(text).unwrap();
+    assert_eq!((model.kind(), model.sizes()), ("linear", vec![Bytes::mib(16)]));
+    assert_eq!(model.save().unwrap(), text, "written back to the bit");
+    let a = Allocation::new([(HostId(1), GpuMask::first(5)), (HostId(2), GpuMask::first(3))]);
+    // As the program that wrote the file predicted it.
+    let predicted = model.predict_allocation(Bytes::mib(16), &a).busbw_gb_per_s;
+    assert!((predicted - 137.385).abs() < 6e-4, "{predicted}");
+    let e = Model::load(text, &ModelKinds::shipped()).unwrap_err();
+    assert!(e.contains("`learned`") && e.contains("fit again"), "{e}");
+}
+
+#[test]
+fn kinds_are_registered_once() {
+    let mut kinds = ModelKinds::shipped();
+    papers::register_models(&mut kinds).unwrap();
+    assert_eq!(kinds.names(), "bound, gp, nccl, transformer, transformer-litegd, transformer-naive, linear");
+    assert_eq!(papers::register_models(&mut kinds).unwrap_err().0, "transformer");
+    assert!(kinds.all().iter().all(|k| kinds.by_name(k.name()) == Some(*k) && !k.about().is_empty()));
 }

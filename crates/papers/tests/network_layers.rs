@@ -1,9 +1,9 @@
 //! The networks compute what they say: gradients against finite differences, shapes, symmetries, determinism.
 
-use predict::net::layers::{Dropout, huber};
-use predict::net::shape::{BANDPILOT, Embedding};
-use predict::net::train::{Samples, fisher, train};
-use predict::net::{Flavour, Network, Sets, Shape, Tape, Training};
+use papers::network::layers::{Dropout, huber};
+use papers::network::shape::{BANDPILOT, Embedding};
+use papers::network::train::{Samples, fisher, train};
+use papers::network::{Flavour, Network, Sets, Shape, Tape, Training};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -166,7 +166,7 @@ fn training_is_deterministic_and_keeps_the_best_epoch() {
     assert_ne!(a.parameters, run(8).0.parameters);
     let best = progress.losses.iter().copied().fold(f64::INFINITY, f64::min);
     assert_eq!(best, progress.losses[progress.best_epoch]);
-    let kept = predict::net::train::loss(&a, &validation, &mut Tape::default());
+    let kept = papers::network::train::loss(&a, &validation, &mut Tape::default());
     assert_eq!(kept, best, "the parameters are those of the best epoch");
     assert!(progress.epochs == 60 || progress.epochs == progress.best_epoch + 1 + settings.patience, "{progress:?}");
 }

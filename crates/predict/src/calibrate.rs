@@ -66,7 +66,7 @@ pub(crate) fn plausible(share: ShareConstants) -> bool {
 
 /// The constants with those of sharing fitted. Deterministic. Cost: up to a few hundred times the readings' estimates, about a microsecond
 /// each.
-pub(crate) fn tune(
+pub(crate) fn calibrate(
     cluster: &Cluster,
     physics: &Fabric,
     constants: &Constants,
@@ -189,8 +189,8 @@ mod tests {
         (real.share.incast, real.share.met, real.share.channel_gb_per_s) = (1.3, 0.2, 17.0);
         let physics = Fabric::with_constants(&cluster, nominal.clone());
         let seen = readings(&cluster, real.clone(), &splits(4, 0));
-        let found = tune(&cluster, &physics, &nominal, Collective::AllReduce, &seen);
-        assert_eq!(found, tune(&cluster, &physics, &nominal, Collective::AllReduce, &seen), "deterministic");
+        let found = calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &seen);
+        assert_eq!(found, calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &seen), "deterministic");
         let others = readings(&cluster, real, &splits(4, 2));
         let (before, after) = (off(&cluster, &nominal, &others), off(&cluster, &found, &others));
         assert!(after < 0.3 * before, "{after} after, {before} before; {:?}", found.share);
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn without_readings_nothing_is_tuned_and_one_reading_hardly_moves_anything() {
+    fn without_readings_nothing_is_calibrated_and_one_reading_hardly_moves_anything() {
         let cluster = catalog::cluster("h100").unwrap();
         let nominal = Constants::nominal();
         let physics = Fabric::with_constants(&cluster, nominal.clone());
-        assert_eq!(tune(&cluster, &physics, &nominal, Collective::AllReduce, &[]), nominal);
+        assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &[]), nominal);
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);
         one[0].busbw_gb_per_s *= 0.5;
         // A single reading is an offset, which is left to the process.
-        assert_eq!(tune(&cluster, &physics, &nominal, Collective::AllReduce, &one), nominal);
+        assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &one), nominal);
     }
 }

@@ -5,7 +5,7 @@
 //! table. Where the papers leave freedom:
 //!
 //! - Positions: a host's place in the cluster, by sinusoids (published code). So two hosts of a type are not interchangeable to the
-//!   network, and it has to see both; [`crate::gp`] needs not.
+//!   network, and it has to see both; [`predict::gp`] needs not.
 //! - Normalisation after the residual sum, dropout as in the common encoder layer, gradients shortened to length 1, a cosine down to
 //!   1e-6 (published code). The published code pools over hosts that are not chosen, too; here they are no tokens at all.
 //! - Logarithms of bandwidths are read and learned; the published code takes them raw. On H100 there is no difference, on mixed clusters
@@ -19,6 +19,7 @@
 //!   `old_knowledge_survives_a_drift_that_plain_training_forgets_it_in`, and LiteGD's replay beside it.
 //! - Several sizes: a network each.
 
+pub mod kinds;
 pub mod layers;
 pub mod learned;
 pub mod linear;
@@ -31,7 +32,6 @@ pub mod train;
 
 pub use learned::{CONTINUAL, Guard, Learned, What};
 pub use network::{Network, Sets, Tape};
-pub(crate) use saved::SavedLearned;
 pub use shape::Shape;
 pub use tokens::Flavour;
 pub use train::{Progress, Training};

@@ -1,13 +1,13 @@
 //! Accuracy of every kind of model on the published H100 tables:
-//! `cargo run -p predict --example networks -- [16mib|2gib] [samples] [seeds] [random|published] [kind ...]`
+//! `cargo run -p papers --example networks -- [16mib|2gib] [samples] [seeds] [random|published] [kind ...]`
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/common/tables.rs"]
 mod common;
 
-use predict::accuracy::{accuracy, bandpilot_design, compared, random_subsets};
-use predict::net::Training;
-use predict::net::train::shuffle;
-use predict::{BandwidthModel, Kind, fit_with};
+use papers::network::Training;
+use papers::network::kinds::{LINEAR, NetworkKind, TRANSFORMER, TRANSFORMER_LITEGD, TRANSFORMER_NAIVE};
+use predict::accuracy::{accuracy, bandpilot_design, compared, random_subsets, shuffle};
+use predict::{BandwidthModel, FitOptions, Kind, Learner, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::collections::HashSet;
@@ -23,8 +23,11 @@ fn main() {
     let cluster = catalog::cluster("h100").expect("built in");
     let Some(tables) = common::h100("networks", size, &cluster) else { return };
     println!("{size}, {samples} samples; R2 / MAPE % / MAE GB/s on random subsets, on splits not seen, on decisions");
-    for kind in Kind::ALL.into_iter().filter(|k| kinds.is_empty() || kinds.contains(&k.name())) {
-        let network = !matches!(kind, Kind::Bound | Kind::Gp | Kind::Linear);
+    let learners = [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR];
+    let all = [Kind::Bound, Kind::Gp, Kind::Nccl].into_iter().chain(learners.map(|l| Kind::Learned(l)));
+    for kind in all.filter(|k| kinds.is_empty() || kinds.contains(&k.name())) {
+        let learner = learners.into_iter().find(|l| l.name() == kind.name());
+        let network = learner.is_some() && kind.name() != "linear";
         for logarithm in [true, false] {
             if !logarithm && !network {
                 continue;
@@ -38,10 +41,11 @@ fn main() {
                 let seen: HashSet<String> = train.iter().map(|r| Allocation::split(&r.0)).collect();
                 let mut rows = tables.intra_rows();
                 rows.extend(tables.rows(&train));
-                let settings = Training { logarithm, ..Training::default() };
-                let constants = fabric::Constants::default();
+                let training = Training { logarithm, ..Training::default() };
+                let learner = learner.map(|l| NetworkKind { training, ..*l });
+                let kind = learner.as_ref().map_or(kind, |l| Kind::Learned(l));
                 let start = std::time::Instant::now();
-                let (model, report) = match fit_with(&cluster, &rows, None, kind, constants, &settings, seed) {
+                let (model, report) = match fit(&cluster, &rows, &FitOptions::of(kind).seed(seed)) {
                     Ok(m) => m,
                     Err(e) => {
                         println!("{}: {e}", kind.name());

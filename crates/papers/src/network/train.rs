@@ -2,8 +2,9 @@
 
 use super::layers::{Dropout, huber};
 use super::network::{Network, Sets, Tape};
+use predict::accuracy::shuffle;
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand_chacha::rand_core::SeedableRng;
 
 /// How to train. The defaults are BandPilot's published settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +25,15 @@ pub struct Training {
     pub logarithm: bool,
 }
 
+impl Training {
+    /// BandPilot's published settings.
+    pub const PUBLISHED: Training =
+        Training { epochs: 300, patience: 80, batch: 100, rate: 1e-3, decay: 1e-5, validation: 0.1, logarithm: true };
+}
+
 impl Default for Training {
     fn default() -> Self {
-        Training { epochs: 300, patience: 80, batch: 100, rate: 1e-3, decay: 1e-5, validation: 0.1, logarithm: true }
+        Training::PUBLISHED
     }
 }
 
@@ -203,13 +210,6 @@ pub fn penalty(a: &Anchor, parameters: &[f32]) -> f64 {
         .map(|((p, o), f)| f64::from(*f) * f64::from(p - o).powi(2))
         .sum();
     a.lambda * sum
-}
-
-/// Fisher and Yates.
-pub fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
-    for i in (1..items.len()).rev() {
-        items.swap(i, rng.next_u32() as usize % (i + 1));
-    }
 }
 
 /// Diagonal of the Fisher information per reading, where readings scatter around the scaled prediction with this variance: the mean over
