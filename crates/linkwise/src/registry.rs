@@ -2,6 +2,7 @@
 
 use place::Registry;
 use predict::ModelKinds;
+use route::Planners;
 use std::sync::LazyLock;
 
 /// Searches and contention rules.
@@ -22,4 +23,14 @@ pub fn models() -> &'static ModelKinds {
         kinds
     });
     &KINDS
+}
+
+/// Planners of routes.
+pub fn planners() -> &'static Planners {
+    static PLANNERS: LazyLock<Planners> = LazyLock::new(|| {
+        let mut planners = Planners::shipped();
+        ::papers::register_planners(&mut planners).expect("no name of the papers is one that ships");
+        planners
+    });
+    &PLANNERS
 }

@@ -7,13 +7,8 @@
 //! eighth power of the load relative to the busiest link, which is near the exponential lengths that the theory of multiplicative weights
 //! asks for, without a transcendental function.
 
-use crate::bound::closed_form;
-use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::{Plan, Reason};
-use crate::planner::{PlanError, check, no_path, quantum};
-use crate::rules::{PATHS_MAX, Rule, Shares};
-use crate::sums::{Sums, busiest};
+use route::rules::{PATHS_MAX, Shares};
+use route::{Demand, NameTaken, Network, Plan, PlanError, PlannerEntry, Planners, Rule, lower_bound};
 
 /// What a path costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,10 +38,8 @@ impl Default for Settings {
 
 /// Plans. O(rounds x demands x paths).
 pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan, PlanError> {
-    check(net, demand)?;
-    let mut sums = Sums::default();
-    sums.read(net, demand).map_err(|(i, j)| no_path(net, i, j))?;
-    let (bound, evidence) = closed_form(net, demand, &sums);
+    let bound = lower_bound(net, demand)?;
+    let inverse = net.seconds_per_byte();
     let mut pairs: Vec<(usize, usize, u64)> = demand.pairs().collect();
     pairs.sort_by_key(|&(i, j, b)| (std::cmp::Reverse(b), i, j)); // largest first
     let mut loads = vec![0.0f64; net.links.len()];
@@ -77,7 +70,7 @@ pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan,
             let mut best = (0, f64::INFINITY);
             for h in first_of[p] as usize..first_of[p + 1] as usize {
                 let path = &links[heads[h].1 as usize..heads[h + 1].1 as usize];
-                let c = cost(&net.inverse, &seconds, path, part, settings.price, top);
+                let c = cost(inverse, &seconds, path, part, settings.price, top);
                 if c < best.1 {
                     best = (h, c);
                 }
@@ -86,31 +79,39 @@ pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan,
             for &l in &links[heads[best.0].1 as usize..heads[best.0 + 1].1 as usize] {
                 let l = l as usize;
                 loads[l] += part;
-                seconds[l] = loads[l] * net.inverse[l];
+                seconds[l] = loads[l] * inverse[l];
                 top = top.max(seconds[l]);
             }
         }
     }
-    let mut plan = Plan::of_rule(Rule::Direct);
     let mut order: Vec<usize> = (0..pairs.len()).collect();
     order.sort_by_key(|&p| (pairs[p].0, pairs[p].1));
-    let mut shares = Shares::default();
-    for p in order {
-        shares.clear();
+    let splits = order.into_iter().map(|p| {
         let mut used: Vec<usize> = (first_of[p] as usize..first_of[p + 1] as usize).filter(|&h| parts[h] > 0).collect();
         used.sort_by_key(|&h| heads[h].0);
+        let mut shares = Shares::default();
         used.iter().for_each(|&h| shares.push(usize::from(heads[h].0), f64::from(parts[h]) / f64::from(rounds)));
-        plan.except(pairs[p].0, pairs[p].1, shares.as_slice());
-    }
-    (plan.bottleneck, plan.congestion_s) = busiest(net, &loads);
-    (plan.lower_bound_s, plan.evidence, plan.reason) = (bound.min(plan.congestion_s), evidence, Reason::AsAsked);
-    plan.completion_s = plan.congestion_s;
-    plan.quantum_bytes = quantum(net, bound);
-    Ok(plan)
+        (pairs[p].0, pairs[p].1, shares)
+    });
+    Ok(Plan::of_splits(net, splits, &loads, bound))
+}
+
+/// Adds `mwu` and `mwu-sum` to the planners that a program offers.
+pub fn register(planners: &mut Planners) -> Result<(), NameTaken> {
+    planners.add(PlannerEntry {
+        name: "mwu",
+        about: "NIMBLE's planner: multiplicative weights, a path costs its dearest link",
+        plan: |_, net, demand| plan(net, demand, &Settings::default()),
+    })?;
+    planners.add(PlannerEntry {
+        name: "mwu-sum",
+        about: "multiplicative weights, a path costs the sum of its links",
+        plan: |_, net, demand| plan(net, demand, &Settings { price: Price::Sum, ..Settings::default() }),
+    })
 }
 
 /// The paths of a pair, as [`Network::path`] counts them.
-pub(crate) fn paths(net: &Network, i: usize, j: usize) -> impl Iterator<Item = usize> {
+fn paths(net: &Network, i: usize, j: usize) -> impl Iterator<Item = usize> {
     let mask = match net.host(i) == net.host(j) {
         true => ((1u64 << net.intra_paths(i, j).len()) - 1) as u32,
         false => net.slots_between(net.host(i), net.host(j)),
