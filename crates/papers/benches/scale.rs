@@ -120,7 +120,7 @@ fn child(gpus: usize, kind: &str) {
     for r in &all {
         let once = || {
             let start = Instant::now();
-            let a = place::answer_by(search.as_ref(), &cluster, &model, r).expect("an answer");
+            let a = place::answer_with(search.as_ref(), &cluster, &model, r).expect("an answer");
             (start.elapsed().as_secs_f64() * 1e3, a.evaluations)
         };
         let (first, evaluations) = once();

@@ -4,7 +4,7 @@ mod common;
 
 use common::{by_name, names};
 use papers::bandpilot::{BandPilotV4, MERGE_COUNTS};
-use place::{Contention, Found, Job, Objective, Refusal, Request};
+use place::{Contention, Job, Objective, Refusal, Request, SearchResult};
 use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, fit};
 use proptest::prelude::*;
 use store::{Measurement, Source};
@@ -62,7 +62,7 @@ fn free_of(masks: &[u32]) -> Allocation {
     Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))))
 }
 
-fn run(name: &str, objective: &Objective) -> Result<Found, Refusal> {
+fn run(name: &str, objective: &Objective) -> Result<SearchResult, Refusal> {
     by_name(name, 7).search(objective, 1)
 }
 

@@ -48,7 +48,7 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
         v.sort_by(f64::total_cmp);
         v
     };
-    let of_split = |i: usize| i == 0 || candidates[i].elsewhere;
+    let of_split = |i: usize| i == 0 || candidates[i].same_split_other_hosts;
     let split: Vec<f64> = (0..candidates.len()).filter(|i| of_split(*i)).flat_map(surprises).collect();
     (0..candidates.len())
         .map(|i| {
@@ -144,7 +144,7 @@ mod tests {
             allocation: Allocation::default(),
             prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd },
             score_gb_per_s: mean,
-            elsewhere: false,
+            same_split_other_hosts: false,
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_choice_that_disappoints_sends_the_next_probe_to_another_split_and_one_that_does_not_to_other_hosts() {
         let mut c = [scored(100.0, 4.0), scored(100.0, 4.0), scored(93.0, 4.0)];
-        c[1].elsewhere = true;
+        c[1].same_split_other_hosts = true;
         let next = |v: f64| worth_measuring(&c, &[Reading { candidate: 0, busbw_gb_per_s: v }], 1, 0.01);
         assert_eq!(next(100.0), [1]);
         assert_eq!(next(85.0), [2]);

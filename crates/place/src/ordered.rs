@@ -1,7 +1,7 @@
 //! Judging many candidates without asking the model about all of them: in the order of what each could have at most, until no other can
 //! be among the best.
 //!
-//! Nobody has more among other jobs than alone, and nobody more alone than the model's [`predict::BandwidthModel::no_more_than`]. Where
+//! Nobody has more among other jobs than alone, and nobody more alone than the model's [`predict::BandwidthModel::upper_bound_exact_hosts`]. Where
 //! the jobs are merged by the very GPUs, the GPUs with the best inside are not always the best choice for a count: the union with a
 //! running job's GPUs counts as well. Such variants are looked at only where a better union could lift a candidate over the best few.
 
@@ -70,7 +70,7 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
             nic = nic.min(p.nic_gb_per_s);
             gpus += usize::from(p.count);
         }
-        model.no_more_than(intra, nic, c.len(), gpus).unwrap_or(f64::INFINITY)
+        model.upper_bound_exact_hosts(intra, nic, c.len(), gpus).unwrap_or(f64::INFINITY)
     };
     let mut order: Vec<(f64, u32)> = candidates.iter().map(most).zip(0..).collect();
     order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));

@@ -101,7 +101,7 @@ proptest! {
             fn means(&self, s: Bytes, c: &Candidates, o: &mut Vec<f64>) { self.0.means(s, c, o) }
             fn predict(&self, s: Bytes, p: &[predict::Part]) -> predict::Prediction { self.0.predict(s, p) }
             fn mean(&self, s: Bytes, p: &[predict::Part]) -> f64 { self.0.mean(s, p) }
-            fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
+            fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
             fn limit(&self, s: Bytes, p: &[predict::Part]) -> predict::bound::Limit { self.0.limit(s, p) }
             fn repeat_noise(&self) -> f64 { 0.0 }
         }
@@ -109,7 +109,7 @@ proptest! {
         let (a, b) = (exact(&cluster, &model, &request, 4), exact(&cluster, &Full(&model), &request, 4));
         match (a, b) {
             (Ok(a), Ok(b)) => {
-                let v = |f: &place::Found| f.best.iter().map(|s| s.prediction.busbw_gb_per_s).collect::<Vec<_>>();
+                let v = |f: &place::SearchResult| f.best.iter().map(|s| s.prediction.busbw_gb_per_s).collect::<Vec<_>>();
                 prop_assert_eq!(v(&a), v(&b));
                 prop_assert!(a.evaluations <= b.evaluations);
             }

@@ -127,7 +127,7 @@ fn at_most(model: &Model, free: &Allocation, k: usize) -> f64 {
             };
             let n = insides.partition_point(suffices);
             if n > 0 {
-                most = most.max(model.at_most(insides[n - 1], *u, hosts, k).unwrap());
+                most = most.max(model.upper_bound_hosts_or_more(insides[n - 1], *u, hosts, k).unwrap());
             }
         }
     }

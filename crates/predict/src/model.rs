@@ -46,11 +46,23 @@ pub trait BandwidthModel: Send + Sync {
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64;
     /// What no candidate of `hosts` or more hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are (so far) these:
     /// lets searches prune. None where the model cannot say.
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64>;
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64>;
     /// What no candidate of exactly `hosts` hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are these: lets
     /// searches ask for fewer means. None where the model cannot say.
-    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
-        self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    fn upper_bound_exact_hosts(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
+        self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
     /// What limits a candidate, by physics.
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
@@ -235,7 +247,7 @@ pub(crate) fn reading_of(parts: &[Part], row: &[f64], analytic: Analytic, busbw_
 }
 
 /// One batch of predictions: what repeats in it is computed once.
-struct Eye<'m> {
+struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
@@ -244,10 +256,10 @@ struct Eye<'m> {
     scratch: Vec<f64>,
 }
 
-impl<'m> Eye<'m> {
+impl<'m> BatchEvaluator<'m> {
     fn new(model: &'m Model, size: Bytes) -> Self {
         let bounds = model.bounds(size);
-        Eye { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
+        BatchEvaluator { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
     }
 
     fn mean(&mut self, parts: &[Part]) -> f64 {
@@ -317,23 +329,23 @@ impl BandwidthModel for Model {
         }
         out.clear();
         out.reserve(candidates.len());
-        let mut eye = Eye::new(self, size);
-        out.extend(candidates.iter().map(|p| eye.mean(p)));
+        let mut batch = BatchEvaluator::new(self, size);
+        out.extend(candidates.iter().map(|p| batch.mean(p)));
     }
 
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
-        Eye::new(self, size).mean(parts)
+        BatchEvaluator::new(self, size).mean(parts)
     }
 
     fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
-        let mut eye = Eye::new(self, size);
-        Box::new(move |parts| eye.mean(parts))
+        let mut batch = BatchEvaluator::new(self, size);
+        Box::new(move |parts| batch.mean(parts))
     }
 
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
-        let mut eye = Eye::new(self, size);
-        let analytic = eye.bounds.of(parts, &mut eye.memo);
-        let mean = eye.mean_above(parts, analytic);
+        let mut batch = BatchEvaluator::new(self, size);
+        let analytic = batch.bounds.of(parts, &mut batch.memo);
+        let mean = batch.mean_above(parts, analytic);
         let sd = if parts.len() < 2 {
             let intra = &self.tables(size).intra;
             let suspect = parts.first().is_some_and(|p| intra.suspects(p.host).contains(&p.mask));
@@ -350,7 +362,13 @@ impl BandwidthModel for Model {
         Prediction { busbw_gb_per_s: mean, std_gb_per_s: mean * sd }
     }
 
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
         match self.correction {
             _ if hosts < 2 => Some(f64::INFINITY),
             Correction::Offset { ln_factor, .. } => {
@@ -360,10 +378,16 @@ impl BandwidthModel for Model {
         }
     }
 
-    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+    fn upper_bound_exact_hosts(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
         match &self.correction {
             _ if hosts < 2 => Some(intra_gb_per_s),
-            Correction::Offset { .. } => self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus),
+            Correction::Offset { .. } => self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus),
             Correction::Gp(gp) => {
                 let bound = intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus));
                 Some(bound * gp.ceiling().exp())
@@ -421,7 +445,7 @@ impl<F: Fn(&[Part]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
     fn mean(&self, _: Bytes, parts: &[Part]) -> f64 {
         (self.truth)(parts)
     }
-    fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
+    fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
         None
     }
     fn limit(&self, _: Bytes, parts: &[Part]) -> Limit {

@@ -155,7 +155,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// The choice.
 fn answered(cluster: &Cluster, model: &Model, request: &Request, search: &dyn Search) -> Result<Answer, Refusal> {
-    place::answer_by(search, cluster, model, request)
+    place::answer_with(search, cluster, model, request)
 }
 
 /// A refusal as the command's failure: 2 where the request is wrong, 1 where it cannot be met.

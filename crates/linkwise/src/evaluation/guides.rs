@@ -153,8 +153,14 @@ impl BandwidthModel for Timed<'_> {
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
         self.time(|| self.model.mean(size, parts))
     }
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
-        self.model.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
+        self.model.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
         self.model.limit(size, parts)

@@ -3,7 +3,7 @@
 use crate::judge::{affordable, argmax};
 use crate::litegd::judge_pairs;
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use std::collections::HashSet;
 use topology::{Allocation, GpuId, HostId};
 
@@ -21,7 +21,7 @@ impl Search for BwGreedy {
     fn name(&self) -> &'static str {
         "bw-greedy"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "bw-greedy")?;
         let gpus: Vec<GpuId> = free.gpus().collect();

@@ -5,7 +5,7 @@ use crate::hosts::host_sets;
 use place::search::hosts::{FreeHost, fill, freest_first};
 use place::search::links::{PairSums, weight};
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use predict::{Candidates, Part};
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, HostId};
@@ -34,7 +34,7 @@ impl Search for CasCore {
     fn name(&self) -> &'static str {
         "cascore"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "cascore")?;
         let k = objective.request.gpus;

@@ -4,7 +4,7 @@ use crate::hosts::{best_masks, host_sets};
 use crate::judge::{affordable, argmax};
 use place::search::hosts::{choose, freest_first, singles, subsets_of};
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use predict::{Candidates, Part};
 use topology::Allocation;
 
@@ -25,7 +25,7 @@ impl Search for Eha {
     fn name(&self) -> &'static str {
         "eha"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "eha")?;
         Ok(one(objective, eha(objective, &free, "eha")?, before))

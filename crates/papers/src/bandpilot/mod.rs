@@ -20,7 +20,7 @@ pub mod v4;
 use crate::judge::better;
 use eha::eha;
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use pts::{INSERTION_GPUS_MAX, pts};
 
 pub use bw_greedy::BwGreedy;
@@ -39,7 +39,7 @@ impl Search for BandPilot {
     fn name(&self) -> &'static str {
         "bandpilot"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "bandpilot")?;
         let mut both = [eha(objective, &free, "bandpilot")?, pts(objective, &free, INSERTION_GPUS_MAX, "bandpilot")?];

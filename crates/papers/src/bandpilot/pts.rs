@@ -4,7 +4,7 @@ use super::eha::best_single;
 use crate::judge::affordable;
 use crate::neighbours::Current;
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use topology::Allocation;
 
 /// Requests of at most so many GPUs are searched inside one host if one can hold them (the paper's `k ≤ 8`: its hosts have 8).
@@ -24,7 +24,7 @@ impl Search for Pts {
     fn name(&self) -> &'static str {
         "pts"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "pts")?;
         Ok(one(objective, pts(objective, &free, INSERTION_GPUS_MAX, "pts")?, before))

@@ -1,7 +1,7 @@
 //! GPUs at random.
 
 use place::search::{admit, not_enough, one};
-use place::{Found, Objective, Refusal, Search, baselines};
+use place::{Objective, Refusal, Search, SearchResult, baselines};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use topology::Allocation;
@@ -18,7 +18,7 @@ impl Search for Random {
     fn name(&self) -> &'static str {
         "random"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let free = admit(objective, "random")?;
         let k = objective.request.gpus;
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed ^ fingerprint(&free, k));

@@ -6,7 +6,7 @@ use crate::bandpilot::pts::pts;
 use crate::judge::{affordable, argmax, better};
 use crate::neighbours::Current;
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use predict::Candidates;
 use topology::{Allocation, GpuId};
 
@@ -26,7 +26,7 @@ impl Search for LiteGd {
     fn name(&self) -> &'static str {
         "litegd"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = admit(objective, "litegd")?;
         let (n, k) = (free.gpu_count() as u128, objective.request.gpus as u128);

@@ -15,7 +15,7 @@ mod registry;
 pub mod slurm;
 pub mod topo;
 
-use crate::exact::{Found, Scored};
+use crate::exact::{Scored, SearchResult};
 use crate::objective::Objective;
 use crate::request::{Refusal, Request};
 use predict::Part;
@@ -31,7 +31,7 @@ pub trait Search: Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
     /// The best `keep` allocations that it finds, best first.
-    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal>;
+    fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal>;
 }
 
 /// Exact enumeration.
@@ -41,7 +41,7 @@ impl Search for Exact {
     fn name(&self) -> &'static str {
         "exact"
     }
-    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         crate::exact::search(objective, keep)
     }
 }
@@ -59,7 +59,7 @@ impl Search for Rule {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let free = admit(objective, self.name)?;
         let k = objective.request.gpus;
         let chosen = (self.choose)(objective.cluster, &free, k);
@@ -97,7 +97,7 @@ pub fn not_enough(request: &Request, free: &Allocation) -> Refusal {
 pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
     let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
     Scored {
-        elsewhere: false,
+        same_split_other_hosts: false,
         prediction: objective.model.predict(objective.request.size, &parts),
         score_gb_per_s: objective.effect(&parts).score(objective.request.loss_weight),
         allocation,
@@ -105,7 +105,7 @@ pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
 }
 
 /// What a search that found `allocation` returns. `before`: evaluations of the objective when it began.
-pub fn one(objective: &Objective, allocation: Allocation, before: u64) -> Found {
+pub fn one(objective: &Objective, allocation: Allocation, before: u64) -> SearchResult {
     let evaluations = objective.evaluations() - before;
-    Found { best: vec![scored(objective, allocation)], evaluations }
+    SearchResult { best: vec![scored(objective, allocation)], evaluations }
 }

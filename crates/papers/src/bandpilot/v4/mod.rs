@@ -26,7 +26,7 @@ use super::pts::{INSERTION_GPUS_MAX, eliminations, insertion};
 use crate::judge::{affordable, argmax};
 use crate::neighbours::Current;
 use place::search::{admit, one};
-use place::{Found, Objective, Refusal, Search};
+use place::{Objective, Refusal, Search, SearchResult};
 use predict::Candidates;
 use std::sync::{Mutex, PoisonError};
 use topology::Allocation;
@@ -56,7 +56,7 @@ impl Search for BandPilotV4 {
     fn name(&self) -> &'static str {
         "bandpilot-v4"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         Ok(decide(&self.past, objective)?.0)
     }
 }
@@ -75,7 +75,7 @@ impl Search for Serving {
     fn name(&self) -> &'static str {
         "bandpilot-v4"
     }
-    fn search(&self, objective: &Objective, _keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, _keep: usize) -> Result<SearchResult, Refusal> {
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         let (found, seen) = decide(&past, objective)?;
         if let Some(seen) = seen {
@@ -89,7 +89,7 @@ impl Search for Serving {
 }
 
 /// The answer, and what there is to learn from it where PTS ran.
-fn decide(past: &[Past], objective: &Objective) -> Result<(Found, Option<Past>), Refusal> {
+fn decide(past: &[Past], objective: &Objective) -> Result<(SearchResult, Option<Past>), Refusal> {
     let before = objective.evaluations();
     let free = admit(objective, "bandpilot-v4")?;
     let eha = construct(objective, &free)?;

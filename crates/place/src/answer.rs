@@ -2,7 +2,7 @@
 
 use crate::baselines::packed;
 use crate::decide::{Reading, decide};
-use crate::exact::{Found, Scored, cautiously};
+use crate::exact::{Scored, SearchResult, promote_by_lower_confidence_bound};
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
 use crate::ranks;
@@ -101,13 +101,13 @@ impl Answer {
 /// How many runner-ups an answer carries.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search, or above thresholds where that is too large; among the best few, the choice is made [`cautiously`].
+/// Answers a request by exact search, or above thresholds where that is too large; among the best few, the choice is made [`promote_by_lower_confidence_bound`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
-    answer_by(&Auto, cluster, model, request)
+    answer_with(&Auto, cluster, model, request)
 }
 
 /// Answers a request by any search.
-pub fn answer_by(
+pub fn answer_with(
     search: &dyn Search,
     cluster: &Cluster,
     model: &dyn BandwidthModel,
@@ -116,12 +116,12 @@ pub fn answer_by(
     // Searches see only GPUs that may be used; what they must know of the whole choice stays in the request.
     let request = &Request { free: request.usable(cluster)?, ..request.clone() };
     let objective = Objective::new(cluster, model, request);
-    let Found { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
+    let SearchResult { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
     best.retain(|s| request.accepts_counts(&s.allocation.counts()));
     if best.is_empty() {
         return Err(Refusal::SearchBreaksLimits { search: search.name() });
     }
-    cautiously(&mut best);
+    promote_by_lower_confidence_bound(&mut best);
     let choice = best.remove(0);
     let packed = match request.pods.iter().any(|p| *p > 1) {
         true => packed_pods(cluster, &request.free, &request.pods),
@@ -166,11 +166,6 @@ impl Layout {
 fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {
     let table = model.part_table(request.size);
     allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
-}
-
-/// What the model expects of any allocation.
-pub fn predict_allocation(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Prediction {
-    model.predict(request.size, &parts_of(model, request, allocation))
 }
 
 fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
