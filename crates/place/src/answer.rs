@@ -13,7 +13,7 @@ use predict::bound::Limit;
 use predict::{BandwidthModel, Part, Prediction};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
-/// What holds a choice back.
+/// The link that limits a choice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bottleneck {
     /// The links inside a host.
@@ -41,20 +41,20 @@ pub enum Bottleneck {
     None,
 }
 
-/// Everything that an answer tells.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     /// The choice.
     pub choice: Scored,
-    /// What limits it.
+    /// The link that limits it.
     pub bottleneck: Bottleneck,
-    /// What a packing scheduler would have given, and what the model expects of that; none where that would break the limits on hosts.
+    /// The choice of a packing scheduler with the model's prediction; None if that choice breaks the limits on hosts.
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
     /// Candidates judged.
     pub evaluations: u64,
-    /// What the choice means for it and for the running jobs.
+    /// The effect of the choice on the new job and on the running jobs.
     pub effect: Effect,
     /// The GPUs of every pod of the request, in its order; empty without pods.
     pub pods: Vec<(HostId, GpuMask)>,
@@ -101,7 +101,8 @@ impl Answer {
 /// How many runner-ups an answer carries.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search, or above thresholds where that is too large; among the best few, the choice is made [`promote_by_lower_confidence_bound`].
+/// Answers a request by exact search, or above thresholds where that is too large. The choice among the best few is that of
+/// [`promote_by_lower_confidence_bound`].
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
     answer_with(&Auto, cluster, model, request)
 }
@@ -113,7 +114,7 @@ pub fn answer_with(
     model: &dyn BandwidthModel,
     request: &Request,
 ) -> Result<Answer, Refusal> {
-    // Searches see only GPUs that may be used; what they must know of the whole choice stays in the request.
+    // Searches see only usable GPUs; constraints on the whole choice stay in the request.
     let request = &Request { free: request.usable(cluster)?, ..request.clone() };
     let objective = Objective::new(cluster, model, request);
     let SearchResult { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;

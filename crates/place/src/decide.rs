@@ -1,7 +1,7 @@
-//! Probing: choose, measure the few candidates worth it, decide.
+//! Probing: choose, measure the few candidates that readings can decide between, decide.
 //!
-//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] says which of
-//! them to measure, the caller measures, and [`decide`] takes the readings.
+//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] picks the candidates to
+//! measure, the caller measures, and [`decide`] uses the readings.
 
 use crate::exact::Scored;
 
@@ -10,7 +10,7 @@ use crate::exact::Scored;
 pub struct Reading {
     /// Index into the candidates that were offered.
     pub candidate: usize,
-    /// What was measured, GB/s busbw.
+    /// Measured busbw, GB/s.
     pub busbw_gb_per_s: f64,
 }
 
@@ -19,19 +19,19 @@ pub struct Reading {
 pub struct Decision {
     /// Index into the candidates.
     pub candidate: usize,
-    /// What is now expected of it.
+    /// Its expected busbw, given the readings, GB/s.
     pub busbw_gb_per_s: f64,
-    /// With which deviation.
+    /// Standard deviation of that expectation, GB/s.
     pub std_gb_per_s: f64,
 }
 
-/// Share of the variance of a prediction that is not common to all allocations of its split: which hosts they are on.
+/// Share of a prediction's variance that depends on the hosts; the rest is common to all allocations of a split.
 const OF_THE_HOSTS: f64 = 0.2;
 
-/// What is known of a candidate.
+/// What the readings say about one candidate.
 #[derive(Clone, Copy)]
 struct Belief {
-    /// `ln(bandwidth / predicted)` that readings make us expect.
+    /// Expected `ln(bandwidth / predicted)`, given the readings.
     ln_shift: f64,
     /// Deviation of the logarithm.
     sd: f64,
@@ -55,7 +55,7 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
             let p = &candidates[i].prediction;
             let sd = p.std_gb_per_s / p.busbw_gb_per_s.max(1e-9);
             let own = surprises(i);
-            // What was seen, what of the variance is in common with it, and what a mean of so many readings adds.
+            // The readings, the variance that they have in common with the candidate, and the noise of their mean.
             let (seen, common, own_noise) = match (own.len(), split.len()) {
                 (0, n) if n > 0 && of_split(i) => (&split, 1.0 - OF_THE_HOSTS, OF_THE_HOSTS * sd * sd / n as f64),
                 _ => (&own, 1.0, 0.0),
@@ -79,7 +79,7 @@ fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     let sd = sd.max(1e-9);
     let z = (score - best) / sd;
     let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    // The normal distribution to 0.0002 (Page 1977): an order is all that is asked for.
+    // The normal distribution to 0.0002 (Page 1977): enough to order candidates.
     let below = 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z * z * z).exp());
     sd * (z * below + density)
 }
@@ -104,7 +104,7 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
             _ => open.into_iter().reduce(|a, b| if gain(&b) > gain(&a) { b } else { a }).unwrap_or(0),
         };
         order.push(next);
-        // As if it turned out as expected.
+        // As if the reading equalled the prediction.
         let busbw = candidates[next].prediction.busbw_gb_per_s * beliefs[next].ln_shift.exp();
         supposed.push(Reading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
     }
@@ -114,8 +114,8 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
 /// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are (`repeat_noise`,
 /// relative).
 ///
-/// A candidate that nobody measured must beat the measured ones by one of its own deviations: the largest of many predictions
-/// is an optimistic one, and the readings of its rivals were not chosen for being high. `None` without candidates.
+/// An unmeasured candidate must beat the measured ones by one of its own standard deviations: the maximum of many predictions is biased
+/// upward, the readings of its rivals are not. `None` without candidates.
 pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Option<Decision> {
     let beliefs = beliefs(candidates, readings, repeat_noise);
     let any = beliefs.iter().any(|b| b.measured);

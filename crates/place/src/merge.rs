@@ -1,15 +1,15 @@
-//! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that meet are merged in thought.
+//! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that share a host are merged virtually.
 //!
 //! Only jobs that span hosts contend, and only with jobs on whose hosts they are. For a candidate C and a running job J, the GPUs of J on
-//! C's hosts join C, and the GPUs of C on J's hosts join J; the smaller bandwidth of the two merged sets is what both share. Over several
-//! jobs the smallest counts. Where the demands exceed it, everybody gets a share in proportion to its demand. A job that uses nothing
-//! (BandPilot's "idle" load) is as good as absent. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is passed over.
+//! C's hosts join C, and the GPUs of C on J's hosts join J; both share the smaller bandwidth of the two merged sets. Over several
+//! jobs the smallest counts. If the demands exceed it, each job gets a share in proportion to its demand. A job without demand
+//! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
 use predict::{BandwidthModel, Candidates, Part, PartTable};
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// A rule of how a host's GPUs of two jobs are merged in thought; see [`crate::Contention::MergeBy`].
+/// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
 #[derive(Debug)]
 pub struct MergeRule {
     /// The name in flags and request lines.
@@ -41,17 +41,17 @@ fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-/// What a candidate shares with the jobs that it meets.
+/// Contention of a candidate with the running jobs on its hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Meeting {
-    /// Smallest bandwidth of the merged sets, GB/s; infinite where nobody is met.
+    /// Smallest bandwidth of the merged sets, GB/s; infinite without contention.
     pub capacity_gb_per_s: f64,
-    /// What the jobs that it meets use, GB/s.
+    /// Demand of the contending jobs together, GB/s.
     pub others_gb_per_s: f64,
 }
 
 impl Meeting {
-    /// The share of its demand that everybody gets, 0 to 1.
+    /// The share of its demand that each job gets, 0 to 1.
     pub fn share(&self, alone_gb_per_s: f64) -> f64 {
         let demand = alone_gb_per_s + self.others_gb_per_s;
         if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
@@ -82,7 +82,7 @@ impl Merge {
         }
     }
 
-    /// The jobs that a candidate meets.
+    /// The jobs that contend with a candidate.
     pub fn met<'a>(&'a self, c: &'a [Part]) -> impl Iterator<Item = usize> + 'a {
         (0..self.jobs.len()).filter(move |&j| {
             c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
@@ -95,8 +95,8 @@ impl Merge {
         jobs.filter_map(|(j, _)| j.iter().find(|q| q.host == host).map(|q| q.mask)).collect()
     }
 
-    /// What every candidate shares, in one batch of predictions. With `unlimited` as if no inside of a host were ever in the way: what
-    /// other GPUs of the same hosts could reach at most.
+    /// Contention of every candidate, in one batch of predictions. `unlimited` ignores intra bandwidth: an upper bound for all GPU sets of
+    /// the same hosts and counts.
     pub fn meetings(
         &self,
         model: &dyn BandwidthModel,

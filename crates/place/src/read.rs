@@ -1,6 +1,6 @@
 //! Requests as JSON: one line, one request.
 //!
-//! Fields that are not known are refused, since a misspelt one would be ignored in silence; `null` is as good as absent. What is wrong is
+//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. What is wrong is
 //! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
 
 mod strict;

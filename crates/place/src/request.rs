@@ -1,4 +1,4 @@
-//! What is asked for, and why it may be refused.
+//! Requests for GPUs, and their checks.
 
 use crate::merge::MergeRule;
 pub use crate::refusal::Refusal;
@@ -19,20 +19,20 @@ pub struct Request {
     pub free: Allocation,
     /// The message size to optimise for.
     pub size: Bytes,
-    /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split will do.
+    /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
-    /// What else must hold.
+    /// Further constraints.
     pub constraints: Constraints,
-    /// Jobs that run beside this one.
+    /// Running jobs.
     pub jobs: Vec<Job>,
-    /// How jobs share what they share.
+    /// How jobs share links.
     pub contention: Contention,
-    /// What a GB/s that running jobs lose counts against one that the new job gets; 0: they do not matter.
+    /// Weight of bandwidth lost by running jobs relative to the new job's; 0 ignores it.
     pub loss_weight: f64,
 }
 
 impl Request {
-    /// `gpus` of the free GPUs, nothing else asked.
+    /// `gpus` of the free GPUs without further constraints.
     pub fn new(gpus: usize, free: Allocation, size: Bytes) -> Self {
         Request {
             gpus,
@@ -145,14 +145,14 @@ pub struct Constraints {
     pub exclusive_nics: bool,
 }
 
-/// A job that runs while the new one will.
+/// A running job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Its name.
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, GB/s; None: what the model expects of it alone.
+    /// The bus bandwidth that it uses, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
 //! How accurate a model is, on random subsets of the GPUs (the papers' test) and on the allocations that a decision compares.
 //!
-//! The two differ: random subsets nearly always touch every host and say little of what a search asks (facts:
+//! The two differ: random subsets nearly always touch every host and say little about the candidates of a search (facts:
 //! placement-prototype, section 0).
 
 use crate::model::BandwidthModel;

@@ -1,8 +1,8 @@
-//! The physics' constants of sharing, learned from the readings at hand.
+//! Calibrates the physics' constants of sharing to readings.
 //!
-//! How much a NIC loses when several send into it, what a channel carries, how far trees stay behind rings: the shape of these effects is
-//! NCCL's, their strength the system's. With a handful of readings the prior (the constants that came in) decides, with a hundred the
-//! readings do. The Gaussian processes then correct what is left.
+//! NCCL determines the shape of these effects, the system their strength: the loss of a NIC that several senders share, the rate of a
+//! channel, the deficit of trees against rings. With few readings the prior (the constants passed in) dominates, with a hundred the
+//! readings do. The Gaussian processes then correct the residuals.
 
 use crate::bound::{Bounds, Memo};
 use crate::parts::Part;
@@ -10,7 +10,7 @@ use fabric::constants::ShareConstants;
 use fabric::{Constants, Fabric, Tables};
 use topology::{Bytes, Cluster, Collective};
 
-/// Readings that are looked at; of more, evenly spread ones.
+/// Most readings used; of more, evenly spread ones.
 const READINGS_MAX: usize = 300;
 /// Most sweeps over the constants.
 const SWEEPS_MAX: usize = 10;
@@ -64,7 +64,7 @@ pub(crate) fn plausible(share: ShareConstants) -> bool {
     })
 }
 
-/// The constants with those of sharing fitted. Deterministic. Cost: up to a few hundred times the readings' estimates, about a microsecond
+/// The constants, those of sharing calibrated. Deterministic. Cost: up to a few hundred times the readings' estimates, about a microsecond
 /// each.
 pub(crate) fn calibrate(
     cluster: &Cluster,

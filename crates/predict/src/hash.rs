@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-/// Multiplies and rotates words. Not for keys that an enemy chooses: a request's cost would suffer, nothing else.
+/// Multiplies and rotates words. Keys chosen by an attacker could slow a request down, nothing else.
 #[derive(Default)]
 pub struct BitsHasher(u64);
 

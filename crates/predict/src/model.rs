@@ -18,16 +18,16 @@ const SUSPECT_SD: f64 = 0.3;
 /// What a model expects of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Expected bus bandwidth; 0 for fewer than two GPUs, which communicate with nobody.
+    /// Expected bus bandwidth; 0 for fewer than two GPUs, which have no collective traffic.
     pub busbw_gb_per_s: f64,
-    /// Standard deviation of what a single allocation may really have, irregularity included.
+    /// Standard deviation of the bandwidth of a single allocation, irregularity included.
     pub std_gb_per_s: f64,
 }
 
 /// Predicts one candidate after another, GB/s, and remembers what repeats.
 pub type Evaluator<'a> = Box<dyn FnMut(&[Part]) -> f64 + 'a>;
 
-/// Anything that predicts the bandwidth of allocations of one cluster for one collective.
+/// Predicts the bandwidth of allocations of one cluster for one collective.
 pub trait BandwidthModel: Send + Sync {
     /// `bound`, `gp`, ...
     fn kind(&self) -> &'static str;
@@ -44,8 +44,8 @@ pub trait BandwidthModel: Send + Sync {
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64;
-    /// What no candidate of `hosts` or more hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are (so far) these:
-    /// lets searches prune. None where the model cannot say.
+    /// Upper bound in GB/s over all candidates of `hosts` or more hosts and `gpus` GPUs whose weakest host and thinnest NIC side are (so far)
+    /// these: lets searches prune. None if the model has no such bound.
     fn upper_bound_hosts_or_more(
         &self,
         intra_gb_per_s: f64,
@@ -53,8 +53,8 @@ pub trait BandwidthModel: Send + Sync {
         hosts: usize,
         gpus: usize,
     ) -> Option<f64>;
-    /// What no candidate of exactly `hosts` hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are these: lets
-    /// searches ask for fewer means. None where the model cannot say.
+    /// Upper bound in GB/s over all candidates of exactly `hosts` hosts and `gpus` GPUs whose weakest host and thinnest NIC side are these:
+    /// lets searches ask for fewer means. None if the model has no such bound.
     fn upper_bound_exact_hosts(
         &self,
         intra_gb_per_s: f64,
@@ -64,7 +64,7 @@ pub trait BandwidthModel: Send + Sync {
     ) -> Option<f64> {
         self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
-    /// What limits a candidate, by physics.
+    /// The part that limits a candidate, by physics.
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
@@ -72,12 +72,12 @@ pub trait BandwidthModel: Send + Sync {
     fn collective(&self) -> Collective {
         Collective::AllReduce
     }
-    /// The physics that it rests on, ready for use; None: whoever needs it computes it from the cluster.
+    /// The physics below the model; None: the caller computes it from the cluster.
     fn physics(&self) -> Option<&fabric::Tables> {
         None
     }
-    /// What the model adds to `ln(busbw)` for this very host, at full weight: 0 where it knows types only. Orders hosts that are alike
-    /// otherwise.
+    /// The model's effect of this host on `ln(busbw)`, at full weight; 0 for models that know types only. Orders hosts that are otherwise
+    /// equal.
     fn host_effect(&self, _host: topology::HostId) -> f64 {
         0.0
     }
@@ -144,7 +144,7 @@ impl Model {
     pub fn collective(&self) -> Collective {
         self.collective
     }
-    /// The NCCL release whose decisions it rests on, if it does.
+    /// The NCCL release whose decisions it uses, if any.
     pub fn nccl_release(&self) -> Option<Version> {
         self.nccl.map(|n| n.release)
     }
@@ -251,7 +251,7 @@ struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
-    /// Equal hosts make many candidates look the same to the process.
+    /// Means by features: candidates on equal hosts have equal features.
     seen: HashMap<[u64; FEATURES_MAX], f64, BuildBits>,
     scratch: Vec<f64>,
 }

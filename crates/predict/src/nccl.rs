@@ -10,7 +10,7 @@ use std::str::FromStr;
 use topology::nccl::Version;
 use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Releases that differ in what matters between hosts; the first is assumed where nothing says which one runs.
+/// Releases that differ between hosts; the first is assumed if the release is unknown.
 ///
 /// 2.28 changed how channels are copied and when rings exchange NICs; nothing since 2.22 did on either side of it. Most frameworks of 2025
 /// ship 2.27.
@@ -24,7 +24,7 @@ pub const COLD_SIZES: [Bytes; 5] = [Bytes::kib(64), Bytes::mib(1), Bytes::mib(16
 /// 6 to 12 % (`cargo run -p nccl-model --example accuracy`), and other systems are not this one.
 pub const COLD_SD: f64 = 0.12;
 
-/// What NCCL makes of the network.
+/// The network as NCCL uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// The release.
@@ -50,7 +50,7 @@ impl Network {
         c.members().iter().all(|m| m.source != GraphSource::Searched).then_some(c)
     }
 
-    /// Bus bandwidth between hosts, GB/s. `None`: ask somebody else.
+    /// Bus bandwidth between hosts, GB/s. `None`: use the physics of `fabric`.
     pub(crate) fn busbw_gb_per_s(
         &self,
         cache: &mut Cache,
@@ -64,7 +64,7 @@ impl Network {
         (busbw.is_finite() && busbw > 0.0).then_some(busbw)
     }
 
-    /// What limits it.
+    /// The part that limits it.
     pub(crate) fn limit(
         &self,
         cluster: &Cluster,
