@@ -7,15 +7,14 @@
 //! | [`network`] | the Transformers of both, and LinearBW |
 //! | [`nimble`] | NIMBLE's planner, multiplicative weights |
 //!
-//! The core does not know this crate. A program that offers the published systems registers them by name before it reads requests:
+//! The core does not know this crate. A program that offers the published systems takes its registries from here, or adds them to its own:
 //!
 //! ```
-//! let mut registry = place::Registry::shipped();
-//! papers::register_searches(&mut registry).unwrap();
-//! assert_eq!(registry.search("bandpilot-v4", 0).unwrap().name(), "bandpilot-v4");
-//! let mut kinds = predict::ModelKinds::shipped();
-//! papers::register_models(&mut kinds).unwrap();
-//! assert!(kinds.by_name("transformer").is_some());
+//! assert_eq!(papers::searches().search("bandpilot-v4", 0).unwrap().name(), "bandpilot-v4");
+//! assert!(papers::models().by_name("transformer").is_some());
+//! let mut planners = route::Planners::shipped();
+//! papers::register_planners(&mut planners).unwrap();
+//! assert!(planners.by_name("mwu").is_some());
 //! ```
 
 pub mod bandpilot;
@@ -29,4 +28,4 @@ mod registered;
 
 pub use network::kinds::register as register_models;
 pub use nimble::register as register_planners;
-pub use registered::register as register_searches;
+pub use registered::{models, planners, register as register_searches, searches};

@@ -1,20 +1,54 @@
-//! The names under which the published systems are offered.
+//! The names under which the published systems are offered: everything that ships, then the papers'. A door that offers them takes its
+//! registries from here.
 
 use crate::bandpilot::{self, BandPilot, BwGreedy, CasCore, Eha, MERGE_COUNTS, Pts, Random, Serving};
 use crate::litegd::{LiteGd, topo_greedy};
 use place::Registry;
 use place::search::{NameTaken, Rule, SearchEntry};
+use predict::ModelKinds;
+use route::Planners;
+use std::sync::LazyLock;
+
+/// Searches and contention rules.
+pub fn searches() -> &'static Registry {
+    static SEARCHES: LazyLock<Registry> = LazyLock::new(|| {
+        let mut registry = Registry::shipped();
+        register(&mut registry).expect("no name of the papers is one that ships");
+        registry
+    });
+    &SEARCHES
+}
+
+/// Kinds of models, and the forms of their files.
+pub fn models() -> &'static ModelKinds {
+    static MODELS: LazyLock<ModelKinds> = LazyLock::new(|| {
+        let mut kinds = ModelKinds::shipped();
+        crate::register_models(&mut kinds).expect("no name of the papers is one that ships");
+        kinds
+    });
+    &MODELS
+}
+
+/// Planners of routes.
+pub fn planners() -> &'static Planners {
+    static PLANNERS: LazyLock<Planners> = LazyLock::new(|| {
+        let mut planners = Planners::shipped();
+        crate::register_planners(&mut planners).expect("no name of the papers is one that ships");
+        planners
+    });
+    &PLANNERS
+}
 
 /// Adds the searches and the contention rule of the papers to a registry.
 pub fn register(registry: &mut Registry) -> Result<(), NameTaken> {
-    for entry in SEARCHES {
+    for entry in ENTRIES {
         registry.add_search(entry)?;
     }
     registry.add_merge_rule(&MERGE_COUNTS)
 }
 
 /// The searches of the papers.
-const SEARCHES: [SearchEntry; 11] = [
+const ENTRIES: [SearchEntry; 11] = [
     SearchEntry { name: "bandpilot", about: "BandPilot: the better of eha and pts", build: |_| Box::new(BandPilot) },
     SearchEntry {
         name: "bandpilot-v4",

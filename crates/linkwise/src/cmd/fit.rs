@@ -1,9 +1,10 @@
 //! `linkwise fit`: from measurements to a model file.
 
-use crate::cmd::shared::{Format, load_cluster, write_atomically};
-use crate::failure::Failure;
-use crate::registry::models;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use console::Failure;
+use console::{Format, load_cluster};
+use files::write_atomic;
+use papers::models;
 use predict::{BandwidthModel, Correction, FitOptions, Kind};
 use std::path::PathBuf;
 use store::{Query, Source, Store};
@@ -46,7 +47,9 @@ fn kinds() -> PossibleValuesParser {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
-    let kind = models().by_name(&args.model).ok_or_else(|| Failure::input(format!("--model {}", args.model)))?;
+    let kind = models()
+        .by_name(&args.model)
+        .ok_or_else(|| Failure::input(format!("--model {}: known are {}", args.model, models().names())))?;
     let mut rows = match &args.store {
         Some(path) => {
             let store = Store::open(path, &cluster).map_err(Failure::input)?;
@@ -62,7 +65,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let start = std::time::Instant::now();
     let (model, report) = predict::fit(&cluster, &rows, &options).map_err(Failure::impossible)?;
     let seconds = start.elapsed().as_secs_f64();
-    write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
+    write_atomic(&args.output, &model.save().map_err(Failure::input)?)?;
     let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();
     let evaluations = match model.correction() {
         Correction::Gp(g) => g.evaluations(),

@@ -10,9 +10,9 @@ mod stream;
 mod text;
 mod wary;
 
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
 use answer::Reply;
+use console::Failure;
+use files::read_text;
 use place::read::{Defaults, Reader};
 use place::{Answer, Contention, Refusal, Request, Search};
 use predict::Model;
@@ -94,7 +94,7 @@ enum PlaceFormat {
 }
 
 fn contention(name: &str) -> Result<Contention, String> {
-    let known = crate::registry::searches();
+    let known = ::papers::searches();
     known.contention(name).ok_or_else(|| format!("{} was expected", known.contention_names()))
 }
 
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let model = load_model(&args.model, &cluster)?;
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
-    let reader = Reader::new(&cluster, defaults, crate::registry::searches());
+    let reader = Reader::new(&cluster, defaults, ::papers::searches());
     if let Some(file) = &args.requests {
         return stream::Stream {
             cluster: &cluster,
@@ -165,7 +165,7 @@ fn refused(e: Refusal) -> Failure {
 
 /// The search of a name.
 fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
-    crate::registry::searches().search(name, seed)
+    ::papers::searches().search(name, seed)
 }
 
 /// The largest size of a model: what a request without a size is placed for.
@@ -174,7 +174,7 @@ fn default_size(model: &Model) -> Bytes {
 }
 
 pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
-    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, crate::registry::models())
+    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, ::papers::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
     let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
         let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());

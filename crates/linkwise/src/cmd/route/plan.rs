@@ -2,8 +2,8 @@
 
 use super::input::{On, Traffic};
 use super::print;
-use crate::cmd::shared::DrawnFormat as Format;
-use crate::failure::Failure;
+use console::DrawnFormat as Format;
+use console::Failure;
 use route::{Demand, Network, Plan, PlanError, Planner, PlannerEntry, Rule, Settings};
 use std::io::Write;
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub struct Args {
 
 /// The planner of a name, or which there are.
 fn planner(name: &str) -> Result<PlannerEntry, String> {
-    let known = crate::registry::planners();
+    let known = ::papers::planners();
     known.by_name(name).copied().ok_or_else(|| format!("no planner `{name}`; known: {}", known.names()))
 }
 
