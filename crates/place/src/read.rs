@@ -1,12 +1,12 @@
 //! Requests as JSON: one line, one request.
 //!
-//! Fields that are not known are refused, since a misspelt one would be ignored in silence; `null` is as good as absent. What is wrong is
+//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. What is wrong is
 //! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
 
 mod strict;
 
 use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
-use crate::search::NAMES;
+use crate::search::Registry;
 use serde_json::{Map, Value};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -84,7 +84,7 @@ pub struct Defaults {
 pub struct Asked {
     /// The request.
     pub request: Request,
-    /// The search, if it names one: a name of [`NAMES`].
+    /// The search, if it names one: a name of the reader's [`Registry`].
     pub search: Option<&'static str>,
 }
 
@@ -94,12 +94,18 @@ pub struct Reader<'a> {
     hosts: HashMap<&'a str, HostId>,
     uuids: OnceCell<HashMap<&'a str, GpuId>>,
     defaults: Defaults,
+    registry: &'a Registry,
 }
 
 impl<'a> Reader<'a> {
-    /// O(hosts).
-    pub fn new(cluster: &'a Cluster, defaults: Defaults) -> Self {
-        Reader { cluster, hosts: cluster.host_index(), uuids: OnceCell::new(), defaults }
+    /// `registry`: the searches and contention rules that requests may name. O(hosts).
+    pub fn new(cluster: &'a Cluster, defaults: Defaults, registry: &'a Registry) -> Self {
+        Reader { cluster, hosts: cluster.host_index(), uuids: OnceCell::new(), defaults, registry }
+    }
+
+    /// The searches and contention rules that requests may name.
+    pub fn registry(&self) -> &'a Registry {
+        self.registry
     }
 
     /// The cluster.
@@ -155,8 +161,10 @@ impl<'a> Reader<'a> {
         };
         let contention = match get(map, "contention") {
             None => self.defaults.contention,
-            Some(c) => Contention::by_name(text(c, "contention")?)
-                .ok_or_else(|| Bad::at("contention", c, &Contention::names()))?,
+            Some(c) => self
+                .registry
+                .contention(text(c, "contention")?)
+                .ok_or_else(|| Bad::at("contention", c, &self.registry.contention_names()))?,
         };
         let loss_weight = match get(map, "loss_weight") {
             None => self.defaults.loss_weight,
@@ -168,7 +176,7 @@ impl<'a> Reader<'a> {
         };
         let search = match get(map, "search") {
             None => None,
-            Some(s) => Some(search_name(text(s, "search")?)?),
+            Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
         let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
         Ok(Asked { request, search })
@@ -324,17 +332,6 @@ impl<'a> Reader<'a> {
 /// Without GPUs that the cluster file drains: these are not given out.
 pub fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
     Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
-}
-
-/// The search of a name, or which there are.
-pub fn search_name(name: &str) -> Result<&'static str, Bad> {
-    NAMES.iter().map(|n| n.0).find(|n| *n == name).ok_or_else(|| {
-        let near = diagnose::did_you_mean(name, NAMES.iter().map(|n| n.0));
-        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-        let known: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
-        let name: String = name.chars().take(60).collect();
-        Bad::new("unknown_search", format!("`{name}` is no search (there are {}){near}", known.join(", ")))
-    })
 }
 
 fn json(text: &[u8]) -> Result<Value, Bad> {

@@ -8,7 +8,7 @@ use topology::{Cluster, GpuMask, HostId};
 /// The intra tables of a cluster for one collective and one size.
 ///
 /// A reading of a host is used for that host; a subset that a host did not measure takes the median of the readings of the
-/// same subset on hosts of its type; a subset that nobody measured takes the analytic value that the caller supplies.
+/// same subset on hosts of its type; an unmeasured subset takes the analytic value that the caller supplies.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(from = "Saved", into = "Saved")]
 pub struct IntraTables {
@@ -35,7 +35,7 @@ fn median_without(sorted: &[f64], own: f64) -> f64 {
 }
 
 impl IntraTables {
-    /// From readings by host, with `analytic(host type, mask)` in GB/s where nobody measured.
+    /// From readings by host, with `analytic(host type, mask)` in GB/s for unmeasured subsets.
     ///
     /// A host's single reading that differs by more than [`OUTLIER_RATIO`] from the median of the same subset over the other
     /// hosts of its type, or from the subsets that its topology makes equivalent, is a suspect: it is used, since it may be a
@@ -60,8 +60,8 @@ impl IntraTables {
             let ty = cluster.type_of(h);
             let own = readings.get(h.index()).filter(|r| !r.is_empty());
             let mut bad = Vec::new();
-            // What the cluster file says of degraded GPUs and links; a reading of the host itself knows better. The slowest pair
-            // counts, as on a ring that cannot avoid it.
+            // Degraded GPUs and links of the cluster file; a reading of the host itself takes precedence. The slowest pair counts, as on
+            // a ring that cannot avoid it.
             let degraded = !cluster.host(h).gpu_health.is_empty() || !cluster.host(h).link_health.is_empty();
             let health = |m: GpuMask| -> f64 {
                 if !degraded {

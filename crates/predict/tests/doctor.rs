@@ -3,7 +3,7 @@
 //! The readings are simulated: the physics of a cluster with a slow component, a factor per host and per allocation (2 %), noise (2 %).
 
 use predict::doctor::{Component, Diagnosis, examine, suspicions};
-use predict::{Kind, fit};
+use predict::{FitOptions, Kind, fit};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -203,7 +203,7 @@ fn one_low_reading_makes_everything_it_touches_suspect_and_nothing_certain() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let hw = Hardware::new("h100", None, &mut rng);
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
-    let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
+    let (model, _) = fit(&hw.cluster, &rows, &FitOptions::of(Kind::Gp)).unwrap();
     assert!(suspicions(&model, &rows).defects.is_empty());
     let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
@@ -221,7 +221,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let hw = Hardware::new("h100", None, &mut rng);
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
-    let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
+    let (model, _) = fit(&hw.cluster, &rows, &FitOptions::of(Kind::Gp)).unwrap();
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
     let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
     rows.push(sick.measurement(halves, 2e9, &mut rng));

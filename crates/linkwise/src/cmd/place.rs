@@ -94,7 +94,8 @@ enum PlaceFormat {
 }
 
 fn contention(name: &str) -> Result<Contention, String> {
-    Contention::by_name(name).ok_or_else(|| format!("{} was expected", Contention::names()))
+    let known = ::papers::searches();
+    known.contention(name).ok_or_else(|| format!("{} was expected", known.contention_names()))
 }
 
 fn release(text: &str) -> Result<Version, String> {
@@ -109,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let model = load_model(&args.model, &cluster)?;
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
-    let reader = Reader::new(&cluster, defaults);
+    let reader = Reader::new(&cluster, defaults, ::papers::searches());
     if let Some(file) = &args.requests {
         return stream::Stream {
             cluster: &cluster,
@@ -154,7 +155,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// The choice.
 fn answered(cluster: &Cluster, model: &Model, request: &Request, search: &dyn Search) -> Result<Answer, Refusal> {
-    place::answer_by(search, cluster, model, request)
+    place::answer_with(search, cluster, model, request)
 }
 
 /// A refusal as the command's failure: 2 where the request is wrong, 1 where it cannot be met.
@@ -164,9 +165,7 @@ fn refused(e: Refusal) -> Failure {
 
 /// The search of a name.
 fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
-    let name = place::read::search_name(name)?;
-    place::search::by_name(name, seed)
-        .ok_or_else(|| place::read::Bad::new("unknown_search", format!("search `{name}` is listed but not built in")))
+    ::papers::searches().search(name, seed)
 }
 
 /// The largest size of a model: what a request without a size is placed for.
@@ -175,7 +174,7 @@ fn default_size(model: &Model) -> Bytes {
 }
 
 pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
-    let model = Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
+    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, ::papers::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
     let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
         let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());

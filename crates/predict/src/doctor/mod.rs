@@ -24,7 +24,8 @@ pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
 pub use probe::telling;
 
-use crate::fit::{FitError, Kind, fit};
+use crate::fit::{FitError, FitOptions, fit};
+use crate::kind::Kind;
 use crate::model::Model;
 use evidence::{Evidence, Residual};
 use store::{Measurement, Quality};
@@ -77,7 +78,8 @@ pub fn examine(
     collective: Option<Collective>,
     constants: fabric::Constants,
 ) -> Result<(Diagnosis, Model), FitError> {
-    let collective = fit(cluster, measurements, collective, Kind::Bound, constants.clone())?.0.collective();
+    let options = |kind, collective| FitOptions { kind, collective, constants: constants.clone(), seed: 0 };
+    let collective = fit(cluster, measurements, &options(Kind::Bound, collective))?.0.collective();
     let evidence = evidence::gather(cluster, measurements, collective);
     // What a slow host reads inside must not become what is expected of it: its class stands in.
     let low = evidence::low_on_one_host(cluster, &evidence);
@@ -86,7 +88,7 @@ pub fn examine(
         .filter(|m| m.quality != Quality::Rejected && !low.contains(&(m.size, m.allocation.clone())))
         .cloned()
         .collect();
-    let bound = fit(cluster, &healthy, Some(collective), Kind::Bound, constants.clone())?.0;
+    let bound = fit(cluster, &healthy, &options(Kind::Bound, Some(collective)))?.0;
     let effects = Effects::new(cluster, &bound);
     let residuals = evidence::residuals(&bound, &evidence, evidence::Baseline::Classes);
     let mut found = infer::explain(&effects, &evidence, &residuals);
@@ -105,7 +107,7 @@ pub fn examine(
         if clean.iter().filter(|m| m.allocation.host_count() > 1).count() < evidence::FIT_MIN {
             break; // too little is left to learn from: the physics with its factors stays
         }
-        model = fit(cluster, &clean, Some(collective), Kind::Gp, constants.clone())?.0;
+        model = fit(cluster, &clean, &options(Kind::Gp, Some(collective)))?.0;
         residuals = evidence::residuals(&model, &evidence, evidence::Baseline::Model);
         let next = infer::explain(&effects, &evidence, &residuals);
         let same = next.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));

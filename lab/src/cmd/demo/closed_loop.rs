@@ -191,8 +191,8 @@ impl Commands<'_> {
 
     /// The defect that the readings speak for, as `linkwise observe` judges them.
     fn defect(&self) -> Result<Option<Defect>, Failure> {
-        let text = files::read_text(Path::new(&self.model), predict::file::FILE_BYTES_MAX)?;
-        let model = Model::load(&text).map_err(Failure::impossible)?;
+        let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
+        let model = Model::load(&text, ::papers::models()).map_err(Failure::impossible)?;
         let store = Store::open(Path::new(&self.store), self.cluster).or_failure()?;
         let mut rows = store.measurements(&Query::usable()).or_failure()?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));

@@ -5,7 +5,7 @@ use super::{Fit, PROBES};
 use crate::evaluation::{Method, Summary, scenarios, summary};
 use console::Failure;
 use place::baselines::random;
-use place::{Answer, Reading, Request, answer, cautiously, decide, exact, worth_measuring};
+use place::{Answer, Reading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
 use predict::{BandwidthModel, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,7 +17,7 @@ use topology::{Allocation, Cluster, HostId};
 /// Rows that a simulated cluster is asked for to judge predictions.
 pub const HELD_OUT_SIMULATED: usize = 400;
 /// Candidates that probing may choose from.
-const KEEP_PROBING: usize = 1 + place::explain::RUNNER_UPS;
+const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 /// A gain over the packed choice that people would notice.
 pub const NOTICEABLE_GAIN: f64 = 1.2;
 
@@ -150,7 +150,7 @@ fn probe(
     request: &Request,
 ) -> Result<Option<Allocation>, Failure> {
     let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
-    cautiously(&mut candidates);
+    promote_by_lower_confidence_bound(&mut candidates);
     let mut readings: Vec<Reading> = Vec::new();
     for _ in 0..PROBES {
         let next = worth_measuring(&candidates, &readings, 1, model.repeat_noise());

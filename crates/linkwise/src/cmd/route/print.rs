@@ -72,7 +72,7 @@ pub fn text(a: &Answer) {
         a.net.rank_count(),
         a.cluster,
         a.demand.pairs().map(|p| p.2).sum::<u64>(),
-        a.planner.name()
+        a.planner.name
     );
     println!("plan: {}", reason(a));
     println!(
@@ -132,7 +132,7 @@ pub fn json(a: &Answer, out: &mut impl Write) -> std::io::Result<()> {
     let completion: serde_json::Map<String, serde_json::Value> =
         a.baselines.iter().map(|(r, p)| (r.name().into(), json!(finite(p.completion_s)))).collect();
     let head = json!({
-        "cluster": a.cluster, "ranks": a.net.rank_count(), "planner": a.planner.name(), "modelled": true,
+        "cluster": a.cluster, "ranks": a.net.rank_count(), "planner": a.planner.name, "modelled": true,
         "congestion_s": a.congestion_s, "lower_bound_s": plan.lower_bound_s, "gap": a.gap(),
         "evidence": plan.evidence.describe(&a.net), "bottleneck": a.bottleneck, "bottleneck_name": a.net.link_name(a.bottleneck),
         "planning_us": rounded(a.planning_us, 1e3), "pivots": plan.pivots, "rule": plan.rule.name(),
@@ -178,7 +178,7 @@ pub fn svg(a: &Answer) -> Result<String, Failure> {
         categories: shown.iter().map(|&l| a.net.link_name(l)).collect(),
         series: vec![
             BarSeries { name: "direct".into(), values: us(&a.before) },
-            BarSeries { name: a.planner.name().into(), values: us(&a.after) },
+            BarSeries { name: a.planner.name.into(), values: us(&a.after) },
         ],
     };
     plot.svg(Place::File).map_err(Failure::impossible)
