@@ -40,7 +40,7 @@ pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
     let word = |w: &str| Some(w.to_owned());
     let (algorithm, protocol) = match arm.forced {
         None => (None, None),
-        Some((a, p)) => (word(a.word()), word(p.word())),
+        Some((a, p)) => (word(a.capitals()), word(p.capitals())),
     };
     let channels = arm.channels.map(|c| c.to_string());
     [
