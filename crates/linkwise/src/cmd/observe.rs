@@ -8,7 +8,7 @@ pub use learn::{Learned, Locked, learn, suspects};
 pub use reading::{Whose, of_number, record};
 
 use crate::cmd::place::state::cluster;
-use crate::cmd::shared::Format;
+use crate::cmd::shared::{Format, wrap};
 use crate::failure::Failure;
 use serde_json::json;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ pub struct Args {
     /// State file: the job's GPUs, its neighbours and the cluster come from there
     #[arg(long, required_unless_present = "cluster")]
     state: Option<PathBuf>,
-    /// The job's GPUs, where neither a state nor a trace of the NCCL plugin tells them
+    /// The job's GPUs, such as 'n[0-3]:[0-7]', where neither a state nor a trace of the NCCL plugin names them
     #[arg(long, requires = "cluster")]
     gpus: Option<String>,
     /// Built-in cluster or cluster file
@@ -69,7 +69,7 @@ pub struct Args {
 #[group(required = true, multiple = false)]
 struct Got {
     /// Bus bandwidth, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = topology::number::real)]
     busbw: Option<f64>,
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]
@@ -138,14 +138,15 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             Some(p) => format!("; {:.1} ± {:.1} was expected", p.busbw_gb_per_s, p.std_gb_per_s),
             None => String::new(),
         };
-        out += &format!(
-            "job {} got {:.1} GB/s in {} of {} on {}{expected}\n",
+        let line = format!(
+            "job {} got {:.1} GB/s in {} of {} on {}{expected}",
             args.job,
             m.busbw.gb_per_s(),
             m.collective,
             m.size,
-            crate::cmd::demo::gpus_in_short(cluster, &m.allocation)
+            cluster.gpu_list(&m.allocation)
         );
+        out += &wrap(&line, 2);
     }
     if left_out > 0 {
         out += &format!(

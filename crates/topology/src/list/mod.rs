@@ -425,6 +425,11 @@ impl Cluster {
         print::fold(hosts.into_iter().map(|h| self.host(h).name.as_str()), Fold::Set).join(" ")
     }
 
+    /// The same in the order given. O(hosts).
+    pub fn host_list_in_order(&self, hosts: impl IntoIterator<Item = HostId>) -> String {
+        print::fold(hosts.into_iter().map(|h| self.host(h).name.as_str()), Fold::Ordered).join(" ")
+    }
+
     /// Reads a list of GPUs in the notation of [`crate::list`]. Builds a [`ListReader`], O(hosts).
     pub fn parse_gpus<'s>(&self, items: impl IntoIterator<Item = &'s str>) -> Result<Allocation, ListError> {
         ListReader::new(self).gpus(items)

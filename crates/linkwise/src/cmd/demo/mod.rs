@@ -10,8 +10,6 @@ mod replay;
 mod source;
 mod words;
 
-pub use explain::gpus as gpus_in_short;
-
 use crate::cmd::shared::load_cluster;
 use crate::cmd::topology::Topology;
 use crate::failure::Failure;

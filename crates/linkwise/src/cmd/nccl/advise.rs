@@ -2,10 +2,9 @@
 
 use super::story;
 use super::view::What;
-use crate::cmd::shared::Format;
+use crate::cmd::shared::{Format, shown, table};
 use crate::failure::Failure;
 
-use super::explain::table;
 use indicatif::ProgressBar;
 use nccl_model::{Communicator, LoadConstants};
 use serde_json::{Value, json};
@@ -246,7 +245,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if advice.is_empty() {
         println!("no setting is expected to gain more than {:.0} %", 100.0 * GAIN_MIN);
     } else {
-        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2);
+        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2..);
         for a in &advice {
             t.add_row([
                 a.text(),
@@ -255,7 +254,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} % ({})", 100.0 * g, a.gain_source())),
             ]);
         }
-        println!("{t}");
+        print!("{}", shown(&t));
     }
     if !without_effect.is_empty() {
         println!("without effect in the library: {}", without_effect.join(", "));

@@ -1,9 +1,10 @@
 //! A plan in words, as JSON, as a drawing.
 
 use super::plan::Answer;
+use crate::cmd::shared::shown;
 use crate::failure::Failure;
 use crate::report::{Axis, BarSeries, Place, Plot};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::Table;
 use route::plan::Reason;
 use serde_json::json;
 use std::io::Write;
@@ -14,14 +15,7 @@ const LINKS_SHOWN_MAX: usize = 24;
 
 /// A table whose columns from `numbers` on are set right.
 pub fn table(head: &[&str], numbers: usize) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head.to_vec());
-    for i in numbers..head.len() {
-        if let Some(c) = t.column_mut(i) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    t
+    crate::cmd::shared::table(head, numbers..)
 }
 
 /// Seconds in a unit that fits.
@@ -101,7 +95,7 @@ pub fn text(a: &Answer) {
             time(p.completion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", shown(&t));
     let mut t = table(&["link", "GB/s", "direct", "utilisation", "this plan", "utilisation"], 1);
     let order = busiest(a);
     let end = a.baselines[0].1.congestion_s;
@@ -117,7 +111,7 @@ pub fn text(a: &Answer) {
             share(&a.after, a.congestion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", shown(&t));
     if order.len() > LINKS_SHOWN_MAX {
         println!("{} more links carry less; --format json has all", order.len() - LINKS_SHOWN_MAX);
     }
