@@ -62,11 +62,9 @@ fn a_large_answer_is_short_and_its_list_is_accepted_by_every_option() {
     assert!(gpus.contains("n[") && gpus.contains("]:"), "{gpus}");
 
     // The list, pasted back as the free GPUs of a request that needs them all, is the same allocation.
-    let json: Value = serde_json::from_str(&ok(
-        d,
-        &[&place[..], &["--gpus", "256", "--free", &gpus, "--format", "json"]].concat(),
-    ))
-    .expect("JSON");
+    let json: Value =
+        serde_json::from_str(&ok(d, &[&place[..], &["--gpus", "256", "--free", &gpus, "--format", "json"]].concat()))
+            .expect("JSON");
     assert_eq!(json["gpus"].as_array().map(Vec::len), Some(256), "JSON lists every GPU");
     assert_eq!(json["split"], split);
     let all: Vec<&str> = json["gpus"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
@@ -88,7 +86,15 @@ fn a_large_answer_is_short_and_its_list_is_accepted_by_every_option() {
     assert_eq!(state["jobs"][0]["gpus"], json["gpus"]);
     let free = listed(&show, "free:");
     let n = state["free"].as_array().expect("a list").len();
-    ok(d, &[&["cluster", "allocate", "rest"][..], &free.split_whitespace().collect::<Vec<_>>(), &["--state", "site.state"]].concat());
+    ok(
+        d,
+        &[
+            &["cluster", "allocate", "rest"][..],
+            &free.split_whitespace().collect::<Vec<_>>(),
+            &["--state", "site.state"],
+        ]
+        .concat(),
+    );
     let after: Value =
         serde_json::from_str(&ok(d, &["cluster", "show", "--state", "site.state", "--format", "json"])).expect("JSON");
     assert_eq!(after["jobs"][1]["gpus"].as_array().map(Vec::len), Some(n));

@@ -9,13 +9,17 @@ pub fn whole<T: FromStr + Bounded>(text: &str) -> Result<T, String> {
     let t = text.trim();
     t.parse().map_err(|_| {
         let digits = !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
-        let expected = if digits { format!("at most {} is possible", T::MAX) } else { "a whole number was expected".into() };
+        let expected =
+            if digits { format!("at most {} is possible", T::MAX) } else { "a whole number was expected".into() };
         format!("found `{}`; {expected}", short(t))
     })
 }
 
 /// A whole number within limits.
-pub fn whole_within<T: FromStr + Bounded + PartialOrd + Display>(text: &str, limits: RangeInclusive<T>) -> Result<T, String> {
+pub fn whole_within<T: FromStr + Bounded + PartialOrd + Display>(
+    text: &str,
+    limits: RangeInclusive<T>,
+) -> Result<T, String> {
     let n = whole(text)?;
     match limits.contains(&n) {
         true => Ok(n),

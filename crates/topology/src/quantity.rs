@@ -188,7 +188,9 @@ mod tests {
 
     #[test]
     fn sizes_read_back_as_they_print() {
-        for s in ["16MiB", "2GiB", "3KiB", "7B", "1.5MiB", "16MB", "1.25GB", "1TiB", "0B", "100KB", "12345678B", "1025B"] {
+        for s in
+            ["16MiB", "2GiB", "3KiB", "7B", "1.5MiB", "16MB", "1.25GB", "1TiB", "0B", "100KB", "12345678B", "1025B"]
+        {
             assert_eq!(Bytes::parse(s).unwrap().to_string(), s);
         }
         for (text, bytes) in [
@@ -210,7 +212,18 @@ mod tests {
         assert!(["XB", "MiB", "MB", "TB", "1024s"].iter().all(|w| unknown.contains(w)), "{unknown}");
         assert_eq!(Bytes::parse("8M").unwrap(), Bytes::mib(8));
         assert_eq!(Bytes::parse("8MB").unwrap(), Bytes(8_000_000));
-        for bad in ["", "MiB", "12XB", "99999999999999999999", "18446744073709551615K", "1.2.3M", ".", "-1", "1e3", "1.0000001GB"] {
+        for bad in [
+            "",
+            "MiB",
+            "12XB",
+            "99999999999999999999",
+            "18446744073709551615K",
+            "1.2.3M",
+            ".",
+            "-1",
+            "1e3",
+            "1.0000001GB",
+        ] {
             assert!(Bytes::parse(bad).is_err(), "{bad} was accepted");
         }
     }

@@ -166,8 +166,10 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             out += &format!("suspected: {s}\n");
         }
         if l.suspected.len() > 4 {
-            out +=
-                &format!("and {} more; `linkwise doctor` tells which reading would tell most\n", l.suspected.len() - 4);
+            out += &format!(
+                "and {} more; `linkwise doctor` names the most informative next measurement\n",
+                l.suspected.len() - 4
+            );
         }
     }
     out

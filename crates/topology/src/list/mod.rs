@@ -186,7 +186,8 @@ impl<'a> ListReader<'a> {
                 return Ok(1);
             }
             let Some((names, gpus, at)) = split(piece)? else {
-                if let (Some(host), true, Ok(list)) = (unbracketed, piece.after_comma, parse::ranges(piece.text, 0, 64)) {
+                if let (Some(host), true, Ok(list)) = (unbracketed, piece.after_comma, parse::ranges(piece.text, 0, 64))
+                {
                     add(host, self.mask(host, &list, piece)?, piece)?;
                     before = Some(host);
                     return Ok(1);

@@ -151,7 +151,10 @@ fn print(a: &Answer) {
         None => format!("model of NCCL {}", case.version),
     };
     let (collective, cluster, ranks) = (case.collective, &case.cluster.name, case.ranks());
-    print!("{}", wrap(&format!("{collective} on cluster {cluster}: {ranks} ranks on {} ({source})", case.hosts_text()), 2));
+    print!(
+        "{}",
+        wrap(&format!("{collective} on cluster {cluster}: {ranks} ranks on {} ({source})", case.hosts_text()), 2)
+    );
     println!("{} channels, {} for NVLS", c.agreed().channels, c.agreed().nvls_channels);
     if ran.is_none() && !c.checked() {
         let searched = c.members().iter().any(|m| m.source == nccl_model::GraphSource::Searched);
@@ -159,7 +162,7 @@ fn print(a: &Answer) {
             true => "hosts like these were never run: their graphs are the model's own search",
             false => "the graphs of these hosts were recorded from another release",
         };
-        println!("NOT CHECKED against the library: {why}; --exact asks it");
+        print!("{}", wrap(&format!("NOT CHECKED against the library: {why}; --exact asks it"), 2));
     }
     let measured = cells.iter().any(|x| x.measured_gb_per_s.is_some());
     let mut header = vec!["size", "choice", "NCCL us", "NCCL GB/s", "expected GB/s", "physics GB/s"];
@@ -267,7 +270,8 @@ fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), F
         print!("{}", shown(&t));
     }
     if !unchecked.is_empty() {
-        println!("NOT CHECKED against the library on these hosts: {}", unchecked.join(", "));
+        let releases = unchecked.join(", ");
+        print!("{}", wrap(&format!("NOT CHECKED against the library on these hosts: {releases}"), 2));
     }
     Ok(())
 }

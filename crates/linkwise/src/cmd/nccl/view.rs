@@ -79,7 +79,9 @@ impl What {
     pub fn case(&self) -> Result<Case, Failure> {
         let cluster = load_cluster(&self.cluster)?;
         let order = match &self.gpus {
-            Some(list) => ListReader::new(&cluster).gpus_in_order([list.as_str()]).map_err(|e| Failure::input(format!("--gpus: {e}")))?,
+            Some(list) => ListReader::new(&cluster)
+                .gpus_in_order([list.as_str()])
+                .map_err(|e| Failure::input(format!("--gpus: {e}")))?,
             None => cluster.usable().parts().to_vec(),
         };
         let ranks: usize = order.iter().map(|o| o.1.count()).sum();

@@ -1,8 +1,8 @@
 //! The report for people: sentences and tables that the page shows, too.
 
 use super::{Report, Row};
-use crate::report::TABLE_ROWS_MAX;
 use crate::cmd::shared;
+use crate::report::TABLE_ROWS_MAX;
 use comfy_table::CellAlignment;
 
 /// Most sentences about rows whose times disagree, and about missing models.
