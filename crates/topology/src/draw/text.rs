@@ -70,16 +70,16 @@ impl Page {
     /// A matrix with a row per GPU, in blocks of as many columns as fit beside `tail`, the last cell of every row.
     fn matrix(&mut self, cells: &[Vec<String>], tail_name: &str, tail: &[String]) {
         let n = cells.len();
-        let per_block = ((self.width - ROW_NAME - tail_name.len().max(1)) / CELL).max(1);
+        let per_block = ((self.width - ROW_NAME - tail_name.len() - 1) / CELL).max(1);
         for first in (0..n).step_by(per_block) {
             let columns = first..(first + per_block).min(n);
             let last = if columns.end == n { tail_name } else { "" };
             let header: String = columns.clone().map(|g| format!("{:<CELL$}", format!("GPU{g}"))).collect();
-            self.as_it_is(&format!("{:ROW_NAME$}{header}{last}", ""));
+            self.as_it_is(&format!("{:ROW_NAME$}{header} {last}", ""));
             for (g, row) in cells.iter().enumerate() {
                 let row: String = row[columns.clone()].iter().map(|c| format!("{c:<CELL$}")).collect();
                 let last = if columns.end == n { tail.get(g).map_or("", String::as_str) } else { "" };
-                self.as_it_is(&format!("  {:<w$}{row}{last}", format!("GPU{g}"), w = ROW_NAME - 2));
+                self.as_it_is(&format!("  {:<w$}{row} {last}", format!("GPU{g}"), w = ROW_NAME - 2));
             }
         }
     }

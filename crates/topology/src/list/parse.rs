@@ -154,7 +154,7 @@ impl<'a> Pattern<'a> {
             let close = rest[open..].find(']').map(|p| open + p);
             let close = close.ok_or_else(|| ListError::syntax(offset + open, "the bracket is not closed"))?;
             if open > 0 {
-                parts.push(Part::Text(&rest[..open]));
+                parts.push(plain(&rest[..open], offset, text)?);
             }
             let numbers = ranges(&rest[open + 1..close], offset + open + 1, HOSTS_PER_ITEM_MAX)?;
             names *= numbers.iter().map(|r| r.len()).sum::<u64>();
@@ -171,12 +171,8 @@ impl<'a> Pattern<'a> {
             rest = &rest[close + 1..];
             offset += close + 1;
         }
-        if let Some(stray) = rest.find([']', '{', '}']) {
-            let message = format!("`{}` has a bracket where none can stand", quote(text));
-            return Err(ListError::syntax(offset + stray, message));
-        }
         if !rest.is_empty() || parts.is_empty() {
-            parts.push(Part::Text(rest));
+            parts.push(plain(rest, offset, text)?);
         }
         let length = |p: &Part| if let Part::Text(t) = p { t.len() } else { DIGITS_MAX };
         if parts.iter().map(length).sum::<usize>() > NAME_BYTES_MAX {
@@ -190,6 +186,17 @@ impl<'a> Pattern<'a> {
     pub fn each<E>(&self, mut f: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let mut name = String::new();
         extend(&self.0, &mut name, &mut f)
+    }
+}
+
+/// The part of `whole` between brackets; `at` is where it begins.
+fn plain<'a>(text: &'a str, at: usize, whole: &str) -> Result<Part<'a>, ListError> {
+    match text.find([']', '{', '}']) {
+        None => Ok(Part::Text(text)),
+        Some(stray) => {
+            let message = format!("`{}` has a bracket where none can stand", quote(whole));
+            Err(ListError::syntax(at + stray, message))
+        }
     }
 }
 

@@ -135,6 +135,7 @@ fn errors_say_what_where_and_what_to_write() {
         ("n0:x", Syntax, 4, "`x` is not a number"),
         ("n0:[0-7]x", Syntax, 3, "is not HOST:INDEX"),
         ("n[0-1]x{", Syntax, 8, "is not closed"),
+        ("a{b}n[0-3]", Syntax, 2, "a bracket where none can stand"),
         ("n0:8", UnknownGpu, 1, "host `n0` has GPUs 0 to 7"),
         ("n[0-3]:[0-8]", UnknownGpu, 1, "host `n0` has GPUs 0 to 7"),
         ("n0:[0-999999999]", TooLong, 5, "more than 65536"),
@@ -254,6 +255,16 @@ proptest! {
     fn names_expand_as_they_were_compressed(scheme in prop::sample::select(schemes())) {
         let names: Vec<&str> = scheme.iter().map(String::as_str).collect();
         prop_assert_eq!(expand(&compress(names.iter().copied()), 1000).unwrap(), scheme.clone());
+    }
+
+    #[test]
+    fn what_expands_is_compressed_and_expands_again(words in prop::collection::vec(prop::sample::select(vec![
+        "n", "0", "9", "10", "08", "[0-3]", "[08-11,7]", "[9-10]", "99", "123456789", ",", "{b}", " ", "-", "x",
+    ]), 1..12)) {
+        if let Ok(names) = expand(&words.concat(), 1000) {
+            let printed = compress(names.iter().map(String::as_str));
+            prop_assert_eq!(expand(&printed, 1000), Ok(names), "{}", printed);
+        }
     }
 
     #[test]
