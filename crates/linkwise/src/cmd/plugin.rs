@@ -3,8 +3,8 @@
 //! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
 //! `unsafe`.
 
-use crate::cmd::shared::{self, Format};
-use crate::failure::Failure;
+use console::Failure;
+use console::Format;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         }
         Format::Text => {
             println!("{}", library.display());
-            let mut table = shared::table(&["NCCL", "tuner", "profiler", "what it can do"], ..0);
+            let mut table = console::table(&["NCCL", "tuner", "profiler", "what it can do"], ..0);
             for (releases, tuner, profiler, can) in RELEASES {
                 let cell = |interface: &str, version: Option<u32>| match version {
                     None => "-".to_string(),
@@ -112,7 +112,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
                 };
                 table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
             }
-            println!("{}{NOTES}", shared::shown(&table));
+            println!("{}{NOTES}", console::text_of(&table));
             for v in &seen {
                 let what = match (v["success"] == true, v["context"] == true) {
                     (false, _) => "returned an error: NCCL would fail the collective",

@@ -1,6 +1,6 @@
 //! A state in words and in JSON.
 
-use crate::cmd::shared::{list_cell, shown, table, wrap};
+use console::{list_cell, table, text_of, wrap};
 use predict::doctor::Component;
 use serde_json::{Value, json};
 use store::state::{JobHeld, Snapshot, Suspect};
@@ -40,7 +40,7 @@ pub fn text(cluster: &Cluster, s: &Snapshot, now_unix_s: f64) -> String {
                 list_cell(&cluster.gpu_list(&j.gpus), LIST_WIDTH),
             ]);
         }
-        out += &shown(&jobs);
+        out += &text_of(&jobs);
         if s.jobs.len() > JOBS_SHOWN {
             out += &format!("and {} jobs more (--format json lists all)\n", s.jobs.len() - JOBS_SHOWN);
         }

@@ -1,9 +1,8 @@
 //! What `linkwise measure` says at the end.
 
 use super::tables::Imported;
-use crate::cmd::shared::{shown, table};
+use console::{table, text_of};
 use measure::Summary;
-use std::io::Write;
 use store::Source;
 
 /// Everything that was done.
@@ -43,11 +42,6 @@ pub struct CampaignAnswer {
     /// By stage.
     #[serde(flatten)]
     pub summary: Summary,
-}
-
-/// Prints, and does not mind a reader that has gone.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// One JSON object.
@@ -98,7 +92,7 @@ fn campaign(c: &CampaignAnswer) -> String {
             format!("{:.1}", s.gpu_minutes),
         ]);
     }
-    let mut out = shown(&stages);
+    let mut out = text_of(&stages);
     let end = match c {
         _ if c.nothing_to_do => "the campaign was finished before; nothing was measured".to_owned(),
         _ if c.summary.stopped_by_budget => {

@@ -2,8 +2,8 @@
 
 use super::story;
 use super::view::What;
-use crate::cmd::shared::{Format, shown, table, wrap};
-use crate::failure::Failure;
+use console::Failure;
+use console::{Format, table, text_of, wrap};
 
 use indicatif::ProgressBar;
 use nccl_model::{Communicator, LoadConstants};
@@ -250,7 +250,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} % ({})", 100.0 * g, a.gain_source())),
             ]);
         }
-        print!("{}", shown(&t));
+        print!("{}", text_of(&t));
     }
     if !without_effect.is_empty() {
         print!("{}", wrap(&format!("without effect in the library: {}", without_effect.join(", ")), 2));

@@ -2,8 +2,8 @@
 
 use super::story;
 use super::view::{Case, Cell, What};
-use crate::cmd::shared::{Format, shown, table, wrap};
-use crate::failure::Failure;
+use console::Failure;
+use console::{Format, table, text_of, wrap};
 
 use nccl_model::Communicator;
 use nccl_model::releases::{NEWEST, OLDEST};
@@ -185,7 +185,7 @@ fn print(a: &Answer) {
         }
         t.add_row(row);
     }
-    print!("{}", shown(&t));
+    print!("{}", text_of(&t));
     let legend =
         "busbw; NCCL: its own estimate; expected: from the loads of its rings and trees (model); physics: links alone";
     print!("{}", wrap(legend, 2));
@@ -267,7 +267,7 @@ fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), F
                 change,
             ]);
         }
-        print!("{}", shown(&t));
+        print!("{}", text_of(&t));
     }
     if !unchecked.is_empty() {
         let releases = unchecked.join(", ");

@@ -1,7 +1,7 @@
 //! An answer in sentences and tables that fit the terminal.
 
 use super::answer::Reply;
-use crate::cmd::shared::{list_cell, shown, table, wrap};
+use console::{list_cell, table, text_of, wrap};
 use place::{Bottleneck, Scored};
 use predict::BandwidthModel;
 use std::fmt::Write;
@@ -91,7 +91,7 @@ impl Reply<'_> {
         for (i, s) in a.runner_ups.iter().take(3).enumerate() {
             row(if i == 0 { "runner-up" } else { "" }, s);
         }
-        out += &shown(&t);
+        out += &text_of(&t);
         out + &self.jobs()
     }
 
@@ -144,7 +144,7 @@ impl Reply<'_> {
             let id: String = id.chars().filter(|c| !c.is_control()).take(40).collect();
             t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", before - after)]);
         }
-        out += &shown(&t);
+        out += &text_of(&t);
         if losing.len() > LISTED_MAX {
             let _ = writeln!(out, "and {} more jobs that lose less (--format json has all)", losing.len() - LISTED_MAX);
         }

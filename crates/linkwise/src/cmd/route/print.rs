@@ -1,10 +1,9 @@
 //! A plan in words, as JSON, as a drawing.
 
 use super::plan::Answer;
-use crate::cmd::shared::shown;
-use crate::failure::Failure;
-use crate::report::{Axis, BarSeries, Place, Plot};
+use ::report::{Axis, BarSeries, Place, Plot};
 use comfy_table::Table;
+use console::{Failure, text_of};
 use route::plan::Reason;
 use serde_json::json;
 use std::io::Write;
@@ -15,7 +14,7 @@ const LINKS_SHOWN_MAX: usize = 24;
 
 /// A table whose columns from `numbers` on are set right.
 pub fn table(head: &[&str], numbers: usize) -> Table {
-    crate::cmd::shared::table(head, numbers..)
+    console::table(head, numbers..)
 }
 
 /// Seconds in a unit that fits.
@@ -95,7 +94,7 @@ pub fn text(a: &Answer) {
             time(p.completion_s),
         ]);
     }
-    print!("{}", shown(&t));
+    print!("{}", text_of(&t));
     let mut t = table(&["link", "GB/s", "direct", "utilisation", "this plan", "utilisation"], 1);
     let order = busiest(a);
     let end = a.baselines[0].1.congestion_s;
@@ -111,7 +110,7 @@ pub fn text(a: &Answer) {
             share(&a.after, a.congestion_s),
         ]);
     }
-    print!("{}", shown(&t));
+    print!("{}", text_of(&t));
     if order.len() > LINKS_SHOWN_MAX {
         println!("{} more links carry less; --format json has all", order.len() - LINKS_SHOWN_MAX);
     }

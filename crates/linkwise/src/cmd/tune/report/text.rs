@@ -1,8 +1,7 @@
 //! The report for people: sentences and tables that the page shows, too.
 
 use super::{Report, Row};
-use crate::cmd::shared;
-use crate::report::TABLE_ROWS_MAX;
+use ::report::TABLE_ROWS_MAX;
 use comfy_table::CellAlignment;
 
 /// Most sentences about rows whose times disagree, and about missing models.
@@ -283,7 +282,7 @@ pub fn text(report: &Report) -> String {
     }
     for cells in tables(report) {
         let head: Vec<&str> = cells.head.iter().map(|h| h.0).collect();
-        let mut table = shared::table(&head, ..0);
+        let mut table = console::table(&head, ..0);
         for row in cells.rows {
             table.add_row(row);
         }
@@ -292,7 +291,7 @@ pub fn text(report: &Report) -> String {
                 c.set_cell_alignment(CellAlignment::Right);
             }
         }
-        out += &format!("{}\n{}", cells.caption, shared::shown(&table));
+        out += &format!("{}\n{}", cells.caption, console::text_of(&table));
     }
     for n in notes(report) {
         out += &format!("- {n}\n");
