@@ -5,12 +5,12 @@ mod show;
 use crate::store_errors::OrFailure;
 use console::Failure;
 use console::now_unix_s;
-use console::{Format, load_cluster};
+use console::{Format, load_cluster, wrap};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::State;
 use store::state::{Allocated, JobHeld, NewJob};
-use topology::{Allocation, Cluster};
+use topology::{Allocation, Cluster, number};
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -63,11 +63,11 @@ pub struct Init {
 pub struct Allocate {
     /// Its id: letters, digits and ._-/@+:=
     job: String,
-    /// GPUs: n0:0 n0:1 n1 (a host alone means all its GPUs)
+    /// GPUs: 'n[0-3]:[0-7]' n5:2 n6 (a host alone means all its GPUs)
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Bus bandwidth that it uses, GB/s; without it decisions take what the model expects of the job
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
     common: Common,
@@ -86,7 +86,7 @@ pub struct Release {
 /// `cluster drain`.
 #[derive(clap::Args)]
 pub struct Drain {
-    /// Hosts or GPUs: n3, n0:5
+    /// Hosts or GPUs: n3, n0:5, 'n[20-21]', 'n0:[4-7]'
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Why, one line
@@ -153,7 +153,8 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
         a.common.format,
         || {
             let verb = if already { "held these before" } else { "holds" };
-            format!("job {} {verb}: {} ({} GPUs); {free} GPUs are free\n", job.id, names.join(" "), names.len())
+            let list = state.cluster().gpu_list(&job.gpus);
+            wrap(&format!("job {} {verb}: {list} ({} GPUs); {free} GPUs are free", job.id, names.len()), 2)
         },
         || json!({"job": job.id, "gpus": names, "already": already, "free": free}),
     );
@@ -216,7 +217,7 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                 [] => String::new(),
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
-            format!("{n} GPUs are drained{go_on}; {free} GPUs are free\n")
+            wrap(&format!("{n} GPUs are drained{go_on}; {free} GPUs are free"), 2)
         },
         || json!({"drained": state.cluster().gpu_names(&gpus), "jobs_going_on": names, "free": free}),
     );

@@ -1,9 +1,8 @@
 //! `linkwise doctor`: hosts, GPUs and NICs that are slower than their like.
 
 use crate::store_errors::OrFailure;
-use comfy_table::{CellAlignment, Table, presets};
 use console::Failure;
-use console::Format;
+use console::{Format, table, text_of, wrap};
 use predict::Model;
 use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde_json::{Value, json};
@@ -125,16 +124,9 @@ impl Found {
             out += &format!("{simulated} of them are SIMULATED, not measured\n");
         }
         out += &self.defects_in_words(cluster);
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-            "host",
-            "readings",
-            "of its class",
-            "deviations",
-            "",
-        ]);
+        let mut hosts = table(&["host", "readings", "of its class", "deviations", ""], 1..4);
         for h in d.hosts.iter().take(HOSTS_SHOWN) {
-            table.add_row([
+            hosts.add_row([
                 cluster.host(h.host).name.clone(),
                 h.readings.to_string(),
                 format!("{:.1} %", 100.0 * h.ratio),
@@ -149,21 +141,15 @@ impl Found {
                 .to_owned(),
             ]);
         }
-        for c in 1..4 {
-            if let Some(c) = table.column_mut(c) {
-                c.set_cell_alignment(CellAlignment::Right);
-            }
-        }
         if !d.hosts.is_empty() {
-            out += &format!("{table}\n");
+            out += &text_of(&hosts);
         }
         for s in d.stray.iter().take(STRAY_SHOWN) {
-            out += &format!(
-                "far off for no reason found: {} got {:.1} GB/s at {}, {:.1} expected\n",
-                console::gpus_in_short(cluster, &s.allocation),
-                s.busbw_gb_per_s,
-                s.size,
-                s.expected_gb_per_s
+            let gpus = cluster.gpu_list(&s.allocation);
+            let (got, size, expected) = (s.busbw_gb_per_s, s.size, s.expected_gb_per_s);
+            out += &wrap(
+                &format!("far off for no reason found: {gpus} got {got:.1} GB/s at {size}, {expected:.1} expected"),
+                2,
             );
         }
         if d.stray.len() > STRAY_SHOWN {
@@ -218,7 +204,8 @@ impl Found {
         if best.probability < 0.9
             && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size, &[])
         {
-            out += &format!("  a reading of {} would tell most\n", cluster.gpu_names(&a).join(" "));
+            let gpus = cluster.gpu_list(&a);
+            out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
         }
         out
     }

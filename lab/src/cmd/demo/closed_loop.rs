@@ -8,7 +8,7 @@ use super::folder::Folder;
 use super::product::{Linkwise, arg};
 use super::source::Bandwidths;
 use crate::store_errors::OrFailure;
-use console::{Failure, gpus_in_short};
+use console::Failure;
 use predict::Model;
 use predict::doctor::{Component, Defect, Effects, suspicions, telling};
 use rand::RngExt;
@@ -239,7 +239,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
         let suspected = commands.observe("train-1", None, got)?;
         events.push(Event {
             what: what.into(),
-            gpus: gpus_in_short(cluster, &first.gpus),
+            gpus: cluster.gpu_list(&first.gpus),
             predicted_gb_per_s: first.predicted_gb_per_s,
             got_gb_per_s: got,
             then: match suspected {
@@ -256,7 +256,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
     commands.observe("train-2", None, got)?;
     events.push(Event {
         what: "job train-2".into(),
-        gpus: gpus_in_short(cluster, &second.gpus),
+        gpus: cluster.gpu_list(&second.gpus),
         predicted_gb_per_s: second.predicted_gb_per_s,
         got_gb_per_s: got,
         then: if second.is_wary { "avoids the suspects".into() } else { "placed as before".into() },
@@ -275,7 +275,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
         defect = commands.defect()?;
         events.push(Event {
             what: format!("reading {probes}"),
-            gpus: gpus_in_short(cluster, &a),
+            gpus: cluster.gpu_list(&a),
             predicted_gb_per_s: predicted,
             got_gb_per_s: got,
             then: defect.as_ref().map_or("nothing is suspected".into(), |d| {

@@ -2,8 +2,8 @@
 
 use super::plan::Answer;
 use ::report::{Axis, BarSeries, Place, Plot};
-use comfy_table::{CellAlignment, Table, presets};
-use console::Failure;
+use comfy_table::Table;
+use console::{Failure, text_of};
 use route::plan::Reason;
 use serde_json::json;
 use std::io::Write;
@@ -14,14 +14,7 @@ const LINKS_SHOWN_MAX: usize = 24;
 
 /// A table whose columns from `numbers` on are set right.
 pub fn table(head: &[&str], numbers: usize) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head.to_vec());
-    for i in numbers..head.len() {
-        if let Some(c) = t.column_mut(i) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    t
+    console::table(head, numbers..)
 }
 
 /// Seconds in a unit that fits.
@@ -101,7 +94,7 @@ pub fn text(a: &Answer) {
             time(p.completion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", text_of(&t));
     let mut t = table(&["link", "GB/s", "direct", "utilisation", "this plan", "utilisation"], 1);
     let order = busiest(a);
     let end = a.baselines[0].1.congestion_s;
@@ -117,7 +110,7 @@ pub fn text(a: &Answer) {
             share(&a.after, a.congestion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", text_of(&t));
     if order.len() > LINKS_SHOWN_MAX {
         println!("{} more links carry less; --format json has all", order.len() - LINKS_SHOWN_MAX);
     }

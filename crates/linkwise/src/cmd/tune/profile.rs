@@ -9,7 +9,7 @@ use console::{Failure, Format, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
 use topology::nccl::Version;
-use topology::{Bytes, Collective};
+use topology::{Bytes, Collective, number};
 
 /// Arguments of `linkwise tune profile`.
 #[derive(clap::Args)]
@@ -43,16 +43,16 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse, default_value = "256K,1M,4M,16M,64M,256M")]
     sizes: Vec<Bytes>,
     /// Time for all of it: what does not fit is left out, and said
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 2.0, value_parser = number::real)]
     minutes: f64,
     /// Samples of each arm at each size
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 50, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=100_000))]
     iterations: u32,
     /// Samples thrown away at the start of each launch
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, default_value_t = 10, value_parser = |s: &str| number::whole_within::<u32>(s, 0..=100_000))]
     warmup: u32,
     /// Turns that the samples are spread over, at most
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 5, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=1_000))]
     rounds: u32,
     /// Measure beside computation as well (LINKWISE_OVERLAP=1); nccl-tests need --beside for that
     #[arg(long)]
@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, requires = "overlap", value_name = "COMMAND")]
     beside: Option<String>,
     /// Longest time of one launch; ten times what the first lets expect is enough, too
-    #[arg(long, default_value_t = 300.0, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = number::real)]
     timeout: f64,
     /// The policy file; samples go to a file beside it, from which a run that was cut off goes on
     #[arg(short, long, value_name = "FILE")]
