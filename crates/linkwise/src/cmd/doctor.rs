@@ -156,7 +156,7 @@ impl Found {
         if !d.hosts.is_empty() {
             out += &format!("{table}\n");
         }
-        for s in d.stray.iter().take(STRAY_SHOWN) {
+        for s in d.outliers.iter().take(STRAY_SHOWN) {
             out += &format!(
                 "far off for no reason found: {} got {:.1} GB/s at {}, {:.1} expected\n",
                 crate::cmd::demo::gpus_in_short(cluster, &s.allocation),
@@ -165,8 +165,8 @@ impl Found {
                 s.expected_gb_per_s
             );
         }
-        if d.stray.len() > STRAY_SHOWN {
-            out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
+        if d.outliers.len() > STRAY_SHOWN {
+            out += &format!("and {} more\n", d.outliers.len() - STRAY_SHOWN);
         }
         out
     }
@@ -215,7 +215,7 @@ impl Found {
                 &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
         }
         if best.probability < 0.9
-            && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size, &[])
+            && let Some(a) = doctor::most_informative_allocation(&self.model, defect, &cluster.usable(), self.size, &[])
         {
             out += &format!("  a reading of {} would tell most\n", cluster.gpu_names(&a).join(" "));
         }
@@ -237,7 +237,7 @@ impl Found {
             .iter()
             .zip(&self.costs)
             .map(|(x, cost)| {
-                let telling = doctor::telling(&self.model, x, &cluster.usable(), self.size, &[]);
+                let telling = doctor::most_informative_allocation(&self.model, x, &cluster.usable(), self.size, &[]);
                 json!({
                     "probability": x.probability,
                     "named": x.candidates[0].probability >= 0.5,
@@ -254,7 +254,7 @@ impl Found {
             .map(|h| json!({"host": cluster.host(h.host).name, "readings": h.readings, "ratio": h.ratio, "deviations": h.z}))
             .collect();
         let stray: Vec<Value> = d
-            .stray
+            .outliers
             .iter()
             .map(|s| {
                 json!({"gpus": cluster.gpu_names(&s.allocation), "size_bytes": s.size,
