@@ -2,6 +2,7 @@
 
 use crate::hash::BuildBits;
 use crate::model::{BandwidthModel, Model};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -167,6 +168,8 @@ pub(super) struct EffectCache {
     slowed: HashMap<(u32, u32, u64), f64, BuildBits>,
     /// Estimates that the physics computed.
     pub(super) estimates: Cell<u64>,
+    /// The cluster without shared links, once it was needed.
+    flat: Option<Cluster>,
 }
 
 impl EffectCache {
@@ -190,7 +193,7 @@ impl EffectCache {
 pub struct Effects<'m> {
     model: &'m Model,
     collective: Collective,
-    cluster: Cluster,
+    cluster: Cow<'m, Cluster>,
     /// The cluster without shared links. One host has slow NICs during an estimate.
     flat: RefCell<Cluster>,
     shared_links: bool,
@@ -200,19 +203,26 @@ pub struct Effects<'m> {
 impl<'m> Effects<'m> {
     /// Effects in `cluster`, which has the hosts of the model's. O(hosts).
     pub fn new(cluster: &Cluster, model: &'m Model) -> Self {
-        Effects::with_cache(cluster, model, EffectCache::default())
+        Effects::of_parts(Cow::Owned(cluster.clone()), model, EffectCache::default())
     }
 
-    /// The same with the estimates of an earlier `Effects` of this cluster and model.
-    pub(super) fn with_cache(cluster: &Cluster, model: &'m Model, cache: EffectCache) -> Self {
-        let mut flat = cluster.clone();
-        let shared_links = !(flat.network.tiers.is_empty() && flat.network.host_links.is_empty());
-        flat.network.tiers.clear();
-        flat.network.host_links.clear();
+    /// The effects in the model's own cluster, with the estimates of earlier ones of the same model. O(1) from the second time on.
+    pub(super) fn with_cache(model: &'m Model, cache: EffectCache) -> Self {
+        Effects::of_parts(Cow::Borrowed(model.cluster()), model, cache)
+    }
+
+    fn of_parts(cluster: Cow<'m, Cluster>, model: &'m Model, mut cache: EffectCache) -> Self {
+        let flat = cache.flat.take().unwrap_or_else(|| {
+            let mut flat = Cluster::clone(&cluster);
+            flat.network.tiers.clear();
+            flat.network.host_links.clear();
+            flat
+        });
+        let shared_links = !(cluster.network.tiers.is_empty() && cluster.network.host_links.is_empty());
         Effects {
             model,
             collective: model.collective(),
-            cluster: cluster.clone(),
+            cluster,
             flat: RefCell::new(flat),
             shared_links,
             cache: RefCell::new(cache),
@@ -221,7 +231,7 @@ impl<'m> Effects<'m> {
 
     /// The estimates, for the next `Effects`.
     pub(super) fn into_cache(self) -> EffectCache {
-        self.cache.into_inner()
+        EffectCache { flat: Some(self.flat.into_inner()), ..self.cache.into_inner() }
     }
 
     /// The cluster.

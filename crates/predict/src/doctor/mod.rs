@@ -36,6 +36,7 @@ pub use window::{ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, allocatio
 
 use crate::fit::{FitError, Kind, fit};
 use crate::model::{Correction, Model};
+use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
 use search::Search;
 use std::collections::HashMap;
@@ -163,7 +164,7 @@ fn thin_each(measurements: &[Measurement]) -> Vec<Measurement> {
 /// Looks for defects with a model that was fitted before they began. The readings may be all of a store, or the newest of it.
 pub fn suspicions(model: &Model, measurements: &[Measurement]) -> Diagnosis {
     let evidence = window::gather(model.cluster(), measurements, model.collective());
-    let effects = Effects::new(model.cluster(), model);
+    let effects = Effects::with_cache(model, EffectCache::default());
     let (search, found) = explain(&effects, model, &evidence, Baseline::Model);
     diagnosis(&search, &effects, found)
 }

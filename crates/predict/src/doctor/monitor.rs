@@ -168,7 +168,7 @@ impl Monitor {
     /// costs one addition for each component and a few for each reading.
     pub fn diagnose(&mut self) -> Diagnosis {
         compare(self.model.cluster(), &mut self.search, TOLERANCE);
-        let effects = Effects::with_cache(self.model.cluster(), &self.model, std::mem::take(&mut self.cache));
+        let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
         let found = self.search.explain(&effects);
         let d = diagnosis(&self.search, &effects, found);
         self.cache = effects.into_cache();
@@ -241,7 +241,7 @@ impl Monitor {
     fn refresh(&mut self, g: u32) {
         let Some(group) = &mut self.groups[g as usize] else { return };
         group.items.drain(..).for_each(|i| self.search.remove(i));
-        let effects = Effects::with_cache(self.model.cluster(), &self.model, std::mem::take(&mut self.cache));
+        let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
         for e in levels(group.size, &group.allocation, &group.samples) {
             group.items.push(self.search.insert(&effects, e, group.expected.clone()));
         }
