@@ -60,7 +60,8 @@ impl Group {
 /// components that it touches alone.
 ///
 /// It finds the same defects as [`super::suspicions`] of the same readings, with probabilities that agree to the tolerance stated at the
-/// constant of this file. A reading that the window dropped does not come back when a newer one is removed.
+/// constant of this file. The monitor forgets what leaves its window: such a reading does not come back when a newer one is removed, nor
+/// when its allocation is read again.
 ///
 /// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation and a host for each kind of job. A new model is a new monitor.
 #[derive(Debug)]
