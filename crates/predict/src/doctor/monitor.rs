@@ -192,11 +192,7 @@ impl Monitor {
 
     /// The work done so far.
     pub fn work(&self) -> Work {
-        Work {
-            predictions: self.predictions,
-            estimates: self.cache.estimates.get(),
-            effects: self.search.evaluations,
-        }
+        Work { predictions: self.predictions, estimates: self.cache.estimates.get(), effects: self.search.evaluations }
     }
 
     /// Drops the estimates, of which too many are of allocations that left the window, and prepares every reading again.

@@ -9,8 +9,8 @@
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual, median};
 use super::infer::{
-    Candidate, Defect, EFFECT_SD, FACTORS, LISTED_MIN, MOMENTS_MAX, PRIOR, PRIOR_LINK, REFINE, effect, gain, ln_add, ln_density,
-    ln_moments,
+    Candidate, Defect, EFFECT_SD, FACTORS, LISTED_MIN, MOMENTS_MAX, PRIOR, PRIOR_LINK, REFINE, effect, gain, ln_add,
+    ln_density, ln_moments,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -211,7 +211,11 @@ impl Search {
 
     /// Finds defects while they are probable.
     pub(super) fn explain(&mut self, effects: &Effects) -> Vec<Defect> {
-        let newest = self.items().filter(|x| x.1.residual.is_some()).map(|(_, i)| i.evidence.at_unix_s).fold(f64::NEG_INFINITY, f64::max);
+        let newest = self
+            .items()
+            .filter(|x| x.1.residual.is_some())
+            .map(|(_, i)| i.evidence.at_unix_s)
+            .fold(f64::NEG_INFINITY, f64::max);
         if newest != self.newest_unix_s {
             let before = std::mem::replace(&mut self.newest_unix_s, newest);
             self.touch(before);
@@ -296,9 +300,8 @@ impl Search {
     /// The next defect, given those before; `None` if there is probably none.
     fn round(&mut self, effects: &Effects, before: &[Candidate], given: &mut Given) -> Option<Defect> {
         let at = before.len();
-        let same = |a: &Candidate, b: &Candidate| {
-            a.component == b.component && a.factor == b.factor && a.since == b.since
-        };
+        let same =
+            |a: &Candidate, b: &Candidate| a.component == b.component && a.factor == b.factor && a.since == b.since;
         let kept = self.rounds.get(at).is_some_and(|r| {
             r.given.len() == at && r.given.iter().zip(before).all(|(a, b)| same(a, b)) && given.classes.is_empty()
         });
@@ -385,9 +388,9 @@ impl Search {
             return Arc::default();
         }
         let links = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| Component::Link(h, a, b)));
-        let on_one_host = list.iter().any(|(i, _)| {
-            self.items[*i as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1)
-        });
+        let on_one_host = list
+            .iter()
+            .any(|(i, _)| self.items[*i as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1));
         let components = [Component::Host(h), Component::HostNetwork(h)]
             .into_iter()
             .chain((0..ty.nics.len() as u8).map(|i| Component::Nic(h, i)))
@@ -433,9 +436,7 @@ impl Search {
         let effects = FACTORS.map(|factor| match t.touch {
             Touch::Not => 0.0,
             Touch::Whole => factor.ln(),
-            Touch::Part(part) => {
-                effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size)
-            }
+            Touch::Part(part) => effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size),
         });
         let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0)) });
         rows.push((t.key, Arc::clone(&row)));
@@ -500,9 +501,8 @@ impl Search {
     /// The times of the readings that a component touches, and the places before which it can have become slow: the longer the time without a
     /// reading before a place, the likelier.
     fn moments(&self, touched: &[Touched]) -> (Vec<f64>, Vec<usize>) {
-        let time = |t: &Touched| {
-            self.items[t.item as usize].as_ref().map_or(f64::NEG_INFINITY, |x| x.evidence.at_unix_s)
-        };
+        let time =
+            |t: &Touched| self.items[t.item as usize].as_ref().map_or(f64::NEG_INFINITY, |x| x.evidence.at_unix_s);
         let times: Vec<f64> = touched.iter().map(time).collect();
         let starts: Vec<usize> = (1..times.len()).filter(|&k| times[k] > times[k - 1]).collect();
         let step = starts.len().div_ceil(MOMENTS_MAX).max(1);

@@ -58,8 +58,7 @@ impl Fleet {
 
     /// What an allocation gets at reading `number`, 3 % noise included.
     pub fn measure(&mut self, allocation: Allocation, number: usize) -> Measurement {
-        let active: Vec<(Component, f64)> =
-            self.defects.iter().filter(|d| number >= d.2).map(|d| (d.0, d.1)).collect();
+        let active: Vec<(Component, f64)> = self.defects.iter().filter(|d| number >= d.2).map(|d| (d.0, d.1)).collect();
         let mut factor = 1.0f64;
         for &(c, f) in &active {
             match c {
