@@ -202,10 +202,14 @@ impl Committee {
         out
     }
 
-    /// Learns one more reading: O(n²). `false` if it cannot be used; then no member changes.
+    /// Learns one more reading: O(n²); a full committee drops one for it ([`Gp::dispensable`]). `false` if the reading cannot be used; then
+    /// no member changes.
     pub fn update(&mut self, reading: &Reading) -> bool {
         let mut next = self.members.clone();
-        let ok = next.iter_mut().all(|m| m.gp.update(m.view.of(reading)));
+        // The member that sees all features tells splits apart best; all members know the same readings.
+        let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
+        let drop = widest.gp.dispensable();
+        let ok = next.iter_mut().all(|m| m.gp.update_without(drop, m.view.of(reading)));
         if ok {
             *self = Committee::of(next);
         }

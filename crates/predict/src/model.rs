@@ -247,7 +247,7 @@ pub(crate) fn reading_of(parts: &[Part], row: &[f64], analytic: Analytic, busbw_
 }
 
 /// One batch of predictions: what repeats in it is computed once.
-struct BatchEvaluator<'m> {
+pub(crate) struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
@@ -257,17 +257,23 @@ struct BatchEvaluator<'m> {
 }
 
 impl<'m> BatchEvaluator<'m> {
-    fn new(model: &'m Model, size: Bytes) -> Self {
+    pub(crate) fn new(model: &'m Model, size: Bytes) -> Self {
         let bounds = model.bounds(size);
         BatchEvaluator { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
     }
 
     fn mean(&mut self, parts: &[Part]) -> f64 {
-        let analytic = self.bounds.of(parts, &mut self.memo);
+        let analytic = self.analytic(parts);
         self.mean_above(parts, analytic)
     }
 
-    fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
+    /// The analytic side of a candidate.
+    pub(crate) fn analytic(&mut self, parts: &[Part]) -> Analytic {
+        self.bounds.of(parts, &mut self.memo)
+    }
+
+    /// The mean of a candidate, given its analytic side.
+    pub(crate) fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
             return b;

@@ -209,7 +209,7 @@ fn one_low_reading_makes_everything_it_touches_suspect_and_nothing_certain() {
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
     rows.push(sick.measurement(halves, 2e9, &mut rng));
     let d = suspicions(&model, &rows);
-    assert_eq!(d.defects.len(), 1, "{:?}", d.stray);
+    assert_eq!(d.defects.len(), 1, "{:?}", d.outliers);
     let x = &d.defects[0];
     assert!(x.probability > 0.5 && x.candidates[0].probability < 0.3, "{x:?}");
     assert!(x.candidates.iter().all(|c| [HostId(1), HostId(2)].contains(&c.component.host())), "{x:?}");
@@ -233,7 +233,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             eprintln!("named after {probe} probes");
             return;
         }
-        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
+        let a = predict::doctor::most_informative_allocation(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
             .expect("something tells more");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }

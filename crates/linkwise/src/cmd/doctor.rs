@@ -144,7 +144,7 @@ impl Found {
         if !d.hosts.is_empty() {
             out += &text_of(&hosts);
         }
-        for s in d.stray.iter().take(STRAY_SHOWN) {
+        for s in d.outliers.iter().take(STRAY_SHOWN) {
             let gpus = cluster.gpu_list(&s.allocation);
             let (got, size, expected) = (s.busbw_gb_per_s, s.size, s.expected_gb_per_s);
             out += &wrap(
@@ -152,8 +152,8 @@ impl Found {
                 2,
             );
         }
-        if d.stray.len() > STRAY_SHOWN {
-            out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
+        if d.outliers.len() > STRAY_SHOWN {
+            out += &format!("and {} more\n", d.outliers.len() - STRAY_SHOWN);
         }
         out
     }
@@ -202,7 +202,7 @@ impl Found {
                 &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
         }
         if best.probability < 0.9
-            && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size, &[])
+            && let Some(a) = doctor::most_informative_allocation(&self.model, defect, &cluster.usable(), self.size, &[])
         {
             let gpus = cluster.gpu_list(&a);
             out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
@@ -225,7 +225,7 @@ impl Found {
             .iter()
             .zip(&self.costs)
             .map(|(x, cost)| {
-                let telling = doctor::telling(&self.model, x, &cluster.usable(), self.size, &[]);
+                let telling = doctor::most_informative_allocation(&self.model, x, &cluster.usable(), self.size, &[]);
                 json!({
                     "probability": x.probability,
                     "named": x.candidates[0].probability >= 0.5,
@@ -242,7 +242,7 @@ impl Found {
             .map(|h| json!({"host": cluster.host(h.host).name, "readings": h.readings, "ratio": h.ratio, "deviations": h.z}))
             .collect();
         let stray: Vec<Value> = d
-            .stray
+            .outliers
             .iter()
             .map(|s| {
                 json!({"gpus": cluster.gpu_names(&s.allocation), "size_bytes": s.size,

@@ -10,7 +10,7 @@ use super::source::Bandwidths;
 use crate::store_errors::OrFailure;
 use console::Failure;
 use predict::Model;
-use predict::doctor::{Component, Defect, Effects, suspicions, telling};
+use predict::doctor::{Component, Defect, Effects, most_informative_allocation, suspicions};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -266,7 +266,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
     let (mut probes, mut read) = (0, Vec::new());
     while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && probes < PROBES_MAX) {
         let free = commands.free()?;
-        let Some(a) = telling(hardware.model, &d, &free, super::SIZE, &read) else { break };
+        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
         probes += 1;
         read.push(a.clone());
         let predicted = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
