@@ -4,7 +4,7 @@ use super::input::{On, Traffic};
 use super::print;
 use crate::cmd::shared::DrawnFormat as Format;
 use crate::failure::Failure;
-use route::{Demand, Network, Plan, PlanError, Planner, Rule, Settings, exact, mwu};
+use route::{Demand, PlanError, Planner, PlannerSettings, RoutePlan, RoutingNetwork, Rule, exact, mwu};
 use std::io::Write;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ pub enum Method {
     /// linkwise's own.
     Linkwise,
     /// Multiplicative weights.
-    Mwu(mwu::Price),
+    Mwu(mwu::PathPrice),
     /// The reference.
     Exact,
     /// A static rule.
@@ -52,8 +52,8 @@ impl Method {
         let rules = Rule::ALL;
         Ok(match text {
             "linkwise" => Method::Linkwise,
-            "mwu" => Method::Mwu(mwu::Price::Dearest),
-            "mwu-sum" => Method::Mwu(mwu::Price::Sum),
+            "mwu" => Method::Mwu(mwu::PathPrice::MaxOfLinks),
+            "mwu-sum" => Method::Mwu(mwu::PathPrice::SumOfLinks),
             "exact" => Method::Exact,
             name => match rules.iter().find(|r| r.name() == name) {
                 Some(&r) => Method::Rule(r),
@@ -72,20 +72,20 @@ impl Method {
     pub fn name(self) -> &'static str {
         match self {
             Method::Linkwise => "linkwise",
-            Method::Mwu(mwu::Price::Dearest) => "mwu",
-            Method::Mwu(mwu::Price::Sum) => "mwu-sum",
+            Method::Mwu(mwu::PathPrice::MaxOfLinks) => "mwu",
+            Method::Mwu(mwu::PathPrice::SumOfLinks) => "mwu-sum",
             Method::Exact => "exact",
             Method::Rule(r) => r.name(),
         }
     }
 
     /// Plans.
-    pub fn plan(self, planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
+    pub fn plan(self, planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Result<RoutePlan, PlanError> {
         match self {
             Method::Linkwise => planner.plan(net, demand),
-            Method::Mwu(price) => mwu::plan(net, demand, &mwu::Settings { price, ..mwu::Settings::default() }),
+            Method::Mwu(price) => mwu::plan(net, demand, &mwu::MwuSettings { price, ..mwu::MwuSettings::default() }),
             Method::Exact => exact::plan(net, demand),
-            Method::Rule(r) => planner.rule(net, demand, r),
+            Method::Rule(r) => planner.plan_rule(net, demand, r),
         }
     }
 }
@@ -103,16 +103,16 @@ pub fn failed(e: PlanError) -> Failure {
 /// A plan and what is said about it.
 pub struct Answer {
     pub cluster: String,
-    pub net: Network,
+    pub net: RoutingNetwork,
     pub demand: Demand,
     pub planner: Method,
-    pub plan: Plan,
+    pub plan: RoutePlan,
     /// Of whole bytes.
     pub congestion_s: f64,
     pub bottleneck: usize,
     pub planning_us: f64,
     /// Static rules: plan or why there is none.
-    pub baselines: Vec<(Rule, Plan)>,
+    pub baselines: Vec<(Rule, RoutePlan)>,
     /// Bytes on every link, with the direct rule and with this plan.
     pub before: Vec<u64>,
     pub after: Vec<u64>,
@@ -133,7 +133,7 @@ impl Answer {
 fn answer(args: &Args) -> Result<Answer, Failure> {
     let net = args.on.network()?;
     let demand = args.traffic.demand(net.rank_count())?;
-    let mut planner = Planner::new(Settings::default());
+    let mut planner = Planner::new(PlannerSettings::default());
     let begin = Instant::now();
     let mut plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
     let mut times = vec![begin.elapsed().as_secs_f64()];
@@ -147,7 +147,7 @@ fn answer(args: &Args) -> Result<Answer, Failure> {
     let planning_us = times[times.len() / 2] * 1e6;
     let mut baselines = Vec::new();
     for rule in Rule::BASELINES {
-        baselines.push((rule, planner.rule(&net, &demand, rule).map_err(failed)?));
+        baselines.push((rule, planner.plan_rule(&net, &demand, rule).map_err(failed)?));
     }
     let before = baselines[0].1.link_bytes(&net, &demand);
     let after = plan.link_bytes(&net, &demand);
