@@ -3,7 +3,7 @@
 use crate::hash::BuildBits;
 use crate::nccl::Network;
 use crate::parts::Part;
-use fabric::{Bottleneck, Tables};
+use fabric::{Bottleneck, FabricTables};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
@@ -50,7 +50,7 @@ pub struct Bounds<'m> {
     /// The cluster.
     pub cluster: &'m Cluster,
     /// The physics.
-    pub tables: &'m Tables,
+    pub tables: &'m FabricTables,
     /// The collective.
     pub collective: Collective,
     /// The message size.

@@ -61,7 +61,7 @@ pub trait BandwidthModel: Send + Sync {
         Collective::AllReduce
     }
     /// The physics that it rests on, ready for use; None: whoever needs it computes it from the cluster.
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         None
     }
     /// What the model adds to `ln(busbw)` for this very host, at full weight: 0 where it knows types only. Orders hosts that are alike
@@ -107,7 +107,7 @@ pub struct Model {
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) gpus_of_type: Vec<u8>,
-    pub(crate) fabric: fabric::Tables,
+    pub(crate) fabric: fabric::FabricTables,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
     /// NCCL's own decisions as the physics between hosts.
@@ -385,7 +385,7 @@ impl BandwidthModel for Model {
         self.collective
     }
 
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         Some(&self.fabric)
     }
 
