@@ -66,7 +66,7 @@ pub struct Memo {
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
     /// What NCCL's search finds on hosts.
-    hosts: nccl_model::Cache,
+    hosts: nccl_model::HostCache,
 }
 
 /// Stands in where the topology names no limit at all.
@@ -160,7 +160,12 @@ impl Bounds<'_> {
         }
     }
 
-    fn between_hosts_gb_per_s(&self, cache: &mut nccl_model::Cache, list: &[(HostId, GpuMask)], parts: &[Part]) -> f64 {
+    fn between_hosts_gb_per_s(
+        &self,
+        cache: &mut nccl_model::HostCache,
+        list: &[(HostId, GpuMask)],
+        parts: &[Part],
+    ) -> f64 {
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
             self.tables.on(self.cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
@@ -185,7 +190,7 @@ impl Bounds<'_> {
         }
         let mut list = Vec::new();
         self.stand_in(parts, &mut list);
-        if intra < self.between_hosts_gb_per_s(&mut nccl_model::Cache::default(), &list, parts) {
+        if intra < self.between_hosts_gb_per_s(&mut nccl_model::HostCache::default(), &list, parts) {
             return Limit::Intra { host };
         }
         let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));
