@@ -36,7 +36,7 @@ pub struct Emulation {
 
 impl Emulation {
     /// The compiled emulation in `cache`; compiles it if it is not there. Processes that race each compile their own and one wins.
-    pub fn get(cache: &Path) -> Result<Self, BenchError> {
+    pub fn get_or_compile(cache: &Path) -> Result<Self, BenchError> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(BenchError::Machine {
                 what: format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH),

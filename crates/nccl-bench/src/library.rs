@@ -49,7 +49,7 @@ pub struct Library {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct LibraryRecord {
     version: Version,
     sha256: String,
     bytes: u64,
@@ -82,7 +82,7 @@ pub fn with_patch(version: Version) -> Result<Version, BenchError> {
 impl Library {
     /// The library of a release from `cache`, verified; fetched if it is not there. Several processes may ask at once: one fetches, the others
     /// wait for it.
-    pub fn get(cache: &Path, version: Version) -> Result<Library, BenchError> {
+    pub fn get_or_fetch(cache: &Path, version: Version) -> Result<Library, BenchError> {
         // Hashing 400 MB takes 0.3 s: once per process is enough.
         static KNOWN: Mutex<Vec<Library>> = Mutex::new(Vec::new());
         let version = with_patch(version)?;
@@ -124,7 +124,7 @@ fn locked<T>(home: &Path, f: impl FnOnce() -> Result<T, BenchError>) -> Result<T
 }
 
 /// Hash and size of a library file, and whether it says that it is this release.
-fn inspect(path: &Path, version: Version) -> Result<Record, BenchError> {
+fn inspect(path: &Path, version: Version) -> Result<LibraryRecord, BenchError> {
     let io = || BenchError::io(format!("cannot read {}", path.display()));
     let wrong = |reason: String| BenchError::Cache { path: path.into(), reason };
     let mut file = File::open(path).map_err(io())?;
@@ -152,7 +152,7 @@ fn inspect(path: &Path, version: Version) -> Result<Record, BenchError> {
     if !says_so {
         return Err(wrong(format!("it does not say `{wanted}`")));
     }
-    Ok(Record { version, sha256: hex(&hash.finalize()), bytes })
+    Ok(LibraryRecord { version, sha256: hex(&hash.finalize()), bytes })
 }
 
 /// Is `wanted` in `bytes`, and not followed by another digit?
@@ -175,7 +175,7 @@ fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
     match fs::read_to_string(home.join(RECORD)) {
         Ok(text) => {
             let wrong = |reason: &str| BenchError::Cache { path: path.clone(), reason: reason.into() };
-            let record: Record = serde_json::from_str(&text).map_err(|_| wrong("its record cannot be read"))?;
+            let record: LibraryRecord = serde_json::from_str(&text).map_err(|_| wrong("its record cannot be read"))?;
             if record != found {
                 return Err(wrong("its SHA-256 has changed"));
             }
@@ -189,7 +189,7 @@ fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
     Ok(Library { version, path, sha256: found.sha256 })
 }
 
-fn write_record(home: &Path, record: &Record) -> Result<(), BenchError> {
+fn write_record(home: &Path, record: &LibraryRecord) -> Result<(), BenchError> {
     let text = serde_json::to_string_pretty(record).expect("a record is plain data");
     let temporary = home.join(format!("{RECORD}.{}", std::process::id()));
     fs::write(&temporary, text)

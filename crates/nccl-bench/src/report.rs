@@ -6,7 +6,7 @@ use topology::nccl::{Decision, Graph, Rate, Version};
 
 /// Everything that the library said about one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The library's own version.
     pub version: Version,
     /// SHA-256 of the library file, hexadecimal.
@@ -31,7 +31,7 @@ pub struct Report {
     /// NCCL's cost model: every collective x algorithm x protocol.
     pub rates: Vec<Rate>,
     /// What was asked and what NCCL did, in order.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ReportedCall>,
     /// How ranks reach each other, by channel and ranks; as often as NCCL connected them (rings, trees, NVLS).
     pub connections: Vec<Connection>,
     /// Driver and NVML functions that the library looks up and the emulation does not have: as with an older driver. None for the releases that
@@ -40,12 +40,12 @@ pub struct Report {
     /// NCCL's warnings, each once.
     pub warnings: Vec<String>,
     /// Seconds from the start of the processes to the end of the communicator's initialisation and to their end.
-    pub seconds: Seconds,
+    pub seconds: BenchSeconds,
 }
 
 /// How long it took on this machine; says nothing about NCCL on GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Seconds {
+pub struct BenchSeconds {
     /// Until every rank had its communicator.
     pub initialised: f64,
     /// Until the last process ended.
@@ -105,7 +105,7 @@ pub struct TreePlace {
 
 /// One call of a collective.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub struct ReportedCall {
     /// Which collective.
     pub collective: Collective,
     /// Bytes that were asked for.
@@ -121,12 +121,12 @@ pub struct Call {
     /// NCCL's own estimate (`ncclGroupSimulateEnd` from 2.22 on, the decision line before 2.24), microseconds.
     pub estimate_us: Option<f64>,
     /// The kernel of rank 0, if one was launched.
-    pub launch: Option<Launch>,
+    pub launch: Option<KernelLaunch>,
 }
 
 /// A kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
+pub struct KernelLaunch {
     /// How many kernels; twice as many for a captured call, whose graph is launched twice.
     pub kernels: u32,
     /// Blocks: one per channel.
@@ -154,7 +154,7 @@ pub struct Connection {
     pub through: Option<u32>,
 }
 
-impl Report {
+impl BenchReport {
     /// The decisions, in the order of the calls.
     pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
         self.calls.iter().filter_map(|c| c.decision.as_ref())

@@ -1,18 +1,18 @@
 //! Runs a specification: one process per simulated host, then the logs.
 
+mod assemble;
+
 use crate::emulation::Emulation;
-use crate::read::{GRAPHS_BYTES_MAX, LOG_BYTES_MAX, graphs, log};
-use crate::report::{Call, NodeReport, Report, Seconds, TreePlace};
-use crate::spec::{Mode, Spec};
+use crate::read::{LOG_BYTES_MAX, log};
+use crate::report::BenchReport;
+use crate::spec::{BenchSpec, CallMode};
 use crate::{BenchError, Library, TopologyFile, library};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::NetworkClass;
-use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
 /// What the folders of runs are called; then the process and letters.
 const FOLDER: &str = "linkwise-nccl-";
@@ -43,39 +43,39 @@ impl Bench {
     /// Runs a specification and reads what the library said. Fetches the library and compiles the emulation if need be. When it returns, with
     /// or without a report, no process and no shared memory of the run is left. Cost: 1 s for a host of eight GPUs, about 10 s for four hosts,
     /// two cores; 85 MB of shared memory a rank.
-    pub fn run(&self, spec: &Spec) -> Result<Report, BenchError> {
+    pub fn run(&self, spec: &BenchSpec) -> Result<BenchReport, BenchError> {
         spec.check()?;
-        let emulation = Emulation::get(&self.cache)?;
-        let library = Library::get(&self.cache, spec.version)?;
-        let run = Run::new(spec, &emulation, &library)?;
+        let emulation = Emulation::get_or_compile(&self.cache)?;
+        let library = Library::get_or_fetch(&self.cache, spec.version)?;
+        let run = BenchRun::new(spec, &emulation, &library)?;
         run.execute()
     }
 }
 
 /// One process: a host, or one rank of it.
 #[derive(Debug, Clone)]
-struct Part {
+struct HostProcess {
     node: usize,
     first_rank: u32,
     gpus: Vec<u8>,
 }
 
-fn parts(spec: &Spec) -> Vec<Part> {
+fn list_processes(spec: &BenchSpec) -> Vec<HostProcess> {
     let mut first_rank = 0;
     let mut parts = Vec::new();
     for (node, place) in spec.nodes.iter().enumerate() {
         let at_once = if spec.process_per_rank { 1 } else { place.gpus.len() };
         for gpus in place.gpus.chunks(at_once.max(1)) {
-            parts.push(Part { node, first_rank, gpus: gpus.to_vec() });
+            parts.push(HostProcess { node, first_rank, gpus: gpus.to_vec() });
             first_rank += gpus.len() as u32;
         }
     }
     parts
 }
 
-struct Run<'a> {
-    spec: &'a Spec,
-    parts: Vec<Part>,
+struct BenchRun<'a> {
+    spec: &'a BenchSpec,
+    processes: Vec<HostProcess>,
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
@@ -86,9 +86,9 @@ struct Run<'a> {
 }
 
 /// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
-struct Nodes(Vec<Child>);
+struct ChildProcesses(Vec<Child>);
 
-impl Drop for Nodes {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -97,8 +97,8 @@ impl Drop for Nodes {
     }
 }
 
-impl<'a> Run<'a> {
-    fn new(spec: &'a Spec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
+impl<'a> BenchRun<'a> {
+    fn new(spec: &'a BenchSpec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
         let gpudirect =
             matches!(spec.cluster.network.class, NetworkClass::Infiniband | NetworkClass::Roce | NetworkClass::Efa);
         let topologies = spec.nodes.iter().map(|n| TopologyFile::of(spec.cluster.type_of(n.host), gpudirect));
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
         sweep();
         let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
-        Ok(Run { spec, parts: parts(spec), emulation, library, topologies, gpudirect, folder })
+        Ok(BenchRun { spec, processes: list_processes(spec), emulation, library, topologies, gpudirect, folder })
     }
 
     fn file(&self, part: usize, what: &str) -> PathBuf {
@@ -122,22 +122,22 @@ impl<'a> Run<'a> {
     }
 
     fn host(&self, part: usize) -> String {
-        self.spec.cluster.host(self.spec.nodes[self.parts[part].node].host).name.clone()
+        self.spec.cluster.host(self.spec.nodes[self.processes[part].node].host).name.clone()
     }
 
     /// The process with a node's first rank.
     fn first_part(&self, node: usize) -> usize {
-        self.parts.iter().position(|p| p.node == node).unwrap_or(0)
+        self.processes.iter().position(|p| p.node == node).unwrap_or(0)
     }
 
-    fn execute(&self) -> Result<Report, BenchError> {
+    fn execute(&self) -> Result<BenchReport, BenchError> {
         let plan: String = self.spec.calls.iter().fold(String::new(), |text, c| {
             format!("{text}{}{} {}\n", if c.captured { "graph " } else { "" }, c.collective, c.size_bytes)
         });
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
-        let mut nodes = Nodes(Vec::new());
-        for part in 0..self.parts.len() {
+        let mut nodes = ChildProcesses(Vec::new());
+        for part in 0..self.processes.len() {
             nodes.0.push(self.spawn(part)?);
         }
         self.wait(&mut nodes, begin)?;
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
     }
 
     fn spawn(&self, at: usize) -> Result<Child, BenchError> {
-        let part = &self.parts[at];
+        let part = &self.processes[at];
         let node = part.node;
         let (spec, topology) = (self.spec, &self.topologies[node]);
         let place = &spec.nodes[node];
@@ -162,9 +162,9 @@ impl<'a> Run<'a> {
             File::create(&path).map_err(BenchError::io(format!("cannot write {}", path.display())))
         };
         let mode = match spec.mode {
-            Mode::Simulate => "simulate",
-            Mode::Launch => "launch",
-            Mode::Both => "both",
+            CallMode::Simulate => "simulate",
+            CallMode::Launch => "launch",
+            CallMode::Both => "both",
         };
         let shared = self.folder.path().join("shm");
         fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
     }
 
     /// Until all have ended well, one has not, or time is up.
-    fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
+    fn wait(&self, nodes: &mut ChildProcesses, begin: Instant) -> Result<(), BenchError> {
         let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
         let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
@@ -309,7 +309,7 @@ impl<'a> Run<'a> {
     /// Functions after `key` in the emulation's lines, each once.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
-        for part in 0..self.parts.len() {
+        for part in 0..self.processes.len() {
             let text = self.text(part, "err", LOG_BYTES_MAX)?;
             let names = text.lines().filter_map(|l| l.strip_prefix("linkwise-emulation: ")?.strip_prefix(key));
             found.extend(names.map(|n| n.trim().to_string()));
@@ -337,114 +337,6 @@ impl<'a> Run<'a> {
         let last = warnings.len().saturating_sub(5);
         BenchError::Node { host: self.host(node), version, reason, warnings: warnings.split_off(last) }
     }
-
-    fn report(&self, total: f64) -> Result<Report, BenchError> {
-        let calls = self.emulation_lines("not emulated: ")?;
-        if !calls.is_empty() {
-            return Err(BenchError::NotEmulated { version: self.library.version, calls });
-        }
-        let logs = (0..self.parts.len()).map(|p| self.log(p)).collect::<Result<Vec<_>, _>>()?;
-        let node = |n: usize| self.node(n, &logs[self.first_part(n)]);
-        let nodes = (0..self.spec.nodes.len()).map(node).collect::<Result<Vec<NodeReport>, _>>()?;
-        let first = &logs[0];
-        let missing = |what: &str| self.log_error(format!("it does not say {what}"));
-        let ranks = self.spec.rank_count() as u32;
-        let version = first.version_code.and_then(version_of).ok_or_else(|| missing("its version"))?;
-        if version != self.library.version {
-            return Err(BenchError::Cache {
-                path: self.library.path.clone(),
-                reason: format!("it is NCCL {version}, not {}", self.library.version),
-            });
-        }
-        if first.rates.is_empty() {
-            return Err(missing("the table of latencies and bandwidths"));
-        }
-        let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
-        warnings.sort();
-        warnings.dedup();
-        // Ranks connect in threads of their own: the order of the log is not NCCL's.
-        let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
-        connections
-            .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
-        Ok(Report {
-            version,
-            library_sha256: self.library.sha256.clone(),
-            ranks,
-            nccl_nodes: first.nccl_nodes.ok_or_else(|| missing("how many nodes there are"))?,
-            merged_graphs: merge(&nodes),
-            nodes,
-            channels: first.channels.ok_or_else(|| missing("how many channels there are"))?,
-            rings: rings(&logs, ranks).map_err(|e| self.log_error(e))?,
-            trees: trees(&logs),
-            nvls_heads: first.nvls_heads.values().cloned().collect(),
-            rates: first.rates.clone(),
-            calls: self.calls(first)?,
-            connections,
-            absent: self.emulation_lines("absent: ")?,
-            warnings,
-            seconds: Seconds {
-                initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max),
-                calls: logs.iter().filter_map(|l| l.calls_s).fold(0.0, f64::max),
-                total,
-            },
-        })
-    }
-
-    fn node(&self, node: usize, log: &log::NodeLog) -> Result<NodeReport, BenchError> {
-        let place = &self.spec.nodes[node];
-        let (max, total) = log.bandwidths.unwrap_or_default();
-        let dump = self.text(self.first_part(node), "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
-        let cluster = &self.spec.cluster;
-        let mates =
-            self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());
-        let devices = mates.map(|n| (cluster.type_of(n.host).gpu_count(), cluster.type_of(n.host).nics.len()));
-        let here = graphs::Node { gpus: &place.gpus, first_rank: self.first_rank(node), domain: devices.collect() };
-        let graphs = graphs::read(&dump, &here).map_err(|e| self.log_error(e))?;
-        Ok(NodeReport {
-            host: self.host(node),
-            host_type: self.spec.cluster.type_of(place.host).name.clone(),
-            cpu: self.topologies[node].cpu.clone(),
-            gpus: place.gpus.clone(),
-            first_rank: self.first_rank(node),
-            graphs,
-            max_bw_gb_per_s: max,
-            total_bw_gb_per_s: total,
-        })
-    }
-
-    fn calls(&self, log: &log::NodeLog) -> Result<Vec<Call>, BenchError> {
-        if log.calls.len() != self.spec.calls.len() {
-            let reason = format!("it has {} of {} calls", log.calls.len(), self.spec.calls.len());
-            return Err(self.log_error(reason));
-        }
-        Ok(log.calls.iter().map(|c| self.call(c)).collect())
-    }
-
-    fn call(&self, c: &log::CallLog) -> Call {
-        let line = c.decisions.first();
-        let estimate_us = c.estimate_us.or(line.and_then(|d| d.time_us));
-        let channel_range = line.and_then(|d| d.channels);
-        let channels = channel_range.map(|(low, high)| high - low + 1).or(c.launch.map(|l| l.grid));
-        let decision = line.zip(channels).map(|(d, channels)| Decision {
-            collective: c.collective,
-            size_bytes: c.size_bytes,
-            algorithm: d.algorithm,
-            protocol: d.protocol,
-            channels,
-            time_us: estimate_us,
-            source: DecisionSource::Bench,
-        });
-        Call {
-            collective: c.collective,
-            requested_bytes: c.requested_bytes,
-            size_bytes: c.size_bytes,
-            captured: c.captured,
-            decision,
-            channel_range,
-            estimate_us,
-            launch: c.launch,
-        }
-    }
 }
 
 /// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
@@ -460,73 +352,4 @@ fn sweep() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// 22809 is 2.28.9.
-fn version_of(code: u32) -> Option<Version> {
-    let part = |n: u32| u16::try_from(n).ok();
-    Some(Version::new(part(code / 10_000)?, part(code / 100 % 100)?, part(code % 100)?))
-}
-
-/// One ring per channel, from rank 0; every one must hold all ranks.
-fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
-    let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
-    let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
-    let ring = |channel: u32| {
-        let mut ring = vec![0];
-        loop {
-            let at = *next.get(&(channel, ring[ring.len() - 1])).ok_or(format!("ring {channel} is not complete"))?;
-            if at == 0 {
-                break;
-            }
-            if ring.len() as u32 == ranks {
-                return Err(format!("ring {channel} does not come back to rank 0"));
-            }
-            ring.push(at);
-        }
-        if ring.len() as u32 == ranks { Ok(ring) } else { Err(format!("ring {channel} leaves ranks out")) }
-    };
-    (0..count).map(ring).collect()
-}
-
-fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
-    let all: BTreeMap<_, _> = logs.iter().flat_map(|l| l.trees.iter()).collect();
-    let count = all.keys().map(|k| k.0 as usize + 1).max().unwrap_or(0);
-    let mut trees = vec![Vec::new(); count];
-    for ((channel, rank), (up, down)) in all {
-        trees[*channel as usize].push(TreePlace { rank: *rank, up: *up, down: down.clone() });
-    }
-    trees
-}
-
-/// NCCL's rule for what nodes found: the least of channels and bandwidths, the most of latency and distance; only kinds that every node has.
-/// Ring and tree get the same number of channels. Channels themselves differ between nodes and are left out.
-fn merge(nodes: &[NodeReport]) -> Vec<Graph> {
-    let of = |node: &NodeReport, kind| node.graphs.iter().find(|g| g.kind == kind).cloned();
-    let mut merged: Vec<Graph> = Vec::new();
-    for &kind in GraphKind::ALL {
-        let Some(all) = nodes.iter().map(|n| of(n, kind)).collect::<Option<Vec<Graph>>>() else { continue };
-        let Some(m) = all.into_iter().reduce(|a, b| Graph {
-            kind,
-            pattern: a.pattern.max(b.pattern),
-            cross_nic: a.cross_nic.max(b.cross_nic),
-            channel_count: a.channel_count.min(b.channel_count),
-            bw_intra_gb_per_s: a.bw_intra_gb_per_s.min(b.bw_intra_gb_per_s),
-            bw_inter_gb_per_s: a.bw_inter_gb_per_s.min(b.bw_inter_gb_per_s),
-            latency_inter_us: a.latency_inter_us.max(b.latency_inter_us),
-            type_intra: a.type_intra.max(b.type_intra),
-            type_inter: a.type_inter.max(b.type_inter),
-            same_channels: a.same_channels && b.same_channels,
-            channels: Vec::new(),
-        }) else {
-            continue;
-        };
-        merged.push(Graph { channels: Vec::new(), ..m });
-    }
-    let least =
-        merged.iter().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)).map(|g| g.channel_count).min();
-    for g in merged.iter_mut().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)) {
-        g.channel_count = least.unwrap_or(g.channel_count);
-    }
-    merged
 }

@@ -18,7 +18,7 @@ pub const CALL_BYTES_MAX: u64 = 64 << 30;
 
 /// One simulated host with the GPUs that the job sees there, in the order of its ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct SimulatedNode {
     /// Which host of the cluster.
     pub host: HostId,
     /// GPU indices as `nvidia-smi` counts, in the order of the ranks.
@@ -28,10 +28,10 @@ pub struct Node {
     pub nvlink_domain: Option<u32>,
 }
 
-impl Node {
+impl SimulatedNode {
     /// The GPUs of a mask, ascending, without an NVLink domain over hosts.
     pub fn new(host: HostId, mask: GpuMask) -> Self {
-        Node { host, gpus: mask.iter().map(|g| g as u8).collect(), nvlink_domain: None }
+        SimulatedNode { host, gpus: mask.iter().map(|g| g as u8).collect(), nvlink_domain: None }
     }
 }
 
@@ -51,7 +51,7 @@ pub struct PlannedCall {
 /// How much of a call happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum CallMode {
     /// `ncclGroupSimulateEnd`: NCCL's estimate of the time, no launch. Fast; from 2.24 on NCCL does not say which algorithm it took.
     Simulate,
     /// The call up to the launch of a kernel that does nothing: the decision.
@@ -63,11 +63,11 @@ pub enum Mode {
 
 /// Everything about one run. The same specification gives the same report, up to the seconds it took.
 #[derive(Debug, Clone)]
-pub struct Spec {
+pub struct BenchSpec {
     /// The hardware.
     pub cluster: Cluster,
     /// The job's hosts in the order of its ranks.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SimulatedNode>,
     /// Which NCCL; without a patch the newest known one of the minor release.
     pub version: Version,
     /// Variables for NCCL (`NCCL_ALGO`, ...), the same on every node. They win over those of the bench, except where it could not work.
@@ -75,7 +75,7 @@ pub struct Spec {
     /// The calls, in order.
     pub calls: Vec<PlannedCall>,
     /// Simulate, launch or both.
-    pub mode: Mode,
+    pub mode: CallMode,
     /// A tuner plugin (`NCCL_TUNER_PLUGIN`).
     pub tuner_plugin: Option<PathBuf>,
     /// A profiler plugin (`NCCL_PROFILER_PLUGIN`).
@@ -99,16 +99,16 @@ pub struct Spec {
     pub deadline: Duration,
 }
 
-impl Spec {
+impl BenchSpec {
     /// A run over whole hosts and GPU lists, without calls: graphs, channels and the table only.
-    pub fn new(cluster: Cluster, nodes: Vec<Node>, version: Version) -> Self {
-        Spec {
+    pub fn new(cluster: Cluster, nodes: Vec<SimulatedNode>, version: Version) -> Self {
+        BenchSpec {
             cluster,
             nodes,
             version,
             env: Vec::new(),
             calls: Vec::new(),
-            mode: Mode::default(),
+            mode: CallMode::default(),
             tuner_plugin: None,
             profiler_plugin: None,
             plugin_env: Vec::new(),

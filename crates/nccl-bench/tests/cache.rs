@@ -19,7 +19,7 @@ fn put(cache: &Path, text: &str) {
 fn a_library_put_there_by_hand_is_taken_and_must_stay_as_it_is() {
     let cache = tempfile::tempdir().unwrap();
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
-    let library = Library::get(cache.path(), "2.28".parse().unwrap()).unwrap();
+    let library = Library::get_or_fetch(cache.path(), "2.28".parse().unwrap()).unwrap();
     assert_eq!((library.version, library.sha256.len()), (VERSION, 64));
     // Another process, later.
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9... and more");
@@ -36,7 +36,7 @@ fn a_library_of_another_release_is_refused() {
     {
         let cache = tempfile::tempdir().unwrap();
         put(cache.path(), text);
-        match Library::get(cache.path(), VERSION) {
+        match Library::get_or_fetch(cache.path(), VERSION) {
             Err(e @ BenchError::Cache { .. }) => {
                 assert!(e.to_string().contains("does not say `NCCL version 2.28.9`"), "{e}")
             }
@@ -127,14 +127,14 @@ fn a_user_of_the_cache_in_a_process_of_its_own() {
     let Some(what) = std::env::var_os("LINKWISE_TEST_CACHE_USER") else { return };
     let cache = std::env::var_os("LINKWISE_TEST_CACHE").unwrap();
     let result = if what == "fetch" {
-        Library::get(Path::new(&cache), VERSION).map(|l| l.version.to_string())
+        Library::get_or_fetch(Path::new(&cache), VERSION).map(|l| l.version.to_string())
     } else {
         let h100 = topology::catalog::host_type("hgx-h100").unwrap();
         let host = topology::Host { name: "n0".into(), ..topology::Host::default() };
         let cluster =
             topology::Cluster { name: "c".into(), types: vec![h100], hosts: vec![host], ..Default::default() };
-        let nodes = vec![nccl_bench::Node::new(topology::HostId(0), topology::GpuMask::first(2))];
-        Bench::in_cache(&cache).run(&nccl_bench::Spec::new(cluster, nodes, VERSION)).map(|r| r.version.to_string())
+        let nodes = vec![nccl_bench::SimulatedNode::new(topology::HostId(0), topology::GpuMask::first(2))];
+        Bench::in_cache(&cache).run(&nccl_bench::BenchSpec::new(cluster, nodes, VERSION)).map(|r| r.version.to_string())
     };
     match result {
         Ok(version) => println!("GOT {version}"),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{hosts, run};
-use nccl_bench::{PlannedCall, Spec};
+use nccl_bench::{BenchSpec, PlannedCall};
 use topology::nccl::{Algorithm, Protocol};
 use topology::{Collective, catalog};
 
@@ -16,7 +16,7 @@ fn three_h100_hosts_have_the_rings_and_heads_of_a_real_log() {
     let mut h100 = catalog::host_type("hgx-h100").unwrap();
     h100.pcie.generation = 4;
     let (cluster, nodes) = hosts(&h100, &[(0..8).collect(), (0..8).collect(), (0..8).collect()]);
-    let mut spec = Spec::new(cluster, nodes, "2.24".parse().unwrap());
+    let mut spec = BenchSpec::new(cluster, nodes, "2.24".parse().unwrap());
     spec.calls.push(PlannedCall { collective: Collective::AllReduce, size_bytes: 8 << 30, captured: false });
     spec.env = ["NCCL_CROSS_NIC=2", "NCCL_ALGO=Ring", "NCCL_PROTO=Simple"]
         .map(|e| e.split_once('=').map(|(k, v)| (k.to_string(), v.to_string())).unwrap())

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{FIVE, rate, run, sizes, spec};
-use nccl_bench::{PlannedCall, Report};
+use nccl_bench::{BenchReport, PlannedCall};
 use topology::Collective;
 use topology::nccl::{Algorithm, GraphKind, PathType, Protocol};
 
@@ -14,7 +14,7 @@ fn versions() -> Vec<String> {
 }
 
 /// What every report must hold, whatever the hardware.
-fn check_whole(report: &Report, what: &str) {
+fn check_whole(report: &BenchReport, what: &str) {
     assert_eq!(report.calls.len(), FIVE.len() * sizes().len(), "{what}");
     for c in &report.calls {
         let d = c

@@ -91,7 +91,9 @@ impl<'c> Sharing<'c> {
         !network.tiers.is_empty()
             || self.users.keys().any(|l| match l {
                 SharedLink::Nic(h, _) => *h == host,
-                SharedLink::Pair(i) => [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host),
+                SharedLink::Pair(i) => {
+                    [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host)
+                }
                 SharedLink::Uplink(..) => true,
             })
     }

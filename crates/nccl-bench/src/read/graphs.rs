@@ -11,7 +11,7 @@ const DEVICES_MAX: usize = 64;
 
 /// What a dump's numbers mean on the node that wrote it.
 #[derive(Debug, Clone, Default)]
-pub struct Node<'a> {
+pub struct DumpContext<'a> {
     /// GPU index on the host by local rank, for dumps that name ranks.
     pub gpus: &'a [u8],
     /// The rank of `gpus[0]`.
@@ -22,7 +22,7 @@ pub struct Node<'a> {
 }
 
 /// Reads the graphs of one node. Searches that NCCL did not make are left out. O(text).
-pub fn read(text: &str, node: &Node<'_>) -> Result<Vec<Graph>, String> {
+pub fn read(text: &str, node: &DumpContext<'_>) -> Result<Vec<Graph>, String> {
     if text.len() as u64 > GRAPHS_BYTES_MAX {
         return Err(format!("the graph dump has more than {GRAPHS_BYTES_MAX} bytes"));
     }
@@ -57,7 +57,7 @@ fn deep(text: &str) -> bool {
     false
 }
 
-impl Node<'_> {
+impl DumpContext<'_> {
     fn graph(&self, n: Element<'_, '_>) -> Result<Option<Graph>, String> {
         let id = number(n, "id")?;
         let kind =

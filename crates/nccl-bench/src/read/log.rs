@@ -1,7 +1,7 @@
 //! The log of one node: NCCL's lines of the subsystems INIT, GRAPH and TUNING, from 2.21 to 2.32, and the runner's between them.
 
 use super::CHANNELS_MAX;
-use crate::report::{ChannelCounts, Connection, Launch};
+use crate::report::{ChannelCounts, Connection, KernelLaunch};
 use std::collections::BTreeMap;
 use topology::Collective;
 use topology::nccl::{Algorithm, Graph, GraphKind, PathType, Protocol, Rate};
@@ -68,7 +68,7 @@ pub struct CallLog {
     /// Every decision line of the launch.
     pub decisions: Vec<DecisionLine>,
     /// The kernel.
-    pub launch: Option<Launch>,
+    pub launch: Option<KernelLaunch>,
 }
 
 /// "AllReduce: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}", or before 2.24 "1024 Bytes -> Algo 0 proto 0 time 20.4".
@@ -86,7 +86,7 @@ pub struct DecisionLine {
 
 /// Reads a log. Lines that are not known are skipped: NCCL prints many. O(text).
 pub fn read(text: &str) -> NodeLog {
-    let mut r = Reader::default();
+    let mut r = LogReader::default();
     for line in text.lines().filter(|l| l.len() <= LINE_BYTES_MAX) {
         if let Some(own) = line.strip_prefix("@linkwise ") {
             r.runner_line(own);
@@ -103,7 +103,7 @@ pub fn read(text: &str) -> NodeLog {
 }
 
 #[derive(Default)]
-struct Reader {
+struct LogReader {
     log: NodeLog,
     /// Between "launch" and "launched" of the last call: decisions of a simulation are not decisions.
     launching: bool,
@@ -111,7 +111,7 @@ struct Reader {
     table: Vec<Algorithm>,
 }
 
-impl Reader {
+impl LogReader {
     fn runner_line(&mut self, line: &str) {
         let mut words = line.split(' ');
         let kind = words.next().unwrap_or("");
@@ -149,7 +149,7 @@ impl Reader {
             ("launched", [_, "kernels", n, "grid", grid, "block", block]) => {
                 self.launching = false;
                 if let (Some(call), Ok(kernels), Ok(grid), Ok(block)) = (last, n.parse(), grid.parse(), block.parse()) {
-                    call.launch = (kernels > 0).then_some(Launch { kernels, grid, block });
+                    call.launch = (kernels > 0).then_some(KernelLaunch { kernels, grid, block });
                 }
             }
             _ => {}

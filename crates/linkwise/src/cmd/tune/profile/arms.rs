@@ -52,7 +52,7 @@ pub fn of(
                 let Some((a, p)) = arm.forced else { return true };
                 let words = (a.word().parse(), p.word().parse());
                 let (Ok(a), Ok(p)) = words else { return false };
-                sizes.iter().any(|&s| c.way(collective, s, a, p).is_some())
+                sizes.iter().any(|&s| c.choice_with(collective, s, a, p).is_some())
             };
             known(collective).into_iter().filter(has).collect()
         }
