@@ -1,4 +1,4 @@
-//! Runs a specification: one process per simulated host, then the logs.
+//! Runs a specification: starts one process per simulated host, waits for all, then reads the logs.
 
 mod assemble;
 
@@ -14,35 +14,35 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::NetworkClass;
 
-/// What the folders of runs are called; then the process and letters.
+/// Prefix of the folders of runs; the process id and random letters follow.
 const FOLDER: &str = "linkwise-nccl-";
-/// A folder without its process is garbage after this long.
+/// Age from which a folder without its process is removed.
 const STALE: Duration = Duration::from_secs(3600);
-/// How long the other hosts of a run may take to end after one has failed.
+/// Time that the other hosts get to end after one has failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(300);
-/// How often processes are looked after.
+/// Interval between checks of the processes.
 const POLL: Duration = Duration::from_millis(4);
 
-/// Where libraries and the compiled emulation are kept.
+/// The bench, with its cache of libraries and the compiled emulation.
 #[derive(Debug, Clone)]
 pub struct Bench {
     cache: PathBuf,
 }
 
 impl Bench {
-    /// With the usual cache ([`library::default_cache`]).
+    /// A bench with the default cache ([`library::default_cache`]).
     pub fn new() -> Result<Self, BenchError> {
         Ok(Bench { cache: library::default_cache()? })
     }
 
-    /// With a cache of one's own.
+    /// A bench with another cache folder.
     pub fn in_cache(cache: impl Into<PathBuf>) -> Self {
         Bench { cache: cache.into() }
     }
 
-    /// Runs a specification and reads what the library said. Fetches the library and compiles the emulation if need be. When it returns, with
-    /// or without a report, no process and no shared memory of the run is left. Cost: 1 s for a host of eight GPUs, about 10 s for four hosts,
-    /// two cores; 85 MB of shared memory a rank.
+    /// Runs a specification and returns the library's report. Downloads the library and compiles the emulation if they are missing. On return,
+    /// also with an error, no process and no shared memory of the run is left. On two cores it takes 1 s for a host of eight GPUs and about 10 s
+    /// for four hosts, with 85 MB of shared memory per rank.
     pub fn run(&self, spec: &BenchSpec) -> Result<BenchReport, BenchError> {
         spec.check()?;
         let emulation = Emulation::get_or_compile(&self.cache)?;
@@ -52,7 +52,7 @@ impl Bench {
     }
 }
 
-/// One process: a host, or one rank of it.
+/// One process: all ranks of a host, or one rank.
 #[derive(Debug, Clone)]
 struct HostProcess {
     node: usize,
@@ -79,13 +79,13 @@ struct BenchRun<'a> {
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
-    /// NICs read and write GPU memory.
+    /// Whether NICs read and write GPU memory.
     gpudirect: bool,
-    /// Removed with everything in it.
+    /// Removed with its files on drop.
     folder: tempfile::TempDir,
 }
 
-/// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
+/// The processes of a run. Drop kills them. Their shared memory is in the folder of the run.
 struct ChildProcesses(Vec<Child>);
 
 impl Drop for ChildProcesses {
@@ -125,7 +125,7 @@ impl<'a> BenchRun<'a> {
         self.spec.cluster.host(self.spec.nodes[self.processes[part].node].host).name.clone()
     }
 
-    /// The process with a node's first rank.
+    /// Index of the process with a node's first rank.
     fn first_part(&self, node: usize) -> usize {
         self.processes.iter().position(|p| p.node == node).unwrap_or(0)
     }
@@ -180,7 +180,7 @@ impl<'a> BenchRun<'a> {
             .stdin(Stdio::null())
             .stdout(out("log")?)
             .stderr(out("err")?);
-        // Nothing of the caller's environment: NCCL reads dozens of variables, and a file in HOME.
+        // Do not pass on the caller's environment: NCCL reads dozens of variables, and a file in HOME.
         c.env_clear().env("HOME", self.folder.path());
         for name in ["PATH", "LD_LIBRARY_PATH", "TMPDIR"] {
             if let Some(value) = std::env::var_os(name) {
@@ -208,7 +208,7 @@ impl<'a> BenchRun<'a> {
             .env("NCCL_GRAPH_DUMP_FILE_RANK", part.first_rank.to_string())
             .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
             .env("NCCL_SOCKET_IFNAME", "lo")
-            .env("NCCL_RAS_ENABLE", "0") // its port is the same for all jobs of a machine
+            .env("NCCL_RAS_ENABLE", "0") // all jobs of a machine would use the same port
             .env("NCCL_DEBUG", "INFO")
             .env("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,TUNING");
         if let Some(domain) = place.nvlink_domain {
@@ -244,7 +244,7 @@ impl<'a> BenchRun<'a> {
         c.spawn().map_err(BenchError::io(format!("cannot start {}", self.emulation.runner.display())))
     }
 
-    /// Until all have ended well, one has not, or time is up.
+    /// Waits until all processes succeed, one fails, or the deadline passes.
     fn wait(&self, nodes: &mut ChildProcesses, begin: Instant) -> Result<(), BenchError> {
         let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
@@ -256,7 +256,7 @@ impl<'a> BenchRun<'a> {
                     *done = true;
                     if !status.success() {
                         failed.push((node, status));
-                        // The others fail, too, soon: their peer is gone. The one that was killed is the cause.
+                        // The others fail soon, because their peer is gone. A killed process is the cause.
                         give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
@@ -306,7 +306,7 @@ impl<'a> BenchRun<'a> {
         Ok(log::read(&self.text(node, "log", LOG_BYTES_MAX)?))
     }
 
-    /// Functions after `key` in the emulation's lines, each once.
+    /// Function names after `key` in the emulation's lines, without repeats.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
         for part in 0..self.processes.len() {
@@ -331,7 +331,7 @@ impl<'a> BenchRun<'a> {
             (Some(e), _, _) => e.clone(),
             (None, Some(line), Some(code)) => format!("{line} (exit code {code})"),
             (None, None, Some(code)) => format!("it ended with exit code {code}"),
-            (None, _, None) => format!("it was ended by {status}"),
+            (None, _, None) => format!("it was killed by {status}"),
         };
         let mut warnings = log.warnings;
         let last = warnings.len().saturating_sub(5);
@@ -339,7 +339,7 @@ impl<'a> BenchRun<'a> {
     }
 }
 
-/// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
+/// Removes old folders of killed benches, whose process is gone. It keeps young folders, because the process may be in another container.
 fn sweep() {
     let old = |e: &fs::DirEntry| {
         let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());

@@ -1,18 +1,18 @@
-//! A host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
+//! Writes a host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
 //!
-//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices that reach each other by PIX hang on one switch, by
-//! PXB on switches below a common one. What the XML cannot say: NODE (host bridges of one NUMA node) becomes PHB, the nearest that it knows.
+//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices with a PIX path are below one switch, devices with a
+//! PXB path below switches with a common parent. The XML cannot express NODE (host bridges of one NUMA node), which becomes PHB.
 
 use crate::machine::{CpuFacts, GpuFacts, cpu_facts, gpu_facts};
 use std::fmt::Write;
 use topology::{HostType, PathKind};
 
-/// PCI bus ids are given from here on to devices that have none.
+/// First PCI bus number for devices without a bus id.
 const FIRST_BUS: u32 = 0x10;
-/// Where the NVSwitches are: NCCL counts links to any of them.
+/// Bus id of the NVSwitches. NCCL counts links to any switch.
 const NVSWITCH: &str = "0000:05:00.0";
 
-/// A host's topology file and what the emulation needs beside it.
+/// A host's topology file with further data for the emulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopologyFile {
     /// The XML.
@@ -21,7 +21,7 @@ pub struct TopologyFile {
     pub gpu_bus_ids: Vec<String>,
     /// Name, PCI bus id and speed in Mbit/s of every NIC, by index.
     pub nics: Vec<(String, String, u32)>,
-    /// The processor that the file names, an assumption where the cluster file says none.
+    /// The assumed processor in the file.
     pub cpu: String,
     pub(crate) gpu: GpuFacts,
 }
@@ -34,11 +34,11 @@ enum PciDevice {
 }
 
 impl TopologyFile {
-    /// Writes the file of a host type. `gpudirect`: NICs read and write GPU memory. Errors say what the type lacks. O(devices²).
+    /// Writes the file of a host type. `gpudirect`: NICs read and write GPU memory. Fails for an invalid host type or an unknown GPU. O(devices²).
     pub fn of(t: &HostType, gpudirect: bool) -> Result<Self, String> {
         t.check()?;
         let gpu = gpu_facts(&t.gpu_model)
-            .ok_or_else(|| format!("host type `{}`: the GPU `{}` is not known to the bench", t.name, t.gpu_model))?;
+            .ok_or_else(|| format!("host type `{}`: the bench does not know the GPU `{}`", t.name, t.gpu_model))?;
         let cpu = cpu_facts(t);
         let mut w = XmlWriter { t, gpu, cpu, gpudirect, bus: PciBusIds::new(t)?, out: String::new() };
         w.system();
@@ -47,7 +47,7 @@ impl TopologyFile {
     }
 }
 
-/// Takes the first device and all that are connected with it out of `rest`; GPUs before NICs, by index.
+/// Removes the first device and all devices connected with it from `rest`. Sorted: GPUs before NICs, by index.
 fn connected(rest: &mut Vec<PciDevice>, near: impl Fn(PciDevice, PciDevice) -> bool) -> Vec<PciDevice> {
     let mut group = vec![rest.remove(0)];
     let mut k = 0;
@@ -61,7 +61,7 @@ fn connected(rest: &mut Vec<PciDevice>, near: impl Fn(PciDevice, PciDevice) -> b
     group
 }
 
-/// Bus ids in the order of writing; those that the type names stay.
+/// Assigns bus ids in the order of writing. Keeps the ids of the host type.
 struct PciBusIds {
     next: u32,
     taken: Vec<String>,
@@ -80,7 +80,7 @@ impl PciBusIds {
                 _ => plain_bus_id(given).ok_or_else(|| bad(given, "is not of the form 0000:1b:00.0"))?,
             };
             if !id.is_empty() && gpus.contains(&id) {
-                return Err(bad(given, "is there twice"));
+                return Err(bad(given, "occurs twice"));
             }
             gpus.push(id);
         }
@@ -103,7 +103,7 @@ impl PciBusIds {
     }
 }
 
-/// `00000000:1B:00.0` of nvidia-smi as CUDA and NCCL write it, `0000:1b:00.0`. `None` if it is no bus id.
+/// Converts a bus id of nvidia-smi (`00000000:1B:00.0`) to the form of CUDA and NCCL (`0000:1b:00.0`); `None` for other text.
 fn plain_bus_id(text: &str) -> Option<String> {
     let parts: Vec<u32> = text
         .split([':', '.'])
@@ -130,7 +130,7 @@ impl XmlWriter<'_> {
             (PciDevice::Gpu(i), PciDevice::Nic(n)) | (PciDevice::Nic(n), PciDevice::Gpu(i)) => {
                 self.t.nics[n].gpu_paths[i]
             }
-            (PciDevice::Nic(_), PciDevice::Nic(_)) => PathKind::Sys, // not known: their GPUs tell
+            (PciDevice::Nic(_), PciDevice::Nic(_)) => PathKind::Sys, // unknown; the paths to GPUs group the NICs
         }
     }
 
@@ -145,7 +145,7 @@ impl XmlWriter<'_> {
         }
     }
 
-    /// `devices` cut into the groups that paths up to `far` connect, in the order of their first device.
+    /// Splits `devices` into groups connected by paths up to `far`, in the order of their first device.
     fn groups(&self, devices: &[PciDevice], far: PathKind) -> Vec<Vec<PciDevice>> {
         let mut rest = devices.to_vec();
         let near = |a: PciDevice, b: PciDevice| (PathKind::Pix..=far).contains(&self.path(a, b));
@@ -156,8 +156,8 @@ impl XmlWriter<'_> {
         groups
     }
 
-    /// Devices by NUMA node: those that reach each other without crossing one (PIX to NODE), and those with NVLink in between that share a
-    /// socket. A node has the number of its first device's socket, or the next free one if that is taken (processors with several NUMA nodes).
+    /// Groups devices by NUMA node: devices with paths PIX to NODE, and devices with NVLink that share a socket. The number of a node is the
+    /// socket of its first device, or the next free number if that is taken (processors with several NUMA nodes).
     fn numa_nodes(&self) -> Vec<(u8, Vec<PciDevice>)> {
         let mut rest: Vec<PciDevice> =
             (0..self.t.gpu_count()).map(PciDevice::Gpu).chain((0..self.t.nics.len()).map(PciDevice::Nic)).collect();
@@ -173,7 +173,7 @@ impl XmlWriter<'_> {
             let number = self.socket(first);
             match nodes.iter_mut().find(|(n, _)| *n == number) {
                 None => nodes.push((number, group)),
-                // A NIC that is SYS to every GPU: where its socket is.
+                // A NIC with a SYS path to every GPU belongs to its socket.
                 Some((_, devices)) if matches!(first, PciDevice::Nic(_)) => devices.extend(group),
                 Some(_) => {
                     nodes.push((next, group));
@@ -186,7 +186,7 @@ impl XmlWriter<'_> {
     }
 
     fn system(&mut self) {
-        // All bus ids first: a GPU's NVLinks name its peers.
+        // Assign all bus ids first, because a GPU's NVLinks name its peers.
         let mut plan = Vec::new();
         for (s, here) in self.numa_nodes() {
             let mut trees = Vec::new();

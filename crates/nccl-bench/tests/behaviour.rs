@@ -1,4 +1,4 @@
-//! What the bench does for its users: any GPUs, settings, plugins, and a clean machine afterwards.
+//! Tests of the bench's behaviour: any GPUs, settings, plugins, and cleaning up.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn any_gpus_in_any_order_keep_their_names_in_the_graphs() {
                     let mut given = node.gpus.clone();
                     given.sort_unstable();
                     assert_eq!(gpus, given, "{version} {:?}", graph.kind);
-                    // Every NIC stands beside the GPU where the channel enters: GPU i has NIC i.
+                    // Every NIC is next to the GPU where the channel enters: GPU i has NIC i.
                     assert!(channel.nics.iter().all(|n| given.contains(n)), "{version} {channel:?}");
                 }
             }
@@ -145,7 +145,7 @@ fn long_spec() -> BenchSpec {
     spec("hgx-h100", &[8, 2], "2.28").with_calls(&[Collective::AllReduce], &sizes)
 }
 
-/// Does nothing but when the next tests start it as a process of its own.
+/// Runs a bench only if the tests below start it as a child process.
 #[test]
 fn a_bench_in_a_process_of_its_own() {
     if std::env::var_os("LINKWISE_TEST_CHILD").is_none() {
@@ -184,7 +184,7 @@ fn kill(pid: u32) {
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
 }
 
-/// NCCL's files in /dev/shm that hold bytes of this user's simulated hosts: none, they go to the folder of the run.
+/// Number of NCCL's files in /dev/shm. Simulated hosts must not add any, because their files go to the folder of the run.
 fn shared_memory_files() -> usize {
     let all = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     all.filter(|e| e.file_name().to_string_lossy().starts_with("nccl-")).count()
@@ -237,7 +237,7 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn an_invalid_specification_is_refused_with_a_reason() {
     let good = || spec("hgx-h100", &[4, 4], "2.28").with_calls(&[Collective::AllReduce], &[1 << 20]);
     type Change = fn(&mut BenchSpec);
     let cases: [(Change, &str); 13] = [
@@ -253,14 +253,14 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         (|s| s.env.push(("LD_PRELOAD".into(), "x".into())), "`LD_PRELOAD` is not a setting of NCCL"),
         (|s| s.env.push(("NCCL_TOPO_FILE".into(), "x".into())), "NCCL_TOPO_FILE belongs to the bench"),
         (|s| s.version = "2.99".parse().unwrap(), "no patch of NCCL 2.99 is known"),
-        (|s| s.cluster.types[0].gpu_model = "Voodoo 2".into(), "the GPU `Voodoo 2` is not known to the bench"),
+        (|s| s.cluster.types[0].gpu_model = "Voodoo 2".into(), "the bench does not know the GPU `Voodoo 2`"),
     ];
     for (change, wanted) in cases {
         let mut s = good();
         change(&mut s);
         match Bench::new().unwrap().run(&s) {
             Err(e @ BenchError::Spec(_)) => assert!(e.to_string().contains(wanted), "{e}"),
-            Err(e) => drop(skip::<()>("what_cannot_be_run_is_refused_with_the_reason", e)),
+            Err(e) => drop(skip::<()>("an_invalid_specification_is_refused_with_a_reason", e)),
             Ok(_) => panic!("{wanted}: was run"),
         }
     }
@@ -274,7 +274,7 @@ fn a_deadline_ends_all_hosts() {
     let begin = Instant::now();
     match Bench::new().and_then(|b| b.run(&s)) {
         Err(e @ BenchError::Deadline { .. }) => {
-            assert!(e.to_string().contains("not done after 1 s") && e.to_string().contains("of 2 hosts"), "{e}");
+            assert!(e.to_string().contains("did not finish within 1 s") && e.to_string().contains("of 2 hosts"), "{e}");
             assert!(begin.elapsed() < Duration::from_secs(30));
         }
         Err(e) => drop(skip::<()>(name, e)),
@@ -290,9 +290,9 @@ fn an_unprivileged_user_can_run_the_bench() {
     }
     let id = Command::new("id").arg("-u").output().unwrap();
     if String::from_utf8_lossy(&id.stdout).trim() != "0" {
-        return; // this user is one, and the run above was the test
+        return; // this user is unprivileged, so the run above was the test
     }
-    // As nobody, with a cache of its own: the library by a hard link or copy, the emulation compiled anew.
+    // Run as user `nobody` with an empty cache: link or copy the library, and compile the emulation again.
     let folder = tempfile::tempdir().unwrap();
     let open = |p: &Path| std::fs::set_permissions(p, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let home = folder.path().join("2.28.9");

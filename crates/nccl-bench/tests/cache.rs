@@ -38,7 +38,7 @@ fn a_library_of_another_release_is_refused() {
         put(cache.path(), text);
         match Library::get_or_fetch(cache.path(), VERSION) {
             Err(e @ BenchError::Cache { .. }) => {
-                assert!(e.to_string().contains("does not say `NCCL version 2.28.9`"), "{e}")
+                assert!(e.to_string().contains("does not contain `NCCL version 2.28.9`"), "{e}")
             }
             other => panic!("{text}: {other:?}"),
         }
@@ -51,14 +51,14 @@ fn without_a_network_there_is_one_clear_error() {
     let out = user(cache.path(), None).env("LINKWISE_OFFLINE", "1").output().unwrap();
     let text = said(&out);
     assert!(
-        text.contains("NCCL 2.28.9 cannot be fetched: LINKWISE_OFFLINE is set; connect to a package index"),
+        text.contains("cannot download NCCL 2.28.9: LINKWISE_OFFLINE is set; connect to a package index"),
         "{text}"
     );
     // pip's own words where it fails; python3 itself missing.
     let tools = tempfile::tempdir().unwrap();
     python(tools.path(), "echo 'WARNING: retrying' >&2; echo 'ERROR: Could not find a version' >&2; exit 1");
     let out = user(cache.path(), Some(tools.path())).output().unwrap();
-    assert!(said(&out).contains("cannot be fetched: ERROR: Could not find a version;"), "{}", said(&out));
+    assert!(said(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"), "{}", said(&out));
     let nothing = tempfile::tempdir().unwrap();
     let out = user(cache.path(), Some(nothing.path())).output().unwrap();
     assert!(said(&out).contains("it needs python3 with pip"), "{}", said(&out));

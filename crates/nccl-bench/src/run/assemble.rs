@@ -18,9 +18,9 @@ impl BenchRun<'_> {
         let node = |n: usize| self.node(n, &logs[self.first_part(n)]);
         let nodes = (0..self.spec.nodes.len()).map(node).collect::<Result<Vec<NodeReport>, _>>()?;
         let first = &logs[0];
-        let missing = |what: &str| self.log_error(format!("it does not say {what}"));
+        let missing = |what: &str| self.log_error(format!("it does not contain {what}"));
         let ranks = self.spec.rank_count() as u32;
-        let version = first.version_code.and_then(version_of).ok_or_else(|| missing("its version"))?;
+        let version = first.version_code.and_then(version_of).ok_or_else(|| missing("NCCL's version"))?;
         if version != self.library.version {
             return Err(BenchError::Cache {
                 path: self.library.path.clone(),
@@ -33,7 +33,7 @@ impl BenchRun<'_> {
         let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
         warnings.sort();
         warnings.dedup();
-        // Ranks connect in threads of their own: the order of the log is not NCCL's.
+        // Ranks connect in separate threads, so the log has no fixed order.
         let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
         connections
             .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
@@ -41,10 +41,10 @@ impl BenchRun<'_> {
             version,
             library_sha256: self.library.sha256.clone(),
             ranks,
-            nccl_nodes: first.nccl_nodes.ok_or_else(|| missing("how many nodes there are"))?,
+            nccl_nodes: first.nccl_nodes.ok_or_else(|| missing("the number of nodes"))?,
             merged_graphs: merge(&nodes),
             nodes,
-            channels: first.channels.ok_or_else(|| missing("how many channels there are"))?,
+            channels: first.channels.ok_or_else(|| missing("the numbers of channels"))?,
             rings: rings(&logs, ranks).map_err(|e| self.log_error(e))?,
             trees: trees(&logs),
             nvls_heads: first.nvls_heads.values().cloned().collect(),
@@ -119,13 +119,13 @@ impl BenchRun<'_> {
     }
 }
 
-/// 22809 is 2.28.9.
+/// The version of NCCL's version code: 22809 is 2.28.9.
 fn version_of(code: u32) -> Option<Version> {
     let part = |n: u32| u16::try_from(n).ok();
     Some(Version::new(part(code / 10_000)?, part(code / 100 % 100)?, part(code % 100)?))
 }
 
-/// One ring per channel, from rank 0; every one must hold all ranks.
+/// One ring per channel, starting at rank 0. Fails if a ring does not hold every rank once.
 fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
     let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
     let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
@@ -137,11 +137,11 @@ fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
                 break;
             }
             if ring.len() as u32 == ranks {
-                return Err(format!("ring {channel} does not come back to rank 0"));
+                return Err(format!("ring {channel} does not return to rank 0"));
             }
             ring.push(at);
         }
-        if ring.len() as u32 == ranks { Ok(ring) } else { Err(format!("ring {channel} leaves ranks out")) }
+        if ring.len() as u32 == ranks { Ok(ring) } else { Err(format!("ring {channel} does not hold all ranks")) }
     };
     (0..count).map(ring).collect()
 }
@@ -156,8 +156,8 @@ fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
     trees
 }
 
-/// NCCL's rule for what nodes found: the least of channels and bandwidths, the most of latency and distance; only kinds that every node has.
-/// Ring and tree get the same number of channels. Channels themselves differ between nodes and are left out.
+/// Merges the nodes' graphs by NCCL's rule: least channels and bandwidths, highest latency and distance. Only kinds that every node has. Ring
+/// and tree get the same number of channels. The channels differ between nodes and are omitted.
 fn merge(nodes: &[NodeReport]) -> Vec<Graph> {
     let of = |node: &NodeReport, kind| node.graphs.iter().find(|g| g.kind == kind).cloned();
     let mut merged: Vec<Graph> = Vec::new();
