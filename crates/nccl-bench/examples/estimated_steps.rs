@@ -1,13 +1,13 @@
-//! A stand-in for a benchmark where there is no GPU: `linkwise tune profile` runs it, the unmodified NCCL obeys the arm that it is told, and
-//! its own estimate of the call is printed as the time of every step.
+//! Replaces a benchmark on machines without a GPU: `linkwise tune profile` runs it, the unmodified NCCL uses the forced arm, and the example
+//! prints NCCL's own estimate of the call as the time of every step.
 //!
 //! ```sh
 //! cargo build -p nccl-bench --example estimated_steps
 //! linkwise tune profile --minutes 10 --sizes 64M --iterations 8 --warmup 0 --rounds 1 -o p.json -- target/debug/examples/estimated_steps hgx-h100 8,8
 //! ```
 //!
-//! Nothing here is a measurement: estimates have no noise and no hardware. What it shows is real all the same: which arms NCCL has on
-//! these hosts, that forcing one is obeyed (else it fails), and what its cost model thinks of each.
+//! The times are not measurements: estimates have no noise and use no hardware. The example shows which arms NCCL offers on these hosts, that
+//! NCCL uses a forced arm (otherwise the example fails), and the cost model's estimate of each arm.
 
 use nccl_bench::{Bench, BenchSpec, CallMode, SimulatedNode};
 use std::time::Duration;

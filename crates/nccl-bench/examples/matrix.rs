@@ -1,4 +1,4 @@
-//! What the bench sees of each release, one line each: `cargo run -p nccl-bench --example matrix -- 2.21 2.28 2.32`. Ends with 1 if one cannot run.
+//! Prints one line per release: `cargo run -p nccl-bench --example matrix -- 2.21 2.28 2.32`. Exits with 1 if a release cannot run.
 
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! One run of the bench, as JSON on standard output.
+//! Runs the bench once and prints the report as JSON.
 //!
 //! ```text
 //! cargo run -p nccl-bench --example report -- --type hgx-h100 --gpus 8,8 --version 2.28.9 \
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! `--gpus`: GPUs per host, as a count (8) or a list (0+2+5). `--type`: one type for all hosts, or one per host, separated by commas.
-//! `--nvl-domain`: all hosts are one NVLink domain. `--tuner FILE`: a tuner plugin.
+//! `--nvl-domain`: all hosts form one NVLink domain. `--tuner FILE`: a tuner plugin.
 
 use nccl_bench::{Bench, BenchSpec, CallMode, SimulatedNode};
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! The cache of libraries: verified, shared between processes, honest without a network. Needs no library: `python3` is a script of the test.
+//! Tests of the library cache: verification, sharing between processes, errors without a network. They need no library: a script of the test
+//! replaces `python3`.
 
 use nccl_bench::library::Library;
 use nccl_bench::{Bench, BenchError};
@@ -54,23 +55,23 @@ fn without_a_network_there_is_one_clear_error() {
         text.contains("cannot download NCCL 2.28.9: LINKWISE_OFFLINE is set; connect to a package index"),
         "{text}"
     );
-    // pip's own words where it fails; python3 itself missing.
+    // The error repeats pip's message, or says that python3 is missing.
     let tools = tempfile::tempdir().unwrap();
     python(tools.path(), "echo 'WARNING: retrying' >&2; echo 'ERROR: Could not find a version' >&2; exit 1");
     let out = user(cache.path(), Some(tools.path())).output().unwrap();
     assert!(said(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"), "{}", said(&out));
     let nothing = tempfile::tempdir().unwrap();
     let out = user(cache.path(), Some(nothing.path())).output().unwrap();
-    assert!(said(&out).contains("it needs python3 with pip"), "{}", said(&out));
+    assert!(said(&out).contains("install python3 with pip"), "{}", said(&out));
     let left: Vec<_> = fs::read_dir(cache.path().join("2.28.9")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["lock"], "nothing half fetched is left");
+    assert_eq!(left, ["lock"], "no part of a download is left");
 }
 
 #[test]
 fn processes_that_race_fetch_once_and_all_get_the_library() {
     let (cache, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let count = tools.path().join("count");
-    // pip takes its time; then the script unpacks.
+    // The script delays like pip, then unpacks.
     python(
         tools.path(),
         &format!(
@@ -99,14 +100,14 @@ fn without_a_compiler_there_is_one_clear_error() {
     assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "nothing half compiled is left");
 }
 
-/// `python3` in a folder of its own.
+/// Writes a script named `python3` into a folder.
 fn python(folder: &Path, script: &str) {
     let path = folder.join("python3");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// This test program as a process of its own; with only the programs of `path`, if given.
+/// Starts this test program as a child process, with only the programs of `path` if given.
 fn user(cache: &Path, path: Option<&Path>) -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
     c.args(["--exact", "a_user_of_the_cache_in_a_process_of_its_own", "--nocapture"]);
@@ -121,7 +122,7 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// Does nothing but when the others start it.
+/// Runs only if the other tests start it as a child process.
 #[test]
 fn a_user_of_the_cache_in_a_process_of_its_own() {
     let Some(what) = std::env::var_os("LINKWISE_TEST_CACHE_USER") else { return };

@@ -1,4 +1,4 @@
-//! The readers of what NCCL writes: what they find, and that no text hurts them. Needs no library.
+//! Tests of the readers of NCCL's log and graph dump: their values, and no panic on any text. They need no library.
 
 use nccl_bench::read::{CHANNELS_MAX, graphs, log};
 use nccl_bench::{ChannelCounts, KernelLaunch};

@@ -1,11 +1,11 @@
-//! Topology files for NCCL: what is written reads back. Needs no library.
+//! Topology files for NCCL read back as they were written. The tests need no library.
 
 use nccl_bench::TopologyFile;
 use proptest::prelude::*;
 use topology::layout::Layout;
 use topology::{Bandwidth, Gpu, HostType, Nic, PathKind, Pcie, catalog, read};
 
-/// What the XML cannot tell apart.
+/// The path kind after a round trip: the XML does not distinguish NODE and PHB.
 fn as_xml_says(p: PathKind) -> PathKind {
     if p == PathKind::Node { PathKind::Phb } else { p }
 }

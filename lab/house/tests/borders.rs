@@ -55,8 +55,7 @@ fn arrows_go_down_only() {
     ];
     let floor = |name: &str| FLOORS.iter().position(|f| f.contains(&name));
     for room in all().iter().filter(|r| r.folder.starts_with("crates")) {
-        let own = floor(&room.name)
-            .unwrap_or_else(|| panic!("`{}` is on no floor; add it here and to docs/architecture.md", room.name));
+        let own = floor(&room.name).unwrap_or_else(|| panic!("`{}` is on no floor; add it here and to docs/architecture.md", room.name));
         for i in &room.imports {
             let below = floor(i).unwrap_or_else(|| panic!("`{i}` is on no floor"));
             assert!(below <= own, "{} (floor {own}) imports {i} (floor {below})", room.name);

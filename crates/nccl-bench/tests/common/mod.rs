@@ -1,11 +1,11 @@
-//! What the tests of the bench share.
+//! Helpers of the bench's tests.
 #![allow(dead_code)] // every test binary uses its own part
 
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use topology::nccl::{Algorithm, Protocol, Rate, Version};
 use topology::{Cluster, Collective, Host, HostId, HostType, catalog};
 
-/// The five collectives that have an algorithm.
+/// The five collectives with an algorithm.
 pub const FIVE: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
