@@ -145,12 +145,12 @@ impl Known {
         let size = key.bytes / key.calls.max(1);
         let constants = LoadConstants::of(self.cluster.network.class);
         let expected = |a: Algorithm, p: Protocol| {
-            let choice = c.way(collective, size, a, p)?;
+            let choice = c.choice_with(collective, size, a, p)?;
             c.busbw_of(collective, size, &choice, &constants)
         };
         let of = |arm: &str| way(arm).and_then(|(a, p)| expected(a, p));
         let auto_expected = of(auto)?;
-        let ways = c.ways(collective, size).into_iter();
+        let ways = c.all_choices(collective, size).into_iter();
         let best = ways
             .filter_map(|w| {
                 Some((format!("{}/{}", w.algorithm, w.protocol), expected(w.algorithm, w.protocol)?.time_us))
