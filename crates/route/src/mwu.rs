@@ -1,6 +1,6 @@
 //! NIMBLE's planner: multiplicative weights.
 //!
-//! The paper's text is not public; what is known of it (facts with sources: docs/papers.md): in each round every demand sends a part of its
+//! The paper's text is not public; what is known of it (facts with sources: docs/research/papers.md): in each round every demand sends a part of its
 //! bytes over its cheapest path, the price of a path is that of its *dearest* link because hops are pipelined, and link prices grow with load
 //! over capacity. Growth, step and rounds are not known; here a link's price is its load in seconds after the part were added, so that ties
 //! go to the direct path, and the number of rounds is a setting. With [`Price::Sum`] prices are summed over the path and grow with the
