@@ -1,4 +1,4 @@
-//! docs/research/papers.md lists every numbered item of the four papers, and names only items that `linkwise reproduce` knows.
+//! docs/research/papers.md lists every numbered item of the four papers, and names only items that `linkwise-lab reproduce` knows.
 
 mod common;
 
@@ -47,11 +47,11 @@ fn what_the_page_says_linkwise_reproduces_is_known_to_it() {
     for paper in ["bandpilot", "litegd"] {
         let (code, known, err) = said(linkwise("reproduce", &[paper]));
         assert_eq!(code, 0, "{err}");
-        for part in PAGE.split(&format!("`linkwise reproduce {paper} ")).skip(1) {
+        for part in PAGE.split(&format!("`linkwise-lab reproduce {paper} ")).skip(1) {
             let item = part.split(['`', ' ']).next().unwrap_or("");
             assert!(
                 known.lines().any(|l| l.starts_with(&format!("{item} "))),
-                "`linkwise reproduce {paper} {item}`: {known}"
+                "`linkwise-lab reproduce {paper} {item}`: {known}"
             );
             asked += 1;
         }

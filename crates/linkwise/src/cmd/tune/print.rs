@@ -100,7 +100,7 @@ pub fn aims(
     for (i, policy) in policies.iter().enumerate() {
         println!("{policy}: {} of {} aims met", met(i), rows.len());
     }
-    println!("{} runs of each environment, seeds from {}; environments in docs/tune.md.", settings.runs, settings.seed);
+    println!("{} runs of each environment, seeds from {}; environments in docs/research/tuning.md.", settings.runs, settings.seed);
     if !has_log {
         println!(
             "The published reward log was not found: aims on its rewards are left out (set LINKWISE_DATA to the data folder)."
