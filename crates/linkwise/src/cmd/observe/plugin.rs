@@ -1,8 +1,8 @@
 //! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
 
 use super::reading::{Whose, provenance};
-use crate::cmd::tune::report::{collective_of, files};
 use console::Failure;
+use job::report::{collective_of, files};
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -55,7 +55,7 @@ impl Traces {
     /// From a file, or from all in a folder.
     pub fn read(path: &Path) -> Result<Traces, Failure> {
         let mut t = Traces { path: path.to_path_buf(), ..Traces::default() };
-        for path in files(&[path.to_path_buf()])? {
+        for path in files(&[path.to_path_buf()]).map_err(Failure::input)? {
             let file = File::open(&path).map_err(|e| Failure::file("read", &path, e))?;
             let read = plugin_trace::read(BufReader::new(file), |line| {
                 t.take(line);

@@ -1,6 +1,6 @@
 //! Signals that end or tell a job something go on to the command.
 
-use console::Failure;
+use crate::JobError;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
@@ -11,9 +11,9 @@ const PASSED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
 /// From now on they do not end this process, and none gets lost; those that it ignores (`nohup`, and the interrupts of a shell's background
 /// jobs) stay so, for the command inherits that.
-pub fn caught() -> Result<Signals, Failure> {
+pub fn caught() -> Result<Signals, JobError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    Signals::new(passed(&status)).map_err(|e| Failure::input(format!("cannot pass signals on: {e}")))
+    Signals::new(passed(&status)).map_err(JobError::Signals)
 }
 
 /// Those of [`PASSED`] that a process with this `/proc/PID/status` does not ignore.

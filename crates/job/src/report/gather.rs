@@ -1,9 +1,9 @@
 //! Traces, read and brought together by communicator, collective and size.
 
 use super::{Cost, Process, Report, Steps};
+use crate::JobError;
 use ::report::one_line;
 use ::tune::{Arm, Collective};
-use console::Failure;
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -85,7 +85,7 @@ pub struct Gathered {
 }
 
 /// Files as they are; of folders, and of folders in them, what is called as traces are.
-pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut all = Vec::new();
     for path in paths {
         match path.is_dir() {
@@ -93,7 +93,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             false => all.push(path.clone()),
         }
         if all.len() > FILES_MAX {
-            return Err(Failure::input(format!("more than {FILES_MAX} trace files; give fewer")));
+            return Err(JobError::TooManyTraces { max: FILES_MAX });
         }
     }
     all.sort();
@@ -101,8 +101,8 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(all)
 }
 
-fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let entries = std::fs::read_dir(folder).map_err(|e| Failure::file("read", folder, e))?;
+fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobError> {
+    let entries = std::fs::read_dir(folder).map_err(|source| JobError::Io { path: folder.into(), source })?;
     for path in entries.flatten().map(|e| e.path()) {
         if path.extension().is_some_and(|e| e == "jsonl") {
             all.push(path);
@@ -117,15 +117,15 @@ fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), Failur
 }
 
 /// Reads files. The first that is no trace is an error that says where.
-pub fn read(files: &[PathBuf]) -> Result<Gathered, Failure> {
+pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
     let mut g = Gathered::default();
     for path in files {
-        let file = File::open(path).map_err(|e| Failure::file("read", path, e))?;
+        let file = File::open(path).map_err(|source| JobError::Io { path: path.clone(), source })?;
         let end = plugin_trace::read(BufReader::new(file), |line| {
             g.take(line);
             Ok(())
         });
-        let end = end.map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+        let end = end.map_err(|e| JobError::Trace { path: path.clone(), why: e.to_string() })?;
         g.report.cut_off += u64::from(end.cut_off);
         g.end_of_process();
     }

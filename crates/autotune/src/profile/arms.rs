@@ -1,24 +1,12 @@
 //! Which arms there are: what NCCL has for a collective, or what its model says of the GPUs at hand.
 
-use super::super::arms as listed;
-use crate::cmd::nccl::communicator_of;
+use crate::ProfileError;
 use ::tune::{Algorithm, Arm, Protocol};
-use console::Failure;
+use nccl_model::Communicator;
 use topology::Collective;
-use topology::nccl::Version;
 
 /// Channel counts that are tried where `--channels auto` knows nothing of the machine.
 const CHANNELS_UNKNOWN: [u8; 3] = [4, 8, 16];
-
-/// The GPUs of the job, for NCCL's model.
-pub struct Machine<'a> {
-    /// Built-in cluster or cluster file.
-    pub cluster: &'a str,
-    /// Its GPUs; none: all usable ones.
-    pub gpus: Option<&'a str>,
-    /// The release.
-    pub nccl: Version,
-}
 
 /// Every way that NCCL has for a collective, before hardware has its say, AUTO first. Source: the live entries of NCCL's cost table.
 pub fn known(collective: Collective) -> Vec<Arm> {
@@ -35,17 +23,16 @@ pub fn known(collective: Collective) -> Vec<Arm> {
     out
 }
 
-/// The arms of `--arms`: a list, or `available`. With a machine the model of NCCL leaves out what it has not there; without one, an
-/// arm that is not to be had fails its first launches and is given up.
+/// The arms of `--arms`: a list, or `available`. With a communicator the model of NCCL leaves out
+/// unavailable arms; without one, an unavailable arm fails its first launches and is given up.
 pub fn of(
     asked: &str,
     channels: Option<&str>,
     collective: Collective,
     sizes: &[u64],
-    machine: Option<&Machine>,
-) -> Result<Vec<Arm>, Failure> {
-    let communicator = machine.map(|m| communicator_of(m.cluster, m.gpus, m.nccl)).transpose()?;
-    let mut arms = match (asked, &communicator) {
+    communicator: Option<&Communicator>,
+) -> Result<Vec<Arm>, ProfileError> {
+    let mut arms = match (asked, communicator) {
         ("available", None) => known(collective),
         ("available", Some(c)) => {
             let has = |arm: &Arm| {
@@ -59,11 +46,11 @@ pub fn of(
         (list, _) => listed(list)?,
     };
     if arms.len() == 1 && asked == "available" {
-        return Err(Failure::impossible(format!("NCCL has no choice to make for {collective}")));
+        return Err(ProfileError::impossible(format!("NCCL has no choice to make for {collective}")));
     }
     let counts = match channels {
         None => Vec::new(),
-        Some("auto") => match &communicator {
+        Some("auto") => match communicator {
             None => CHANNELS_UNKNOWN.to_vec(),
             Some(c) => {
                 let own = c.choose(collective, sizes.last().copied().unwrap_or(1)).map_or(8, |d| d.channels);
@@ -80,15 +67,23 @@ pub fn of(
         }
     }
     ::tune::registry::check_arms(&arms)
-        .map_err(|e| Failure::input(format!("--arms and --channels make {} arms: {e}", arms.len())))?;
+        .map_err(|e| ProfileError::input(format!("--arms and --channels make {} arms: {e}", arms.len())))?;
     Ok(arms)
 }
 
-fn numbers(list: &str) -> Result<Vec<u8>, Failure> {
+/// A list of arms, separated by commas.
+fn listed(list: &str) -> Result<Vec<Arm>, ProfileError> {
+    let arms = list.split(',').map(|a| a.parse::<Arm>()).collect::<Result<Vec<_>, _>>();
+    let arms = arms.map_err(|e| ProfileError::input(format!("--arms: {e}")))?;
+    ::tune::registry::check_arms(&arms).map_err(|e| ProfileError::input(format!("--arms: {e}")))?;
+    Ok(arms)
+}
+
+fn numbers(list: &str) -> Result<Vec<u8>, ProfileError> {
     let max = ::tune::arm::CHANNELS_MAX;
     let one = |word: &str| {
         word.trim().parse::<u8>().ok().filter(|n| (1..=max).contains(n)).ok_or_else(|| {
-            Failure::input(format!("--channels: `{word}` is not a number from 1 to {max}; write 8,16,32 or auto"))
+            ProfileError::input(format!("--channels: `{word}` is not a number from 1 to {max}; write 8,16,32 or auto"))
         })
     };
     list.split(',').map(one).collect()
@@ -111,14 +106,16 @@ mod tests {
         assert!(!all.contains(&"PAT/SIMPLE".into()));
         assert!(names(&known(Collective::AllGather)).contains(&"PAT/SIMPLE".into()));
         let e = of("available", None, Collective::AllToAll, &[1 << 20], None).unwrap_err();
-        assert_eq!(e.exit_code(), 1);
+        assert!(!e.is_malformed(), "{e}");
     }
 
     #[test]
     fn the_model_of_nccl_leaves_out_what_a_machine_has_not() {
         let of = |gpus| {
-            let machine = Machine { cluster: "h100", gpus: Some(gpus), nccl: "2.28".parse().unwrap() };
-            names(&of("available", None, Collective::AllReduce, &[16 << 20], Some(&machine)).unwrap())
+            let cluster = topology::catalog::cluster("h100").unwrap();
+            let gpus = cluster.parse_gpus([gpus]).unwrap();
+            let model = Communicator::build("2.28".parse().unwrap(), &cluster, gpus.parts()).unwrap();
+            names(&of("available", None, Collective::AllReduce, &[16 << 20], Some(&model)).unwrap())
         };
         let one = of("n0");
         assert!(one.contains(&"NVLS/SIMPLE".into()) && one.contains(&"RING/LL128".into()), "{one:?}");

@@ -2,9 +2,8 @@
 
 use super::Report;
 use super::gather::Key;
+use crate::JobError;
 use ::tune::Arm;
-use console::Failure;
-use console::load_cluster;
 use measure::plugin_trace::Places;
 use nccl_model::{Communicator, LoadConstants};
 use serde::Serialize;
@@ -14,21 +13,14 @@ use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Allocation, Cluster};
 
 /// Which hardware a job ran on.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct ModelArgs {
-    /// Built-in cluster or cluster file: what a model expects stands beside what was measured
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
-    /// The job's GPUs in it [default: by the host names in the traces]
-    #[arg(long, value_name = "GPUS", requires = "cluster")]
-    pub gpus: Option<String>,
-    /// NCCL release to model [default: the one whose interfaces the traces name]
-    #[arg(long, value_name = "RELEASE", requires = "cluster", value_parser = release)]
+#[derive(Clone, Debug)]
+pub struct Hardware {
+    /// Its cluster.
+    pub cluster: Cluster,
+    /// The job's GPUs; none: by the host names in the traces.
+    pub gpus: Option<Allocation>,
+    /// The NCCL release; none: the one whose interfaces the traces name.
     pub nccl: Option<Version>,
-}
-
-fn release(text: &str) -> Result<Version, String> {
-    text.parse()
 }
 
 /// What a model expects of one call. Never a measurement.
@@ -92,25 +84,21 @@ struct Known {
 }
 
 impl Model {
-    /// By the arguments; the release by the traces if nothing is said.
-    pub fn new(args: &ModelArgs, report: &Report) -> Result<Model, Failure> {
-        let known = match &args.cluster {
-            None => None,
-            Some(name) => {
-                let cluster = load_cluster(name)?;
-                let gpus = args.gpus.as_deref().map(|list| cluster.parse_gpus([list]));
-                let gpus = gpus.transpose().map_err(|e| Failure::input(format!("--gpus: {e}")))?;
-                let traced = report.processes.first().and_then(|p| of_interfaces(p.tuner_api, p.profiler_api));
-                let unknown = || Failure::input("--nccl: the traces do not tell which release ran; name it");
-                let version = match args.nccl {
-                    Some(v) => v,
-                    None if report.processes.is_empty() => nccl_model::releases::NEWEST,
-                    None => traced.ok_or_else(unknown)?,
-                };
-                Some(Known { cluster, gpus, version })
-            }
+    /// Of some hardware; without any, no call has a prediction.
+    ///
+    /// # Errors
+    /// The release is neither given nor known from the traces.
+    pub fn new(hardware: Option<&Hardware>, report: &Report) -> Result<Model, JobError> {
+        let known = |h: &Hardware| {
+            let traced = report.processes.first().and_then(|p| of_interfaces(p.tuner_api, p.profiler_api));
+            let version = match h.nccl {
+                Some(v) => v,
+                None if report.processes.is_empty() => nccl_model::releases::NEWEST,
+                None => traced.ok_or(JobError::UnknownRelease)?,
+            };
+            Ok(Known { cluster: h.cluster.clone(), gpus: h.gpus.clone(), version })
         };
-        Ok(Model { known, gpus: RefCell::default(), built: RefCell::default() })
+        Ok(Model { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
     }
 
     /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".

@@ -3,6 +3,7 @@
 use super::nccl_tests;
 use ::report::one_line;
 use ::tune::Arm;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -173,11 +174,10 @@ impl Group {
         if std::mem::replace(&mut self.is_killed, true) {
             return;
         }
-        // The shell's own `kill` reaches the whole group; the standard library reaches only the child. The group may outlive
-        // its first process, so it is asked even when that has ended.
-        let group = format!("kill -s KILL -- -{}", self.child.id());
-        let mut kill = Command::new("sh");
-        let _ = kill.args(["-c", &group]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        // The group may outlive its first process, so it is asked even when that has ended.
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -5,7 +5,7 @@
 
 use super::launch::Launch;
 use super::samples::Place;
-use console::Failure;
+use crate::ProfileError;
 use files::read_limited;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -132,8 +132,8 @@ impl Journal {
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
-    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), Failure> {
-        let fail = |e: &dyn std::fmt::Display| Failure::file("write", path, e);
+    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), ProfileError> {
+        let fail = |e: &dyn std::fmt::Display| ProfileError::file("write", path, e);
         let found = match path.exists() && !is_anew {
             true => read(path, head)?,
             false => None,
@@ -156,27 +156,27 @@ impl Journal {
     }
 
     /// Adds a launch; it is on disk when this returns.
-    pub fn add(&mut self, entry: &Entry) -> Result<(), Failure> {
-        let line = serde_json::to_string(entry).map_err(|e| Failure::file("write", &self.path, e))?;
+    pub fn add(&mut self, entry: &Entry) -> Result<(), ProfileError> {
+        let line = serde_json::to_string(entry).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
 
     /// Adds the plan.
-    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), Failure> {
-        let line = serde_json::to_string(plan).map_err(|e| Failure::file("write", &self.path, e))?;
+    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), ProfileError> {
+        let line = serde_json::to_string(plan).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
 
-    fn write(&mut self, line: &str) -> Result<(), Failure> {
+    fn write(&mut self, line: &str) -> Result<(), ProfileError> {
         let done = self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_data());
-        done.map_err(|e| Failure::file("write", &self.path, e))
+        done.map_err(|e| ProfileError::file("write", &self.path, e))
     }
 }
 
 /// What is wrong with a line of a journal, and what to do.
-pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failure {
+pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> ProfileError {
     let remedy = "move the file away, or start over with --restart";
-    Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
+    ProfileError::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
 }
 
 /// Head, the other lines, and whether the last one is whole.
@@ -184,7 +184,7 @@ type Found = (Head, Numbered, bool);
 
 /// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
 /// middle of a character.
-fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, Failure> {
+fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
     let bytes = read_limited(path, BYTES_MAX)?;
     let is_whole = bytes.ends_with(b"\n");
     let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);

@@ -6,7 +6,7 @@
 //! geometric row. Options that stand twice count the last time.
 
 use super::launch::Launch;
-use console::Failure;
+use crate::ProfileError;
 use topology::Collective;
 
 /// The variable with the options, for a shell line.
@@ -60,10 +60,10 @@ pub fn collective(command: &[String]) -> Option<Collective> {
 }
 
 /// Refuses what would be passed over in silence: a shell line that does not get the options, and options that linkwise gives itself.
-pub fn check(command: &[String]) -> Result<(), Failure> {
+pub fn check(command: &[String]) -> Result<(), ProfileError> {
     let Some(at) = program(command) else {
         return match command.iter().find(|w| is_shell_line(w) && !w.contains(VARIABLE)) {
-            Some(line) => Err(Failure::input(format!(
+            Some(line) => Err(ProfileError::input(format!(
                 "`{}`: a shell line does not get the options of nccl-tests; write its words apart (-- ./all_reduce_perf -g 8), or ${VARIABLE} \
                  where they belong",
                 ::report::one_line(line, 60)
@@ -80,13 +80,16 @@ pub fn check(command: &[String]) -> Result<(), Failure> {
         if CHECKS_OFF.contains(&word.as_str())
             || is_check(word) && command[at + 1..].windows(2).any(|w| w[0] == *word && w[1] == "0")
         {
-            return Err(Failure::input(format!(
+            return Err(ProfileError::input(format!(
                 "`{word}` after {}: an arm is only chosen once its results were found right; without it they are checked in the first turn",
                 command[at]
             )));
         }
         if let Some((_, _, instead)) = OURS.iter().find(|(s, l, _)| is(s) || long == *l) {
-            return Err(Failure::input(format!("`{word}` after {}: linkwise sets it; use {instead}", command[at])));
+            return Err(ProfileError::input(format!(
+                "`{word}` after {}: linkwise sets it; use {instead}",
+                command[at]
+            )));
         }
     }
     Ok(())
@@ -176,7 +179,7 @@ mod tests {
             (&["sh", "-c", "./all_reduce_perf -g 8"], "LINKWISE_NCCL_TESTS"),
         ] {
             let e = check(&strings(words)).unwrap_err();
-            assert!(e.to_string().contains(instead) && e.exit_code() == 2, "{e}");
+            assert!(e.to_string().contains(instead) && e.is_malformed(), "{e}");
         }
         let shell = strings(&["sh", "-c", "module load nccl; ./all_reduce_perf -g 8 $LINKWISE_NCCL_TESTS"]);
         assert!(check(&shell).is_ok() && is_one(&shell) && words(&shell, &launch(&[8], true)) == shell);
