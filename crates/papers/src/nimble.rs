@@ -1,6 +1,6 @@
 //! NIMBLE's planner: multiplicative weights.
 //!
-//! The paper's text is not public. The public sources (docs/papers.md) say: in each round every demand sends a part of its bytes over its
+//! The paper's text is not public. The public sources (docs/research/papers.md) say: in each round every demand sends a part of its bytes over its
 //! cheapest path; the price of a path is the price of its most expensive link, because hops are pipelined; link prices grow with load over
 //! capacity. They do not give the growth, the step or the number of rounds. Here the price of a link is its load in seconds with the part
 //! added, ties go to the direct path, and the number of rounds is a setting. With [`PathPrice::SumOfLinks`] the price of a path is the sum
