@@ -1,8 +1,10 @@
-//! A job with the plugin: which launcher started it ([`launched`]), which signals reach it ([`signals`]), and what its traces say
+//! A job with the plugin: which launcher started it ([`launched`]), where the plugin is ([`plugin`]), which signals
+//! reach the job ([`signals`]), and what its traces say
 //! ([`report`]).
 
 mod error;
 pub mod launched;
+pub mod plugin;
 pub mod report;
 pub mod signals;
 

@@ -1,6 +1,6 @@
 //! `linkwise nccl explain`: NCCL's choice at every size, what it should give, and why.
 
-use super::story;
+use super::findings;
 use super::view::{Case, Cell, What};
 use console::Failure;
 use console::{Format, table, text_of, wrap};
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             case.version, case.collective
         )));
     }
-    let notes = story::notes(&case, &c, &cells);
+    let notes = findings::notes(&case, &c, &cells);
     let releases = releases(&case, &c);
     let answer = Answer { case, c, cells, notes, releases, ran };
     match args.format {
@@ -127,7 +127,7 @@ fn cell_json(case: &Case, cell: &Cell) -> Value {
         "physics_busbw_gb_per_s": round(cell.physics_gb_per_s),
         "measured_busbw_gb_per_s": cell.measured_gb_per_s,
         "limit": cell.expected.as_ref().map(|e| &e.limit),
-        "limited_by": cell.expected.as_ref().map(|e| story::limit(case, &e.limit)),
+        "limited_by": cell.expected.as_ref().map(|e| findings::limit(case, &e.limit)),
     })
 }
 

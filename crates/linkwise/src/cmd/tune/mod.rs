@@ -31,14 +31,3 @@ pub fn run(command: Tune) -> Result<(), Failure> {
 pub fn read_text(path: &std::path::Path) -> Result<String, Failure> {
     Ok(files::read_text(path, autotune::policy_file::FILE_BYTES_MAX)?)
 }
-
-/// Refuses an unknown policy with the known ones and the nearest.
-pub fn check_policy(name: &str) -> Result<(), Failure> {
-    let names: Vec<&str> = ::tune::registry::POLICIES.iter().map(|p| p.name).collect();
-    if names.contains(&name) {
-        return Ok(());
-    }
-    let hint = topology::diagnose::did_you_mean(name, names.iter().copied());
-    let hint = hint.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-    Err(Failure::input(format!("there is no policy `{name}`; known are {}{hint}", names.join(", "))))
-}
