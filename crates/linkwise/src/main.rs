@@ -87,8 +87,14 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            return if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            return match (e.print(), e.use_stderr()) {
+                (_, true) => ExitCode::from(2),
+                (Err(why), false) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+                    console::say(&format!("error: cannot write to standard output: {why}"));
+                    ExitCode::from(2)
+                }
+                (_, false) => ExitCode::SUCCESS,
+            };
         }
     };
     let result = match cli.command {

@@ -15,9 +15,9 @@ use console::Failure;
 /// `linkwise nccl ...`
 #[derive(clap::Subcommand)]
 pub enum Nccl {
-    /// What would NCCL choose here, what limits it, and where do releases, physics and measurements differ?
+    /// Show NCCL's choice at every size, its limit, and where releases, physics and measurements differ
     Explain(Box<explain::Args>),
-    /// Which settings are worth trying on these GPUs?
+    /// Find settings worth trying on these GPUs
     Advise(Box<advise::Args>),
 }
 

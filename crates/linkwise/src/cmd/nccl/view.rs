@@ -21,7 +21,7 @@ pub struct What {
     /// Built-in cluster or cluster file
     #[arg(long)]
     pub cluster: String,
-    /// The job's GPUs (`n[0-3]:[0-7]`, `n0:3`; a host alone means all of its GPUs), hosts in rank order; default: all usable ones
+    /// The job's GPUs (n[0-3]:[0-7], n0:3, whole hosts n0), hosts in rank order [default: all usable ones]
     #[arg(long)]
     pub gpus: Option<String>,
     /// NCCL release, such as 2.28 or 2.28.9
@@ -30,11 +30,10 @@ pub struct What {
     /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce
     #[arg(long, default_value = "all_reduce", value_parser = nccl_model::collective_by_name)]
     pub collective: Collective,
-    /// Sizes, such as 64KiB,16MiB; for all_gather and reduce_scatter the whole buffer of all ranks
-    /// [default: 1 KiB to 4 GiB in steps of 4]
+    /// Sizes, such as 64KiB,16MiB; for all_gather and reduce_scatter the buffer of all ranks together [default: 1KiB to 4GiB in steps of 4]
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     pub sizes: Vec<Bytes>,
-    /// Store whose measurements of these very GPUs are put beside
+    /// Store whose measurements of these GPUs are shown next to the model
     #[arg(long, value_name = "STORE.db")]
     pub store: Option<PathBuf>,
 }

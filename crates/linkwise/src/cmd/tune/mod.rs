@@ -10,11 +10,11 @@ use console::Failure;
 /// Measure algorithms, protocols and channels before a job, and report what the plugin chose in one
 #[derive(clap::Subcommand)]
 pub enum Tune {
-    /// Measure every arm at every size before a job, and write which to use
+    /// Measure every arm at every size before a job, and write the best ones to a policy file
     Profile(Box<profile::Args>),
-    /// How good is AUTO, and what does computation beside it change?
+    /// Compare AUTO with the best arm, with and without computation at the same time
     Characterize(characterize::Args),
-    /// What the NCCL plugin saw and did in a job, from its traces
+    /// Report what the NCCL plugin saw and did in a job, from its traces
     Report(report::Args),
 }
 

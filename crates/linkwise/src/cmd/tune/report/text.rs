@@ -3,6 +3,8 @@
 use super::{Report, Row};
 use ::report::TABLE_ROWS_MAX;
 use comfy_table::CellAlignment;
+use console::wrap;
+use topology::Bytes;
 
 /// Most sentences about rows whose times disagree, and about missing models.
 const DISAGREEMENTS_MAX: usize = 20;
@@ -19,13 +21,6 @@ pub struct Cells {
     pub head: Head,
     /// The rows.
     pub rows: Vec<Vec<String>>,
-}
-
-/// A size as people say it.
-fn size(bytes: u64) -> String {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.iter().find(|(shift, _)| bytes >> shift > 0);
-    unit.map_or(format!("{bytes} B"), |(shift, name)| format!("{} {name}", bytes >> shift))
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -45,7 +40,7 @@ fn spread(median: Option<f64>, variance: Option<f64>) -> String {
 }
 
 fn what(r: &Row) -> Vec<String> {
-    vec![r.collective.to_lowercase(), size(r.size_bytes), format!("{} on {}", r.ranks, r.nodes)]
+    vec![r.collective.to_lowercase(), Bytes(r.size_bytes).to_string(), format!("{} on {}", r.ranks, r.nodes)]
 }
 
 /// A table of all rows, largest traffic first, each with what it is about in front.
@@ -81,7 +76,7 @@ pub fn seen(report: &Report) -> Cells {
     cells(report, caption, HEAD, |r| {
         vec![
             r.calls.to_string(),
-            size(r.bytes),
+            Bytes(r.bytes).to_string(),
             r.auto.clone(),
             number(r.auto_kernel_us, 1),
             number(r.kernels_ms, 1),
@@ -222,7 +217,7 @@ pub fn notes(report: &Report) -> Vec<String> {
         notes.push(format!(
             "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
             r.collective.to_lowercase(),
-            size(r.size_bytes),
+            Bytes(r.size_bytes).to_string(),
             r.source,
             r.arm
         ));
@@ -273,9 +268,9 @@ pub fn tables(report: &Report) -> Vec<Cells> {
 
 /// For people.
 pub fn text(report: &Report) -> String {
-    let mut out = format!("{}\n", summary(report));
+    let mut out = wrap(&summary(report), 2);
     for n in &report.never {
-        out += &format!("{n}\n");
+        out += &wrap(n, 2);
     }
     if report.rows.is_empty() {
         return out + "No collective went through NCCL's tuner.\n";
@@ -291,10 +286,10 @@ pub fn text(report: &Report) -> String {
                 c.set_cell_alignment(CellAlignment::Right);
             }
         }
-        out += &format!("{}\n{}", cells.caption, console::text_of(&table));
+        out += &format!("{}{}", wrap(&cells.caption, 0), console::text_of(&table));
     }
     for n in notes(report) {
-        out += &format!("- {n}\n");
+        out += &wrap(&format!("- {n}"), 2);
     }
     out
 }
