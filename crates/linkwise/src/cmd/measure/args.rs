@@ -56,7 +56,7 @@ pub struct Args {
     /// Random seed (sampling, spot checks, simulated hardware)
     #[arg(long, default_value_t = 1, value_parser = topology::number::whole::<u64>)]
     pub seed: u64,
-    /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send_recv
+    /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv
     #[arg(long, default_value = "all_reduce")]
     pub collective: String,
     /// Skip intra tables and spot checks
