@@ -19,23 +19,45 @@
 mod answer;
 mod avoid;
 mod commit;
+mod diagnose;
 mod error;
+mod explain;
+mod fit;
 mod gpus;
+mod handle;
 mod hold;
+mod jobs;
+mod observe;
 mod place;
+mod plausible;
+mod readings;
 mod request;
 mod searches;
-
-/// See `plausible`.
-pub const IMPOSSIBLE_FACTOR: f64 = 3.0;
+mod teach;
 
 pub use answer::{
     AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer, ScoredAnswer,
     SuspectTouched,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
+pub use diagnose::{
+    CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
+};
 pub use error::{EngineError, ErrorForm, ErrorKind};
+pub use explain::{ExplainAnswer, ExplainRequest};
+pub use fit::{FitAnswer, FitRequest};
 pub use gpus::{GpuList, HostGpus};
+pub use handle::{Answer, Request};
 pub use hold::{Builder, Engine, ModelKeeper, READINGS_MAX};
+pub use jobs::{
+    AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
+    ReleaseRequest, ReleasedJob, StatusAnswer, SuspectAnswer, UndrainAnswer, UndrainRequest,
+};
+pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
+pub use plausible::IMPOSSIBLE_FACTOR;
+pub use readings::{
+    CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
+};
 pub use request::{ConstraintsIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
 pub use searches::{BuiltIn, Fitters, Searches, ToFit};
+pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

@@ -93,8 +93,8 @@ fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_ag
         .searches(OnlySlow(begun, Arc::new(Mutex::new(go_on))))
         .build()
         .unwrap();
+    let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };
     std::thread::scope(|s| {
-        let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };
         let placed = s.spawn(|| slow.place(&query, 1.0).unwrap());
         // The first decision is under way, and goes on only after all these writes: a lock held by it would refuse them.
         has_begun.recv().unwrap();

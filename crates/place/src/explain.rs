@@ -173,7 +173,8 @@ pub fn predict_allocation(model: &dyn BandwidthModel, request: &Request, allocat
     model.predict(request.size, &parts_of(model, request, allocation))
 }
 
-fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
+/// What limits an allocation, by physics.
+pub fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
     if a.gpu_count() < 2 {
         return Bottleneck::None;
     }

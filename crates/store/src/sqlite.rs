@@ -73,9 +73,10 @@ impl Store {
         conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
         // FULL: what was acknowledged survives a power cut as well; a benchmark takes seconds, an fsync milliseconds.
         conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
-        conn.set_transaction_behavior(TransactionBehavior::Immediate); // also that of migrations
-        if version < schema::VERSION
-            && let Err(e) = schema::migrations().to_latest(&mut conn)
+        conn.set_transaction_behavior(TransactionBehavior::Immediate);
+        let migrated = if version < schema::VERSION { schema::migrations().to_latest(&mut conn) } else { Ok(()) };
+        conn.set_transaction_behavior(TransactionBehavior::Deferred); // reads take no lock
+        if let Err(e) = migrated
             && number(&conn, "PRAGMA user_version")? != schema::VERSION
         {
             return Err(match e {

@@ -78,7 +78,7 @@ impl State {
                 ("cluster_file", topology::file::write(cluster)),
                 ("made_at_unix_s", at_unix_s.to_string()),
             ];
-            match schema::migrations(meta).to_latest(&mut conn) {
+            match migrate(&mut conn, meta) {
                 Ok(()) => return State::open(path),
                 Err(_) if version(&conn, path)?.is_some() => {} // another process was first
                 Err(e) => return Err(migration("make", path, e)),
@@ -103,7 +103,7 @@ impl State {
             Some(found) if found > schema::VERSION => {
                 return Err(StateError::Newer { path: path.into(), found, known: schema::VERSION });
             }
-            Some(found) if found < schema::VERSION => match schema::migrations(Vec::new()).to_latest(&mut conn) {
+            Some(found) if found < schema::VERSION => match migrate(&mut conn, Vec::new()) {
                 Ok(()) => {}
                 Err(_) if version(&conn, path)? == Some(schema::VERSION) => {} // another process was first
                 Err(e) => return Err(migration("migrate", path, e)),
@@ -186,6 +186,14 @@ impl State {
     }
 }
 
+/// Brings the schema up to date in one transaction that has the write lock from its first moment; reads take none, afterwards.
+fn migrate(conn: &mut Connection, meta: Vec<(&'static str, String)>) -> Result<(), rusqlite_migration::Error> {
+    conn.set_transaction_behavior(TransactionBehavior::Immediate);
+    let done = schema::migrations(meta).to_latest(conn);
+    conn.set_transaction_behavior(TransactionBehavior::Deferred);
+    done
+}
+
 fn migration(doing: &'static str, path: &Path, e: rusqlite_migration::Error) -> StateError {
     match e {
         rusqlite_migration::Error::RusqliteError { err, .. } => StateError::of(doing, path, &err),
@@ -201,9 +209,8 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
     let fail = |e: rusqlite::Error| StateError::of("open", path, &e);
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
-    let mut conn = Connection::open_with_flags(path, flags).map_err(fail)?;
+    let conn = Connection::open_with_flags(path, flags).map_err(fail)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
-    conn.set_transaction_behavior(TransactionBehavior::Immediate); // also that of migrations
     version(&conn, path)?; // before anything is changed: it may be the file of another program
     conn.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
     conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
