@@ -1,8 +1,9 @@
 //! `linkwise doctor`: hosts, GPUs and NICs that are slower than their like.
 
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
 use comfy_table::{CellAlignment, Table, presets};
+use console::Failure;
+use console::Format;
 use predict::Model;
 use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde_json::{Value, json};
@@ -48,26 +49,26 @@ const STRAY_SHOWN: usize = 5;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut state = args.state.as_deref().map(State::open).transpose()?;
+    let mut state = args.state.as_deref().map(State::open).transpose().or_failure()?;
     let cluster = crate::cmd::place::state::cluster(args.cluster.as_deref(), state.as_ref())?;
-    let store = Store::open(&args.store, &cluster)?;
+    let store = Store::open(&args.store, &cluster).or_failure()?;
     let rows = readings(&store)?;
     let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
     let found = examine(&cluster, &rows, args.collective)?;
     if let Some(s) = &mut state {
-        s.set_suspects(&crate::cmd::observe::suspects(&found.diagnosis))?;
+        s.set_suspects(&crate::cmd::observe::suspects(&found.diagnosis)).or_failure()?;
     }
     let text = match args.format {
         Format::Text => found.text(&cluster, rows.len(), simulated),
         Format::Json => format!("{}\n", found.json(&cluster, rows.len(), simulated)),
     };
-    crate::cmd::measure::print(&text);
+    console::print(&text);
     Ok(())
 }
 
 /// All usable readings of a store, in an order of their own.
 pub fn readings(store: &Store) -> Result<Vec<Measurement>, Failure> {
-    let mut rows = store.measurements(&Query::usable())?;
+    let mut rows = store.measurements(&Query::usable()).or_failure()?;
     rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
     Ok(rows)
 }
@@ -159,7 +160,7 @@ impl Found {
         for s in d.stray.iter().take(STRAY_SHOWN) {
             out += &format!(
                 "far off for no reason found: {} got {:.1} GB/s at {}, {:.1} expected\n",
-                crate::cmd::demo::gpus_in_short(cluster, &s.allocation),
+                console::gpus_in_short(cluster, &s.allocation),
                 s.busbw_gb_per_s,
                 s.size,
                 s.expected_gb_per_s

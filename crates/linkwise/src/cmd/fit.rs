@@ -1,7 +1,8 @@
 //! `linkwise fit`: from measurements to a model file.
 
-use crate::cmd::shared::{Format, load_cluster, write_atomically};
-use crate::failure::Failure;
+use console::Failure;
+use console::{Format, load_cluster};
+use files::write_atomic;
 use predict::{BandwidthModel, Correction, Kind};
 use std::path::PathBuf;
 use store::{Query, Source, Store};
@@ -83,7 +84,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         predict::fit_any(&cluster, &rows, args.collective, kind, fabric::Constants::default(), args.seed)
             .map_err(Failure::impossible)?;
     let seconds = start.elapsed().as_secs_f64();
-    write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
+    write_atomic(&args.output, &model.save().map_err(Failure::input)?)?;
     let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();
     let evaluations = match model.correction() {
         Correction::Gp(g) => g.evaluations(),

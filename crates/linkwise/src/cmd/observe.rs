@@ -4,12 +4,14 @@ mod learn;
 mod plugin;
 mod reading;
 
-pub use learn::{Learned, Locked, learn, suspects};
-pub use reading::{Whose, of_number, record};
+pub use learn::suspects;
+use learn::{Learned, learn};
+use reading::{Whose, record};
 
 use crate::cmd::place::state::cluster;
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::Format;
 use serde_json::json;
 use std::path::PathBuf;
 use store::{Measurement, State, Store};
@@ -82,7 +84,7 @@ struct Got {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
-    let mut state = args.state.as_deref().map(State::open).transpose()?;
+    let mut state = args.state.as_deref().map(State::open).transpose().or_failure()?;
     let cluster = cluster(args.cluster.as_deref(), state.as_ref())?;
     let traces = match &args.got.trace {
         Some(path) if plugin::is_one(path) => Some(plugin::Traces::read(path)?),
@@ -113,7 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     // The model file is held locked from here on: two observations at a time learn one after the other.
     let mut model = args.model.as_deref().map(|p| learn::Locked::open(p, &cluster)).transpose()?;
-    let mut store = Store::create(&args.store, &cluster)?;
+    let mut store = Store::create(&args.store, &cluster).or_failure()?;
     record(&mut store, &measurements)?;
     let learned = match &mut model {
         Some(locked) => {
@@ -127,7 +129,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Text => text(&args, &cluster, &measurements, left_out, learned.as_ref()),
         Format::Json => format!("{}\n", json_of(&args, &cluster, &measurements, left_out, learned.as_ref())),
     };
-    crate::cmd::measure::print(&text);
+    console::print(&text);
     Ok(())
 }
 
@@ -144,7 +146,7 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             m.busbw.gb_per_s(),
             m.collective,
             m.size,
-            crate::cmd::demo::gpus_in_short(cluster, &m.allocation)
+            console::gpus_in_short(cluster, &m.allocation)
         );
     }
     if left_out > 0 {

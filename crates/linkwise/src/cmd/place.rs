@@ -10,9 +10,9 @@ mod stream;
 mod text;
 mod wary;
 
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
 use answer::Reply;
+use console::Failure;
+use files::read_text;
 use place::read::{Defaults, Reader};
 use place::{Answer, Contention, Refusal, Request, Search};
 use predict::Model;

@@ -3,9 +3,9 @@
 //! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
 //! `unsafe`.
 
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
 use comfy_table::{Table, presets};
+use console::Failure;
+use console::Format;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};

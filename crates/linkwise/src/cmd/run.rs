@@ -4,7 +4,7 @@ mod launched;
 mod signals;
 
 use super::tune::report::{self, ModelArgs, Report};
-use crate::failure::Failure;
+use console::Failure;
 use launched::Task;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         super::tune::check_policy(name)?;
     }
     if let Some(cluster) = &args.model.cluster {
-        super::shared::load_cluster(cluster)?; // before the job, not after it
+        console::load_cluster(cluster)?; // before the job, not after it
     }
     let task = Task::of(env);
     let reports = task.as_ref().is_none_or(|t| t.number == 0);

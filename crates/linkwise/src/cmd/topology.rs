@@ -1,8 +1,9 @@
 //! `linkwise topology`: draw a cluster, make a cluster file of what nvidia-smi, NCCL and P2P tests print.
 
-use crate::cmd::shared::{load_cluster, located, read_limited};
-use crate::failure::Failure;
 use clap::ValueEnum;
+use console::Failure;
+use console::load_cluster;
+use files::read_limited;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
@@ -126,8 +127,8 @@ fn import(a: Import) -> Result<(), Failure> {
     for path in &a.files {
         let name = path.display().to_string();
         let bytes = read_limited(path, read::TOPOLOGY_SIZE_MAX)?;
-        let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX).map_err(located)?;
-        let reading = read::read(text, &name).map_err(located)?;
+        let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX)?;
+        let reading = read::read(text, &name)?;
         for refused in &reading.refused {
             eprintln!("note: left out: {refused}");
         }

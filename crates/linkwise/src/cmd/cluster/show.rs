@@ -1,7 +1,7 @@
 //! A state in words and in JSON.
 
-use crate::cmd::demo::gpus_in_short as short;
 use comfy_table::{CellAlignment, Table, presets};
+use console::gpus_in_short as short;
 use predict::doctor::Component;
 use serde_json::{Value, json};
 use store::state::{JobHeld, Snapshot, Suspect};

@@ -1,6 +1,6 @@
 //! The arguments of `linkwise measure`.
 
-use crate::cmd::shared::Format;
+use console::Format;
 use measure::DesignKind;
 use std::path::PathBuf;
 

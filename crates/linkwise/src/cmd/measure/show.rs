@@ -3,7 +3,6 @@
 use super::tables::Imported;
 use comfy_table::{CellAlignment, Table, presets};
 use measure::Summary;
-use std::io::Write;
 use store::Source;
 
 /// Everything that was done.
@@ -43,11 +42,6 @@ pub struct CampaignAnswer {
     /// By stage.
     #[serde(flatten)]
     pub summary: Summary,
-}
-
-/// Prints, and does not mind a reader that has gone.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
 }
 
 /// One JSON object.

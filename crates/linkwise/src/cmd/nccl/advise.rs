@@ -2,8 +2,8 @@
 
 use super::story;
 use super::view::What;
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use console::Failure;
+use console::Format;
 
 use super::explain::table;
 use indicatif::ProgressBar;

@@ -2,8 +2,8 @@
 
 use super::story;
 use super::view::{Case, Cell, What};
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use console::Failure;
+use console::Format;
 
 use comfy_table::{CellAlignment, Table, presets};
 use nccl_model::Communicator;

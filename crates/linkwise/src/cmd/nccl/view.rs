@@ -1,7 +1,7 @@
 //! A communicator of the command's arguments: the model's, or what the real library did on simulated hosts.
 
-use crate::cmd::shared::load_cluster;
-use crate::failure::Failure;
+use console::Failure;
+use console::load_cluster;
 use nccl_bench::{Bench, BenchError, Node, Report, Spec};
 use nccl_model::{Busbw, Communicator, LoadConstants};
 use serde_json::{Value, json};

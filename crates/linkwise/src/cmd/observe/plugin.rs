@@ -2,7 +2,7 @@
 
 use super::reading::{Whose, provenance};
 use crate::cmd::tune::report::{collective_of, files};
-use crate::failure::Failure;
+use console::Failure;
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! A request out of flags and the files that they name.
 
 use super::LIST_BYTES_MAX;
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
+use console::Failure;
+use files::read_text;
 use place::read::{Bad, Reader, without_drained};
 use place::{Answer, Constraints, Request};
 use predict::Model;
@@ -91,7 +91,11 @@ impl Ask {
 /// A list given on the command line, or the content of the file that it names.
 fn free_text(list: &str) -> Result<String, Failure> {
     let path = Path::new(list);
-    if !list.contains([' ', ',']) && path.is_file() { read_text(path, LIST_BYTES_MAX) } else { Ok(list.to_owned()) }
+    if !list.contains([' ', ',']) && path.is_file() {
+        Ok(read_text(path, LIST_BYTES_MAX)?)
+    } else {
+        Ok(list.to_owned())
+    }
 }
 
 /// The answer decided again with the readings of a file.

@@ -1,7 +1,8 @@
 //! A network and a demand from the arguments.
 
-use crate::cmd::shared::{load_cluster, located, read_limited};
-use crate::failure::Failure;
+use console::Failure;
+use console::load_cluster;
+use files::read_limited;
 use route::network::Override;
 use route::read::{self, Dispatch, Kind};
 use route::{Demand, Network, NetworkOptions, builtin};
@@ -87,7 +88,7 @@ impl Traffic {
         for path in &self.files {
             let name = path.display().to_string();
             let bytes = read_limited(path, read::FILE_SIZE_MAX)?;
-            let text = topology::read::text(&bytes, &name, read::FILE_SIZE_MAX).map_err(located)?;
+            let text = topology::read::text(&bytes, &name, read::FILE_SIZE_MAX)?;
             texts.push((name, text.to_string()));
         }
         let (name, text) = &texts[0];
@@ -102,9 +103,9 @@ impl Traffic {
             )));
         }
         match kind {
-            Kind::Csv => read::csv(text, name).map_err(located),
-            Kind::Json => read::json(text, name).map_err(located),
-            Kind::Param => read::param(&texts, self.operation).map_err(located),
+            Kind::Csv => read::csv(text, name).map_err(Failure::from),
+            Kind::Json => read::json(text, name).map_err(Failure::from),
+            Kind::Param => read::param(&texts, self.operation).map_err(Failure::from),
             Kind::Esft => {
                 let ep = self.ep.ok_or_else(|| {
                     Failure::input(format!(
@@ -114,7 +115,7 @@ impl Traffic {
                 if self.tokens.is_some_and(|t| t == 0 || t > TOKENS_MAX) {
                     return Err(Failure::input(format!("--tokens takes 1 to {TOKENS_MAX}")));
                 }
-                let routing = read::esft(text, name, self.experts, self.experts_per_token).map_err(located)?;
+                let routing = read::esft(text, name, self.experts, self.experts_per_token)?;
                 let dispatch = Dispatch { ranks: ep, bytes_per_token: self.bytes_per_token.0, tokens: self.tokens };
                 routing.demand(&dispatch).map_err(|e| Failure::input(format!("{name}: {e}")))
             }

@@ -2,8 +2,8 @@
 
 use super::input::{On, Traffic};
 use super::print;
-use crate::cmd::shared::DrawnFormat as Format;
-use crate::failure::Failure;
+use console::DrawnFormat as Format;
+use console::Failure;
 use route::{Demand, Network, Plan, PlanError, Planner, Rule, Settings, exact, mwu};
 use std::io::Write;
 use std::time::Instant;

@@ -1,9 +1,9 @@
 //! A plan in words, as JSON, as a drawing.
 
 use super::plan::Answer;
-use crate::failure::Failure;
-use crate::report::{Axis, BarSeries, Place, Plot};
+use ::report::{Axis, BarSeries, Place, Plot};
 use comfy_table::{CellAlignment, Table, presets};
+use console::Failure;
 use route::plan::Reason;
 use serde_json::json;
 use std::io::Write;

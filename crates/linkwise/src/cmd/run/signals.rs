@@ -1,6 +1,6 @@
 //! Signals that end or tell a job something go on to the command.
 
-use crate::failure::Failure;
+use console::Failure;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};

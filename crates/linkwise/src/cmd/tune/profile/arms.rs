@@ -2,8 +2,8 @@
 
 use super::super::arms as listed;
 use crate::cmd::nccl::communicator_of;
-use crate::failure::Failure;
 use ::tune::{Algorithm, Arm, Protocol};
+use console::Failure;
 use topology::Collective;
 use topology::nccl::Version;
 

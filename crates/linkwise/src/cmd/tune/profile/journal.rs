@@ -5,8 +5,8 @@
 
 use super::launch::Launch;
 use super::samples::Place;
-use crate::cmd::shared::read_limited;
-use crate::failure::Failure;
+use console::Failure;
+use files::read_limited;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -176,7 +176,7 @@ impl Journal {
 /// What is wrong with a line of a journal, and what to do.
 pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Failure {
     let remedy = "move the file away, or start over with --restart";
-    Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), crate::report::one_line(&what.to_string(), 300)))
+    Failure::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
 }
 
 /// Head, the other lines, and whether the last one is whole.

@@ -1,7 +1,7 @@
 //! One launch of the program with one arm forced.
 
 use super::nccl_tests;
-use crate::report::one_line;
+use ::report::one_line;
 use ::tune::Arm;
 use serde::{Deserialize, Serialize};
 use std::io::Read;

@@ -10,12 +10,13 @@ mod samples;
 mod schedule;
 mod table;
 
-use super::print;
+use super::policy_table::policy_table;
 use crate::cmd::nccl::collective;
-use crate::cmd::shared::{Format, write_atomically};
-use crate::failure::Failure;
-use crate::tuning::policy_file::{Kept, PolicyFile, Provenance, SizeLine};
 use ::tune::Arm;
+use autotune::policy_file::{Kept, PolicyFile, Provenance, SizeLine};
+use console::Failure;
+use console::Format;
+use files::write_atomic;
 use indicatif::{ProgressBar, ProgressStyle};
 use journal::{Entry, Head, Journal, KeptPlan, Line};
 use launch::{Failed, Launch};
@@ -155,12 +156,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     measure(&args, &mut schedule, &mut journal, is_planned, timeout)?;
     let file = evaluate(&args, &head, &arms, collective, &schedule)?;
-    write_atomically(&args.output, &file.text().map_err(Failure::impossible)?)?;
+    write_atomic(&args.output, &file.text().map_err(Failure::impossible)?)?;
     let mut tables = vec![journal::beside(&args.output, ".table")];
-    write_atomically(&tables[0], &table::text(&file, false).map_err(Failure::impossible)?)?;
+    write_atomic(&tables[0], &table::text(&file, false).map_err(Failure::impossible)?)?;
     let overlapped = journal::beside(&args.output, ".overlapped.table");
     if args.overlap {
-        write_atomically(&overlapped, &table::text(&file, true).map_err(Failure::impossible)?)?;
+        write_atomic(&overlapped, &table::text(&file, true).map_err(Failure::impossible)?)?;
         tables.push(overlapped);
     } else if overlapped.exists() {
         // It belongs to a run before this one.
@@ -426,14 +427,14 @@ fn bar(format: Format) -> ProgressBar {
 
 fn report(args: &Args, file: &PolicyFile, tables: &[PathBuf]) -> Result<(), Failure> {
     if args.format == Format::Json {
-        return print::pretty(&serde_json::to_value(file).map_err(Failure::impossible)?);
+        return console::print_json(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
     for (name, lines) in [("calls alone", &file.isolated), ("beside computation", &file.overlapped)] {
         if lines.is_empty() {
             continue;
         }
         println!("{name}");
-        println!("{}", print::policy_table(file, lines));
+        println!("{}", policy_table(file, lines));
     }
     let kept = &file.provenance.kept;
     let turns = if kept.turns == 1 { "turn" } else { "turns" };

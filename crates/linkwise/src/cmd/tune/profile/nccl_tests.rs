@@ -6,7 +6,7 @@
 //! geometric row. Options that stand twice count the last time.
 
 use super::launch::Launch;
-use crate::failure::Failure;
+use console::Failure;
 use topology::Collective;
 
 /// The variable with the options, for a shell line.
@@ -66,7 +66,7 @@ pub fn check(command: &[String]) -> Result<(), Failure> {
             Some(line) => Err(Failure::input(format!(
                 "`{}`: a shell line does not get the options of nccl-tests; write its words apart (-- ./all_reduce_perf -g 8), or ${VARIABLE} \
                  where they belong",
-                crate::report::one_line(line, 60)
+                ::report::one_line(line, 60)
             ))),
             None => Ok(()),
         };

@@ -48,7 +48,7 @@ impl Place {
         // `#  Rank  0 Group  0 Pid 7 on node1 device  0 [0000:07:00] NVIDIA H100 80GB HBM3`
         let rank_lines = output.lines().filter(|l| l.trim_start_matches(['#', ' ']).starts_with("Rank "));
         let names: BTreeSet<&str> = rank_lines.filter_map(|l| Some(l.split_once(']')?.1.trim())).collect();
-        let gpus = crate::report::one_line(&names.into_iter().collect::<Vec<_>>().join(", "), 200);
+        let gpus = ::report::one_line(&names.into_iter().collect::<Vec<_>>().join(", "), 200);
         Place {
             ranks: is_said.then_some(report.ranks.len() as u32),
             hosts: is_said.then_some(by_host.len() as u32),
@@ -163,7 +163,7 @@ fn steps(output: &str) -> Result<Vec<f64>, String> {
         };
         let usable = value.filter(|t| t.is_finite() && *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX);
         out.push(usable.ok_or_else(|| {
-            let found = crate::report::one_line(line, 80);
+            let found = ::report::one_line(line, 80);
             format!("output line {}: `{found}`; `{STEP}=` and microseconds above 0 were expected", i + 1)
         })?);
         if out.len() > SAMPLES_MAX {

@@ -1,7 +1,7 @@
 //! The policy as a table for the plugin (`linkwise run --profile`): one line per stretch of sizes that do not stay at AUTO.
 
-use crate::tuning::policy_file::PolicyFile;
 use ::tune::Arm;
+use autotune::policy_file::PolicyFile;
 use std::fmt::Write;
 
 /// Powers of two that a table can tell apart.

@@ -1,9 +1,9 @@
 //! Traces, read and brought together by communicator, collective and size.
 
 use super::{Cost, Process, Report, Steps};
-use crate::failure::Failure;
-use crate::report::one_line;
+use ::report::one_line;
 use ::tune::{Arm, Collective};
+use console::Failure;
 use measure::plugin_trace::{self, Line, Places};
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -12,8 +12,8 @@ pub use predict::{Model, ModelArgs, Prediction, collective as collective_of};
 pub use row::Row;
 pub use text::text;
 
-use crate::cmd::shared::PageFormat;
-use crate::failure::Failure;
+use console::Failure;
+use console::PageFormat;
 use serde::Serialize;
 use std::path::PathBuf;
 

@@ -2,9 +2,9 @@
 
 use super::Report;
 use super::gather::Key;
-use crate::cmd::shared::load_cluster;
-use crate::failure::Failure;
 use ::tune::Arm;
+use console::Failure;
+use console::load_cluster;
 use measure::plugin_trace::Places;
 use nccl_model::{Communicator, LoadConstants};
 use serde::Serialize;

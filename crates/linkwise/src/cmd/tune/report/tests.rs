@@ -120,7 +120,7 @@ fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count()
 #[test]
 fn what_a_table_or_a_report_leaves_out_is_said() {
     let mut r = read(TRACE);
-    r.rows = vec![r.rows[0].clone(); crate::report::TABLE_ROWS_MAX + 7];
+    r.rows = vec![r.rows[0].clone(); ::report::TABLE_ROWS_MAX + 7];
     r.left_out = LeftOut { times: 3, ..LeftOut::default() };
     for said in [text(&r), html(&r).unwrap()] {
         assert!(said.contains("7 more rows are in --format json"), "{said}");

@@ -1,7 +1,7 @@
 //! The report for people: sentences and tables that the page shows, too.
 
 use super::{Report, Row};
-use crate::report::TABLE_ROWS_MAX;
+use ::report::TABLE_ROWS_MAX;
 use comfy_table::{CellAlignment, Table, presets};
 
 /// Most sentences about rows whose times disagree, and about missing models.
