@@ -36,6 +36,13 @@ impl GpuList {
         GpuList(gpus.chunk_by(|a, b| a.host == b.host).map(run).collect())
     }
 
+    /// The same GPUs without their order; those that the cluster does not have are left out.
+    pub fn allocation(&self, cluster: &Cluster) -> Allocation {
+        let index = cluster.host_index();
+        let mask = |h: &HostGpus| topology::GpuMask::from_indices(h.gpus.iter().filter(|g| **g < 32).map(|g| usize::from(*g)));
+        Allocation::new(self.0.iter().filter_map(|h| Some((*index.get(h.host.as_str())?, mask(h)))))
+    }
+
     /// How many GPUs.
     pub fn gpu_count(&self) -> usize {
         self.0.iter().map(|h| h.gpus.len()).sum()

@@ -50,6 +50,10 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
     /// With the operator's state.
     pub fn state(mut self, state: impl ClusterStateStore + 'static) -> Self {
         self.state = Some(Box::new(state));
@@ -216,6 +220,11 @@ impl Engine {
         let search: Arc<dyn Search> = search.into();
         used.insert(key, search.clone());
         Ok(search)
+    }
+
+    /// Is there a search of this name?
+    pub fn check_search(&self, name: &str) -> Result<(), EngineError> {
+        self.search(name, 0).map(|_| ())
     }
 
     fn unknown_search(&self, name: &str) -> EngineError {

@@ -1,16 +1,18 @@
 //! An answer in sentences and tables that fit 80 columns.
 
-use super::answer::Reply;
+use super::launch::devices;
+use super::reply::{Reply, by_count, mask_of};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use place::{Bottleneck, Scored};
-use predict::BandwidthModel;
+use engine::{BottleneckAnswer, GpuList, HostGpus, NeighbourEffect};
 use std::fmt::Write;
-use topology::{Allocation, GpuMask, HostId};
+use topology::GpuMask;
 
 /// Columns.
 const WIDTH: usize = 80;
 /// Pods, and running jobs, that are listed; JSON has all.
 const LISTED_MAX: usize = 16;
+/// Runner-ups that are listed.
+const RUNNER_UPS_SHOWN: usize = 3;
 
 /// `words` after `head`, in lines of at most [`WIDTH`] columns (a longer word stands alone).
 fn wrapped(head: &str, words: impl IntoIterator<Item = String>) -> String {
@@ -52,28 +54,20 @@ fn table(header: &[&str], numbers: std::ops::Range<usize>) -> Table {
     table
 }
 
+fn hosts<'a>(hosts: impl IntoIterator<Item = &'a HostGpus>) -> Vec<String> {
+    hosts.into_iter().map(|h| format!("{}{}", h.host, mask(mask_of(&h.gpus)))).collect()
+}
+
 impl Reply<'_> {
-    fn hosts(&self, parts: &[(HostId, GpuMask)]) -> Vec<String> {
-        parts.iter().map(|(h, m)| format!("{}{}", self.name(*h), mask(*m))).collect()
-    }
-
-    /// Most GPUs first, as a split is written.
-    fn by_count(&self, a: &Allocation) -> Vec<String> {
-        let mut parts = a.parts().to_vec();
-        parts.sort_by_key(|(h, m)| (std::cmp::Reverse(m.count()), *h));
-        self.hosts(&parts)
-    }
-
     /// Sentences and tables.
     pub fn text(&self) -> String {
         let a = self.answer;
-        let p = a.choice.prediction;
-        let gpus = a.choice.allocation.gpu_count();
+        let gpus = a.gpus.gpu_count();
         let s = if gpus == 1 { "" } else { "s" };
-        let head = format!("{gpus} GPU{s}, split {}:", a.choice.allocation.split());
-        let mut out = wrapped(&head, self.hosts(&a.host_order));
+        let head = format!("{gpus} GPU{s}, split {}:", a.split);
+        let mut out = wrapped(&head, hosts(self.hosts()));
         if gpus < 2 {
-            out.push_str("One GPU talks to nobody: chosen so that what stays free is connected best.\n");
+            out.push_str("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.\n");
             return out;
         }
         let candidates =
@@ -81,16 +75,15 @@ impl Reply<'_> {
         out += &wrapped(
             "Predicted",
             [
-                format!("{} bus bandwidth at {}:", self.model.collective(), self.request.size),
-                format!("{:.1} ± {:.1} GB/s", p.busbw_gb_per_s, p.std_gb_per_s),
-                format!("({} model, {} search,", self.model.kind(), a.search),
+                format!("{} bus bandwidth at {}:", a.collective, self.size()),
+                format!("{:.1} ± {:.1} GB/s", a.predicted_busbw_gb_per_s, a.std_gb_per_s),
+                format!("({} model, {} search,", a.model, a.search),
                 format!("{candidates}, {:.0} us)", self.elapsed.as_secs_f64() * 1e6),
             ],
         );
         out += &self.bottleneck();
         out += &self.pods();
-        let ranks = a.host_order.iter().map(|(h, _)| format!("{}:{}", self.name(*h), self.devices(*h)));
-        out += &wrapped("Rank order:", ranks);
+        out += &wrapped("Rank order:", self.hosts().iter().map(|h| format!("{}:{}", h.host, devices(h))));
         if let Some(version) = self.nccl {
             let settings = self.settings();
             if settings.is_empty() {
@@ -102,23 +95,21 @@ impl Reply<'_> {
             }
         }
         let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
-        let mut row = |what: &str, s: &Scored| {
-            let q = s.prediction;
+        let mut row = |what: &str, split: &str, gb_per_s: f64, std: f64, gpus: &GpuList| {
             t.add_row([
                 what.to_owned(),
-                s.allocation.split(),
-                format!("{:.1}", q.busbw_gb_per_s),
-                format!("{:.1}", q.std_gb_per_s),
-                format!("{:.0} %", 100.0 * q.busbw_gb_per_s / p.busbw_gb_per_s.max(1e-9)),
-                self.by_count(&s.allocation).join(" "),
+                split.to_owned(),
+                format!("{gb_per_s:.1}"),
+                format!("{std:.1}"),
+                format!("{:.0} %", 100.0 * gb_per_s / a.predicted_busbw_gb_per_s.max(1e-9)),
+                hosts(by_count(gpus)).join(" "),
             ]);
         };
-        row("choice", &a.choice);
-        if let Some(packed) = &a.packed {
-            row("packed", packed);
-        }
-        for (i, s) in a.runner_ups.iter().take(3).enumerate() {
-            row(if i == 0 { "runner-up" } else { "" }, s);
+        row("choice", &a.split, a.predicted_busbw_gb_per_s, a.std_gb_per_s, &a.gpus);
+        let runner_ups = a.runner_ups.iter().take(RUNNER_UPS_SHOWN).enumerate();
+        let others = a.packed.iter().map(|p| ("packed", p));
+        for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
+            row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
         }
         let _ = writeln!(out, "{t}");
         out + &self.jobs()
@@ -126,15 +117,15 @@ impl Reply<'_> {
 
     fn bottleneck(&self) -> String {
         match &self.answer.bottleneck {
-            Bottleneck::Host { host } => format!("Limited by the links inside host {}.\n", self.name(*host)),
-            Bottleneck::Nic { host, nics, gb_per_s } => {
+            BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}.\n"),
+            BottleneckAnswer::Nic { host, nics, gb_per_s } => {
                 let nics =
                     if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
-                format!("Limited by {nics} of host {} ({gb_per_s:.0} GB/s line rate).\n", self.name(*host))
+                format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).\n")
             }
-            Bottleneck::Network { name } => format!("Limited by the link {name}.\n"),
-            Bottleneck::Latency => "Limited by latency: the message is too small to fill a link.\n".to_owned(),
-            Bottleneck::None => String::new(),
+            BottleneckAnswer::Link { name } => format!("Limited by the link {name}.\n"),
+            BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.\n".to_owned(),
+            BottleneckAnswer::None => String::new(),
         }
     }
 
@@ -143,7 +134,7 @@ impl Reply<'_> {
         if pods.is_empty() {
             return String::new();
         }
-        let pod = |(i, p): (usize, &(HostId, GpuMask))| format!("{i}={}", self.hosts(&[*p]).concat());
+        let pod = |(i, p): (usize, &GpuList)| format!("{i}={}", hosts(&p.0).concat());
         let mut words: Vec<String> = pods.iter().enumerate().take(LISTED_MAX).map(pod).collect();
         if pods.len() > LISTED_MAX {
             words.push(format!("and {} more", pods.len() - LISTED_MAX));
@@ -151,28 +142,25 @@ impl Reply<'_> {
         wrapped("Pods:", words)
     }
 
-    /// What the choice means beside running jobs, those that lose most first.
+    /// What the choice means among the running jobs, those that lose most first.
     fn jobs(&self) -> String {
-        let (jobs, e) = (&self.request.jobs, &self.answer.effect);
-        if jobs.is_empty() {
-            return String::new();
-        }
-        let (n, s) = (jobs.len(), if jobs.len() == 1 { "" } else { "s" });
-        let head = format!("Beside {n} running job{s} ({} contention):", self.request.contention.name());
-        let shared = format!("{:.1} GB/s of {:.1} alone.", e.shared_gb_per_s, e.alone_gb_per_s);
+        let Some(c) = &self.answer.contention else { return String::new() };
+        let (n, s) = (c.jobs.len(), if c.jobs.len() == 1 { "" } else { "s" });
+        let head = format!("Beside {n} running job{s} ({} contention):", c.kind);
+        let shared = format!("{:.1} GB/s of {:.1} alone.", c.shared_busbw_gb_per_s, c.alone_busbw_gb_per_s);
         let mut out = wrapped(&head, [shared]);
-        let mut losing: Vec<(&str, f64, f64)> =
-            jobs.iter().zip(&e.jobs_gb_per_s).map(|(j, g)| (j.id.as_str(), g.0, g.1)).collect();
-        losing.retain(|(_, before, after)| after < before);
+        let loss = |j: &NeighbourEffect| j.before_busbw_gb_per_s - j.after_busbw_gb_per_s;
+        let mut losing: Vec<&NeighbourEffect> = c.jobs.iter().filter(|j| loss(j) > 0.0).collect();
         if losing.is_empty() {
             out.push_str("No running job loses anything.\n");
             return out;
         }
-        losing.sort_by(|a, b| (b.1 - b.2).total_cmp(&(a.1 - a.2)));
+        losing.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
         let mut t = table(&["job", "GB/s now", "then", "loses"], 1..4);
-        for (id, before, after) in losing.iter().take(LISTED_MAX) {
-            let id: String = id.chars().filter(|c| !c.is_control()).take(40).collect();
-            t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", before - after)]);
+        for j in losing.iter().take(LISTED_MAX) {
+            let id: String = j.id.chars().filter(|c| !c.is_control()).take(40).collect();
+            let (before, after) = (j.before_busbw_gb_per_s, j.after_busbw_gb_per_s);
+            t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", loss(j))]);
         }
         let _ = writeln!(out, "{t}");
         if losing.len() > LISTED_MAX {
