@@ -97,7 +97,7 @@ fn a_retry_after_a_model_that_could_not_be_saved_stores_nothing_twice_and_learns
         .unwrap();
     let two = "n0:0 n0:1 n1:0 n1:1";
     let before = expected(&e, two);
-    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.95)]) };
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.98)]) };
     let error = e.observe(&request, 1.0).unwrap_err();
     assert!(matches!(error, EngineError::ModelNotKept(_)) && error.kind() == ErrorKind::Broken);
     assert_eq!(expected(&e, two), before, "a model that is not kept is not used");

@@ -2,7 +2,7 @@
 
 use assert_cmd::Command;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 fn linkwise() -> Command {
     Command::cargo_bin("linkwise").expect("the command is built")

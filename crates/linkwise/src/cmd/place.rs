@@ -8,7 +8,6 @@ mod reply;
 mod stream;
 mod text;
 
-use answer::Reply;
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, now_unix_s};
@@ -34,8 +33,8 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
     \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
     Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
-    without demand takes what the model expects of it alone. One GPU gets the place where it leaves the least damage, with a predicted\n\
-    bandwidth of 0, since it talks to nobody; no GPU, a GPU named twice and an unknown GPU are errors.")]
+    without demand takes what the model expects of it alone. A request for one GPU gets the GPU whose\n\
+    loss costs the remaining GPUs least, with a predicted bandwidth of 0. No GPU, a GPU named twice and an unknown GPU are errors.")]
 pub struct Args {
     /// Built-in cluster or cluster file; must be the one that the model was fitted on
     #[arg(long, required_unless_present = "state")]

@@ -1,7 +1,6 @@
 //! A state in words.
 
 use comfy_table::{CellAlignment, Table, presets};
-use comfy_table::{CellAlignment, Table, presets};
 use engine::{GpuList, StatusAnswer};
 use topology::Cluster;
 

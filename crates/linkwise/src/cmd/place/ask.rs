@@ -6,7 +6,7 @@ use files::read_text;
 use place::read::{Bad, Reader, without_drained};
 use place::{Constraints, Request};
 use std::path::{Path, PathBuf};
-use topology::{Allocation, Cluster};
+use topology::Allocation;
 
 /// The job to place, in flags.
 #[derive(clap::Args)]
