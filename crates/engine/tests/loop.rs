@@ -198,7 +198,7 @@ fn any_request_and_its_answer_go_through_json_and_back() {
         r#"{"request":"place","pods":[2,2],"constraints":{"excluded_hosts":["n1"],"hosts_max":2},"search":"oracle"}"#,
         r#"{"request":"place","gpus":8,"free":["n2","n3"],"jobs":[{"id":"a","gpus":["n0:0","n1:0"],"demand_gb_per_s":5.5}],"contention":"physical","loss_weight":0.5}"#,
         r#"{"request":"place","gpus":8,"commit":"train-7","key":"k1"}"#,
-        r#"{"request":"allocate","job":"b","gpus":["n3:0","n3:1"]}"#,
+        r#"{"request":"allocate","job":"b","gpus":["n2:0","n2:1"]}"#,
         r#"{"request":"status"}"#,
         r#"{"request":"observe","job":"train-7","readings":[{"collective":"all_reduce","busbw_gb_per_s":40.5}]}"#,
         r#"{"request":"observe","job":"x","gpus":["n0:0","n1:0"],"readings":[{"collective":"all_reduce","size_bytes":16777216,"busbw_gb_per_s":20}],"simulated":true,"key":"k2"}"#,

@@ -89,10 +89,9 @@ impl State {
         at_unix_s: f64,
     ) -> Result<Done<Release>, StateError> {
         self.once(once, at_unix_s, |tx, cluster, path| {
-            let mut jobs = Vec::new();
+            let held = |id: &String| job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id));
+            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // before any is gone: an error names all
             for id in ids {
-                let held = job_held(tx, cluster, path, id)?;
-                jobs.push(held.map_or_else(|| Err(unknown(tx, path, id)), Ok)?);
                 tx.execute("DELETE FROM job WHERE id = ?1", [id]).map_err(|e| StateError::of("write to", path, &e))?;
             }
             Ok(Release { jobs })
