@@ -18,6 +18,7 @@
 //! which a collective cannot complete anyway, for the leader is one of the communicator's own ranks.
 
 pub mod epoch;
+pub mod launcher;
 pub mod leader;
 pub mod member;
 pub mod message;

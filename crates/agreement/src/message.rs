@@ -118,7 +118,7 @@ impl ToLeader {
             ToLeader::Samples(all) => {
                 w.u8(3).len(all.len());
                 for s in all {
-                    w.u64(s.epoch).u8(s.slot.collective as u8).u8(s.slot.bucket).u64(s.k);
+                    w.u64(s.epoch).u8(s.slot.collective.number()).u8(s.slot.bucket).u64(s.k);
                     w.u8(s.source as u8).f64(s.time_us);
                 }
                 w
@@ -149,7 +149,7 @@ impl ToLeader {
 
 fn sample(r: &mut Reader<'_>) -> Result<RankSample, Malformed> {
     let epoch = r.u64()?;
-    let collective = Collective::of_number(r.u8()?.into()).ok_or(Malformed("no such collective"))?;
+    let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("no such collective"))?;
     let bucket = r.u8()?;
     if usize::from(bucket) >= crate::epoch::BUCKETS {
         return Err(Malformed("no such size bucket"));
@@ -185,7 +185,7 @@ mod tests {
             plans: keys
                 .into_iter()
                 .map(|((c, bucket), (runs, settled))| KeyPlan {
-                    slot: Slot { collective: Collective::of_number(c).unwrap(), bucket },
+                    slot: Slot { collective: Collective::tuned_of_number(c).unwrap(), bucket },
                     runs,
                     settled,
                 })

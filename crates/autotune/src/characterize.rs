@@ -171,7 +171,7 @@ impl Characterization {
         let rows = self.rows();
         let mean = |f: fn(&Row) -> &Option<Best>| {
             let gaps: Vec<f64> = rows.iter().filter_map(|r| f(r).as_ref().map(|b| b.auto_gap_percent)).collect();
-            if gaps.is_empty() { "-".to_owned() } else { format!("{:.1} %", ::tune::stats::mean(&gaps)) }
+            if gaps.is_empty() { "-".to_owned() } else { format!("{:.1} %", ::stats::mean(&gaps)) }
         };
         let known = rows.iter().filter(|r| r.is_flip.is_some()).count();
         let flips = rows.iter().filter(|r| r.is_flip == Some(true)).count();

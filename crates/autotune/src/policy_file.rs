@@ -131,8 +131,8 @@ impl SizeLine {
             let verdict: Option<Verdict> = verdicts[i];
             ArmLine {
                 samples: samples.len(),
-                median_us: some(::tune::stats::median),
-                iqr_us: some(::tune::stats::iqr),
+                median_us: some(::stats::median),
+                iqr_us: some(::stats::iqr),
                 verdict: verdict.map(|v| v.to_string()),
                 failed_gate: verdict.and_then(|v| v.failed).map(|g| g.word().to_owned()),
                 failure: failures.get(i).cloned().flatten(),

@@ -178,7 +178,7 @@ impl Engine {
                 })
                 .collect(),
             stray: diagnosis
-                .stray
+                .outliers
                 .iter()
                 .map(|s| StrayAnswer {
                     gpus: GpuList::new(cluster, &s.allocation),
@@ -215,7 +215,7 @@ fn defect(
         named: d.candidates[0].probability >= NAMED,
         candidates: d.candidates.iter().map(candidate).collect(),
         cost: CostAnswer { allocations: touched, healthy_gb_per_s, defective_gb_per_s, size_bytes: size },
-        worth_measuring: doctor::telling(model, d, usable, size, &[]).map(|a| GpuList::new(cluster, &a)),
+        worth_measuring: doctor::most_informative_allocation(model, d, usable, size, &[]).map(|a| GpuList::new(cluster, &a)),
     }
 }
 

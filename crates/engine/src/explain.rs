@@ -64,7 +64,7 @@ impl Engine {
         let p = model.predict_allocation(size, &gpus);
         let suspicion = Suspicion::new(&self.cluster, snapshot.as_ref().map_or(&[][..], |s| &s.suspects));
         let left = suspicion.share_left(&Effects::new(&self.cluster, &model), &gpus, size);
-        let limit = place::explain::bottleneck(&self.cluster, &*model, &request, &gpus);
+        let limit = place::bottleneck(&self.cluster, &*model, &request, &gpus);
         Ok(ExplainAnswer {
             expected: ScoredAnswer {
                 split: gpus.split(),

@@ -2,8 +2,7 @@
 
 use crate::error::EngineError;
 use crate::hold::Engine;
-use crate::searches::ToFit;
-use predict::{BandwidthModel, Correction};
+use predict::{BandwidthModel, Correction, FitOptions, Kind};
 use serde::{Deserialize, Serialize};
 use store::Source;
 use topology::{Bytes, Collective};
@@ -66,19 +65,19 @@ impl Engine {
     /// # Errors
     /// An unknown kind; no readings, or none that the kind can use.
     pub fn fit(&self, r: &FitRequest) -> Result<FitAnswer, EngineError> {
-        let kind = r.kind.as_deref().unwrap_or("gp");
+        let name = r.kind.as_deref().unwrap_or("gp");
+        let kind = self.kinds.by_name(name).ok_or_else(|| {
+            let (name, kinds) = (name.chars().take(60).collect::<String>(), self.kinds.names());
+            let message = format!("`{name}` is no kind of model; known are {kinds}");
+            EngineError::BadRequest { code: "unknown_kind", message }
+        })?;
         let _alone = self.learning();
         let readings = match self.usable_readings() {
-            Err(EngineError::Missing(_)) if self.fitters.needs_no_readings(kind) => Vec::new(),
+            Err(EngineError::Missing(_)) if kind == Kind::Nccl => Vec::new(),
             other => other?,
         };
-        let what =
-            ToFit { cluster: &self.cluster, readings: &readings, collective: r.collective, seed: r.seed };
-        let (model, report) = self.fitters.fit(kind, &what).ok_or_else(|| {
-            let (kind, kinds) = (kind.chars().take(60).collect::<String>(), self.fitters.kinds().join(", "));
-            let message = format!("`{kind}` is no kind of model (there are {kinds})");
-            EngineError::BadRequest { code: "unknown_kind", message }
-        })??;
+        let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
+        let (model, report) = predict::fit(&self.cluster, &readings, &options)?;
         let model = self.replace_model(model)?;
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),

@@ -1,9 +1,8 @@
 //! [`Engine`]: what it holds, and how its parts are shared.
 
 use crate::error::EngineError;
-use crate::searches::{BuiltIn, Fitters, Searches};
-use place::Search;
-use predict::Model;
+use place::{Registry, Search};
+use predict::{Model, ModelKinds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use store::state::{Snapshot, Turns};
@@ -33,8 +32,8 @@ pub struct Engine {
     /// One at a time learns or fits; those who place go on with the model as it was.
     learning: Mutex<()>,
     keeper: Option<Mutex<Box<dyn ModelKeeper>>>,
-    searches: Box<dyn Searches>,
-    pub(crate) fitters: Box<dyn Fitters>,
+    pub(crate) searches: Registry,
+    pub(crate) kinds: ModelKinds,
     used: Mutex<HashMap<(String, u64), Arc<dyn Search>>>,
 }
 
@@ -45,8 +44,8 @@ pub struct Builder {
     store: Option<Box<dyn ReadingStore>>,
     model: Option<Model>,
     keeper: Option<Box<dyn ModelKeeper>>,
-    searches: Box<dyn Searches>,
-    fitters: Box<dyn Fitters>,
+    searches: Registry,
+    kinds: ModelKinds,
 }
 
 impl Builder {
@@ -74,14 +73,14 @@ impl Builder {
         self.keeper = Some(Box::new(keeper));
         self
     }
-    /// With these searches in place of the built-in ones.
-    pub fn searches(mut self, searches: impl Searches + 'static) -> Self {
-        self.searches = Box::new(searches);
+    /// With these searches and contention rules in place of those that ship.
+    pub fn searches(mut self, searches: &Registry) -> Self {
+        self.searches = searches.clone();
         self
     }
-    /// With these kinds of models in place of the built-in ones.
-    pub fn fitters(mut self, fitters: impl Fitters + 'static) -> Self {
-        self.fitters = Box::new(fitters);
+    /// With these kinds of models in place of those that ship.
+    pub fn kinds(mut self, kinds: &ModelKinds) -> Self {
+        self.kinds = kinds.clone();
         self
     }
 
@@ -101,7 +100,7 @@ impl Builder {
             learning: Mutex::new(()),
             keeper: self.keeper.map(Mutex::new),
             searches: self.searches,
-            fitters: self.fitters,
+            kinds: self.kinds,
             used: Mutex::new(HashMap::new()),
         })
     }
@@ -134,8 +133,8 @@ impl Engine {
             store: None,
             model: None,
             keeper: None,
-            searches: Box::new(BuiltIn),
-            fitters: Box::new(BuiltIn),
+            searches: Registry::shipped(),
+            kinds: ModelKinds::shipped(),
         }
     }
 
@@ -213,7 +212,7 @@ impl Engine {
         if let Some(s) = used.get(&key) {
             return Ok(s.clone());
         }
-        let search = self.searches.by_name(name, seed).ok_or_else(|| self.unknown_search(name))?;
+        let search = self.searches.search(name, seed)?;
         if used.len() >= SEARCHES_MAX {
             used.clear();
         }
@@ -225,14 +224,5 @@ impl Engine {
     /// Is there a search of this name?
     pub fn check_search(&self, name: &str) -> Result<(), EngineError> {
         self.search(name, 0).map(|_| ())
-    }
-
-    fn unknown_search(&self, name: &str) -> EngineError {
-        let names = self.searches.names();
-        let near = topology::diagnose::did_you_mean(name, names.iter().copied());
-        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-        let name: String = name.chars().take(60).collect();
-        let message = format!("`{name}` is no search (there are {}){near}", names.join(", "));
-        EngineError::BadRequest { code: "unknown_search", message }
     }
 }

@@ -32,7 +32,6 @@ mod place;
 mod plausible;
 mod readings;
 mod request;
-mod searches;
 mod teach;
 
 pub use answer::{
@@ -59,5 +58,4 @@ pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };
 pub use request::{ConstraintsIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
-pub use searches::{BuiltIn, Fitters, Searches, ToFit};
 pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

@@ -35,13 +35,12 @@ impl Engine {
 
     /// The same for a request as clients send it.
     pub fn place_request(&self, request: &PlaceRequest, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
-        let size = self.model_if_any().and_then(|m| largest_size(&m));
-        self.place(&request.read(&self.cluster, size)?, now_unix_s)
+        self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, now_unix_s)
     }
 
     /// The message size of requests that name none: the largest of the model.
     pub fn default_size(&self) -> Bytes {
-        self.model_if_any().and_then(|m| largest_size(&m)).unwrap_or(Bytes::mib(16))
+        self.model_if_any().and_then(|m| m.sizes().last().copied()).unwrap_or(Bytes::mib(16))
     }
 
     /// Decides, on a snapshot and outside of any lock.
@@ -57,12 +56,12 @@ impl Engine {
             None => query.request.clone(),
         };
         let choose = |r: &Request| -> Result<Answer, EngineError> {
-            let found = place::answer_by(search, &self.cluster, model, r)?;
+            let found = place::answer_with(search, &self.cluster, model, r)?;
             if query.measured.is_empty() {
                 return Ok(found);
             }
             found.decided(&self.cluster, model, r, &query.measured).map_err(|a| EngineError::NotACandidate {
-                gpus: self.cluster.gpu_names(&a).join(" "),
+                gpus: self.cluster.gpu_list(&a),
             })
         };
         let suspicion = Suspicion::new(&self.cluster, snapshot.map_or(&[][..], |s| &s.suspects));
@@ -76,10 +75,6 @@ impl Engine {
             size: request.size,
         })
     }
-}
-
-fn largest_size(model: &Model) -> Option<Bytes> {
-    model.sizes().last().copied()
 }
 
 /// The request as things stand: of its free GPUs those that are, and the running jobs as neighbours.

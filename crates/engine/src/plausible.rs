@@ -21,7 +21,7 @@ pub fn check(cluster: &Cluster, readings: &[Measurement]) -> Result<(), EngineEr
         let bound = fabric.estimate(&m.allocation, m.collective, SIZE.max(m.size)).busbw.gb_per_s();
         if bound.is_finite() && bound > 0.0 && v > IMPOSSIBLE_FACTOR * bound {
             return Err(EngineError::Impossible {
-                gpus: cluster.gpu_names(&m.allocation).join(" "),
+                gpus: cluster.gpu_list(&m.allocation),
                 busbw_gb_per_s: v,
                 bound_gb_per_s: bound,
             });

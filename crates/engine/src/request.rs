@@ -2,14 +2,12 @@
 
 use crate::error::EngineError;
 use place::read::{Defaults, Reader};
-use place::{Contention, Request};
+use place::{Contention, Registry, Request};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
 /// Most measured candidates of a request.
 const MEASURED_MAX: usize = 1000;
-/// Size of a request that names none, where the model has none either.
-const SIZE_DEFAULT: Bytes = Bytes::mib(16);
 
 /// Which GPUs should a job get? All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -128,11 +126,10 @@ impl PlaceQuery {
 }
 
 impl PlaceRequest {
-    /// Reads it. O(names).
-    pub fn read(&self, cluster: &Cluster, size: Option<Bytes>) -> Result<PlaceQuery, EngineError> {
-        let defaults =
-            Defaults { size: size.unwrap_or(SIZE_DEFAULT), contention: Contention::default(), loss_weight: 0.0 };
-        let reader = Reader::new(cluster, defaults);
+    /// Reads it. `known` are the searches and contention rules that it may name, `size` is that of a request without one. O(names).
+    pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
+        let defaults = Defaults { size, contention: Contention::default(), loss_weight: 0.0 };
+        let reader = Reader::new(cluster, defaults, known);
         let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());
         let mut value = serde_json::to_value(&job).map_err(EngineError::bad)?;

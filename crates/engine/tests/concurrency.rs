@@ -3,11 +3,12 @@
 mod common;
 
 use common::{cluster, engine, model, take};
-use engine::{ATTEMPTS_FREE, ATTEMPTS_MAX, Engine, EngineError, ReleaseRequest, Searches};
-use place::{Found, Objective, Refusal, Search};
+use engine::{ATTEMPTS_FREE, ATTEMPTS_MAX, Engine, EngineError, ReleaseRequest};
+use place::search::SearchEntry;
+use place::{Objective, Refusal, Registry, Search, SearchResult};
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use store::State;
 
 #[test]
@@ -50,32 +51,22 @@ fn sixty_four_clients_that_choose_and_take_share_no_gpu_and_all_get_theirs() {
     assert!(now.free.is_empty());
 }
 
+/// Ends of the two channels of [`Slow`]: a registry makes searches by plain functions, which capture nothing.
+static SLOW: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
+
 /// A search that says when it has begun, and ends when it is told.
-struct Slow {
-    begun: Mutex<Sender<()>>,
-    go_on: Arc<Mutex<Receiver<()>>>,
-}
+struct Slow;
 
 impl Search for Slow {
     fn name(&self) -> &'static str {
         "slow"
     }
-    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
-        self.begun.lock().unwrap().send(()).unwrap();
-        self.go_on.lock().unwrap().recv().unwrap();
+    fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
+        let ends = SLOW.lock().unwrap();
+        let (begun, go_on) = ends.as_ref().unwrap();
+        begun.send(()).unwrap();
+        go_on.recv().unwrap();
         place::search::Exact.search(objective, keep)
-    }
-}
-
-struct OnlySlow(Sender<()>, Arc<Mutex<Receiver<()>>>);
-
-impl Searches for OnlySlow {
-    fn names(&self) -> Vec<&str> {
-        vec!["slow"]
-    }
-    fn by_name(&self, name: &str, _: u64) -> Option<Box<dyn Search>> {
-        let slow = Slow { begun: Mutex::new(self.0.clone()), go_on: self.1.clone() };
-        (name == "slow").then(|| Box::new(slow) as Box<dyn Search>)
     }
 }
 
@@ -87,10 +78,14 @@ fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_ag
     let other = engine(folder.path(), &c, model(&c));
     let (begun, has_begun) = channel();
     let (go, go_on) = channel();
+    *SLOW.lock().unwrap() = Some((begun, go_on));
+    let mut searches = Registry::shipped();
+    let entry = SearchEntry { name: "slow", about: "waits", build: |_| Box::new(Slow) };
+    searches.add_search(entry).unwrap();
     let slow = Engine::builder(c.clone())
         .state(State::open(&folder.path().join("s.state")).unwrap())
         .model(model(&c))
-        .searches(OnlySlow(begun, Arc::new(Mutex::new(go_on))))
+        .searches(&searches)
         .build()
         .unwrap();
     let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };

@@ -238,8 +238,9 @@ fn a_query_is_the_same_after_it_was_written_as_a_request() {
         "gpus_per_host_min":2,"exclusive_nics":true},"jobs":[{"id":"a","gpus":["n0:0","n1:0"]}],"contention":"physical",
         "loss_weight":0.5,"search":"oracle","seed":7,"measured":[{"gpus":["n2:0","n3:0"],"busbw_gb_per_s":4.5}],"commit":"j","key":"k"}"#;
     let request: engine::PlaceRequest = serde_json::from_str(text).unwrap();
-    let query = request.read(&c, None).unwrap();
-    assert_eq!(engine::PlaceRequest::of(&c, &query).read(&c, None).unwrap(), query);
+    let known = place::Registry::shipped();
+    let query = request.read(&c, &known, SIZE).unwrap();
+    assert_eq!(engine::PlaceRequest::of(&c, &query).read(&c, &known, SIZE).unwrap(), query);
 }
 
 #[test]

@@ -6,26 +6,11 @@ use crate::network;
 use crate::sides::Sides;
 use crate::tree;
 use std::sync::Arc;
+use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
 /// Below this size an all-reduce between hosts may go over a tree of LL packets whatever the cost model says of larger ones.
 const SMALL_BYTES: f64 = (8 << 20) as f64;
-
-/// The algorithm that carries a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Algorithm {
-    /// Ring over all ranks.
-    Ring,
-    /// Double binary tree over hosts, chain inside.
-    Tree,
-    /// NVLink SHARP inside one host.
-    Nvls,
-    /// NVLink SHARP inside, tree between hosts.
-    NvlsTree,
-    /// Direct sends.
-    Direct,
-}
 
 /// What limits an allocation.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -59,8 +44,8 @@ pub struct Estimate {
     pub busbw: Bandwidth,
     /// Time of one operation.
     pub time: Seconds,
-    /// The algorithm assumed.
-    pub algorithm: Algorithm,
+    /// The algorithm assumed; `None`: sends from rank to rank, for which NCCL has no algorithm.
+    pub algorithm: Option<Algorithm>,
     /// What limits it.
     pub bottleneck: Bottleneck,
 }
@@ -78,7 +63,7 @@ pub struct Parts {
     /// Host and NIC index behind the network's limit, if a NIC is what limits.
     pub nic: Option<(HostId, usize)>,
     /// The algorithm assumed between hosts (or inside, on one host).
-    pub algorithm: Algorithm,
+    pub algorithm: Option<Algorithm>,
 }
 
 /// The physics of one cluster: cheap to clone, tables are computed once per host type.
@@ -148,10 +133,17 @@ impl<'c> Fabric<'c> {
             return Bandwidth::ZERO;
         }
         let (us, _) = self.intra_us(host, mask, collective, size, Run::default());
-        Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size, us * 1e-6))
+        Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size.as_f64(), us * 1e-6))
     }
 
-    fn intra_us(&self, host: HostId, mask: GpuMask, collective: Collective, size: Bytes, run: Run) -> (f64, Algorithm) {
+    fn intra_us(
+        &self,
+        host: HostId,
+        mask: GpuMask,
+        collective: Collective,
+        size: Bytes,
+        run: Run,
+    ) -> (f64, Option<Algorithm>) {
         let class = self.constants.class(self.class_of(host));
         let set = self.intra(host, mask);
         intra::time_us(set, class, &self.constants, mask.count(), collective, size, run)
@@ -167,13 +159,13 @@ impl<'c> Fabric<'c> {
     pub fn estimate_run(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run) -> Estimate {
         let ranks = allocation.gpu_count();
         if ranks < 2 {
-            let algorithm = Algorithm::Direct;
+            let algorithm = None;
             return Estimate { busbw: Bandwidth::ZERO, time: Seconds(0.0), algorithm, bottleneck: Bottleneck::Latency };
         }
         if let [(host, mask)] = *allocation.parts() {
             let (us, algorithm) = self.intra_us(host, mask, collective, size, run);
             let set = self.intra(host, mask);
-            let best = collective.busbw_gb_per_s(ranks, size, us * 1e-6);
+            let best = collective.busbw_gb_per_s(ranks, size.as_f64(), us * 1e-6);
             let latent = best < 0.5 * set.ring_gb_per_s;
             let bottleneck = if latent { Bottleneck::Latency } else { Bottleneck::Host { host } };
             return Estimate {
@@ -199,10 +191,7 @@ impl<'c> Fabric<'c> {
         }
         let (network, nic, algorithm) = if allocation.host_count() < 2 {
             let run = Run::default();
-            let algorithm = allocation
-                .parts()
-                .first()
-                .map_or(Algorithm::Direct, |&(h, m)| self.intra_us(h, m, collective, size, run).1);
+            let algorithm = allocation.parts().first().and_then(|&(h, m)| self.intra_us(h, m, collective, size, run).1);
             (f64::INFINITY, None, algorithm)
         } else {
             let (limit, limiter, algorithm, _) =
@@ -239,18 +228,18 @@ impl<'c> Fabric<'c> {
         collective: Collective,
         size: Bytes,
         forced: Option<Algorithm>,
-    ) -> (f64, Limiter, Algorithm, bool) {
+    ) -> (f64, Limiter, Option<Algorithm>, bool) {
         let net = self.network_constants(allocation);
         let ranks = sides.ranks as f64;
         let mut agreement = network::agree(sides, size.as_f64());
         let algorithm = match (collective, forced) {
-            (Collective::AllToAll | Collective::SendRecv, _) => Algorithm::Direct,
-            (Collective::AllReduce, Some(Algorithm::Nvls)) => Algorithm::NvlsTree,
-            (Collective::AllReduce, Some(a)) => a,
-            (Collective::AllReduce, None) => agreement.algorithm,
-            _ => Algorithm::Ring,
+            (Collective::AllToAll | Collective::SendRecv, _) => None,
+            (Collective::AllReduce, Some(Algorithm::Nvls)) => Some(Algorithm::NvlsTree),
+            (Collective::AllReduce, Some(a)) => Some(a),
+            (Collective::AllReduce, None) => Some(agreement.algorithm),
+            _ => Some(Algorithm::Ring),
         };
-        if algorithm != agreement.algorithm {
+        if algorithm != Some(agreement.algorithm) {
             agreement.ll128 = false;
         }
         let (mut limit, mut limiter) = match collective {
@@ -298,7 +287,7 @@ impl<'c> Fabric<'c> {
         &self,
         allocation: &Allocation,
         collective: Collective,
-        algorithm: Algorithm,
+        algorithm: Option<Algorithm>,
         efficiency: f64,
     ) -> Option<(f64, String)> {
         let network = &self.cluster.network;
@@ -315,7 +304,7 @@ impl<'c> Fabric<'c> {
         };
         // Bytes over the link between neighbouring hosts, over bus bandwidth: a ring carries all of it once, a tree of two both ways.
         let per_bus = match (collective, algorithm) {
-            (Collective::AllReduce, Algorithm::Tree | Algorithm::NvlsTree) => ranks / (2.0 * (ranks - 1.0)),
+            (Collective::AllReduce, Some(Algorithm::Tree | Algorithm::NvlsTree)) => ranks / (2.0 * (ranks - 1.0)),
             _ => 1.0,
         };
         for link in &network.host_links {
@@ -375,9 +364,9 @@ impl<'c> Fabric<'c> {
             if side.gpus >= 2 && inside {
                 let rate = match algorithm {
                     // A chain inside the host sends every byte up and down through the same ports.
-                    Algorithm::Tree => side.ring_gb_per_s * (r - 1.0) / r,
-                    Algorithm::NvlsTree => side.ring_gb_per_s * 2.0 * (r - 1.0) / r,
-                    Algorithm::Direct => {
+                    Some(Algorithm::Tree) => side.ring_gb_per_s * (r - 1.0) / r,
+                    Some(Algorithm::NvlsTree) => side.ring_gb_per_s * 2.0 * (r - 1.0) / r,
+                    None => {
                         let share = (side.gpus - 1) as f64 / (r - 1.0);
                         side.ring_gb_per_s / share.max(1e-9)
                     }
@@ -392,35 +381,36 @@ impl<'c> Fabric<'c> {
         let wire_us = s * collective.bus_factor(ranks) / 1e3;
         let ramp = net.ramp_us * (s / net.ramp_at).ln_1p();
         let overhead = match algorithm {
-            Algorithm::Tree => {
+            Some(Algorithm::Tree) => {
                 net.tree_base_us + net.tree_level_us * hosts.log2() + net.tree_fill_us * (s / net.tree_fill_at).ln_1p()
             }
-            Algorithm::NvlsTree | Algorithm::Nvls => {
+            Some(Algorithm::NvlsTree | Algorithm::Nvls) => {
                 net.nvls_tree_base_us + net.nvls_tree_host_us * hosts + net.nvls_tree_rank_us * r
             }
-            Algorithm::Ring => {
+            Some(_) => {
                 let halves = if collective == Collective::AllReduce { 1.0 } else { 0.5 };
                 net.ring_base_us + net.ring_rank_us * r * halves
             }
-            Algorithm::Direct => net.tree_base_us + net.tree_level_us,
+            None => net.tree_base_us + net.tree_level_us,
         };
-        let slower = if algorithm == Algorithm::Tree && ll128 { self.constants.share.tree_ll128 } else { 1.0 };
+        let slower = if algorithm == Some(Algorithm::Tree) && ll128 { self.constants.share.tree_ll128 } else { 1.0 };
         let flow = if plateau > 0.0 { wire_us / plateau } else { f64::INFINITY };
         let mut us = overhead + ramp + flow * slower;
         let mut used = algorithm;
         // Small messages go over a tree of LL packets, whatever carries the large ones.
         let small = s < SMALL_BYTES;
-        if small && collective == Collective::AllReduce && run.algorithm.is_none() && algorithm != Algorithm::Tree {
+        if small && collective == Collective::AllReduce && run.algorithm.is_none() && algorithm != Some(Algorithm::Tree)
+        {
             let small = net.tree_base_us
                 + net.tree_level_us * hosts.log2()
                 + net.tree_fill_us * (s / net.tree_fill_at).ln_1p()
                 + flow * self.constants.share.tree_ll128 * tree::load(allocation.host_count());
             if small < us {
                 us = small;
-                used = Algorithm::Tree;
+                used = Some(Algorithm::Tree);
             }
         }
-        let busbw = if us.is_finite() { collective.busbw_gb_per_s(ranks, size, us * 1e-6) } else { 0.0 };
+        let busbw = if us.is_finite() { collective.busbw_gb_per_s(ranks, size.as_f64(), us * 1e-6) } else { 0.0 };
         let bottleneck = if flow < us * 0.5 {
             Bottleneck::Latency
         } else if intra_min.0 < limit {

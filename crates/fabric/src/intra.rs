@@ -2,7 +2,7 @@
 
 use crate::constants::{ClassConstants, Constants, GpuClass};
 use crate::cycles;
-use crate::estimate::Algorithm;
+use topology::nccl::Algorithm;
 use topology::{Bandwidth, Bytes, Collective, GpuMask, HostType, PathKind};
 
 /// What carries a set's bytes.
@@ -139,7 +139,7 @@ fn peer_to_peer(host: &HostType) -> bool {
 /// How a collective is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Run {
-    /// The algorithm, if it is forced.
+    /// The algorithm, if it is forced. Ring, tree, NVLS and NVLS tree have a model of their own; others count as a ring.
     pub algorithm: Option<Algorithm>,
     /// Send and receive buffers differ, so that every rank copies its own share (nccl-tests' out-of-place column).
     pub out_of_place: bool,
@@ -154,7 +154,7 @@ pub fn time_us(
     collective: Collective,
     size: Bytes,
     run: Run,
-) -> (f64, Algorithm) {
+) -> (f64, Option<Algorithm>) {
     let s = size.as_f64().max(1.0);
     let ranks = n as f64;
     let wire = s * collective.bus_factor(n) / 1e3; // bytes per GB/s are nanoseconds; / 1e3 makes microseconds
@@ -170,7 +170,7 @@ pub fn time_us(
         };
         let direct_own_copy = if pcie { constants.pcie.direct_own_copy } else { class.direct_own_copy };
         let copy = own / (ring * direct_own_copy);
-        return (curve.overhead_us(ranks - 1.0, s, width) + wire / rate + copy, Algorithm::Direct);
+        return (curve.overhead_us(ranks - 1.0, s, width) + wire / rate + copy, None);
     }
     let steps = match collective {
         Collective::AllReduce => 2.0 * (ranks - 1.0),
@@ -189,20 +189,21 @@ pub fn time_us(
     };
     let by_ring = overhead + wire / ring + copy;
     if matches!(collective, Collective::SendRecv) {
-        return (by_ring, Algorithm::Direct);
+        return (by_ring, None);
     }
     let by_nvls = (collective == Collective::AllReduce && set.nvls_gb_per_s > 0.0).then(|| {
         let busbw = 2.0 * set.nvls_gb_per_s * (ranks - 1.0) / (ranks + 1.0);
         class.nvls.overhead_us(steps, s, width) + wire / busbw
     });
-    match (run.algorithm, by_nvls) {
+    let (us, algorithm) = match (run.algorithm, by_nvls) {
         (Some(Algorithm::Ring), _) => (by_ring, Algorithm::Ring),
         // A tree of one host is a chain: the ring's links, twice over the same path (measured on L40S: 0.92 of the ring).
         (Some(Algorithm::Tree), _) => (by_ring + wire / ring * 0.087, Algorithm::Tree),
         (Some(Algorithm::Nvls | Algorithm::NvlsTree), Some(t)) => (t, Algorithm::Nvls),
         (_, Some(t)) if t < by_ring => (t, Algorithm::Nvls),
         _ => (by_ring, Algorithm::Ring),
-    }
+    };
+    (us, Some(algorithm))
 }
 
 /// Bus bandwidth of a set of GPUs of one host, in place, NCCL's choice of algorithm; zero for fewer than two GPUs.
@@ -216,5 +217,5 @@ pub fn intra_busbw(host: &HostType, mask: GpuMask, collective: Collective, size:
     let set = intra(host, mask, &constants);
     let class = constants.class(GpuClass::of(&host.gpu_model));
     let (us, _) = time_us(&set, class, &constants, n, collective, size, Run::default());
-    Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size, us * 1e-6))
+    Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size.as_f64(), us * 1e-6))
 }

@@ -4,10 +4,11 @@
 //! uplinks of an oversubscribed switch share it max-min fairly (Galvatron, 2x8 GPUs: one group of 16 reads 44.7 GB/s, two strided groups
 //! of 8 over the same NICs 20.8 each). Inside a host, GPUs are not shared and NVSwitches do not block, so nothing else contends.
 
-use crate::estimate::{Algorithm, Fabric};
+use crate::estimate::Fabric;
 use crate::maxmin::{self, Flow};
 use crate::tree;
 use std::collections::HashMap;
+use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Collective, HostId};
 
 /// One job.
@@ -56,7 +57,8 @@ impl Fabric<'_> {
         let algorithm = self.parts(allocation, collective, size).algorithm;
         // The share of a line rate that reaches the bytes belongs to the job: its links seem so much narrower to it.
         let efficiency = self.efficiency(allocation).max(1e-6);
-        let tree = matches!(algorithm, Algorithm::Tree | Algorithm::NvlsTree) && collective == Collective::AllReduce;
+        let tree =
+            matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree)) && collective == Collective::AllReduce;
         let per_buffer = ranks / (2.0 * (ranks - 1.0));
         let all_to_all = |gpus: f64| gpus * (ranks - gpus) / (ranks - 1.0);
         for &(host, mask) in allocation.parts() {

@@ -11,6 +11,6 @@ pub mod sides;
 pub mod tree;
 
 pub use constants::{Constants, GpuClass};
-pub use estimate::{Algorithm, Bottleneck, Estimate, Fabric, Parts, Tables};
+pub use estimate::{Bottleneck, Estimate, Fabric, Parts, Tables};
 pub use intra::{Intra, IntraTable, Run, intra_busbw};
 pub use jobs::{Claim, Job, Link};

@@ -6,9 +6,9 @@
 //! [`crate::constants::ShareConstants`]). Everything here is arithmetic on a few bit masks: about a microsecond for four hosts.
 
 use crate::constants::{Constants, GpuClass, ShareConstants};
-use crate::estimate::Algorithm;
 pub use crate::sides::{Side, Sides};
 use crate::tree;
+use topology::nccl::Algorithm;
 
 /// Most NICs that one host uses here.
 const NICS_MAX: usize = 32;
@@ -177,7 +177,7 @@ const TREE_SIMPLE: [f64; 23] =
 pub fn limit(
     sides: &Sides,
     agreement: &Agreement,
-    algorithm: Algorithm,
+    algorithm: Option<Algorithm>,
     efficiency: f64,
     constants: &Constants,
 ) -> Limit {
@@ -185,8 +185,8 @@ pub fn limit(
     let ranks = sides.ranks;
     let bus = 2.0 * (ranks as f64 - 1.0) / ranks as f64;
     match algorithm {
-        Algorithm::Tree => tree_limit(sides, agreement, bus * efficiency * share.tree),
-        Algorithm::NvlsTree | Algorithm::Nvls => nvls_tree_limit(sides, bus, efficiency, share),
+        Some(Algorithm::Tree) => tree_limit(sides, agreement, bus * efficiency * share.tree),
+        Some(Algorithm::NvlsTree | Algorithm::Nvls) => nvls_tree_limit(sides, bus, efficiency, share),
         _ => ring_limit(sides, agreement, efficiency, share),
     }
 }

@@ -113,9 +113,9 @@ impl Fabric<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::estimate::Algorithm;
     use crate::{Constants, network};
     use proptest::prelude::*;
+    use topology::nccl::Algorithm;
     use topology::{Cluster, GpuMask, Host, Network, catalog};
 
     const HOSTS: usize = 24;
@@ -154,7 +154,7 @@ mod tests {
                 let agreement = network::agree(&once, size);
                 prop_assert_eq!(&agreement, &network::agree(&apart, size));
                 for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree] {
-                    let limit = |s: &Sides| network::limit(s, &agreement, algorithm, 0.93, &c);
+                    let limit = |s: &Sides| network::limit(s, &agreement, Some(algorithm), 0.93, &c);
                     prop_assert_eq!(limit(&once), limit(&apart));
                 }
             }

@@ -37,7 +37,7 @@ proptest! {
         let b = e.busbw.gb_per_s();
         prop_assert!(b.is_finite() && b > 0.0 && e.time.0 > 0.0, "{e:?}");
         // Consistent with its own time.
-        let again = c.busbw_gb_per_s(a.gpu_count(), s, e.time.0);
+        let again = c.busbw_gb_per_s(a.gpu_count(), s.as_f64(), e.time.0);
         prop_assert!((again / b - 1.0).abs() < 1e-9);
         // NVLink: 18 links of 25 GB/s; NVLink SHARP and trees move fewer bytes than the bus bandwidth counts, at most twice.
         prop_assert!(b <= 2.0 * 450.0);
@@ -98,7 +98,7 @@ proptest! {
             let mut cluster = cluster();
             cluster.types[0].nics.iter_mut().for_each(|n| n.line_rate = Bandwidth::from_gbit_per_s(gbit));
             // One algorithm: where NCCL changes its mind, its choice may be the slower one.
-            let run = Run { algorithm: Some(fabric::Algorithm::Tree), ..Run::default() };
+            let run = Run { algorithm: Some(topology::nccl::Algorithm::Tree), ..Run::default() };
             Fabric::new(&cluster).estimate_run(&allocation(&m), Collective::AllReduce, Bytes::gib(2), run).busbw.gb_per_s()
         };
         prop_assert!(with(slow) <= with(slow * more) * (1.0 + 1e-9));

@@ -1,6 +1,7 @@
 //! Published figures, within the band that their sources and the facts state.
 
-use fabric::{Algorithm, Fabric, Run, intra_busbw};
+use fabric::{Fabric, Run, intra_busbw};
+use topology::nccl::Algorithm;
 use topology::{
     Allocation, Bytes, Cluster, Collective, GpuMask, Host, HostId, HostType, NvLinkFabric, PathKind, catalog,
 };

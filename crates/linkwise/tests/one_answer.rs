@@ -65,8 +65,9 @@ fn engine(dir: &Path) -> Engine {
     let cluster = state.cluster().clone();
     let store = Store::open(&dir.join("S.db"), &cluster).expect("the store");
     let text = std::fs::read_to_string(dir.join("m.json")).expect("the model");
-    let model = predict::Model::load(&text).expect("a model");
-    let builder = Engine::builder(cluster).state(state).store(store).model(model).keeper(File(dir.join("m.json")));
+    let model = predict::Model::load(&text, papers::models()).expect("a model");
+    let known = Engine::builder(cluster).searches(papers::searches()).kinds(papers::models());
+    let builder = known.state(state).store(store).model(model).keeper(File(dir.join("m.json")));
     builder.build().expect("an engine")
 }
 

@@ -173,7 +173,7 @@ fn traces_without_gpu_times_or_of_other_ranks_are_refused_with_what_is_missing()
     std::fs::write(d.join("t.jsonl"), format!("{process}\n{comms}{of_both}")).unwrap();
     let said = ok(d, &observe);
     assert!(
-        said.contains("job j got 21.0 GB/s in all_reduce of 1MiB on n0:0-1") && said.contains("1 reading"),
+        said.contains("job j got 21.0 GB/s in all_reduce of 1MiB on n0:[0-1]") && said.contains("1 reading"),
         "{said}"
     );
 }

@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendError, Point, Reading};
 use crate::design::{DesignKind, Uncertainty, adaptive_round, design};
 use crate::layout::Layout;
 use crate::outlier;
-use crate::statistics::median;
+use stats::median;
 use std::collections::HashMap;
 use store::{Measurement, Quality, Query, Record, Store, StoreError};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -335,7 +335,7 @@ impl<'a> Campaign<'a> {
                 Err(BackendError::Point(why)) => {
                     self.failures_in_row += 1;
                     self.summary.stages[stage].failed += usize::from(p.repetition == 0);
-                    let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+                    let gpus = self.cluster.gpu_list(&p.allocation);
                     (self.tell)(Event::Note(format!("no reading of {gpus}, {} {}: {why}", p.collective, p.size)));
                     if self.failures_in_row >= FAILURES_IN_ROW_MAX {
                         fatal = Some(format!("{FAILURES_IN_ROW_MAX} points failed in a row, the last with: {why}"));

@@ -81,11 +81,11 @@ impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
         ChaCha8Rng::seed_from_u64(fnv64(std::iter::once(seed.as_str()).chain(key.iter().copied())))
     }
 
-    /// A standard normal number that belongs to `key` (Box-Muller).
+    /// A standard normal number that belongs to `key` .
     fn normal(&self, key: &[&str]) -> f64 {
         let mut rng = self.rng(key);
         let (u, v): (f64, f64) = (rng.random(), rng.random());
-        (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+        stats::random::box_muller(u, v)
     }
 }
 

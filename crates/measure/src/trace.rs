@@ -169,7 +169,9 @@ fn lines(text: &str, found: &mut Found) -> Result<(), ParseError> {
         let size = Bytes(line.size_bytes);
         let gb_per_s = match (line.busbw_gb_per_s, line.time_us) {
             (Some(v), None) => v,
-            (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => collective.busbw_gb_per_s(found.gpus, size, t * 1e-6),
+            (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => {
+                collective.busbw_gb_per_s(found.gpus, size.as_f64(), t * 1e-6)
+            }
             (None, Some(t)) => return Err(bad(format!("`time_us` is {t}; 0 to {TIME_US_MAX} was expected"))),
             _ => return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into())),
         };
@@ -265,7 +267,7 @@ fn operation(e: &Event, gpus: usize) -> Option<(Collective, Bytes, f64)> {
     if !plausible {
         return None;
     }
-    let v = collective.busbw_gb_per_s(gpus, Bytes(bytes), us * 1e-6);
+    let v = collective.busbw_gb_per_s(gpus, bytes as f64, us * 1e-6);
     (v > 0.0 && v <= store::measurement::BUSBW_GB_PER_S_MAX).then_some((collective, Bytes(bytes), v))
 }
 

@@ -10,13 +10,7 @@ use topology::Collective;
 use topology::nccl::{Algorithm, PathType, Protocol, Rate};
 
 /// The collectives of the table, in NCCL's order.
-pub const COLLECTIVES: [Collective; 5] = [
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::AllReduce,
-];
+pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
 
 /// Patterns of graphs: NCCL's number of the plain tree.
 const PATTERN_TREE: u8 = 3;

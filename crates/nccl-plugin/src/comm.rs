@@ -10,7 +10,7 @@
 mod agree;
 
 use crate::costs::{Costs, Survey};
-use agreement::epoch::{BUCKETS, RUN_KEYS_MAX, RUNS_MAX, arm_code, arm_of_code};
+use agreement::epoch::{KEYS_MAX, RUN_KEYS_MAX, RUNS_MAX, arm_code, arm_of_code};
 use agreement::{At, Epoch, KeyPlan, Member, Slot};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -174,7 +174,7 @@ impl Decision {
         [
             self.call,
             self.bytes,
-            u64::from(arm_code(self.arm)) | (self.collective as u64) << 32 | flags << 40,
+            u64::from(arm_code(self.arm)) | u64::from(self.collective.number()) << 32 | flags << 40,
             u64::from(self.mask) | u64::from(self.auto) << 32 | u64::from(self.group & GROUP_MAX) << 40,
             self.epoch << 40 | (self.k & 0xff_ffff_ffff),
             self.at_ns,
@@ -186,7 +186,7 @@ impl Decision {
         Some(Decision {
             call,
             bytes,
-            collective: Collective::of_number((arm >> 32 & 0xff) as usize)?,
+            collective: Collective::tuned_of_number((arm >> 32 & 0xff) as usize)?,
             arm: arm_of_code(arm as u32).ok()?,
             taken: arm >> 40 & 1 != 0,
             captured: arm >> 41 & 1 != 0,
@@ -254,7 +254,7 @@ impl Comm {
             captured: AtomicBool::new(false),
             group: AtomicU32::new(0),
             group_ns: AtomicU64::new(0),
-            slots: (0..5 * BUCKETS).map(|_| AtomicU32::new(0)).collect(),
+            slots: (0..KEYS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_KEYS_MAX).map(|_| Cell::default()).collect(),
             ring: Ring::new(records),
             slow: Mutex::default(),
@@ -330,7 +330,7 @@ impl Comm {
     #[inline]
     pub fn call(&self, call: Call, costs: &mut Costs<'_>, channels: &mut i32, log: impl Fn(&str)) {
         let survey = costs.survey();
-        let Some(collective) = Collective::of_number(call.collective) else { return };
+        let Some(collective) = Collective::tuned_of_number(call.collective) else { return };
         if survey.is_empty() {
             return;
         }
@@ -351,7 +351,7 @@ impl Comm {
         can: impl Fn(Algorithm, Protocol) -> bool,
         log: impl Fn(&str),
     ) -> Option<(Algorithm, Protocol)> {
-        let collective = Collective::of_number(call.collective)?;
+        let collective = Collective::tuned_of_number(call.collective)?;
         let question = (call.bytes << 3 | call.collective as u64).wrapping_add(1);
         let arm = if self.asked.swap(0, Ordering::Relaxed) == question {
             arm_of_code(self.answered.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)

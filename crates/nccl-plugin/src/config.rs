@@ -1,10 +1,11 @@
 //! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. A variable wins over the file. What is wrong turns the plugin off, with
 //! one line in NCCL's log that says where.
 
-use crate::launcher::{self, Place};
+use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Meeting;
+use agreement::launcher::{JobProcess, attempt, is_on_one_host, job, process};
 use agreement::transport::Inside;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub struct Config {
     /// `LINKWISE_TOKEN`: what they know of one another.
     pub token: String,
     /// `LINKWISE_PROCESS`, or what the launcher says: which of the job's processes this is.
-    pub process: Option<Place>,
+    pub process: Option<JobProcess>,
     /// The same in all processes of one attempt of the job, and of no other.
     pub job: u64,
     /// `LINKWISE_BIND`: the address to listen at.
@@ -184,7 +185,7 @@ impl Config {
             // The last: what `linkwise run` knows, which comes before launchers inside of it.
             None => match (launcher::meeting(&env)?, env("LINKWISE_MEETING_ELSE").filter(|v| !v.is_empty())) {
                 (place, None) => place,
-                (Some(place), Some(_)) if !launcher::is_on_one_host(&env) => Some(place),
+                (Some(place), Some(_)) if !is_on_one_host(&env) => Some(place),
                 (_, Some(v)) => {
                     Some(v.parse().map_err(|what| ConfigError { place: "LINKWISE_MEETING_ELSE".into(), what })?)
                 }
@@ -197,7 +198,7 @@ impl Config {
             }
             None => None,
         };
-        let token = get("token").or_else(|| launcher::job(&env).map(|j| (j, String::new())));
+        let token = get("token").or_else(|| job(&env).map(|j| (j, String::new())));
         if let Some((t, place)) = &token
             && t.len() > agreement::transport::TOKEN_BYTES_MAX
         {
@@ -206,7 +207,7 @@ impl Config {
         }
         let process = match get("process") {
             Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
-            None => launcher::place(&env),
+            None => process(&env),
         };
         let mut test = TestOptions::default();
         if word("test", &["0", "1"])? == Some(1) {
@@ -234,7 +235,7 @@ impl Config {
         };
         let token = token.map(|t| t.0).unwrap_or_default();
         Ok(Config {
-            job: wire::bytes::hash(format!("job {token} {}", launcher::attempt(&env)).as_bytes()),
+            job: wire::bytes::hash(format!("job {token} {}", attempt(&env)).as_bytes()),
             process,
             mode,
             policy,

@@ -14,7 +14,19 @@ fn the_plugin_imports_tune_agreement_wire_and_little_else() {
     names.sort();
     names.dedup();
     // No database, no HTTP, no tracing, no runtime. rustix brings bitflags and linux-raw-sys; libc and errno on other systems than Linux.
-    let allowed = ["agreement", "bitflags", "errno", "libc", "linux-raw-sys", "nccl-plugin", "rustix", "tune", "wire"];
+    let allowed = [
+        "agreement",
+        "bitflags",
+        "errno",
+        "libc",
+        "linux-raw-sys",
+        "nccl-plugin",
+        "nccl-types",
+        "rustix",
+        "stats",
+        "tune",
+        "wire",
+    ];
     assert!(names.contains(&"nccl-plugin"), "{text}");
     let others: Vec<_> = names.iter().filter(|n| !allowed.contains(n)).collect();
     assert!(others.is_empty(), "{others:?}");

@@ -1,6 +1,7 @@
 //! Contention by physics: flows of all jobs over the NICs and links that they share, max-min fair ([`fabric::Fabric::share`]).
 //!
-//! A job's demand is what it would have alone. Running jobs share among themselves before the new one comes; who meets nobody keeps all.
+//! A job's demand is its bandwidth without other jobs. Running jobs share links among themselves before the new job comes; a job without
+//! contention keeps its demand.
 
 use crate::objective::{Effect, Running};
 use fabric::{Claim, Fabric, Link};
@@ -12,7 +13,7 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 pub(crate) struct Sharing<'c> {
     fabric: Fabric<'c>,
     claims: Vec<Claim>,
-    /// What every job has now, GB/s.
+    /// Bandwidth of every job now, GB/s.
     now: Vec<f64>,
     /// Which jobs use a link (demand above zero).
     users: HashMap<Link, Vec<usize>>,
@@ -85,7 +86,7 @@ impl<'c> Sharing<'c> {
         effect
     }
 
-    /// Could a job be met on this host? Uplinks are met from anywhere below their switch, pairs on their ends.
+    /// Could a running job contend on this host? Uplinks are shared by all hosts below their switch, links between hosts by their two ends.
     fn on_host(&self, host: HostId) -> bool {
         let network = &self.fabric.cluster().network;
         !network.tiers.is_empty()

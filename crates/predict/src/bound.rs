@@ -1,13 +1,13 @@
-//! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
+//! The analytic bound of an allocation: the smaller of its weakest host's bandwidth and the network's.
 
-use crate::hash::BuildBits;
 use crate::nccl::Network;
 use crate::parts::Part;
 use fabric::{Bottleneck, Tables};
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// What sets a bound.
+/// The part that limits an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
     /// The links inside a host.
@@ -29,7 +29,7 @@ pub enum Limit {
     Latency,
 }
 
-/// What the analytic side says of a candidate.
+/// The analytic quantities of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Analytic {
     /// The bound, GB/s busbw.
@@ -62,14 +62,14 @@ pub struct Bounds<'m> {
 /// Network sides that were asked for before, in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
-    known: HashMap<Box<[u64]>, f64, BuildBits>,
+    known: HashMap<Box<[u64]>, f64, FxBuildHasher>,
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
     /// What NCCL's search finds on hosts.
     hosts: nccl_model::Cache,
 }
 
-/// Stands in where the topology names no limit at all.
+/// The bandwidth if the topology names no limit, GB/s.
 const UNKNOWN_GB_PER_S: f64 = 1.0;
 
 /// Exponent of the soft minimum of the plain rule. Two limits that are close to each other slow each other down: the measured tables are
@@ -124,8 +124,8 @@ impl Bounds<'_> {
         }));
     }
 
-    /// What the analytic side says of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) when the memo knows its like, else
-    /// about a microsecond.
+    /// The analytic quantities of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) if the memo holds an equivalent candidate,
+    /// else about a microsecond.
     pub fn of(&self, parts: &[Part], memo: &mut Memo) -> Analytic {
         if parts.len() < 2 {
             let bound = match parts.first() {

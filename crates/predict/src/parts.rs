@@ -1,4 +1,4 @@
-//! What models see of an allocation: one [`Part`] per host, and many allocations in one flat [`Candidates`].
+//! Allocations as models see them: one [`Part`] per host, and many allocations in one flat [`Candidates`].
 
 use crate::intra::IntraTables;
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};

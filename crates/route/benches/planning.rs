@@ -4,7 +4,7 @@
 
 use divan::{Bencher, black_box};
 use route::traffic::{Shape, hotspot};
-use route::{Demand, Network, NetworkOptions, Planner, Rule, builtin, mwu};
+use route::{Demand, Network, NetworkOptions, Planner, Rule, builtin};
 
 fn main() {
     divan::main();
@@ -86,13 +86,6 @@ fn ranks_512(bencher: Bencher, shape: Shape) {
 fn ranks_512_degraded(bencher: Bencher, shape: Shape) {
     let net = network("rails64x8", &["n0:2>rail2=x0.5", "rail5>n3:5=x0.25", "n6:1>n6:switch=x0.5"]);
     plans(bencher, &net, &shapes(&net, shape)[..4]);
-}
-
-#[divan::bench]
-fn ranks_8_rails_mwu_64_rounds(bencher: Bencher) {
-    let net = network("rails2x4", &[]);
-    let demand = Shape::HeavyTailed.demand(8, 512 << 20, 1);
-    bencher.bench_local(|| mwu::plan(&net, black_box(&demand), &mwu::Settings::default()).expect("a plan"));
 }
 
 #[divan::bench]

@@ -23,11 +23,11 @@ pub mod demand;
 #[cfg(feature = "exact")]
 pub mod exact;
 pub mod model;
-pub mod mwu;
 pub mod network;
 mod pivot;
 pub mod plan;
 pub mod planner;
+mod planners;
 pub mod read;
 pub mod rules;
 pub mod session;
@@ -39,4 +39,5 @@ pub use demand::{Demand, RANKS_MAX};
 pub use network::{Link, LinkKind, Network, NetworkError, NetworkOptions};
 pub use plan::{Flow, Plan};
 pub use planner::{PlanError, Planner, Settings};
+pub use planners::{NameTaken, PlannerEntry, Planners, lower_bound};
 pub use rules::Rule;

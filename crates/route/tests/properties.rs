@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use route::traffic::Shape;
-use route::{Demand, LinkKind, Network, NetworkOptions, Plan, Planner, Rule, Settings, builtin, chunks, mwu, waves};
+use route::{Demand, LinkKind, Network, NetworkOptions, Plan, Planner, Rule, Settings, builtin, chunks, waves};
 
 fn network(name: &str, overrides: &[String]) -> Network {
     let overrides = overrides.iter().map(|o| o.parse().unwrap()).collect();
@@ -62,7 +62,6 @@ proptest! {
     fn whole_bytes_are_conserved_by_every_planner((net, demand) in cases(ALL)) {
         let mut planner = Planner::default();
         conserves(&net, &demand, &planner.plan(&net, &demand).unwrap());
-        conserves(&net, &demand, &mwu::plan(&net, &demand, &mwu::Settings::default()).unwrap());
         for rule in Rule::ALL {
             conserves(&net, &demand, &planner.rule(&net, &demand, rule).unwrap());
         }
@@ -78,10 +77,6 @@ proptest! {
             let r = planner.rule(&net, &demand, rule).unwrap();
             prop_assert!(plan.congestion_s <= r.congestion_s * (1.0 + 1e-9), "{rule}: {} and {}", plan.congestion_s, r.congestion_s);
             prop_assert!(plan.lower_bound_s <= r.congestion_s * (1.0 + 1e-9));
-        }
-        for price in [mwu::Price::Dearest, mwu::Price::Sum] {
-            let m = mwu::plan(&net, &demand, &mwu::Settings { price, rounds: 40, single_path_max_bytes: 0 }).unwrap();
-            prop_assert!(plan.lower_bound_s <= m.congestion_s * (1.0 + 1e-9));
         }
     }
 

@@ -2,7 +2,7 @@
 //! matrices.
 
 use route::traffic::{Shape, Wear};
-use route::{Network, NetworkOptions, Planner, builtin, exact, mwu};
+use route::{Network, NetworkOptions, Planner, builtin, exact};
 
 /// (true gap, reported gap) of one case.
 fn judge(name: &str, shape: Shape, wear: Wear, seed: u64) -> (f64, f64) {
@@ -63,21 +63,4 @@ fn plans_on_two_hosts_are_near_the_optimum() {
 #[test]
 fn plans_on_four_hosts_are_near_the_optimum() {
     judge_all("rails4x8", seeds(1));
-}
-
-#[test]
-fn multiplicative_weights_come_nearer_the_more_rounds_they_have() {
-    let net = Network::of(&builtin::cluster("cube8").unwrap(), &NetworkOptions::default()).unwrap();
-    let mean = |rounds: u32, price: mwu::Price| {
-        let gaps = (0..12).map(|seed| {
-            let d = Shape::HeavyTailed.demand(8, 256 << 20, seed);
-            let settings = mwu::Settings { rounds, price, single_path_max_bytes: 0 };
-            mwu::plan(&net, &d, &settings).unwrap().congestion_s / exact::plan(&net, &d).unwrap().congestion_s - 1.0
-        });
-        gaps.sum::<f64>() / 12.0
-    };
-    for price in [mwu::Price::Dearest, mwu::Price::Sum] {
-        let (few, many) = (mean(4, price), mean(256, price));
-        assert!(many < few && many < 0.1, "{price:?}: {few} with 4 rounds, {many} with 256");
-    }
 }

@@ -169,9 +169,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let cluster = load_cluster(&args.cluster.clone().unwrap_or_default())?;
     let truths = truths_of(&args, &cluster)?;
-    let contention = place::Contention::by_name(&args.sharing).ok_or_else(|| {
-        let known = place::Contention::ALL.map(place::Contention::name).join(", ");
-        Failure::input(format!("--sharing {}: known are {known}", args.sharing))
+    let contention = ::papers::searches().contention(&args.sharing).ok_or_else(|| {
+        let known: Vec<&str> = ::papers::searches().contentions().iter().map(|c| c.name()).collect();
+        Failure::input(format!("--sharing {}: known are {}", args.sharing, known.join(", ")))
     })?;
     let protocol = Protocol {
         cluster: cluster.name.clone(),

@@ -4,7 +4,7 @@ use super::replay::{Missing, Settings};
 use super::requests::scenarios;
 use super::sampling::{by_counts, readings};
 use place::{Request, exact};
-use predict::{BandwidthModel, Correction, Kind, Oracle, Part, fit};
+use predict::{BandwidthModel, Correction, FitOptions, Kind, Oracle, Part, fit};
 use std::collections::HashMap;
 use store::Measurement;
 use topology::{Allocation, GpuMask};
@@ -38,7 +38,8 @@ pub fn leave_one_out(
     multi.retain(|a| a.host_count() > 1 && truth.busbw_gb_per_s(a).is_some());
     multi.sort(); // the order in which `fit` sees them
     rows.extend(readings(truth, 0, |r| r.rows(&multi)));
-    let fitted = fit(cluster, &rows, Some(truth.collective()), Kind::Gp, settings.constants());
+    let options = FitOptions::of(Kind::Gp).collective(truth.collective()).constants(settings.constants());
+    let fitted = fit(cluster, &rows, &options);
     let model = fitted.map_err(|e| e.to_string())?.0;
     let Correction::Gp(gp) = model.correction() else { return Err("no process was fitted".into()) };
     let without: HashMap<Vec<u8>, f64> = multi

@@ -4,7 +4,7 @@ use super::methods::{Guide, MethodSpec};
 use super::sampling::readings;
 use measure::design::DesignKind;
 use predict::{
-    BandwidthModel, Candidates, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit, fit_any,
+    BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,8 +53,9 @@ pub fn fit_kind(
     constants: &fabric::Constants,
     seed: u64,
 ) -> Result<Model, String> {
-    let known = Kind::by_name(kind).ok_or_else(|| format!("there is no model `{kind}`"))?;
-    let fitted = fit_any(truth.cluster(), rows, Some(truth.collective()), known, constants.clone(), seed);
+    let known = ::papers::models().by_name(kind).ok_or_else(|| format!("there is no model `{kind}`"))?;
+    let options = FitOptions::of(known).collective(truth.collective()).constants(constants.clone()).seed(seed);
+    let fitted = fit(truth.cluster(), rows, &options);
     Ok(fitted.map_err(|e| e.to_string())?.0)
 }
 
@@ -96,9 +97,9 @@ impl<'t> Guides<'t> {
                 }
                 // Labels alone need parts too, and a truth the measured tables.
                 Guide::Nothing | Guide::Truth => {
-                    let bound = fit(truth.cluster(), &intra, Some(truth.collective()), Kind::Bound, constants.clone())
-                        .map_err(|e| e.to_string())?
-                        .0;
+                    let options =
+                        FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
+                    let bound = fit(truth.cluster(), &intra, &options).map_err(|e| e.to_string())?.0;
                     let table = bound.part_table(truth.size()).clone();
                     match m.guide {
                         Guide::Truth => (Box::new(oracle(truth, table, smooth)), Vec::new()),
@@ -152,8 +153,14 @@ impl BandwidthModel for Timed<'_> {
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
         self.time(|| self.model.mean(size, parts))
     }
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
-        self.model.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
+        self.model.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
         self.model.limit(size, parts)

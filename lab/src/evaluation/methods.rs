@@ -1,8 +1,8 @@
 //! Methods by name: a search, the model that guides it, and what the model learned from.
 
+use ::papers::{models, searches};
 use console::Failure;
 use measure::design::DesignKind;
-use predict::Kind;
 
 /// What guides a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,18 +108,18 @@ pub fn parse(text: &str, ours: (usize, DesignKind)) -> Result<MethodSpec, Failur
         (Some((s, k)), _) => (s, k),
         (None, Some(a)) => (a.1, a.2),
         (None, None) if base == "gp" => ("auto", "gp"),
-        (None, None) if place::search::by_name(base, 0).is_some() => (base, "gp"),
+        (None, None) if searches().search_entry(base).is_ok() => (base, "gp"),
         (None, None) => return Err(bad(format!("there is no method `{base}`"))),
     };
-    if place::search::by_name(search, 0).is_none() {
-        let known: Vec<&str> = place::search::NAMES.iter().map(|n| n.0).collect();
+    if searches().search_entry(search).is_err() {
+        let known: Vec<&str> = searches().search_names().collect();
         return Err(bad(format!("there is no search `{search}` (known: {})", known.join(", "))));
     }
     let guide = guide(kind, samples, design, ours);
     if let Guide::Model { kind, .. } = &guide
-        && Kind::by_name(kind).is_none()
+        && models().by_name(kind).is_none()
     {
-        let known = Kind::ALL.map(Kind::name).join(", ");
+        let known = models().names();
         return Err(bad(format!("there is no model `{kind}` (known: truth, {known})")));
     }
     Ok(MethodSpec { name: text.to_owned(), search: search.to_owned(), guide, probes })

@@ -6,7 +6,7 @@ use super::requests::scenarios;
 use super::sampling::readings;
 use measure::design::DesignKind;
 use place::Request;
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use store::Measurement;
@@ -34,8 +34,8 @@ pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) ->
     let intra = readings(truth, seed, |r| r.intra());
     let multi = sample(truth, samples, DesignKind::Stratified, &constants, seed, &intra);
     let rows: Vec<Measurement> = intra.iter().chain(&multi).cloned().collect();
-    let frozen: Model =
-        fit(cluster, &rows, Some(truth.collective()), Kind::Gp, constants).map_err(|e| e.to_string())?.0;
+    let options = FitOptions::of(Kind::Gp).collective(truth.collective()).constants(constants);
+    let frozen: Model = fit(cluster, &rows, &options).map_err(|e| e.to_string())?.0;
     let mut learning = frozen.clone();
     let mut requests = scenarios(cluster, settings.per_k, seed);
     shuffle(&mut requests, seed);

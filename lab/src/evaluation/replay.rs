@@ -3,7 +3,9 @@
 use super::guides::{Guides, Timed, oracle};
 use super::methods::{Guide, MethodSpec};
 use super::requests::{Load, Scenario, load, scenarios};
-use place::{Contention, Objective, Reading, Request, Search, cautiously, decide, exact, worth_measuring};
+use place::{
+    Contention, Objective, Reading, Request, Search, decide, exact, promote_by_lower_confidence_bound, worth_measuring,
+};
 use predict::BandwidthModel;
 use std::collections::HashMap;
 use std::time::Instant;
@@ -13,7 +15,7 @@ use truths::Truth;
 /// Candidates that are followed when rows are missing and the first choices may have none.
 const KEEP_RESTRICTED: usize = 400;
 /// Candidates that probing may choose from.
-const KEEP_PROBING: usize = 1 + place::explain::RUNNER_UPS;
+const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 
 /// What to do with requests some of whose candidates have no row in the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -168,7 +170,7 @@ fn choose(
     let search = match serving.get(m.name.as_str()) {
         Some(s) => s,
         None => {
-            drawn = place::search::by_name(&m.search, seed)?;
+            drawn = ::papers::searches().search(&m.search, seed).ok()?;
             &drawn
         }
     };
@@ -189,7 +191,7 @@ fn choose(
     // Caution belongs to linkwise's own way of deciding; the papers' methods take what their search returns.
     if ours(&m.search) {
         let head = found.best.len().min(KEEP_PROBING);
-        cautiously(&mut found.best[..head]);
+        promote_by_lower_confidence_bound(&mut found.best[..head]);
     }
     let chosen = if m.probes == 0 {
         0
@@ -227,7 +229,7 @@ pub fn run_seed(
     let serving: HashMap<&str, Box<dyn Search>> = methods
         .iter()
         .filter(learns)
-        .filter_map(|m| Some((m.name.as_str(), place::search::by_name(&m.search, seed)?)))
+        .filter_map(|m| Some((m.name.as_str(), ::papers::searches().search(&m.search, seed).ok()?)))
         .collect();
     for (i, s) in scenarios(truth.cluster(), settings.per_k, seed).into_iter().enumerate() {
         tick();

@@ -33,13 +33,7 @@ pub fn summary(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
 
 /// A quantile of an ascending list by linear interpolation between order statistics, as numpy's default; NaN if it is empty.
 pub fn quantile(ascending: &[f64], q: f64) -> f64 {
-    let n = ascending.len();
-    if n == 0 {
-        return f64::NAN;
-    }
-    let at = q * (n - 1) as f64;
-    let (i, f) = (at as usize, at.fract());
-    ascending[i] + f * (ascending[(i + 1).min(n - 1)] - ascending[i])
+    stats::quantile_of_sorted(ascending, q)
 }
 
 #[cfg(test)]

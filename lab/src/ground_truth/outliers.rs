@@ -26,11 +26,6 @@ impl Outliers {
     }
 }
 
-fn median(mut v: Vec<f64>) -> f64 {
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
-}
-
 /// Treats the flagged rows of one host; how many there were. Flags: [`measure::outlier::intra`].
 pub fn intra(t: &HostType, rows: &mut IntraRows, how: Outliers) -> usize {
     let readings: Vec<(GpuMask, f64)> = rows.rows().collect();
@@ -42,7 +37,7 @@ pub fn intra(t: &HostType, rows: &mut IntraRows, how: Outliers) -> usize {
             !flagged.contains(j) && r.0.count() == mask.count() && measure::intra::class(t, r.0) == class
         });
         let like: Vec<f64> = like.map(|(_, r)| r.1).collect();
-        let new = (how == Outliers::Replace && !like.is_empty()).then(|| median(like));
+        let new = (how == Outliers::Replace && !like.is_empty()).then(|| stats::upper_median(&like));
         rows.set(mask, new);
     }
     flagged.len()
@@ -72,7 +67,7 @@ pub fn counts(cluster: &topology::Cluster, rows: &mut CountRows, how: Outliers) 
         near.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
         let ratios: Vec<f64> = near.iter().take(measure::outlier::NEIGHBOURS).map(|n| n.1).collect();
         if how == Outliers::Replace && !ratios.is_empty() {
-            rows.by_counts.insert(keys[i], readings[i].2 * median(ratios));
+            rows.by_counts.insert(keys[i], readings[i].2 * stats::upper_median(&ratios));
         } else {
             rows.by_counts.remove(&keys[i]);
         }

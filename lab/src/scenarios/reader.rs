@@ -137,8 +137,8 @@ enum Gpus {
 impl Gpus {
     fn allocation(&self, cluster: &Cluster) -> Result<Allocation, String> {
         match self {
-            Gpus::List(l) => cluster.parse_gpus(l.iter().map(String::as_str)),
-            Gpus::Text(t) => cluster.parse_gpus(t.split_whitespace()),
+            Gpus::List(l) => Ok(cluster.parse_gpus(l.iter().map(String::as_str))?),
+            Gpus::Text(t) => Ok(cluster.parse_gpus([t.as_str()])?),
         }
     }
 }

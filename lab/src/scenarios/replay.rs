@@ -5,7 +5,7 @@ use super::reader::{Load, Scenario};
 use measure::design::{DesignKind, design};
 use place::baselines::{below, random};
 use place::{Contention, Job, Request};
-use predict::{BandwidthModel, Kind, Model, fit};
+use predict::{BandwidthModel, FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::time::Instant;
@@ -112,7 +112,7 @@ pub fn lessons(ground: &Ground, inside: &[Measurement], settings: &Settings, see
 /// A request as the file states it. Running jobs of an idle load use nothing.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
-    r.contention = Contention::MergeCounts; // the truth's own rule
+    r.contention = Contention::MergeBy(&::papers::bandpilot::MERGE_COUNTS); // the truth's own rule
     r.jobs = s
         .background
         .iter()
@@ -129,7 +129,8 @@ pub fn request(s: &Scenario) -> Request {
 /// Learns and fits. Nominal constants of the physics: the shipped ones were fitted on published tables.
 pub fn learn(ground: &Ground, inside: &[Measurement], settings: &Settings, seed: u64) -> Result<Model, String> {
     let rows = lessons(ground, inside, settings, seed);
-    fit(&ground.cluster, &rows, None, Kind::Gp, fabric::Constants::unfitted()).map(|f| f.0).map_err(|e| e.to_string())
+    let options = FitOptions::of(Kind::Gp).constants(fabric::Constants::unfitted());
+    fit(&ground.cluster, &rows, &options).map(|f| f.0).map_err(|e| e.to_string())
 }
 
 /// Decides every request.

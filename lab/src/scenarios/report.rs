@@ -52,17 +52,13 @@ pub struct Report {
     pub fit_s: f64,
 }
 
-fn quantile(sorted: &[f64], q: f64) -> f64 {
-    if sorted.is_empty() { f64::NAN } else { sorted[((sorted.len() - 1) as f64 * q).round() as usize] }
-}
-
 fn line(method: &str, gbe: &[(Load, f64)], ms: &mut [f64]) -> Option<Line> {
     ms.sort_by(f64::total_cmp);
     Some(Line {
         method: method.to_owned(),
         all: summary(gbe.iter().map(|g| g.1))?,
         by_load: Load::ALL.into_iter().map(|l| (l, summary(gbe.iter().filter(|g| g.0 == l).map(|g| g.1)))).collect(),
-        decision_ms_median: (!ms.is_empty()).then(|| quantile(ms, 0.5)),
+        decision_ms_median: (!ms.is_empty()).then(|| stats::nearest_quantile_of_sorted(ms, 0.5)),
     })
 }
 
@@ -116,7 +112,7 @@ pub fn report(
         let mut ms: Vec<f64> = (0..scenarios.len()).filter_map(|i| of(i).and_then(|p| p.cpu_ms)).collect();
         methods.extend(line(name, &theirs, &mut ms));
     }
-    let decision_us = (quantile(&us, 0.5), quantile(&us, 0.99));
+    let decision_us = (stats::nearest_quantile_of_sorted(&us, 0.5), stats::nearest_quantile_of_sorted(&us, 0.99));
     let theirs = methods.iter().find(|m| m.method == "BandPilot").and_then(|m| m.decision_ms_median);
     Report {
         cluster: ground.cluster.name.clone(),

@@ -1,6 +1,6 @@
 //! The environments of `linkwise-lab tune evaluate`, by name.
 
-use ::tune::trial::{Change, Noise, Overlap, Spec, aims};
+use ::trial::{Change, Noise, Overlap, Spec, aims};
 use console::Failure;
 
 /// AUTO's mean time in the made-up environments, microseconds.

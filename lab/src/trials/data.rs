@@ -5,8 +5,8 @@
 
 use super::catalog::Entry;
 use crate::published::data_folder;
+use ::trial::{Noise, Overlap, Spec};
 use ::tune::Arm;
-use ::tune::trial::{Noise, Overlap, Spec};
 pub use autotune::sweep::{Sweep, parse_sweep, size_name, sweep_arm};
 use console::Failure;
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ pub fn l40s() -> Result<Option<L40s>, Failure> {
 fn l40s_means(table: &L40s, arms: &[(&str, &str, &str)], compute: &str, size: u64) -> Option<(Vec<Arm>, Vec<f64>)> {
     let mean = |a: &str, p: &str| {
         let readings = table.get(&(a.into(), p.into(), compute.into()))?.get(&size)?;
-        Some(::tune::stats::mean(readings))
+        Some(::stats::mean(readings))
     };
     let means = arms.iter().map(|(_, a, p)| mean(a, p)).collect::<Option<Vec<_>>>()?;
     let names = arms.iter().map(|(name, _, _)| name.parse().ok()).collect::<Option<Vec<_>>>()?;
@@ -143,12 +143,12 @@ pub fn environments() -> Result<Vec<Entry>, Failure> {
 fn log_environments(log: &RewardLog) -> Vec<Entry> {
     let us = |v: &[f64]| v.iter().map(|t| t * 1e3).collect::<Vec<f64>>();
     let per_arm: Vec<Vec<f64>> = log.explored.iter().map(|(_, v)| us(v)).collect();
-    let means: Vec<f64> = per_arm.iter().map(|v| ::tune::stats::mean(v)).collect();
+    let means: Vec<f64> = per_arm.iter().map(|v| ::stats::mean(v)).collect();
     let arms: Vec<Arm> = log.explored.iter().map(|(a, _)| *a).collect();
     let about = "the bandit's reward log: each arm's 10 exploration samples, resampled";
     let explored = entry("log-explored".into(), about.into(), arms.clone(), means, Noise::PerArm(per_arm.into()));
     let shape = Noise::Resampled(log.exploited.clone().into());
-    let auto_us = 1e3 * ::tune::stats::mean(&log.exploited);
+    let auto_us = 1e3 * ::stats::mean(&log.exploited);
     let level = |name: &str, about: &str, levels: [f64; 3]| {
         let means = levels.iter().chain([&1.0]).map(|l| l * auto_us).collect();
         let mut e = entry(name.into(), about.into(), arms.clone(), means, shape.clone());
@@ -233,12 +233,12 @@ mod tests {
             return;
         };
         // What the published code's own arithmetic gives: quartiles are the sorted values at n/4 and 3n/4.
-        let trimmed: Vec<f64> = log.explored.iter().map(|(_, v)| ::tune::stats::iqr_trimmed_mean(v)).collect();
+        let trimmed: Vec<f64> = log.explored.iter().map(|(_, v)| ::stats::iqr_trimmed_mean(v)).collect();
         for (ours, published) in trimmed.iter().zip([297.3, 244.1, 207.3, 169.7]) {
             assert!((ours - published).abs() < 0.05, "{ours} {published}");
         }
         let arms: Vec<Arm> = log.explored.iter().map(|e| e.0).collect();
-        let mut policy = ::tune::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
+        let mut policy = ::trial::policies::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
         for call in 0..40 {
             let arm = policy.decide(::tune::Context::default()).arm;
             let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);

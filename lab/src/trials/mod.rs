@@ -4,8 +4,8 @@ pub mod catalog;
 pub mod data;
 pub mod paper;
 
+use ::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::profile::Profile;
-use ::tune::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::{Objective, Options};
 use console::Failure;
 use rayon::prelude::*;
@@ -62,7 +62,7 @@ pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + 
         let profile = (policy == "profile").then(|| offline(spec, seed));
         let options =
             Options { seed, rank, objective: settings.objective, profile, size_bytes: SIZE, ..Options::default() };
-        ::tune::build(policy, &spec.arms, &options)
+        ::trial::policies::build(policy, &spec.arms, &options)
     };
     let spec = &Spec { objective: settings.objective, ..spec.clone() };
     let pieces = settings.runs.div_ceil(RUNS_PER_PIECE);
@@ -92,7 +92,7 @@ pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::tune::trial::Noise;
+    use ::trial::Noise;
 
     #[test]
     fn every_run_counts_once_and_in_the_order_of_seeds_however_many_there_are() {

@@ -2,8 +2,8 @@
 
 use super::catalog::Entry;
 use super::data::size_name;
+use ::trial::{Noise, Overlap, Spec};
 use ::tune::Arm;
-use ::tune::trial::{Noise, Overlap, Spec};
 
 /// One line of Table 2: 2 hosts of 4 A100. Milliseconds of the best configuration and AUTO's gap above it.
 pub struct Table2 {

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use engine::{Engine, PlaceQuery};
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use std::path::Path;
 use store::{Measurement, Source, State, Store};
 use topology::cluster::Host;
@@ -46,12 +46,12 @@ pub fn rows(cluster: &Cluster) -> Vec<Measurement> {
 
 /// Physics with the intra tables of [`rows`], quick to fit and to search.
 pub fn model(cluster: &Cluster) -> Model {
-    fit(cluster, &rows(cluster), None, Kind::Bound, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows(cluster), &FitOptions::of(Kind::Bound)).unwrap().0
 }
 
 /// A Gaussian process, which learns from single readings.
 pub fn learning_model(cluster: &Cluster) -> Model {
-    fit(cluster, &rows(cluster), None, Kind::Gp, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows(cluster), &FitOptions::of(Kind::Gp)).unwrap().0
 }
 
 /// An engine with a state and a store of their own in a folder.

@@ -4,11 +4,12 @@ mod show;
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
-use console::{Failure, Format, load_cluster, now_unix_s};
+use console::{Failure, Format, load_cluster, now_unix_s, wrap};
 use engine::{AllocateRequest, DrainRequest, ReleaseRequest, UndrainRequest};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::State;
+use topology::number;
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -64,11 +65,11 @@ pub struct Init {
 pub struct Allocate {
     /// Its id: letters, digits and ._-/@+:=
     job: String,
-    /// GPUs: n0:0 n0:1 n1 (a host alone means all its GPUs)
+    /// GPUs: 'n[0-3]:[0-7]' n5:2 n6 (a host alone means all its GPUs)
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Bus bandwidth that it uses, GB/s; without it decisions take what the model expects of the job
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
     common: Common,
@@ -87,7 +88,7 @@ pub struct Release {
 /// `cluster drain`.
 #[derive(clap::Args)]
 pub struct Drain {
-    /// Hosts or GPUs: n3, n0:5
+    /// Hosts or GPUs: n3, n0:5, 'n[20-21]', 'n0:[4-7]'
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Why, one line
@@ -148,7 +149,8 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
         || {
             let verb = if done.already { "held these before" } else { "holds" };
             let n = done.gpus.gpu_count();
-            format!("job {} {verb}: {} ({n} GPUs); {} GPUs are free\n", done.job, done.gpus, done.free)
+            let list = engine.cluster().gpu_list(&done.gpus.allocation(engine.cluster()));
+            wrap(&format!("job {} {verb}: {list} ({n} GPUs); {} GPUs are free", done.job, done.free), 2)
         },
         || json!(done),
     );
@@ -197,7 +199,7 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                 [] => String::new(),
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
-            format!("{} GPUs are drained{go_on}; {} GPUs are free\n", done.drained.gpu_count(), done.free)
+            wrap(&format!("{} GPUs are drained{go_on}; {} GPUs are free", done.drained.gpu_count(), done.free), 2)
         },
         || json!(done),
     );

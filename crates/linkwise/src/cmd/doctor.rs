@@ -2,8 +2,7 @@
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
-use comfy_table::{CellAlignment, Table, presets};
-use console::{Failure, Format};
+use console::{Failure, Format, table, text_of, wrap};
 use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest};
 use std::path::PathBuf;
 use store::Store;
@@ -76,16 +75,15 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     if d.defects.is_empty() {
         out += "No defect is probable.\n";
     }
-    out += &d.defects.iter().map(defect).collect::<String>();
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["host", "readings", "of its class", "deviations", ""]);
+    out += &d.defects.iter().map(|d| defect(cluster, d)).collect::<String>();
+    let mut hosts = table(&["host", "readings", "of its class", "deviations", ""], 1..4);
     for h in d.hosts.iter().take(HOSTS_SHOWN) {
         let unusual = match h.deviations {
             z if z < -UNUSUAL_SDS => "slow",
             z if z > UNUSUAL_SDS => "fast",
             _ => "",
         };
-        table.add_row([
+        hosts.add_row([
             h.host.clone(),
             h.readings.to_string(),
             format!("{:.1} %", 100.0 * h.ratio),
@@ -93,22 +91,13 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
             unusual.to_owned(),
         ]);
     }
-    for c in 1..4 {
-        if let Some(c) = table.column_mut(c) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
     if !d.hosts.is_empty() {
-        out += &format!("{table}\n");
+        out += &text_of(&hosts);
     }
     for s in d.stray.iter().take(STRAY_SHOWN) {
-        out += &format!(
-            "unexplained outlier: {} got {:.1} GB/s at {}, {:.1} expected\n",
-            console::gpus_in_short(cluster, &s.gpus.allocation(cluster)),
-            s.busbw_gb_per_s,
-            s.size_bytes,
-            s.expected_gb_per_s
-        );
+        let gpus = cluster.gpu_list(&s.gpus.allocation(cluster));
+        let (got, size, expected) = (s.busbw_gb_per_s, s.size_bytes, s.expected_gb_per_s);
+        out += &wrap(&format!("unexplained outlier: {gpus} got {got:.1} GB/s at {size}, {expected:.1} expected"), 2);
     }
     if d.stray.len() > STRAY_SHOWN {
         out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
@@ -116,7 +105,7 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     out
 }
 
-fn defect(d: &DefectAnswer) -> String {
+fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
     let Some(best) = d.candidates.first() else { return String::new() };
     let since = |c: &CandidateAnswer| c.since_unix_s.map_or(String::new(), |t| format!(", since {t:.0} s after 1970"));
     let mut out = String::new();
@@ -152,7 +141,8 @@ fn defect(d: &DefectAnswer) -> String {
     if best.probability < SURE
         && let Some(gpus) = &d.worth_measuring
     {
-        out += &format!("  most informative next measurement: {gpus}\n");
+        let gpus = cluster.gpu_list(&gpus.allocation(cluster));
+        out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
     }
     out
 }

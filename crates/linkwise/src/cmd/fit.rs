@@ -1,9 +1,12 @@
 //! `linkwise fit`: from measurements to a model file.
 
+use crate::cmd::open;
 use crate::store_errors::OrFailure;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use console::{Failure, Format, load_cluster};
-use engine::{Engine, FitRequest, ModelKeeper};
+use engine::{FitRequest, ModelKeeper};
 use files::write_atomic;
+use papers::models;
 use predict::Model;
 use std::path::PathBuf;
 use store::Store;
@@ -22,8 +25,8 @@ pub struct Args {
     #[arg(long, required_unless_present_any = ["model"])]
     store: Option<PathBuf>,
     /// Kind of model
-    #[arg(long, value_enum, default_value = "gp")]
-    model: KindArg,
+    #[arg(long, value_parser = kinds(), default_value = "gp")]
+    model: String,
     /// Collective to learn (default: the one that the store holds)
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
@@ -38,38 +41,13 @@ pub struct Args {
     format: Format,
 }
 
-/// Kinds by name.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum KindArg {
-    /// Physics with one fitted offset
-    Bound,
-    /// Gaussian processes on the log-ratio to the physics
-    Gp,
-    /// BandPilot's Transformer: intra bandwidth and GPU count of every host (takes seconds)
-    Transformer,
-    /// LiteGD's Transformer: intra bandwidth and GPU mask of every host (takes seconds)
-    TransformerLitegd,
-    /// A Transformer that sees raw GPU ids, to compare with (takes seconds)
-    TransformerNaive,
-    /// A line on ten features of the hosts, to compare with
-    Linear,
-    /// NCCL's own decisions, nothing learned between hosts: a cold start from the cluster alone
-    Nccl,
+/// The kinds of models that `--model` offers.
+fn kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(models().all().iter().map(|k| PossibleValue::new(k.name()).help(k.about())))
 }
 
-impl KindArg {
-    fn name(self) -> &'static str {
-        match self {
-            KindArg::Bound => "bound",
-            KindArg::Gp => "gp",
-            KindArg::Transformer => "transformer",
-            KindArg::TransformerLitegd => "transformer-litegd",
-            KindArg::TransformerNaive => "transformer-naive",
-            KindArg::Linear => "linear",
-            KindArg::Nccl => "nccl",
-        }
-    }
-}
+/// The kind that needs no measurements.
+const NEEDS_NONE: &str = "nccl";
 
 /// Writes the model where `-o` says.
 struct Output(PathBuf);
@@ -83,13 +61,13 @@ impl ModelKeeper for Output {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
-    let mut builder = Engine::builder(cluster.clone()).keeper(Output(args.output.clone()));
+    let mut builder = open::new(cluster.clone()).keeper(Output(args.output.clone()));
     match &args.store {
         Some(path) => builder = builder.store(Store::open(path, &cluster).or_failure()?),
-        None if matches!(args.model, KindArg::Nccl) => {}
+        None if args.model == NEEDS_NONE => {}
         None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
     }
-    let request = FitRequest { kind: Some(args.model.name().into()), collective: args.collective, seed: args.seed };
+    let request = FitRequest { kind: Some(args.model.clone()), collective: args.collective, seed: args.seed };
     let start = std::time::Instant::now();
     let fit = builder.build().or_failure()?.fit(&request).map_err(|e| match e {
         engine::EngineError::ModelNotKept(why) => Failure::input(why),
@@ -120,7 +98,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let epochs: String = runs.map(|(n, best)| format!(", {n} epochs (best {})", best + 1)).collect();
         println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
-    if matches!(args.model, KindArg::Nccl) {
+    if args.model == NEEDS_NONE {
         println!("  between hosts this is what NCCL's own decisions let through (model), whatever was measured there");
     } else if fit.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");

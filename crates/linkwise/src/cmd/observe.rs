@@ -5,7 +5,7 @@ mod reading;
 
 use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
-use console::{Failure, Format, now_unix_s};
+use console::{Failure, Format, now_unix_s, wrap};
 use engine::{Engine, NotLearned, ObserveAnswer, ObserveRequest, ReadingAnswer, ReadingIn};
 use serde_json::json;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct Args {
     /// State file: the job's GPUs, its neighbours and the cluster come from there
     #[arg(long, required_unless_present = "cluster")]
     state: Option<PathBuf>,
-    /// The job's GPUs, where neither a state nor a trace of the NCCL plugin tells them
+    /// The job's GPUs, such as 'n[0-3]:[0-7]', where neither a state nor a trace of the NCCL plugin names them
     #[arg(long, requires = "cluster")]
     gpus: Option<String>,
     /// Built-in cluster or cluster file
@@ -72,7 +72,7 @@ pub struct Args {
 #[group(required = true, multiple = false)]
 struct Got {
     /// Bus bandwidth, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = topology::number::real)]
     busbw: Option<f64>,
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]
@@ -150,14 +150,15 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
             (Some(v), Some(std)) => format!("; {v:.1} ± {std:.1} was expected"),
             _ => String::new(),
         };
-        out += &format!(
-            "job {} got {:.1} GB/s in {} of {} on {}{expected}\n",
+        let line = format!(
+            "job {} got {:.1} GB/s in {} of {} on {}{expected}",
             args.job,
             r.busbw_gb_per_s,
             r.collective,
             r.size_bytes,
-            console::gpus_in_short(cluster, &r.gpus.allocation(cluster))
+            cluster.gpu_list(&r.gpus.allocation(cluster))
         );
+        out += &wrap(&line, 2);
     }
     if left_out > 0 {
         out += &format!(
@@ -175,7 +176,7 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
             out += &format!("suspected: {s}\n");
         }
         if suspected.len() > 4 {
-            out += &format!("and {} more; `linkwise doctor` names the most informative next reading\n", suspected.len() - 4);
+            out += &format!("and {} more; `linkwise doctor` names the most informative next measurement\n", suspected.len() - 4);
         }
     }
     out

@@ -24,10 +24,15 @@ pub fn cluster(named: Option<&str>, state: Option<&State>) -> Result<Cluster, Fa
     }
 }
 
+/// An engine with a cluster, and with all that this program offers by name.
+pub fn new(cluster: Cluster) -> Builder {
+    Engine::builder(cluster).searches(papers::searches()).kinds(papers::models())
+}
+
 /// An engine with a cluster, and with the state if one is named.
 pub fn with_state(named: Option<&str>, state: Option<&Path>) -> Result<Builder, Failure> {
     let state = state.map(State::open).transpose().or_failure()?;
-    let builder = Engine::builder(cluster(named, state.as_ref())?);
+    let builder = new(cluster(named, state.as_ref())?);
     Ok(match state {
         Some(s) => builder.state(s),
         None => builder,
@@ -41,7 +46,7 @@ pub fn state(path: &Path) -> Result<Engine, Failure> {
 
 /// A model file.
 pub fn model(path: &Path) -> Result<Model, Failure> {
-    Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
+    Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, papers::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))
 }
 

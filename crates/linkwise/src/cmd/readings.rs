@@ -2,13 +2,15 @@
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
-use comfy_table::{CellAlignment, Table, presets};
-use console::{Failure, Format, now_unix_s};
+use console::{Failure, Format, list_cell, now_unix_s, table, text_of, wrap};
 use engine::{CorrectRequest, Engine, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, WithdrawRequest};
 use serde_json::json;
 use std::path::PathBuf;
 use store::{Store, WhatChanged};
-use topology::{Bytes, Cluster, Collective};
+use topology::{Bytes, Cluster, Collective, number};
+
+/// Columns of a list of GPUs.
+const LIST_WIDTH: usize = 24;
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -65,7 +67,7 @@ pub struct List {
     #[arg(long)]
     withdrawn: bool,
     /// At most so many, the newest
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = number::whole::<usize>)]
     limit: usize,
     #[command(flatten)]
     common: Common,
@@ -91,7 +93,7 @@ pub struct Correct {
     /// Number of the reading
     id: i64,
     /// Bus bandwidth that it should have said, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     busbw: f64,
     /// Take a bandwidth as well that is far above what the links allow
     #[arg(long)]
@@ -169,31 +171,25 @@ fn text(cluster: &Cluster, a: &ReadingsAnswer) -> String {
     if a.readings.is_empty() {
         return "no reading fits\n".into();
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["id", "job", "GB/s", "collective", "size", "GPUs", ""]);
+    let mut t = table(&["job", "collective", "size", "GPUs", "", "id", "GB/s"], 5..);
     for r in &a.readings {
-        table.add_row([
-            r.id.to_string(),
+        t.add_row([
             r.job.clone().unwrap_or_else(|| "–".into()),
-            format!("{:.1}", r.busbw_gb_per_s),
             r.collective.to_string(),
             r.size_bytes.to_string(),
-            console::gpus_in_short(cluster, &r.gpus.allocation(cluster)),
+            list_cell(&cluster.gpu_list(&r.gpus.allocation(cluster)), LIST_WIDTH),
             if r.withdrawn { "withdrawn" } else { "" }.to_owned(),
+            r.id.to_string(),
+            format!("{:.1}", r.busbw_gb_per_s),
         ]);
     }
-    for c in [0, 2] {
-        if let Some(c) = table.column_mut(c) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut out = format!("{table}\n");
+    let mut out = text_of(&t);
     for c in a.readings.iter().flat_map(|r| &r.changes) {
         let what = match (c.what, c.new_busbw_gb_per_s) {
             (WhatChanged::Corrected, Some(new)) => format!("corrected from {:.1} to {new:.1} GB/s", c.old_busbw_gb_per_s),
             _ => "withdrawn".into(),
         };
-        out += &format!("reading {} {what} by {}: {}\n", c.reading, c.who, c.why);
+        out += &wrap(&format!("reading {} {what} by {}: {}", c.reading, c.who, c.why), 2);
     }
     if a.more {
         out += "older readings are not shown; --limit shows more\n";

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use console::Failure;
-use console::load_cluster;
+use console::{load_cluster, text_width};
 use files::read_limited;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub struct Import {
     #[arg(long)]
     name: Option<String>,
     /// How many such hosts the cluster has
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=topology::HOSTS_MAX as i64))]
+    #[arg(long, default_value_t = 1, value_parser = count)]
     count: u32,
     /// Names of the hosts, as Slurm writes them (n[0-3]); instead of --count
     #[arg(long, conflicts_with = "count")]
@@ -53,14 +53,14 @@ pub struct Import {
     #[arg(long)]
     gpu_model: Option<String>,
     /// Line rate of every NIC, where the files do not say, Gbit/s
-    #[arg(long)]
+    #[arg(long, value_parser = topology::number::real)]
     nic_gbit_per_s: Option<f64>,
 }
 
 /// Output of `linkwise topology show`.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Format {
-    /// For the terminal, at most 100 columns
+    /// For the terminal, as wide as it is (80 columns without one)
     Text,
     /// The cluster file as JSON, every host type spelled out
     Json,
@@ -76,7 +76,7 @@ pub fn run(args: Topology) -> Result<(), Failure> {
         Topology::Show { cluster, format, output } => {
             let cluster = load_cluster(&cluster)?;
             let text = match format {
-                Format::Text => draw::text(&cluster),
+                Format::Text => draw::text_within(&cluster, text_width()),
                 Format::Json => file::to_json(&cluster),
                 Format::Yaml => file::write(&cluster),
                 Format::Svg => draw::svg(&cluster),
@@ -110,6 +110,10 @@ fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
         Ok(())
     };
     write().map_err(|e| Failure::file("write", path, e))
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    topology::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
 }
 
 fn types() -> String {

@@ -196,7 +196,7 @@ unsafe extern "C" fn choose_v2(
         let Ok(collective) = usize::try_from(collective) else { return };
         // SAFETY: a context is ours (`init`).
         let Some(comm) = (unsafe { comm(context) }) else { return };
-        let Some(known) = Collective::of_number(collective) else { return };
+        let Some(known) = Collective::tuned_of_number(collective) else { return };
         // This interface does not say what is possible: only what always is, and nothing where the user has chosen.
         let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
         let call = Call { collective, bytes: bytes as u64 };

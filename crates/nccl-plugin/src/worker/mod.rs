@@ -398,7 +398,7 @@ impl Worker {
                 local.comm.saw(slot, d.mask);
                 self.trace.line(format_args!(
                     "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"group\":{},\"at_us\":{}}}",
-                    local.comm.id, local.comm.rank, d.call, d.collective, d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.group, d.at_ns / 1000
+                    local.comm.id, local.comm.rank, d.call, d.collective.capitals(), d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.group, d.at_ns / 1000
                 ));
                 if d.counted && scripted.is_none() {
                     match reward {

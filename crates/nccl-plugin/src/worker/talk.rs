@@ -163,7 +163,7 @@ impl Worker {
             for l in led.conductor.take_learnt() {
                 self.trace.line(format_args!(
                     "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
-                    roster.comm, l.slot.collective, l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                    roster.comm, l.slot.collective.capitals(), l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
                 ));
             }
             if led.conductor.in_force() != led.told {
@@ -175,7 +175,7 @@ impl Worker {
                 for (slot, arm, because) in led.conductor.findings() {
                     self.trace.line(format_args!(
                         "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
-                        roster.comm, led.told, slot.collective, slot.bucket, quoted(&because)
+                        roster.comm, led.told, slot.collective.capitals(), slot.bucket, quoted(&because)
                     ));
                 }
             }

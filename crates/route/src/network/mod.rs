@@ -216,6 +216,11 @@ impl Network {
         Builder::new(cluster, options)?.build()
     }
 
+    /// Seconds per byte of every link; infinite where it is dead.
+    pub fn seconds_per_byte(&self) -> &[f64] {
+        &self.inverse
+    }
+
     /// How many ranks.
     #[inline]
     pub fn rank_count(&self) -> usize {

@@ -215,7 +215,7 @@ impl State {
 }
 
 pub(super) fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
-    StateError::JobExists { id: held.id.clone(), held: cluster.gpu_names(&held.gpus).join(" ") }
+    StateError::JobExists { id: held.id.clone(), held: cluster.gpu_list(&held.gpus) }
 }
 
 fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {

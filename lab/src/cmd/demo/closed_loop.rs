@@ -8,9 +8,9 @@ use super::folder::Folder;
 use super::product::{Linkwise, arg};
 use super::source::Bandwidths;
 use crate::store_errors::OrFailure;
-use console::{Failure, gpus_in_short};
+use console::Failure;
 use predict::Model;
-use predict::doctor::{Component, Defect, Effects, suspicions, telling};
+use predict::doctor::{Component, Defect, Effects, most_informative_allocation, suspicions};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -191,8 +191,8 @@ impl Commands<'_> {
 
     /// The defect that the readings speak for, as `linkwise observe` judges them.
     fn defect(&self) -> Result<Option<Defect>, Failure> {
-        let text = files::read_text(Path::new(&self.model), predict::file::FILE_BYTES_MAX)?;
-        let model = Model::load(&text).map_err(Failure::impossible)?;
+        let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
+        let model = Model::load(&text, ::papers::models()).map_err(Failure::impossible)?;
         let store = Store::open(Path::new(&self.store), self.cluster).or_failure()?;
         let mut rows = store.measurements(&Query::usable()).or_failure()?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
@@ -239,7 +239,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
         let suspected = commands.observe("train-1", None, got)?;
         events.push(Event {
             what: what.into(),
-            gpus: gpus_in_short(cluster, &first.gpus),
+            gpus: cluster.gpu_list(&first.gpus),
             predicted_gb_per_s: first.predicted_gb_per_s,
             got_gb_per_s: got,
             then: match suspected {
@@ -256,7 +256,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
     commands.observe("train-2", None, got)?;
     events.push(Event {
         what: "job train-2".into(),
-        gpus: gpus_in_short(cluster, &second.gpus),
+        gpus: cluster.gpu_list(&second.gpus),
         predicted_gb_per_s: second.predicted_gb_per_s,
         got_gb_per_s: got,
         then: if second.is_wary { "avoids the suspects".into() } else { "placed as before".into() },
@@ -266,7 +266,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
     let (mut probes, mut read) = (0, Vec::new());
     while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && probes < PROBES_MAX) {
         let free = commands.free()?;
-        let Some(a) = telling(hardware.model, &d, &free, super::SIZE, &read) else { break };
+        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
         probes += 1;
         read.push(a.clone());
         let predicted = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
@@ -275,7 +275,7 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
         defect = commands.defect()?;
         events.push(Event {
             what: format!("reading {probes}"),
-            gpus: gpus_in_short(cluster, &a),
+            gpus: cluster.gpu_list(&a),
             predicted_gb_per_s: predicted,
             got_gb_per_s: got,
             then: defect.as_ref().map_or("nothing is suspected".into(), |d| {

@@ -2,7 +2,6 @@
 
 use super::replay::Decided;
 use super::source::Bandwidths;
-use console::gpus_in_short as gpus;
 use place::{Bottleneck, Scored};
 use predict::bound::Memo;
 use predict::{BandwidthModel, Model, Part};
@@ -40,7 +39,7 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
     let row = |who: String, s: &Scored| Row {
         who,
         split: split(&s.allocation),
-        gpus: gpus(cluster, &s.allocation),
+        gpus: cluster.gpu_list(&s.allocation),
         predicted: (s.prediction.busbw_gb_per_s, s.prediction.std_gb_per_s),
         truth: truth.of(&s.allocation),
     };
@@ -70,7 +69,7 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
             "Packing takes {} ({}): expected {:.0} ± {:.0} GB/s; {really}: {:.0}. The choice of linkwise gets {:.2} times as \
              much.",
             split(&p.allocation),
-            gpus(cluster, &p.allocation),
+            cluster.gpu_list(&p.allocation),
             p.prediction.busbw_gb_per_s,
             p.prediction.std_gb_per_s,
             d.packed_gb_per_s,
@@ -121,9 +120,7 @@ fn in_a_row(words: &[String]) -> String {
 
 /// GPUs per host, largest first: `4+4`.
 pub fn split(a: &Allocation) -> String {
-    let mut counts = a.counts();
-    counts.sort_unstable_by(|a, b| b.cmp(a));
-    counts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
+    a.split()
 }
 
 #[cfg(test)]
@@ -132,13 +129,11 @@ mod tests {
     use topology::GpuMask;
 
     #[test]
-    fn gpus_and_splits_are_written_short() {
-        let cluster = topology::catalog::cluster("h100").unwrap();
+    fn splits_and_rows_of_words_are_written_short() {
         let a = Allocation::new([
             (HostId(0), GpuMask::from_indices([1])),
             (HostId(2), GpuMask::from_indices([0, 1, 2, 5, 7])),
         ]);
-        assert_eq!(gpus(&cluster, &a), "n0:1 n2:0-2,5,7");
         assert_eq!(split(&a), "5+1");
         assert_eq!(in_a_row(&["a".into(), "b".into(), "c".into()]), "a, b and c");
     }

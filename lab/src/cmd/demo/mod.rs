@@ -15,7 +15,7 @@ use crate::store_errors::OrFailure;
 use console::load_cluster;
 use console::{Failure, print};
 use folder::Folder;
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use product::Linkwise;
 use source::Bandwidths;
 use std::path::PathBuf;
@@ -191,11 +191,11 @@ fn measure(
 
 /// Step 3. The physics has no constant that was fitted on measurements: it must not know the tables that it is judged by.
 fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &Bandwidths, seed: u64) -> Result<Fit, Failure> {
-    let constants = fabric::Constants::unfitted;
+    let options = |kind| FitOptions::of(kind).constants(fabric::Constants::unfitted());
     let begun = Instant::now();
-    let (gp, report) = fit(cluster, rows, None, Kind::Gp, constants()).map_err(Failure::impossible)?;
+    let (gp, report) = fit(cluster, rows, &options(Kind::Gp)).map_err(Failure::impossible)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let bound = fit(cluster, rows, None, Kind::Bound, constants()).map_err(Failure::impossible)?.0;
+    let bound = fit(cluster, rows, &options(Kind::Bound)).map_err(Failure::impossible)?.0;
     let held_out = replay::held_out(&gp, truth, cluster, rows, seed);
     Ok(Fit { gp, bound, seconds, distrusted: report.distrusted, held_out })
 }

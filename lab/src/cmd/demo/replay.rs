@@ -5,7 +5,7 @@ use super::{Fit, PROBES};
 use crate::evaluation::{Method, Summary, scenarios, summary};
 use console::Failure;
 use place::baselines::random;
-use place::{Answer, Reading, Request, answer, cautiously, decide, exact, worth_measuring};
+use place::{Answer, Reading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
 use predict::{BandwidthModel, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,7 +17,7 @@ use topology::{Allocation, Cluster, HostId};
 /// Rows that a simulated cluster is asked for to judge predictions.
 pub const HELD_OUT_SIMULATED: usize = 400;
 /// Candidates that probing may choose from.
-const KEEP_PROBING: usize = 1 + place::explain::RUNNER_UPS;
+const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 /// A gain over the packed choice that people would notice.
 pub const NOTICEABLE_GAIN: f64 = 1.2;
 
@@ -78,9 +78,8 @@ impl Replay {
     }
     /// Median microseconds of an answer.
     pub fn elapsed_us_median(&self) -> f64 {
-        let mut us: Vec<f64> = self.decided.iter().map(|d| d.elapsed_us).collect();
-        us.sort_by(f64::total_cmp);
-        us.get(us.len() / 2).copied().unwrap_or(0.0)
+        let us: Vec<f64> = self.decided.iter().map(|d| d.elapsed_us).collect();
+        if us.is_empty() { 0.0 } else { stats::upper_median(&us) }
     }
 }
 
@@ -151,7 +150,7 @@ fn probe(
     request: &Request,
 ) -> Result<Option<Allocation>, Failure> {
     let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
-    cautiously(&mut candidates);
+    promote_by_lower_confidence_bound(&mut candidates);
     let mut readings: Vec<Reading> = Vec::new();
     for _ in 0..PROBES {
         let next = worth_measuring(&candidates, &readings, 1, model.repeat_noise());
@@ -202,11 +201,10 @@ pub fn held_out(model: &Model, truth: &Bandwidths, cluster: &Cluster, seen: &[Me
     let mean = rows.iter().map(|r| r.1).sum::<f64>() / n;
     let residual: f64 = rows.iter().map(|r| (r.2 - r.1).powi(2)).sum();
     let total: f64 = rows.iter().map(|r| (r.1 - mean).powi(2)).sum();
-    let mut errors: Vec<f64> = rows.iter().map(|r| 100.0 * (r.2 / r.1 - 1.0).abs()).collect();
-    errors.sort_by(f64::total_cmp);
+    let errors: Vec<f64> = rows.iter().map(|r| 100.0 * (r.2 / r.1 - 1.0).abs()).collect();
     HeldOut {
         r2: 1.0 - residual / total.max(1e-12),
-        median_error_pct: errors.get(errors.len() / 2).copied().unwrap_or(0.0),
+        median_error_pct: if errors.is_empty() { 0.0 } else { stats::upper_median(&errors) },
         within: (f64::from(one as u32) / n, f64::from(two as u32) / n),
         rows,
     }

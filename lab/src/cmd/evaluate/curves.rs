@@ -9,7 +9,6 @@ use console::Format;
 use files::write_atomic;
 use indicatif::ProgressBar;
 use measure::design::DesignKind;
-use predict::Kind;
 use rayon::prelude::*;
 use std::path::Path;
 use truths::Truth;
@@ -29,8 +28,8 @@ pub fn run(
     report: Option<&Path>,
 ) -> Result<(), Failure> {
     for m in models {
-        if Kind::by_name(m).is_none() {
-            let known = Kind::ALL.map(Kind::name).join(", ");
+        if ::papers::models().by_name(m).is_none() {
+            let known = ::papers::models().names();
             return Err(Failure::input(format!("--curves {m}: there is no such model (known: {known})")));
         }
     }

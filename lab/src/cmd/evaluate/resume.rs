@@ -21,8 +21,7 @@ pub fn name(truth: &dyn Truth, methods: &[MethodSpec], settings: &Settings, seed
         truth.collective(),
         truth.cluster(),
     );
-    // FNV-1a: a name, not a protection.
-    let hash = all.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let hash = store::digest::fnv64_of_bytes(all.bytes());
     let safe: String = truth.name().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     format!("{safe}-{seed}-{hash:016x}.json")
 }

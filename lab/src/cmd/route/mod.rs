@@ -166,7 +166,7 @@ fn compare(planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Comp
     for rule in Rule::BASELINES {
         rules.push((rule, planner.rule(net, demand, rule).map_err(failed)?.congestion_s / optimum_s));
     }
-    let mwu = route::mwu::plan(net, demand, &route::mwu::Settings::default()).map_err(failed)?;
+    let mwu = ::papers::nimble::plan(net, demand, &::papers::nimble::Settings::default()).map_err(failed)?;
     Ok(Compared {
         optimum_s,
         rules,

@@ -43,9 +43,7 @@ fn judge(planner: &mut Planner, net: &Network, demand: &Demand, what: &str) -> R
 }
 
 fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
-    let mut v: Vec<f64> = values.collect();
-    v.sort_by(f64::total_cmp);
-    if v.is_empty() { f64::NAN } else { v[(((v.len() - 1) as f64) * q).round() as usize] }
+    stats::nearest_quantile_of_sorted(&stats::sorted(&values.collect::<Vec<_>>()), q)
 }
 
 /// Thousands of matrices.

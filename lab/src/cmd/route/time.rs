@@ -21,8 +21,7 @@ fn planning_s(planner: &mut Planner, net: &Network, demand: &Demand, repeats: us
         planner.plan(net, demand).map_err(failed)?;
         times.push(begin.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+    Ok(stats::upper_median(&times))
 }
 
 /// Table 1.
@@ -121,10 +120,7 @@ pub fn speed() -> Result<Sheet, Failure> {
             }
         }
         let count = format!("{} of {}", corrected.len(), corrected.len() + closed.len());
-        let median = |v: &mut Vec<f64>| {
-            v.sort_by(f64::total_cmp);
-            v.get(v.len() / 2).copied().unwrap_or(f64::NAN)
-        };
+        let median = |v: &mut Vec<f64>| stats::upper_median(v);
         let worst = closed.iter().chain(&corrected).copied().fold(0.0, f64::max);
         sheet.row([
             Cell::from(name),

@@ -48,7 +48,7 @@ fn published() -> Result<Vec<Characterization>, Failure> {
             for (arm, algorithm) in [("TREE", "TREE"), ("RING", "RING"), ("AUTO", "")] {
                 let key = (algorithm.to_owned(), String::new(), compute.to_owned());
                 for (size, us) in table.get(&key).into_iter().flatten() {
-                    out.entry(*size).or_default().insert(arm.into(), ::tune::stats::mean(us) / 1e3);
+                    out.entry(*size).or_default().insert(arm.into(), ::stats::mean(us) / 1e3);
                 }
             }
             out
@@ -123,7 +123,7 @@ fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
 
 /// What the bandit's public reward log says beside the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
-    use ::tune::stats;
+    use ::stats;
     println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
     let row = |(arm, ms): &(Arm, Vec<f64>)| {
         let n = |v: f64| format!("{v:.1}");

@@ -3,7 +3,7 @@
 use super::print::{pretty, table};
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
-use ::tune::trial::{Detection, Noise, Overlap, Spec, detect};
+use ::trial::{Detection, Noise, Overlap, Spec, detect};
 use console::Failure;
 use console::Format;
 use rayon::prelude::*;

@@ -3,8 +3,8 @@
 use super::{check_policy, detector, objective, page, print, targets};
 use crate::trials::catalog::{self, Entry};
 use crate::trials::{self, RUNS_MAX, Settings};
-use ::tune::registry::POLICIES;
-use ::tune::trial::Score;
+use ::trial::Score;
+use ::trial::policies::POLICIES;
 use console::Failure;
 use console::Format;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -9,7 +9,7 @@ mod print;
 mod sample_line;
 mod targets;
 
-use ::tune::registry::POLICIES;
+use ::trial::policies::POLICIES;
 use ::tune::{Arm, Objective};
 use console::Failure;
 

@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let build = |size_bytes: u64| {
         let options = Options { size_bytes, ..options.clone() };
-        ::tune::build(&args.policy, &arms, &options).map_err(Failure::input)
+        ::trial::policies::build(&args.policy, &arms, &options).map_err(Failure::input)
     };
     play(&build, args.size.0, &arms, BufReader::new(std::io::stdin().lock()), &mut std::io::stdout().lock())
 }
@@ -145,7 +145,7 @@ mod tests {
         let arms: Vec<_> = ["TREE/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
         let build = |_| {
             let inner = "round-robin".to_owned();
-            ::tune::build(policy, &arms, &Options { inner, ..Options::default() }).map_err(Failure::input)
+            ::trial::policies::build(policy, &arms, &Options { inner, ..Options::default() }).map_err(Failure::input)
         };
         let mut out = Vec::new();
         let result = play(&build, 1 << 20, &arms, input.as_bytes(), &mut out).map_err(|f| f.to_string());

@@ -4,7 +4,7 @@ use super::evaluate::Line;
 use super::targets::Row;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
-use ::tune::trial::Score;
+use ::trial::Score;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use console::Failure;
 use console::Format;
@@ -240,7 +240,7 @@ pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
 fn costs(entry: &Entry, lines: &[Line]) -> Table {
     let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
     let rows = lines.iter().map(|Line { policy, score: s }| {
-        let pair = |f: fn(&::tune::trial::Outcome) -> (f64, f64)| {
+        let pair = |f: fn(&::trial::Outcome) -> (f64, f64)| {
             let number = |us: f64| match us / 1e3 {
                 ms if ms >= 10.0 => format!("{ms:.0}"),
                 ms => format!("{ms:.3}"),

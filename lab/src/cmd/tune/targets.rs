@@ -3,8 +3,8 @@
 use super::evaluate::progress;
 use super::print;
 use crate::trials::{self, Settings};
-use ::tune::trial::aims::{self as trial_targets, Aim as Target};
-use ::tune::trial::{Score, Spec};
+use ::trial::aims::{self as trial_targets, Aim as Target};
+use ::trial::{Score, Spec};
 use console::Failure;
 use console::Format;
 use serde::Serialize;
@@ -90,8 +90,8 @@ fn row(target: &Target, policies: &[String], specs: &[&Spec], scores: &[Vec<Scor
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::tune::trial::Noise;
-    use ::tune::trial::aims::Measure;
+    use ::trial::Noise;
+    use ::trial::aims::Measure;
 
     #[test]
     fn environments_of_one_name_and_other_levels_are_told_apart() {

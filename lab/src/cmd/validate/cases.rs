@@ -138,7 +138,7 @@ impl Cases {
         // busbw is printed with two decimals; the time of small messages says more.
         let ranks = case.allocation.gpu_count();
         let from_time = match (time, size) {
-            (Some(us), Some(s)) if us > 0.0 => Some(collective.busbw_gb_per_s(ranks, s, us * 1e-6)),
+            (Some(us), Some(s)) if us > 0.0 => Some(collective.busbw_gb_per_s(ranks, s.as_f64(), us * 1e-6)),
             _ => None,
         };
         let Some(measured) = from_time.or(busbw).filter(|b| *b > 0.0) else {

@@ -107,7 +107,7 @@ pub fn text(report: &Report, cross: Option<&Cross>) -> String {
                 w.row.clone(),
                 w.allocation.clone(),
                 w.size_bytes.to_string(),
-                format!("{:?}", w.algorithm),
+                w.algorithm.map_or("sends", |a| a.word()).to_string(),
                 format!("{:.3}", w.predicted_busbw_gb_per_s),
                 format!("{:.3}", w.measured_busbw_gb_per_s),
                 format!("{:+.0}", w.signed_error_pct),

@@ -1,9 +1,10 @@
 //! Errors by family and over families.
 
 use super::cases::{Case, Cases};
-use fabric::{Algorithm, Fabric};
+use fabric::Fabric;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use topology::nccl::Algorithm;
 
 /// Rows listed as the worst.
 const WORST: usize = 10;
@@ -17,8 +18,8 @@ pub struct RowError {
     pub allocation: String,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Algorithm that the rule took.
-    pub algorithm: Algorithm,
+    /// Algorithm that the rule took; `None` for sends from rank to rank.
+    pub algorithm: Option<Algorithm>,
     /// Predicted bus bandwidth.
     pub predicted_busbw_gb_per_s: f64,
     /// Measured bus bandwidth.
@@ -99,10 +100,7 @@ pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
     if values.is_empty() {
         return None;
     }
-    values.sort_by(f64::total_cmp);
-    let at = q * (values.len() - 1) as f64;
-    let (low, high) = (at.floor() as usize, at.ceil() as usize);
-    Some(values[low] + (values[high] - values[low]) * (at - low as f64))
+    Some(::stats::quantile(values, q))
 }
 
 fn stats(signed: &[f64]) -> Stats {
@@ -128,7 +126,7 @@ fn over_families<'a>(of: impl Iterator<Item = &'a Stats>) -> Stats {
 }
 
 /// Predicted bus bandwidth and algorithm of one case.
-pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Algorithm) {
+pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Option<Algorithm>) {
     let e = fabrics[case.cluster].estimate_run(&case.allocation, case.collective, case.size, case.run);
     (e.busbw.gb_per_s(), e.algorithm)
 }

@@ -2,7 +2,8 @@
 //!
 //! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
 
-use fabric::{Algorithm, GpuClass, Run};
+use fabric::{GpuClass, Run};
+use topology::nccl::Algorithm;
 use topology::{
     Allocation, Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostType, Network, NetworkClass, Nic, NvLinkFabric,
     PathKind, Pcie, catalog,

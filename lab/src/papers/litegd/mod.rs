@@ -122,9 +122,7 @@ fn summary(values: impl IntoIterator<Item = f64>) -> (f64, f64, f64) {
     let mut v: Vec<f64> = values.into_iter().collect();
     v.sort_by(f64::total_cmp);
     let (Some(worst), n) = (v.first().copied(), v.len()) else { return (f64::NAN, f64::NAN, f64::NAN) };
-    let at = 0.05 * (n - 1) as f64;
-    let (i, f) = (at as usize, at.fract());
-    (v.iter().sum::<f64>() / n as f64, v[i] + f * (v[(i + 1).min(n - 1)] - v[i]), worst)
+    (v.iter().sum::<f64>() / n as f64, stats::quantile_of_sorted(&v, 0.05), worst)
 }
 
 fn mean(v: impl IntoIterator<Item = f64>) -> f64 {

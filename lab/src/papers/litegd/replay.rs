@@ -7,7 +7,7 @@ use crate::evaluation::sampling::readings;
 use console::Failure;
 use measure::design::DesignKind;
 use place::{Objective, Request};
-use predict::{BandwidthModel, Kind, Oracle, Part, fit_any};
+use predict::{BandwidthModel, FitOptions, Kind, Oracle, Part};
 use std::time::Instant;
 use store::Measurement;
 use topology::Allocation;
@@ -77,9 +77,13 @@ impl<'t> Guides<'t> {
         let tables = readings(truth, seed, |r| r.intra());
         let fit = |kind, more: Vec<Measurement>| {
             let rows: Vec<Measurement> = tables.iter().cloned().chain(more).collect();
-            let constants = fabric::Constants::unfitted();
-            let fitted = fit_any(truth.cluster(), &rows, Some(truth.collective()), kind, constants, seed);
-            fitted.map(|f| f.0).map_err(Failure::impossible)
+            let options = FitOptions {
+                kind,
+                collective: Some(truth.collective()),
+                constants: fabric::Constants::unfitted(),
+                seed,
+            };
+            predict::fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(Failure::impossible)
         };
         // One host alone has no samples over hosts.
         let several = truth.cluster().hosts.len() > 1;
@@ -94,7 +98,10 @@ impl<'t> Guides<'t> {
             truth.of_parts(&sorted, false).unwrap_or(0.0)
         };
         let network: Option<Box<dyn BandwidthModel>> = match samples_of_network.filter(|_| several) {
-            Some(n) => Some(Box::new(fit(Kind::TransformerLitegd, samples(truth, n, DesignKind::Random, seed))?)),
+            Some(n) => Some(Box::new(fit(
+                Kind::Learned(&::papers::network::kinds::TRANSFORMER_LITEGD),
+                samples(truth, n, DesignKind::Random, seed),
+            )?)),
             None => None,
         };
         Ok(Guides { truth, upper: Box::new(Oracle { table, truth: value }), own: Box::new(own), network })
@@ -110,7 +117,7 @@ impl<'t> Guides<'t> {
 
     /// The choice of a method: GPUs, milliseconds, and of these inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
-        let search = place::search::by_name(m.search, seed)?;
+        let search = ::papers::searches().search(m.search, seed).ok()?;
         let timed = Timed::new(self.of(m.guide)?);
         let request = Request::new(k, free.clone(), self.truth.size());
         let start = Instant::now();

@@ -1,17 +1,19 @@
 //! A state in words.
 
-use comfy_table::{CellAlignment, Table, presets};
+use console::{list_cell, table, text_of, wrap};
 use engine::{GpuList, StatusAnswer};
 use topology::Cluster;
 
 /// Most jobs that the text lists; JSON lists all.
 const JOBS_SHOWN: usize = 200;
+/// Columns of a list of GPUs in the table of jobs.
+const LIST_WIDTH: usize = 24;
 /// Most suspects that the text lists.
 const SUSPECTS_SHOWN: usize = 6;
 
 /// For people. `now_unix_s` turns times into ages.
 pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
-    let short = |gpus: &GpuList| console::gpus_in_short(cluster, &gpus.allocation(cluster));
+    let short = |gpus: &GpuList| cluster.gpu_list(&gpus.allocation(cluster));
     let held: usize = s.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
     let mut out = format!(
         "{}: {} hosts, {} GPUs: {} free, {held} held by {} job{}, {} drained\n",
@@ -24,45 +26,34 @@ pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
         out_of_service(cluster, s),
     );
     if !s.jobs.is_empty() {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["job", "since", "GPUs", "split", "predicted GB/s", "demand GB/s", "where"]);
+        let mut jobs = table(&["job", "since", "split", "GPUs", "predicted\nGB/s", "demand\nGB/s", "where"], 3..6);
         for j in s.jobs.iter().take(JOBS_SHOWN) {
             let number = |v: Option<f64>| v.map_or("–".to_owned(), |v| format!("{v:.1}"));
-            table.add_row([
+            jobs.add_row([
                 j.id.clone(),
                 age(now_unix_s - j.since_unix_s),
-                j.gpus.gpu_count().to_string(),
                 j.split.clone(),
+                j.gpus.gpu_count().to_string(),
                 number(j.predicted_gb_per_s),
                 number(j.demand_gb_per_s),
-                short(&j.gpus),
+                list_cell(&short(&j.gpus), LIST_WIDTH),
             ]);
         }
-        for c in [2, 4, 5] {
-            if let Some(c) = table.column_mut(c) {
-                c.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        out += &format!("{table}\n");
+        out += &text_of(&jobs);
         if s.jobs.len() > JOBS_SHOWN {
             out += &format!("and {} jobs more (--format json lists all)\n", s.jobs.len() - JOBS_SHOWN);
         }
     }
     if s.free.gpu_count() > 0 {
-        out += &format!("free: {}\n", short(&s.free));
+        out += &wrap(&format!("free: {}", short(&s.free)), 2);
     }
     for d in &s.drained {
         let why = if d.reason.is_empty() { String::new() } else { format!(" ({})", d.reason) };
-        out += &format!("drained: {}{why}\n", short(&d.gpus));
+        out += &wrap(&format!("drained: {}{why}", short(&d.gpus)), 2);
     }
     for x in s.suspects.iter().take(SUSPECTS_SHOWN) {
-        out += &format!(
-            "suspected: {} at {:.0} % of its rate, probability {:.0} %\n",
-            x.component,
-            100.0 * x.factor,
-            100.0 * x.probability
-        );
+        let (rate, probability) = (100.0 * x.factor, 100.0 * x.probability);
+        out += &wrap(&format!("suspected: {} at {rate:.0} % of its rate, probability {probability:.0} %", x.component), 2);
     }
     if s.suspects.len() > SUSPECTS_SHOWN {
         out += &format!("and {} less probable suspects\n", s.suspects.len() - SUSPECTS_SHOWN);

@@ -3,9 +3,8 @@
 use super::story;
 use super::view::What;
 use console::Failure;
-use console::Format;
+use console::{Format, table, text_of, wrap};
 
-use super::explain::table;
 use indicatif::ProgressBar;
 use nccl_model::{Communicator, LoadConstants};
 use serde_json::{Value, json};
@@ -230,23 +229,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    println!(
-        "{} of {} on cluster {}: {} ranks on {}, NCCL {}",
-        case.collective,
-        Bytes(size),
-        case.cluster.name,
-        case.ranks(),
-        case.hosts_text(),
-        case.version
-    );
-    println!("expected {:.1} GB/s busbw (model), limited by {}", now.busbw.gb_per_s(), story::limit(&case, &now.limit));
+    let (collective, cluster, ranks, gpus) = (case.collective, &case.cluster.name, case.ranks(), case.hosts_text());
+    let head =
+        format!("{collective} of {} on cluster {cluster}: {ranks} ranks on {gpus}, NCCL {}", Bytes(size), case.version);
+    print!("{}", wrap(&head, 2));
+    let (busbw, limit) = (now.busbw.gb_per_s(), story::limit(&case, &now.limit));
+    print!("{}", wrap(&format!("expected {busbw:.1} GB/s busbw (model), limited by {limit}"), 2));
     if let Some((_, m)) = case.measured.iter().rev().find(|m| m.0 == size) {
         println!("measured {m:.1} GB/s");
     }
     if advice.is_empty() {
         println!("no setting is expected to gain more than {:.0} %", 100.0 * GAIN_MIN);
     } else {
-        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2);
+        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2..);
         for a in &advice {
             t.add_row([
                 a.text(),
@@ -255,18 +250,22 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} % ({})", 100.0 * g, a.gain_source())),
             ]);
         }
-        println!("{t}");
+        print!("{}", text_of(&t));
     }
     if !without_effect.is_empty() {
-        println!("without effect in the library: {}", without_effect.join(", "));
+        print!("{}", wrap(&format!("without effect in the library: {}", without_effect.join(", ")), 2));
     }
     if let Some((order, from, to)) = order {
         let names: Vec<&str> = order.iter().map(|o| case.cluster.host(o.0).name.as_str()).collect();
-        println!("host order: ranks on {} in this order: {from:.0} to {to:.0} GB/s (model)", names.join(", "));
+        let order = names.join(", ");
+        print!(
+            "{}",
+            wrap(&format!("host order: ranks on {order} in this order: {from:.0} to {to:.0} GB/s (model)"), 2)
+        );
     }
-    println!(
-        "Gains are a model's. Before a setting goes into a job, measure it: linkwise measure, or nccl-tests with and without."
-    );
+    let note = "Gains are a model's. Before a setting goes into a job, measure it: linkwise measure, or nccl-tests with and \
+                without.";
+    print!("{}", wrap(note, 2));
     Ok(())
 }
 

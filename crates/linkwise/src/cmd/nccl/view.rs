@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
 use topology::nccl::{Decision, Version};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, ListReader};
 
 /// Most sizes of one call.
 const SIZES_MAX: usize = 64;
@@ -21,7 +21,7 @@ pub struct What {
     /// Built-in cluster or cluster file
     #[arg(long)]
     pub cluster: String,
-    /// The job's GPUs (`n0:0 n0:1 n1`; a bare host means all of its GPUs), hosts in rank order; default: all usable ones
+    /// The job's GPUs (`n[0-3]:[0-7]`, `n0:3`; a host alone means all of its GPUs), hosts in rank order; default: all usable ones
     #[arg(long)]
     pub gpus: Option<String>,
     /// NCCL release, such as 2.28 or 2.28.9
@@ -52,21 +52,6 @@ pub fn collective(name: &str) -> Result<Collective, String> {
     })
 }
 
-/// The hosts of a list of GPUs in the order in which it names them first, each with all of its GPUs in the list.
-fn rank_hosts(cluster: &Cluster, list: &str) -> Result<Vec<(HostId, GpuMask)>, String> {
-    let all = cluster.parse_gpus([list])?;
-    let mut order: Vec<(HostId, GpuMask)> = Vec::new();
-    for t in list.split([' ', ',', '\t', '\n', '\r']).filter(|t| !t.is_empty()) {
-        let one = cluster.parse_gpus([t])?;
-        for &(h, _) in one.parts() {
-            if order.iter().all(|o| o.0 != h) {
-                order.push((h, all.mask(h)));
-            }
-        }
-    }
-    Ok(order)
-}
-
 /// The arguments, read.
 pub struct Case {
     pub cluster: Cluster,
@@ -94,7 +79,9 @@ impl What {
     pub fn case(&self) -> Result<Case, Failure> {
         let cluster = load_cluster(&self.cluster)?;
         let order = match &self.gpus {
-            Some(list) => rank_hosts(&cluster, list).map_err(|e| Failure::input(format!("--gpus: {e}")))?,
+            Some(list) => ListReader::new(&cluster)
+                .gpus_in_order([list.as_str()])
+                .map_err(|e| Failure::input(format!("--gpus: {e}")))?,
             None => cluster.usable().parts().to_vec(),
         };
         let ranks: usize = order.iter().map(|o| o.1.count()).sum();
@@ -264,11 +251,8 @@ impl Case {
         self.order.iter().map(of).collect()
     }
 
-    /// Hosts in rank order, for people: `n0 x8, n1 x4`.
+    /// GPUs in rank order, for people: `n0:[0-7] n1:[0-3]`.
     pub fn hosts_text(&self) -> String {
-        let of = |&(h, m): &(HostId, GpuMask)| format!("{} x{}", self.cluster.host(h).name, m.count());
-        let names: Vec<String> = self.order.iter().take(8).map(of).collect();
-        let rest = self.order.len().saturating_sub(8);
-        names.join(", ") + &if rest > 0 { format!(" and {rest} more") } else { String::new() }
+        self.cluster.gpu_list_in_order(&self.order)
     }
 }

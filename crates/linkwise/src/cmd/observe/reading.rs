@@ -24,7 +24,7 @@ pub fn of_nccl_tests(
         .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let ranks = job.gpus.gpu_count();
     if !report.ranks.is_empty() && report.ranks.len() != ranks {
-        let gpus = cluster.gpu_names(&job.gpus).join(" ");
+        let gpus = cluster.gpu_list(&job.gpus);
         return Err(Failure::input(format!(
             "{} is of {} ranks, job `{}` has {ranks} GPUs ({gpus})",
             file.display(),

@@ -28,15 +28,16 @@ impl Reply<'_> {
         &self.answer.rank_order.0
     }
 
+    /// Hosts and GPUs of a list, in its order.
+    pub fn masks(&self, gpus: &GpuList) -> Vec<(HostId, GpuMask)> {
+        let index = self.cluster.host_index();
+        gpus.0.iter().filter_map(|h| Some((*index.get(h.host.as_str())?, mask_of(&h.gpus)))).collect()
+    }
+
     /// Settings of NCCL worth trying on the choice, best first.
     pub fn settings(&self) -> Vec<Advice> {
         let Some(version) = self.nccl else { return Vec::new() };
-        let index = self.cluster.host_index();
-        let order: Vec<(HostId, GpuMask)> = self
-            .hosts()
-            .iter()
-            .filter_map(|h| Some((*index.get(h.host.as_str())?, mask_of(&h.gpus))))
-            .collect();
+        let order = self.masks(&self.answer.rank_order);
         let mut all = by_model(version, self.cluster, &order, self.answer.collective, self.answer.size_bytes);
         all.truncate(SETTINGS);
         all
@@ -75,13 +76,6 @@ impl Reply<'_> {
 /// The indices of GPUs as a mask.
 pub fn mask_of(gpus: &[u8]) -> GpuMask {
     GpuMask::from_indices(gpus.iter().map(|g| usize::from(*g)))
-}
-
-/// Hosts with the most GPUs first, as a split is written.
-pub fn by_count(gpus: &GpuList) -> Vec<&HostGpus> {
-    let mut hosts: Vec<&HostGpus> = gpus.0.iter().collect();
-    hosts.sort_by_key(|h| std::cmp::Reverse(h.gpus.len()));
-    hosts
 }
 
 fn avoided(a: &AvoidedSuspects) -> String {

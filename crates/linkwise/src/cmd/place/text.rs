@@ -1,97 +1,76 @@
-//! An answer in sentences and tables that fit 80 columns.
+//! An answer in sentences and tables that fit the terminal.
 
 use super::launch::devices;
-use super::reply::{Reply, by_count, mask_of};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::reply::Reply;
+use console::{list_cell, table, text_of, wrap};
 use engine::{BottleneckAnswer, GpuList, HostGpus, NeighbourEffect};
 use std::fmt::Write;
-use topology::GpuMask;
 
-/// Columns.
-const WIDTH: usize = 80;
 /// Pods, and running jobs, that are listed; JSON has all.
 const LISTED_MAX: usize = 16;
 /// Runner-ups that are listed.
 const RUNNER_UPS_SHOWN: usize = 3;
-
-/// `words` after `head`, in lines of at most [`WIDTH`] columns (a longer word stands alone).
-fn wrapped(head: &str, words: impl IntoIterator<Item = String>) -> String {
-    let mut out = String::from(head);
-    let mut column = head.chars().count();
-    for w in words {
-        let n = w.chars().count();
-        if column + 1 + n > WIDTH {
-            out.push_str("\n ");
-            column = 1;
-        }
-        out.push(' ');
-        out.push_str(&w);
-        column += 1 + n;
-    }
-    out.push('\n');
-    out
-}
-
-/// The indices of a mask, runs of three and more with a dash: `{0-3,6,7}`.
-fn mask(m: GpuMask) -> String {
-    let list: Vec<usize> = m.iter().collect();
-    let runs = list.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
-        [a, _, .., b] => format!("{a}-{b}"),
-        few => few.iter().map(usize::to_string).collect::<Vec<_>>().join(","),
-    });
-    format!("{{{}}}", runs.collect::<Vec<_>>().join(","))
-}
-
-fn table(header: &[&str], numbers: std::ops::Range<usize>) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.to_vec());
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
-    for c in numbers {
-        if let Some(c) = table.column_mut(c) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
-}
-
-fn hosts<'a>(hosts: impl IntoIterator<Item = &'a HostGpus>) -> Vec<String> {
-    hosts.into_iter().map(|h| format!("{}{}", h.host, mask(mask_of(&h.gpus)))).collect()
-}
+/// Columns of a list of GPUs in a table.
+const LIST_WIDTH: usize = 30;
 
 impl Reply<'_> {
+    /// Hosts and GPUs in rank order; on one host, too.
+    fn ranks(&self) -> String {
+        if self.hosts().iter().all(|h| h.gpus.is_sorted()) {
+            return "as listed".to_owned();
+        }
+        let index = self.cluster.host_index();
+        let groups = self.hosts().chunk_by(|a, b| a.gpus == b.gpus).map(|group: &[HostGpus]| {
+            let ids = group.iter().filter_map(|h| index.get(h.host.as_str()).copied());
+            let (hosts, gpus) = (self.cluster.host_list_in_order(ids), devices(&group[0]));
+            hosts.split(' ').map(|h| format!("{h}:[{gpus}]")).collect::<Vec<_>>().join(" ")
+        });
+        groups.collect::<Vec<_>>().join(" ")
+    }
+
+    /// GPUs as a list, hosts in their order.
+    fn list_in_order(&self, gpus: &GpuList) -> String {
+        self.cluster.gpu_list_in_order(&self.masks(gpus))
+    }
+
     /// Sentences and tables.
     pub fn text(&self) -> String {
         let a = self.answer;
         let gpus = a.gpus.gpu_count();
         let s = if gpus == 1 { "" } else { "s" };
-        let head = format!("{gpus} GPU{s}, split {}:", a.split);
-        let mut out = wrapped(&head, hosts(self.hosts()));
+        let listed = self.list_in_order(&a.rank_order);
+        let mut out = wrap(&format!("{gpus} GPU{s}, split {}: {listed}", a.split), 2);
         if gpus < 2 {
             out.push_str("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.\n");
             return out;
         }
         let candidates =
             if a.evaluations == 1 { "1 candidate".to_owned() } else { format!("{} candidates", a.evaluations) };
-        out += &wrapped(
-            "Predicted",
-            [
-                format!("{} bus bandwidth at {}:", a.collective, self.size()),
-                format!("{:.1} ± {:.1} GB/s", a.predicted_busbw_gb_per_s, a.std_gb_per_s),
-                format!("({} model, {} search,", a.model, a.search),
-                format!("{candidates}, {:.0} us)", self.elapsed.as_secs_f64() * 1e6),
-            ],
+        out += &wrap(
+            &format!(
+                "Predicted {} bus bandwidth at {}: {:.1} ± {:.1} GB/s ({} model, {} search, {candidates}, {:.0} us)",
+                a.collective,
+                self.size(),
+                a.predicted_busbw_gb_per_s,
+                a.std_gb_per_s,
+                a.model,
+                a.search,
+                self.elapsed.as_secs_f64() * 1e6
+            ),
+            2,
         );
         out += &self.bottleneck();
         out += &self.pods();
-        out += &wrapped("Rank order:", self.hosts().iter().map(|h| format!("{}:{}", h.host, devices(h))));
+        out += &wrap(&format!("Rank order: {}", self.ranks()), 2);
         if let Some(version) = self.nccl {
             let settings = self.settings();
             if settings.is_empty() {
-                let _ = writeln!(out, "NCCL {version}: no setting is expected to gain anything here (model).");
+                out += &wrap(&format!("NCCL {version}: no setting is expected to gain anything here (model)."), 2);
             }
             for a in settings {
                 let gain = 100.0 * a.gain().unwrap_or(0.0);
-                let _ = writeln!(out, "With {} expect {gain:+.0} % (model of NCCL {version}, not measured).", a.text());
+                let text = a.text();
+                out += &wrap(&format!("With {text} expect {gain:+.0} % (model of NCCL {version}, not measured)."), 2);
             }
         }
         let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
@@ -102,7 +81,7 @@ impl Reply<'_> {
                 format!("{gb_per_s:.1}"),
                 format!("{std:.1}"),
                 format!("{:.0} %", 100.0 * gb_per_s / a.predicted_busbw_gb_per_s.max(1e-9)),
-                hosts(by_count(gpus)).join(" "),
+                list_cell(&self.cluster.gpu_list(&gpus.allocation(self.cluster)), LIST_WIDTH),
             ]);
         };
         row("choice", &a.split, a.predicted_busbw_gb_per_s, a.std_gb_per_s, &a.gpus);
@@ -111,7 +90,7 @@ impl Reply<'_> {
         for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
             row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
         }
-        let _ = writeln!(out, "{t}");
+        out += &text_of(&t);
         out + &self.jobs()
     }
 
@@ -134,12 +113,12 @@ impl Reply<'_> {
         if pods.is_empty() {
             return String::new();
         }
-        let pod = |(i, p): (usize, &GpuList)| format!("{i}={}", hosts(&p.0).concat());
+        let pod = |(i, p): (usize, &GpuList)| format!("{i}={}", self.list_in_order(p));
         let mut words: Vec<String> = pods.iter().enumerate().take(LISTED_MAX).map(pod).collect();
         if pods.len() > LISTED_MAX {
             words.push(format!("and {} more", pods.len() - LISTED_MAX));
         }
-        wrapped("Pods:", words)
+        wrap(&format!("Pods: {}", words.join(" ")), 2)
     }
 
     /// What the choice means among the running jobs, those that lose most first.
@@ -147,8 +126,8 @@ impl Reply<'_> {
         let Some(c) = &self.answer.contention else { return String::new() };
         let (n, s) = (c.jobs.len(), if c.jobs.len() == 1 { "" } else { "s" });
         let head = format!("Beside {n} running job{s} ({} contention):", c.kind);
-        let shared = format!("{:.1} GB/s of {:.1} alone.", c.shared_busbw_gb_per_s, c.alone_busbw_gb_per_s);
-        let mut out = wrapped(&head, [shared]);
+        let (shared, alone) = (c.shared_busbw_gb_per_s, c.alone_busbw_gb_per_s);
+        let mut out = wrap(&format!("{head} {shared:.1} GB/s of {alone:.1} alone."), 2);
         let loss = |j: &NeighbourEffect| j.before_busbw_gb_per_s - j.after_busbw_gb_per_s;
         let mut losing: Vec<&NeighbourEffect> = c.jobs.iter().filter(|j| loss(j) > 0.0).collect();
         if losing.is_empty() {
@@ -162,29 +141,10 @@ impl Reply<'_> {
             let (before, after) = (j.before_busbw_gb_per_s, j.after_busbw_gb_per_s);
             t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", loss(j))]);
         }
-        let _ = writeln!(out, "{t}");
+        out += &text_of(&t);
         if losing.len() > LISTED_MAX {
             let _ = writeln!(out, "and {} more jobs that lose less (--format json has all)", losing.len() - LISTED_MAX);
         }
         out
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_indices_are_shortened() {
-        assert_eq!(mask(GpuMask(0xff)), "{0-7}");
-        assert_eq!(mask(GpuMask(0b1100_1011)), "{0,1,3,6,7}");
-        assert_eq!(mask(GpuMask(0b111_0001)), "{0,4-6}");
-    }
-
-    #[test]
-    fn long_lists_are_wrapped_at_eighty_columns() {
-        let text = wrapped("Ranks:", (0..40).map(|i| format!("n{i}:0,1,2")));
-        assert!(text.lines().count() > 3 && text.lines().all(|l| l.chars().count() <= WIDTH), "{text}");
-        assert_eq!(text.split_whitespace().count(), 41);
     }
 }

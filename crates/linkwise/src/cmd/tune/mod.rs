@@ -5,7 +5,6 @@ mod policy_table;
 mod profile;
 pub mod report;
 
-use ::tune::Arm;
 use console::Failure;
 
 /// Measure algorithms, protocols and channels before a job, and report what the plugin chose in one
@@ -31,14 +30,6 @@ pub fn run(command: Tune) -> Result<(), Failure> {
 /// A policy file or a sweep as text.
 pub fn read_text(path: &std::path::Path) -> Result<String, Failure> {
     Ok(files::read_text(path, autotune::policy_file::FILE_BYTES_MAX)?)
-}
-
-/// A list of arms, separated by commas.
-pub fn arms(list: &str) -> Result<Vec<Arm>, Failure> {
-    let arms = list.split(',').map(|a| a.parse::<Arm>()).collect::<Result<Vec<_>, _>>();
-    let arms = arms.map_err(|e| Failure::input(format!("--arms: {e}")))?;
-    ::tune::registry::check_arms(&arms).map_err(|e| Failure::input(format!("--arms: {e}")))?;
-    Ok(arms)
 }
 
 /// Refuses an unknown policy with the known ones and the nearest.
