@@ -1,6 +1,7 @@
 //! [`Engine`]: what it holds, and how its parts are shared.
 
 use crate::error::EngineError;
+use crate::watch::Watch;
 use place::{Registry, Search};
 use predict::{Model, ModelKinds};
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ pub struct Engine {
     pub(crate) searches: Registry,
     pub(crate) kinds: ModelKinds,
     used: Mutex<HashMap<(String, u64), Arc<dyn Search>>>,
+    pub(crate) watch: Mutex<Option<Watch>>,
 }
 
 /// Puts an [`Engine`] together.
@@ -102,6 +104,7 @@ impl Builder {
             searches: self.searches,
             kinds: self.kinds,
             used: Mutex::new(HashMap::new()),
+            watch: Mutex::new(None),
         })
     }
 }
@@ -120,7 +123,7 @@ fn on_cluster(model: Model, cluster: &Cluster) -> Result<Model, EngineError> {
 }
 
 /// A lock whose holder panicked guards values that are whole: transactions roll back, and caches are checked before use.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -33,6 +33,7 @@ mod plausible;
 mod readings;
 mod request;
 mod teach;
+mod watch;
 
 pub use answer::{
     AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer, ScoredAnswer,

@@ -4,7 +4,7 @@ use crate::answer::round;
 use crate::diagnose::suspects_of;
 use crate::error::EngineError;
 use crate::hold::Engine;
-use predict::doctor::{self, Diagnosis};
+use predict::doctor::Diagnosis;
 use predict::{Model, Prediction};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ impl Engine {
         let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
         let expected: Vec<Option<Prediction>> =
             measurements.iter().map(|m| known(m).then(|| model.predict_allocation(m.size, &m.allocation))).collect();
-        let diagnosis = self.suspicions(&model, measurements)?;
+        let diagnosis = self.suspicions(&model)?;
         if self.has_state() {
             self.state()?.set_suspects(&suspects_of(&diagnosis))?;
         }
@@ -153,15 +153,14 @@ impl Engine {
             });
         }
         let model = match new {
-            Some(new) if taught.iter().any(|t| t.learned) => self.replace_model(new)?,
+            Some(new) if taught.iter().any(|t| t.learned) => {
+                let new = self.replace_model(new)?;
+                self.watch_learned(&new, taught.iter().filter(|t| t.learned).count());
+                new
+            }
             _ => model,
         };
         Ok(Learned { taught, diagnosis, model })
-    }
-
-    /// What the readings of the store speak against, by a model that was fitted before. `_new` are those that came last.
-    fn suspicions(&self, model: &Model, _new: &[Measurement]) -> Result<Diagnosis, EngineError> {
-        Ok(doctor::suspicions(model, &self.usable_readings()?))
     }
 }
 

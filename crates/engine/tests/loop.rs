@@ -257,3 +257,42 @@ fn a_request_that_needs_what_is_not_loaded_says_so() {
     let unknown = e.check_search("exakt").unwrap_err();
     assert!(unknown.code() == "unknown_search" && unknown.to_string().contains("did you mean `exact`?"), "{unknown}");
 }
+
+/// Components that the readings speak against, with their probabilities in percent.
+fn suspected(e: &Engine) -> Vec<(String, f64)> {
+    let told = e.learn(&LearnRequest::default()).unwrap().suspected;
+    let parse = |s: &String| {
+        let (name, p) = s.rsplit_once(" (").unwrap();
+        (name.to_owned(), p.trim_end_matches(" %)").parse().unwrap())
+    };
+    told.iter().map(parse).collect()
+}
+
+#[test]
+fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, model(&c));
+    let fresh = || engine(folder.path(), &c, model(&c));
+    let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
+    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
+    store.insert_batch(&records).unwrap();
+    assert!(suspected(&e).is_empty(), "healthy");
+    // What leaves n2 has half its rate from now on.
+    let mut ids = Vec::new();
+    for (i, gpus) in ["n2:0 n2:1 n0:0 n0:1", "n2:2 n2:3 n1:2 n1:3", "n2:0 n2:1 n3:0 n3:1", "n2:4 n2:5 n0:4 n0:5"].iter().enumerate() {
+        let low = expected(&e, gpus) * 0.5;
+        ids.extend(e.observe(&observe(gpus, vec![reading(low)]), 100.0 + i as f64).unwrap().readings[0].id);
+        let (grown, at_once) = (suspected(&e), suspected(&fresh()));
+        assert_eq!(grown.len(), at_once.len(), "{grown:?} {at_once:?}");
+        for ((a, p), (b, q)) in grown.iter().zip(&at_once) {
+            assert!(a == b && (p - q).abs() < 1.0, "after {} readings: {a} {p} %, {b} {q} %", i + 1);
+        }
+    }
+    assert!(suspected(&e).iter().all(|(name, _)| name.contains("n2")), "{:?}", suspected(&e));
+    assert!(!suspected(&e).is_empty());
+    for id in ids {
+        e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 200.0).unwrap();
+    }
+    assert!(suspected(&e).is_empty(), "withdrawn readings speak against nothing");
+}

@@ -44,6 +44,8 @@ pub struct Query {
     pub id: Option<i64>,
     /// Only readings stored after the one of this number: what is new since the last look.
     pub after: Option<i64>,
+    /// Only readings up to the one of this number.
+    pub until: Option<i64>,
     /// Only so many of these, the newest ones.
     pub newest: Option<usize>,
 }

@@ -39,6 +39,9 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query) -> (String, Vec<Value>) {
     if let Some(id) = q.after {
         is("id", ">", id.into());
     }
+    if let Some(id) = q.until {
+        is("id", "<=", id.into());
+    }
     match q.quality {
         Some(quality) => is("quality", "=", quality.name().to_owned().into()),
         None if q.with_rejected => {}
