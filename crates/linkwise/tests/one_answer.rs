@@ -149,18 +149,22 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
         [&["observe", "--store", "S.db", "--state", "s", "--model", "m.json", "--format", "json", "--simulated"][..], more].concat()
     };
     let by = ["--who", "ada", "--why", "typo"];
+    // With a time of its own: how probable a defect is depends on when readings were taken.
+    let line = json!({"collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "at_unix_s": 4e9});
+    std::fs::write(d.join("t.jsonl"), format!("{line}\n")).expect("written");
+    let trace = measure::trace::parse_trace(&format!("{line}\n"), 4).expect("a trace");
+    let provenance = format!("linkwise observe, {:?} trace, 1 operations, t.jsonl", trace.form);
+    let observed = json!({"request": "observe", "job": "old", "simulated": true, "key": "k", "readings": [{
+        "collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "time_s": trace.kinds[0].time.0,
+        "taken_at_unix_s": 4e9, "provenance": provenance}]});
     let asked: Vec<(Value, Vec<&str>)> = vec![
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()),
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()), // repeated: the answer of then
         (json!({"request": "allocate", "job": "b", "gpus": ["n3:6", "n3:7"]}),
             [&["cluster", "allocate", "b", "n3:6", "n3:7"][..], &cluster].concat()),
         (json!({"request": "status"}), [&["cluster", "show"][..], &cluster].concat()),
-        (json!({"request": "observe", "job": "old", "simulated": true, "key": "k", "readings":
-            [{"collective": "all_reduce", "busbw_gb_per_s": 70, "provenance": "linkwise observe --busbw"}]}),
-            observe(&["--job", "old", "--busbw", "70", "--key", "k"])),
-        (json!({"request": "observe", "job": "old", "simulated": true, "key": "k", "readings":
-            [{"collective": "all_reduce", "busbw_gb_per_s": 70, "provenance": "linkwise observe --busbw"}]}),
-            observe(&["--job", "old", "--busbw", "70", "--key", "k"])), // repeated: stored once
+        (observed.clone(), observe(&["--job", "old", "--trace", "t.jsonl", "--key", "k"])),
+        (observed, observe(&["--job", "old", "--trace", "t.jsonl", "--key", "k"])), // repeated: stored once
         (json!({"request": "readings", "job": "old", "limit": 5}),
             [&["readings", "list", "--job", "old", "--limit", "5"][..], &store].concat()),
         (json!({"request": "correct", "id": 3, "busbw_gb_per_s": 55.5, "who": "ada", "why": "typo"}),
