@@ -1,33 +1,32 @@
-//! The connections of one process, and for whom they speak.
+//! The connections of one process, and the process at the other end of each.
 
 use crate::roster::{ProcessId, RANKS_MAX};
 use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
-use wire::{Address, Inside, Link, Listener, Malformed};
+use wire::{Address, IntraNodeTransport, Link, Listener, Malformed};
 
-/// How long a connection over TCP may take. Nobody waits for it.
-const CONNECT: Duration = Duration::from_secs(2);
-/// How long nothing is accepted where too many connections, or files, are open.
-const PAUSE: Duration = Duration::from_millis(100);
-/// Most connections of one process: a leader has one to every other process.
-const LINKS_MAX: usize = RANKS_MAX + 64;
-/// Of the files that the process may have open, one in so many: they are the job's, which must not run out of them.
-const FILES_SHARE: usize = 2;
-/// Most connections that have not said the token; the oldest goes when another comes.
-pub const STRANGERS_MAX: usize = 64;
-/// Most connections through shared memory, 128 KiB each: eight ranks on a host are usual.
+/// Time limit for a TCP connection attempt. No thread blocks on it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause of accepting while too many connections or files are open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Limit on connections of one process. A leader has one to each other process.
+const CONNECTIONS_MAX: usize = RANKS_MAX + 64;
+/// Connections may use one part in so many of the process's open files; the rest is the job's.
+const OPEN_FILES_DIVISOR: usize = 2;
+/// Limit on connections without a token. The oldest is closed for a new one.
+pub const UNAUTHENTICATED_MAX: usize = 64;
+/// Limit on connections with shared memory, 128 KiB each. A host usually has eight ranks.
 const MEMORIES_MAX: usize = 64;
-/// Most processes with which shared memory is not tried again.
-const SPOILT_MAX: usize = 65_536;
+/// Limit on remembered processes whose shared memory failed.
+const WITHOUT_MEMORY_MAX: usize = 65_536;
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub link: Link,
-    /// For whom it speaks, once that is said.
+    /// The process at the other end, once it has identified itself.
     pub process: Option<ProcessId>,
-    /// It asks this process's register.
+    /// It has announced ranks to this process's register.
     pub announces: bool,
 }
 
@@ -36,106 +35,102 @@ impl Peer {
         Peer { link, process, announces: false }
     }
 
-    /// A connection speaks for one process.
-    pub fn speaks_for(&mut self, process: ProcessId) -> Result<(), Malformed> {
+    /// Records the process at the other end. An error if the connection named another process before.
+    pub fn claim_process(&mut self, process: ProcessId) -> Result<(), Malformed> {
         if self.process.is_some_and(|other| other != process) {
-            return Err(Malformed("a process that speaks for another one"));
+            return Err(Malformed("a connection speaks for two processes"));
         }
         self.process = Some(process);
         Ok(())
     }
 
-    fn is_stranger(&self) -> bool {
-        self.process.is_none() && !self.link.is_known()
+    fn is_unauthenticated(&self) -> bool {
+        self.process.is_none() && !self.link.is_ready()
     }
 }
 
-/// Which connection.
+/// Identifies a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Via {
-    /// The one to the register.
-    Up,
-    /// Another one.
+    /// The connection to the register.
+    Register,
+    /// Index of another connection.
     Peer(usize),
 }
 
-/// A connection that is no more.
+/// A connection that was closed.
 #[derive(Debug)]
-pub(super) struct Broken {
-    /// It was the one to the register.
-    pub up: bool,
+pub(super) struct ClosedConnection {
+    /// It was the connection to the register.
+    pub was_register: bool,
     pub process: Option<ProcessId>,
     /// It had been established.
-    pub known: bool,
-    /// Where it did not just end.
+    pub was_ready: bool,
+    /// A line for the log, unless the peer closed normally.
     pub note: Option<String>,
 }
 
-/// See the module.
+/// All connections of a process.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct Connections {
     token: Vec<u8>,
-    pub inside: Inside,
+    pub intra_node: IntraNodeTransport,
     listeners: Vec<Listener>,
     next_accept: Instant,
     peers: Vec<Peer>,
-    /// The connection to the register.
-    pub up: Option<Peer>,
-    /// Connections to them broke that had shared memory: the next one has none. `None`: the register's.
-    spoilt: BTreeSet<Option<ProcessId>>,
-    /// Somebody knew another token, which was noted.
-    other_token: bool,
-    /// Most connections.
-    pub most: usize,
-    /// There were as many, which was or is to be noted.
-    full: Full,
+    pub register_link: Option<Peer>,
+    /// Processes whose shared memory failed: the next connection to them uses the socket only. `None` stands for the register.
+    without_memory: BTreeSet<Option<ProcessId>>,
+    /// A wrong token has been reported.
+    wrong_token_noted: bool,
+    /// Limit on connections.
+    pub limit: usize,
+    limit_note: LimitNote,
 }
 
-/// Whether all connections that may be are there.
+/// Report that the limit on connections was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Full {
-    Never,
-    /// And nobody was told.
-    Now,
-    Noted,
+enum LimitNote {
+    NotReached,
+    /// Reached, and not yet reported.
+    Pending,
+    Taken,
 }
 
-/// Most connections of a process that may have so many files open.
-fn links_of(files: Option<usize>) -> usize {
-    files.map_or(LINKS_MAX, |n| (n / FILES_SHARE).min(LINKS_MAX))
+/// Limit on connections of a process with this limit on open files.
+fn connection_limit(files: Option<usize>) -> usize {
+    files.map_or(CONNECTIONS_MAX, |n| (n / OPEN_FILES_DIVISOR).min(CONNECTIONS_MAX))
 }
 
-impl Links {
+impl Connections {
     pub fn new(token: &[u8], listener: Listener) -> Self {
-        Links {
+        Connections {
             token: token.to_vec(),
-            inside: Inside::default(),
+            intra_node: IntraNodeTransport::default(),
             listeners: vec![listener],
             next_accept: Instant::now(),
             peers: Vec::new(),
-            up: None,
-            spoilt: BTreeSet::new(),
-            other_token: false,
-            most: links_of(wire::socket::files_max()),
-            full: Full::Never,
+            register_link: None,
+            without_memory: BTreeSet::new(),
+            wrong_token_noted: false,
+            limit: connection_limit(wire::socket::open_files_max()),
+            limit_note: LimitNote::NotReached,
         }
     }
 
-    /// Said once, when there are as many connections as may be.
-    pub fn note(&mut self) -> Option<String> {
-        if self.full != Full::Now {
+    /// A line for the log, once, after the limit on connections was reached.
+    pub fn take_limit_note(&mut self) -> Option<String> {
+        if self.limit_note != LimitNote::Pending {
             return None;
         }
-        self.full = Full::Noted;
-        let most = self.most;
-        let why = match most < LINKS_MAX {
-            true => format!(
-                "one in {FILES_SHARE} of the files that this process may have open (ulimit -n); raise that limit"
-            ),
-            false => format!("the ranks of a communicator are at most {RANKS_MAX}"),
+        self.limit_note = LimitNote::Taken;
+        let limit = self.limit;
+        let why = match limit < CONNECTIONS_MAX {
+            true => format!("1/{OPEN_FILES_DIVISOR} of its limit on open files, `ulimit -n`; raise that limit"),
+            false => format!("communicators have at most {RANKS_MAX} ranks"),
         };
         Some(format!(
-            "{most} connections are open, and no more are made, {why}: ranks that are not connected stay at AUTO"
+            "{limit} connections are open, the most that this process allows ({why}); ranks without a connection stay at AUTO"
         ))
     }
 
@@ -143,52 +138,52 @@ impl Links {
         self.listeners.push(listener);
     }
 
-    /// All but the one to the register.
+    /// All connections except that to the register.
     pub fn peers(&mut self) -> &mut [Peer] {
         &mut self.peers
     }
 
     pub fn get(&mut self, via: Via) -> Option<&mut Peer> {
         match via {
-            Via::Up => self.up.as_mut(),
+            Via::Register => self.register_link.as_mut(),
             Via::Peer(i) => self.peers.get_mut(i),
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Link> {
-        self.peers.iter().chain(&self.up).map(|p| &p.link)
+        self.peers.iter().chain(&self.register_link).map(|p| &p.link)
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
-        self.peers.iter_mut().chain(&mut self.up).map(|p| &mut p.link)
+        self.peers.iter_mut().chain(&mut self.register_link).map(|p| &mut p.link)
     }
 
     fn connect(&self, at: &Address, to: Option<ProcessId>) -> io::Result<Link> {
-        let inside = if self.spoilt.contains(&to) { Inside::Socket } else { self.inside };
-        Link::connect(at, &self.token, CONNECT, inside)
+        let intra_node = if self.without_memory.contains(&to) { IntraNodeTransport::Socket } else { self.intra_node };
+        Link::connect(at, &self.token, CONNECT_TIMEOUT, intra_node)
     }
 
-    /// To the register. The link may turn out not to come about.
-    pub fn connect_up(&mut self, at: &Address) -> io::Result<&mut Link> {
+    /// Starts a connection to the register; it may still fail later.
+    pub fn connect_register(&mut self, at: &Address) -> io::Result<&mut Link> {
         let link = self.connect(at, None)?;
-        Ok(&mut self.up.insert(Peer::new(link, None)).link)
+        Ok(&mut self.register_link.insert(Peer::new(link, None)).link)
     }
 
-    /// An unbroken connection to a process.
-    pub fn to(&mut self, process: ProcessId) -> Option<&mut Link> {
+    /// The working connection to a process.
+    pub fn find(&mut self, process: ProcessId) -> Option<&mut Link> {
         let found = |p: &&mut Peer| p.process == Some(process) && !p.link.is_broken();
-        self.up.iter_mut().chain(&mut self.peers).find(found).map(|p| &mut p.link)
+        self.register_link.iter_mut().chain(&mut self.peers).find(found).map(|p| &mut p.link)
     }
 
-    /// A new connection to a process, at the first address that does not fail at once.
+    /// Starts a connection to a process, at the first address that does not fail at once.
     pub fn connect_to<'a>(
         &mut self,
         process: ProcessId,
         at: impl IntoIterator<Item = &'a Address>,
     ) -> Option<&mut Link> {
-        if self.peers.len() >= self.most {
-            if self.full == Full::Never {
-                self.full = Full::Now;
+        if self.peers.len() >= self.limit {
+            if self.limit_note == LimitNote::NotReached {
+                self.limit_note = LimitNote::Pending;
             }
             return None;
         }
@@ -197,86 +192,94 @@ impl Links {
         self.peers.last_mut().map(|p| &mut p.link)
     }
 
-    /// Waits for something to happen, takes new connections, and gives what was said on all of them.
-    pub fn listen_and_hear(&mut self, most: Duration) -> Vec<(Via, Vec<u8>)> {
+    /// Waits at most `timeout` for activity, accepts connections, and returns all received frames.
+    pub fn poll_frames(&mut self, timeout: Duration) -> Vec<(Via, Vec<u8>)> {
         let may_accept = Instant::now() >= self.next_accept;
-        wire::link::wait(self.listeners.iter().filter(|_| may_accept), self.iter(), most);
+        wire::link::wait(self.listeners.iter().filter(|_| may_accept), self.iter(), timeout);
         if may_accept && self.accept().is_err() {
-            self.next_accept = Instant::now() + PAUSE;
+            self.next_accept = Instant::now() + ACCEPT_PAUSE;
         }
         let mut frames = Vec::new();
         let peers = self.peers.iter_mut().enumerate().map(|(i, p)| (Via::Peer(i), p));
-        for (via, peer) in peers.chain(self.up.iter_mut().map(|p| (Via::Up, p))) {
+        for (via, peer) in peers.chain(self.register_link.iter_mut().map(|p| (Via::Register, p))) {
             peer.link.flush();
             peer.link.receive(|f| frames.push((via, f)));
         }
         frames
     }
 
-    /// Those that do not say the token are in nobody's way: the oldest go. One that came in this turn stays, for its token may be there unread.
+    /// Accepts pending connections. The oldest unauthenticated ones are closed for new ones; one accepted in this call stays, since its token may be
+    /// unread.
     fn accept(&mut self) -> io::Result<()> {
-        let mut strangers = self.peers.iter().filter(|p| p.is_stranger()).count();
-        let mut old = strangers;
-        let most = STRANGERS_MAX.min(self.most / 4).max(1);
-        let memories = self.peers.iter().filter(|p| p.link.has_memory()).count();
+        let mut unauthenticated = self.peers.iter().filter(|p| p.is_unauthenticated()).count();
+        let mut old = unauthenticated;
+        let unauthenticated_max = UNAUTHENTICATED_MAX.min(self.limit / 4).max(1);
+        let memory_connections = self.peers.iter().filter(|p| p.link.has_memory()).count();
         for listener in &self.listeners {
-            while strangers < most || old > 0 {
-                if self.peers.len() >= self.most {
-                    // One is taken and let go, to know that there is one; the others wait.
-                    let refused = Link::accept(listener, &self.token, Inside::Socket)?.is_some();
-                    if refused && self.full == Full::Never {
-                        self.full = Full::Now;
+            while unauthenticated < unauthenticated_max || old > 0 {
+                if self.peers.len() >= self.limit {
+                    // Accepts one and drops it, to learn whether there is one; the others stay pending.
+                    let refused = Link::accept(listener, &self.token, IntraNodeTransport::Socket)?.is_some();
+                    if refused && self.limit_note == LimitNote::NotReached {
+                        self.limit_note = LimitNote::Pending;
                     }
                     if refused { return Err(io::ErrorKind::OutOfMemory.into()) } else { break }
                 }
-                let inside = if memories + strangers < MEMORIES_MAX { self.inside } else { Inside::Socket };
-                let Some(link) = Link::accept(listener, &self.token, inside)? else { break };
+                let intra_node = if memory_connections + unauthenticated < MEMORIES_MAX {
+                    self.intra_node
+                } else {
+                    IntraNodeTransport::Socket
+                };
+                let Some(link) = Link::accept(listener, &self.token, intra_node)? else { break };
                 self.peers.push(Peer::new(link, None));
-                strangers += 1;
-                if strangers > most
-                    && let Some(oldest) = self.peers.iter().position(Peer::is_stranger)
+                unauthenticated += 1;
+                if unauthenticated > unauthenticated_max
+                    && let Some(oldest) = self.peers.iter().position(Peer::is_unauthenticated)
                 {
                     self.peers.remove(oldest);
-                    (strangers, old) = (strangers - 1, old - 1);
+                    (unauthenticated, old) = (unauthenticated - 1, old - 1);
                 }
             }
         }
         Ok(())
     }
 
-    /// Lets go of what is broken.
-    pub fn remove_broken(&mut self) -> Vec<Broken> {
+    /// Removes and returns the broken connections.
+    pub fn remove_closed(&mut self) -> Vec<ClosedConnection> {
         let gone: Vec<Peer> = self.peers.extract_if(.., |p| p.link.is_broken()).collect();
-        let mut all: Vec<Broken> = gone.into_iter().map(|p| self.broke(p, false)).collect();
-        if let Some(up) = self.up.take_if(|u| u.link.is_broken()) {
-            all.push(self.broke(up, true));
+        let mut all: Vec<ClosedConnection> = gone.into_iter().map(|p| self.describe_closed(p, false)).collect();
+        if let Some(register_link) = self.register_link.take_if(|u| u.link.is_broken()) {
+            all.push(self.describe_closed(register_link, true));
         }
         all
     }
 
-    fn broke(&mut self, peer: Peer, up: bool) -> Broken {
-        let process = if up { None } else { peer.process };
-        let why = peer.link.why().unwrap_or_default();
-        if peer.is_stranger() {
-            // A crowd of them must not fill the log.
-            let new = why.contains("another token") && !std::mem::replace(&mut self.other_token, true);
-            let note = new.then(|| "somebody with another token wants to take part; give every process of the job the same LINKWISE_TOKEN".into());
-            return Broken { up, process, known: false, note };
+    fn describe_closed(&mut self, peer: Peer, was_register: bool) -> ClosedConnection {
+        let process = if was_register { None } else { peer.process };
+        let why = peer.link.broken_reason().unwrap_or_default();
+        if peer.is_unauthenticated() {
+            // Reported once: many such peers must not fill the log.
+            let new = (why == wire::link::WRONG_TOKEN) && !std::mem::replace(&mut self.wrong_token_noted, true);
+            let note = new.then(|| "a process with another token tried to connect; give every process of the job the same LINKWISE_TOKEN".into());
+            return ClosedConnection { was_register, process, was_ready: false, note };
         }
-        let spoilt = peer.link.has_memory() && self.spoilt.len() < SPOILT_MAX && self.spoilt.insert(process);
-        let note = (!why.ends_with("is gone")).then(|| {
+        let without_memory = peer.link.has_memory()
+            && self.without_memory.len() < WITHOUT_MEMORY_MAX
+            && self.without_memory.insert(process);
+        let note = (why != wire::link::PEER_CLOSED).then(|| {
             let name = match process {
                 Some(p) => format!("process {p:016x}"),
-                None if up => "the register".into(),
-                None => "a process that did not say who it is".into(),
+                None if was_register => "the register".into(),
+                None => "an unidentified process".into(),
             };
-            let then = if spoilt { "; from now on without shared memory" } else { "" };
+            let then = if without_memory { "; new connections use no shared memory" } else { "" };
             format!("the connection to {name} ended: {why}{then}")
         });
-        Broken { up, process: peer.process, known: peer.link.is_known(), note }
+        ClosedConnection { was_register, process: peer.process, was_ready: peer.link.is_ready(), note }
     }
 
-    /// Says that nothing more will come, and reads what others still say: a connection closed over unread bytes takes with it what was sent.
+    /// Closes the sending direction of all connections and reads what peers still send, since closing a socket with unread bytes discards the bytes
+    /// sent on it.
     pub fn close(&mut self, deadline: Duration) {
         let until = Instant::now() + deadline;
         self.iter_mut().for_each(Link::finish);
@@ -286,7 +289,7 @@ impl Links {
                 l.flush();
                 l.receive(drop);
             }
-            self.remove_broken();
+            self.remove_closed();
         }
     }
 }
@@ -296,9 +299,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_take_half_of_the_files_at_most() {
-        let most = [Some(1024), Some(1 << 20), None].map(links_of);
-        assert_eq!(most, [512, LINKS_MAX, LINKS_MAX]);
-        assert_eq!(links_of(Some(usize::MAX)), LINKS_MAX);
+    fn connections_use_at_most_half_of_the_open_files() {
+        let limit = [Some(1024), Some(1 << 20), None].map(connection_limit);
+        assert_eq!(limit, [512, CONNECTIONS_MAX, CONNECTIONS_MAX]);
+        assert_eq!(connection_limit(Some(usize::MAX)), CONNECTIONS_MAX);
     }
 }
