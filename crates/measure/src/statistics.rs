@@ -1,6 +1,4 @@
-//! Medians and robust spread.
-
-/// The median; 0 of nothing. O(n log n).
+/// The median; 0 for no values. O(n log n).
 pub fn median(values: &[f64]) -> f64 {
     let mut v = values.to_vec();
     v.sort_by(f64::total_cmp);
@@ -11,7 +9,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Median absolute deviation from `centre`, scaled so that it estimates the standard deviation of a normal sample.
+/// Median absolute deviation from `centre`, scaled to estimate the standard deviation of a normal sample.
 pub fn spread(values: &[f64], centre: f64) -> f64 {
     1.4826 * median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
 }
