@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let end = read(bytes, |l| {
         assert!((0.0..=TIME_US_MAX).contains(&l.time_us) && l.kernel_us.is_none_or(|t| (0.0..=TIME_US_MAX).contains(&t)));
         assert!(l.ranks <= RANKS_MAX && l.size_bytes <= SIZE_BYTES_MAX && l.bucket < 64);
-        places.take(&l);
+        places.add_line(&l);
         if l.kind == "comm" {
             comms.insert(l.comm.clone(), l.ranks.min(256));
         }

@@ -1,304 +1,310 @@
-//! The brain of the rank that leads a communicator: one policy per slot, plans for the next epoch, and what the ranks measured.
+//! Coordinates the epochs of a communicator on the rank that leads it: one policy per slot, the plans of the next epoch, and the readings of all
+//! ranks.
+//!
+//! The worker calls [`on_call`](EpochCoordinator::on_call) for each call of the leader's rank, [`on_message`](EpochCoordinator::on_message) for each
+//! message of a member and [`tick`](EpochCoordinator::tick) at every poll. A proposal must be committed before its plans count; a plan that is void
+//! is reported to its policies as calls without a time.
 
-use crate::rewards::{Heard, Reduction};
-use agreement::epoch::{RUN_KEYS_MAX, RUNS_MAX};
+use crate::rewards::{Reduced, Reduction};
+use agreement::epoch::{RUN_SLOTS_MAX, RUNS_MAX};
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
-use agreement::{KeyPlan, Leader, RankSample, Run, Slot, Source, ToLeader, ToMember};
+use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
 use tune::{Algorithm, Arm, Context, Policy, Protocol, Sample};
 
-/// An epoch ends this long after its first slot has used up its runs, though others have not.
-const STRAGGLERS_US: u64 = 200_000;
-/// Samples are waited for this long after the last call that they are about.
-const SAMPLES_US: u64 = 300_000;
-/// A call of a slot must have been seen so often before arms are tried for it.
-const SEEN_MIN: u64 = 2;
+/// A new epoch may begin this long after the first slot has used up its runs, microseconds.
+const STRAGGLER_WAIT_US: u64 = 200_000;
+/// The coordinator waits this long after the last planned call for its readings, microseconds.
+const READING_WAIT_US: u64 = 300_000;
+/// Calls of a slot before it gets a policy.
+const CALLS_BEFORE_POLICY: u64 = 2;
 
-/// Makes a policy for some arms.
-pub type Build = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn Policy>> + Send>;
+/// Builds a policy for the arms of a slot.
+pub type PolicyBuilder = Box<dyn Fn(&[Arm], Slot) -> Option<Box<dyn Policy>> + Send>;
 
-/// What one slot is at.
-struct Key {
+/// A slot with a policy.
+struct SlotState {
     policy: Box<dyn Policy>,
     arms: Vec<Arm>,
-    /// How often the policy has decided.
+    /// Decisions of the policy so far.
     decided: u64,
-    /// The arms of the calls 0, 1, ... of the epoch in force; the policy's calls from `first` on.
+    /// Indices of the arms of calls 0, 1, ... of the epoch in force. They are the policy's decisions from number `first` on.
     planned: Vec<usize>,
     first: u64,
-    /// Calls of the epoch that have been seen.
+    /// Calls of the epoch seen so far.
     used: u64,
-    /// Times that decide and that not all ranks have given yet.
+    /// Times that judge arms, of calls that not all ranks have reported.
     times: Reduction,
-    /// GPU times, which stand beside them.
+    /// GPU times, for the trace only.
     kernels: Reduction,
-    /// What ran in the epoch before the one in force: its GPU times may still come.
-    before: (u64, Vec<usize>),
-    /// Which calls of the epoch the policy has learnt about.
-    heard: Vec<bool>,
+    /// The previous epoch and its arms: its GPU times may still arrive.
+    previous: (u64, Vec<usize>),
+    /// By call of the epoch: the policy knows the time, or that there is none.
+    received: Vec<bool>,
 }
 
-/// Slots before they have a policy.
+/// A slot that has no policy yet.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct SlotObservation {
     calls: u64,
     mask: u32,
     autos: u32,
 }
 
-/// What a conductor does at AUTO, in a fixed table, or with policies.
-pub enum Plan {
-    /// This table, once.
-    Fixed(Vec<KeyPlan>),
-    /// Policies.
+/// Where the arms of an epoch come from.
+pub enum CoordinatorMode {
+    /// A fixed table, proposed once.
+    Fixed(Vec<SlotPlan>),
+    /// One policy per slot.
     Learn {
-        /// Makes them.
-        build: Build,
+        build: PolicyBuilder,
         /// Calls per slot and epoch.
         calls: u32,
-        /// Also algorithms that the communicator does not use at AUTO.
+        /// Also try algorithms that the communicator does not use at AUTO.
         explore_all: bool,
-        /// GPU times decide, instead of standing beside what does.
+        /// GPU times judge the arms.
         by_kernel: bool,
     },
 }
 
-/// See the module.
-pub struct Conductor {
+/// See the module documentation.
+pub struct EpochCoordinator {
     leader: Leader,
     members: usize,
-    plan: Plan,
-    seen: BTreeMap<Slot, Seen>,
-    keys: BTreeMap<Slot, Key>,
-    /// Algorithms that AUTO has used: connected already.
+    mode: CoordinatorMode,
+    observed: BTreeMap<Slot, SlotObservation>,
+    slots: BTreeMap<Slot, SlotState>,
+    /// Bit set of algorithms that AUTO has used: their connections exist.
     connected: u8,
     in_force: u64,
-    proposed: Option<Proposed>,
+    pending: Option<PendingPlans>,
     stopped: bool,
-    /// The epoch that brings AUTO back, proposed or in force.
+    /// The epoch that returns to AUTO after a stop, proposed or in force.
     stop_epoch: Option<u64>,
     left: bool,
-    first_used_up_us: Option<u64>,
-    /// The last call that the epoch in force has planned, as far as it was made.
+    first_exhausted_us: Option<u64>,
+    /// Time of the last call of the epoch in force that its plan covers.
     last_planned_us: u64,
-    learnt: Vec<Learnt>,
-    /// The program says its steps; it may begin late, after intervals were learnt.
-    steps: Steps,
+    learned: Vec<LearnedTime>,
+    step_reports: StepReports,
 }
 
-/// Whether the program says its steps.
+/// Whether the program reports its steps.
+///
+/// `Unknown` until the first reading. From `Absent` a step leads to `JustBegun`, in which the next tick rebuilds the policies; then `Present`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Steps {
-    /// Nothing has been learnt yet.
+enum StepReports {
+    /// No reading yet.
     Unknown,
-    /// Not so far: policies have learnt intervals.
-    Unsaid,
-    /// It does now: policies begin again.
-    News,
-    /// It does.
-    Said,
+    /// Policies have learned from intervals.
+    Absent,
+    /// Steps have begun to arrive: the policies must start afresh.
+    JustBegun,
+    /// Policies learn from steps.
+    Present,
 }
 
-/// A time that all ranks have given.
+/// The time of a call, reduced over all ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Learnt {
-    /// What was called.
+pub struct LearnedTime {
     pub slot: Slot,
-    /// With which arm.
     pub arm: Arm,
-    /// Where the time comes from.
-    pub source: Source,
-    /// Microseconds.
+    pub source: TimeSource,
     pub time_us: f64,
 }
 
-/// What will be in force if the proposal is committed.
-struct Proposed {
+/// The arms by slot that apply if the proposal is committed.
+struct PendingPlans {
     planned: BTreeMap<Slot, Vec<usize>>,
 }
 
-/// A message to a member, by its position in the roster.
-pub type Out = (usize, ToMember);
+/// A message to the member at a position in the roster.
+pub type Outgoing = (usize, ToMember);
 
-impl Conductor {
-    /// Of a communicator with so many members.
-    pub fn new(members: usize, plan: Plan) -> Self {
-        Conductor {
+impl EpochCoordinator {
+    /// A coordinator for a communicator of `members` ranks.
+    pub fn new(members: usize, mode: CoordinatorMode) -> Self {
+        EpochCoordinator {
             leader: Leader::new(members, REPEAT_US, GIVE_UP_US),
             members,
-            plan,
-            seen: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            mode,
+            observed: BTreeMap::new(),
+            slots: BTreeMap::new(),
             connected: 0,
             in_force: 0,
-            proposed: None,
+            pending: None,
             stopped: false,
             stop_epoch: None,
             left: false,
-            first_used_up_us: None,
+            first_exhausted_us: None,
             last_planned_us: 0,
-            learnt: Vec::new(),
-            steps: Steps::Unknown,
+            learned: Vec::new(),
+            step_reports: StepReports::Unknown,
         }
     }
 
-    /// The leader's own rank made a call.
-    pub fn saw(&mut self, d: &crate::comm::Decision, now_us: u64) {
+    /// The leader's own rank has made a call.
+    pub fn on_call(&mut self, d: &crate::comm::CallDecision, now_us: u64) {
         let slot = d.slot();
-        if let Some((a, _)) = crate::costs::entry(d.auto) {
+        if let Some((a, _)) = crate::cost_table::entry(d.auto) {
             self.connected |= 1 << a as u8;
         }
-        let seen = self.seen.entry(slot).or_insert(Seen { calls: 0, mask: d.mask, autos: 0 });
-        seen.calls += 1;
-        seen.mask &= d.mask;
-        seen.autos |= 1u32.checked_shl(d.auto.into()).unwrap_or(0);
-        if let Some(key) = self.keys.get_mut(&slot).filter(|_| d.counted && d.epoch == self.in_force) {
-            key.used = key.used.max(d.k + 1);
-            if d.k < key.planned.len() as u64 {
+        let observed = self.observed.entry(slot).or_insert(SlotObservation { calls: 0, mask: d.mask, autos: 0 });
+        observed.calls += 1;
+        observed.mask &= d.mask;
+        observed.autos |= 1u32.checked_shl(d.auto.into()).unwrap_or(0);
+        if let Some(slot_state) = self.slots.get_mut(&slot).filter(|_| d.counted && d.epoch == self.in_force) {
+            slot_state.used = slot_state.used.max(d.k + 1);
+            if d.k < slot_state.planned.len() as u64 {
                 self.last_planned_us = now_us;
             }
-            if key.used >= key.planned.len() as u64 {
-                self.first_used_up_us.get_or_insert(now_us);
+            if slot_state.used >= slot_state.planned.len() as u64 {
+                self.first_exhausted_us.get_or_insert(now_us);
             }
         }
     }
 
-    /// A member said something. `from`: its position in the roster.
-    pub fn hear(&mut self, from: usize, message: &ToLeader, now_us: u64, out: &mut Vec<Out>) {
+    /// Handles a message of the member at position `from`.
+    pub fn on_message(&mut self, from: usize, message: &ToLeader, now_us: u64, out: &mut Vec<Outgoing>) {
         match message {
-            ToLeader::Samples(all) => all.iter().for_each(|s| self.sample(from, s)),
+            ToLeader::Readings(all) => all.iter().for_each(|s| self.on_reading(from, s)),
             ToLeader::Stop => self.stopped = true,
-            m => self.leader.on(from, m, now_us, |to, m| out.push((to, m))),
+            m => self.leader.on_message(from, m, now_us, |to, m| out.push((to, m))),
         }
-        self.settle();
+        self.apply_outcome();
     }
 
-    fn settle(&mut self) {
-        let Some(ended) = self.leader.ended() else { return };
-        let Some(p) = self.proposed.take() else { return };
+    fn apply_outcome(&mut self) {
+        let Some(ended) = self.leader.take_ended() else { return };
+        let Some(p) = self.pending.take() else { return };
         if !ended.committed {
-            // What the policies decided will not be run.
+            // The planned calls will not run with these arms.
             for (slot, planned) in p.planned {
-                if let Some(key) = self.keys.get_mut(&slot) {
-                    key.lose(key.decided - planned.len() as u64, &planned);
+                if let Some(slot_state) = self.slots.get_mut(&slot) {
+                    slot_state.discard(slot_state.decided - planned.len() as u64, &planned);
                 }
             }
             return;
         }
-        let before = std::mem::replace(&mut self.in_force, ended.epoch.number);
-        self.first_used_up_us = None;
+        let previous = std::mem::replace(&mut self.in_force, ended.epoch.number);
+        self.first_exhausted_us = None;
         for (slot, planned) in p.planned {
-            if let Some(key) = self.keys.get_mut(&slot) {
-                key.finish_epoch(before);
-                key.first = key.decided - planned.len() as u64;
-                key.heard = vec![false; planned.len()];
-                key.planned = planned;
+            if let Some(slot_state) = self.slots.get_mut(&slot) {
+                slot_state.finish_epoch(previous);
+                slot_state.first = slot_state.decided - planned.len() as u64;
+                slot_state.received = vec![false; planned.len()];
+                slot_state.planned = planned;
             }
         }
     }
 
-    /// A rank's time of a call. What decides goes to the policy, GPU times stand beside it.
-    fn sample(&mut self, from: usize, s: &RankSample) {
+    /// Handles one rank's time of a call. A time that judges arms goes to the policy; other GPU times go to the trace.
+    fn on_reading(&mut self, from: usize, s: &RankReading) {
         let (members, in_force) = (self.members, self.in_force);
-        let by_kernel = matches!(self.plan, Plan::Learn { by_kernel: true, .. });
-        let Some(key) = self.keys.get_mut(&s.slot) else { return };
-        if s.source == Source::Kernel && !by_kernel {
-            let ran = if s.epoch == key.before.0 { &key.before.1 } else { &key.planned };
-            let arm = ran.get(s.k as usize).filter(|_| s.epoch == in_force || s.epoch == key.before.0);
-            let Some(arm) = arm.and_then(|a| key.arms.get(*a)).copied() else { return };
-            if let Heard::Time(time_us) = key.kernels.add(from, members, s) {
-                self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us });
+        let by_kernel = matches!(self.mode, CoordinatorMode::Learn { by_kernel: true, .. });
+        let Some(slot_state) = self.slots.get_mut(&s.slot) else { return };
+        if s.source == TimeSource::Kernel && !by_kernel {
+            let ran = if s.epoch == slot_state.previous.0 { &slot_state.previous.1 } else { &slot_state.planned };
+            let arm = ran.get(s.k as usize).filter(|_| s.epoch == in_force || s.epoch == slot_state.previous.0);
+            let Some(arm) = arm.and_then(|a| slot_state.arms.get(*a)).copied() else { return };
+            if let Reduced::Time(time_us) = slot_state.kernels.add(from, members, s) {
+                self.learned.push(LearnedTime { slot: s.slot, arm, source: s.source, time_us });
             }
             return;
         }
-        if s.epoch != in_force || s.k >= key.planned.len() as u64 {
+        if s.epoch != in_force || s.k >= slot_state.planned.len() as u64 {
             return;
         }
-        match key.times.add(from, members, s) {
-            Heard::Waiting => {}
-            Heard::Never => _ = key.learn(s.k, None),
-            Heard::Time(time_us) => {
-                if let Some(arm) = key.learn(s.k, Some(time_us)) {
-                    self.learnt.push(Learnt { slot: s.slot, arm, source: s.source, time_us });
+        match slot_state.times.add(from, members, s) {
+            Reduced::Waiting => {}
+            Reduced::NoTime => _ = slot_state.learn(s.k, None),
+            Reduced::Time(time_us) => {
+                if let Some(arm) = slot_state.learn(s.k, Some(time_us)) {
+                    self.learned.push(LearnedTime { slot: s.slot, arm, source: s.source, time_us });
                 }
-                self.steps = match (s.source, self.steps) {
-                    (Source::Interval | Source::Calls, Steps::Unknown) => Steps::Unsaid,
-                    (Source::Step, Steps::Unknown) => Steps::Said,
-                    (Source::Step, Steps::Unsaid) => Steps::News,
+                self.step_reports = match (s.source, self.step_reports) {
+                    (TimeSource::Interval | TimeSource::Calls, StepReports::Unknown) => StepReports::Absent,
+                    (TimeSource::Step, StepReports::Unknown) => StepReports::Present,
+                    (TimeSource::Step, StepReports::Absent) => StepReports::JustBegun,
                     (_, as_before) => as_before,
                 };
             }
         }
     }
 
-    /// Policies that have learnt intervals know nothing of steps: they begin again.
-    fn begin_again(&mut self) {
-        let Plan::Learn { build, .. } = &self.plan else { return };
-        for (slot, key) in &mut self.keys {
-            if let Some(policy) = build(&key.arms, *slot) {
-                (key.policy, key.decided, key.used) = (policy, 0, 0);
-                key.before = (self.in_force, std::mem::take(&mut key.planned));
-                key.heard.clear();
-                key.times = Reduction::default();
+    /// Policies that have learned from intervals cannot use steps, so they start afresh.
+    fn restart_policies(&mut self) {
+        let CoordinatorMode::Learn { build, .. } = &self.mode else { return };
+        for (slot, slot_state) in &mut self.slots {
+            if let Some(policy) = build(&slot_state.arms, *slot) {
+                (slot_state.policy, slot_state.decided, slot_state.used) = (policy, 0, 0);
+                slot_state.previous = (self.in_force, std::mem::take(&mut slot_state.planned));
+                slot_state.received.clear();
+                slot_state.times = Reduction::default();
             }
         }
     }
 
-    /// Time passes: repeats messages, and proposes when there is something to propose.
-    pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Out>) {
+    /// To be called regularly: repeats messages, and proposes an epoch when one is due.
+    pub fn tick(&mut self, begun_here: u64, now_us: u64, out: &mut Vec<Outgoing>) {
         self.leader.tick(now_us, |to, m| out.push((to, m)));
-        self.settle();
+        self.apply_outcome();
         if !self.leader.is_idle() || self.left {
             return;
         }
         let (plans, planned) = if self.stopped {
             if self.stop_epoch == Some(self.in_force) {
-                return; // AUTO everywhere, for good
+                return; // AUTO is in force for the rest of the job
             }
             Default::default()
-        } else if let Plan::Fixed(plans) = &self.plan {
+        } else if let CoordinatorMode::Fixed(plans) = &self.mode {
             if self.in_force > 0 {
                 return;
             }
             (plans.clone(), BTreeMap::new())
         } else {
-            if self.steps == Steps::News {
-                self.steps = Steps::Said;
-                self.begin_again();
+            if self.step_reports == StepReports::JustBegun {
+                self.step_reports = StepReports::Present;
+                self.restart_policies();
             }
-            self.admit();
-            if self.keys.is_empty() || !self.is_due(now_us) {
+            self.create_policies();
+            if self.slots.is_empty() || !self.is_due(now_us) {
                 return;
             }
-            self.plans()
+            self.plan_epoch()
         };
-        self.proposed = Some(Proposed { planned });
+        self.pending = Some(PendingPlans { planned });
         let epoch = self.leader.propose(plans, begun_here, now_us, |to, m| out.push((to, m)));
         if self.stopped {
             self.stop_epoch = epoch.map(|e| e.number);
         }
     }
 
-    /// Gives slots that have been seen a policy.
-    fn admit(&mut self) {
-        let Plan::Learn { build, explore_all, .. } = &self.plan else { return };
-        for (slot, seen) in &self.seen {
-            if seen.calls < SEEN_MIN || self.keys.contains_key(slot) || self.keys.len() >= RUN_KEYS_MAX {
+    /// Builds policies for slots with enough calls.
+    fn create_policies(&mut self) {
+        let CoordinatorMode::Learn { build, explore_all, .. } = &self.mode else { return };
+        for (slot, observed) in &self.observed {
+            if observed.calls < CALLS_BEFORE_POLICY
+                || self.slots.contains_key(slot)
+                || self.slots.len() >= RUN_SLOTS_MAX
+            {
                 continue;
             }
             let mut arms = vec![Arm::AUTO];
-            for i in 0..crate::costs::ENTRIES as u8 {
-                let Some((a, p)) = crate::costs::entry(i).filter(|_| seen.mask >> i & 1 == 1) else { continue };
+            for i in 0..crate::cost_table::ENTRIES as u8 {
+                let Some((a, p)) = crate::cost_table::entry(i).filter(|_| observed.mask >> i & 1 == 1) else {
+                    continue;
+                };
                 let usable = *explore_all || self.connected >> a as u8 & 1 == 1;
-                // What AUTO always takes is AUTO.
-                if usable && seen.autos != 1 << i {
+                // The entry that AUTO always takes is the arm AUTO.
+                if usable && observed.autos != 1 << i {
                     arms.push(Arm::new(a, p));
                 }
             }
             if arms.len() > 1
                 && let Some(policy) = build(&arms, *slot)
             {
-                let key = Key {
+                let slot_state = SlotState {
                     policy,
                     arms,
                     decided: 0,
@@ -307,130 +313,136 @@ impl Conductor {
                     used: 0,
                     times: Reduction::default(),
                     kernels: Reduction::default(),
-                    before: (0, Vec::new()),
-                    heard: Vec::new(),
+                    previous: (0, Vec::new()),
+                    received: Vec::new(),
                 };
-                self.keys.insert(*slot, key);
+                self.slots.insert(*slot, slot_state);
             }
         }
     }
 
-    /// Is it time for the next epoch?
+    /// Whether to propose the next epoch now.
     fn is_due(&self, now_us: u64) -> bool {
-        if self.keys.values().any(|k| k.planned.is_empty()) {
+        if self.slots.values().any(|k| k.planned.is_empty()) {
             return true; // a new slot
         }
-        let Some(first) = self.first_used_up_us else { return false };
-        let used_up = self.keys.values().all(|k| k.used >= k.planned.len() as u64);
-        let heard = self.keys.values().all(|k| k.heard.iter().take(k.used as usize).all(|h| *h));
-        (used_up || now_us >= first + STRAGGLERS_US)
-            && (heard || now_us >= self.last_planned_us.max(first) + SAMPLES_US)
+        let Some(first) = self.first_exhausted_us else { return false };
+        let exhausted = self.slots.values().all(|k| k.used >= k.planned.len() as u64);
+        let received = self.slots.values().all(|k| k.received.iter().take(k.used as usize).all(|h| *h));
+        (exhausted || now_us >= first + STRAGGLER_WAIT_US)
+            && (received || now_us >= self.last_planned_us.max(first) + READING_WAIT_US)
     }
 
-    fn plans(&mut self) -> (Vec<KeyPlan>, BTreeMap<Slot, Vec<usize>>) {
-        let Plan::Learn { calls, .. } = self.plan else { return Default::default() };
+    fn plan_epoch(&mut self) -> (Vec<SlotPlan>, BTreeMap<Slot, Vec<usize>>) {
+        let CoordinatorMode::Learn { calls, .. } = self.mode else { return Default::default() };
         let (mut plans, mut planned) = (Vec::new(), BTreeMap::new());
-        for (slot, key) in &mut self.keys {
-            let mut runs: Vec<Run> = Vec::new();
+        for (slot, slot_state) in &mut self.slots {
+            let mut runs: Vec<ArmRun> = Vec::new();
             let mut arms = Vec::new();
             while arms.len() < calls as usize {
-                let decision = key.policy.decide(Context::default());
-                key.decided += 1;
+                let decision = slot_state.policy.decide(Context::default());
+                slot_state.decided += 1;
                 arms.push(decision.arm);
-                let arm = key.arms.get(decision.arm).copied().unwrap_or(Arm::AUTO);
+                let arm = slot_state.arms.get(decision.arm).copied().unwrap_or(Arm::AUTO);
                 match runs.last_mut() {
                     Some(r) if r.arm == arm => r.calls += 1,
-                    _ => runs.push(Run { arm, calls: 1 }),
+                    _ => runs.push(ArmRun { arm, calls: 1 }),
                 }
                 if runs.len() == RUNS_MAX {
                     break;
                 }
             }
-            let settled = key.arms.get(key.policy.in_use()).copied().unwrap_or(Arm::AUTO);
-            plans.push(KeyPlan { slot: *slot, runs, settled });
+            let settled = slot_state.arms.get(slot_state.policy.in_use()).copied().unwrap_or(Arm::AUTO);
+            plans.push(SlotPlan { slot: *slot, runs, settled });
             planned.insert(*slot, arms);
         }
         (plans, planned)
     }
 
-    /// The communicator ends here: nobody must wait for a verdict.
-    pub fn leave(&mut self, now_us: u64, out: &mut Vec<Out>) {
+    /// The communicator ends on this rank: aborts an undecided proposal, so that no rank waits for its verdict.
+    pub fn leave(&mut self, now_us: u64, out: &mut Vec<Outgoing>) {
         self.left = true;
-        self.leader.leave(now_us, |to, m| out.push((to, m)));
-        self.settle();
+        self.leader.abort_undecided(now_us, |to, m| out.push((to, m)));
+        self.apply_outcome();
     }
 
-    /// Nobody waits for an answer.
+    /// No member's answer is outstanding.
     pub fn is_idle(&self) -> bool {
         self.leader.is_idle()
     }
 
-    /// Times that were learnt since the last look.
-    pub fn take_learnt(&mut self) -> Vec<Learnt> {
-        std::mem::take(&mut self.learnt)
+    /// Removes and returns the times learned since the last call.
+    pub fn drain_learned(&mut self) -> Vec<LearnedTime> {
+        std::mem::take(&mut self.learned)
     }
 
-    /// The epoch in force.
+    /// Number of the epoch in force.
     pub fn in_force(&self) -> u64 {
         self.in_force
     }
 
-    /// What every slot has come to: slot, arm in use, and why.
+    /// By slot: the arm in use, and the policy's reason.
     pub fn findings(&self) -> impl Iterator<Item = (Slot, Arm, String)> + '_ {
-        self.keys
+        self.slots
             .iter()
             .map(|(slot, k)| (*slot, k.arms.get(k.policy.in_use()).copied().unwrap_or(Arm::AUTO), k.policy.because()))
     }
 }
 
-impl Key {
-    /// The arm, where it was news.
+impl SlotState {
+    /// Passes a time, or its absence, to the policy once per call. Returns the arm unless the call was known.
     fn learn(&mut self, k: u64, time_us: Option<f64>) -> Option<Arm> {
-        let (heard, arm) = (self.heard.get_mut(k as usize)?, *self.planned.get(k as usize)?);
-        if std::mem::replace(heard, true) {
+        let (received, arm) = (self.received.get_mut(k as usize)?, *self.planned.get(k as usize)?);
+        if std::mem::replace(received, true) {
             return None;
         }
         self.policy.learn(Sample { call: self.first + k, arm, time_us, channels: None });
         self.arms.get(arm).copied()
     }
 
-    fn lose(&mut self, first: u64, planned: &[usize]) {
+    fn discard(&mut self, first: u64, planned: &[usize]) {
         for (i, arm) in planned.iter().enumerate() {
             self.policy.learn(Sample { call: first + i as u64, arm: *arm, time_us: None, channels: None });
         }
     }
 
-    /// What has not been heard by now, or was not called, is lost.
+    /// Calls without a time, or that were not made, count as lost.
     fn finish_epoch(&mut self, epoch: u64) {
         for k in 0..self.planned.len() as u64 {
             self.learn(k, None);
         }
         self.times = Reduction::default();
         self.kernels.forget_before(epoch);
-        self.before = (epoch, std::mem::take(&mut self.planned));
+        self.previous = (epoch, std::mem::take(&mut self.planned));
         self.used = 0;
     }
 }
 
-/// The arm that an AUTO entry stands for.
+/// The arm of a cost-table entry that AUTO chose.
 pub fn auto_arm(entry: u8) -> Arm {
-    crate::costs::entry(entry).map_or(Arm::AUTO, |(a, p): (Algorithm, Protocol)| Arm::new(a, p))
+    crate::cost_table::entry(entry).map_or(Arm::AUTO, |(a, p): (Algorithm, Protocol)| Arm::new(a, p))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::comm::Decision;
+    use crate::comm::CallDecision;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use tune::Collective;
 
-    fn call(k: u64, epoch: u64) -> Decision {
-        Decision { counted: epoch > 0, mask: 0b11_1111, auto: 3, epoch, ..Decision::of_test(k, 1 << 20, Arm::AUTO) }
+    fn call(k: u64, epoch: u64) -> CallDecision {
+        CallDecision {
+            counted: epoch > 0,
+            mask: 0b11_1111,
+            auto: 3,
+            epoch,
+            ..CallDecision::for_test(k, 1 << 20, Arm::AUTO)
+        }
     }
 
-    /// All messages to the one member, answered as a member does that agrees; the epochs that were committed.
-    fn agree(c: &mut Conductor, now_us: u64) -> usize {
+    /// Delivers all messages to the only member, which always agrees. Returns the number of verdicts.
+    fn agree(c: &mut EpochCoordinator, now_us: u64) -> usize {
         let (mut out, mut committed) = (Vec::new(), 0);
         c.tick(0, now_us, &mut out);
         while let Some((_, message)) = out.pop() {
@@ -441,7 +453,7 @@ mod tests {
                     ToLeader::Confirm { epoch: n, begun: 0 }
                 }
             };
-            c.hear(0, &answer, now_us, &mut out);
+            c.on_message(0, &answer, now_us, &mut out);
         }
         committed
     }
@@ -450,35 +462,35 @@ mod tests {
     fn a_program_that_says_its_first_step_late_is_learnt_afresh() {
         let built = Arc::new(AtomicU32::new(0));
         let count = built.clone();
-        let build: Build = Box::new(move |arms, _| {
+        let build: PolicyBuilder = Box::new(move |arms, _| {
             count.fetch_add(1, Ordering::Relaxed);
             crate::policies::build("round-robin", arms, 1 << 20)
         });
-        let plan = Plan::Learn { build, calls: 4, explore_all: true, by_kernel: false };
-        let mut c = Conductor::new(1, plan);
-        (0..2).for_each(|k| c.saw(&call(k, 0), 0));
+        let mode = CoordinatorMode::Learn { build, calls: 4, explore_all: true, by_kernel: false };
+        let mut c = EpochCoordinator::new(1, mode);
+        (0..2).for_each(|k| c.on_call(&call(k, 0), 0));
         assert_eq!((agree(&mut c, 10), c.in_force()), (1, 1));
         let sample = |epoch, k, source| {
             let slot = Slot::of(Collective::AllReduce, 1 << 20);
-            ToLeader::Samples(vec![RankSample { epoch, slot, k, source, time_us: 100.0 }])
+            ToLeader::Readings(vec![RankReading { epoch, slot, k, source, time_us: 100.0 }])
         };
-        for (k, source) in [(0, Source::Interval), (1, Source::Interval), (2, Source::Step)] {
+        for (k, source) in [(0, TimeSource::Interval), (1, TimeSource::Interval), (2, TimeSource::Step)] {
             assert_eq!(built.load(Ordering::Relaxed), 1);
-            c.saw(&call(k, 1), 20);
-            c.hear(0, &sample(1, k, source), 20, &mut Vec::new());
+            c.on_call(&call(k, 1), 20);
+            c.on_message(0, &sample(1, k, source), 20, &mut Vec::new());
         }
         assert_eq!(
             (agree(&mut c, 30), c.in_force(), built.load(Ordering::Relaxed)),
             (1, 2, 2),
             "at once, and from nothing"
         );
-        // Once is enough; what comes late from before is passed over.
-        c.hear(0, &sample(1, 3, Source::Interval), 40, &mut Vec::new());
+        // The policies restart once; late readings of the earlier epoch are ignored.
+        c.on_message(0, &sample(1, 3, TimeSource::Interval), 40, &mut Vec::new());
         for k in 0..4 {
-            c.saw(&call(k, 2), 50);
-            c.hear(0, &sample(2, k, Source::Step), 50, &mut Vec::new());
+            c.on_call(&call(k, 2), 50);
+            c.on_message(0, &sample(2, k, TimeSource::Step), 50, &mut Vec::new());
         }
         assert_eq!((agree(&mut c, 60), c.in_force(), built.load(Ordering::Relaxed)), (1, 3, 2));
-        assert_eq!(c.take_learnt().len(), 2 + 1 + 4);
+        assert_eq!(c.drain_learned().len(), 2 + 1 + 4);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::tables::Imported;
 use comfy_table::{CellAlignment, Table, presets};
-use measure::Summary;
+use measure::CampaignSummary;
 use std::io::Write;
 use store::Source;
 
@@ -42,7 +42,7 @@ pub struct CampaignAnswer {
     pub readings_taken: usize,
     /// By stage.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub summary: CampaignSummary,
 }
 
 /// Prints, and does not mind a reader that has gone.
