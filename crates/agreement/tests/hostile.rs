@@ -280,7 +280,7 @@ impl FakeRegister {
                 return Raw(link);
             }
         }
-        panic!("nobody came");
+        panic!("no connection arrived");
     }
 
     /// The next packet from a connection.
@@ -292,7 +292,7 @@ impl FakeRegister {
             }
             end.poll(Duration::from_millis(2), &mut Vec::new());
         }
-        panic!("nothing was said");
+        panic!("no packet arrived");
     }
 
     /// A member of a roster that this process leads, its connection to the register and that to the leader.

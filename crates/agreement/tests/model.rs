@@ -187,10 +187,10 @@ impl Model for Job {
                 pairs.into_iter().all(|(a, b)| a.iter().zip(b).all(|(x, y)| x == y))
             }),
             Property::<Self>::always(
-                "nobody uses what the leader has not decided: without it the last common arm stays",
+                "no rank uses arms that the leader has not committed: the last common arm stays",
                 |_, s| s.used.iter().flatten().all(|e| *e == 0 || s.committed.contains(e)),
             ),
-            Property::<Self>::sometimes("an epoch is used by everybody", |_, s| {
+            Property::<Self>::sometimes("all ranks use an epoch", |_, s| {
                 s.used.iter().all(|u| u.last().is_some_and(|e| *e > 0))
             }),
             Property::<Self>::sometimes("a bound rank waits", |_, s| s.waits.iter().any(|w| *w)),

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_without_times_costs_its_collective_the_time_and_holds_nobody_up() {
+    fn a_channel_without_times_costs_its_collective_the_time_and_blocks_no_event() {
         let events = Box::new(Events::new());
         for sequence in 0..2 {
             let handle = events.enqueued(&enqueued(sequence));

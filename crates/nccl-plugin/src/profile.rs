@@ -183,12 +183,12 @@ mod tests {
             ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
             ("AllReduce 1KB 2KiB AUTO", 1, "is not a size"),
             ("AllReduce 1000 2KiB AUTO", 1, "power of two"),
-            ("AllReduce 2KiB 2KiB AUTO", 1, "hold no bytes"),
+            ("AllReduce 2KiB 2KiB AUTO", 1, "range of sizes is empty"),
             ("AllReduce 1KiB", 1, "ends before"),
             ("Everything 1KiB 2KiB AUTO", 1, "collective"),
             ("AllReduce 1KiB 2KiB AUTO ranks=many", 1, "a number"),
             ("AllReduce 1KiB 2KiB AUTO fast", 1, "none of ranks=N"),
-            ("AllReduce 1KiB 2KiB AUTO bytes=rank", 1, "is the whole"),
+            ("AllReduce 1KiB 2KiB AUTO bytes=rank", 1, "only AllGather and ReduceScatter"),
         ] {
             let (at, said) = Profile::parse(text).unwrap_err();
             assert!(at == line && said.contains(what), "{text:?}: {at}: {said}");

@@ -86,8 +86,8 @@ fn rendezvous(test: &str) -> String {
 }
 
 #[test]
-fn every_interface_bears_every_question_and_changes_nothing_without_agreement() {
-    let name = "every_interface_bears_every_question_and_changes_nothing_without_agreement";
+fn every_interface_survives_every_question_and_changes_nothing_without_agreement() {
+    let name = "every_interface_survives_every_question_and_changes_nothing_without_agreement";
     let folder = tempfile::tempdir().unwrap();
     let [trace, profile] = ["trace", "profile"].map(|f| folder.path().join(f).to_str().unwrap().to_string());
     std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\n").unwrap();
@@ -132,8 +132,8 @@ fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question
 }
 
 #[test]
-fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
-    let name = "corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once";
+fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once() {
+    let name = "corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once";
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
@@ -170,8 +170,8 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
 }
 
 #[test]
-fn nothing_outlives_finalize_and_a_second_finalize_is_passed_over() {
-    let name = "nothing_outlives_finalize_and_a_second_finalize_is_passed_over";
+fn nothing_outlives_finalize_and_a_second_finalize_is_ignored() {
+    let name = "nothing_outlives_finalize_and_a_second_finalize_is_ignored";
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let rendezvous = rendezvous("twice");

@@ -50,8 +50,8 @@ fn arms(folder: &std::path::Path) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn where_communicators_have_no_identifier_a_table_is_obeyed_once_all_processes_hold_it() {
-    let name = "where_communicators_have_no_identifier_a_table_is_obeyed_once_all_processes_hold_it";
+fn without_identifiers_a_table_is_used_once_all_processes_hold_it() {
+    let name = "without_identifiers_a_table_is_used_once_all_processes_hold_it";
     for version in versions() {
         let folder = tempfile::tempdir().unwrap();
         let Some(report) = run(name, &job(&version, "job", folder.path())) else { return };

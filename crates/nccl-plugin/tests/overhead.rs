@@ -14,8 +14,8 @@ fn trace(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn what_looking_costs_is_measured_beside_a_run_without_it() {
-    let name = "what_looking_costs_is_measured_beside_a_run_without_it";
+fn the_cost_of_observing_is_measured_against_a_run_without_it() {
+    let name = "the_cost_of_observing_is_measured_against_a_run_without_it";
     const CALLS: usize = 2000;
     let folder = tempfile::tempdir().unwrap();
     let traces = |round: usize| folder.path().join(format!("trace-{round}"));

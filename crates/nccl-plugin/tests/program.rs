@@ -123,8 +123,8 @@ fn without_groups_the_interval_between_calls_decides_and_is_called_so() {
 }
 
 #[test]
-fn gpu_times_decide_only_where_they_are_asked_for() {
-    let name = "gpu_times_decide_only_where_they_are_asked_for";
+fn gpu_times_judge_arms_only_on_request() {
+    let name = "gpu_times_judge_arms_only_on_request";
     let Some((last, _)) = train(name, "steps", "kernel") else { return };
     assert_eq!(last, "TREE/LL", "the shortest kernel, in spite of its steps");
 }
@@ -159,8 +159,8 @@ assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(table[3])(context) == 0
 "#;
 
 #[test]
-fn python_says_steps_nested_ones_once_and_those_that_raise_too() {
-    let name = "python_says_steps_nested_ones_once_and_those_that_raise_too";
+fn python_reports_steps_nested_ones_once_and_those_that_raise_too() {
+    let name = "python_reports_steps_nested_ones_once_and_those_that_raise_too";
     let folder = tempfile::tempdir().unwrap();
     let said = r#"
 for _ in range(3):

@@ -184,8 +184,8 @@ fn a_captured_call_takes_what_is_settled() {
 }
 
 #[test]
-fn where_nobody_tells_captured_calls_nothing_is_tried() {
-    let name = "where_nobody_tells_captured_calls_nothing_is_tried";
+fn without_reports_of_captured_calls_no_arm_is_tried() {
+    let name = "without_reports_of_captured_calls_no_arm_is_tried";
     let folder = tempfile::tempdir().unwrap();
     // 2.27's profiler does not report captures; later ones do if loaded.
     for (version, profiler) in [("2.27.7", true), ("2.28", false)] {

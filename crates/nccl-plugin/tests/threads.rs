@@ -145,5 +145,5 @@ fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that
     assert_eq!(arm, Arm::AUTO);
     let said = said.into_inner().unwrap();
     assert!(matches!(said.as_slice(), [one] if one.contains("waits for the verdict on epoch 1")), "{said:?}");
-    assert!(!comm.end(), "nobody waits any more");
+    assert!(!comm.end(), "no call waits any more");
 }

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_otherwise_than_asked_is_nobodys() {
+    fn a_launch_that_fits_no_decision_is_unmatched() {
         let not_taken = CallDecision { taken: false, ..CallDecision::for_test(1, 64, TREE) };
         let decisions = [CallDecision::for_test(0, 64, TREE), not_taken, CallDecision::for_test(2, 64, Arm::AUTO)];
         let launches = [launch(64, RING), launch(64, RING)];
