@@ -3,12 +3,12 @@
 //! Two forms are distinguished by content:
 //!
 //! * **JSON lines**, one operation per line: `{"collective":"all_reduce","size_bytes":16777216,"busbw_gb_per_s":41.3}`. Instead of the bandwidth a
-//! line may have `"time_us":790.5`, from which it is computed as nccl-tests does. `"at_unix_s":1.7e9` is optional. `size_bytes` is nccl-tests' size:
-//! the whole buffer.
+//!   line may have `"time_us":790.5`, from which it is computed as nccl-tests does. `"at_unix_s":1.7e9` is optional. `size_bytes` is nccl-tests' size:
+//!   the whole buffer.
 //! * **PyTorch profiler** (Kineto, Chrome trace JSON, PyTorch 2.2 and later): events of category `kernel` whose names begin with `ncclDevKernel` or
-//! `ncclKernel` and whose `args` hold `Collective name`, `In msg nelems`, `Out msg nelems`, `Group size` and `dtype`; `dur` is in microseconds. The
-//! size is the larger element count times the size of the type, as in Meta's PARAM benchmarks. A kernel waits for the slowest rank, so its duration
-//! overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median.
+//!   `ncclKernel` and whose `args` hold `Collective name`, `In msg nelems`, `Out msg nelems`, `Group size` and `dtype`; `dur` is in microseconds. The
+//!   size is the larger element count times the size of the type, as in Meta's PARAM benchmarks. A kernel waits for the slowest rank, so its duration
+//!   overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median.
 //!
 //! Operations over another number of ranks than the job has GPUs (such as tensor-parallel groups) are left out and counted.
 
