@@ -6,8 +6,8 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-scripts/cargo.sh build --locked --package linkwise
-linkwise=${CARGO_TARGET_DIR:-target}/debug/linkwise
+scripts/cargo.sh build --locked --package linkwise-lab
+lab=${CARGO_TARGET_DIR:-target}/debug/linkwise-lab
 
 # A tree with changes is another program at every run: its results lie apart and are marked.
 commit=$(git rev-parse --short HEAD 2>/dev/null || say unknown)
@@ -15,15 +15,15 @@ git diff --quiet HEAD -- 2>/dev/null || commit=$commit-changed
 out=out/bench-place/$commit
 mkdir -p "$out/seeds"
 # A run takes long: what is built meanwhile must not change it.
-cp "$linkwise" "$out/linkwise"
-linkwise=$out/linkwise
+cp "$lab" "$out/linkwise-lab"
+lab=$out/linkwise-lab
 
 # As the program finds them itself: the folder named, else the one beside the checkout.
 data=${LINKWISE_DATA:-../shared/data}
 tables=$data/bandpilot
 
 names=() commands=()
-# bench NAME ARGUMENT...: `linkwise ARGUMENT...`, into NAME.txt. No argument holds a space: they are kept as one line.
+# bench NAME ARGUMENT...: `linkwise-lab ARGUMENT...`, into NAME.txt. No argument holds a space: they are kept as one line.
 bench() {
   names+=("$1")
   commands+=("${*:2}")
@@ -108,11 +108,11 @@ for i in "${!names[@]}"; do
   say "$head ..."
   begin=$SECONDS
   {
-    say "linkwise ${commands[$i]}"
+    say "linkwise-lab ${commands[$i]}"
     say
   } >"$file.part"
   # shellcheck disable=SC2086  # words: see bench
-  if "$linkwise" ${commands[$i]} >>"$file.part" 2>"$file.log"; then
+  if "$lab" ${commands[$i]} >>"$file.part" 2>"$file.log"; then
     mv "$file.part" "$file"
     rm -f "$file.log"
     made=$((made + 1))

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds linkwise and runs its demo; arguments go to `linkwise demo`.
+# Builds both programs and runs the demo; arguments go to `linkwise-lab demo`.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 require_rust
-cargo build --locked --package linkwise
+cargo build --locked --package linkwise --package linkwise-lab
 begin=$SECONDS
 before=$(mktemp)
 trap 'rm -f "$before"' EXIT
-cargo run --locked --quiet --package linkwise -- demo "$@"
+"${CARGO_TARGET_DIR:-target}/debug/linkwise-lab" demo "$@"
 say "demo: $((SECONDS - begin)) s"
 [ ! -d out ] || find out -name '*.html' -newer "$before" | while read -r report; do
   say "report: $root/$report (open it in a browser)"

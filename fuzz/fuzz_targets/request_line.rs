@@ -3,15 +3,16 @@
 
 use libfuzzer_sys::fuzz_target;
 use place::read::{Defaults, Reader};
-use place::{Contention, options, ranks, shape};
+use place::{Contention, Registry, options, ranks, shape};
 use std::sync::LazyLock;
 use topology::{Bytes, Cluster, GpuMask, HostId, catalog};
 
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| catalog::cluster("het-4mix").expect("built in"));
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::shipped);
 
 fuzz_target!(|bytes: &[u8]| {
     let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
-    let (_, asked) = Reader::new(&CLUSTER, defaults).line(bytes);
+    let (_, asked) = Reader::new(&CLUSTER, defaults, &REGISTRY).line(bytes);
     let request = match asked {
         Ok(a) => a.request,
         Err(e) => return assert!(!e.code.is_empty() && e.message.chars().count() <= 404),

@@ -3,11 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)] // the command also writes them
-#[path = "../../crates/linkwise/src/tuning/policy_file.rs"]
-mod policy_file;
-
-use policy_file::PolicyFile;
+use autotune::policy_file::PolicyFile;
 
 fuzz_target!(|text: &str| {
     // The hash would stop nearly every mutation: it is made to fit, so that what lies behind it is reached.

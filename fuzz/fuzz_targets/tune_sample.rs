@@ -1,9 +1,9 @@
-//! Lines that `linkwise tune play` reads: no panic, short messages, and only times that a policy may learn from.
+//! Lines that `linkwise-lab tune play` reads: no panic, short messages, and only times that a policy may learn from.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../crates/linkwise/src/cmd/tune/sample_line.rs"]
+#[path = "../../lab/src/cmd/tune/sample_line.rs"]
 mod sample_line;
 
 fuzz_target!(|line: &[u8]| match sample_line::sample(line) {

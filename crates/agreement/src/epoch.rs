@@ -1,11 +1,12 @@
 //! What ranks agree on: which arms are used from which call.
 
+use std::cmp::Ordering;
 use tune::arm::CHANNELS_MAX;
 use tune::{Algorithm, Arm, Collective, Protocol};
 use wire::{Malformed, Reader, Writer};
 
 /// Limit on plans of one epoch: every slot (5 collectives x 64 buckets).
-pub const SLOT_PLANS_MAX: usize = 5 * BUCKETS;
+pub const SLOT_PLANS_MAX: usize = Collective::TUNED.len() * BUCKETS;
 /// Limit on plans with runs in one epoch. Jobs use a handful of sizes per collective.
 pub const RUN_SLOTS_MAX: usize = 64;
 /// Limit on runs of one plan.
@@ -13,18 +14,32 @@ pub const RUNS_MAX: usize = 16;
 pub const BUCKETS: usize = tune::bucket::BUCKETS as usize;
 
 /// The calls of one communicator with the same collective and the same size bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slot {
+    /// The collective, one that NCCL asks a tuner about ([`Collective::TUNED`]).
     pub collective: Collective,
     /// [`tune::bucket::bucket`] of the bytes, 0 to 63: log2 of the nearest power of two.
     pub bucket: u8,
 }
 
+/// By NCCL's number of the collective, then by size.
+impl Ord for Slot {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.collective.number(), self.bucket).cmp(&(other.collective.number(), other.bucket))
+    }
+}
+
+impl PartialOrd for Slot {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Slot {
-    /// A dense index, 0 to 319.
+    /// A dense index: 0 to 319 for [`Collective::TUNED`], higher for other collectives.
     #[inline]
     pub fn index(self) -> usize {
-        self.collective as usize * BUCKETS + usize::from(self.bucket)
+        usize::from(self.collective.number()) * BUCKETS + usize::from(self.bucket)
     }
 
     #[inline]
@@ -84,7 +99,7 @@ impl Epoch {
     pub fn write(&self, w: &mut Writer) {
         w.u64(self.number).u64(self.from_call).len(self.plans.len());
         for p in &self.plans {
-            w.u8(p.slot.collective as u8).u8(p.slot.bucket).u32(arm_code(p.settled)).len(p.runs.len());
+            w.u8(p.slot.collective.number()).u8(p.slot.bucket).u32(arm_code(p.settled)).len(p.runs.len());
             for r in &p.runs {
                 w.u32(arm_code(r.arm)).u32(r.calls);
             }
@@ -97,7 +112,7 @@ impl Epoch {
         let (number, from_call) = (r.u64()?, r.u64()?);
         let mut plans: Vec<SlotPlan> = Vec::new();
         for _ in 0..r.len(SLOT_PLANS_MAX, 10)? {
-            let collective = Collective::of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
+            let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
             let bucket = r.u8()?;
             if usize::from(bucket) >= BUCKETS {
                 return Err(Malformed("the size bucket is above 63"));

@@ -22,6 +22,7 @@
 #![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
 pub mod epoch;
+pub mod launcher;
 pub mod leader;
 pub mod member;
 pub mod message;

@@ -110,7 +110,7 @@ impl ToLeader {
             ToLeader::Readings(all) => {
                 w.u8(3).len(all.len());
                 for s in all {
-                    w.u64(s.epoch).u8(s.slot.collective as u8).u8(s.slot.bucket).u64(s.k);
+                    w.u64(s.epoch).u8(s.slot.collective.number()).u8(s.slot.bucket).u64(s.k);
                     w.u8(s.source as u8).f64(s.time_us);
                 }
                 w
@@ -140,7 +140,7 @@ impl ToLeader {
 
 fn sample(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
     let epoch = r.u64()?;
-    let collective = Collective::of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
+    let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
     let bucket = r.u8()?;
     if usize::from(bucket) >= crate::epoch::BUCKETS {
         return Err(Malformed("the size bucket is above 63"));
@@ -176,7 +176,7 @@ mod tests {
             plans: keys
                 .into_iter()
                 .map(|((c, bucket), (runs, settled))| SlotPlan {
-                    slot: Slot { collective: Collective::of_number(c).unwrap(), bucket },
+                    slot: Slot { collective: Collective::tuned_of_number(c).unwrap(), bucket },
                     runs,
                     settled,
                 })

@@ -1,7 +1,7 @@
 //! The model that adaptive designs ask where to measure next.
 
 use measure::Uncertainty;
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use store::Measurement;
 use topology::{Allocation, Cluster};
 
@@ -24,7 +24,8 @@ impl<'a> Learning<'a> {
 impl Uncertainty for Learning<'_> {
     fn refit(&mut self, measured: &[Measurement]) -> Result<(), String> {
         let all: Vec<Measurement> = self.known.iter().chain(measured).cloned().collect();
-        let fitted = fit(self.cluster, &all, None, Kind::Gp, self.constants.clone()).map_err(|e| e.to_string())?;
+        let options = FitOptions::of(Kind::Gp).constants(self.constants.clone());
+        let fitted = fit(self.cluster, &all, &options).map_err(|e| e.to_string())?;
         self.model = Some(fitted.0);
         Ok(())
     }

@@ -1,22 +1,15 @@
 //! The command line of linkwise.
 
 mod cmd;
-mod evaluation;
-mod failure;
-mod grounds;
 mod learning;
-mod papers;
-mod report;
-mod scenarios;
-mod truth;
-mod tuning;
+mod store_errors;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Places multi-GPU jobs from measured bandwidth.
+/// Choose GPUs, links and NCCL settings by measured bandwidth
 #[derive(Parser)]
-#[command(name = "linkwise", version, about, max_term_width = 110)]
+#[command(name = "linkwise", version, about, max_term_width = 100)]
 #[command(after_help = "Exit codes: 0 done, 1 the request cannot be met (says why), 2 bad input or usage.")]
 struct Cli {
     #[command(subcommand)]
@@ -41,10 +34,6 @@ enum Command {
     Observe(cmd::observe::Args),
     /// Which hosts, GPUs and NICs are slower than their like?
     Doctor(cmd::doctor::Args),
-    /// How good are the choices? Replay requests against a table of true bandwidths
-    Evaluate(cmd::evaluate::Args),
-    /// Tables and figures of the papers, published numbers beside ours
-    Reproduce(cmd::reproduce::Args),
     /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
     #[command(subcommand)]
     Nccl(cmd::nccl::Nccl),
@@ -59,13 +48,6 @@ enum Command {
     /// The NCCL plugin: where it is, and what each NCCL would see of it
     #[command(subcommand)]
     Plugin(cmd::plugin::Plugin),
-    /// Compare the physics with published measurements
-    Validate(cmd::validate::Args),
-    /// Check a folder of public data sets
-    #[command(subcommand)]
-    Data(cmd::data::Data),
-    /// The main job end to end, with a report
-    Demo(cmd::demo::Args),
     /// Print the completion script of a shell
     Completion {
         /// The shell
@@ -73,24 +55,31 @@ enum Command {
     },
 }
 
-/// A reader that has gone away (`head`, a killed script) is no failure of ours: stop without a word. A disk that is full is one error.
-fn quiet_when_nobody_reads() {
-    let otherwise = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        let message = info.payload().downcast_ref::<String>().map_or("", String::as_str);
-        if let Some(why) = message.strip_prefix("failed printing to stdout: ") {
-            if message.contains("Broken pipe") {
-                std::process::exit(0);
-            }
-            eprintln!("error: cannot write to standard output: {why}");
-            std::process::exit(2);
-        }
-        otherwise(info);
-    }));
+/// Commands that judge linkwise and reproduce papers are in the second program: the old name, then the new one.
+const MOVED: [(&[&str], &str); 8] = [
+    (&["evaluate"], "evaluate"),
+    (&["reproduce"], "reproduce"),
+    (&["validate"], "validate"),
+    (&["data"], "data"),
+    (&["demo"], "demo"),
+    (&["route", "evaluate"], "route"),
+    (&["tune", "evaluate"], "tune evaluate"),
+    (&["tune", "play"], "tune play"),
+];
+
+/// The new name of a command that moved to `linkwise-lab`.
+fn moved(args: &[String]) -> Option<&'static str> {
+    let is = |old: &[&str]| args.len() >= old.len() && args.iter().zip(old).all(|(a, o)| a == o);
+    MOVED.iter().find(|(old, _)| is(old)).map(|(_, new)| *new)
 }
 
 fn main() -> ExitCode {
-    quiet_when_nobody_reads();
+    console::exit_quietly_on_closed_pipes();
+    let args: Vec<String> = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(new) = moved(&args) {
+        console::say(&format!("error: this command moved to the second program; run `linkwise-lab {new} ...`"));
+        return ExitCode::from(2);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -106,26 +95,17 @@ fn main() -> ExitCode {
         Command::Cluster(a) => cmd::cluster::run(a),
         Command::Observe(a) => cmd::observe::run(a),
         Command::Doctor(a) => cmd::doctor::run(a),
-        Command::Evaluate(a) => cmd::evaluate::run(a),
-        Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
         Command::Tune(a) => cmd::tune::run(a),
         Command::Route(a) => cmd::route::run(a),
         Command::Run(a) => cmd::run::run(*a),
         Command::Plugin(a) => cmd::plugin::run(a),
-        Command::Validate(a) => cmd::validate::run(a),
-        Command::Data(a) => cmd::data::run(a),
-        Command::Demo(a) => cmd::demo::run(a),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "linkwise", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "linkwise", &mut script);
+            console::print(&String::from_utf8_lossy(&script));
             Ok(())
         }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::from(failure.exit_code())
-        }
-    }
+    console::exit_code(result)
 }

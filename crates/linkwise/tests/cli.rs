@@ -57,7 +57,7 @@ fn every_command_explains_itself() {
     let mut visited = Vec::new();
     check_help(&[], &mut visited);
     for command in
-        ["topology show", "measure", "fit", "place", "evaluate", "validate", "data check", "demo", "completion"]
+        ["topology show", "measure", "fit", "place", "observe", "doctor", "route plan", "tune profile", "completion"]
     {
         assert!(visited.iter().any(|v| v == command), "`{command}` is not listed; seen: {visited:?}");
     }

@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendError, Point, Reading};
 use crate::design::{DesignKind, Uncertainty, adaptive_round, design};
 use crate::layout::Layout;
 use crate::outlier;
-use crate::statistics::median;
+use stats::median;
 use std::collections::HashMap;
 use store::{Measurement, Quality, Query, Record, Store, StoreError};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -286,7 +286,7 @@ impl<'a> Campaign<'a> {
     }
 
     fn run_id(&self, p: &Point) -> String {
-        let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+        let gpus = self.cluster.gpu_list(&p.allocation);
         format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition)
     }
 
@@ -332,7 +332,7 @@ impl<'a> Campaign<'a> {
                 Err(BackendError::Point(why)) => {
                     self.failures_in_row += 1;
                     self.summary.stages[stage].failed += usize::from(p.repetition == 0);
-                    let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+                    let gpus = self.cluster.gpu_list(&p.allocation);
                     (self.on_event)(CampaignEvent::Note(format!(
                         "no reading for {gpus}, {} {}: {why}",
                         p.collective, p.size

@@ -19,7 +19,6 @@ pub mod nccl_tests;
 pub mod outlier;
 pub mod plugin_trace;
 pub mod simulated;
-mod statistics;
 pub mod trace;
 
 pub use backend::{Backend, BackendError, Point, Reading};

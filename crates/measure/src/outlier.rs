@@ -5,7 +5,7 @@
 
 use crate::features::{distance, features};
 use crate::intra::class;
-use crate::statistics::{median, spread};
+use stats::{mad_sd, mad_sd_about, median};
 use std::collections::BTreeMap;
 use topology::{Allocation, Cluster, GpuMask, HostType};
 
@@ -34,7 +34,7 @@ pub fn intra(host: &HostType, readings: &[(GpuMask, f64)]) -> Vec<usize> {
     for members in classes.values().filter(|m| m.len() >= CLASS_MIN) {
         let logs: Vec<f64> = members.iter().map(|&i| readings[i].1.ln()).collect();
         let centre = median(&logs);
-        let limit = Z_MAX * spread(&logs, centre).max(SPREAD_INTRA_MIN);
+        let limit = Z_MAX * mad_sd_about(&logs, centre).max(SPREAD_INTRA_MIN);
         found.extend(members.iter().zip(&logs).filter(|(_, l)| (*l - centre).abs() > limit).map(|(i, _)| *i));
     }
     found.sort_unstable();
@@ -59,7 +59,7 @@ pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usiz
                 points[i].1 - median(&logs)
             })
             .collect();
-        let limit = Z_MAX * spread(&residuals, median(&residuals)).max(SPREAD_MULTI_MIN);
+        let limit = Z_MAX * mad_sd(&residuals).max(SPREAD_MULTI_MIN);
         found.extend(usable.iter().zip(&residuals).filter(|(_, r)| r.abs() > limit).map(|(i, _)| *i));
     }
     found.sort_unstable();
@@ -71,9 +71,7 @@ pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usiz
 pub fn resolve_readings(readings: &[f64]) -> (f64, Vec<bool>) {
     let positive: Vec<f64> = readings.iter().map(|r| r.max(1e-9)).collect();
     // Of an even number the upper middle one: contention and interruptions only slow a run down.
-    let mut sorted = positive.clone();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+    let middle = if positive.is_empty() { 0.0 } else { stats::upper_median(&positive) };
     (middle, positive.iter().map(|r| (r / middle).ln().abs() > AGREEMENT_LOG_MAX).collect())
 }
 

@@ -84,7 +84,7 @@ impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
     fn normal(&self, key: &[&str]) -> f64 {
         let mut rng = self.rng(key);
         let (u, v): (f64, f64) = (rng.random(), rng.random());
-        (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+        stats::random::box_muller(u, v)
     }
 }
 

@@ -167,7 +167,7 @@ fn lines(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError>
         let gb_per_s = match (line.busbw_gb_per_s, line.time_us) {
             (Some(v), None) => v,
             (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => {
-                collective.busbw_gb_per_s(operations.gpus, size, t * 1e-6)
+                collective.busbw_gb_per_s(operations.gpus, size.as_f64(), t * 1e-6)
             }
             (None, Some(t)) => return Err(bad(format!("`time_us` is {t}; 0 to {TIME_US_MAX} was expected"))),
             _ => return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into())),
@@ -264,7 +264,7 @@ fn operation(e: &ChromeEvent, gpus: usize) -> Option<(Collective, Bytes, f64)> {
     if !plausible {
         return None;
     }
-    let v = collective.busbw_gb_per_s(gpus, Bytes(bytes), us * 1e-6);
+    let v = collective.busbw_gb_per_s(gpus, bytes as f64, us * 1e-6);
     (v > 0.0 && v <= store::measurement::BUSBW_GB_PER_S_MAX).then_some((collective, Bytes(bytes), v))
 }
 

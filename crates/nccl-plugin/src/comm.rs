@@ -14,7 +14,7 @@ mod runs;
 pub use decision::CallDecision;
 
 use crate::cost_table::{CostTable, Survey};
-use agreement::epoch::{BUCKETS, RUN_SLOTS_MAX, arm_code, arm_of_code};
+use agreement::epoch::{RUN_SLOTS_MAX, SLOT_PLANS_MAX, arm_code, arm_of_code};
 use agreement::{CallAction, Epoch, Member, Slot, SlotPlan};
 use decision::GROUP_MAX;
 use runs::RunCell;
@@ -152,7 +152,7 @@ impl Comm {
             captured: AtomicBool::new(false),
             group: AtomicU32::new(0),
             group_ns: AtomicU64::new(0),
-            slots: (0..5 * BUCKETS).map(|_| AtomicU32::new(0)).collect(),
+            slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
             cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),
             boundary_state: Mutex::default(),
@@ -227,7 +227,7 @@ impl Comm {
     #[inline]
     pub fn call(&self, call: Call, costs: &mut CostTable<'_>, channels: &mut i32, log: impl Fn(&str)) {
         let survey = costs.survey();
-        let Some(collective) = Collective::of_number(call.collective) else { return };
+        let Some(collective) = Collective::tuned_of_number(call.collective) else { return };
         if survey.is_empty() {
             return;
         }
@@ -248,7 +248,7 @@ impl Comm {
         can: impl Fn(Algorithm, Protocol) -> bool,
         log: impl Fn(&str),
     ) -> Option<(Algorithm, Protocol)> {
-        let collective = Collective::of_number(call.collective)?;
+        let collective = Collective::tuned_of_number(call.collective)?;
         let question = (call.bytes << 3 | call.collective as u64).wrapping_add(1);
         let arm = if self.last_question.swap(0, Ordering::Relaxed) == question {
             arm_of_code(self.last_answer.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)

@@ -1,10 +1,11 @@
 //! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. Variables override the file. An error turns the plugin off and logs one line
 //! with its place.
 
-use crate::launcher::{self, Place};
+use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
 use agreement::Rendezvous;
+use agreement::launcher::{JobProcess, attempt, is_on_one_host, job, process};
 use agreement::transport::IntraNodeTransport;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub struct Config {
     /// `LINKWISE_TOKEN`: shared by the job's processes; keeps other jobs out.
     pub token: String,
     /// `LINKWISE_PROCESS`, or the launcher's variables: the number of this process in the job.
-    pub process: Option<Place>,
+    pub process: Option<JobProcess>,
     /// Hash that is the same in all processes of one attempt of the job and differs between attempts.
     pub job: u64,
     /// `LINKWISE_BIND`: the address to listen at.
@@ -251,7 +252,7 @@ impl<'a> Sources<'a> {
         let Some((fallback, place)) = RENDEZVOUS_FALLBACK.iter().find_map(|name| self.set_variable(name)) else {
             return Ok(by_launcher);
         };
-        if by_launcher.is_some() && !launcher::is_on_one_host(&self.env) {
+        if by_launcher.is_some() && !is_on_one_host(&self.env) {
             return Ok(by_launcher);
         }
         fallback.parse().map(Some).map_err(|what| ConfigError::new(place, what))
@@ -259,7 +260,7 @@ impl<'a> Sources<'a> {
 
     fn token(&self) -> Result<String, ConfigError> {
         let most = agreement::transport::TOKEN_BYTES_MAX;
-        match self.get("token").or_else(|| launcher::job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
+        match self.get("token").or_else(|| job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
             Some((t, place)) if t.len() > most => {
                 Err(ConfigError::new(place, format!("a token has at most {most} bytes, this one has {}", t.len())))
             }
@@ -323,7 +324,7 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let from = Sources::open(&env, &read)?;
         let mode = from.mode()?;
-        let process = from.parsed("process", |_, e| e)?.or_else(|| launcher::place(&env));
+        let process = from.parsed("process", |_, e| e)?.or_else(|| process(&env));
         let token = from.token()?;
         Ok(Config {
             mode,
@@ -331,7 +332,7 @@ impl Config {
             profile: from.profile(mode)?,
             rendezvous: from.rendezvous()?,
             process,
-            job: wire::bytes::hash(format!("job {token} {}", launcher::attempt(&env)).as_bytes()),
+            job: wire::bytes::hash(format!("job {token} {}", attempt(&env)).as_bytes()),
             token,
             bind: from.parsed("bind", |v, _| format!("`{v}` is not an IP address"))?,
             trace: from.path("trace"),

@@ -105,7 +105,7 @@ impl Events {
         slot.owner.store(e.owner, Ordering::Relaxed);
         slot.sequence.store(e.sequence, Ordering::Relaxed);
         slot.count.store(e.count, Ordering::Relaxed);
-        let collective_code = e.collective as u64
+        let collective_code = u64::from(e.collective.number())
             | u64::from(e.element_bytes) << 8
             | e.algorithm.map_or(0xff, |a| a as u64) << 16
             | e.protocol.map_or(0xff, |p| p as u64) << 24
@@ -169,7 +169,7 @@ impl Events {
             let enqueued = Enqueued {
                 owner: slot.owner.load(Ordering::Relaxed),
                 sequence: slot.sequence.load(Ordering::Relaxed),
-                collective: match Collective::of_number((collective_code & 0xff) as usize) {
+                collective: match Collective::tuned_of_number((collective_code & 0xff) as usize) {
                     Some(c) => c,
                     None => continue,
                 },

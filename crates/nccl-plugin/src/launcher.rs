@@ -1,51 +1,10 @@
-//! What launchers (torchrun, mpirun, mpiexec, srun) tell the processes that they start.
+//! Where processes can meet, by what their launcher tells them ([`agreement::launcher`]).
 
 use crate::config::ConfigError;
 use agreement::Rendezvous;
-use agreement::roster::RANKS_MAX;
+use agreement::launcher::{SLURM, first_host, slurm_host_list, slurm_hosts};
 
-/// Which process of the job this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
-    /// Counted from 0.
-    pub rank: u32,
-    /// How many there are.
-    pub processes: u32,
-}
-
-impl std::str::FromStr for Place {
-    type Err = String;
-
-    /// `RANK/PROCESSES`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no place in a job; write RANK/PROCESSES, 0/8 to 7/8 for instance");
-        let (rank, processes) = text.split_once('/').ok_or_else(bad)?;
-        Place::new(rank, processes).ok_or_else(bad)
-    }
-}
-
-impl Place {
-    fn new(rank: &str, processes: &str) -> Option<Self> {
-        let (rank, processes) = (rank.trim().parse().ok()?, processes.trim().parse().ok()?);
-        (rank < processes && processes as usize <= RANKS_MAX).then_some(Place { rank, processes })
-    }
-}
-
-/// The launcher that started this very process comes first: torchrun's workers also see what srun told torchrun.
-const PLACES: [(&str, &str); 5] = [
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-];
-
-/// Which process of the job this is; `None` where no launcher says it.
-pub fn place(env: &impl Fn(&str) -> Option<String>) -> Option<Place> {
-    PLACES.iter().find_map(|(rank, processes)| Place::new(&env(rank)?, &env(processes)?))
-}
-
-/// Where processes can meet by what launchers say: beside torchrun's own meeting place, 1,717 ports further; in a Slurm step of several hosts at
+/// Where processes can meet by what launchers say: beside torchrun's own rendezvous, 1,717 ports further; in a Slurm step of several hosts at
 /// its first. `None` where nobody says it. The port is `LINKWISE_PORT`, where that is set.
 pub fn rendezvous(env: &impl Fn(&str) -> Option<String>) -> Result<Option<Rendezvous>, ConfigError> {
     let port = match env("LINKWISE_PORT").filter(|p| !p.is_empty()) {
@@ -61,43 +20,15 @@ pub fn rendezvous(env: &impl Fn(&str) -> Option<String>) -> Result<Option<Rendez
         return Ok(port.or_else(beside).map(|port| Rendezvous::Tcp { host, port }));
     }
     let number = |k: &str| env(k)?.trim().parse::<u64>().ok();
-    let hosts = number("SLURM_STEP_NUM_NODES").or_else(|| number("SLURM_NNODES")).unwrap_or(1);
-    let first = || first_host(&env("SLURM_STEP_NODELIST").or_else(|| env("SLURM_JOB_NODELIST"))?).filter(is_name);
-    if hosts > 1
-        && let (Some(host), Some(job)) = (first(), number("SLURM_JOB_ID"))
+    let first = || first_host(&slurm_host_list(env)?).filter(is_name);
+    if slurm_hosts(env).is_some_and(|n| n > 1)
+        && let (Some(host), Some(job)) = (first(), SLURM.job.iter().find_map(|k| number(k)))
     {
         // Below the ports that systems give away by themselves; steps of one job, and most jobs of one host, differ.
-        let by_step = 18_000 + (job * 31 + number("SLURM_STEP_ID").unwrap_or(0)) % 12_000;
+        let by_step = 18_000 + (job * 31 + SLURM.step.and_then(number).unwrap_or(0)) % 12_000;
         return Ok(Some(Rendezvous::Tcp { host, port: port.unwrap_or(by_step as u16) }));
     }
     Ok(None)
-}
-
-/// torchrun says that all processes of the job are on this host.
-pub fn is_on_one_host(env: &impl Fn(&str) -> Option<String>) -> bool {
-    let here = env("LOCAL_WORLD_SIZE");
-    here.is_some() && here == env("WORLD_SIZE")
-}
-
-/// The first of Slurm's list of hosts: `node03` of `node[03-05,9],other`.
-fn first_host(list: &str) -> Option<String> {
-    let (before, rest) = list.split_at(list.find(['[', ',']).unwrap_or(list.len()));
-    let Some(inside) = rest.strip_prefix('[') else { return Some(before.to_string()) };
-    let (numbers, after) = inside.split_once(']')?;
-    let number = numbers.split(['-', ',']).next().filter(|n| !n.is_empty())?;
-    let after = after.split(',').next().unwrap_or("");
-    (!after.contains('[')).then(|| format!("{before}{number}{after}"))
-}
-
-/// What only processes of this job have in common. No secret: set LINKWISE_TOKEN where others can reach the hosts.
-pub fn job(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
-    ["TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"].iter().find_map(|k| env(k))
-}
-
-/// Tells the attempts of one job apart, which have its token in common.
-pub fn attempt(env: &impl Fn(&str) -> Option<String>) -> String {
-    let words = ["TORCHELASTIC_RESTART_COUNT", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "OMPI_MCA_ess_base_jobid"];
-    words.iter().map(|k| env(k).unwrap_or_default() + "/").collect()
 }
 
 #[cfg(test)]
@@ -106,16 +37,6 @@ mod tests {
 
     fn env<'a>(vars: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
         |k| vars.iter().find(|(n, _)| *n == k).map(|(_, v)| v.to_string())
-    }
-
-    #[test]
-    fn the_innermost_launcher_says_which_process_this_is() {
-        let slurm = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")];
-        assert_eq!(place(&env(&slurm)), Some(Place { rank: 1, processes: 2 }));
-        let both = [slurm[0], slurm[1], ("RANK", "9"), ("WORLD_SIZE", "16")];
-        assert_eq!(place(&env(&both)), Some(Place { rank: 9, processes: 16 }));
-        let mpi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4"), slurm[0], slurm[1]];
-        assert_eq!(place(&env(&mpi)), Some(Place { rank: 3, processes: 4 }));
     }
 
     #[test]
@@ -140,36 +61,5 @@ mod tests {
         assert_eq!(at(&[&slurm[..], &[("LINKWISE_PORT", "5")]].concat()), Some("tcp:gpu07:5".into()));
         let wrong = [&slurm[..], &[("LINKWISE_PORT", "x")]].concat();
         assert!(rendezvous(&env(&wrong)).unwrap_err().what.contains("no port"));
-    }
-
-    #[test]
-    fn the_first_host_of_a_list_is_found() {
-        for (list, first) in [
-            ("a", Some("a")),
-            ("a,b[1-2]", Some("a")),
-            ("n[003-007,9],m", Some("n003")),
-            ("r1-n[12]-ib,x", Some("r1-n12-ib")),
-            ("n[", None),
-            ("n[]", None),
-            ("r[1-2]n[3-4]", None),
-        ] {
-            assert_eq!(first_host(list).as_deref(), first, "{list}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_a_place_is_none() {
-        for vars in [
-            &[][..],
-            &[("RANK", "0")],
-            &[("RANK", "4"), ("WORLD_SIZE", "4")],
-            &[("RANK", "-1"), ("WORLD_SIZE", "4")],
-            &[("RANK", "0"), ("WORLD_SIZE", "0")],
-            &[("RANK", "0"), ("WORLD_SIZE", "99999999999")],
-        ] {
-            assert_eq!(place(&env(vars)), None, "{vars:?}");
-        }
-        assert_eq!("3/8".parse(), Ok(Place { rank: 3, processes: 8 }));
-        assert!("8/8".parse::<Place>().is_err() && "8".parse::<Place>().is_err());
     }
 }

@@ -77,13 +77,22 @@ impl Profile {
 
     /// The plans of a communicator, without runs.
     pub fn plans(&self, ranks: u32, nodes: u32) -> Vec<SlotPlan> {
-        let slots =
-            Collective::ALL.iter().flat_map(|c| (0..BUCKETS as u8).map(|bucket| Slot { collective: *c, bucket }));
+        let slots = Collective::TUNED
+            .into_iter()
+            .flat_map(|c| (0..BUCKETS as u8).map(move |bucket| Slot { collective: c, bucket }));
         slots
             .map(|slot| SlotPlan { slot, runs: Vec::new(), settled: self.arm(slot, ranks, nodes) })
             .filter(|p| !p.settled.is_auto())
             .collect()
     }
+}
+
+/// A collective that NCCL asks a tuner about.
+pub fn tuned(word: &str) -> Result<Collective, String> {
+    word.parse().ok().filter(|c: &Collective| c.is_tuned()).ok_or_else(|| {
+        let all = Collective::TUNED.map(Collective::capitals).join(", ");
+        format!("collective `{word}` is none of {all}")
+    })
 }
 
 fn rule(line: &str) -> Result<Rule, String> {
@@ -93,7 +102,7 @@ fn rule(line: &str) -> Result<Rule, String> {
             format!("`{line}` ends before the {what}; write COLLECTIVE FROM TO ARM [ranks=N] [nodes=N] [bytes=rank]")
         })
     };
-    let collective = word("collective")?.parse().map_err(|e| format!("collective {e}"))?;
+    let collective = tuned(word("collective")?)?;
     let from = exponent(word("first size")?)?;
     let to = exponent(word("last size")?)?;
     let arm = word("arm")?.parse()?;

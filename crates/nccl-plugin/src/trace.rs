@@ -86,8 +86,7 @@ const NAME_BYTES_MAX: usize = 1024;
 pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
-    let local = ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
-    let local = local.iter().find_map(|k| env(k)?.trim().parse::<u32>().ok());
+    let local = agreement::launcher::local_rank(&env);
     format!(
         "\"host_name\":{},\"visible_gpus\":{},\"local_rank\":{}",
         text(Some(name)),
@@ -103,7 +102,7 @@ pub fn call(to: &mut Trace, comm: &Comm, d: &CallDecision) {
         comm.id,
         comm.rank,
         d.call,
-        d.collective,
+        d.collective.capitals(),
         d.bytes,
         auto_arm(d.auto),
         d.arm,
@@ -121,13 +120,13 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Call
         "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
         comm.id,
         comm.rank,
-        w.collective,
+        w.collective.capitals(),
         w.count,
         matched.map_or(w.count.saturating_mul(u64::from(w.element_bytes)), |d| d.bytes),
         matched.map_or(0, |d| d.slot().bucket),
         matched.map_or("null".into(), |d| d.call.to_string()),
-        w.algorithm.map_or("?", |a| a.word()),
-        w.protocol.map_or("?", |p| p.word()),
+        w.algorithm.map_or("?", |a| a.capitals()),
+        w.protocol.map_or("?", |p| p.capitals()),
         w.channels,
         kernel_us.map_or("null".into(), |us| format!("{us:.3}"))
     ));

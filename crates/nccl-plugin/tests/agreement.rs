@@ -3,7 +3,7 @@
 mod common;
 
 use common::{rendezvous, run, spec, with_plugin};
-use nccl_bench::{Bench, BenchError, Spec};
+use nccl_bench::{Bench, BenchError, BenchSpec};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
             ("TEST_ALONE", if alone { "1" } else { "0" }.into()),
         ]
     };
-    let with = |s: &Spec, trace: &Path| {
+    let with = |s: &BenchSpec, trace: &Path| {
         let settings = settings(trace);
         with_plugin(s.clone(), &settings.each_ref().map(|(k, v)| (*k, v.as_str())))
     };

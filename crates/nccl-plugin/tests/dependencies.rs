@@ -14,7 +14,19 @@ fn the_plugin_imports_tune_agreement_wire_and_little_else() {
     names.sort();
     names.dedup();
     // No database, HTTP, tracing or async runtime. rustix brings bitflags and linux-raw-sys, and libc and errno on systems other than Linux.
-    let allowed = ["agreement", "bitflags", "errno", "libc", "linux-raw-sys", "nccl-plugin", "rustix", "tune", "wire"];
+    let allowed = [
+        "agreement",
+        "bitflags",
+        "errno",
+        "libc",
+        "linux-raw-sys",
+        "nccl-plugin",
+        "nccl-types",
+        "rustix",
+        "stats",
+        "tune",
+        "wire",
+    ];
     assert!(names.contains(&"nccl-plugin"), "{text}");
     let others: Vec<_> = names.iter().filter(|n| !allowed.contains(n)).collect();
     assert!(others.is_empty(), "{others:?}");

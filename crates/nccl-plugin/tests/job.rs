@@ -8,7 +8,7 @@ use linkwise_nccl::comm::{Call, Comm, Identity, Role};
 use linkwise_nccl::cost_table::CostTable;
 use linkwise_nccl::job::job_table_marker;
 use linkwise_nccl::profile::Profile;
-use nccl_bench::Spec;
+use nccl_bench::BenchSpec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn versions() -> Vec<String> {
 }
 
 /// 4 processes with the plugin in mode profile.
-fn job(version: &str, test: &str, folder: &std::path::Path) -> Spec {
+fn job(version: &str, test: &str, folder: &std::path::Path) -> BenchSpec {
     let profile = folder.join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL@4\n").unwrap();
     let trace = folder.join("trace");

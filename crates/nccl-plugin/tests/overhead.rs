@@ -31,12 +31,7 @@ fn the_cost_of_observing_is_measured_against_a_run_without_it() {
             times.push(report.seconds.calls * 1e6 / CALLS as f64);
         }
     }
-    let median = |t: &Vec<f64>| {
-        let mut t = t.clone();
-        t.sort_by(f64::total_cmp);
-        t[t.len() / 2]
-    };
-    let [without, off, observing] = [0, 1, 2].map(|i| median(&us[i]));
+    let [without, off, observing] = [0, 1, 2].map(|i| stats::upper_median(&us[i]));
     let cost = trace(&traces(0)).into_iter().rfind(|v| v["kind"] == "cost").unwrap();
     let n = |k: &str| cost[k].as_f64().unwrap();
     let own_us = (n("decide_us") + n("event_us")) / CALLS as f64;

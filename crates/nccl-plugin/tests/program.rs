@@ -85,19 +85,13 @@ fn samples(trace: &[Value], source: &str, arm: &str) -> Vec<f64> {
     trace.iter().filter(of).map(|v| v["time_us"].as_f64().unwrap()).collect()
 }
 
-fn median(times: &[f64]) -> f64 {
-    let mut t = times.to_vec();
-    t.sort_by(f64::total_cmp);
-    t[t.len() / 2]
-}
-
 #[test]
 fn steps_decide_although_another_arm_has_shorter_kernels() {
     let name = "steps_decide_although_another_arm_has_shorter_kernels";
     let Some((last, trace)) = train(name, "steps", "auto") else { return };
     assert_eq!(last, "TREE/LL128", "the shortest step; TREE/LL has the shortest kernel");
     let (good, bad) = (samples(&trace, "step", "TREE/LL128"), samples(&trace, "step", "TREE/LL"));
-    assert!(median(&good) < median(&bad), "{good:?} {bad:?}");
+    assert!(stats::upper_median(&good) < stats::upper_median(&bad), "{good:?} {bad:?}");
     // The trace has both. The GPU time is that of the last rank, without the 500 us that the other one waits.
     for (arm, us) in [("TREE/LL128", 80.0), ("TREE/LL", 20.0), ("AUTO", 100.0)] {
         let kernels = samples(&trace, "kernel", arm);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{FIVE, decisions, rendezvous, run, spec, tells_communicators_apart, with_plugin};
-use nccl_bench::Spec;
+use nccl_bench::BenchSpec;
 use std::time::Duration;
 use topology::Collective;
 use topology::nccl::{Algorithm, Protocol};
@@ -15,7 +15,7 @@ fn versions() -> Vec<String> {
 
 /// Ranks wait for each other, and one is late: time for the table to come into force, also on a busy machine. One rank per process: before 2.27.3 the
 /// job agrees.
-fn take_your_time(s: &mut Spec) {
+fn take_your_time(s: &mut BenchSpec) {
     s.process_per_rank = true;
     (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
     s.late = Some((1, Duration::from_millis(300)));

@@ -1,6 +1,6 @@
 //! What a decision, a fit and an update cost on the four-host H100 cluster.
 
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use store::{Measurement, Source};
@@ -31,7 +31,7 @@ fn rows(n: usize) -> Vec<Measurement> {
 
 fn model(kind: Kind, n: usize) -> Model {
     let cluster = catalog::cluster("h100").expect("built in");
-    fit(&cluster, &rows(n), None, kind, fabric::Constants::default()).expect("fits").0
+    fit(&cluster, &rows(n), &FitOptions::of(kind)).expect("fits").0
 }
 
 /// The requests of one pass: every k from 2 to 32 with ten random availabilities.
@@ -67,7 +67,7 @@ fn answer_32_gpus(bencher: divan::Bencher, kind: &str) {
 fn fit_gp(bencher: divan::Bencher, n: usize) {
     let cluster = catalog::cluster("h100").expect("built in");
     let rows = rows(n);
-    bencher.bench_local(|| fit(&cluster, &rows, None, Kind::Gp, fabric::Constants::default()));
+    bencher.bench_local(|| fit(&cluster, &rows, &FitOptions::of(Kind::Gp)));
 }
 
 #[divan::bench(args = [100, 250], sample_count = 20)]

@@ -1,10 +1,10 @@
-//! What people get today, for those who need no [`crate::Search`]: the packed choice and lots.
+//! Choices without a model: the packed choice of today's schedulers, and random GPUs.
 
 use rand::Rng;
 use topology::{Allocation, Cluster};
 
-/// What answers are compared with: BandPilot's Topo ([`crate::search::topo`]), which packs like topology-aware schedulers. `None` if too few
-/// are free, or none is asked for.
+/// The baseline of every answer: BandPilot's Topo ([`crate::search::topo`]), which packs as topology-aware schedulers do. `None` if `k` is 0
+/// or fewer than `k` GPUs are free.
 pub fn packed(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation> {
     crate::search::topo::choose(cluster, free, k)
 }

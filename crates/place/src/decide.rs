@@ -1,7 +1,7 @@
-//! Probing: choose, measure the few candidates worth it, decide.
+//! Probing: choose, measure the few candidates that readings can decide between, decide.
 //!
-//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] says which of
-//! them to measure, the caller measures, and [`decide`] takes the readings.
+//! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] picks the candidates to
+//! measure, the caller measures, and [`decide`] uses the readings.
 
 use crate::exact::Scored;
 
@@ -10,7 +10,7 @@ use crate::exact::Scored;
 pub struct Reading {
     /// Index into the candidates that were offered.
     pub candidate: usize,
-    /// What was measured, GB/s busbw.
+    /// Measured busbw, GB/s.
     pub busbw_gb_per_s: f64,
 }
 
@@ -19,19 +19,19 @@ pub struct Reading {
 pub struct Decision {
     /// Index into the candidates.
     pub candidate: usize,
-    /// What is now expected of it.
+    /// Its expected busbw, given the readings, GB/s.
     pub busbw_gb_per_s: f64,
-    /// With which deviation.
+    /// Standard deviation of that expectation, GB/s.
     pub std_gb_per_s: f64,
 }
 
-/// Share of the variance of a prediction that is not common to all allocations of its split: which hosts they are on.
+/// Share of a prediction's variance that depends on the hosts; the rest is common to all allocations of a split.
 const OF_THE_HOSTS: f64 = 0.2;
 
-/// What is known of a candidate.
+/// What the readings say about one candidate.
 #[derive(Clone, Copy)]
 struct Belief {
-    /// `ln(bandwidth / predicted)` that readings make us expect.
+    /// Expected `ln(bandwidth / predicted)`, given the readings.
     ln_shift: f64,
     /// Deviation of the logarithm.
     sd: f64,
@@ -48,14 +48,14 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
         v.sort_by(f64::total_cmp);
         v
     };
-    let of_split = |i: usize| i == 0 || candidates[i].elsewhere;
+    let of_split = |i: usize| i == 0 || candidates[i].same_split_other_hosts;
     let split: Vec<f64> = (0..candidates.len()).filter(|i| of_split(*i)).flat_map(surprises).collect();
     (0..candidates.len())
         .map(|i| {
             let p = &candidates[i].prediction;
             let sd = p.std_gb_per_s / p.busbw_gb_per_s.max(1e-9);
             let own = surprises(i);
-            // What was seen, what of the variance is in common with it, and what a mean of so many readings adds.
+            // The readings, the variance that they have in common with the candidate, and the noise of their mean.
             let (seen, common, own_noise) = match (own.len(), split.len()) {
                 (0, n) if n > 0 && of_split(i) => (&split, 1.0 - OF_THE_HOSTS, OF_THE_HOSTS * sd * sd / n as f64),
                 _ => (&own, 1.0, 0.0),
@@ -78,10 +78,7 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
 fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     let sd = sd.max(1e-9);
     let z = (score - best) / sd;
-    let density = (-0.5 * z * z).exp() / (2.0 * std::f64::consts::PI).sqrt();
-    // The normal distribution to 0.0002 (Page 1977): an order is all that is asked for.
-    let below = 1.0 / (1.0 + (-1.5976 * z - 0.07056 * z * z * z).exp());
-    sd * (z * below + density)
+    sd * (z * stats::normal_cdf(z) + stats::normal_density(z))
 }
 
 /// Which of the candidates to measure next, most promising first, given the readings so far: the choice, whose reading says whether to look
@@ -104,7 +101,7 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
             _ => open.into_iter().reduce(|a, b| if gain(&b) > gain(&a) { b } else { a }).unwrap_or(0),
         };
         order.push(next);
-        // As if it turned out as expected.
+        // As if the reading equalled the prediction.
         let busbw = candidates[next].prediction.busbw_gb_per_s * beliefs[next].ln_shift.exp();
         supposed.push(Reading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
     }
@@ -114,8 +111,8 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
 /// The best candidate given readings, each shrunk towards the prediction by how noisy repeated measurements are (`repeat_noise`,
 /// relative).
 ///
-/// A candidate that nobody measured must beat the measured ones by one of its own deviations: the largest of many predictions
-/// is an optimistic one, and the readings of its rivals were not chosen for being high. `None` without candidates.
+/// An unmeasured candidate must beat the measured ones by one of its own standard deviations: the maximum of many predictions is biased
+/// upward, the readings of its rivals are not. `None` without candidates.
 pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Option<Decision> {
     let beliefs = beliefs(candidates, readings, repeat_noise);
     let any = beliefs.iter().any(|b| b.measured);
@@ -144,7 +141,7 @@ mod tests {
             allocation: Allocation::default(),
             prediction: Prediction { busbw_gb_per_s: mean, std_gb_per_s: sd },
             score_gb_per_s: mean,
-            elsewhere: false,
+            same_split_other_hosts: false,
         }
     }
 
@@ -182,7 +179,7 @@ mod tests {
     #[test]
     fn a_choice_that_disappoints_sends_the_next_probe_to_another_split_and_one_that_does_not_to_other_hosts() {
         let mut c = [scored(100.0, 4.0), scored(100.0, 4.0), scored(93.0, 4.0)];
-        c[1].elsewhere = true;
+        c[1].same_split_other_hosts = true;
         let next = |v: f64| worth_measuring(&c, &[Reading { candidate: 0, busbw_gb_per_s: v }], 1, 0.01);
         assert_eq!(next(100.0), [1]);
         assert_eq!(next(85.0), [2]);

@@ -1,10 +1,10 @@
 //! Which GPUs a job gets: requests, searches, baselines, explanations.
 
+mod answer;
 pub mod baselines;
 pub mod constraints;
 pub mod decide;
 pub mod exact;
-pub mod explain;
 mod merge;
 pub mod objective;
 pub mod options;
@@ -19,9 +19,10 @@ pub mod search;
 pub mod shape;
 pub mod threshold;
 
+pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with};
 pub use decide::{Decision, Reading, decide, worth_measuring};
-pub use exact::{Found, Scored, cautiously, exact};
-pub use explain::{Answer, Bottleneck, answer, answer_by};
+pub use exact::{Scored, SearchResult, exact, promote_by_lower_confidence_bound};
+pub use merge::MergeRule;
 pub use objective::{Effect, Objective};
 pub use request::{Constraints, Contention, Job, Refusal, Request};
-pub use search::Search;
+pub use search::{Registry, Search};

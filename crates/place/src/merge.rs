@@ -1,30 +1,38 @@
-//! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that meet are merged in thought.
+//! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that share a host are merged virtually.
 //!
 //! Only jobs that span hosts contend, and only with jobs on whose hosts they are. For a candidate C and a running job J, the GPUs of J on
-//! C's hosts join C, and the GPUs of C on J's hosts join J; the smaller bandwidth of the two merged sets is what both share. Over several
-//! jobs the smallest counts. Where the demands exceed it, everybody gets a share in proportion to its demand. A job that uses nothing
-//! (BandPilot's "idle" load) is as good as absent. By counts, a merged set that a host has too few GPUs for is passed over.
+//! C's hosts join C, and the GPUs of C on J's hosts join J; both share the smaller bandwidth of the two merged sets. Over several
+//! jobs the smallest counts. If the demands exceed it, each job gets a share in proportion to its demand. A job without demand
+//! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
 use predict::{BandwidthModel, Candidates, Part, PartTable};
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if, by counts, a host would need more GPUs than it has.
-fn joined(table: &PartTable, a: &[Part], b: &[Part], by_counts: bool, out: &mut Vec<Part>) -> bool {
+/// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
+#[derive(Debug)]
+pub struct MergeRule {
+    /// The name in flags and request lines.
+    pub name: &'static str,
+    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None: no host could hold it.
+    pub join: fn(&PartTable, &Part, GpuMask) -> Option<Part>,
+}
+
+/// The rule that ships: the union of the very GPUs.
+fn union(table: &PartTable, part: &Part, others: GpuMask) -> Option<Part> {
+    Some(if others.is_empty() { *part } else { table.part(part.host, part.mask.union(others)) })
+}
+
+/// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if a host cannot hold its merged share.
+fn joined(merge: &Merge, table: &PartTable, a: &[Part], b: &[Part], out: &mut Vec<Part>) -> bool {
     out.clear();
+    let join = merge.rule.map_or(union as fn(&PartTable, &Part, GpuMask) -> Option<Part>, |r| r.join);
     for p in a {
-        let other = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
-        out.push(if by_counts {
-            let n = p.mask.count() + other.count();
-            if n > table.all_gpus(p.host).count() {
-                return false;
-            }
-            table.part(p.host, GpuMask::first(n))
-        } else if other.is_empty() {
-            *p
-        } else {
-            table.part(p.host, p.mask.union(other))
-        });
+        let others = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
+        match join(table, p, others) {
+            Some(part) => out.push(part),
+            None => return false,
+        }
     }
     true
 }
@@ -33,17 +41,17 @@ fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-/// What a candidate shares with the jobs that it meets.
+/// Contention of a candidate with the running jobs on its hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Meeting {
-    /// Smallest bandwidth of the merged sets, GB/s; infinite where nobody is met.
+    /// Smallest bandwidth of the merged sets, GB/s; infinite without contention.
     pub capacity_gb_per_s: f64,
-    /// What the jobs that it meets use, GB/s.
+    /// Demand of the contending jobs together, GB/s.
     pub others_gb_per_s: f64,
 }
 
 impl Meeting {
-    /// The share of its demand that everybody gets, 0 to 1.
+    /// The share of its demand that each job gets, 0 to 1.
     pub fn share(&self, alone_gb_per_s: f64) -> f64 {
         let demand = alone_gb_per_s + self.others_gb_per_s;
         if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
@@ -60,21 +68,21 @@ impl Meeting {
 pub(crate) struct Merge {
     jobs: Vec<Vec<Part>>,
     demands: Vec<f64>,
-    /// By counts, as BandPilot's code, or by the very GPUs.
-    pub by_counts: bool,
+    /// A rule of the caller; None: the union of the very GPUs.
+    pub rule: Option<&'static MergeRule>,
 }
 
 impl Merge {
     /// Of running jobs that span hosts.
-    pub fn new(table: &PartTable, running: &[Running], by_counts: bool) -> Self {
+    pub fn new(table: &PartTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
         Merge {
             jobs: running.iter().map(|r| parts(table, &r.gpus)).collect(),
             demands: running.iter().map(|r| r.demand_gb_per_s).collect(),
-            by_counts,
+            rule,
         }
     }
 
-    /// The jobs that a candidate meets.
+    /// The jobs that contend with a candidate.
     pub fn met<'a>(&'a self, c: &'a [Part]) -> impl Iterator<Item = usize> + 'a {
         (0..self.jobs.len()).filter(move |&j| {
             c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
@@ -87,8 +95,8 @@ impl Merge {
         jobs.filter_map(|(j, _)| j.iter().find(|q| q.host == host).map(|q| q.mask)).collect()
     }
 
-    /// What every candidate shares, in one batch of predictions. With `unlimited` as if no inside of a host were ever in the way: what
-    /// other GPUs of the same hosts could reach at most.
+    /// Contention of every candidate, in one batch of predictions. `unlimited` ignores intra bandwidth: an upper bound for all GPU sets of
+    /// the same hosts and counts.
     pub fn meetings(
         &self,
         model: &dyn BandwidthModel,
@@ -105,7 +113,7 @@ impl Merge {
             for j in self.met(c) {
                 others_gb_per_s += self.demands[j];
                 for (a, b) in [(c, &self.jobs[j][..]), (&self.jobs[j][..], c)] {
-                    if joined(table, a, b, self.by_counts, &mut set) {
+                    if joined(self, table, a, b, &mut set) {
                         if unlimited {
                             set.iter_mut().for_each(|p| p.intra_gb_per_s = f64::INFINITY);
                         }

@@ -1,7 +1,7 @@
-//! What every search maximises: the bandwidth that the new job will have among the jobs that run, less what they lose.
+//! The objective of every search: the bandwidth of the new job among the running jobs, less the bandwidth that they lose.
 //!
-//! Searches see an [`Objective`] and nothing else of the model, so that each of them works with every model, and with or without other
-//! jobs. Candidates are judged in batches.
+//! A search sees only the [`Objective`], so every search works with every model, with and without running jobs. Candidates are judged in
+//! batches.
 
 use crate::merge::Merge;
 use crate::physical::Sharing;
@@ -26,7 +26,7 @@ pub struct Objective<'a> {
 
 /// How the running jobs share with a candidate.
 pub(crate) enum Rule<'a> {
-    /// Merged in thought.
+    /// Virtual merge.
     Merge(Merge),
     /// Flows over links.
     Physical(Sharing<'a>),
@@ -39,23 +39,23 @@ pub(crate) struct Running {
     pub job: usize,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// What it takes, GB/s.
+    /// Bandwidth that it uses, GB/s.
     pub demand_gb_per_s: f64,
 }
 
-/// What a choice means for everybody.
+/// The effect of a choice on the new job and on the running jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect {
     /// Bandwidth of the new job if it were alone, GB/s.
     pub alone_gb_per_s: f64,
     /// Bandwidth of the new job among the others, GB/s.
     pub shared_gb_per_s: f64,
-    /// For each job of the request, in order: what it has now and what it will have, GB/s.
+    /// For each job of the request, in order: its bandwidth now and with the new job, GB/s.
     pub jobs_gb_per_s: Vec<(f64, f64)>,
 }
 
 impl Effect {
-    /// What a search maximises.
+    /// The value that a search maximises, GB/s.
     pub fn score(&self, loss_weight: f64) -> f64 {
         let lost: f64 = self.jobs_gb_per_s.iter().map(|(before, after)| before - after).sum();
         self.shared_gb_per_s - loss_weight * lost
@@ -79,9 +79,8 @@ impl<'a> Objective<'a> {
             .collect();
         let rule = match request.contention {
             Contention::Physical => Rule::Physical(Sharing::new(cluster, model, request.size, &running)),
-            Contention::Merge | Contention::MergeCounts => {
-                Rule::Merge(Merge::new(table, &running, request.contention == Contention::MergeCounts))
-            }
+            Contention::Merge => Rule::Merge(Merge::new(table, &running, None)),
+            Contention::MergeBy(rule) => Rule::Merge(Merge::new(table, &running, Some(rule))),
         };
         Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
     }
@@ -96,20 +95,20 @@ impl<'a> Objective<'a> {
         self.table().part(host, mask)
     }
 
-    /// What each candidate is worth, GB/s, in order; one batch. `out` is overwritten.
+    /// The score of each candidate, GB/s, in order; one batch. `out` is overwritten.
     pub fn scores(&self, candidates: &Candidates, out: &mut Vec<f64>) {
         self.alone(candidates, out);
         self.shared(candidates, out);
     }
 
-    /// What each candidate would have alone, GB/s: its score never exceeds that. One batch.
+    /// The bandwidth of each candidate without running jobs, GB/s: an upper bound of its score. One batch.
     pub fn alone(&self, candidates: &Candidates, out: &mut Vec<f64>) {
         self.evaluations.set(self.evaluations.get() + candidates.len() as u64);
         self.batches.set(self.batches.get() + 1);
         self.model.means(self.request.size, candidates, out);
     }
 
-    /// From what candidates would have alone to what they are worth among the running jobs.
+    /// Turns bandwidths without running jobs into scores among the running jobs.
     pub fn shared(&self, candidates: &Candidates, values_gb_per_s: &mut [f64]) {
         if !self.contended() {
             return;
@@ -132,12 +131,12 @@ impl<'a> Objective<'a> {
         &self.rule
     }
 
-    /// Can other jobs matter at all? One that stays inside a host or uses nothing cannot.
+    /// Can a running job contend? A job inside one host, or one that uses no bandwidth, cannot.
     pub fn contended(&self) -> bool {
         self.running.iter().any(|r| r.demand_gb_per_s > 0.0)
     }
 
-    /// What a choice means for everybody.
+    /// The effect of a choice on the new job and on the running jobs.
     pub fn effect(&self, parts: &[Part]) -> Effect {
         let mut one = Candidates::new();
         one.push(parts);
@@ -176,7 +175,7 @@ impl<'a> Objective<'a> {
         self.evaluations.get()
     }
 
-    /// Batches so far: each is one call of the model, and waits for the one before.
+    /// Batches so far: each is one call of the model, and needs the result of the batch before.
     pub fn batches(&self) -> u64 {
         self.batches.get()
     }

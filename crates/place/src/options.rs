@@ -10,15 +10,15 @@ pub struct HostOptions {
     pub by_count: Vec<Vec<Part>>,
 }
 
-/// How much a mask damages what stays free on its host: smaller is better. Compared only between masks that serve the job equally.
+/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s. Compared only between masks that serve the job equally.
 fn leftover_gb_per_s(table: &PartTable, part: &Part, free: GpuMask) -> f64 {
     table.intra_gb_per_s(part.host, free.minus(part.mask))
 }
 
 /// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
 ///
-/// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, which never hurts
-/// (see [`predict::features`]): the best one stays; between equals, the one that leaves the best-connected rest. Masks with
+/// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, and more of it never lowers
+/// a prediction: the best one stays; between equals, the one that leaves the best-connected rest. Masks with
 /// different NIC rates all stay, since a correction may prefer either. O(2^GPUs) per host.
 pub fn host_options(table: &PartTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
     free.parts()

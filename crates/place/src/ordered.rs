@@ -1,9 +1,9 @@
-//! Judging many candidates without asking the model about all of them: in the order of what each could have at most, until no other can
-//! be among the best.
+//! Judges many candidates without asking the model about all of them: in the order of their upper bounds, until no other can be among the
+//! best.
 //!
-//! Nobody has more among other jobs than alone, and nobody more alone than the model's [`predict::BandwidthModel::no_more_than`]. Where
-//! the jobs are merged by the very GPUs, the GPUs with the best inside are not always the best choice for a count: the union with a
-//! running job's GPUs counts as well. Such variants are looked at only where a better union could lift a candidate over the best few.
+//! Contention never raises a bandwidth, and no bandwidth exceeds the model's [`predict::BandwidthModel::upper_bound_exact_hosts`]. If jobs are
+//! merged by their exact GPUs, the GPUs with the best intra bandwidth are not always the best choice for a count, because the union
+//! with a running job's GPUs counts too. Such variants are judged only where a better union could lift a candidate over the best few.
 
 use crate::exact::TIE;
 use crate::merge::{Meeting, Merge};
@@ -51,7 +51,7 @@ impl Floor {
         self.best.sort_by(|a, b| b.0.total_cmp(&a.0));
         self.best.truncate(self.keep);
     }
-    /// What a candidate must reach to matter.
+    /// The score that a candidate must reach to be among the best.
     fn needed(&self) -> f64 {
         match self.best.get(self.keep - 1) {
             Some(b) => b.0 - TIE * b.0.abs(),
@@ -70,7 +70,7 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
             nic = nic.min(p.nic_gb_per_s);
             gpus += usize::from(p.count);
         }
-        model.no_more_than(intra, nic, c.len(), gpus).unwrap_or(f64::INFINITY)
+        model.upper_bound_exact_hosts(intra, nic, c.len(), gpus).unwrap_or(f64::INFINITY)
     };
     let mut order: Vec<(f64, u32)> = candidates.iter().map(most).zip(0..).collect();
     order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -141,7 +141,7 @@ impl Variants<'_> {
         held_back.iter().for_each(|&i| those.push(batch.parts(i)));
         // What the best conceivable GPUs of the same hosts and counts could make of each.
         let reach: Vec<f64> = match objective.rule() {
-            Rule::Merge(m) if m.by_counts => return,
+            Rule::Merge(m) if m.rule.is_some() => return,
             Rule::Merge(m) => {
                 let most = m.meetings(objective.model, objective.request.size, &those, true);
                 held_back.iter().zip(most).map(|(&i, m): (_, Meeting)| m.score(alone[i], weight)).collect()

@@ -1,9 +1,10 @@
 //! Contention by physics: flows of all jobs over the NICs and links that they share, max-min fair ([`fabric::Fabric::share`]).
 //!
-//! A job's demand is what it would have alone. Running jobs share among themselves before the new one comes; who meets nobody keeps all.
+//! A job's demand is its bandwidth without other jobs. Running jobs share links among themselves before the new job comes; a job without
+//! contention keeps its demand.
 
 use crate::objective::{Effect, Running};
-use fabric::{Claim, Fabric, Link};
+use fabric::{Claim, Fabric, SharedLink};
 use predict::{BandwidthModel, Candidates};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -12,10 +13,10 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 pub(crate) struct Sharing<'c> {
     fabric: Fabric<'c>,
     claims: Vec<Claim>,
-    /// What every job has now, GB/s.
+    /// Bandwidth of every job now, GB/s.
     now: Vec<f64>,
     /// Which jobs use a link (demand above zero).
-    users: HashMap<Link, Vec<usize>>,
+    users: HashMap<SharedLink, Vec<usize>>,
 }
 
 impl<'c> Sharing<'c> {
@@ -30,7 +31,7 @@ impl<'c> Sharing<'c> {
             })
             .collect();
         let now = fabric.share(&claims.iter().collect::<Vec<_>>());
-        let mut users: HashMap<Link, Vec<usize>> = HashMap::new();
+        let mut users: HashMap<SharedLink, Vec<usize>> = HashMap::new();
         for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
             for (link, _) in &c.loads {
                 users.entry(*link).or_default().push(i);
@@ -40,9 +41,9 @@ impl<'c> Sharing<'c> {
     }
 
     /// Jobs that a set of links reaches, over common links of further jobs too. Ascending.
-    fn reached(&self, loads: &[(Link, f64)]) -> Vec<usize> {
+    fn reached(&self, loads: &[(SharedLink, f64)]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
-        let meet = |loads: &[(Link, f64)], found: &mut Vec<usize>| {
+        let meet = |loads: &[(SharedLink, f64)], found: &mut Vec<usize>| {
             for (link, _) in loads {
                 for j in self.users.get(link).into_iter().flatten() {
                     if !found.contains(j) {
@@ -85,21 +86,23 @@ impl<'c> Sharing<'c> {
         effect
     }
 
-    /// Could a job be met on this host? Uplinks are met from anywhere below their switch, pairs on their ends.
+    /// Could a running job contend on this host? Uplinks are shared by all hosts below their switch, links between hosts by their two ends.
     fn on_host(&self, host: HostId) -> bool {
         let network = &self.fabric.cluster().network;
         !network.tiers.is_empty()
             || self.users.keys().any(|l| match l {
-                Link::Nic(h, _) => *h == host,
-                Link::Pair(i) => [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host),
-                Link::Uplink(..) => true,
+                SharedLink::Nic(h, _) => *h == host,
+                SharedLink::Pair(i) => {
+                    [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host)
+                }
+                SharedLink::Uplink(..) => true,
             })
     }
 
     /// For some GPUs of a host: which NICs they would share with running jobs; empty where no job uses NICs of the host.
     pub(crate) fn shared_nics(&self, host: HostId) -> Box<dyn Fn(GpuMask) -> Vec<f64> + '_> {
         let of_host = self.users.keys().filter_map(|l| match l {
-            Link::Nic(h, nic) if *h == host => Some(1u32 << nic),
+            SharedLink::Nic(h, nic) if *h == host => Some(1u32 << nic),
             _ => None,
         });
         let used = of_host.fold(0, |m, n| m | n);

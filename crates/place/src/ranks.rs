@@ -1,6 +1,6 @@
-//! In which order a job should number its GPUs.
+//! The order in which a job should number its GPUs.
 //!
-//! NCCL numbers hosts as the ranks come, and its rings go round the hosts in that order. What is known about good orders:
+//! NCCL numbers hosts in the order of the ranks, and its rings visit the hosts in that order. Rules for a good order:
 //!
 //! 1. Hosts below one switch belong together: a ring then enters and leaves every switch once, which is what `fabric` assumes when it
 //!    counts the bytes over oversubscribed uplinks.
@@ -11,7 +11,7 @@
 //!    where it is number 3, read 90 (`facts/nccl-graph-search.md`, the steps, 4, and "Use"). So hosts of 3, then 4, then 2 GPUs (their
 //!    losses: 25 to 30 %, 3 to 15 %, up to 5 %) take even places where they can. At two hosts NCCL takes trees, and the order stays.
 //!
-//! Rule 3 is inferred from one table, in which nobody permuted the hosts. Over all 450 count vectors of three and four H100 hosts, `fabric`
+//! Rule 3 is inferred from one table, in which the hosts were not permuted. Over all 450 count vectors of three and four H100 hosts, `fabric`
 //! at 2 GiB never calls this order slower than rule 2's, and no order of them all more than 3 % faster (a test). Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
 
 use topology::{Cluster, GpuId, GpuMask, HostId};
@@ -21,7 +21,7 @@ const CROSSING_GPUS_MIN: usize = 8;
 /// GPUs per host that lose at an odd place, those that lose most first.
 const SENSITIVE_COUNTS: [usize; 3] = [3, 4, 2];
 
-/// The hosts of a choice in the order in which ranks should meet them. O(hosts log hosts + small hosts x hosts).
+/// The hosts of a choice in rank order. O(hosts log hosts + small hosts x hosts).
 pub fn host_order(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> Vec<(HostId, GpuMask)> {
     let mut order = parts.to_vec();
     // Switches of every tier, highest first, by their biggest share of the job, so that every switch's hosts are one run.

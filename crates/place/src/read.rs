@@ -1,23 +1,19 @@
 //! Requests as JSON: one line, one request.
 //!
-//! Fields that are not known are refused, since a misspelt one would be ignored in silence; `null` is as good as absent. What is wrong is
+//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. What is wrong is
 //! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
 
 mod strict;
 
 use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
-use crate::search::NAMES;
+use crate::search::Registry;
 use serde_json::{Map, Value};
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt::Display;
-use topology::names::hostlist;
-use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId, diagnose};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, ListError, ListErrorKind, ListReader, diagnose};
 
 /// Longest request line, bytes: ten thousand GPUs in text are under 200 kB.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
-/// Most host names in one list, with those that brackets stand for: four times the hosts of the largest cluster.
-const HOST_NAMES_MAX: usize = 1 << 18;
 /// Characters of one message at most: hostile input must not come back as a flood.
 const MESSAGE_CHARS_MAX: usize = 400;
 
@@ -84,27 +80,31 @@ pub struct Defaults {
 pub struct Asked {
     /// The request.
     pub request: Request,
-    /// The search, if it names one: a name of [`NAMES`].
+    /// The search, if it names one: a name of the reader's [`Registry`].
     pub search: Option<&'static str>,
 }
 
 /// Reads requests for one cluster; built once, then O(length) per line.
 pub struct Reader<'a> {
-    cluster: &'a Cluster,
-    hosts: HashMap<&'a str, HostId>,
-    uuids: OnceCell<HashMap<&'a str, GpuId>>,
+    lists: ListReader<'a>,
     defaults: Defaults,
+    registry: &'a Registry,
 }
 
 impl<'a> Reader<'a> {
-    /// O(hosts).
-    pub fn new(cluster: &'a Cluster, defaults: Defaults) -> Self {
-        Reader { cluster, hosts: cluster.host_index(), uuids: OnceCell::new(), defaults }
+    /// `registry`: the searches and contention rules that requests may name. O(hosts).
+    pub fn new(cluster: &'a Cluster, defaults: Defaults, registry: &'a Registry) -> Self {
+        Reader { lists: ListReader::new(cluster), defaults, registry }
+    }
+
+    /// The searches and contention rules that requests may name.
+    pub fn registry(&self) -> &'a Registry {
+        self.registry
     }
 
     /// The cluster.
     pub fn cluster(&self) -> &'a Cluster {
-        self.cluster
+        self.lists.cluster()
     }
 
     /// What requests leave open.
@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         };
         let free = match get(map, "free") {
             None => self.not_held(&jobs),
-            Some(f) => without_drained(self.cluster, &self.gpus(strings(f, "free")?.into_iter(), "free")?),
+            Some(f) => without_drained(self.cluster(), &self.gpus(strings(f, "free")?.into_iter(), "free")?),
         };
         let size = match get(map, "size_bytes") {
             None => self.defaults.size,
@@ -155,8 +155,10 @@ impl<'a> Reader<'a> {
         };
         let contention = match get(map, "contention") {
             None => self.defaults.contention,
-            Some(c) => Contention::by_name(text(c, "contention")?)
-                .ok_or_else(|| Bad::at("contention", c, &Contention::names()))?,
+            Some(c) => self
+                .registry
+                .contention(text(c, "contention")?)
+                .ok_or_else(|| Bad::at("contention", c, &self.registry.contention_names()))?,
         };
         let loss_weight = match get(map, "loss_weight") {
             None => self.defaults.loss_weight,
@@ -168,7 +170,7 @@ impl<'a> Reader<'a> {
         };
         let search = match get(map, "search") {
             None => None,
-            Some(s) => Some(search_name(text(s, "search")?)?),
+            Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
         let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
         Ok(Asked { request, search })
@@ -233,80 +235,15 @@ impl<'a> Reader<'a> {
         Ok(c)
     }
 
-    /// Hosts by name, or by lists in brackets (`n[0-3]`), each once. `what` names the field in errors.
+    /// Hosts in the notation of [`topology::list`], each once. `what` names the field in errors.
     pub fn hosts<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Vec<HostId>, Bad> {
-        let mut seen = HashSet::new();
-        let mut out = Vec::new();
-        let mut left = HOST_NAMES_MAX;
-        for item in items {
-            let names = hostlist::expand(item, left).map_err(|e| Bad::request(format!("`{what}`: {e}")))?;
-            left -= names.len();
-            for name in names {
-                let host = *self.hosts.get(name.as_str()).ok_or_else(|| self.unknown_host(&name, what))?;
-                if seen.insert(host) {
-                    out.push(host);
-                }
-            }
-        }
-        Ok(out)
+        self.lists.hosts(items).map_err(|e| refused(what, &e, "unknown_host"))
     }
 
-    fn unknown_host(&self, name: &str, what: &str) -> Bad {
-        let mut known = self.cluster.hosts.iter().map(|h| h.name.as_str());
-        let few: Vec<&str> = known.by_ref().take(8).collect();
-        let near = diagnose::did_you_mean(name, few.iter().copied()).map(|n| format!("; did you mean `{n}`?"));
-        let more = if known.next().is_some() { ", ..." } else { "" };
-        let name: String = name.chars().take(60).collect();
-        let list = few.join(", ");
-        Bad::new(
-            "unknown_host",
-            format!(
-                "`{what}`: cluster `{}` has no host `{name}` (it has {list}{more}){}",
-                self.cluster.name,
-                near.unwrap_or_default()
-            ),
-        )
-    }
-
-    /// GPUs by name (`n0:3`), UUID, or all of a host (`n0`); several in one string may be separated by spaces or commas. A GPU named twice
-    /// is an error. `what` names the field in errors.
+    /// GPUs in the notation of [`topology::list`]; several items may stand in one string. A GPU named twice is an error.
+    /// `what` names the field in errors.
     pub fn gpus<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Allocation, Bad> {
-        let mut masks: HashMap<HostId, GpuMask> = HashMap::new();
-        let separators = [' ', ',', '\t', '\n', '\r'];
-        for t in items.flat_map(|i| i.split(separators)).filter(|t| !t.is_empty()) {
-            let (host, mask) = match self.hosts.get(t) {
-                Some(&h) => (h, self.cluster.type_of(h).all_gpus()),
-                None => {
-                    let g = self.gpu(t).map_err(|e| Bad::new("unknown_gpu", format!("`{what}`: {e}")))?;
-                    (g.host, GpuMask(1 << g.gpu))
-                }
-            };
-            let m = masks.entry(host).or_default();
-            if m.0 & mask.0 != 0 {
-                return Err(Bad::new("duplicate_gpu", format!("`{what}`: `{t}` is named twice")));
-            }
-            *m = m.union(mask);
-        }
-        Ok(Allocation::new(masks))
-    }
-
-    fn gpu(&self, t: &str) -> Result<GpuId, String> {
-        if !t.contains(':') {
-            let uuids = self.uuids.get_or_init(|| {
-                let of = |(i, h): (usize, &'a topology::Host)| {
-                    let host = HostId(i as u32);
-                    h.gpu_uuids.iter().enumerate().map(move |(g, u)| (u.as_str(), GpuId { host, gpu: g as u8 }))
-                };
-                self.cluster.hosts.iter().enumerate().flat_map(of).filter(|(u, _)| !u.is_empty()).collect()
-            });
-            if let Some(g) = uuids.get(t) {
-                return Ok(*g);
-            }
-            let first = self.cluster.hosts.first().map_or("n0", |h| &h.name);
-            let t: String = t.chars().take(60).collect();
-            return Err(format!("`{t}` names no GPU; write HOST:INDEX (for example {first}:0) or a known GPU UUID"));
-        }
-        self.cluster.parse_gpu_indexed(&self.hosts, t)
+        self.lists.gpus(items).map_err(|e| refused(what, &e, "unknown_gpu"))
     }
 
     /// The GPUs that are neither drained nor held by these jobs.
@@ -316,25 +253,24 @@ impl<'a> Reader<'a> {
             let mask = held.entry(h).or_default();
             *mask = mask.union(m);
         }
-        let usable = self.cluster.usable();
+        let usable = self.cluster().usable();
         Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.get(&h).copied().unwrap_or_default()))))
     }
+}
+
+/// A list's error; `unknown` is the code for names that the cluster does not have.
+fn refused(what: &str, e: &ListError, unknown: &'static str) -> Bad {
+    let code = match e.kind {
+        ListErrorKind::UnknownHost | ListErrorKind::UnknownGpu => unknown,
+        ListErrorKind::DuplicateGpu => "duplicate_gpu",
+        ListErrorKind::Syntax | ListErrorKind::TooLong => "bad_request",
+    };
+    Bad::new(code, format!("`{what}`: {e}"))
 }
 
 /// Without GPUs that the cluster file drains: these are not given out.
 pub fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
     Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
-}
-
-/// The search of a name, or which there are.
-pub fn search_name(name: &str) -> Result<&'static str, Bad> {
-    NAMES.iter().map(|n| n.0).find(|n| *n == name).ok_or_else(|| {
-        let near = diagnose::did_you_mean(name, NAMES.iter().map(|n| n.0));
-        let near = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
-        let known: Vec<&str> = NAMES.iter().map(|n| n.0).collect();
-        let name: String = name.chars().take(60).collect();
-        Bad::new("unknown_search", format!("`{name}` is no search (there are {}){near}", known.join(", ")))
-    })
 }
 
 fn json(text: &[u8]) -> Result<Value, Bad> {

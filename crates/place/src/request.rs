@@ -1,5 +1,6 @@
-//! What is asked for, and why it may be refused.
+//! Requests for GPUs, and their checks.
 
+use crate::merge::MergeRule;
 pub use crate::refusal::Refusal;
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
@@ -18,20 +19,20 @@ pub struct Request {
     pub free: Allocation,
     /// The message size to optimise for.
     pub size: Bytes,
-    /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split will do.
+    /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
-    /// What else must hold.
+    /// Further constraints.
     pub constraints: Constraints,
-    /// Jobs that run beside this one.
+    /// Running jobs.
     pub jobs: Vec<Job>,
-    /// How jobs share what they share.
+    /// How jobs share links.
     pub contention: Contention,
-    /// What a GB/s that running jobs lose counts against one that the new job gets; 0: they do not matter.
+    /// Weight of bandwidth lost by running jobs relative to the new job's; 0 ignores it.
     pub loss_weight: f64,
 }
 
 impl Request {
-    /// `gpus` of the free GPUs, nothing else asked.
+    /// `gpus` of the free GPUs without further constraints.
     pub fn new(gpus: usize, free: Allocation, size: Bytes) -> Self {
         Request {
             gpus,
@@ -144,52 +145,46 @@ pub struct Constraints {
     pub exclusive_nics: bool,
 }
 
-/// A job that runs while the new one will.
+/// A running job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Its name.
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, GB/s; None: what the model expects of it alone.
+    /// The bus bandwidth that it uses, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
 }
 
 /// How jobs share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum Contention {
     /// BandPilot's virtual merge: jobs that span hosts and meet on one share the smaller bandwidth of the two merged sets in proportion
     /// to their demands.
     #[default]
     Merge,
-    /// The same by counts, as BandPilot's public code merges: GPUs 0 to n - 1 of a host stand for n of them.
-    MergeCounts,
+    /// The same by a rule that the caller registers ([`crate::Registry::add_merge_rule`]).
+    MergeBy(&'static MergeRule),
     /// Flows of all jobs over the NICs and links that they share, max-min fair.
     Physical,
 }
 
 impl Contention {
-    /// Every kind.
-    pub const ALL: [Contention; 3] = [Contention::Merge, Contention::MergeCounts, Contention::Physical];
-
     /// Its name in files and flags.
     pub fn name(self) -> &'static str {
         match self {
             Contention::Merge => "merge",
-            Contention::MergeCounts => "merge-counts",
+            Contention::MergeBy(rule) => rule.name,
             Contention::Physical => "physical",
         }
     }
+}
 
-    /// All names, for messages: "`merge`, `merge-counts` or `physical`".
-    pub fn names() -> String {
-        let names = Contention::ALL.map(|c| format!("`{}`", c.name()));
-        let (last, first) = names.split_last().expect("there are some");
-        format!("{} or {last}", first.join(", "))
-    }
-
-    /// The kind of a name.
-    pub fn by_name(name: &str) -> Option<Contention> {
-        Contention::ALL.into_iter().find(|c| c.name() == name)
+/// Equal by name: a registry holds every name once.
+impl PartialEq for Contention {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
     }
 }
+
+impl Eq for Contention {}

@@ -1,8 +1,8 @@
 //! Constraints on the whole choice: pods, fewest GPUs per host, most hosts. They look at counts only.
 //!
-//! A search goes through the hosts in order and takes a count of GPUs on each. [`Shape`] is the automaton beside it: [`Left`] is what must
-//! still be placed, [`Shape::take`] the step, and [`Shape::ways`] how many complete choices remain from there, so that a search enters no
-//! dead end. Without such constraints it is the comparison of two numbers.
+//! A search goes through the hosts in order and takes a count of GPUs on each. [`Shape`] is an automaton over these counts: [`Left`] is what
+//! remains to be placed, [`Shape::take`] the step, and [`Shape::ways`] the number of complete choices from there, so that a search enters no
+//! dead end. Without such constraints it compares two numbers.
 
 use crate::options::HostOptions;
 use crate::pods::Packing;
@@ -23,7 +23,7 @@ pub struct Left {
     pub gpus: u32,
     /// Hosts that may still be touched; [`ANY_HOSTS`] where that is no limit.
     hosts: u32,
-    /// Pods, as a state of the packing; 0 where there are none to mind.
+    /// Pods, as a state of the packing; 0 without pods.
     pods: u32,
 }
 

@@ -1,8 +1,7 @@
 //! Requests among running jobs: what sharing must keep to, and the exact search under it.
 
-use place::{Contention, Job, Objective, Request, exact};
-use predict::intra::{HostReadings, IntraTables};
-use predict::{Oracle, Part, PartTable};
+use place::{Contention, Job, MergeRule, Objective, Request, exact};
+use predict::{HostReadings, IntraTables, Oracle, Part, PartTable};
 use proptest::prelude::*;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, NetworkClass, Nic, PathKind, Tier, catalog};
 
@@ -94,8 +93,17 @@ fn owners() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0u8, 0, 0, 1, 1, 2, 3]), 24)
 }
 
+/// A merge rule of a caller: GPUs 0 to n - 1 of a host stand for any n of them.
+const BY_COUNTS: Contention = Contention::MergeBy(&MergeRule {
+    name: "by-counts",
+    join: |table, part, others| {
+        let gpus = part.mask.count() + others.count();
+        (gpus <= table.all_gpus(part.host).count()).then(|| table.part(part.host, GpuMask::first(gpus)))
+    },
+});
+
 fn rule() -> impl Strategy<Value = Contention> {
-    prop::sample::select(vec![Contention::Merge, Contention::MergeCounts, Contention::Physical])
+    prop::sample::select(vec![Contention::Merge, BY_COUNTS, Contention::Physical])
 }
 
 fn demand() -> impl Strategy<Value = Option<f64>> {
@@ -114,7 +122,7 @@ proptest! {
         if free.gpu_count() > 11 {
             free = Allocation::from_gpus(free.gpus().step_by(free.gpu_count().div_ceil(11)));
         }
-        let contention = if by_counts { Contention::MergeCounts } else { Contention::Merge };
+        let contention = if by_counts { BY_COUNTS } else { Contention::Merge };
         let mut r = request(k, &free, &jobs, &demands, contention);
         r.loss_weight = weight;
         let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
@@ -195,7 +203,7 @@ proptest! {
             .chain(jobs.iter().zip(demands.iter().cycle()).map(|(j, d)| d.unwrap_or_else(|| (model.truth)(&parts(&model.table, j)))))
             .collect();
         let rates: Vec<f64> = std::iter::once(e.shared_gb_per_s).chain(e.jobs_gb_per_s.iter().map(|j| j.1)).collect();
-        let mut load: std::collections::BTreeMap<fabric::Link, (f64, f64)> = Default::default();
+        let mut load: std::collections::BTreeMap<fabric::SharedLink, (f64, f64)> = Default::default();
         for ((a, rate), alone) in all.iter().zip(&rates).zip(&alone) {
             for (link, share) in fabric.loads(a, topology::Collective::AllReduce, SIZE) {
                 let l = load.entry(link).or_insert((0.0, fabric.line_rate_gb_per_s(link)));
@@ -225,7 +233,7 @@ fn a_shared_host_gives_everybody_its_proportion_of_the_smaller_merged_set() {
     let model = numbers(&cluster, &[("4+4", 200.0), ("6+4", 300.0), ("6+3", 120.0)]);
     let c = allocation(&[0x0f, 0x0f]);
     let job = allocation(&[0, 0x30, 0x07]);
-    for contention in [Contention::Merge, Contention::MergeCounts] {
+    for contention in [Contention::Merge, BY_COUNTS] {
         let r = request(8, &c, std::slice::from_ref(&job), &[Some(40.0)], contention);
         let e = Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &c));
         assert_eq!(e.alone_gb_per_s, 200.0);
@@ -275,7 +283,7 @@ fn by_counts_a_merged_set_that_a_host_has_too_few_gpus_for_is_passed_over() {
     // The job's GPUs are counted, not looked at: 4 + 6 on n1 would need ten.
     let c = allocation(&[0x0f, 0x0f]);
     let job = allocation(&[0, 0x3f, 0x0f]);
-    let r = request(8, &c, &[job], &[Some(50.0)], Contention::MergeCounts);
+    let r = request(8, &c, &[job], &[Some(50.0)], BY_COUNTS);
     let e = Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &c));
     assert_eq!(e.shared_gb_per_s, 100.0);
 }

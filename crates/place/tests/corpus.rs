@@ -1,7 +1,7 @@
 //! The fuzz target's hand-written corpus of request lines, replayed without a fuzzer.
 
 use place::read::{Defaults, Reader};
-use place::{Contention, Request};
+use place::{Contention, Registry, Request};
 use std::path::PathBuf;
 use topology::{Bytes, Cluster, HostId, catalog};
 
@@ -13,7 +13,7 @@ fn cluster() -> Cluster {
 fn read(cluster: &Cluster, name: &str) -> Result<Request, &'static str> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/request_line").join(name);
     let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
-    let (_, asked) = Reader::new(cluster, defaults).line(&std::fs::read(file).unwrap());
+    let (_, asked) = Reader::new(cluster, defaults, &Registry::shipped()).line(&std::fs::read(file).unwrap());
     asked.map(|a| a.request).map_err(|e| e.code)
 }
 
@@ -42,7 +42,8 @@ fn every_field_of_a_request_line_is_read() {
 fn a_cut_line_is_never_more_than_a_bad_request() {
     let c = cluster();
     let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
-    let reader = Reader::new(&c, defaults);
+    let registry = Registry::shipped();
+    let reader = Reader::new(&c, defaults, &registry);
     let line = br#"{"id":1,"pods":[4,4],"jobs":[{"id":"a","gpus":["n0:0"],"demand_gb_per_s":1.5}],"search":"exact"}"#;
     assert!(reader.line(line).1.is_ok());
     for cut in 0..line.len() {

@@ -1,7 +1,7 @@
 //! The exact search against brute force over every subset of the free GPUs.
 
 use place::{Request, exact};
-use predict::{BandwidthModel, Candidates, Kind, Model, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, fit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -40,7 +40,7 @@ fn model(cluster: &Cluster, kind: Kind, seed: u64) -> Model {
         )
     };
     rows.extend(hosts.flat_map(|h| GpuMask::first(8).subsets().map(move |m| row(h, m, intra(h.0, m, seed)))));
-    fit(cluster, &rows, None, kind, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows, &FitOptions::of(kind)).unwrap().0
 }
 
 fn brute_force(model: &dyn BandwidthModel, free: &Allocation, k: usize) -> f64 {
@@ -101,7 +101,7 @@ proptest! {
             fn means(&self, s: Bytes, c: &Candidates, o: &mut Vec<f64>) { self.0.means(s, c, o) }
             fn predict(&self, s: Bytes, p: &[predict::Part]) -> predict::Prediction { self.0.predict(s, p) }
             fn mean(&self, s: Bytes, p: &[predict::Part]) -> f64 { self.0.mean(s, p) }
-            fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
+            fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
             fn limit(&self, s: Bytes, p: &[predict::Part]) -> predict::bound::Limit { self.0.limit(s, p) }
             fn repeat_noise(&self) -> f64 { 0.0 }
         }
@@ -109,7 +109,7 @@ proptest! {
         let (a, b) = (exact(&cluster, &model, &request, 4), exact(&cluster, &Full(&model), &request, 4));
         match (a, b) {
             (Ok(a), Ok(b)) => {
-                let v = |f: &place::Found| f.best.iter().map(|s| s.prediction.busbw_gb_per_s).collect::<Vec<_>>();
+                let v = |f: &place::SearchResult| f.best.iter().map(|s| s.prediction.busbw_gb_per_s).collect::<Vec<_>>();
                 prop_assert_eq!(v(&a), v(&b));
                 prop_assert!(a.evaluations <= b.evaluations);
             }

@@ -125,10 +125,11 @@ proptest! {
 
     #[test]
     fn every_search_keeps_what_is_asked_or_refuses((cluster, request) in requests(), which: usize, seed in 0u64..3) {
-        let (name, _) = place::search::NAMES[which % place::search::NAMES.len()];
-        let search = place::search::by_name(name, seed).unwrap();
+        let registry = place::Registry::shipped();
+        let entry = registry.searches()[which % registry.searches().len()];
+        let (name, search) = (entry.name, (entry.build)(seed));
         let model = model(&cluster, Kind::Bound, seed);
-        match place::answer_by(&*search, &cluster, &model, &request) {
+        match place::answer_with(&*search, &cluster, &model, &request) {
             Ok(a) => {
                 prop_assert_eq!(a.search, name);
                 for s in std::iter::once(&a.choice).chain(&a.runner_ups) {
@@ -353,7 +354,7 @@ fn a_search_that_ignores_pods_is_told_apart_from_a_request_that_cannot_be_met() 
         fn name(&self) -> &'static str {
             "first"
         }
-        fn search(&self, o: &place::Objective, keep: usize) -> Result<place::Found, place::Refusal> {
+        fn search(&self, o: &place::Objective, keep: usize) -> Result<place::SearchResult, place::Refusal> {
             let plain = Request::new(
                 o.request.gpus,
                 Allocation::new([(HostId(0), GpuMask(0x3f)), (HostId(1), GpuMask(3))]),
@@ -365,10 +366,10 @@ fn a_search_that_ignores_pods_is_told_apart_from_a_request_that_cannot_be_met() 
     let cluster = h100();
     let model = model(&cluster, Kind::Bound, 1);
     let r = Request { pods: vec![4, 4], ..Request::new(8, cluster.usable(), SIZE) };
-    let e = place::answer_by(&First, &cluster, &model, &r).unwrap_err();
+    let e = place::answer_with(&First, &cluster, &model, &r).unwrap_err();
     assert_eq!(e.code(), "search_breaks_limits");
     assert!(e.to_string().contains("`first`") && e.to_string().contains("exact"), "{e}");
-    assert!(place::answer_by(&Exact, &cluster, &model, &r).is_ok());
+    assert!(place::answer_with(&Exact, &cluster, &model, &r).is_ok());
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The threshold search: never wrong, close to exact where both run, and quick where exact cannot.
 
-use place::search::by_name;
-use place::{Objective, Request, Search};
-use predict::{BandwidthModel, Kind, Model, fit};
+use place::{Objective, Registry, Request, Search};
+use predict::{BandwidthModel, FitOptions, Kind, Model, fit};
 use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -50,12 +49,12 @@ fn model(cluster: &Cluster, kind: Kind, samples: usize, seed: u64) -> Model {
         let v = physics.estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s() * bent;
         out.push(row(a, v));
     }
-    fit(cluster, &out, None, kind, fabric::Constants::default()).unwrap().0
+    fit(cluster, &out, &FitOptions::of(kind)).unwrap().0
 }
 
 fn score(search: &str, cluster: &Cluster, model: &Model, request: &Request) -> Option<f64> {
     let objective = Objective::new(cluster, model, request);
-    by_name(search, 0).unwrap().search(&objective, 1).ok().map(|f| f.best[0].score_gb_per_s)
+    Registry::shipped().search(search, 0).unwrap().search(&objective, 1).ok().map(|f| f.best[0].score_gb_per_s)
 }
 
 fn half_free(cluster: &Cluster, rng: &mut ChaCha8Rng) -> Allocation {
@@ -128,7 +127,7 @@ fn at_most(model: &Model, free: &Allocation, k: usize) -> f64 {
             };
             let n = insides.partition_point(suffices);
             if n > 0 {
-                most = most.max(model.at_most(insides[n - 1], *u, hosts, k).unwrap());
+                most = most.max(model.upper_bound_hosts_or_more(insides[n - 1], *u, hosts, k).unwrap());
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Where candidates are equal, the choice leaves the cluster less fragmented.
 
 use place::{Request, answer};
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, catalog};
 
@@ -11,7 +11,7 @@ const SIZE: Bytes = Bytes::gib(2);
 fn alike(cluster: &Cluster) -> Model {
     let a = Allocation::new([(HostId(0), GpuMask::first(4)), (HostId(1), GpuMask::first(4))]);
     let row = Measurement::new(a, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(337.0), Source::Published);
-    fit(cluster, &[row], None, Kind::Bound, fabric::Constants::default()).unwrap().0
+    fit(cluster, &[row], &FitOptions::of(Kind::Bound)).unwrap().0
 }
 
 fn choose(free: &[(u32, u32)], k: usize) -> Allocation {

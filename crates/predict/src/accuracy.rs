@@ -1,10 +1,9 @@
 //! How accurate a model is, on random subsets of the GPUs (the papers' test) and on the allocations that a decision compares.
 //!
-//! The two differ: random subsets nearly always touch every host and say little of what a search asks (facts:
+//! The two differ: random subsets nearly always touch every host and say little about the candidates of a search (facts:
 //! placement-prototype, section 0).
 
 use crate::model::BandwidthModel;
-use crate::net::train::shuffle;
 use crate::parts::{Candidates, PartTable};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -54,6 +53,13 @@ pub fn figures(pairs: &[(f64, f64)]) -> Option<Accuracy> {
 
 fn unit(rng: &mut ChaCha8Rng) -> f64 {
     f64::from(rng.next_u32()) / (f64::from(u32::MAX) + 1.0)
+}
+
+/// Shuffles in place (Fisher and Yates).
+pub fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, rng.next_u32() as usize % (i + 1));
+    }
 }
 
 /// Allocations that span hosts, drawn as BandPilot draws them: every GPU with a probability that is itself drawn from 0.1 to 0.9. Fewer

@@ -1,13 +1,13 @@
-//! The analytic bound of an allocation: what its weakest host and the network between its hosts allow.
+//! The analytic bound of an allocation: the smaller of its weakest host's bandwidth and the network's.
 
-use crate::hash::BuildBits;
 use crate::nccl::Network;
 use crate::parts::Part;
-use fabric::{Bottleneck, Tables};
+use fabric::{Bottleneck, FabricTables};
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// What sets a bound.
+/// The part that limits an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Limit {
     /// The links inside a host.
@@ -29,7 +29,7 @@ pub enum Limit {
     Latency,
 }
 
-/// What the analytic side says of a candidate.
+/// The analytic quantities of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Analytic {
     /// The bound, GB/s busbw.
@@ -50,7 +50,7 @@ pub struct Bounds<'m> {
     /// The cluster.
     pub cluster: &'m Cluster,
     /// The physics.
-    pub tables: &'m Tables,
+    pub tables: &'m FabricTables,
     /// The collective.
     pub collective: Collective,
     /// The message size.
@@ -62,14 +62,14 @@ pub struct Bounds<'m> {
 /// Network sides that were asked for before, in one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
-    known: HashMap<Box<[u64]>, f64, BuildBits>,
+    known: HashMap<Box<[u64]>, f64, FxBuildHasher>,
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
     /// What NCCL's search finds on hosts.
-    hosts: nccl_model::Cache,
+    hosts: nccl_model::HostCache,
 }
 
-/// Stands in where the topology names no limit at all.
+/// The bandwidth if the topology names no limit, GB/s.
 const UNKNOWN_GB_PER_S: f64 = 1.0;
 
 /// Exponent of the soft minimum of the plain rule. Two limits that are close to each other slow each other down: the measured tables are
@@ -124,8 +124,8 @@ impl Bounds<'_> {
         }));
     }
 
-    /// What the analytic side says of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) when the memo knows its like, else
-    /// about a microsecond.
+    /// The analytic quantities of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) if the memo holds an equivalent candidate,
+    /// else about a microsecond.
     pub fn of(&self, parts: &[Part], memo: &mut Memo) -> Analytic {
         if parts.len() < 2 {
             let bound = match parts.first() {
@@ -160,7 +160,12 @@ impl Bounds<'_> {
         }
     }
 
-    fn between_hosts_gb_per_s(&self, cache: &mut nccl_model::Cache, list: &[(HostId, GpuMask)], parts: &[Part]) -> f64 {
+    fn between_hosts_gb_per_s(
+        &self,
+        cache: &mut nccl_model::HostCache,
+        list: &[(HostId, GpuMask)],
+        parts: &[Part],
+    ) -> f64 {
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
             self.tables.on(self.cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
@@ -185,7 +190,7 @@ impl Bounds<'_> {
         }
         let mut list = Vec::new();
         self.stand_in(parts, &mut list);
-        if intra < self.between_hosts_gb_per_s(&mut nccl_model::Cache::default(), &list, parts) {
+        if intra < self.between_hosts_gb_per_s(&mut nccl_model::HostCache::default(), &list, parts) {
             return Limit::Intra { host };
         }
         let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));

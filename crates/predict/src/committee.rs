@@ -1,10 +1,9 @@
-//! Gaussian processes that look at the network through different glasses, weighed by how well each foretells its own readings.
+//! Gaussian processes over different physics, weighted by their leave-one-out predictions.
 //!
-//! Nobody knows beforehand which physics a system follows. One member corrects the bound of `fabric` and trusts its shape; one corrects
-//! the same bound but sees by how much that physics departs from the plain NIC rule, and so can undo it where it jumps in the wrong
-//! place (NCCL's algorithm choice for medium messages, say); one corrects the plain NIC rule and knows nothing else. Where their
-//! leave-one-out predictions are about equally good, the mean of all is better than any (100 readings are too few to tell); where one
-//! of them has the wrong shape, the readings say so and it falls silent. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
+//! The physics of a system is not known in advance. One member corrects the bound of `fabric` and trusts its shape. One corrects the same
+//! bound, but sees how far that physics departs from the plain NIC rule, and can undo it where it jumps in the wrong place (for example at
+//! NCCL's algorithm choice for medium messages). One corrects the plain NIC rule. If their leave-one-out predictions are about equally
+//! good, their mean is better than each (100 readings are too few to tell); a member of the wrong shape gets no weight. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
 //! stacking to average Bayesian predictive distributions").
 
 use crate::bound::Analytic;
@@ -80,17 +79,17 @@ pub struct SavedMember {
 /// What a committee is kept as.
 pub type SavedCommittee = Vec<SavedMember>;
 
-/// A mean may exceed the highest reading (over its bound) by so many deviations of the noise, not more: beyond it extrapolates.
+/// A mean may exceed the highest reading (over its bound) by this many standard deviations of the noise; more would be extrapolation.
 const CEILING_SDS: f64 = 2.0;
-/// Power of the density of the left-out readings in the weights. Below 1, since residuals of one system hang together: ten readings that
-/// say the same are not ten witnesses.
+/// Power of the density of the left-out readings in the weights. Below 1, since residuals of one system are correlated: ten equal readings
+/// are not ten independent ones.
 const TEMPER: f64 = 0.2;
-/// Members with less than this share of the best one's weight are not asked at all.
+/// Members with less than this share of the best member's weight get none.
 const SILENT: f64 = 0.01;
-/// A single reading speaks against a member at most like one so many deviations off.
+/// A reading's deviation counts against a member up to this many standard deviations.
 const WITNESS_SDS: f64 = 4.0;
 
-/// Features that the plain rule does without: the fewer it has, the less it can learn by heart.
+/// Features that the plain rule does without: with fewer features it overfits less.
 const SUBTLE: [usize; 4] = [5, 6, 8, 9];
 
 fn ceiling(members: &[Member]) -> f64 {
@@ -102,7 +101,7 @@ fn ceiling(members: &[Member]) -> f64 {
     if highest.is_finite() { highest } else { f64::INFINITY }
 }
 
-/// Logarithm of the density of every reading, predicted from all others; a bad one counts only so much.
+/// Logarithm of the density of every reading, predicted from all others; outliers are clipped.
 fn left_out_density(gp: &Gp) -> f64 {
     let each = gp.leave_one_out().into_iter().zip(gp.points()).map(|((mean, sd), p)| {
         let z = ((p.y - mean) / sd).abs().min(WITNESS_SDS);
@@ -203,10 +202,14 @@ impl Committee {
         out
     }
 
-    /// Learns one more reading: O(n²). `false` if it cannot be used; then no member changes.
+    /// Learns one more reading: O(n²); a full committee drops one for it ([`Gp::dispensable`]). `false` if the reading cannot be used; then
+    /// no member changes.
     pub fn update(&mut self, reading: &Reading) -> bool {
         let mut next = self.members.clone();
-        let ok = next.iter_mut().all(|m| m.gp.update(m.view.of(reading)));
+        // The member that sees all features tells splits apart best; all members know the same readings.
+        let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
+        let drop = widest.gp.dispensable();
+        let ok = next.iter_mut().all(|m| m.gp.update_without(drop, m.view.of(reading)));
         if ok {
             *self = Committee::of(next);
         }

@@ -1,8 +1,8 @@
-//! What the Gaussian process looks at.
+//! The features of the Gaussian process.
 //!
-//! Features depend on counts, NIC rates and host types only, never on the intra bandwidth of the very GPUs chosen. That enters
-//! through the bound alone, which rises with it: so for given counts and NICs the best mask is the one with the best intra
-//! bandwidth, whatever the fitted correction, and the exact search may keep one mask for each.
+//! Features depend on counts, NIC rates and host types only, never on the intra bandwidth of the chosen GPUs. Intra bandwidth enters through
+//! the bound alone, which rises with it. So for given counts and NICs the mask with the best intra bandwidth is the best, whatever the
+//! fitted correction, and the exact search may keep one mask for each.
 
 use crate::parts::Part;
 use topology::Bytes;

@@ -2,11 +2,13 @@
 
 use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
+use crate::kind::{FORM_BOUND, FORM_GP, ModelKinds};
 use crate::model::{Correction, Model, SizeTables};
 use crate::nccl::Network;
-use crate::net::{Learned, SavedLearned};
 use crate::parts::PartTable;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use topology::{Bytes, Cluster, Collective};
 
 /// Marks the file.
@@ -29,7 +31,8 @@ struct Saved {
     /// Constants of sharing that were learned; files of older versions have none and rest on the shipped ones.
     #[serde(default)]
     share: Option<fabric::constants::ShareConstants>,
-    correction: SavedCorrection,
+    /// One entry: the form, and what the crate that knows the form wrote.
+    correction: BTreeMap<String, Box<RawValue>>,
     /// NCCL's decisions as physics; files of older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     nccl: Option<Network>,
@@ -43,11 +46,9 @@ struct SavedTables {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum SavedCorrection {
-    Bound { ln_factor: f64, sd: f64 },
-    Gp(SavedCommittee),
-    Learned(Box<SavedLearned>),
+struct SavedOffset {
+    ln_factor: f64,
+    sd: f64,
 }
 
 /// Just enough to tell what a file is before reading it all.
@@ -74,18 +75,28 @@ impl Model {
                 .iter()
                 .map(|t| SavedTables { size: t.size, intra_sd: t.intra_sd, intra: t.intra.clone() })
                 .collect(),
-            correction: match &self.correction {
-                Correction::Offset { ln_factor, sd } => SavedCorrection::Bound { ln_factor: *ln_factor, sd: *sd },
-                Correction::Gp(gp) => SavedCorrection::Gp(gp.save()),
-                Correction::Learned(l) => SavedCorrection::Learned(Box::new(l.save())),
-            },
+            correction: BTreeMap::from([self.save_correction()?]),
             nccl: self.nccl,
         };
         serde_json::to_string(&saved).map_err(|e| e.to_string())
     }
 
-    /// From JSON text; the message says what is wrong and where.
-    pub fn load(text: &str) -> Result<Model, String> {
+    /// The form of the correction and its text.
+    fn save_correction(&self) -> Result<(String, Box<RawValue>), String> {
+        let raw = |text: Result<String, String>| RawValue::from_string(text?).map_err(|e| e.to_string());
+        let json = |e: serde_json::Error| e.to_string();
+        Ok(match &self.correction {
+            Correction::Offset { ln_factor, sd } => {
+                let saved = SavedOffset { ln_factor: *ln_factor, sd: *sd };
+                (FORM_BOUND.to_owned(), raw(serde_json::to_string(&saved).map_err(json))?)
+            }
+            Correction::Gp(gp) => (FORM_GP.to_owned(), raw(serde_json::to_string(&gp.save()).map_err(json))?),
+            Correction::Learned(l) => (l.form().to_owned(), raw(l.save())?),
+        })
+    }
+
+    /// From JSON text. `kinds` reads the forms of learned models. The message says what is wrong and where.
+    pub fn load(text: &str, kinds: &ModelKinds) -> Result<Model, String> {
         if text.len() > FILE_BYTES_MAX {
             return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
         }
@@ -104,7 +115,6 @@ impl Model {
         if s.tables.is_empty() || s.tables.len() > SIZES_MAX {
             return Err(format!("it holds {} sizes; 1 to {SIZES_MAX} are supported", s.tables.len()));
         }
-        let sd_fine = |v: f64| v.is_finite() && (0.0..=10.0).contains(&v);
         if !sd_fine(s.repeat_noise) || s.tables.iter().any(|t| !sd_fine(t.intra_sd) || t.size.0 == 0) {
             return Err("a deviation or a size is out of range".into());
         }
@@ -113,7 +123,7 @@ impl Model {
         }
         let mut constants = fabric::Constants::default();
         if let Some(share) = s.share {
-            if !crate::tune::plausible(share) {
+            if !crate::calibrate::plausible(share) {
                 return Err("a constant of its physics is out of range".into());
             }
             constants.share = share;
@@ -127,16 +137,7 @@ impl Model {
             tables.push(SizeTables { size: t.size, intra: t.intra, parts, intra_sd: t.intra_sd });
         }
         let width = crate::features::feature_count(gpus_of_type.len());
-        let correction = match s.correction {
-            SavedCorrection::Bound { ln_factor, sd } if ln_factor.abs() < 10.0 && sd_fine(sd) => {
-                Correction::Offset { ln_factor, sd }
-            }
-            SavedCorrection::Bound { .. } => return Err("its offset is out of range".into()),
-            SavedCorrection::Learned(l) => Correction::Learned(Box::new(Learned::load(*l, &s.cluster)?)),
-            SavedCorrection::Gp(g) => {
-                Correction::Gp(Box::new(Committee::load(g, width).map_err(|e| format!("its process: {e}"))?))
-            }
-        };
+        let correction = load_correction(&s.correction, width, &s.cluster, kinds)?;
         Ok(Model {
             cluster: s.cluster,
             collective: s.collective,
@@ -148,4 +149,43 @@ impl Model {
             nccl: s.nccl,
         })
     }
+}
+
+/// The one correction of a file.
+fn load_correction(
+    saved: &BTreeMap<String, Box<RawValue>>,
+    width: usize,
+    cluster: &Cluster,
+    kinds: &ModelKinds,
+) -> Result<Correction, String> {
+    let Some((form, raw)) = saved.iter().next().filter(|_| saved.len() == 1) else {
+        return Err(format!("it is damaged: it holds {} corrections, 1 was expected", saved.len()));
+    };
+    let damaged = |e: serde_json::Error| format!("it is damaged: {e} of its `{form}`");
+    match form.as_str() {
+        FORM_BOUND => {
+            let SavedOffset { ln_factor, sd } = serde_json::from_str(raw.get()).map_err(damaged)?;
+            if ln_factor.abs() < 10.0 && sd_fine(sd) {
+                Ok(Correction::Offset { ln_factor, sd })
+            } else {
+                Err("its offset is out of range".into())
+            }
+        }
+        FORM_GP => {
+            let saved: SavedCommittee = serde_json::from_str(raw.get()).map_err(damaged)?;
+            let committee = Committee::load(saved, width).map_err(|e| format!("its process: {e}"))?;
+            Ok(Correction::Gp(Box::new(committee)))
+        }
+        _ => {
+            let form: String = form.chars().take(60).collect();
+            let load = kinds.form(&form).ok_or_else(|| {
+                format!("its correction is of the form `{form}`, which this program does not read; fit again")
+            })?;
+            load(raw.get(), cluster).map(Correction::Learned)
+        }
+    }
+}
+
+fn sd_fine(v: f64) -> bool {
+    v.is_finite() && (0.0..=10.0).contains(&v)
 }

@@ -1,71 +1,23 @@
 //! From measurements to a [`Model`].
 
 use crate::bound::Memo;
+use crate::calibrate::{Reading, calibrate};
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
+use crate::kind::Kind;
+use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
 use crate::model::{Correction, Model, SizeTables, reading_of};
 use crate::nccl::Network;
-use crate::net::{Flavour, Learned, Progress, Training, What};
 use crate::parts::PartTable;
-use crate::tune::{Reading, tune};
+use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Measurement, Quality};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
-
-/// Which correction to learn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// One offset.
-    Bound,
-    /// A Gaussian process.
-    Gp,
-    /// BandPilot's Transformer.
-    Transformer,
-    /// LiteGD's Transformer.
-    TransformerLitegd,
-    /// The ablation: raw GPU ids.
-    TransformerNaive,
-    /// LinearBW: a line on ten features.
-    Linear,
-    /// NCCL's own decisions, nothing learned: needs no measurements.
-    Nccl,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Kind; 7] = [
-        Kind::Bound,
-        Kind::Gp,
-        Kind::Transformer,
-        Kind::TransformerLitegd,
-        Kind::TransformerNaive,
-        Kind::Linear,
-        Kind::Nccl,
-    ];
-
-    /// As users call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Bound => "bound",
-            Kind::Gp => "gp",
-            Kind::Transformer => "transformer",
-            Kind::TransformerLitegd => "transformer-litegd",
-            Kind::TransformerNaive => "transformer-naive",
-            Kind::Linear => "linear",
-            Kind::Nccl => "nccl",
-        }
-    }
-
-    /// The kind of a name.
-    pub fn by_name(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|k| k.name() == name)
-    }
-}
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
 pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
 
-/// Hosts that every host is compared with to see how much hosts of a type differ.
+/// Number of other hosts of its type that a host is compared with, to see how much hosts of a type differ.
 const COMPARED_MAX: usize = 12;
 
 /// Why nothing could be fitted.
@@ -83,7 +35,7 @@ pub enum FitError {
     /// The process could not be conditioned on the data.
     #[error("the Gaussian process could not be fitted to {0} readings; is one of them absurd?")]
     Degenerate(usize),
-    /// Networks and lines do not fall back on physics.
+    /// Learned models do not fall back on physics.
     #[error(
         "a {kind} model needs at least {needed} readings of several hosts at one size, {found} are there; \
          take more with `linkwise measure`, or use --model gp, which needs none"
@@ -100,7 +52,7 @@ pub enum FitError {
 
 /// What went into a fit.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct FitReport {
     /// Readings of single hosts.
     pub intra_readings: usize,
     /// Distinct multi-host readings (repetitions are merged).
@@ -111,201 +63,274 @@ pub struct Report {
     pub distrusted: usize,
     /// Masks of single hosts whose reading lies outside their class.
     pub intra_suspects: usize,
-    /// How the networks were trained, by size; empty for other kinds.
-    pub training: Vec<Progress>,
+    /// Training runs of a learned model, by size; empty for other kinds.
+    pub training: Vec<TrainingRun>,
 }
 
-/// Fits a model over the physics of `constants`, which also stand in for subsets of a host that nobody measured.
+/// What to fit, and how.
+#[derive(Clone, Debug)]
+pub struct FitOptions<'l> {
+    /// The kind of model.
+    pub kind: Kind<'l>,
+    /// The collective; None: the one that the measurements hold.
+    pub collective: Option<Collective>,
+    /// Constants of the physics, which also stand in for GPU subsets of a host that were never measured.
+    pub constants: Constants,
+    /// Seed of what learners draw at random (initial values, batches, validation readings); the kinds that ship draw nothing.
+    pub seed: u64,
+}
+
+impl<'l> FitOptions<'l> {
+    /// A kind of model with everything else as it ships.
+    pub fn of(kind: Kind<'l>) -> Self {
+        FitOptions { kind, collective: None, constants: Constants::default(), seed: 0 }
+    }
+
+    /// For this collective.
+    pub fn collective(self, collective: Collective) -> Self {
+        FitOptions { collective: Some(collective), ..self }
+    }
+
+    /// Over physics with these constants.
+    pub fn constants(self, constants: Constants) -> Self {
+        FitOptions { constants, ..self }
+    }
+
+    /// With this seed.
+    pub fn seed(self, seed: u64) -> Self {
+        FitOptions { seed, ..self }
+    }
+}
+
+/// Fits a model.
 ///
-/// Pure: the same measurements in the same order give the same model. Cost: dominated by the process, see [`crate::gp`]. For kinds that
-/// draw numbers at random this is [`fit_any`] with seed 0.
+/// Pure: the same measurements in the same order and the same options give the same model. Cost: dominated by the Gaussian process, see
+/// [`crate::gp`]; learners of other crates say theirs.
 pub fn fit(
     cluster: &Cluster,
     measurements: &[Measurement],
-    collective: Option<Collective>,
-    kind: Kind,
-    constants: fabric::Constants,
-) -> Result<(Model, Report), FitError> {
-    fit_any(cluster, measurements, collective, kind, constants, 0)
-}
-
-/// The same with a seed for what a network draws at random: initial values, batches, dropout, and which readings validate. Networks take
-/// seconds (about 10 for 250 readings of a Transformer); see [`crate::net`].
-pub fn fit_any(
-    cluster: &Cluster,
-    measurements: &[Measurement],
-    collective: Option<Collective>,
-    kind: Kind,
-    constants: fabric::Constants,
-    seed: u64,
-) -> Result<(Model, Report), FitError> {
-    fit_with(cluster, measurements, collective, kind, constants, &Training::default(), seed)
-}
-
-/// The same with settings of the training of networks.
-pub fn fit_with(
-    cluster: &Cluster,
-    measurements: &[Measurement],
-    collective: Option<Collective>,
-    kind: Kind,
-    constants: fabric::Constants,
-    training: &Training,
-    seed: u64,
-) -> Result<(Model, Report), FitError> {
-    let usable =
-        |m: &&Measurement| m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite();
-    let collective = match collective {
-        Some(c) => c,
-        None => {
-            let all: BTreeSet<Collective> = measurements.iter().filter(usable).map(|m| m.collective).collect();
-            match all.len() {
-                0 if kind == Kind::Nccl => Collective::AllReduce,
-                0 => return Err(FitError::Empty { collective: Collective::AllReduce }),
-                1 => *all.first().unwrap_or(&Collective::AllReduce),
-                _ => {
-                    let names: Vec<&str> = all.iter().map(|c| c.name()).collect();
-                    return Err(FitError::SeveralCollectives(names.join(", ")));
-                }
-            }
-        }
-    };
-    let mut report = Report::default();
-    let mut intra: BTreeMap<Bytes, Vec<HostReadings>> = BTreeMap::new();
-    let mut multi: BTreeMap<(Bytes, Allocation), Vec<f64>> = BTreeMap::new();
-    for m in measurements {
-        if !usable(&m) || m.collective != collective || m.contention.is_some() || m.allocation.gpu_count() < 2 {
-            report.left_out += 1;
-            continue;
-        }
-        let v = m.busbw.gb_per_s();
-        if m.allocation.host_count() == 1 {
-            report.intra_readings += 1;
-            let (h, mask) = m.allocation.parts()[0];
-            intra.entry(m.size).or_insert_with(|| vec![HostReadings::new(); cluster.hosts.len()])[h.index()]
-                .entry(mask)
-                .or_default()
-                .push(v);
-        } else {
-            multi.entry((m.size, m.allocation.clone())).or_default().push(v);
-        }
-    }
-    let mut sizes: BTreeSet<Bytes> = intra.keys().copied().chain(multi.keys().map(|k| k.0)).collect();
-    if sizes.is_empty() && kind == Kind::Nccl {
-        sizes.extend(crate::nccl::COLD_SIZES);
-    }
-    if sizes.is_empty() {
-        return Err(FitError::Empty { collective });
-    }
-    report.multi_host_readings = multi.len();
-    let physics = fabric::Fabric::with_constants(cluster, constants.clone());
-    let a_host_of =
-        |t: usize| topology::HostId(cluster.hosts.iter().position(|h| h.host_type == t).unwrap_or(0) as u32);
-    let analytic =
-        |t: usize, m: GpuMask, size: Bytes| physics.intra_busbw(a_host_of(t), m, collective, size).gb_per_s();
-    let none = vec![HostReadings::new(); cluster.hosts.len()];
-    let tables: Vec<SizeTables> = sizes
-        .iter()
-        .map(|&size| {
-            let readings = intra.get(&size).unwrap_or(&none);
-            let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
-            let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
-            let parts = PartTable::new(cluster, &tables, &physics.tables());
-            report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
-            SizeTables { size, intra: tables, parts, intra_sd }
-        })
-        .collect();
-    let repeat_noise = repeat_noise(&multi);
+    options: &FitOptions,
+) -> Result<(Model, FitReport), FitError> {
+    let collective = collective_of(measurements, options)?;
+    let mut report = FitReport::default();
+    let grouped = Grouped::new(cluster, measurements, collective, &mut report);
+    let sizes = grouped.sizes(options.kind).ok_or(FitError::Empty { collective })?;
+    let physics = Fabric::with_constants(cluster, options.constants.clone());
     let mut model = Model {
         cluster: cluster.clone(),
         collective,
-        tables,
+        tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
         gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
         fabric: physics.tables(),
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
-        repeat_noise,
+        repeat_noise: repeat_noise(&grouped.multi),
         nccl: None,
     };
-    let what = match kind {
-        Kind::Bound | Kind::Gp | Kind::Nccl => None,
-        Kind::Transformer => Some(What::Network(Flavour::Transformer)),
-        Kind::TransformerLitegd => Some(What::Network(Flavour::Litegd)),
-        Kind::TransformerNaive => Some(What::Network(Flavour::Naive)),
-        Kind::Linear => Some(What::Line),
+    match options.kind {
+        Kind::Learned(learner) => learn(&mut model, learner, &grouped, options.seed, &mut report)?,
+        Kind::Nccl => {
+            let readings = grouped.readings(&model);
+            model.nccl = Some(nccl_of(&model, measurements, &readings, !options.constants.is_fitted()));
+            model.correction = Correction::Offset { ln_factor: 0.0, sd: crate::nccl::COLD_SD };
+        }
+        Kind::Bound => {
+            let readings = grouped.readings(&model);
+            fit_offset(&mut model, &readings);
+        }
+        Kind::Gp => {
+            let readings = grouped.readings(&model);
+            calibrate_physics(&mut model, &physics, &options.constants, measurements, &readings);
+            fit_processes(&mut model, &readings, &mut report)?;
+        }
+    }
+    Ok((model, report))
+}
+
+/// Can a model learn from this measurement?
+fn is_usable(m: &Measurement) -> bool {
+    m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite()
+}
+
+/// The collective asked for, or the only one that was measured.
+fn collective_of(measurements: &[Measurement], options: &FitOptions) -> Result<Collective, FitError> {
+    if let Some(c) = options.collective {
+        return Ok(c);
+    }
+    let all: BTreeSet<Collective> = measurements.iter().filter(|m| is_usable(m)).map(|m| m.collective).collect();
+    match all.len() {
+        0 if options.kind == Kind::Nccl => Ok(Collective::AllReduce),
+        0 => Err(FitError::Empty { collective: Collective::AllReduce }),
+        1 => Ok(*all.first().unwrap_or(&Collective::AllReduce)),
+        _ => {
+            let names: Vec<&str> = all.iter().map(|c| c.name()).collect();
+            Err(FitError::SeveralCollectives(names.join(", ")))
+        }
+    }
+}
+
+/// Busbw in GB/s of the measurements of one collective, by what was measured; several values where it was measured repeatedly.
+struct Grouped {
+    /// Single hosts: by size, then by host.
+    intra: BTreeMap<Bytes, Vec<HostReadings>>,
+    /// Several hosts.
+    multi: BTreeMap<(Bytes, Allocation), Vec<f64>>,
+}
+
+impl Grouped {
+    fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
+        let hosts = cluster.hosts.len();
+        let mut grouped = Grouped { intra: BTreeMap::new(), multi: BTreeMap::new() };
+        for m in measurements {
+            if !is_usable(m) || m.collective != collective || m.contention.is_some() || m.allocation.gpu_count() < 2 {
+                report.left_out += 1;
+                continue;
+            }
+            let v = m.busbw.gb_per_s();
+            if m.allocation.host_count() == 1 {
+                report.intra_readings += 1;
+                let (h, mask) = m.allocation.parts()[0];
+                let of_size = grouped.intra.entry(m.size).or_insert_with(|| vec![HostReadings::new(); hosts]);
+                of_size[h.index()].entry(mask).or_default().push(v);
+            } else {
+                grouped.multi.entry((m.size, m.allocation.clone())).or_default().push(v);
+            }
+        }
+        report.multi_host_readings = grouped.multi.len();
+        grouped
+    }
+
+    /// The sizes of the model, ascending; None where nothing was measured and the kind needs that.
+    fn sizes(&self, kind: Kind) -> Option<BTreeSet<Bytes>> {
+        let sizes: BTreeSet<Bytes> = self.intra.keys().copied().chain(self.multi.keys().map(|k| k.0)).collect();
+        match sizes.is_empty() {
+            false => Some(sizes),
+            true if kind == Kind::Nccl => Some(crate::nccl::COLD_SIZES.into_iter().collect()),
+            true => None,
+        }
+    }
+
+    /// The readings of several hosts, each the median of its repetitions.
+    fn medians(&self) -> impl Iterator<Item = (Bytes, &Allocation, f64)> {
+        self.multi.iter().map(|((size, allocation), values)| (*size, allocation, stats::upper_median(values)))
+    }
+
+    /// The readings of several hosts as parts.
+    fn readings(&self, model: &Model) -> Vec<Reading> {
+        self.medians()
+            .map(|(size, allocation, busbw_gb_per_s)| {
+                let table = &model.tables(size).parts;
+                let parts = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                Reading { parts, size, busbw_gb_per_s }
+            })
+            .collect()
+    }
+
+    /// The readings of several hosts by size.
+    fn by_size(&self) -> Vec<ReadingsOfSize> {
+        let mut out: Vec<ReadingsOfSize> = Vec::new();
+        for (size, allocation, busbw) in self.medians() {
+            match out.last_mut() {
+                Some(last) if last.0 == size => last.1.push((allocation.clone(), busbw)),
+                _ => out.push((size, vec![(allocation.clone(), busbw)])),
+            }
+        }
+        out
+    }
+}
+
+/// The intra tables of every size: measured, and physics where nothing was measured.
+fn intra_tables(
+    cluster: &Cluster,
+    collective: Collective,
+    sizes: &BTreeSet<Bytes>,
+    intra: &BTreeMap<Bytes, Vec<HostReadings>>,
+    physics: &Fabric,
+    report: &mut FitReport,
+) -> Vec<SizeTables> {
+    let a_host_of = |t: usize| HostId(cluster.hosts.iter().position(|h| h.host_type == t).unwrap_or(0) as u32);
+    let analytic =
+        |t: usize, m: GpuMask, size: Bytes| physics.intra_busbw(a_host_of(t), m, collective, size).gb_per_s();
+    let none = vec![HostReadings::new(); cluster.hosts.len()];
+    let of_size = |&size: &Bytes| {
+        let readings = intra.get(&size).unwrap_or(&none);
+        let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
+        let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
+        let parts = PartTable::new(cluster, &tables, &physics.tables());
+        report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
+        SizeTables { size, intra: tables, parts, intra_sd }
     };
-    if let Some(what) = what {
-        let mut readings: Vec<(Bytes, Vec<(Allocation, f64)>)> = Vec::new();
-        for ((size, allocation), values) in &multi {
-            if readings.last().is_none_or(|r| r.0 != *size) {
-                readings.push((*size, Vec::new()));
-            }
-            let mut v = values.clone();
-            v.sort_by(f64::total_cmp);
-            readings.last_mut().expect("one was pushed").1.push((allocation.clone(), v[v.len() / 2]));
-        }
-        let found = readings.iter().map(|r| r.1.len()).max().unwrap_or(0);
-        let (learned, training) = Learned::fit(what, cluster, &model.tables, &readings, training, seed)
-            .ok_or(FitError::TooFew { kind: kind.name(), found, needed: crate::net::learned::READINGS_MIN })?;
-        model.correction = Correction::Learned(Box::new(learned));
-        report.training = training;
-        return Ok((model, report));
+    sizes.iter().map(of_size).collect()
+}
+
+/// Lets a learner of another crate learn what spans hosts.
+fn learn(
+    model: &mut Model,
+    learner: &dyn Learner,
+    grouped: &Grouped,
+    seed: u64,
+    report: &mut FitReport,
+) -> Result<(), FitError> {
+    let readings = grouped.by_size();
+    let found = readings.iter().map(|r| r.1.len()).max().unwrap_or(0);
+    let data = LearnerData { cluster: &model.cluster, tables: &model.tables, readings: &readings };
+    let too_few = FitError::TooFew { kind: learner.name(), found, needed: learner.readings_min() };
+    let (learned, training) = learner.fit(data, seed).ok_or(too_few)?;
+    model.correction = Correction::Learned(learned);
+    report.training = training;
+    Ok(())
+}
+
+/// Fits the constants of sharing to the readings, and decides whether NCCL's own decisions explain them better.
+fn calibrate_physics(
+    model: &mut Model,
+    physics: &Fabric,
+    constants: &Constants,
+    measurements: &[Measurement],
+    readings: &[Reading],
+) {
+    let found = calibrate(&model.cluster, physics, constants, model.collective, readings);
+    model.fabric = physics.retuned(found).tables();
+    let nccl = nccl_of(model, measurements, readings, !constants.is_fitted());
+    if nccl.explains_more(readings, model.bounds(Bytes(1))) {
+        model.nccl = Some(nccl);
     }
-    let readings: Vec<Reading> = multi
-        .iter()
-        .map(|((size, allocation), values)| {
-            let table = &model.tables(*size).parts;
-            let mut v = values.clone();
-            v.sort_by(f64::total_cmp);
-            Reading {
-                parts: allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect(),
-                size: *size,
-                busbw_gb_per_s: v[v.len() / 2],
-            }
-        })
-        .collect();
-    if kind == Kind::Nccl {
-        model.nccl = Some(nccl_of(&model, measurements, &readings, !constants.is_fitted()));
-        model.correction = Correction::Offset { ln_factor: 0.0, sd: crate::nccl::COLD_SD };
-        return Ok((model, report));
-    }
-    if kind == Kind::Gp {
-        model.fabric = physics.retuned(tune(cluster, &physics, &constants, collective, &readings)).tables();
-        let nccl = nccl_of(&model, measurements, &readings, !constants.is_fitted());
-        if nccl.explains_more(&readings, model.bounds(Bytes(1))) {
-            model.nccl = Some(nccl);
-        }
-    }
-    let mut memo = BTreeMap::new();
-    let points: Vec<crate::committee::Reading> = readings
+}
+
+/// The readings relative to the bound.
+fn points(model: &Model, readings: &[Reading]) -> Vec<crate::committee::Reading> {
+    let mut memo: BTreeMap<Bytes, Memo> = BTreeMap::new();
+    readings
         .iter()
         .map(|r| {
-            let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_insert_with(Memo::default));
+            let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_default());
             let row = model.row(&r.parts, r.size, analytic);
             reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
         })
-        .collect();
+        .collect()
+}
+
+/// The median offset from the bound and its robust deviation. Without readings the bound stands as it is, with a wide deviation.
+fn fit_offset(model: &mut Model, readings: &[Reading]) {
+    let y: Vec<f64> = points(model, readings).iter().map(|p| p.point.y).collect();
+    if y.is_empty() {
+        return;
+    }
+    let ln_factor = stats::upper_median(&y);
+    let off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
+    let sd = (stats::MAD_TO_SD * stats::upper_median(&off)).max(0.01);
+    model.correction = Correction::Offset { ln_factor, sd };
+}
+
+/// The Gaussian processes. Without readings the bound stands as it is, with a wide deviation.
+fn fit_processes(model: &mut Model, readings: &[Reading], report: &mut FitReport) -> Result<(), FitError> {
+    let points = points(model, readings);
     if points.is_empty() {
-        return Ok((model, report)); // intra tables alone: the bound stands as it is, with a wide deviation
+        return Ok(());
     }
-    let count = points.len();
-    match kind {
-        Kind::Bound => {
-            let mut y: Vec<f64> = points.iter().map(|p| p.point.y).collect();
-            y.sort_by(f64::total_cmp);
-            let ln_factor = y[count / 2];
-            let mut off: Vec<f64> = y.iter().map(|v| (v - ln_factor).abs()).collect();
-            off.sort_by(f64::total_cmp);
-            model.correction = Correction::Offset { ln_factor, sd: (1.4826 * off[count / 2]).max(0.01) };
-        }
-        Kind::Gp => {
-            let committee = Committee::fit(&points).ok_or(FitError::Degenerate(count))?;
-            model.correction = Correction::Gp(Box::new(committee));
-        }
-        _ => unreachable!("learned above"),
-    }
-    if let Correction::Gp(gp) = &model.correction {
-        report.distrusted = gp.distrusted();
-    }
-    Ok((model, report))
+    let committee = Committee::fit(&points).ok_or(FitError::Degenerate(points.len()))?;
+    report.distrusted = committee.distrusted();
+    model.correction = Correction::Gp(Box::new(committee));
+    Ok(())
 }
 
 /// The NCCL release to assume.
@@ -332,23 +357,16 @@ fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share:
     if ratios.is_empty() {
         return 0.01;
     }
-    ratios.sort_by(f64::total_cmp);
     // The difference of two readings deviates sqrt(2) times as much as one.
-    (1.4826 * ratios[ratios.len() / 2] / std::f64::consts::SQRT_2).max(0.003)
+    (stats::MAD_TO_SD * stats::upper_median(&ratios) / std::f64::consts::SQRT_2).max(0.003)
 }
 
 fn repeat_noise(multi: &BTreeMap<(Bytes, Allocation), Vec<f64>>) -> f64 {
-    let mut spreads: Vec<f64> = multi
-        .values()
-        .filter(|v| v.len() >= 2)
-        .map(|v| {
-            let mean = v.iter().map(|x| x.ln()).sum::<f64>() / v.len() as f64;
-            (v.iter().map(|x| (x.ln() - mean).powi(2)).sum::<f64>() / (v.len() - 1) as f64).sqrt()
-        })
-        .collect();
+    let logs = |v: &Vec<f64>| v.iter().map(|x| x.ln()).collect::<Vec<_>>();
+    let repeated = multi.values().filter(|v| v.len() >= 2);
+    let spreads: Vec<f64> = repeated.map(|v| stats::standard_deviation(&logs(v))).collect();
     if spreads.len() < 3 {
         return REPEAT_NOISE_DEFAULT;
     }
-    spreads.sort_by(f64::total_cmp);
-    spreads[spreads.len() / 2].clamp(0.001, 0.2)
+    stats::upper_median(&spreads).clamp(0.001, 0.2)
 }

@@ -11,9 +11,13 @@
 
 use crate::linalg::{Lower, dot, exp_neg};
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 /// Most readings that a process keeps.
 pub const POINTS_MAX: usize = 4096;
+/// A process that learns reading by reading drops one for each that it takes from this size on: an update costs the square of the points, a
+/// load from a file the third power (0.2 s), and the file holds every point. A process that was fitted on more keeps its size.
+pub const UPDATED_POINTS_MAX: usize = 768;
 /// Most likelihood evaluations of one fit.
 const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
@@ -179,9 +183,7 @@ impl Gp {
                 scale.push((mean, sd));
             }
         }
-        let mut ys: Vec<f64> = points.iter().map(|p| p.y).collect();
-        ys.sort_by(f64::total_cmp);
-        let y_mean = ys[ys.len() / 2];
+        let y_mean = stats::upper_median(&points.iter().map(|p| p.y).collect::<Vec<_>>());
         let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
         let d = active.len();
         let mut hyper =
@@ -577,10 +579,36 @@ impl Gp {
             .collect()
     }
 
-    /// Learns one more reading, hyperparameters unchanged: O(n²). `false` if the process is full or the reading degenerate.
+    /// The reading whose loss costs the process least, once it is full ([`UPDATED_POINTS_MAX`]): the oldest of the split with the most
+    /// readings; of splits with as many, the one read first. O(n).
+    pub fn dispensable(&self) -> Option<usize> {
+        if self.points.len() < UPDATED_POINTS_MAX {
+            return None;
+        }
+        let mut splits: HashMap<Vec<u64>, (usize, usize)> = HashMap::new();
+        for (i, p) in self.points.iter().enumerate() {
+            splits.entry(p.x.iter().map(|v| v.to_bits()).collect()).or_insert((0, i)).0 += 1;
+        }
+        splits.into_values().max_by_key(|&(count, first)| (count, std::cmp::Reverse(first))).map(|s| s.1)
+    }
+
+    /// Learns one more reading, hyperparameters unchanged: O(n²). A full process drops its [dispensable](Gp::dispensable) reading. `false` if
+    /// the reading is degenerate.
     pub fn update(&mut self, point: Point) -> bool {
-        if self.points.len() >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
+        self.update_without(self.dispensable(), point)
+    }
+
+    /// The same, dropping the reading `drop` first.
+    pub(crate) fn update_without(&mut self, drop: Option<usize>, point: Point) -> bool {
+        let count = self.points.len() - usize::from(drop.is_some());
+        if count >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
             return false;
+        }
+        if let Some(k) = drop {
+            self.points.remove(k);
+            self.factor.remove(k);
+            self.refresh_columns();
+            self.refresh_alpha();
         }
         let mut point = point;
         let mut scratch = Vec::new();
@@ -666,5 +694,45 @@ impl Gp {
         }
         let mut gp = Gp::unconditioned(s);
         if gp.condition() { Ok(gp) } else { Err("the kernel matrix is not positive definite".into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(i: usize) -> Point {
+        let x = vec![(i % 37) as f64 * 0.1, (i % 11) as f64];
+        let y = 0.1 * x[0].sin() - 0.02 * x[1] + 0.01 * ((i * 7919 % 101) as f64 / 101.0 - 0.5);
+        Point { x, hosts: vec![((i % 5) as u32, 1.0)], y, noise_factor: 1.0 }
+    }
+
+    #[test]
+    fn a_process_that_learns_for_ever_keeps_its_size_and_its_means() {
+        let mut gp = Gp::fit((0..60).map(point).collect()).unwrap();
+        for i in 60..UPDATED_POINTS_MAX + 200 {
+            assert!(gp.update(point(i)));
+        }
+        assert_eq!(gp.points().len(), UPDATED_POINTS_MAX);
+        // Dropping points one by one leaves the factor of what is kept.
+        let again = Gp::load(gp.save(), 2).unwrap();
+        let mut scratch = Vec::new();
+        for i in 0..50 {
+            let x = &point(i).x;
+            let (a, b) = (gp.feature_mean(x, &mut scratch), again.feature_mean(x, &mut scratch));
+            assert!((a - b).abs() < 1e-9, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn a_full_process_drops_the_oldest_reading_of_the_split_read_most() {
+        let mut points: Vec<Point> = (0..40).map(|i| Point { x: vec![i as f64, 0.0], ..point(i) }).collect();
+        for i in 0..UPDATED_POINTS_MAX - 40 {
+            points.push(Point { x: vec![7.0, 0.0], ..point(i) });
+        }
+        let gp = Gp::fit(points[..50].to_vec()).unwrap();
+        assert_eq!(gp.dispensable(), None);
+        let full = Gp { points, ..gp };
+        assert_eq!(full.dispensable(), Some(7));
     }
 }

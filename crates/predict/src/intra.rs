@@ -1,5 +1,6 @@
 //! Intra tables: bandwidth of every GPU subset of one host.
 
+use stats::median;
 use std::collections::HashMap;
 use std::sync::Arc;
 use topology::{Cluster, GpuMask, HostId};
@@ -7,7 +8,7 @@ use topology::{Cluster, GpuMask, HostId};
 /// The intra tables of a cluster for one collective and one size.
 ///
 /// A reading of a host is used for that host; a subset that a host did not measure takes the median of the readings of the
-/// same subset on hosts of its type; a subset that nobody measured takes the analytic value that the caller supplies.
+/// same subset on hosts of its type; an unmeasured subset takes the analytic value that the caller supplies.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(from = "Saved", into = "Saved")]
 pub struct IntraTables {
@@ -25,18 +26,6 @@ pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
 /// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
 pub const OUTLIER_RATIO: f64 = 1.15;
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    if n == 0 {
-        f64::NAN
-    } else if n % 2 == 1 {
-        values[n / 2]
-    } else {
-        0.5 * (values[n / 2 - 1] + values[n / 2])
-    }
-}
-
 /// The median of sorted values without one that equals `own`. O(log n).
 fn median_without(sorted: &[f64], own: f64) -> f64 {
     let at = sorted.partition_point(|v| *v < own);
@@ -46,7 +35,7 @@ fn median_without(sorted: &[f64], own: f64) -> f64 {
 }
 
 impl IntraTables {
-    /// From readings by host, with `analytic(host type, mask)` in GB/s where nobody measured.
+    /// From readings by host, with `analytic(host type, mask)` in GB/s for unmeasured subsets.
     ///
     /// A host's single reading that differs by more than [`OUTLIER_RATIO`] from the median of the same subset over the other
     /// hosts of its type, or from the subsets that its topology makes equivalent, is a suspect: it is used, since it may be a
@@ -57,11 +46,11 @@ impl IntraTables {
         for (h, r) in readings.iter().enumerate() {
             let t = cluster.hosts[h].host_type;
             for (&m, v) in r {
-                of_type.entry((t, m)).or_default().push(median(&mut v.clone()));
+                of_type.entry((t, m)).or_default().push(median(v));
             }
         }
         // Sorted from here on.
-        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter_mut().map(|(k, v)| (*k, median(v))).collect();
+        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
         let mut suspects = Vec::with_capacity(cluster.hosts.len());
@@ -71,8 +60,8 @@ impl IntraTables {
             let ty = cluster.type_of(h);
             let own = readings.get(h.index()).filter(|r| !r.is_empty());
             let mut bad = Vec::new();
-            // What the cluster file says of degraded GPUs and links; a reading of the host itself knows better. The slowest pair
-            // counts, as on a ring that cannot avoid it.
+            // Degraded GPUs and links of the cluster file; a reading of the host itself takes precedence. The slowest pair counts, as on
+            // a ring that cannot avoid it.
             let degraded = !cluster.host(h).gpu_health.is_empty() || !cluster.host(h).link_health.is_empty();
             let health = |m: GpuMask| -> f64 {
                 if !degraded {
@@ -92,7 +81,7 @@ impl IntraTables {
                         if m.count() < 2 {
                             return 0.0;
                         }
-                        own.and_then(|o| o.get(&m)).map(|v| median(&mut v.clone())).unwrap_or_else(|| {
+                        own.and_then(|o| o.get(&m)).map(|v| median(v)).unwrap_or_else(|| {
                             health(m) * typical.get(&(t, m)).copied().unwrap_or(fallback[m.0 as usize])
                         })
                     })
@@ -108,16 +97,16 @@ impl IntraTables {
             known += typical.keys().filter(|k| k.0 == t).count().min(subsets);
             if let Some(o) = own {
                 for (&m, v) in o {
-                    let own = median(&mut v.clone());
+                    let own = median(v);
                     let all = &of_type[&(t, m)];
                     let typical = match all.len() - 1 {
                         0 | 1 => {
                             let alike = o.iter().filter(|(k, _)| equivalent(ty, **k, m));
-                            let mut class: Vec<f64> = alike.map(|(_, v)| median(&mut v.clone())).collect();
+                            let class: Vec<f64> = alike.map(|(_, v)| median(v)).collect();
                             if class.len() < 3 {
                                 continue;
                             }
-                            median(&mut class)
+                            median(&class)
                         }
                         2 => continue,
                         _ => median_without(all, own),
@@ -199,7 +188,7 @@ impl IntraTables {
                 if c < 2 {
                     return f64::INFINITY;
                 }
-                median(&mut per_host.iter().map(|b| b[c]).collect::<Vec<_>>())
+                median(&per_host.iter().map(|b| b[c]).collect::<Vec<_>>())
             })
             .collect()
     }
@@ -270,7 +259,7 @@ mod tests {
             let own = others.remove(at);
             let mut sorted = values;
             sorted.sort_by(f64::total_cmp);
-            prop_assert_eq!(median_without(&sorted, own), median(&mut others));
+            prop_assert_eq!(median_without(&sorted, own), median(&others));
         }
     }
 }

@@ -62,7 +62,7 @@ pub fn minimise(
             d = (0..n).map(|i| if free[i] { g[i] * (0.5 / norm).min(1.0) } else { 0.0 }).collect();
         }
         let slope: f64 = d.iter().zip(&g).map(|(a, b)| a * b).sum();
-        // Steps in the logarithm of a hyperparameter beyond 2 are leaps of faith.
+        // Steps beyond 2 in the logarithm of a hyperparameter leave the range in which the gradient is informative.
         let longest = d.iter().fold(0.0f64, |a, v| a.max(v.abs()));
         let mut step = if longest > 2.0 { 2.0 / longest } else { 1.0 };
         let mut improved = false;

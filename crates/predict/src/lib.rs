@@ -1,24 +1,32 @@
-//! What any allocation will get: bandwidth models and sampling designs.
+//! What any allocation will get: models of bandwidth, sampling designs, the diagnosis of slow parts.
+//!
+//! [`fit`] makes a [`Model`] of measurements; searches ask it through [`BandwidthModel`]. The kinds that ship are the analytic bound with
+//! an offset, Gaussian processes, and NCCL's own decisions ([`Kind`]). Other crates add kinds as a [`Learner`], registered in
+//! [`ModelKinds`].
 
 pub mod accuracy;
 pub mod bound;
-pub mod committee;
+mod calibrate;
+mod committee;
 pub mod doctor;
-pub mod features;
-pub mod file;
-pub mod fit;
+mod features;
+mod file;
+mod fit;
 pub mod gp;
-mod hash;
-pub mod intra;
-pub mod lbfgs;
+mod intra;
+mod kind;
+mod lbfgs;
+mod learned;
 pub mod linalg;
-pub mod model;
-pub mod nccl;
-pub mod net;
-pub mod parts;
-mod tune;
+mod model;
+mod nccl;
+mod parts;
 
-pub use fit::{FitError, Kind, Report, fit, fit_any, fit_with};
-pub use intra::IntraTables;
-pub use model::{BandwidthModel, Correction, Model, Oracle, Prediction};
+pub use committee::Committee;
+pub use file::{FILE_BYTES_MAX, SIZES_MAX};
+pub use fit::{FitError, FitOptions, FitReport, REPEAT_NOISE_DEFAULT, fit};
+pub use intra::{HostReadings, IntraTables};
+pub use kind::{Kind, ModelKinds, NameTaken};
+pub use learned::{LearnedModel, Learner, LearnerData, LoadLearned, ReadingsOfSize, TrainingRun};
+pub use model::{BandwidthModel, Correction, Evaluator, Model, Oracle, Prediction, SizeTables};
 pub use parts::{Candidates, Part, PartTable};

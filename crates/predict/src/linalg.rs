@@ -89,6 +89,32 @@ impl Lower {
         ok
     }
 
+    /// The factor of the matrix without row and column `k`: a rank-one update of the rows below, O((n - k)²). Panics if there is no row `k`.
+    pub fn remove(&mut self, k: usize) {
+        let n = self.n;
+        assert!(k < n, "row {k} of {n}");
+        let mut data = Vec::with_capacity(Self::at(n - 1));
+        data.extend_from_slice(&self.data[..Self::at(k)]);
+        // Rotations (c, s) by column; each row below applies those of the columns before its diagonal.
+        let mut rotations: Vec<(f64, f64)> = Vec::with_capacity(n - 1 - k);
+        for i in k + 1..n {
+            let row = self.row(i);
+            let mut v = row[k];
+            data.extend_from_slice(&row[..k]);
+            for (l, &(c, s)) in row[k + 1..i].iter().zip(&rotations) {
+                let l = (l + s * v) / c;
+                v = c * v - s * l;
+                data.push(l);
+            }
+            let d = row[i];
+            let r = d.hypot(v);
+            rotations.push((r / d, v / d));
+            data.push(r);
+        }
+        self.data = data;
+        self.n = n - 1;
+    }
+
     /// Solves `L x = b` in place, `L` this factor.
     pub fn solve_lower(&self, b: &mut [f64]) {
         for i in 0..self.n {

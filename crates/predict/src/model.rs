@@ -3,11 +3,11 @@
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
 use crate::committee::{Committee, Reading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
-use crate::hash::BuildBits;
 use crate::intra::IntraTables;
+use crate::learned::LearnedModel;
 use crate::nccl::Network;
-use crate::net::{CONTINUAL, Guard, Learned};
 use crate::parts::{Candidates, Part, PartTable};
+use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
 use topology::{Allocation, Bytes, Cluster, Collective};
@@ -18,16 +18,16 @@ const SUSPECT_SD: f64 = 0.3;
 /// What a model expects of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Expected bus bandwidth; 0 for fewer than two GPUs, which communicate with nobody.
+    /// Expected bus bandwidth; 0 for fewer than two GPUs, which have no collective traffic.
     pub busbw_gb_per_s: f64,
-    /// Standard deviation of what a single allocation may really have, irregularity included.
+    /// Standard deviation of the bandwidth of a single allocation, irregularity included.
     pub std_gb_per_s: f64,
 }
 
 /// Predicts one candidate after another, GB/s, and remembers what repeats.
 pub type Evaluator<'a> = Box<dyn FnMut(&[Part]) -> f64 + 'a>;
 
-/// Anything that predicts the bandwidth of allocations of one cluster for one collective.
+/// Predicts the bandwidth of allocations of one cluster for one collective.
 pub trait BandwidthModel: Send + Sync {
     /// `bound`, `gp`, ...
     fn kind(&self) -> &'static str;
@@ -44,15 +44,27 @@ pub trait BandwidthModel: Send + Sync {
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64;
-    /// What no candidate of `hosts` or more hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are (so far) these:
-    /// lets searches prune. None where the model cannot say.
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64>;
-    /// What no candidate of exactly `hosts` hosts and `gpus` GPUs exceeds whose weakest host and thinnest NIC side are these: lets
-    /// searches ask for fewer means. None where the model cannot say.
-    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
-        self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    /// Upper bound in GB/s over all candidates of `hosts` or more hosts and `gpus` GPUs whose weakest host and thinnest NIC side are (so far)
+    /// these: lets searches prune. None if the model has no such bound.
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64>;
+    /// Upper bound in GB/s over all candidates of exactly `hosts` hosts and `gpus` GPUs whose weakest host and thinnest NIC side are these:
+    /// lets searches ask for fewer means. None if the model has no such bound.
+    fn upper_bound_exact_hosts(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
+        self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
-    /// What limits a candidate, by physics.
+    /// The part that limits a candidate, by physics.
     fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
@@ -60,12 +72,12 @@ pub trait BandwidthModel: Send + Sync {
     fn collective(&self) -> Collective {
         Collective::AllReduce
     }
-    /// The physics that it rests on, ready for use; None: whoever needs it computes it from the cluster.
-    fn physics(&self) -> Option<&fabric::Tables> {
+    /// The physics below the model; None: the caller computes it from the cluster.
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         None
     }
-    /// What the model adds to `ln(busbw)` for this very host, at full weight: 0 where it knows types only. Orders hosts that are alike
-    /// otherwise.
+    /// The model's effect of this host on `ln(busbw)`, at full weight; 0 for models that know types only. Orders hosts that are otherwise
+    /// equal.
     fn host_effect(&self, _host: topology::HostId) -> f64 {
         0.0
     }
@@ -96,8 +108,8 @@ pub enum Correction {
     },
     /// Gaussian processes.
     Gp(Box<Committee>),
-    /// A network or a line that predicts what spans hosts by itself, without the bound.
-    Learned(Box<Learned>),
+    /// A model that predicts what spans hosts by itself, without the bound.
+    Learned(Box<dyn LearnedModel>),
 }
 
 /// A fitted model of one cluster: intra tables inside a host, bound and correction between hosts.
@@ -107,7 +119,7 @@ pub struct Model {
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) gpus_of_type: Vec<u8>,
-    pub(crate) fabric: fabric::Tables,
+    pub(crate) fabric: fabric::FabricTables,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
     /// NCCL's own decisions as the physics between hosts.
@@ -132,7 +144,7 @@ impl Model {
     pub fn collective(&self) -> Collective {
         self.collective
     }
-    /// The NCCL release whose decisions it rests on, if it does.
+    /// The NCCL release whose decisions it uses, if any.
     pub fn nccl_release(&self) -> Option<Version> {
         self.nccl.map(|n| n.release)
     }
@@ -201,13 +213,12 @@ impl Model {
         }
     }
 
-    /// Continues the training of a network on new multi-host readings without forgetting the old ones (see [`Learned::learn`]).
-    /// `false`, and nothing learned, for other models and for readings that cannot be used.
+    /// Lets a learned model learn new multi-host readings without forgetting the old ones ([`LearnedModel::learn`]). `false`, and nothing
+    /// learned, for other models and for readings that cannot be used.
     pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
         let Correction::Learned(learned) = &mut self.correction else { return false };
         let table = &nearest(&self.tables, size).parts;
-        let progress = learned.learn(table, size, new, Guard::Published, &CONTINUAL, seed);
-        progress.is_some()
+        learned.learn(table, size, new, seed)
     }
 }
 
@@ -236,27 +247,33 @@ pub(crate) fn reading_of(parts: &[Part], row: &[f64], analytic: Analytic, busbw_
 }
 
 /// One batch of predictions: what repeats in it is computed once.
-struct Eye<'m> {
+pub(crate) struct BatchEvaluator<'m> {
     model: &'m Model,
     bounds: Bounds<'m>,
     memo: Memo,
-    /// Equal hosts make many candidates look the same to the process.
-    seen: HashMap<[u64; FEATURES_MAX], f64, BuildBits>,
+    /// Means by features: candidates on equal hosts have equal features.
+    seen: HashMap<[u64; FEATURES_MAX], f64, FxBuildHasher>,
     scratch: Vec<f64>,
 }
 
-impl<'m> Eye<'m> {
-    fn new(model: &'m Model, size: Bytes) -> Self {
+impl<'m> BatchEvaluator<'m> {
+    pub(crate) fn new(model: &'m Model, size: Bytes) -> Self {
         let bounds = model.bounds(size);
-        Eye { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
+        BatchEvaluator { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
     }
 
     fn mean(&mut self, parts: &[Part]) -> f64 {
-        let analytic = self.bounds.of(parts, &mut self.memo);
+        let analytic = self.analytic(parts);
         self.mean_above(parts, analytic)
     }
 
-    fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
+    /// The analytic side of a candidate.
+    pub(crate) fn analytic(&mut self, parts: &[Part]) -> Analytic {
+        self.bounds.of(parts, &mut self.memo)
+    }
+
+    /// The mean of a candidate, given its analytic side.
+    pub(crate) fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
             return b;
@@ -318,23 +335,23 @@ impl BandwidthModel for Model {
         }
         out.clear();
         out.reserve(candidates.len());
-        let mut eye = Eye::new(self, size);
-        out.extend(candidates.iter().map(|p| eye.mean(p)));
+        let mut batch = BatchEvaluator::new(self, size);
+        out.extend(candidates.iter().map(|p| batch.mean(p)));
     }
 
     fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
-        Eye::new(self, size).mean(parts)
+        BatchEvaluator::new(self, size).mean(parts)
     }
 
     fn evaluator(&self, size: Bytes) -> Evaluator<'_> {
-        let mut eye = Eye::new(self, size);
-        Box::new(move |parts| eye.mean(parts))
+        let mut batch = BatchEvaluator::new(self, size);
+        Box::new(move |parts| batch.mean(parts))
     }
 
     fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
-        let mut eye = Eye::new(self, size);
-        let analytic = eye.bounds.of(parts, &mut eye.memo);
-        let mean = eye.mean_above(parts, analytic);
+        let mut batch = BatchEvaluator::new(self, size);
+        let analytic = batch.bounds.of(parts, &mut batch.memo);
+        let mean = batch.mean_above(parts, analytic);
         let sd = if parts.len() < 2 {
             let intra = &self.tables(size).intra;
             let suspect = parts.first().is_some_and(|p| intra.suspects(p.host).contains(&p.mask));
@@ -351,7 +368,13 @@ impl BandwidthModel for Model {
         Prediction { busbw_gb_per_s: mean, std_gb_per_s: mean * sd }
     }
 
-    fn at_most(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
         match self.correction {
             _ if hosts < 2 => Some(f64::INFINITY),
             Correction::Offset { ln_factor, .. } => {
@@ -361,10 +384,16 @@ impl BandwidthModel for Model {
         }
     }
 
-    fn no_more_than(&self, intra_gb_per_s: f64, nic_gb_per_s: f64, hosts: usize, gpus: usize) -> Option<f64> {
+    fn upper_bound_exact_hosts(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
         match &self.correction {
             _ if hosts < 2 => Some(intra_gb_per_s),
-            Correction::Offset { .. } => self.at_most(intra_gb_per_s, nic_gb_per_s, hosts, gpus),
+            Correction::Offset { .. } => self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus),
             Correction::Gp(gp) => {
                 let bound = intra_gb_per_s.min(network_at_most_gb_per_s(nic_gb_per_s, hosts, gpus));
                 Some(bound * gp.ceiling().exp())
@@ -385,7 +414,7 @@ impl BandwidthModel for Model {
         self.collective
     }
 
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         Some(&self.fabric)
     }
 
@@ -422,7 +451,7 @@ impl<F: Fn(&[Part]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
     fn mean(&self, _: Bytes, parts: &[Part]) -> f64 {
         (self.truth)(parts)
     }
-    fn at_most(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
+    fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
         None
     }
     fn limit(&self, _: Bytes, parts: &[Part]) -> Limit {

@@ -4,13 +4,13 @@
 //! hosts is that of NCCL's own rings and trees; elsewhere `fabric`'s estimate stands.
 
 use crate::bound::{Bounds, Limit, Memo};
-use nccl_model::{Cache, Communicator, GraphSource, Limit as NcclLimit, LoadConstants};
+use nccl_model::{CallLimit as NcclLimit, Communicator, GraphSource, HostCache, LoadConstants};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use topology::nccl::Version;
 use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Releases that differ in what matters between hosts; the first is assumed where nothing says which one runs.
+/// Releases that differ between hosts; the first is assumed if the release is unknown.
 ///
 /// 2.28 changed how channels are copied and when rings exchange NICs; nothing since 2.22 did on either side of it. Most frameworks of 2025
 /// ship 2.27.
@@ -24,7 +24,7 @@ pub const COLD_SIZES: [Bytes; 5] = [Bytes::kib(64), Bytes::mib(1), Bytes::mib(16
 /// 6 to 12 % (`cargo run -p nccl-model --example accuracy`), and other systems are not this one.
 pub const COLD_SD: f64 = 0.12;
 
-/// What NCCL makes of the network.
+/// The network as NCCL uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Network {
     /// The release.
@@ -45,15 +45,20 @@ impl Network {
     }
 
     /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
-    fn communicator(&self, cache: &mut Cache, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Option<Communicator> {
+    fn communicator(
+        &self,
+        cache: &mut HostCache,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+    ) -> Option<Communicator> {
         let c = Communicator::build_with(cache, self.release, cluster, order).ok()?;
         c.members().iter().all(|m| m.source != GraphSource::Searched).then_some(c)
     }
 
-    /// Bus bandwidth between hosts, GB/s. `None`: ask somebody else.
+    /// Bus bandwidth between hosts, GB/s. `None`: use the physics of `fabric`.
     pub(crate) fn busbw_gb_per_s(
         &self,
-        cache: &mut Cache,
+        cache: &mut HostCache,
         cluster: &Cluster,
         order: &[(HostId, GpuMask)],
         collective: Collective,
@@ -64,7 +69,7 @@ impl Network {
         (busbw.is_finite() && busbw > 0.0).then_some(busbw)
     }
 
-    /// What limits it.
+    /// The part that limits it.
     pub(crate) fn limit(
         &self,
         cluster: &Cluster,
@@ -72,7 +77,7 @@ impl Network {
         collective: Collective,
         size: Bytes,
     ) -> Option<Limit> {
-        let c = self.communicator(&mut Cache::default(), cluster, order)?;
+        let c = self.communicator(&mut HostCache::default(), cluster, order)?;
         let busbw = c.busbw_with(collective, size.0, &self.constants(cluster))?;
         Some(match busbw.limit {
             NcclLimit::Nic { host, .. } | NcclLimit::CrossingNics { host, .. } => Limit::Nic { host },
@@ -85,7 +90,7 @@ impl Network {
     /// The release that the readings name, else that which explains them better, else the first of [`RELEASES`].
     pub(crate) fn of<'a>(
         named: impl Iterator<Item = &'a str>,
-        readings: &[crate::tune::Reading],
+        readings: &[crate::calibrate::Reading],
         base: Bounds<'_>,
         unfitted: bool,
     ) -> Network {
@@ -109,8 +114,8 @@ impl Network {
     /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
     /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
     /// by about `(n + p) / (n - p)`.
-    pub(crate) fn explains_more(&self, readings: &[crate::tune::Reading], base: Bounds<'_>) -> bool {
-        let (n, p) = (readings.len() as f64, crate::tune::CONSTANTS as f64);
+    pub(crate) fn explains_more(&self, readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> bool {
+        let (n, p) = (readings.len() as f64, crate::calibrate::CONSTANTS as f64);
         if readings.len() < READINGS_MIN {
             return false;
         }
@@ -121,7 +126,7 @@ impl Network {
 }
 
 /// How far readings are from their bounds, beside the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
-fn distance(readings: &[crate::tune::Reading], base: Bounds<'_>) -> f64 {
+fn distance(readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> f64 {
     let mut memo = (Bytes(0), Memo::default());
     let mut off: Vec<f64> = Vec::with_capacity(readings.len());
     for r in readings {
@@ -131,7 +136,7 @@ fn distance(readings: &[crate::tune::Reading], base: Bounds<'_>) -> f64 {
         let bound = Bounds { size: r.size, ..base }.of(&r.parts, &mut memo.1).bound_gb_per_s;
         off.push((r.busbw_gb_per_s / bound).ln());
     }
-    off.sort_by(f64::total_cmp);
-    let middle = off.get(off.len() / 2).copied().unwrap_or(0.0);
+    let off = stats::sorted(&off);
+    let middle = if off.is_empty() { 0.0 } else { stats::upper_median_of_sorted(&off) };
     off.iter().map(|v| (v - middle).abs().min(0.5)).sum::<f64>() / off.len().max(1) as f64
 }

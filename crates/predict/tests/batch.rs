@@ -1,6 +1,6 @@
 //! A batch gives what one candidate after another gives, to the bit, whatever was computed before.
 
-use predict::{BandwidthModel, Candidates, Kind, Model, Part, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, Part, fit};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use store::{Measurement, Source};
@@ -44,7 +44,7 @@ fn models() -> &'static Vec<Model> {
                 })
                 .collect();
             for kind in [Kind::Bound, Kind::Gp] {
-                out.push(fit(&c, &rows, None, kind, fabric::Constants::default()).unwrap().0);
+                out.push(fit(&c, &rows, &FitOptions::of(kind)).unwrap().0);
             }
         }
         out

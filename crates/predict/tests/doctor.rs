@@ -3,7 +3,7 @@
 //! The readings are simulated: the physics of a cluster with a slow component, a factor per host and per allocation (2 %), noise (2 %).
 
 use predict::doctor::{Component, Diagnosis, examine, suspicions};
-use predict::{Kind, fit};
+use predict::{FitOptions, Kind, fit};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -15,7 +15,7 @@ const OP: Collective = Collective::AllReduce;
 
 fn normal(rng: &mut ChaCha8Rng) -> f64 {
     let (u, v): (f64, f64) = (rng.random(), rng.random());
-    (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    stats::random::box_muller(u, v)
 }
 
 /// Simulated hardware, healthy or with one slow component.
@@ -203,13 +203,13 @@ fn one_low_reading_makes_everything_it_touches_suspect_and_nothing_certain() {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let hw = Hardware::new("h100", None, &mut rng);
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
-    let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
+    let (model, _) = fit(&hw.cluster, &rows, &FitOptions::of(Kind::Gp)).unwrap();
     assert!(suspicions(&model, &rows).defects.is_empty());
     let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
     rows.push(sick.measurement(halves, 2e9, &mut rng));
     let d = suspicions(&model, &rows);
-    assert_eq!(d.defects.len(), 1, "{:?}", d.stray);
+    assert_eq!(d.defects.len(), 1, "{:?}", d.outliers);
     let x = &d.defects[0];
     assert!(x.probability > 0.5 && x.candidates[0].probability < 0.3, "{x:?}");
     assert!(x.candidates.iter().all(|c| [HostId(1), HostId(2)].contains(&c.component.host())), "{x:?}");
@@ -221,7 +221,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let hw = Hardware::new("h100", None, &mut rng);
     let mut rows = campaign(&hw, 100, 1e9, &mut rng);
-    let (model, _) = fit(&hw.cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap();
+    let (model, _) = fit(&hw.cluster, &rows, &FitOptions::of(Kind::Gp)).unwrap();
     let sick = Hardware { defect: Some((Component::Nic(HostId(1), 3), 0.5)), ..hw };
     let halves = Allocation::new([(HostId(1), GpuMask(0x0f)), (HostId(2), GpuMask(0x0f))]);
     rows.push(sick.measurement(halves, 2e9, &mut rng));
@@ -233,7 +233,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             eprintln!("named after {probe} probes");
             return;
         }
-        let a = predict::doctor::telling(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
+        let a = predict::doctor::most_informative_allocation(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
             .expect("something tells more");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }

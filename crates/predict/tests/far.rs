@@ -1,8 +1,7 @@
 //! Predictions far from the readings: of hundreds of hosts by a process that has seen four.
 
 use predict::bound::Memo;
-use predict::model::Correction;
-use predict::{BandwidthModel, Kind, Model, Part, fit};
+use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, Part, fit};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use store::{Measurement, Source};
@@ -55,7 +54,7 @@ fn model() -> &'static (Model, f64, f64) {
             high = f64::max(high, bend.ln());
             rows.push(Measurement::new(a, Collective::AllReduce, SIZE, Bandwidth::from_gb_per_s(v), Source::Simulated));
         }
-        let model = fit(&cluster, &rows, None, Kind::Gp, fabric::Constants::default()).unwrap().0;
+        let model = fit(&cluster, &rows, &FitOptions::of(Kind::Gp)).unwrap().0;
         (model, low, high)
     })
 }

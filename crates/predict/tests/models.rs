@@ -1,6 +1,6 @@
 //! What every fitted model promises.
 
-use predict::{BandwidthModel, Correction, Kind, Model, fit};
+use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, ModelKinds, fit};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -51,7 +51,7 @@ fn rows(cluster: &Cluster, n: usize, noise: f64, seed: u64) -> Vec<Measurement> 
 
 fn model(rows: &[Measurement], kind: Kind) -> Model {
     let cluster = catalog::cluster("h100").unwrap();
-    fit(&cluster, rows, None, kind, fabric::Constants::default()).unwrap().0
+    fit(&cluster, rows, &FitOptions::of(kind)).unwrap().0
 }
 
 /// Mean absolute error, share within one and within two deviations, over rows that the model has not seen.
@@ -120,7 +120,7 @@ fn a_saved_model_answers_the_same_to_the_bit() {
     let cluster = catalog::cluster("h100").unwrap();
     for kind in [Kind::Bound, Kind::Gp] {
         let m = model(&rows(&cluster, 50, 0.02, 4), kind);
-        let again = Model::load(&m.save().unwrap()).unwrap();
+        let again = Model::load(&m.save().unwrap(), &ModelKinds::shipped()).unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         for _ in 0..50 {
             let a = random(&cluster, &mut rng);
@@ -154,7 +154,7 @@ proptest! {
             t.truncate(cut % n);
         }
         if let Ok(s) = std::str::from_utf8(&t)
-            && let Ok(m) = Model::load(s)
+            && let Ok(m) = Model::load(s, &ModelKinds::shipped())
         {
             let a = Allocation::new([(HostId(0), GpuMask::first(2)), (HostId(1), GpuMask::first(2))]);
             // A digit may have changed; the prediction may be odd but must be a number.

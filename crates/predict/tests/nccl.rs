@@ -1,11 +1,11 @@
 //! NCCL's own decisions as a model: without measurements, and below what is learned.
 
-use predict::{BandwidthModel, Candidates, Kind, Model, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, ModelKinds, fit};
 use topology::{Allocation, Bytes, Collective, GpuMask, HostId, catalog};
 
 fn cold(cluster: &str) -> Model {
     let cluster = catalog::cluster(cluster).unwrap();
-    fit(&cluster, &[], None, Kind::Nccl, fabric::Constants::default()).expect("needs no measurements").0
+    fit(&cluster, &[], &FitOptions::of(Kind::Nccl)).expect("needs no measurements").0
 }
 
 fn counts(list: &[usize]) -> Allocation {
@@ -43,11 +43,11 @@ fn the_release_changes_what_is_expected_and_is_kept_in_the_file() {
     let old = busbw(&model, &[8, 8, 8, 3]);
     let new = model.clone().assuming_nccl("2.28".parse().unwrap());
     assert!(busbw(&new, &[8, 8, 8, 3]) > 1.2 * old);
-    let read = Model::load(&new.save().unwrap()).unwrap();
+    let read = Model::load(&new.save().unwrap(), &ModelKinds::shipped()).unwrap();
     assert_eq!(read.nccl_release(), Some("2.28".parse().unwrap()));
     assert_eq!(busbw(&read, &[8, 8, 8, 3]), busbw(&new, &[8, 8, 8, 3]));
     let damaged = new.save().unwrap().replace("\"release\":\"2.28\"", "\"release\":\"9.9\"");
-    assert!(Model::load(&damaged).unwrap_err().contains("NCCL"));
+    assert!(Model::load(&damaged, &ModelKinds::shipped()).unwrap_err().contains("NCCL"));
 }
 
 #[test]

@@ -276,15 +276,7 @@ impl Store {
         for m in self.measurements(&query)? {
             readings.entry(m.allocation.mask(host)).or_default().push(m.busbw.gb_per_s());
         }
-        Ok(readings
-            .into_iter()
-            .map(|(mask, mut v)| {
-                v.sort_by(f64::total_cmp);
-                let mid = v.len() / 2;
-                let median = if v.len() % 2 == 1 { v[mid] } else { (v[mid - 1] + v[mid]) / 2.0 };
-                (mask, Bandwidth::from_gb_per_s(median))
-            })
-            .collect())
+        Ok(readings.into_iter().map(|(mask, v)| (mask, Bandwidth::from_gb_per_s(stats::median(&v)))).collect())
     }
 
     /// SQLite's own check of the whole file. O(file).

@@ -170,12 +170,26 @@ impl Allocation {
     pub fn counts(&self) -> Vec<usize> {
         self.parts.iter().map(|p| p.1.count()).collect()
     }
-    /// GPUs per host, largest first, as people write a split: `6+2`.
+    /// GPUs per host, largest first: see [`split`].
     pub fn split(&self) -> String {
-        let mut counts = self.counts();
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        counts.iter().map(usize::to_string).collect::<Vec<_>>().join("+")
+        split(&self.counts())
     }
+}
+
+/// Hosts up to which a split names every host.
+const SPLIT_HOSTS_NAMED_MAX: usize = 4;
+
+/// How GPUs are divided among hosts, largest counts first: `4+4`, `6+2`. With more than four hosts those with the same count
+/// are written as HOSTSxGPUS: `64x4` is 64 hosts of 4 GPUs each, `30x8+6+2x5` 33 hosts. O(hosts log hosts).
+pub fn split(counts: &[usize]) -> String {
+    let mut counts = counts.to_vec();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let run = |run: &[usize]| match run.len() {
+        1 => run[0].to_string(),
+        n if counts.len() > SPLIT_HOSTS_NAMED_MAX => format!("{n}x{}", run[0]),
+        _ => run.iter().map(usize::to_string).collect::<Vec<_>>().join("+"),
+    };
+    counts.chunk_by(|a, b| a == b).map(run).collect::<Vec<_>>().join("+")
 }
 
 #[cfg(test)]
@@ -197,5 +211,15 @@ mod tests {
         assert_eq!(a, b);
         assert_eq!(a.split(), "3+1");
         assert_eq!(a.gpu_count(), 4);
+    }
+
+    #[test]
+    fn long_splits_count_hosts_with_the_same_number_of_gpus() {
+        assert_eq!(split(&[]), "");
+        assert_eq!(split(&[8]), "8");
+        assert_eq!(split(&[4, 2, 4, 4]), "4+4+4+2");
+        assert_eq!(split(&[4; 5]), "5x4");
+        assert_eq!(split(&[4; 64]), "64x4");
+        assert_eq!(split(&[5, 8, 6, 8, 5, 8]), "3x8+6+2x5");
     }
 }

@@ -185,31 +185,6 @@ impl Cluster {
         ))
     }
 
-    /// Reads a list of GPUs (separated by spaces or commas); a bare host name means all its GPUs. Duplicates are an error.
-    pub fn parse_gpus<'a>(&self, items: impl IntoIterator<Item = &'a str>) -> Result<Allocation, String> {
-        let index = self.host_index();
-        let mut masks: HashMap<HostId, GpuMask> = HashMap::new();
-        let mut add = |host: HostId, mask: GpuMask, what: &str| {
-            let m = masks.entry(host).or_default();
-            if m.0 & mask.0 != 0 {
-                return Err(format!("`{what}` is named twice"));
-            }
-            *m = m.union(mask);
-            Ok(())
-        };
-        for item in items {
-            for t in item.split([' ', ',', '\t', '\n', '\r']).filter(|t| !t.is_empty()) {
-                if let Some(&h) = index.get(t) {
-                    add(h, self.type_of(h).all_gpus(), t)?;
-                } else {
-                    let g = self.parse_gpu_indexed(&index, t)?;
-                    add(g.host, GpuMask(1 << g.gpu), t)?;
-                }
-            }
-        }
-        Ok(Allocation::new(masks))
-    }
-
     fn hosts_in_words(&self) -> String {
         let names: Vec<&str> = self.hosts.iter().take(4).map(|h| h.name.as_str()).collect();
         let rest = self.hosts.len().saturating_sub(4);

@@ -213,30 +213,16 @@ fn clip(text: impl fmt::Display) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).chain(['…']).collect()
 }
 
-/// The known word nearest to `word`, if it is near enough to be a slip of the keyboard. O(words x length²).
+/// The known word nearest to `word`, if it is near enough to be a slip of the keyboard: letters missing, added, wrong or
+/// swapped, at most 1 + a quarter of the word's length. O(words x length²).
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect::<String>().to_ascii_lowercase();
     known
         .into_iter()
-        .map(|k| (distance(&word, &k.to_ascii_lowercase()), k))
+        .map(|k| (strsim::osa_distance(&word, &k.to_ascii_lowercase()), k))
         .filter(|(d, k)| *d <= 1 + k.chars().count() / 4)
         .min_by_key(|(d, _)| *d)
         .map(|(_, k)| k)
-}
-
-/// Levenshtein distance.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &cb) in b.iter().enumerate() {
-            let cost = (diagonal + usize::from(ca != cb)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], cost);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@ pub mod draw;
 pub mod file;
 pub mod host;
 pub mod layout;
+pub mod list;
 pub mod names;
 pub mod nccl;
+pub mod number;
 pub mod quantity;
 pub mod read;
 
@@ -21,4 +23,5 @@ pub use cluster::{Cluster, Host, HostLink, LinkHealth, Network, NetworkClass, Ti
 pub use collective::Collective;
 pub use diagnose::ReadError;
 pub use host::{Gpu, HostType, Nic, NvLinkFabric, PathKind, Pcie};
+pub use list::{ListError, ListErrorKind, ListReader};
 pub use quantity::{Bandwidth, Bytes, Seconds};

@@ -3,149 +3,11 @@
 
 use crate::allocation::{Allocation, GpuMask, HostId};
 use crate::cluster::{Cluster, Host};
-
-/// Longest list of names that is looked at, in bytes.
-const LIST_BYTES_MAX: usize = 16 << 20;
+use crate::list;
 
 /// Slurm's host lists: `n[0-3,7],login`.
 pub mod hostlist {
-    use std::fmt::Write;
-
-    /// The names in order. Padding is kept: `n[08-10]` is n08, n09, n10. At most `names_max` names. One pair of
-    /// brackets per name.
-    pub fn expand(list: &str, names_max: usize) -> Result<Vec<String>, String> {
-        if list.len() > super::LIST_BYTES_MAX {
-            return Err("the host list is longer than 16 MiB".into());
-        }
-        let mut names = Vec::new();
-        let mut rest = list.trim();
-        while !rest.is_empty() {
-            let end = end_of_item(rest).ok_or_else(|| format!("`{}` has an open bracket", shorten(rest)))?;
-            let item = rest[..end].trim();
-            rest = rest[end..].trim_start();
-            rest = rest.strip_prefix(',').unwrap_or(rest).trim_start();
-            if item.is_empty() {
-                return Err(format!("an empty name in `{}`", shorten(list)));
-            }
-            expand_item(item, names_max, &mut names)?;
-        }
-        if names.is_empty() { Err("no name".into()) } else { Ok(names) }
-    }
-
-    fn end_of_item(s: &str) -> Option<usize> {
-        let mut open = false;
-        for (i, c) in s.char_indices() {
-            match c {
-                '[' if open => return None,
-                '[' => open = true,
-                ']' => open = false,
-                ',' if !open => return Some(i),
-                _ => {}
-            }
-        }
-        (!open).then_some(s.len())
-    }
-
-    fn expand_item(item: &str, names_max: usize, names: &mut Vec<String>) -> Result<(), String> {
-        let mut push = |name: String| {
-            if names.len() >= names_max {
-                return Err(format!("`{}` stands for more than {names_max} names", shorten(item)));
-            }
-            names.push(name);
-            Ok(())
-        };
-        let Some(open) = item.find('[') else {
-            return if item.contains(']') {
-                Err(format!("`{}` closes a bracket that is not open", shorten(item)))
-            } else {
-                push(item.to_string())
-            };
-        };
-        let close = item[open..]
-            .find(']')
-            .map(|p| open + p)
-            .ok_or_else(|| format!("`{}` has an open bracket", shorten(item)))?;
-        let (head, tail) = (&item[..open], &item[close + 1..]);
-        if tail.contains(['[', ']']) {
-            return Err(format!("`{}` has two pairs of brackets; write the names in two lists", shorten(item)));
-        }
-        for range in item[open + 1..close].split(',') {
-            let (from, to) = range.split_once('-').unwrap_or((range, range));
-            let (from, to) = (from.trim(), to.trim());
-            let number = |s: &str| {
-                let ok = !s.is_empty() && s.len() <= 9 && s.bytes().all(|b| b.is_ascii_digit());
-                ok.then(|| s.parse::<usize>().ok())
-                    .flatten()
-                    .ok_or_else(|| format!("`{}` is not a range of numbers", shorten(range)))
-            };
-            let (a, b) = (number(from)?, number(to)?);
-            if a > b {
-                return Err(format!("the range `{}` runs backwards", shorten(range)));
-            }
-            let width = from.len();
-            for i in a..=b {
-                push(format!("{head}{i:0width$}{tail}"))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn shorten(s: &str) -> String {
-        if s.chars().count() > 40 { s.chars().take(40).chain(['…']).collect() } else { s.to_string() }
-    }
-
-    /// The shortest list with the same names in the same order. O(bytes).
-    pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-        // Runs of one prefix and width, as (prefix, width, ranges).
-        let mut out = String::new();
-        let mut prefix: Option<(&str, usize)> = None;
-        let mut ranges: Vec<(usize, usize)> = Vec::new();
-        let flush = |out: &mut String, prefix: &Option<(&str, usize)>, ranges: &mut Vec<(usize, usize)>| {
-            let Some((head, width)) = *prefix else { return };
-            if !out.is_empty() {
-                out.push(',');
-            }
-            let range = |&(a, b): &(usize, usize)| {
-                if a == b { format!("{a:0width$}") } else { format!("{a:0width$}-{b:0width$}") }
-            };
-            match &ranges[..] {
-                [(a, b)] if a == b => write!(out, "{head}{a:0width$}").unwrap_or(()),
-                _ => write!(out, "{head}[{}]", ranges.iter().map(range).collect::<Vec<_>>().join(",")).unwrap_or(()),
-            }
-            ranges.clear();
-        };
-        for name in names {
-            let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count().min(9);
-            let (head, number) = name.split_at(name.len() - digits);
-            let Ok(n) = number.parse::<usize>() else {
-                flush(&mut out, &prefix, &mut ranges);
-                prefix = None;
-                if !out.is_empty() {
-                    out.push(',');
-                }
-                out.push_str(name);
-                continue;
-            };
-            // Without leading zeros the width is free as long as it does not pad.
-            let width = if number.starts_with('0') && digits > 1 { digits } else { 1 };
-            match (prefix, ranges.last_mut()) {
-                (Some(p), Some(last)) if p == (head, width) && last.1 + 1 == n && fits(width, n) => last.1 = n,
-                (Some(p), _) if p == (head, width) => ranges.push((n, n)),
-                _ => {
-                    flush(&mut out, &prefix, &mut ranges);
-                    prefix = Some((head, width));
-                    ranges.push((n, n));
-                }
-            }
-        }
-        flush(&mut out, &prefix, &mut ranges);
-        out
-    }
-
-    /// Has `n` exactly `width` digits when padded to it (or no padding is asked for)?
-    fn fits(width: usize, n: usize) -> bool {
-        width == 1 || n.to_string().len() <= width
-    }
+    pub use crate::list::{compress, expand};
 }
 
 /// Slurm: node names and GRES indices.
@@ -169,7 +31,7 @@ pub mod slurm {
             let host = cluster.host(id);
             let mut minors: Vec<usize> = mask.iter().map(|g| minor(host, g)).collect();
             minors.sort_unstable();
-            (node_name(host).to_string(), format!("gpu:{}(IDX:{})", minors.len(), ranges(&minors)))
+            (node_name(host).to_string(), format!("gpu:{}(IDX:{})", minors.len(), list::runs(minors.iter().copied())))
         };
         allocation.parts().iter().map(part).collect()
     }
@@ -216,18 +78,6 @@ pub mod slurm {
 
     fn minor(host: &Host, gpu: usize) -> usize {
         host.gpu_minors.get(gpu).map_or(gpu, |&m| usize::from(m))
-    }
-
-    fn ranges(sorted: &[usize]) -> String {
-        let mut out: Vec<(usize, usize)> = Vec::new();
-        for &n in sorted {
-            match out.last_mut() {
-                Some(last) if last.1 + 1 == n => last.1 = n,
-                _ => out.push((n, n)),
-            }
-        }
-        let text = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-        out.iter().map(text).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -362,7 +212,7 @@ mod tests {
         let names = hostlist::expand(list, 100).unwrap();
         assert_eq!(names[..5], ["gpu08", "gpu09", "gpu10", "gpu11", "gpu20"]);
         assert_eq!(hostlist::expand(&hostlist::compress(names.iter().map(String::as_str)), 100).unwrap(), names);
-        for bad in ["n[0-", "n[0-1]x[2]", "n[3-1]", "n[a]", "n]", "n[0-999999999]", "a,,b", "", "n[[0]]"] {
+        for bad in ["n[0-", "n[0-1]]", "n[3-1]", "n[a]", "n]", "n[0-999999999]", "a,,b", "", "n[[0]]"] {
             assert!(hostlist::expand(bad, 1000).is_err(), "{bad}");
         }
     }

@@ -26,40 +26,91 @@ impl Bytes {
         self.0 as f64
     }
 
-    /// Reads `"16MiB"`, `"2GiB"`, `"512"`, `"8K"`, `"4M"`, `"1G"` (as nccl-tests: K, M, G are binary) and
-    /// `"4MB"` (decimal). The error says what was expected.
+    /// Reads `16MiB`, `1.5GiB`, `16 MB`, `512`, `8K`. KiB, MiB, GiB and TiB count in 1024s, as do K, M, G and T (those of
+    /// nccl-tests); KB, MB, GB and TB count in 1000s; capitals do not matter. A fraction must make whole bytes. The error says
+    /// what was found and names every unit.
     pub fn parse(text: &str) -> Result<Self, String> {
         let t = text.trim();
-        let split = t.find(|c: char| !c.is_ascii_digit()).unwrap_or(t.len());
-        let (digits, unit) = t.split_at(split);
-        let n: u64 = digits
-            .parse()
-            .map_err(|_| format!("`{text}` is not a size; write for example 16MiB, 2GiB or a number of bytes"))?;
-        let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-            "" | "b" => 1,
-            "k" | "kib" => 1 << 10,
-            "m" | "mib" => 1 << 20,
-            "g" | "gib" => 1 << 30,
-            "t" | "tib" => 1 << 40,
-            "kb" => 1_000,
-            "mb" => 1_000_000,
-            "gb" => 1_000_000_000,
-            _ => return Err(format!("`{text}` has an unknown unit `{unit}`; use B, KiB, MiB, GiB (or K, M, G)")),
+        let found: String = t.chars().take(40).collect();
+        let split = t.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(t.len());
+        let (number, unit) = t.split_at(split);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if number.is_empty() || number == "." || fraction.contains('.') {
+            return Err(format!("`{found}` is not a size; write for example 16MiB, 1.5GB or a number of bytes"));
+        }
+        let word = unit.trim().to_ascii_lowercase();
+        let factor = match word.as_str() {
+            "b" | "" => Some(1),
+            "k" => Some(1 << 10),
+            "m" => Some(1 << 20),
+            "g" => Some(1 << 30),
+            "t" => Some(1 << 40),
+            _ => UNITS.iter().find(|u| u.0.eq_ignore_ascii_case(&word)).map(|u| u.1),
         };
-        n.checked_mul(factor).map(Bytes).ok_or_else(|| format!("`{text}` is more bytes than a 64-bit number holds"))
+        let factor = factor.ok_or_else(|| {
+            let unit: String = unit.trim().chars().take(20).collect();
+            format!(
+                "`{found}` has the unknown unit `{unit}`; known are B, KiB, MiB, GiB, TiB (or K, M, G, T), which count in \
+                 1024s, and KB, MB, GB, TB, which count in 1000s"
+            )
+        })?;
+        let too_large = || format!("`{found}` is more bytes than a 64-bit number holds");
+        // Exact: digits times the factor over a power of ten.
+        let fraction = fraction.trim_end_matches('0');
+        if fraction.len() > FRACTION_DIGITS_MAX {
+            return Err(format!("`{found}` has more than {FRACTION_DIGITS_MAX} digits after the point"));
+        }
+        let digits = format!("{whole}{fraction}");
+        let digits = digits.trim_start_matches('0');
+        if digits.len() > 20 + FRACTION_DIGITS_MAX {
+            return Err(too_large());
+        }
+        let n: u128 = if digits.is_empty() { 0 } else { digits.parse().map_err(|_| too_large())? };
+        let (product, power) = (n * u128::from(factor), 10u128.pow(fraction.len() as u32));
+        if product % power != 0 {
+            return Err(format!("`{found}` is not a whole number of bytes"));
+        }
+        u64::try_from(product / power).map(Bytes).map_err(|_| too_large())
     }
 }
 
+/// Units in which sizes print, and their bytes, those that are preferred first.
+const UNITS: [(&str, u64); 8] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+];
+/// Most digits after the point of a size: millionths of the unit.
+const FRACTION_DIGITS_MAX: usize = 6;
+
 impl fmt::Display for Bytes {
-    /// The shortest exact form: `16MiB`, `2GiB`, `512B`.
+    /// The shortest exact form with at most two digits after the point: `16MiB`, `16MB`, `1.5GiB`, `7B`. Of forms of one
+    /// length the binary one. Reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = self.0;
-        for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-            if n != 0 && n.is_multiple_of(1 << shift) {
-                return write!(f, "{}{unit}", n >> shift);
+        let n = u128::from(self.0);
+        let mut shortest = format!("{n}B");
+        for &(unit, factor) in UNITS.iter().rev() {
+            let hundredths = n * 100;
+            let factor = u128::from(factor);
+            if n < factor || hundredths % factor != 0 {
+                continue;
+            }
+            let (whole, rest) = (hundredths / factor / 100, hundredths / factor % 100);
+            let text = match rest {
+                0 => format!("{whole}{unit}"),
+                r if r % 10 == 0 => format!("{whole}.{}{unit}", r / 10),
+                r => format!("{whole}.{r:02}{unit}"),
+            };
+            if text.len() <= shortest.len() {
+                shortest = text;
             }
         }
-        write!(f, "{n}B")
+        f.write_str(&shortest)
     }
 }
 
@@ -124,14 +175,55 @@ mod tests {
         assert_eq!(Bandwidth::from_gbit_per_s(400.0).gb_per_s(), 50.0);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn every_size_reads_back_as_it_prints(mantissa in 0u64..5000, shift in 0u32..51, decimal in 0u32..13) {
+            for n in [mantissa << shift, mantissa * 10u64.pow(decimal), mantissa.wrapping_mul(0x9e37_79b9_7f4a_7c15)] {
+                let text = Bytes(n).to_string();
+                proptest::prop_assert_eq!(Bytes::parse(&text), Ok(Bytes(n)), "{}", &text);
+                proptest::prop_assert!(text.len() <= n.to_string().len() + 1);
+            }
+        }
+    }
+
     #[test]
     fn sizes_read_back_as_they_print() {
-        for s in ["16MiB", "2GiB", "3KiB", "7B", "1536KiB"] {
+        for s in
+            ["16MiB", "2GiB", "3KiB", "7B", "1.5MiB", "16MB", "1.25GB", "1TiB", "0B", "100KB", "12345678B", "1025B"]
+        {
             assert_eq!(Bytes::parse(s).unwrap().to_string(), s);
         }
+        for (text, bytes) in [
+            ("1.5GiB", 3 << 29),
+            ("16 mib", 16 << 20),
+            ("0.5k", 512),
+            ("1.50", 0),
+            (".5KiB", 512),
+            ("2.0B", 2),
+            ("18446744073709551615", u64::MAX),
+            ("18446744073709.551615MB", u64::MAX),
+        ] {
+            match bytes {
+                0 => assert!(Bytes::parse(text).unwrap_err().contains("whole number of bytes")),
+                n => assert_eq!(Bytes::parse(text).unwrap(), Bytes(n), "{text}"),
+            }
+        }
+        let unknown = Bytes::parse("12XB").unwrap_err();
+        assert!(["XB", "MiB", "MB", "TB", "1024s"].iter().all(|w| unknown.contains(w)), "{unknown}");
         assert_eq!(Bytes::parse("8M").unwrap(), Bytes::mib(8));
         assert_eq!(Bytes::parse("8MB").unwrap(), Bytes(8_000_000));
-        for bad in ["", "MiB", "12XB", "99999999999999999999", "18446744073709551615K"] {
+        for bad in [
+            "",
+            "MiB",
+            "12XB",
+            "99999999999999999999",
+            "18446744073709551615K",
+            "1.2.3M",
+            ".",
+            "-1",
+            "1e3",
+            "1.0000001GB",
+        ] {
             assert!(Bytes::parse(bad).is_err(), "{bad} was accepted");
         }
     }

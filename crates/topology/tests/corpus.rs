@@ -1,7 +1,7 @@
 //! The fuzz targets' hand-written corpora, replayed without a fuzzer.
 
 use std::path::PathBuf;
-use topology::{draw, file, read};
+use topology::{ListReader, catalog, draw, file, read};
 
 /// Every file of a corpus; there are some.
 fn replay(target: &str, accepted: usize, one: impl Fn(&str, &str) -> bool) {
@@ -45,6 +45,18 @@ fn the_corpus_of_cluster_files_is_read_drawn_and_written() {
         let c = file::read(text, name).unwrap_or_else(|e| panic!("{e}"));
         assert!(!draw::text(&c).is_empty() && draw::svg(&c).ends_with("</svg>\n"));
         assert_eq!(file::read(&file::write(&c), name).unwrap(), c);
+        true
+    });
+}
+
+#[test]
+fn the_corpus_of_lists_is_read_and_read_back() {
+    let cluster = catalog::cluster("h100").unwrap();
+    replay("gpu_list", 4, |text, name| {
+        let reader = ListReader::new(&cluster);
+        let Ok(gpus) = reader.gpus([text]) else { return false };
+        let printed = cluster.gpu_list(&gpus);
+        assert_eq!(reader.gpus([printed.as_str()]), Ok(gpus), "{name}: {printed}");
         true
     });
 }

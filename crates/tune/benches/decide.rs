@@ -1,7 +1,6 @@
-//! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms; the trial's throughput.
+//! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms.
 
 use tune::registry::{self, POLICIES};
-use tune::trial::{Curve, Noise, Spec, run};
 use tune::{Arm, Context, Options, Policy, Sample};
 
 fn main() {
@@ -37,11 +36,4 @@ fn one_call(bencher: divan::Bencher, name: &str) {
         step(policy.as_mut(), call);
         call += 1;
     });
-}
-
-#[divan::bench]
-fn one_run_of_the_trial(bencher: divan::Bencher) {
-    let spec = Spec::new("x", 1_000.0, &[0.7, 1.1, 1.3], Noise::LogNormal { cv: 0.1 });
-    let make = |spec: &Spec, _: u64, _: u32| registry::build("round-robin", &spec.arms, &Options::default());
-    bencher.bench_local(|| run(&spec, &make, 1, 1, &mut Curve::default()).expect("registered"));
 }

@@ -1,83 +1,8 @@
 //! What a policy chooses between.
 
+use nccl_types::{Algorithm, Protocol};
 use std::fmt;
 use std::str::FromStr;
-
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            /// All of them, in the order of NCCL's numbers: the position is the number.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// The word in capitals, as arms are written.
-            pub const fn word(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-
-            /// By NCCL's number.
-            pub fn of_number(number: usize) -> Option<Self> {
-                Self::ALL.get(number).copied()
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.word())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = String;
-            /// Reads the word in any case, with or without underscores.
-            fn from_str(text: &str) -> Result<Self, String> {
-                let plain = |t: &str| t.replace('_', "").to_ascii_uppercase();
-                let wanted = plain(text.trim());
-                Self::ALL.iter().copied().find(|v| plain(v.word()) == wanted).ok_or_else(|| {
-                    let all: Vec<_> = Self::ALL.iter().map(|v| v.word()).collect();
-                    format!("{text:?} is none of {}", all.join(", "))
-                })
-            }
-        }
-    };
-}
-pub(crate) use words;
-
-words! {
-    /// How a collective is laid out over ranks; NCCL's numbers 0 to 6.
-    Algorithm {
-        /// Double binary tree.
-        Tree = "TREE",
-        /// Ring.
-        Ring = "RING",
-        /// CollNet, every GPU to the network.
-        CollNetDirect = "COLLNETDIRECT",
-        /// CollNet, a chain inside the node.
-        CollNetChain = "COLLNETCHAIN",
-        /// NVLink SHARP inside one NVLink domain.
-        Nvls = "NVLS",
-        /// NVLink SHARP inside, tree between nodes.
-        NvlsTree = "NVLSTREE",
-        /// Parallel aggregated trees (2.23 and later).
-        Pat = "PAT",
-    }
-}
-
-words! {
-    /// How bytes are handed over; NCCL's numbers 0 to 2.
-    Protocol {
-        /// 8-byte words, half of them flags.
-        Ll = "LL",
-        /// 128-byte lines with a flag each.
-        Ll128 = "LL128",
-        /// Chunks with a fence.
-        Simple = "SIMPLE",
-    }
-}
 
 /// One choice. Written `AUTO`, `TREE/SIMPLE`, `RING/LL128@8` (eight channels) or `AUTO@4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,7 +35,7 @@ impl fmt::Display for Arm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.forced {
             None => "AUTO".to_string(),
-            Some((a, p)) => format!("{a}/{p}"),
+            Some((a, p)) => format!("{}/{}", a.capitals(), p.capitals()),
         };
         f.pad(&self.channels.map_or(name.clone(), |c| format!("{name}@{c}")))
     }

@@ -90,7 +90,7 @@ mod tests {
         fn interpolation_stays_between_its_neighbours_and_meets_its_points(
             mut sizes in proptest::collection::btree_set(1u64..1 << 40, 1..8), at in 1u64..1 << 41, seed: u64
         ) {
-            let mut r = crate::random::Random::new(seed);
+            let mut r = stats::random::Random::new(seed);
             sizes.insert(1 << 20);
             let points: Vec<(u64, f64)> = sizes.iter().map(|s| (*s, 1.0 + 99.0 * r.unit())).collect();
             for p in &points {

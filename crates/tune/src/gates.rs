@@ -8,7 +8,6 @@
 //! halves of gate 4 are odd and even **turns** (launches) where there are two or more. Where there is only one, odd and even samples
 //! are all there is to compare, and [`Verdict::turns`] says that another launch was never asked.
 
-use crate::stats;
 use std::fmt;
 
 /// Samples that must be left after trimming, of each arm.
@@ -154,8 +153,8 @@ pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
     use proptest::prelude::*;
+    use stats::random::Random;
 
     fn draws(seed: u64, n: usize, mean: f64, cv: f64) -> Vec<f64> {
         let mut r = Random::new(seed);

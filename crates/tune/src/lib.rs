@@ -1,29 +1,23 @@
 //! Which algorithm, protocol and channel count carries a collective.
 //!
 //! Everything here is a function of its inputs: no clock, no I/O, no hidden randomness. A policy that gets the same arms and the same
-//! samples decides the same on every rank. The crate depends on nothing, because training processes load it.
+//! samples decides the same on every rank. Training processes load the crate: it depends on nothing
+//! but NCCL's words.
 
 pub mod adaptive;
 pub mod arm;
 pub mod bucket;
-pub mod epsilon_greedy;
 pub mod gates;
-pub mod key;
 pub mod ledger;
 pub mod objective;
 pub mod overlap;
 pub mod policy;
 pub mod profile;
-pub mod random;
 pub mod registry;
 pub mod round_robin;
-pub mod stats;
-pub mod thompson;
-pub mod trial;
-pub mod ucb1;
 
-pub use arm::{Algorithm, Arm, Protocol};
-pub use key::Collective;
+pub use arm::Arm;
+pub use nccl_types::{Algorithm, Collective, Protocol};
 pub use objective::Objective;
 pub use policy::{Context, Decision, Phase, Policy, Sample};
 pub use registry::{Options, build};

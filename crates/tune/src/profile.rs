@@ -43,7 +43,7 @@ impl Profile {
     pub fn line_of_turns(arms: &[Arm], turns_us: &[Vec<Vec<f64>>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
         let median_us = |turns: &Vec<Vec<f64>>| match turns.concat() {
             none if none.is_empty() => 0.0,
-            samples => crate::stats::median(&samples),
+            samples => stats::median(&samples),
         };
         let medians_us: Vec<f64> = turns_us.iter().map(median_us).collect();
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);

@@ -7,7 +7,7 @@ use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
 use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use crate::stats::iqr_trimmed_mean;
+use stats::iqr_trimmed_mean;
 
 /// Rounds of exploration: the paper's M.
 pub const ROUNDS: usize = 10;

@@ -2,14 +2,15 @@
 
 mod show;
 
-use crate::cmd::shared::{Format, load_cluster};
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::now_unix_s;
+use console::{Format, load_cluster, wrap};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use store::State;
 use store::state::{Allocated, JobHeld, NewJob};
-use store::{State, StateError};
-use topology::{Allocation, Cluster};
+use topology::{Allocation, Cluster, number};
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -62,11 +63,11 @@ pub struct Init {
 pub struct Allocate {
     /// Its id: letters, digits and ._-/@+:=
     job: String,
-    /// GPUs: n0:0 n0:1 n1 (a host alone means all its GPUs)
+    /// GPUs: 'n[0-3]:[0-7]' n5:2 n6 (a host alone means all its GPUs)
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Bus bandwidth that it uses, GB/s; without it decisions take what the model expects of the job
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
     common: Common,
@@ -85,7 +86,7 @@ pub struct Release {
 /// `cluster drain`.
 #[derive(clap::Args)]
 pub struct Drain {
-    /// Hosts or GPUs: n3, n0:5
+    /// Hosts or GPUs: n3, n0:5, 'n[20-21]', 'n0:[4-7]'
     #[arg(required = true)]
     gpus: Vec<String>,
     /// Why, one line
@@ -96,17 +97,6 @@ pub struct Drain {
     undo: bool,
     #[command(flatten)]
     common: Common,
-}
-
-impl From<StateError> for Failure {
-    fn from(e: StateError) -> Self {
-        if e.is_refusal() { Failure::impossible(e) } else { Failure::input(e) }
-    }
-}
-
-/// Seconds since 1970: the one clock of these commands.
-pub fn now_unix_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
 /// Runs it.
@@ -123,14 +113,14 @@ pub fn run(command: Commands) -> Result<(), Failure> {
 /// One answer in the form asked for.
 fn print(format: Format, text: impl FnOnce() -> String, json: impl FnOnce() -> Value) {
     match format {
-        Format::Text => crate::cmd::measure::print(&text()),
-        Format::Json => crate::cmd::measure::print(&format!("{}\n", json())),
+        Format::Text => console::print(&text()),
+        Format::Json => console::print(&format!("{}\n", json())),
     }
 }
 
 fn init(a: &Init) -> Result<(), Failure> {
     let cluster = load_cluster(&a.cluster)?;
-    let state = State::init(&a.common.state, &cluster, now_unix_s())?;
+    let state = State::init(&a.common.state, &cluster, now_unix_s()).or_failure()?;
     let free = cluster.usable().gpu_count();
     print(
         a.common.format,
@@ -141,8 +131,8 @@ fn init(a: &Init) -> Result<(), Failure> {
 }
 
 fn show(a: &Common) -> Result<(), Failure> {
-    let state = State::open(&a.state)?;
-    let now = state.snapshot()?;
+    let state = State::open(&a.state).or_failure()?;
+    let now = state.snapshot().or_failure()?;
     print(a.format, || show::text(state.cluster(), &now, now_unix_s()), || show::json(state.cluster(), &now));
     Ok(())
 }
@@ -152,18 +142,19 @@ fn parse(cluster: &Cluster, gpus: &[String]) -> Result<Allocation, Failure> {
 }
 
 fn allocate(a: &Allocate) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state)?;
+    let mut state = State::open(&a.common.state).or_failure()?;
     let gpus = parse(state.cluster(), &a.gpus)?;
     let job = NewJob { id: a.job.clone(), gpus, demand_gb_per_s: a.demand, predicted_gb_per_s: None, size: None };
-    let done = state.allocate(&job, now_unix_s())?;
-    let free = state.snapshot()?.free.gpu_count();
+    let done = state.allocate(&job, now_unix_s()).or_failure()?;
+    let free = state.snapshot().or_failure()?.free.gpu_count();
     let names = state.cluster().gpu_names(&job.gpus);
     let already = done == Allocated::Already;
     print(
         a.common.format,
         || {
             let verb = if already { "held these before" } else { "holds" };
-            format!("job {} {verb}: {} ({} GPUs); {free} GPUs are free\n", job.id, names.join(" "), names.len())
+            let list = state.cluster().gpu_list(&job.gpus);
+            wrap(&format!("job {} {verb}: {list} ({} GPUs); {free} GPUs are free", job.id, names.len()), 2)
         },
         || json!({"job": job.id, "gpus": names, "already": already, "free": free}),
     );
@@ -171,14 +162,14 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
 }
 
 fn release(a: &Release) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state)?;
+    let mut state = State::open(&a.common.state).or_failure()?;
     let mut ids = a.jobs.clone();
     ids.sort();
     if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
         return Err(Failure::input(format!("job `{}` is named twice", twice[0])));
     }
-    let released = state.release(&a.jobs)?;
-    let free = state.snapshot()?.free.gpu_count();
+    let released = state.release(&a.jobs).or_failure()?;
+    let free = state.snapshot().or_failure()?.free.gpu_count();
     let cluster = state.cluster();
     print(
         a.common.format,
@@ -195,14 +186,14 @@ fn release(a: &Release) -> Result<(), Failure> {
 }
 
 fn drain(a: &Drain) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state)?;
+    let mut state = State::open(&a.common.state).or_failure()?;
     let gpus = parse(state.cluster(), &a.gpus)?;
     let n = gpus.gpu_count();
     if a.undo {
-        let back = state.undrain(&gpus)?;
+        let back = state.undrain(&gpus).or_failure()?;
         let of_file = state.cluster().usable();
         let stay = gpus.gpus().filter(|g| !of_file.mask(g.host).contains(g.gpu.into())).count();
-        let free = state.snapshot()?.free.gpu_count();
+        let free = state.snapshot().or_failure()?.free.gpu_count();
         print(
             a.common.format,
             || {
@@ -216,8 +207,8 @@ fn drain(a: &Drain) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    let running = state.drain(&gpus, &a.reason, now_unix_s())?;
-    let free = state.snapshot()?.free.gpu_count();
+    let running = state.drain(&gpus, &a.reason, now_unix_s()).or_failure()?;
+    let free = state.snapshot().or_failure()?.free.gpu_count();
     let names: Vec<&str> = running.iter().map(|j| j.id.as_str()).collect();
     print(
         a.common.format,
@@ -226,7 +217,7 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                 [] => String::new(),
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
-            format!("{n} GPUs are drained{go_on}; {free} GPUs are free\n")
+            wrap(&format!("{n} GPUs are drained{go_on}; {free} GPUs are free"), 2)
         },
         || json!({"drained": state.cluster().gpu_names(&gpus), "jobs_going_on": names, "free": free}),
     );

@@ -1,8 +1,8 @@
 //! `linkwise doctor`: hosts, GPUs and NICs that are slower than their like.
 
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
-use comfy_table::{CellAlignment, Table, presets};
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::{Format, table, text_of, wrap};
 use predict::Model;
 use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde_json::{Value, json};
@@ -48,26 +48,26 @@ const STRAY_SHOWN: usize = 5;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut state = args.state.as_deref().map(State::open).transpose()?;
+    let mut state = args.state.as_deref().map(State::open).transpose().or_failure()?;
     let cluster = crate::cmd::place::state::cluster(args.cluster.as_deref(), state.as_ref())?;
-    let store = Store::open(&args.store, &cluster)?;
+    let store = Store::open(&args.store, &cluster).or_failure()?;
     let rows = readings(&store)?;
     let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
     let found = examine(&cluster, &rows, args.collective)?;
     if let Some(s) = &mut state {
-        s.set_suspects(&crate::cmd::observe::suspects(&found.diagnosis))?;
+        s.set_suspects(&crate::cmd::observe::suspects(&found.diagnosis)).or_failure()?;
     }
     let text = match args.format {
         Format::Text => found.text(&cluster, rows.len(), simulated),
         Format::Json => format!("{}\n", found.json(&cluster, rows.len(), simulated)),
     };
-    crate::cmd::measure::print(&text);
+    console::print(&text);
     Ok(())
 }
 
 /// All usable readings of a store, in an order of their own.
 pub fn readings(store: &Store) -> Result<Vec<Measurement>, Failure> {
-    let mut rows = store.measurements(&Query::usable())?;
+    let mut rows = store.measurements(&Query::usable()).or_failure()?;
     rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
     Ok(rows)
 }
@@ -124,16 +124,9 @@ impl Found {
             out += &format!("{simulated} of them are SIMULATED, not measured\n");
         }
         out += &self.defects_in_words(cluster);
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-            "host",
-            "readings",
-            "of its class",
-            "deviations",
-            "",
-        ]);
+        let mut hosts = table(&["host", "readings", "of its class", "deviations", ""], 1..4);
         for h in d.hosts.iter().take(HOSTS_SHOWN) {
-            table.add_row([
+            hosts.add_row([
                 cluster.host(h.host).name.clone(),
                 h.readings.to_string(),
                 format!("{:.1} %", 100.0 * h.ratio),
@@ -148,25 +141,19 @@ impl Found {
                 .to_owned(),
             ]);
         }
-        for c in 1..4 {
-            if let Some(c) = table.column_mut(c) {
-                c.set_cell_alignment(CellAlignment::Right);
-            }
-        }
         if !d.hosts.is_empty() {
-            out += &format!("{table}\n");
+            out += &text_of(&hosts);
         }
-        for s in d.stray.iter().take(STRAY_SHOWN) {
-            out += &format!(
-                "far off for no reason found: {} got {:.1} GB/s at {}, {:.1} expected\n",
-                crate::cmd::demo::gpus_in_short(cluster, &s.allocation),
-                s.busbw_gb_per_s,
-                s.size,
-                s.expected_gb_per_s
+        for s in d.outliers.iter().take(STRAY_SHOWN) {
+            let gpus = cluster.gpu_list(&s.allocation);
+            let (got, size, expected) = (s.busbw_gb_per_s, s.size, s.expected_gb_per_s);
+            out += &wrap(
+                &format!("far off for no reason found: {gpus} got {got:.1} GB/s at {size}, {expected:.1} expected"),
+                2,
             );
         }
-        if d.stray.len() > STRAY_SHOWN {
-            out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
+        if d.outliers.len() > STRAY_SHOWN {
+            out += &format!("and {} more\n", d.outliers.len() - STRAY_SHOWN);
         }
         out
     }
@@ -215,9 +202,10 @@ impl Found {
                 &format!("  it may {}be {}\n", if best.probability >= 0.5 { "also " } else { "" }, others.join(", "));
         }
         if best.probability < 0.9
-            && let Some(a) = doctor::telling(&self.model, defect, &cluster.usable(), self.size, &[])
+            && let Some(a) = doctor::most_informative_allocation(&self.model, defect, &cluster.usable(), self.size, &[])
         {
-            out += &format!("  a reading of {} would tell most\n", cluster.gpu_names(&a).join(" "));
+            let gpus = cluster.gpu_list(&a);
+            out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
         }
         out
     }
@@ -237,7 +225,7 @@ impl Found {
             .iter()
             .zip(&self.costs)
             .map(|(x, cost)| {
-                let telling = doctor::telling(&self.model, x, &cluster.usable(), self.size, &[]);
+                let telling = doctor::most_informative_allocation(&self.model, x, &cluster.usable(), self.size, &[]);
                 json!({
                     "probability": x.probability,
                     "named": x.candidates[0].probability >= 0.5,
@@ -254,7 +242,7 @@ impl Found {
             .map(|h| json!({"host": cluster.host(h.host).name, "readings": h.readings, "ratio": h.ratio, "deviations": h.z}))
             .collect();
         let stray: Vec<Value> = d
-            .stray
+            .outliers
             .iter()
             .map(|s| {
                 json!({"gpus": cluster.gpu_names(&s.allocation), "size_bytes": s.size,

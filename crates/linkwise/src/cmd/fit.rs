@@ -1,8 +1,11 @@
 //! `linkwise fit`: from measurements to a model file.
 
-use crate::cmd::shared::{Format, load_cluster, write_atomically};
-use crate::failure::Failure;
-use predict::{BandwidthModel, Correction, Kind};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use console::Failure;
+use console::{Format, load_cluster};
+use files::write_atomic;
+use papers::models;
+use predict::{BandwidthModel, Correction, FitOptions, Kind};
 use std::path::PathBuf;
 use store::{Query, Source, Store};
 use topology::Collective;
@@ -20,8 +23,8 @@ pub struct Args {
     #[arg(long, required_unless_present_any = ["model"])]
     store: Option<PathBuf>,
     /// Kind of model
-    #[arg(long, value_enum, default_value = "gp")]
-    model: KindArg,
+    #[arg(long, value_parser = kinds(), default_value = "gp")]
+    model: String,
     /// Collective to learn (default: the one that the store holds)
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
@@ -36,54 +39,33 @@ pub struct Args {
     format: Format,
 }
 
-/// Kinds by name.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum KindArg {
-    /// Physics with one fitted offset
-    Bound,
-    /// Gaussian processes on the log-ratio to the physics
-    Gp,
-    /// BandPilot's Transformer: intra bandwidth and GPU count of every host (takes seconds)
-    Transformer,
-    /// LiteGD's Transformer: intra bandwidth and GPU mask of every host (takes seconds)
-    TransformerLitegd,
-    /// A Transformer that sees raw GPU ids, to compare with (takes seconds)
-    TransformerNaive,
-    /// A line on ten features of the hosts, to compare with
-    Linear,
-    /// NCCL's own decisions, nothing learned between hosts: a cold start from the cluster alone
-    Nccl,
+/// The kinds of models that `--model` offers.
+fn kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(models().all().iter().map(|k| PossibleValue::new(k.name()).help(k.about())))
 }
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
+    let kind = models()
+        .by_name(&args.model)
+        .ok_or_else(|| Failure::input(format!("--model {}: known are {}", args.model, models().names())))?;
     let mut rows = match &args.store {
         Some(path) => {
             let store = Store::open(path, &cluster).map_err(Failure::input)?;
             store.measurements(&Query::usable()).map_err(Failure::input)?
         }
-        None if matches!(args.model, KindArg::Nccl) => Vec::new(),
+        None if kind == Kind::Nccl => Vec::new(),
         None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
     };
     // Fits must not depend on the order in which hosts were measured in parallel.
     rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
     let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
-    let kind = match args.model {
-        KindArg::Bound => Kind::Bound,
-        KindArg::Gp => Kind::Gp,
-        KindArg::Transformer => Kind::Transformer,
-        KindArg::TransformerLitegd => Kind::TransformerLitegd,
-        KindArg::TransformerNaive => Kind::TransformerNaive,
-        KindArg::Linear => Kind::Linear,
-        KindArg::Nccl => Kind::Nccl,
-    };
+    let options = FitOptions { collective: args.collective, ..FitOptions::of(kind).seed(args.seed) };
     let start = std::time::Instant::now();
-    let (model, report) =
-        predict::fit_any(&cluster, &rows, args.collective, kind, fabric::Constants::default(), args.seed)
-            .map_err(Failure::impossible)?;
+    let (model, report) = predict::fit(&cluster, &rows, &options).map_err(Failure::impossible)?;
     let seconds = start.elapsed().as_secs_f64();
-    write_atomically(&args.output, &model.save().map_err(Failure::input)?)?;
+    write_atomic(&args.output, &model.save().map_err(Failure::input)?)?;
     let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();
     let evaluations = match model.correction() {
         Correction::Gp(g) => g.evaluations(),
@@ -124,7 +106,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         let epochs: String = runs.map(|p| format!(", {} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
         println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
-    if matches!(args.model, KindArg::Nccl) {
+    if kind == Kind::Nccl {
         println!("  between hosts this is what NCCL's own decisions let through (model), whatever was measured there");
     } else if report.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");

@@ -6,12 +6,12 @@ mod show;
 mod tables;
 
 pub use args::Args;
-pub use show::print;
 
-use crate::cmd::shared::Format;
-use crate::cmd::shared::load_cluster;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
 use args::BackendKind;
+use console::Failure;
+use console::Format;
+use console::load_cluster;
 use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
 use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
@@ -19,7 +19,7 @@ use measure::simulated::{Irregularity, on_fabric};
 use measure::{Backend, Campaign, CampaignError, CampaignPlan};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use store::{Query, Source, Store, StoreError};
+use store::{Query, Source, Store};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Most sizes of one campaign.
@@ -28,12 +28,6 @@ const SIZES_MAX: usize = 32;
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 /// Largest list of idle GPUs that is read, bytes.
 const IDLE_BYTES_MAX: u64 = 16 << 20;
-
-impl From<StoreError> for Failure {
-    fn from(e: StoreError) -> Self {
-        Failure::input(e)
-    }
-}
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -51,7 +45,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         args.store.as_deref().ok_or_else(|| Failure::input("--store FILE is missing: where measurements are kept"))?;
     // Everything is read and judged before the store is touched.
     let imports = tables::read_all(&args, &cluster)?;
-    let mut store = Store::create(path, &cluster)?;
+    let mut store = Store::create(path, &cluster).or_failure()?;
     let mut answer =
         show::Answer { store: path.display().to_string(), cluster: cluster.name.clone(), ..Default::default() };
     for import in imports {
@@ -64,7 +58,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(file) = &args.export {
         answer.exported = Some(tables::export(file, &store)?);
     }
-    answer.measurements = store.count(&Query::all())?;
+    answer.measurements = store.count(&Query::all()).or_failure()?;
     let text = match args.format {
         Format::Json => show::json(&answer),
         Format::Text => show::text(&answer),
@@ -73,7 +67,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.export.as_deref() == Some(Path::new("-")) {
         eprint!("{text}");
     } else {
-        show::print(&text);
+        console::print(&text);
     }
     Ok(())
 }
@@ -206,14 +200,14 @@ fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Fa
         }
         out.push_str(&format!("{line}\n"));
     }
-    show::print(&out);
+    console::print(&out);
     Ok(())
 }
 
 /// Simulated readings beside real ones are an accident more often than a wish.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
-    let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() })?;
-    let real = store.count(&Query::all())? - simulated;
+    let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
+    let real = store.count(&Query::all()).or_failure()? - simulated;
     if (kind == BackendKind::Simulated && real > 0) || (kind != BackendKind::Simulated && simulated > 0) {
         eprintln!(
             "warning: this store will hold simulated and real measurements together; a fit uses both. Another --store keeps them apart"
@@ -269,25 +263,27 @@ fn campaign(
     let source = backend.source();
     let estimate = {
         let mut on_event = |_| {};
-        let estimate =
-            |plan: &CampaignPlan, store: &mut Store, backend: &mut dyn Backend, on_event: &mut dyn FnMut(measure::CampaignEvent)| {
-                Campaign::new(plan, store, backend, &expected, &now, on_event).map(|c| c.estimate())
-            };
-        let mut o = estimate(&plan, store, backend, &mut on_event)?;
+        let estimate = |plan: &CampaignPlan,
+                        store: &mut Store,
+                        backend: &mut dyn Backend,
+                        on_event: &mut dyn FnMut(measure::CampaignEvent)| {
+            Campaign::new(plan, store, backend, &expected, &now, on_event).map(|c| c.estimate())
+        };
+        let mut o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
         let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
         if o.gpu_minutes > budget && args.clip {
             // The largest number of samples that fits, by bisection: the estimate grows with it.
             let (mut fits, mut too_many) = (0, plan.sample_size);
             while too_many - fits > 1 {
                 plan.sample_size = (fits + too_many) / 2;
-                if estimate(&plan, store, backend, &mut on_event)?.gpu_minutes > budget {
+                if estimate(&plan, store, backend, &mut on_event).or_failure()?.gpu_minutes > budget {
                     too_many = plan.sample_size
                 } else {
                     fits = plan.sample_size
                 }
             }
             plan.sample_size = fits;
-            o = estimate(&plan, store, backend, &mut on_event)?;
+            o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
             eprintln!("clipped to {} multi-host samples per size to keep within the budget", plan.sample_size);
         }
         if o.gpu_minutes > budget {
@@ -316,11 +312,11 @@ fn campaign(
     let summary = {
         let mut on_event = |event: measure::CampaignEvent| progress.on_event(event);
         let mut model = crate::learning::Learning::new(cluster, &[], fabric::Constants::default());
-        Campaign::new(&plan, store, backend, &expected, &now, &mut on_event)?.with_model(&mut model).run()
+        Campaign::new(&plan, store, backend, &expected, &now, &mut on_event).or_failure()?.with_model(&mut model).run()
     };
     progress.finish();
     let summary = summary.map_err(|e| match e {
-        CampaignError::Store(e) => e.into(),
+        CampaignError::Store(e) => Failure::input(e),
         e => Failure::impossible(e),
     })?;
     Ok(show::CampaignAnswer {

@@ -4,12 +4,14 @@ mod learn;
 mod plugin;
 mod reading;
 
-pub use learn::{Learned, Locked, learn, suspects};
-pub use reading::{Whose, of_number, record};
+pub use learn::suspects;
+use learn::{Learned, learn};
+use reading::{Whose, record};
 
 use crate::cmd::place::state::cluster;
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::{Format, wrap};
 use serde_json::json;
 use std::path::PathBuf;
 use store::{Measurement, State, Store};
@@ -47,7 +49,7 @@ pub struct Args {
     /// State file: the job's GPUs, its neighbours and the cluster come from there
     #[arg(long, required_unless_present = "cluster")]
     state: Option<PathBuf>,
-    /// The job's GPUs, where neither a state nor a trace of the NCCL plugin tells them
+    /// The job's GPUs, such as 'n[0-3]:[0-7]', where neither a state nor a trace of the NCCL plugin names them
     #[arg(long, requires = "cluster")]
     gpus: Option<String>,
     /// Built-in cluster or cluster file
@@ -69,7 +71,7 @@ pub struct Args {
 #[group(required = true, multiple = false)]
 struct Got {
     /// Bus bandwidth, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = topology::number::real)]
     busbw: Option<f64>,
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]
@@ -82,7 +84,7 @@ struct Got {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
-    let mut state = args.state.as_deref().map(State::open).transpose()?;
+    let mut state = args.state.as_deref().map(State::open).transpose().or_failure()?;
     let cluster = cluster(args.cluster.as_deref(), state.as_ref())?;
     let traces = match &args.got.trace {
         Some(path) if plugin::is_one(path) => Some(plugin::Traces::read(path)?),
@@ -113,7 +115,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     // The model file is held locked from here on: two observations at a time learn one after the other.
     let mut model = args.model.as_deref().map(|p| learn::Locked::open(p, &cluster)).transpose()?;
-    let mut store = Store::create(&args.store, &cluster)?;
+    let mut store = Store::create(&args.store, &cluster).or_failure()?;
     record(&mut store, &measurements)?;
     let learned = match &mut model {
         Some(locked) => {
@@ -127,7 +129,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Text => text(&args, &cluster, &measurements, left_out, learned.as_ref()),
         Format::Json => format!("{}\n", json_of(&args, &cluster, &measurements, left_out, learned.as_ref())),
     };
-    crate::cmd::measure::print(&text);
+    console::print(&text);
     Ok(())
 }
 
@@ -138,14 +140,15 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             Some(p) => format!("; {:.1} ± {:.1} was expected", p.busbw_gb_per_s, p.std_gb_per_s),
             None => String::new(),
         };
-        out += &format!(
-            "job {} got {:.1} GB/s in {} of {} on {}{expected}\n",
+        let line = format!(
+            "job {} got {:.1} GB/s in {} of {} on {}{expected}",
             args.job,
             m.busbw.gb_per_s(),
             m.collective,
             m.size,
-            crate::cmd::demo::gpus_in_short(cluster, &m.allocation)
+            cluster.gpu_list(&m.allocation)
         );
+        out += &wrap(&line, 2);
     }
     if left_out > 0 {
         out += &format!(
@@ -165,8 +168,10 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             out += &format!("suspected: {s}\n");
         }
         if l.suspected.len() > 4 {
-            out +=
-                &format!("and {} more; `linkwise doctor` tells which reading would tell most\n", l.suspected.len() - 4);
+            out += &format!(
+                "and {} more; `linkwise doctor` names the most informative next measurement\n",
+                l.suspected.len() - 4
+            );
         }
     }
     out

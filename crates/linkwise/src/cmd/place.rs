@@ -10,9 +10,9 @@ mod stream;
 mod text;
 mod wary;
 
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
 use answer::Reply;
+use console::Failure;
+use files::read_text;
 use place::read::{Defaults, Reader};
 use place::{Answer, Contention, Refusal, Request, Search};
 use predict::Model;
@@ -26,10 +26,11 @@ const LIST_BYTES_MAX: usize = 16 << 20;
 /// Arguments of `linkwise place`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  linkwise place --cluster h100 --model model.json --gpus 8\n  \
-    linkwise place --cluster h100 --model model.json --gpus 8 --free 'n0:0 n0:1 n0:2 n0:3 n0:4 n0:5 n1 n2'\n  \
+    linkwise place --cluster h100 --model model.json --gpus 8 --free 'n0:[0-5] n[1-2]'\n  \
     linkwise place --cluster h100 --model model.json --pods 4,4 --exclude-hosts n3 --jobs running.json\n  \
     linkwise place --cluster h100 --model model.json --requests jobs.jsonl > answers.jsonl\n\n\
-    A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:0\",\"n0:1\",...]}; answers come one per line, in order. --requests - reads\n\
+    A split of 64x4 is 64 hosts of 4 GPUs each. GPUs print as n[0-63]:[0-3]; every option reads that form, too.\n\n\
+    A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:[0-3]\",\"n[1-3]\"]}; answers come one per line, in order. --requests - reads\n\
     standard input. Further fields, all optional: pods [4,4], jobs [{\"id\":\"a\",\"gpus\":[..],\"demand_gb_per_s\":40}], contention\n\
     \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
     \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
@@ -47,7 +48,7 @@ pub struct Args {
     #[arg(long, default_value = "auto")]
     search: String,
     /// Seed of the searches that draw lots
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = topology::number::whole::<u64>)]
     seed: u64,
     /// The job to place
     #[command(flatten)]
@@ -66,7 +67,7 @@ pub struct Args {
     #[arg(long, default_value = "merge", value_parser = contention)]
     contention: Contention,
     /// What a GB/s that running jobs lose counts against one that the new job gets
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, value_parser = topology::number::real)]
     loss_weight: f64,
     /// NCCL release, such as 2.28: says which of its settings are worth trying on the choice (by the model; `linkwise nccl advise` checks
     /// them in the library)
@@ -94,7 +95,8 @@ enum PlaceFormat {
 }
 
 fn contention(name: &str) -> Result<Contention, String> {
-    Contention::by_name(name).ok_or_else(|| format!("{} was expected", Contention::names()))
+    let known = ::papers::searches();
+    known.contention(name).ok_or_else(|| format!("{} was expected", known.contention_names()))
 }
 
 fn release(text: &str) -> Result<Version, String> {
@@ -109,7 +111,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let model = load_model(&args.model, &cluster)?;
     let size = args.size.unwrap_or_else(|| default_size(&model));
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
-    let reader = Reader::new(&cluster, defaults);
+    let reader = Reader::new(&cluster, defaults, ::papers::searches());
     if let Some(file) = &args.requests {
         return stream::Stream {
             cluster: &cluster,
@@ -154,7 +156,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// The choice.
 fn answered(cluster: &Cluster, model: &Model, request: &Request, search: &dyn Search) -> Result<Answer, Refusal> {
-    place::answer_by(search, cluster, model, request)
+    place::answer_with(search, cluster, model, request)
 }
 
 /// A refusal as the command's failure: 2 where the request is wrong, 1 where it cannot be met.
@@ -164,9 +166,7 @@ fn refused(e: Refusal) -> Failure {
 
 /// The search of a name.
 fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
-    let name = place::read::search_name(name)?;
-    place::search::by_name(name, seed)
-        .ok_or_else(|| place::read::Bad::new("unknown_search", format!("search `{name}` is listed but not built in")))
+    ::papers::searches().search(name, seed)
 }
 
 /// The largest size of a model: what a request without a size is placed for.
@@ -175,7 +175,7 @@ fn default_size(model: &Model) -> Bytes {
 }
 
 pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
-    let model = Model::load(&read_text(path, predict::file::FILE_BYTES_MAX)?)
+    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, ::papers::models())
         .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
     let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
         let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());

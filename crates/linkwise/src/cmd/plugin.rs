@@ -3,9 +3,8 @@
 //! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
 //! `unsafe`.
 
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
-use comfy_table::{Table, presets};
+use console::Failure;
+use console::Format;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -104,8 +103,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         }
         Format::Text => {
             println!("{}", library.display());
-            let mut table = Table::new();
-            table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["NCCL", "tuner", "profiler", "what it can do"]);
+            let mut table = console::table(&["NCCL", "tuner", "profiler", "what it can do"], ..0);
             for (releases, tuner, profiler, can) in RELEASES {
                 let cell = |interface: &str, version: Option<u32>| match version {
                     None => "-".to_string(),
@@ -114,7 +112,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
                 };
                 table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
             }
-            println!("{table}\n{NOTES}");
+            println!("{}{NOTES}", console::text_of(&table));
             for v in &seen {
                 let what = match (v["success"] == true, v["context"] == true) {
                     (false, _) => "returned an error: NCCL would fail the collective",

@@ -1,11 +1,9 @@
 //! `linkwise run -- COMMAND`: a training job with the plugin, and a report at its end.
 
-mod launched;
-mod signals;
-
-use super::tune::report::{self, ModelArgs, Report};
-use crate::failure::Failure;
-use launched::Task;
+use super::tune::report::{self, ModelArgs};
+use console::Failure;
+use job::launched::{self, Task};
+use job::signals;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -65,7 +63,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         super::tune::check_policy(name)?;
     }
     if let Some(cluster) = &args.model.cluster {
-        super::shared::load_cluster(cluster)?; // before the job, not after it
+        console::load_cluster(cluster)?; // before the job, not after it
     }
     let task = Task::of(env);
     let reports = task.as_ref().is_none_or(|t| t.number == 0);
@@ -133,7 +131,7 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The report of what ran here.
 fn tell(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Result<(), Failure> {
-    let report = Report::read(&[folder.to_path_buf()], &args.model)?;
+    let report = report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
         eprint!("{}", nobody(library, folder));
         return Ok(());
@@ -217,7 +215,7 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
         );
     }
     // Caught before the command starts: none gets lost.
-    let caught = signals::caught()?;
+    let caught = signals::caught().map_err(Failure::input)?;
     let mut child = command.spawn().map_err(|e| {
         Failure::input(format!("cannot start `{}`: {e}; is it on the PATH?", program.to_string_lossy()))
     })?;

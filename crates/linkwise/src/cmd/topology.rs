@@ -1,8 +1,9 @@
 //! `linkwise topology`: draw a cluster, make a cluster file of what nvidia-smi, NCCL and P2P tests print.
 
-use crate::cmd::shared::{load_cluster, located, read_limited};
-use crate::failure::Failure;
 use clap::ValueEnum;
+use console::Failure;
+use console::{load_cluster, text_width};
+use files::read_limited;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
@@ -43,7 +44,7 @@ pub struct Import {
     #[arg(long)]
     name: Option<String>,
     /// How many such hosts the cluster has
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=topology::HOSTS_MAX as i64))]
+    #[arg(long, default_value_t = 1, value_parser = count)]
     count: u32,
     /// Names of the hosts, as Slurm writes them (n[0-3]); instead of --count
     #[arg(long, conflicts_with = "count")]
@@ -52,14 +53,14 @@ pub struct Import {
     #[arg(long)]
     gpu_model: Option<String>,
     /// Line rate of every NIC, where the files do not say, Gbit/s
-    #[arg(long)]
+    #[arg(long, value_parser = topology::number::real)]
     nic_gbit_per_s: Option<f64>,
 }
 
 /// Output of `linkwise topology show`.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Format {
-    /// For the terminal, at most 100 columns
+    /// For the terminal, as wide as it is (80 columns without one)
     Text,
     /// The cluster file as JSON, every host type spelled out
     Json,
@@ -75,7 +76,7 @@ pub fn run(args: Topology) -> Result<(), Failure> {
         Topology::Show { cluster, format, output } => {
             let cluster = load_cluster(&cluster)?;
             let text = match format {
-                Format::Text => draw::text(&cluster),
+                Format::Text => draw::text_within(&cluster, text_width()),
                 Format::Json => file::to_json(&cluster),
                 Format::Yaml => file::write(&cluster),
                 Format::Svg => draw::svg(&cluster),
@@ -111,6 +112,10 @@ fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
     write().map_err(|e| Failure::file("write", path, e))
 }
 
+fn count(text: &str) -> Result<u32, String> {
+    topology::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
+}
+
 fn types() -> String {
     let mut out = String::new();
     let types = catalog::host_types();
@@ -126,8 +131,8 @@ fn import(a: Import) -> Result<(), Failure> {
     for path in &a.files {
         let name = path.display().to_string();
         let bytes = read_limited(path, read::TOPOLOGY_SIZE_MAX)?;
-        let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX).map_err(located)?;
-        let reading = read::read(text, &name).map_err(located)?;
+        let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX)?;
+        let reading = read::read(text, &name)?;
         for refused in &reading.refused {
             eprintln!("note: left out: {refused}");
         }

@@ -246,7 +246,7 @@ unsafe fn enqueued(profiled: &ProfilerContext, c: &CollV5) -> u64 {
     // SAFETY: by the contract.
     let (collective, algorithm, protocol, datatype) =
         unsafe { (text(c.collective), text(c.algorithm), text(c.protocol), text(c.datatype)) };
-    let Some(collective) = word::<Collective>(collective) else { return 0 };
+    let Some(collective) = word(collective).filter(|c: &Collective| c.is_tuned()) else { return 0 };
     EVENTS.enqueued(&Enqueued {
         owner: profiled.owner,
         sequence: c.sequence,

@@ -196,7 +196,7 @@ unsafe extern "C" fn choose_v2(
         let Ok(collective) = usize::try_from(collective) else { return };
         // SAFETY: the context is ours (`init`).
         let Some(comm) = (unsafe { comm(context) }) else { return };
-        let Some(known) = Collective::of_number(collective) else { return };
+        let Some(known) = Collective::tuned_of_number(collective) else { return };
         // This interface does not report which options are possible: request only those that always are, and none if the user has chosen.
         let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
         let call = Call { collective, bytes: bytes as u64 };

@@ -41,7 +41,7 @@ impl CallDecision {
         [
             self.call,
             self.bytes,
-            u64::from(arm_code(self.arm)) | (self.collective as u64) << 32 | flags << 40,
+            u64::from(arm_code(self.arm)) | u64::from(self.collective.number()) << 32 | flags << 40,
             u64::from(self.mask) | u64::from(self.auto) << 32 | u64::from(self.group & GROUP_MAX) << 40,
             self.epoch << 40 | (self.k & 0xff_ffff_ffff),
             self.at_ns,
@@ -53,7 +53,7 @@ impl CallDecision {
         Some(CallDecision {
             call,
             bytes,
-            collective: Collective::of_number((arm >> 32 & 0xff) as usize)?,
+            collective: Collective::tuned_of_number((arm >> 32 & 0xff) as usize)?,
             arm: arm_of_code(arm as u32).ok()?,
             taken: arm >> 40 & 1 != 0,
             captured: arm >> 41 & 1 != 0,

@@ -40,7 +40,7 @@ fn line(words: &[&str]) -> Result<Line, String> {
         return Err("write [kernel] COLLECTIVE BUCKET ARM MICROSECONDS, waits RANK MICROSECONDS, or noise SHARE".into());
     };
     let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket number"))?;
-    Ok((collective.parse()?, bucket, arm.parse()?, microseconds(time)?))
+    Ok((crate::profile::tuned(collective)?, bucket, arm.parse()?, microseconds(time)?))
 }
 
 impl Script {

@@ -176,7 +176,7 @@ impl Worker {
             for l in led.coordinator.drain_learned() {
                 self.trace.line(format_args!(
                     "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
-                    roster.comm, l.slot.collective, l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                    roster.comm, l.slot.collective.capitals(), l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
                 ));
             }
             if led.coordinator.in_force() != led.traced_epoch {
@@ -188,7 +188,7 @@ impl Worker {
                 for (slot, arm, because) in led.coordinator.findings() {
                     self.trace.line(format_args!(
                         "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
-                        roster.comm, led.traced_epoch, slot.collective, slot.bucket, quoted(&because)
+                        roster.comm, led.traced_epoch, slot.collective.capitals(), slot.bucket, quoted(&because)
                     ));
                 }
             }

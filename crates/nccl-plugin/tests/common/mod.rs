@@ -1,7 +1,7 @@
 //! Helpers for the plugin's tests.
 #![allow(dead_code)] // each test binary uses a part
 
-use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use std::path::PathBuf;
 use topology::nccl::Version;
 use topology::{Cluster, Collective, Host, HostId, catalog};
@@ -35,21 +35,21 @@ pub fn tells_communicators_apart(version: &str) -> bool {
 }
 
 /// A run on H100 hosts with this many GPUs each, with the plugin as tuner and profiler.
-pub fn spec(counts: &[u8], version: &str) -> Spec {
+pub fn spec(counts: &[u8], version: &str) -> BenchSpec {
     let mut cluster =
         Cluster { name: "test".into(), types: vec![catalog::host_type("hgx-h100").unwrap()], ..Cluster::default() };
     let mut nodes = Vec::new();
     for (i, n) in counts.iter().enumerate() {
         cluster.hosts.push(Host { name: format!("n{i}"), ..Host::default() });
-        nodes.push(Node { host: HostId(i as u32), gpus: (0..*n).collect(), nvlink_domain: None });
+        nodes.push(SimulatedNode { host: HostId(i as u32), gpus: (0..*n).collect(), nvlink_domain: None });
     }
-    let mut s = Spec::new(cluster, nodes, version.parse::<Version>().unwrap());
-    s.mode = nccl_bench::Mode::Launch;
+    let mut s = BenchSpec::new(cluster, nodes, version.parse::<Version>().unwrap());
+    s.mode = nccl_bench::CallMode::Launch;
     s
 }
 
 /// Adds the plugin and its settings.
-pub fn with_plugin(mut s: Spec, settings: &[(&str, &str)]) -> Spec {
+pub fn with_plugin(mut s: BenchSpec, settings: &[(&str, &str)]) -> BenchSpec {
     // 2.27.3 opens no path, only a name found by the dynamic linker; cargo sets LD_LIBRARY_PATH for tests.
     let path = if s.version == Version::new(2, 27, 3) { "liblinkwise_nccl.so".into() } else { library() };
     s.tuner_plugin = Some(path.clone());
@@ -59,7 +59,7 @@ pub fn with_plugin(mut s: Spec, settings: &[(&str, &str)]) -> Spec {
 }
 
 /// The report of a run; `None`, with a SKIP line, if this machine has no compiler or cannot get a library.
-pub fn run(test: &str, spec: &Spec) -> Option<Report> {
+pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     match Bench::new().and_then(|b| b.run(spec)) {
         Ok(report) => Some(report),
         Err(e) => {
@@ -72,7 +72,7 @@ pub fn run(test: &str, spec: &Spec) -> Option<Report> {
 }
 
 /// The decisions, one line each.
-pub fn decisions(report: &Report) -> Vec<String> {
+pub fn decisions(report: &BenchReport) -> Vec<String> {
     report
         .calls
         .iter()

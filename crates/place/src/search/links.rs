@@ -5,7 +5,7 @@ use topology::{Cluster, GpuMask, HostId, PathKind};
 
 /// BandPilot's weights of link labels, 𝒯 of algorithm 5: the paper leaves them open, these are those of its public code
 /// (`core/topology.py`); NODE and PHB, which it does not know, lie between SYS and PIX in steps of our choice.
-pub(super) fn weight(path: PathKind) -> f64 {
+pub fn weight(path: PathKind) -> f64 {
     match path {
         PathKind::Same => 0.0,
         PathKind::NvLink(16..) => 6.0,
@@ -21,12 +21,12 @@ pub(super) fn weight(path: PathKind) -> f64 {
 }
 
 /// NVLinks between two GPUs, 0 over PCIe.
-pub(super) fn nvlinks(path: PathKind) -> f64 {
+pub fn nvlinks(path: PathKind) -> f64 {
     if let PathKind::NvLink(n) = path { f64::from(n) } else { 0.0 }
 }
 
 /// Sums of link weights over all pairs of a GPU set, looked up by mask: O(2^GPUs x GPUs) for each host type on first use.
-pub(super) struct PairSums<'a> {
+pub struct PairSums<'a> {
     cluster: &'a Cluster,
     weight: fn(PathKind) -> f64,
     by_type: Vec<Vec<f64>>,
@@ -34,6 +34,7 @@ pub(super) struct PairSums<'a> {
 }
 
 impl<'a> PairSums<'a> {
+    /// Sums of `weight`, computed on first use.
     pub fn new(cluster: &'a Cluster, weight: fn(PathKind) -> f64) -> Self {
         PairSums { cluster, weight, by_type: vec![Vec::new(); cluster.types.len()], best: HashMap::new() }
     }

@@ -2,7 +2,7 @@
 
 use super::Search;
 use super::hosts::choose;
-use crate::exact::{COMBINATIONS_MAX, Found, best_of, combinations, enumerate};
+use crate::exact::{COMBINATIONS_MAX, SearchResult, best_of, combinations, enumerate};
 use crate::objective::Objective;
 use crate::options::HostOptions;
 use crate::request::{Contention, Refusal};
@@ -32,7 +32,7 @@ impl Search for Oracle {
     fn name(&self) -> &'static str {
         "oracle"
     }
-    fn search(&self, objective: &Objective, keep: usize) -> Result<Found, Refusal> {
+    fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = objective.request.usable(objective.cluster)?;
         let k = objective.request.gpus;
@@ -58,7 +58,7 @@ impl Search for Oracle {
         let mut scores = Vec::new();
         objective.scores(&candidates, &mut scores);
         let evaluations = objective.evaluations() - before;
-        Ok(Found { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations })
+        Ok(SearchResult { best: best_of(objective, &candidates, &scores, keep.max(1)), evaluations })
     }
 }
 

@@ -123,7 +123,7 @@ impl Exchange<'_, '_> {
                 list[*i] = *p;
             }
             list.sort_unstable_by_key(|p| p.host);
-            if !self.shaped || super::accepts(self.objective.request, &list) {
+            if !self.shaped || super::candidates::accepts(self.objective.request, &list) {
                 out.push(&list);
             }
         };

@@ -1,6 +1,6 @@
 //! A fitted model with intra tables in which the exact GPUs matter.
 
-use predict::{Kind, Model, fit};
+use predict::{FitOptions, Kind, Model, fit};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use store::{Measurement, Source};
@@ -32,5 +32,5 @@ pub fn model(cluster: &Cluster, kind: Kind, seed: u64) -> Model {
         let all = GpuMask::first(8).subsets();
         rows.extend(all.map(|m| row(Allocation::new([(h, m)]), intra(h.0, m, seed))));
     }
-    fit(cluster, &rows, None, kind, fabric::Constants::default()).unwrap().0
+    fit(cluster, &rows, &FitOptions::of(kind)).unwrap().0
 }

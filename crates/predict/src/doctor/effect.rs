@@ -1,20 +1,22 @@
-//! What a slow component does to an allocation.
+//! How a slow component lowers the bandwidth of an allocation.
 
 use crate::model::{BandwidthModel, Model};
-use std::cell::RefCell;
+use rustc_hash::FxBuildHasher;
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Something that can be slow.
+/// A component that can be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     /// Everything that runs on a host.
     Host(HostId),
-    /// Everything that leaves a host: its cables, its switch port, a setting.
+    /// All traffic that leaves a host: its cables, its switch port, a setting.
     HostNetwork(HostId),
     /// One NIC, by its index on the host.
     Nic(HostId, u8),
-    /// The inside links of one GPU.
+    /// The links of one GPU inside its host.
     Gpu(HostId, u8),
     /// The link between two GPUs of a host, the smaller index first.
     Link(HostId, u8, u8),
@@ -41,7 +43,7 @@ impl Component {
             Component::Link(..) => "link",
         }
     }
-    /// For a file, beside the host's name: `nic 3`, `gpu 5`, `link 2 6`, `host`, `network`.
+    /// The form in files, next to the host's name: `nic 3`, `gpu 5`, `link 2 6`, `host`, `network`.
     pub fn text(self) -> String {
         match self {
             Component::Host(_) | Component::HostNetwork(_) => self.kind().into(),
@@ -49,7 +51,7 @@ impl Component {
             Component::Link(_, a, b) => format!("{} {a} {b}", self.kind()),
         }
     }
-    /// From what [`Component::text`] wrote; none if the host has no such component.
+    /// Reads the form that [`Component::text`] writes; `None` if the host has no such component.
     pub fn parse(cluster: &Cluster, host: HostId, text: &str) -> Option<Component> {
         let ty = cluster.type_of(host);
         let mut words = text.split(' ');
@@ -65,7 +67,7 @@ impl Component {
             _ => None,
         }
     }
-    /// The GPUs that a job must not use if it is to be out of the component's way.
+    /// The GPUs that a job has to leave alone so that the component cannot slow it.
     pub fn gpus(self, cluster: &Cluster) -> GpuMask {
         let ty = cluster.type_of(self.host());
         match self {
@@ -93,7 +95,7 @@ impl Component {
         }
     }
 
-    /// Every component that can have an effect on an allocation. O(hosts x GPUs²).
+    /// Every component that can slow an allocation. O(hosts x GPUs²).
     pub fn touched_by(cluster: &Cluster, allocation: &Allocation) -> Vec<Component> {
         let several = allocation.host_count() > 1;
         let mut out = Vec::new();
@@ -122,109 +124,332 @@ fn pairs(mask: GpuMask) -> impl Iterator<Item = (u8, u8)> {
     mask.iter().flat_map(move |a| mask.iter().filter(move |b| a < *b).map(move |b| (a as u8, b as u8)))
 }
 
-/// Answers by the physics of a model's cluster.
+/// Allocations of at most so many hosts are told apart by the order of their hosts and by single NICs. In larger ones, hosts with the same
+/// type and GPUs are interchangeable, and so are the NICs of one rate: a ring of many hosts crosses each of them alike.
+pub(super) const ORDERED_HOSTS_MAX: usize = 8;
+/// Most shapes of allocations whose estimates are kept: a site has thousands (48 bytes and 8 per host each).
+const SHAPES_MAX: usize = 1 << 16;
+/// Most estimates with a slow component that are kept (40 bytes each).
+const SLOWED_MAX: usize = 1 << 19;
+/// The shape of an allocation that found no room.
+const NO_SHAPE: u32 = u32::MAX;
+
+/// The part of a host that is slow, for jobs over several hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum SlowPart {
+    /// All NICs.
+    Network,
+    /// One NIC.
+    Nic(u8),
+    /// One GPU of those that the job uses.
+    Gpu,
+}
+
+/// What all effects on one allocation share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prepared {
+    shape: u32,
+    /// Estimate of the healthy allocation, GB/s.
+    healthy_gb_per_s: f64,
+    /// Intra bandwidth of the weakest host, its place among the hosts, and the intra bandwidth of the weakest of the others.
+    inside_gb_per_s: f64,
+    weakest: usize,
+    inside_of_others_gb_per_s: f64,
+}
+
+/// Estimates that effects reuse. Two allocations have one shape if their hosts have, in order, the same types, GPUs and health: without
+/// shared links the physics cannot tell them apart.
+#[derive(Debug, Default)]
+pub(super) struct EffectCache {
+    shapes: HashMap<Box<[u64]>, u32, FxBuildHasher>,
+    /// By shape: the estimate without any slow component and without shared links, GB/s.
+    healthy: Vec<f64>,
+    /// By shape, place of the host and slow part, and bits of the factor: the same with the slow component.
+    slowed: HashMap<(u32, u32, u64), f64, FxBuildHasher>,
+    /// Estimates that the physics computed.
+    pub(super) estimates: Cell<u64>,
+    /// The cluster without shared links, once it was needed.
+    flat: Option<Cluster>,
+}
+
+impl EffectCache {
+    /// No room for more shapes?
+    pub(super) fn is_full(&self) -> bool {
+        self.healthy.len() >= SHAPES_MAX
+    }
+
+    /// Drops all estimates; what was prepared with them is void.
+    pub(super) fn clear(&mut self) {
+        self.shapes.clear();
+        self.healthy.clear();
+        self.slowed.clear();
+    }
+}
+
+/// Effects of slow components, by the physics of a model's cluster.
+///
+/// Links that hosts share (tiers, links of host pairs) cap a job with and without the slow component. The estimates with a slow component
+/// are made without these links and capped by the healthy estimate with them, so that equal jobs in different places share them.
 pub struct Effects<'m> {
     model: &'m Model,
     collective: Collective,
-    /// The cluster, one NIC of which is slow while it is asked about.
-    worse: RefCell<Cluster>,
-    /// What was asked before: rounds ask the same again.
-    known: RefCell<HashMap<Asked, f64>>,
+    cluster: Cow<'m, Cluster>,
+    /// The cluster without shared links. One host has slow NICs during an estimate.
+    flat: RefCell<Cluster>,
+    shared_links: bool,
+    cache: RefCell<EffectCache>,
 }
 
-/// A question: component, factor (bits), allocation, size.
-type Asked = (Component, u64, Allocation, Bytes);
-/// Most answers that are kept.
-const KNOWN_MAX: usize = 1 << 20;
-
 impl<'m> Effects<'m> {
-    /// Of the cluster of `model`, or one with the same hosts.
+    /// Effects in `cluster`, which has the hosts of the model's. O(hosts).
     pub fn new(cluster: &Cluster, model: &'m Model) -> Self {
-        let worse = RefCell::new(cluster.clone());
-        Effects { model, collective: model.collective(), worse, known: RefCell::default() }
+        Effects::of_parts(Cow::Owned(cluster.clone()), model, EffectCache::default())
     }
 
-    /// The cluster as it is.
-    pub fn cluster(&self) -> Cluster {
-        self.worse.borrow().clone()
+    /// The effects in the model's own cluster, with the estimates of earlier ones of the same model. O(1) from the second time on.
+    pub(super) fn with_cache(model: &'m Model, cache: EffectCache) -> Self {
+        Effects::of_parts(Cow::Borrowed(model.cluster()), model, cache)
     }
 
-    /// The logarithm of what is left of an allocation's bandwidth when `component` has a share `factor` of its rate: 0 where it does not
-    /// matter.
+    fn of_parts(cluster: Cow<'m, Cluster>, model: &'m Model, mut cache: EffectCache) -> Self {
+        let flat = cache.flat.take().unwrap_or_else(|| {
+            let mut flat = Cluster::clone(&cluster);
+            flat.network.tiers.clear();
+            flat.network.host_links.clear();
+            flat
+        });
+        let shared_links = !(cluster.network.tiers.is_empty() && cluster.network.host_links.is_empty());
+        Effects {
+            model,
+            collective: model.collective(),
+            cluster,
+            flat: RefCell::new(flat),
+            shared_links,
+            cache: RefCell::new(cache),
+        }
+    }
+
+    /// The estimates, for the next `Effects`.
+    pub(super) fn into_cache(self) -> EffectCache {
+        EffectCache { flat: Some(self.flat.into_inner()), ..self.cache.into_inner() }
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// How many estimates the physics computed so far.
+    pub fn estimates(&self) -> u64 {
+        self.cache.borrow().estimates.get()
+    }
+
+    /// Logarithm of the share of an allocation's bandwidth that is left when `component` has the share `factor` of its rate; 0 where the
+    /// component does not matter. O(hosts) if the estimate is known, else two estimates.
     pub fn of(&self, component: Component, factor: f64, allocation: &Allocation, size: Bytes) -> f64 {
         let h = component.host();
         let mask = allocation.mask(h);
         if mask.is_empty() || allocation.gpu_count() < 2 {
             return 0.0;
         }
-        let several = allocation.host_count() > 1;
-        match component {
-            Component::Host(_) => factor.ln(),
-            Component::HostNetwork(_) if !several => 0.0,
-            Component::Nic(_, i) if !several || self.worse.borrow().type_of(h).nics_touched(mask) >> i & 1 == 0 => 0.0,
-            Component::Gpu(_, g) if mask.count() < 2 || !mask.contains(g.into()) => 0.0,
-            Component::Gpu(..) if !several => factor.ln(),
-            Component::Link(_, a, b) => {
-                let both = mask.contains(a.into()) && mask.contains(b.into());
-                if both && !several && mask.count() <= RING_USES_ALL { factor.ln() } else { 0.0 }
-            }
-            Component::HostNetwork(_) | Component::Nic(..) | Component::Gpu(..) => {
-                let key = (component, factor.to_bits(), allocation.clone(), size);
-                if let Some(v) = self.known.borrow().get(&key) {
-                    return *v;
-                }
-                let v = self.across(component, factor, allocation, size);
-                let mut known = self.known.borrow_mut();
-                if known.len() < KNOWN_MAX {
-                    known.insert(key, v);
-                }
-                v
+        let nics = self.cluster.type_of(h).nics_touched(mask);
+        match Self::slow_part(component, mask, nics, allocation.host_count()) {
+            Touch::Not => 0.0,
+            Touch::Whole => factor.ln(),
+            Touch::Part(part) => {
+                let at = allocation.parts().partition_point(|p| p.0 < h);
+                self.across(&self.prepare(allocation, size), part, factor, allocation, at, size)
             }
         }
     }
 
-    /// The same for allocations over hosts, where the smaller of the weakest host and the network decides.
-    fn across(&self, component: Component, factor: f64, allocation: &Allocation, size: Bytes) -> f64 {
-        let h = component.host();
+    /// How `component` touches a job that has the GPUs `mask` of its host, which stand beside `nics`.
+    pub(super) fn slow_part(component: Component, mask: GpuMask, nics: u32, hosts: usize) -> Touch {
+        let several = hosts > 1;
+        match component {
+            Component::Host(_) => Touch::Whole,
+            Component::HostNetwork(_) if several => Touch::Part(SlowPart::Network),
+            Component::Nic(_, i) if several && nics >> i & 1 == 1 => Touch::Part(SlowPart::Nic(i)),
+            Component::Gpu(_, g) if mask.count() > 1 && mask.contains(g.into()) => {
+                if several {
+                    Touch::Part(SlowPart::Gpu)
+                } else {
+                    Touch::Whole
+                }
+            }
+            Component::Link(_, a, b)
+                if !several && mask.count() <= RING_USES_ALL && mask.contains(a.into()) && mask.contains(b.into()) =>
+            {
+                Touch::Whole
+            }
+            _ => Touch::Not,
+        }
+    }
+
+    /// What the effects on an allocation share. O(hosts), and an estimate where the shape is new or links are shared.
+    pub(super) fn prepare(&self, allocation: &Allocation, size: Bytes) -> Prepared {
+        if allocation.host_count() < 2 {
+            return Prepared::default();
+        }
         let table = self.model.part_table(size);
-        let slow_gpu = match component {
-            Component::Gpu(_, g) => Some(g),
-            _ => None,
+        let (mut first, mut second, mut weakest) = (f64::INFINITY, f64::INFINITY, 0);
+        for (at, &(h, mask)) in allocation.parts().iter().enumerate() {
+            let v = table.part(h, mask).intra_gb_per_s;
+            if v < first {
+                (second, first, weakest) = (first, v, at);
+            } else {
+                second = second.min(v);
+            }
+        }
+        let shape = self.shape(allocation, size);
+        let healthy_gb_per_s = if self.shared_links || shape == NO_SHAPE {
+            self.estimate(&self.cluster, allocation, size)
+        } else {
+            self.cache.borrow().healthy[shape as usize]
         };
-        let inside = |with: bool| {
-            let of = |&(host, mask): &(HostId, GpuMask)| {
-                let hit = with && host == h && slow_gpu.is_some_and(|g| mask.contains(g.into()));
-                table.part(host, mask).intra_gb_per_s * if hit { factor } else { 1.0 }
-            };
-            allocation.parts().iter().map(of).fold(f64::INFINITY, f64::min)
+        Prepared { shape, healthy_gb_per_s, inside_gb_per_s: first, weakest, inside_of_others_gb_per_s: second }
+    }
+
+    /// The number of an allocation's shape.
+    fn shape(&self, allocation: &Allocation, size: Bytes) -> u32 {
+        let key: Box<[u64]> = std::iter::once(size.0)
+            .chain(allocation.parts().iter().map(|&(h, mask)| {
+                let host = self.cluster.host(h);
+                let own = if host.nic_health.iter().all(|f| *f == 1.0) { 0 } else { u64::from(h.0) + 1 };
+                own << 40 | (host.host_type as u64) << 20 | u64::from(mask.0)
+            }))
+            .collect();
+        let mut cache = self.cache.borrow_mut();
+        if let Some(shape) = cache.shapes.get(&key) {
+            return *shape;
+        }
+        if cache.is_full() {
+            return NO_SHAPE;
+        }
+        let shape = cache.healthy.len() as u32;
+        cache.estimates.set(cache.estimates.get() + 1);
+        let flat = self.flat.borrow();
+        let v = self.model.fabric.on(&flat).estimate(allocation, self.collective, size).busbw.gb_per_s();
+        cache.healthy.push(v);
+        cache.shapes.insert(key, shape);
+        shape
+    }
+
+    fn estimate(&self, cluster: &Cluster, allocation: &Allocation, size: Bytes) -> f64 {
+        let cache = self.cache.borrow();
+        cache.estimates.set(cache.estimates.get() + 1);
+        self.model.fabric.on(cluster).estimate(allocation, self.collective, size).busbw.gb_per_s()
+    }
+
+    /// The first host of an allocation on which a slow part has the same effect as on its host number `at`, and the part there.
+    pub(super) fn like(&self, part: SlowPart, allocation: &Allocation, at: usize, size: Bytes) -> (usize, SlowPart) {
+        let parts = allocation.parts();
+        if parts.len() <= ORDERED_HOSTS_MAX {
+            return (at, part);
+        }
+        let (h, mask) = parts[at];
+        let of = |h: HostId| self.cluster.host(h);
+        let ty = self.cluster.type_of(h);
+        let first = match part {
+            SlowPart::Network | SlowPart::Nic(_) => {
+                let like = |p: &&(HostId, GpuMask)| {
+                    let o = of(p.0);
+                    p.1 == mask && o.host_type == of(h).host_type && o.nic_health == of(h).nic_health
+                };
+                parts.iter().position(|p| like(&p)).unwrap_or(at)
+            }
+            SlowPart::Gpu => {
+                let table = self.model.part_table(size);
+                let own = table.part(h, mask).intra_gb_per_s;
+                let like = |p: &(HostId, GpuMask)| p.1.count() > 1 && table.part(p.0, p.1).intra_gb_per_s == own;
+                parts.iter().position(like).unwrap_or(at)
+            }
         };
-        let network = || {
-            let cluster = self.worse.borrow();
-            self.model.fabric.on(&cluster).estimate(allocation, self.collective, size).busbw.gb_per_s()
+        let part = match part {
+            SlowPart::Nic(i) => {
+                let rate = |i: u8| self.cluster.nic_rate(h, i.into());
+                let touched = ty.nics_touched(mask);
+                let like = |o: &u8| touched >> o & 1 == 1 && rate(*o) == rate(i);
+                SlowPart::Nic((0..ty.nics.len() as u8).find(like).unwrap_or(i))
+            }
+            other => other,
         };
-        let healthy = network();
-        let worse = match component {
-            Component::Nic(_, i) => self.with_health(h, 1 << i, factor, network),
-            Component::HostNetwork(_) => self.with_health(h, u32::MAX, factor, network),
-            _ => healthy,
+        (first, part)
+    }
+
+    /// The effect of a slow part of host number `at` on an allocation over hosts, where the smaller of the weakest host and the network
+    /// decides.
+    pub(super) fn across(
+        &self,
+        p: &Prepared,
+        part: SlowPart,
+        factor: f64,
+        allocation: &Allocation,
+        at: usize,
+        size: Bytes,
+    ) -> f64 {
+        let (inside, network) = match part {
+            SlowPart::Gpu => {
+                let (h, mask) = allocation.parts()[at];
+                let own = self.model.part_table(size).part(h, mask).intra_gb_per_s;
+                let others = if at == p.weakest { p.inside_of_others_gb_per_s } else { p.inside_gb_per_s };
+                (others.min(own * factor), p.healthy_gb_per_s)
+            }
+            part => (p.inside_gb_per_s, self.slowed(p, part, factor, allocation, at, size)),
         };
-        let (before, after) = (inside(false).min(healthy), inside(true).min(worse));
+        let before = p.inside_gb_per_s.min(p.healthy_gb_per_s);
+        let after = inside.min(network.min(p.healthy_gb_per_s));
         if before > 0.0 && after > 0.0 { (after / before).ln().min(0.0) } else { 0.0 }
     }
 
-    /// Asks while some NICs of a host have a share of their rate.
-    fn with_health<T>(&self, h: HostId, nics: u32, factor: f64, ask: impl FnOnce() -> T) -> T {
+    /// The estimate with slow NICs, GB/s.
+    fn slowed(
+        &self,
+        p: &Prepared,
+        part: SlowPart,
+        factor: f64,
+        allocation: &Allocation,
+        at: usize,
+        size: Bytes,
+    ) -> f64 {
+        let (at, part) = self.like(part, allocation, at, size);
+        let (name, nics) = match part {
+            SlowPart::Nic(i) => (u32::from(i), 1 << i),
+            _ => (u32::from(u8::MAX), u32::MAX),
+        };
+        let key = (p.shape, (at as u32) << 8 | name, factor.to_bits());
+        if p.shape != NO_SHAPE
+            && let Some(v) = self.cache.borrow().slowed.get(&key)
+        {
+            return *v;
+        }
+        let h = allocation.parts()[at].0;
         let before = {
-            let mut cluster = self.worse.borrow_mut();
-            let n = cluster.type_of(h).nics.len();
-            let health = &mut cluster.hosts[h.index()].nic_health;
+            let mut flat = self.flat.borrow_mut();
+            let n = flat.type_of(h).nics.len();
+            let health = &mut flat.hosts[h.index()].nic_health;
             let before = health.clone();
             health.resize(n, 1.0);
             health.iter_mut().enumerate().filter(|(i, _)| nics >> i & 1 == 1).for_each(|(_, f)| *f *= factor);
             before
         };
-        let answer = ask();
-        self.worse.borrow_mut().hosts[h.index()].nic_health = before;
-        answer
+        let v = self.estimate(&self.flat.borrow(), allocation, size);
+        self.flat.borrow_mut().hosts[h.index()].nic_health = before;
+        let mut cache = self.cache.borrow_mut();
+        if p.shape != NO_SHAPE && cache.slowed.len() < SLOWED_MAX {
+            cache.slowed.insert(key, v);
+        }
+        v
     }
+}
+
+/// How a component touches a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Not at all.
+    Not,
+    /// All of the job runs at the component's rate.
+    Whole,
+    /// A part of one of several hosts is slow.
+    Part(SlowPart),
 }

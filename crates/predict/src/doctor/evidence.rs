@@ -1,29 +1,26 @@
-//! Readings made comparable: repetitions merged, each with what its class would get.
+//! Residuals: each reading against the expectation of its class.
 
-use crate::bound::Memo;
+use crate::features::FEATURES_MAX;
 use crate::intra::equivalent;
-use crate::model::{BandwidthModel, Correction, Model, weights_of};
+use crate::model::{BandwidthModel, BatchEvaluator, Correction, Model, weights_of};
 use crate::parts::Part;
 use std::collections::{BTreeMap, HashMap};
-use store::{Measurement, Quality};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 /// Fewest readings over several hosts that a process is fitted on.
 pub const FIT_MIN: usize = 12;
 /// Fewest like readings that make a class.
 const CLASS_MIN: usize = 3;
-/// Readings of one allocation within this of each other (of the logarithm) say the same thing twice.
-const SAME_LEVEL: f64 = 0.1;
 /// Least deviation that a reading is believed to have.
 const SD_MIN: f64 = 0.01;
 /// A reading of one host is low if it is so many deviations, and at least so much (of the logarithm), below its class.
 const LOW_SDS: f64 = 3.0;
 /// See [`LOW_SDS`].
 const LOW_MIN: f64 = 0.05;
-/// Range of what hosts of one type differ by without anything being wrong.
+/// Range of the standard deviation between healthy hosts of one type.
 const HOST_SD: (f64, f64) = (0.01, 0.04);
 
-/// What one allocation got, once or several times in a row.
+/// The bandwidth of one allocation, read once or several times in a row on one level.
 #[derive(Clone, Debug)]
 pub struct Evidence {
     pub allocation: Allocation,
@@ -34,23 +31,23 @@ pub struct Evidence {
     pub at_unix_s: f64,
 }
 
-/// How a reading compares.
+/// How far a reading is from its expectation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
     /// `ln(got / expected)`.
     pub ln_ratio: f64,
-    /// What ordinary readings deviate by.
+    /// Standard deviation of ordinary readings.
     pub sd: f64,
-    /// The class whose median is all that is expected of it; none where a model or other hosts expect something.
+    /// The class whose median is the expectation; `None` where a model or other hosts give the expectation.
     pub class: Option<usize>,
 }
 
-/// What readings over several hosts are compared with.
+/// The expectation of readings over several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
     /// The physics, times the median factor of allocations of the same kind.
     Classes,
-    /// The model's expectation, without what it says of single hosts beyond the ordinary.
+    /// The model's prediction, with the deviation of single hosts limited to the ordinary.
     Model,
 }
 
@@ -67,149 +64,172 @@ pub struct HostDeviation {
     pub z: f64,
 }
 
-/// Merges repetitions: readings of one allocation that follow each other in time on the same level count once, since they share
-/// whatever is peculiar to the allocation. O(n log n).
-pub fn gather(cluster: &Cluster, measurements: &[Measurement], collective: Collective) -> Vec<Evidence> {
-    let mut by_allocation: BTreeMap<(Bytes, &Allocation), Vec<(f64, f64)>> = BTreeMap::new();
-    for m in measurements {
-        let v = m.busbw.gb_per_s();
-        let fits = m.quality != Quality::Rejected && m.collective == collective && m.contention.is_none();
-        let known = m.allocation.parts().last().is_some_and(|p| p.0.index() < cluster.hosts.len());
-        if fits && known && v > 0.0 && v.is_finite() && m.allocation.gpu_count() > 1 {
-            let at = m.taken_at_unix_s.unwrap_or(f64::NEG_INFINITY);
-            by_allocation.entry((m.size, &m.allocation)).or_default().push((at, v.ln()));
-        }
-    }
-    let mut out = Vec::new();
-    for ((size, allocation), mut readings) in by_allocation {
-        readings.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut run: Vec<(f64, f64)> = Vec::new();
-        let mut close = |run: &mut Vec<(f64, f64)>| {
-            if let Some(first) = run.first() {
-                out.push(Evidence {
-                    allocation: allocation.clone(),
-                    size,
-                    ln_busbw: run.iter().map(|r| r.1).sum::<f64>() / run.len() as f64,
-                    at_unix_s: first.0,
-                });
-            }
-            run.clear();
-        };
-        for r in readings {
-            let mean = run.iter().map(|x| x.1).sum::<f64>() / run.len().max(1) as f64;
-            if !run.is_empty() && (r.1 - mean).abs() > SAME_LEVEL {
-                close(&mut run);
-            }
-            run.push(r);
-        }
-        close(&mut run);
-    }
-    out
+/// The expectation of an allocation and size, as far as the model alone gives it: computed once.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Expected {
+    /// A job on one host: other hosts give the expectation.
+    OneHost,
+    /// Logarithm of the expected bandwidth, GB/s.
+    Model(f64),
+    /// Logarithm of the bound, GB/s, and the class whose median ratio to the bound completes the expectation: host types, number of hosts
+    /// (at most 3), size.
+    Class(f64, ClassKey),
 }
 
-/// Each reading against its class; none where it has no class.
-pub fn residuals(model: &Model, evidence: &[Evidence], baseline: Baseline) -> Vec<Option<Residual>> {
-    let mut out = vec![None; evidence.len()];
-    single_host(model.cluster(), evidence, &mut out);
-    let several: Vec<usize> = (0..evidence.len()).filter(|i| evidence[*i].allocation.host_count() > 1).collect();
-    let of: Vec<(f64, Option<usize>)> = match (baseline, model.correction()) {
-        (Baseline::Model, Correction::Gp(_) | Correction::Learned(_)) => {
-            over_model(model, evidence, &several).into_iter().map(|r| (r, None)).collect()
+/// Allocations over hosts that are compared with each other under [`Baseline::Classes`].
+pub type ClassKey = (Vec<u16>, usize, Bytes);
+
+/// Expectations of one model; what repeats is computed once. O(hosts) each, and one evaluation of the process for a new split.
+pub struct Expectations<'m> {
+    model: &'m Model,
+    baseline: Baseline,
+    evaluators: HashMap<Bytes, BatchEvaluator<'m>>,
+    /// By split: how much of the mean is the irregularity of this split.
+    irregular: HashMap<Row, f64>,
+    /// What hosts differ by, and by how much they ordinarily do.
+    host_effects: Vec<f64>,
+    ordinary: f64,
+    /// How many expectations were computed.
+    pub predictions: u64,
+}
+
+/// A feature vector, bit by bit.
+type Row = [u64; FEATURES_MAX];
+/// Most splits whose irregularity is kept.
+const SPLITS_MAX: usize = 1 << 14;
+
+impl<'m> Expectations<'m> {
+    /// O(hosts).
+    pub fn new(model: &'m Model, baseline: Baseline) -> Self {
+        let effect = |h: HostId| match model.correction() {
+            Correction::Gp(gp) => gp.host_effect(h.0),
+            _ => 0.0,
+        };
+        let host_effects: Vec<f64> = model.cluster().host_ids().map(effect).collect();
+        let ordinary = spread(&host_effects).clamp(HOST_SD.0, HOST_SD.1);
+        Expectations {
+            model,
+            baseline,
+            evaluators: HashMap::new(),
+            irregular: HashMap::new(),
+            host_effects,
+            ordinary,
+            predictions: 0,
         }
-        _ => over_classes(model, evidence, &several).into_iter().map(|(r, class)| (r, Some(class))).collect(),
+    }
+
+    /// The expectation of an allocation.
+    pub fn of(&mut self, allocation: &Allocation, size: Bytes) -> Expected {
+        if allocation.host_count() < 2 {
+            return Expected::OneHost;
+        }
+        self.predictions += 1;
+        let model = self.model;
+        let table = model.part_table(size);
+        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let evaluator = self.evaluators.entry(size).or_insert_with(|| BatchEvaluator::new(model, size));
+        let analytic = evaluator.analytic(&parts);
+        if self.baseline == Baseline::Classes || matches!(model.correction(), Correction::Offset { .. }) {
+            let mut types: Vec<u16> = parts.iter().map(|p| p.host_type).collect();
+            types.sort_unstable();
+            types.dedup();
+            return Expected::Class(analytic.bound_gb_per_s.ln(), (types, parts.len().min(3), size));
+        }
+        // A host's own deviation counts as expected only as far as hosts ordinarily differ.
+        let most = 2.0 * self.ordinary;
+        let beyond: f64 = weights_of(&parts)
+            .iter()
+            .map(|&(h, w)| {
+                let b = self.host_effects[h as usize];
+                w * (b - b.clamp(-most, most))
+            })
+            .sum();
+        // Nor does what the model took for the irregularity of this split: it may be the defect.
+        let own = match model.correction() {
+            Correction::Gp(gp) => {
+                let row = model.row(&parts, size, analytic);
+                let key = row.map(f64::to_bits);
+                match self.irregular.get(&key) {
+                    Some(v) => *v,
+                    None => {
+                        let v = gp.irregularity(&row, model.width());
+                        if self.irregular.len() < SPLITS_MAX {
+                            self.irregular.insert(key, v);
+                        }
+                        v
+                    }
+                }
+            }
+            _ => 0.0,
+        };
+        Expected::Model(evaluator.mean_above(&parts, analytic).max(1e-9).ln() - beyond - own)
+    }
+}
+
+/// The residuals of readings, given the expectations of all of them; `None` where a reading has no class. O(n log n) additions, no prediction.
+pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<Residual>> {
+    let mut out = vec![None; all.len()];
+    let one_host: Vec<(usize, &Evidence)> =
+        all.iter().enumerate().filter(|(_, (_, c))| **c == Expected::OneHost).map(|(i, (e, _))| (i, *e)).collect();
+    single_host(cluster, &one_host, &mut out);
+    let mut classes: BTreeMap<&ClassKey, Vec<f64>> = BTreeMap::new();
+    for (e, x) in all {
+        if let Expected::Class(bound, key) = x {
+            classes.entry(key).or_default().push(e.ln_busbw - bound);
+        }
+    }
+    let middle: HashMap<&ClassKey, (usize, f64)> =
+        classes.into_iter().enumerate().map(|(i, (k, mut v))| (k, (i, median(&mut v)))).collect();
+    let of = |e: &Evidence, x: &Expected| match x {
+        Expected::OneHost => None,
+        Expected::Model(v) => Some((e.ln_busbw - v, None)),
+        Expected::Class(bound, key) => middle.get(key).map(|m| (e.ln_busbw - bound - m.1, Some(m.0))),
     };
-    let sd = spread(&of.iter().map(|r| r.0).collect::<Vec<_>>()).max(SD_MIN);
-    for (i, (ln_ratio, class)) in several.into_iter().zip(of) {
+    let several: Vec<(usize, f64, Option<usize>)> =
+        all.iter().enumerate().filter_map(|(i, (e, x))| of(e, x).map(|(v, class)| (i, v, class))).collect();
+    let sd = spread(&several.iter().map(|r| r.1).collect::<Vec<_>>()).max(SD_MIN);
+    for (i, ln_ratio, class) in several {
         out[i] = Some(Residual { ln_ratio, sd, class });
     }
     out
 }
 
-fn parts(model: &Model, e: &Evidence) -> Vec<Part> {
-    let table = model.part_table(e.size);
-    e.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
-}
-
-/// Residual and class of each.
-fn over_classes(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<(f64, usize)> {
-    let mut memos: HashMap<Bytes, Memo> = HashMap::new();
-    let mut classes: BTreeMap<(Vec<u16>, usize, Bytes), Vec<f64>> = BTreeMap::new();
-    let mut raw = Vec::new();
-    for &i in several {
-        let e = &evidence[i];
-        let parts = parts(model, e);
-        let bound = model.bounds(e.size).of(&parts, memos.entry(e.size).or_default()).bound_gb_per_s;
-        let mut types: Vec<u16> = parts.iter().map(|p| p.host_type).collect();
-        types.sort_unstable();
-        types.dedup();
-        let key = (types, parts.len().min(3), e.size);
-        let v = e.ln_busbw - bound.ln();
-        classes.entry(key.clone()).or_default().push(v);
-        raw.push((key, v));
-    }
-    let middle: BTreeMap<_, (usize, f64)> =
-        classes.into_iter().enumerate().map(|(i, (k, mut v))| (k, (i, median(&mut v)))).collect();
-    raw.into_iter().map(|(k, v)| (v - middle[&k].1, middle[&k].0)).collect()
-}
-
-fn over_model(model: &Model, evidence: &[Evidence], several: &[usize]) -> Vec<f64> {
-    let effect = |h: HostId| match model.correction() {
-        Correction::Gp(gp) => gp.host_effect(h.0),
-        _ => 0.0,
-    };
-    let effects: Vec<f64> = model.cluster().host_ids().map(effect).collect();
-    let ordinary = spread(&effects).clamp(HOST_SD.0, HOST_SD.1);
-    several
-        .iter()
-        .map(|&i| {
-            let e = &evidence[i];
-            let parts = parts(model, e);
-            // What a host has of its own counts as expected only as far as hosts ordinarily differ.
-            let beyond: f64 = weights_of(&parts)
-                .iter()
-                .map(|&(h, w)| {
-                    let b = effects[h as usize];
-                    w * (b - b.clamp(-2.0 * ordinary, 2.0 * ordinary))
-                })
-                .sum();
-            // Nor does what the model took for the irregularity of this split: it may be the very thing that is looked for.
-            let own = match model.correction() {
-                Correction::Gp(gp) => {
-                    let analytic = model.bounds(e.size).of(&parts, &mut Memo::default());
-                    gp.irregularity(&model.row(&parts, e.size, analytic), model.width())
-                }
-                _ => 0.0,
-            };
-            e.ln_busbw - (model.mean(e.size, &parts).max(1e-9).ln() - beyond - own)
-        })
-        .collect()
-}
-
 /// Subsets of one host: against the same subset of other hosts of the type, else against subsets that look alike to the topology.
-fn single_host(cluster: &Cluster, evidence: &[Evidence], out: &mut [Option<Residual>]) {
-    let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(HostId, f64)>> = HashMap::new();
+/// O(n log n).
+fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Option<Residual>]) {
+    let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(f64, HostId)>> = HashMap::new();
     let mut by_host: HashMap<(HostId, Bytes), Vec<(GpuMask, f64)>> = HashMap::new();
-    for e in evidence {
-        if let [(h, m)] = *e.allocation.parts() {
-            by_mask.entry((cluster.host(h).host_type, e.size, m)).or_default().push((h, e.ln_busbw));
-            by_host.entry((h, e.size)).or_default().push((m, e.ln_busbw));
+    let part = |e: &Evidence| e.allocation.parts()[0];
+    for (_, e) in evidence {
+        let (h, m) = part(e);
+        by_mask.entry((cluster.host(h).host_type, e.size, m)).or_default().push((e.ln_busbw, h));
+        by_host.entry((h, e.size)).or_default().push((m, e.ln_busbw));
+    }
+    by_mask.values_mut().for_each(|v| v.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    // By class: the places of every host's readings, so that a host's own readings can be left out of the median.
+    let mut own: HashMap<(HostId, Bytes, GpuMask), Vec<usize>> = HashMap::new();
+    for ((_, size, m), class) in &by_mask {
+        for (at, (_, h)) in class.iter().enumerate() {
+            own.entry((*h, *size, *m)).or_default().push(at);
         }
     }
     let mut found: Vec<(usize, f64)> = Vec::new();
-    for (i, e) in evidence.iter().enumerate() {
-        let [(h, m)] = *e.allocation.parts() else { continue };
+    for &(i, e) in evidence {
+        let (h, m) = part(e);
         let same = &by_mask[&(cluster.host(h).host_type, e.size, m)];
-        let mut class: Vec<f64> = same.iter().filter(|s| s.0 != h).map(|s| s.1).collect();
-        if class.len() < CLASS_MIN - 1 {
+        let own = &own[&(h, e.size, m)];
+        let middle = if same.len() - own.len() < CLASS_MIN - 1 {
             let ty = cluster.type_of(h);
-            class = by_host[&(h, e.size)].iter().filter(|s| equivalent(ty, s.0, m)).map(|s| s.1).collect();
+            let alike = by_host[&(h, e.size)].iter().filter(|s| equivalent(ty, s.0, m));
+            let mut class: Vec<f64> = alike.map(|s| s.1).collect();
             if class.len() < CLASS_MIN {
                 continue;
             }
+            median(&mut class)
         } else {
-            class.push(e.ln_busbw);
-        }
-        found.push((i, e.ln_busbw - median(&mut class)));
+            median_with(same, own, e.ln_busbw)
+        };
+        found.push((i, e.ln_busbw - middle));
     }
     let sd = spread(&found.iter().map(|f| f.1).collect::<Vec<_>>()).max(SD_MIN);
     for (i, r) in found {
@@ -217,20 +237,41 @@ fn single_host(cluster: &Cluster, evidence: &[Evidence], out: &mut [Option<Resid
     }
 }
 
-/// Readings of one host that lie far below their class: not what a healthy host would get.
+/// The median of a sorted class without the readings at the places `without`, and with `value`. O(places + log n).
+fn median_with(class: &[(f64, HostId)], without: &[usize], value: f64) -> f64 {
+    let others = class.len() - without.len();
+    // The k-th of the others.
+    let other = |k: usize| without.iter().fold(k, |at, w| if *w <= at { at + 1 } else { at });
+    let below = class.partition_point(|v| v.0 < value);
+    let rank = below - without.iter().take_while(|w| **w < below).count();
+    let of = |k: usize| match k.cmp(&rank) {
+        std::cmp::Ordering::Less => class[other(k)].0,
+        std::cmp::Ordering::Equal => value,
+        std::cmp::Ordering::Greater => class[other(k - 1)].0,
+    };
+    let n = others + 1;
+    if n % 2 == 1 { of(n / 2) } else { 0.5 * (of(n / 2 - 1) + of(n / 2)) }
+}
+
+/// Readings of one host that lie far below their class: no healthy host is so slow.
 pub fn low_on_one_host(cluster: &Cluster, evidence: &[Evidence]) -> std::collections::HashSet<(Bytes, Allocation)> {
     let mut out = vec![None; evidence.len()];
-    single_host(cluster, evidence, &mut out);
+    let one_host: Vec<(usize, &Evidence)> =
+        evidence.iter().enumerate().filter(|(_, e)| e.allocation.host_count() == 1).collect();
+    single_host(cluster, &one_host, &mut out);
     let low = |r: &Residual| r.ln_ratio < -(LOW_SDS * r.sd).max(LOW_MIN);
     let of = |(e, r): (&Evidence, &Option<Residual>)| r.filter(low).map(|_| (e.size, e.allocation.clone()));
     evidence.iter().zip(&out).filter_map(of).collect()
 }
 
 /// Hosts against each other.
-pub fn hosts(cluster: &Cluster, evidence: &[Evidence], residuals: &[Option<Residual>]) -> Vec<HostDeviation> {
+pub fn hosts<'e>(
+    cluster: &Cluster,
+    readings: impl Iterator<Item = (&'e Evidence, Option<Residual>)>,
+) -> Vec<HostDeviation> {
     let mut of_host: Vec<Vec<f64>> = vec![Vec::new(); cluster.hosts.len()];
     let mut sd_of_host = vec![0.0f64; cluster.hosts.len()];
-    for (e, r) in evidence.iter().zip(residuals) {
+    for (e, r) in readings {
         let Some(r) = r else { continue };
         for (h, _) in e.allocation.parts() {
             of_host[h.index()].push(r.ln_ratio);
@@ -255,20 +296,12 @@ pub fn hosts(cluster: &Cluster, evidence: &[Evidence], residuals: &[Option<Resid
     out
 }
 
-/// Median; 0 of nothing.
+/// Median; 0 of nothing. O(n); reorders the values.
 pub fn median(v: &mut [f64]) -> f64 {
-    v.sort_by(f64::total_cmp);
-    match v.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => v[n / 2],
-        n => 0.5 * (v[n / 2 - 1] + v[n / 2]),
-    }
+    stats::median_or(v, 0.0)
 }
 
-/// Robust standard deviation around the median: 1.4826 times the median distance.
+/// Robust standard deviation around the median; 0 of nothing.
 fn spread(v: &[f64]) -> f64 {
-    let mut sorted = v.to_vec();
-    let middle = median(&mut sorted);
-    let mut off: Vec<f64> = v.iter().map(|x| (x - middle).abs()).collect();
-    1.4826 * median(&mut off)
+    if v.is_empty() { 0.0 } else { stats::mad_sd(v) }
 }

@@ -1,62 +1,77 @@
-//! Which host, NIC or GPU explains that jobs got less than their like?
+//! The diagnosis: which host, NIC or GPU explains that jobs ran slower than others of their kind?
 //!
-//! Every reading is compared with what its class gets: a subset of one host with the same subset of the other hosts of its type, an
-//! allocation over hosts with what a model expects of it. What is left, `r = ln(got / expected)`, is explained by hypotheses: *nothing*,
-//! or *component c has only a share f of its rate, since time t*. What a hypothesis does to an allocation is told by the physics
-//! ([`effect`]): a slow NIC halves the jobs that touch it and no other. Readings are normal around what is expected, except that one in
-//! fifty may be anything ([`infer`]), so that one bad reading convicts nobody. Posterior probabilities over all (c, f, t) say how sure a finding is
-//! and what else it could be; defects are found one after the other, each given those before it.
+//! Every reading is compared with the expectation of its class: a subset of one host with the same subset of the other hosts of its type, an
+//! allocation over hosts with a model's prediction. Hypotheses explain the residual `r = ln(got / expected)`: *no defect*, or *component c
+//! has the share f of its rate since time t*. The physics gives the effect of a hypothesis on an allocation ([`effect`]): a slow NIC halves
+//! the jobs that touch it and no other. Residuals are normal, except for one outlier in a hundred ([`infer`]), so that one bad reading
+//! convicts no component. Posterior probabilities over all (c, f, t) rank the findings and the alternatives. Defects are found one after the
+//! other, each given those before it ([`search`]).
 //!
 //! The model must not have learned the defect as normal. So [`examine`] fits one itself, in rounds: first the bare physics with one factor per
-//! class of allocations, then a Gaussian process on the readings that no finding touches. [`suspicions`] takes a model that is there: for
-//! a quick look after every job.
+//! class of allocations, then a Gaussian process on the readings that no finding touches. [`suspicions`] takes a fitted model, and
+//! [`Monitor`] keeps the readings between diagnoses, for a process that gets readings one by one.
 //!
-//! Pure. Cost: readings x components that they touch x [`FACTORS`] estimates of a microsecond; a hundred readings of a four-host cluster take
-//! some 50 ms, besides the fits of [`examine`].
+//! Limits: a diagnosis looks at the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of an allocation and a host for
+//! jobs on one host and as many for jobs over several; a fit takes at most [`FIT_READINGS_MAX`] allocations over hosts.
+//!
+//! Cost (`cargo run -p predict --example doctor_scale`): every pair costs some ten components x [`FACTORS`] additions, every distinct
+//! allocation one prediction, every new shape of an allocation some twenty estimates of a few microseconds.
 
 pub mod effect;
 mod evidence;
 mod infer;
+mod monitor;
 mod probe;
+mod search;
+mod window;
 
 pub use effect::{Component, Effects};
 pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
-pub use probe::telling;
+pub use monitor::{Monitor, ReadingId, Work};
+pub use probe::most_informative_allocation;
+pub use window::{ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, allocations_per_host_max};
 
-use crate::fit::{FitError, Kind, fit};
-use crate::model::Model;
-use evidence::{Evidence, Residual};
+use crate::fit::{FitError, FitOptions, fit};
+use crate::kind::Kind;
+use crate::model::{Correction, Model};
+use effect::EffectCache;
+use evidence::{Baseline, Evidence, Expectations, Expected};
+use search::Search;
+use std::collections::HashMap;
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Most defects that are looked for.
+/// Most defects that a diagnosis names.
 pub const DEFECTS_MAX: usize = 16;
+/// Most readings over several hosts that a fit of [`examine`] takes, spread evenly over time: a Gaussian process of so many takes half a
+/// second, and its cost grows with the third power.
+pub const FIT_READINGS_MAX: usize = 256;
 /// Fits of [`examine`]: the readings that the findings of one round touch are left out of the fit of the next.
 const ROUNDS: usize = 3;
-/// A defect is told if it is at least this probable that there is one.
+/// A defect is named if there is one with at least this probability.
 pub const PROBABILITY_MIN: f64 = 0.3;
 
-/// What was found.
+/// The defects of a cluster, with the evidence.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
     /// Defects, the one that explains most first.
     pub defects: Vec<Defect>,
     /// How far every host with readings is from its class, farthest below first.
     pub hosts: Vec<HostDeviation>,
-    /// Distinct readings that were judged: repetitions count once.
+    /// Distinct readings that were compared: repetitions count once.
     pub readings: usize,
-    /// Readings that nothing could be compared with.
+    /// Readings without a class to compare them with.
     pub left_out: usize,
-    /// Single readings far below what is expected that no defect explains.
-    pub stray: Vec<Stray>,
-    /// Deviation of ordinary readings over several hosts around their expectation (of the logarithm).
+    /// Readings far below their expectation that no defect explains, farthest below first.
+    pub outliers: Vec<UnexplainedOutlier>,
+    /// Standard deviation of ordinary readings over several hosts around their expectation (of the logarithm).
     pub noise: f64,
 }
 
-/// A reading that is far off for no reason found.
+/// A reading far below its expectation that no defect explains.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stray {
+pub struct UnexplainedOutlier {
     /// Its GPUs.
     pub allocation: Allocation,
     /// Its size.
@@ -67,106 +82,174 @@ pub struct Stray {
     pub expected_gb_per_s: f64,
 }
 
-/// Looks for defects in all that was measured, with models fitted on the way.
+/// Looks for defects in all readings, with models fitted on the way.
 ///
 /// # Errors
-/// As [`fit`]: nothing usable, or several collectives and none named.
+/// As [`fit`]: no usable reading, or several collectives and none named.
 pub fn examine(
     cluster: &Cluster,
     measurements: &[Measurement],
     collective: Option<Collective>,
     constants: fabric::Constants,
 ) -> Result<(Diagnosis, Model), FitError> {
-    let collective = fit(cluster, measurements, collective, Kind::Bound, constants.clone())?.0.collective();
-    let evidence = evidence::gather(cluster, measurements, collective);
-    // What a slow host reads inside must not become what is expected of it: its class stands in.
+    let options = |kind, collective| FitOptions { kind, collective, constants: constants.clone(), seed: 0 };
+    let collective = match collective {
+        Some(c) => c,
+        None => fit(cluster, &thin_each(measurements), &options(Kind::Bound, None))?.0.collective(),
+    };
+    let evidence = window::gather(cluster, measurements, collective);
+    // The reading of a slow host must not become its expectation: its class stands in.
     let low = evidence::low_on_one_host(cluster, &evidence);
-    let healthy: Vec<Measurement> = measurements
+    let healthy: Vec<&Measurement> = measurements
         .iter()
-        .filter(|m| m.quality != Quality::Rejected && !low.contains(&(m.size, m.allocation.clone())))
-        .cloned()
+        .filter(|m| m.collective == collective && m.quality != Quality::Rejected && m.contention.is_none())
+        .filter(|m| m.allocation.host_count() > 1 || !low.contains(&(m.size, m.allocation.clone())))
         .collect();
-    let bound = fit(cluster, &healthy, Some(collective), Kind::Bound, constants.clone())?.0;
+    let bound = fit(cluster, &thin(healthy.iter().copied()), &options(Kind::Bound, Some(collective)))?.0;
     let effects = Effects::new(cluster, &bound);
-    let residuals = evidence::residuals(&bound, &evidence, evidence::Baseline::Classes);
-    let mut found = infer::explain(&effects, &evidence, &residuals);
+    let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
     let mut model = bound.clone();
-    let mut residuals = residuals;
     for _ in 1..ROUNDS {
         let touched = |m: &Measurement| {
             found.iter().any(|d| {
                 let c = &d.candidates[0];
-                c.since.is_none_or(|t| m.taken_at_unix_s.is_some_and(|at| at >= t))
+                !m.allocation.mask(c.component.host()).is_empty()
+                    && c.since.is_none_or(|t| m.taken_at_unix_s.is_some_and(|at| at >= t))
                     && effects.of(c.component, c.factor, &m.allocation, m.size) < -0.02
             })
         };
-        let clean: Vec<Measurement> =
-            healthy.iter().filter(|m| !(m.allocation.host_count() > 1 && touched(m))).cloned().collect();
+        let clean = thin(healthy.iter().copied().filter(|m| !(m.allocation.host_count() > 1 && touched(m))));
         if clean.iter().filter(|m| m.allocation.host_count() > 1).count() < evidence::FIT_MIN {
-            break; // too little is left to learn from: the physics with its factors stays
+            break; // too few readings are left: the physics with its factors stays
         }
-        model = fit(cluster, &clean, Some(collective), Kind::Gp, constants.clone())?.0;
-        residuals = evidence::residuals(&model, &evidence, evidence::Baseline::Model);
-        let next = infer::explain(&effects, &evidence, &residuals);
-        let same = next.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));
-        found = next;
-        if same && matches!(model.correction(), crate::model::Correction::Gp(_)) {
+        model = fit(cluster, &clean, &options(Kind::Gp, Some(collective)))?.0;
+        let next = explain(&effects, &model, &evidence, Baseline::Model);
+        let same = next.1.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));
+        (search, found) = next;
+        if same && matches!(model.correction(), Correction::Gp(_)) {
             break;
         }
     }
-    Ok((diagnosis(cluster, &effects, &evidence, &residuals, found), model))
+    Ok((diagnosis(&search, &effects, found), model))
 }
 
-/// Looks for defects with a model that was fitted before they began.
+/// All readings on one host, and at most [`FIT_READINGS_MAX`] allocations over hosts, spread evenly over time.
+fn thin<'m>(measurements: impl Iterator<Item = &'m Measurement>) -> Vec<Measurement> {
+    let (mut several, one): (Vec<&Measurement>, Vec<&Measurement>) =
+        measurements.partition(|m| m.allocation.host_count() > 1);
+    if several.len() > FIT_READINGS_MAX {
+        several.sort_by(|a, b| {
+            let at = |m: &Measurement| m.taken_at_unix_s.unwrap_or(f64::NEG_INFINITY);
+            let value = |m: &Measurement| m.busbw.gb_per_s();
+            at(a)
+                .total_cmp(&at(b))
+                .then_with(|| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)))
+                .then(value(a).total_cmp(&value(b)))
+        });
+        let n = several.len();
+        several = (0..FIT_READINGS_MAX).map(|i| several[(2 * i + 1) * n / (2 * FIT_READINGS_MAX)]).collect();
+    }
+    one.into_iter().chain(several).cloned().collect()
+}
+
+/// The same for every collective by itself.
+fn thin_each(measurements: &[Measurement]) -> Vec<Measurement> {
+    let mut out = Vec::new();
+    for collective in Collective::ALL {
+        out.extend(thin(measurements.iter().filter(|m| m.collective == collective)));
+    }
+    out
+}
+
+/// Looks for defects with a model that was fitted before they began. The readings may be all of a store, or the newest of it.
 pub fn suspicions(model: &Model, measurements: &[Measurement]) -> Diagnosis {
-    let cluster = model.cluster();
-    let evidence = evidence::gather(cluster, measurements, model.collective());
-    let effects = Effects::new(cluster, model);
-    let residuals = evidence::residuals(model, &evidence, evidence::Baseline::Model);
-    let found = infer::explain(&effects, &evidence, &residuals);
-    diagnosis(cluster, &effects, &evidence, &residuals, found)
+    let evidence = window::gather(model.cluster(), measurements, model.collective());
+    let effects = Effects::with_cache(model, EffectCache::default());
+    let (search, found) = explain(&effects, model, &evidence, Baseline::Model);
+    diagnosis(&search, &effects, found)
 }
 
-fn diagnosis(
-    cluster: &Cluster,
-    effects: &Effects,
-    evidence: &[Evidence],
-    residuals: &[Option<Residual>],
-    defects: Vec<Defect>,
-) -> Diagnosis {
-    let explained = infer::explained(effects, evidence, &defects);
-    let mut stray: Vec<(f64, Stray)> = evidence
-        .iter()
-        .zip(residuals)
-        .zip(&explained)
-        .filter_map(|((e, r), d)| {
-            let r = r.as_ref()?;
-            let z = (r.ln_ratio - d) / r.sd;
-            let stray = Stray {
+/// Searches for defects in readings, compared with `model`.
+fn explain(effects: &Effects, model: &Model, evidence: &[Evidence], baseline: Baseline) -> (Search, Vec<Defect>) {
+    let mut search = Search::new(model.cluster().hosts.len());
+    let mut expectations = Expectations::new(model, baseline);
+    let mut known: HashMap<(Bytes, &Allocation), Expected> = HashMap::new();
+    for e in evidence {
+        let expected =
+            known.entry((e.size, &e.allocation)).or_insert_with(|| expectations.of(&e.allocation, e.size)).clone();
+        search.insert(effects, e.clone(), expected);
+    }
+    compare(model.cluster(), &mut search, 0.0);
+    let found = search.explain(effects);
+    (search, found)
+}
+
+/// Gives every reading its residual. Those that moved by less than `tolerance` (of its deviation) keep theirs. O(n log n) additions.
+fn compare(cluster: &Cluster, search: &mut Search, tolerance: f64) {
+    let all: Vec<(&Evidence, &Expected)> = search.items().map(|(_, x)| (&x.evidence, &x.expected)).collect();
+    let next = evidence::settle(cluster, &all);
+    let moved: Vec<(u32, Option<evidence::Residual>)> = search
+        .items()
+        .zip(next)
+        .filter(|((_, x), next)| match (x.residual, next) {
+            (Some(a), Some(b)) => {
+                a.class != b.class
+                    || (a.ln_ratio - b.ln_ratio).abs() > tolerance * b.sd
+                    || (a.sd / b.sd - 1.0).abs() > tolerance
+            }
+            (a, b) => a.is_some() != b.is_some(),
+        })
+        .map(|((i, _), next)| (i, next))
+        .collect();
+    moved.into_iter().for_each(|(i, r)| search.set_residual(i, r));
+}
+
+fn diagnosis(search: &Search, effects: &Effects, defects: Vec<Defect>) -> Diagnosis {
+    let mut outliers: Vec<(f64, UnexplainedOutlier)> = Vec::new();
+    let (mut readings, mut left_out, mut noise) = (0, 0, 0.0);
+    for (_, x) in search.items() {
+        let e = &x.evidence;
+        let Some(r) = x.residual else {
+            left_out += 1;
+            continue;
+        };
+        readings += 1;
+        if e.allocation.host_count() > 1 {
+            noise = r.sd;
+        }
+        if r.ln_ratio / r.sd >= -infer::OUTLIER_SDS {
+            continue; // defects only raise a residual
+        }
+        let explained: f64 = defects.iter().map(|d| infer::effect(effects, &d.candidates[0], e)).sum();
+        let z = (r.ln_ratio - explained) / r.sd;
+        if z < -infer::OUTLIER_SDS {
+            let outlier = UnexplainedOutlier {
                 allocation: e.allocation.clone(),
                 size: e.size,
                 busbw_gb_per_s: e.ln_busbw.exp(),
                 expected_gb_per_s: (e.ln_busbw - r.ln_ratio).exp(),
             };
-            (z < -infer::STRAY_SDS).then_some((z, stray))
-        })
-        .collect();
-    stray.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let noise = residuals.iter().zip(evidence).find(|(r, e)| r.is_some() && e.allocation.host_count() > 1);
+            outliers.push((z, outlier));
+        }
+    }
+    outliers.sort_by(|a, b| a.0.total_cmp(&b.0));
     Diagnosis {
-        hosts: evidence::hosts(cluster, evidence, residuals),
-        readings: residuals.iter().flatten().count(),
-        left_out: residuals.iter().filter(|r| r.is_none()).count(),
-        stray: stray.into_iter().map(|s| s.1).collect(),
-        noise: noise.and_then(|(r, _)| r.as_ref()).map_or(0.0, |r| r.sd),
+        hosts: evidence::hosts(effects.cluster(), search.items().map(|(_, x)| (&x.evidence, x.residual))),
+        readings,
+        left_out,
+        outliers: outliers.into_iter().map(|s| s.1).collect(),
+        noise,
         defects,
     }
 }
 
 impl Diagnosis {
-    /// What of an allocation's bandwidth the defects are expected to leave, 0 to 1: candidates of one defect exclude each other, defects
+    /// Expected share of an allocation's bandwidth that the defects leave, 0 to 1: candidates of one defect exclude each other, defects
     /// multiply.
     pub fn share_left(&self, model: &Model, allocation: &Allocation, size: Bytes) -> f64 {
+        if self.defects.iter().flat_map(|d| &d.candidates).all(|c| allocation.mask(c.component.host()).is_empty()) {
+            return 1.0;
+        }
         let effects = Effects::new(model.cluster(), model);
         let left = |d: &Defect| {
             let lost =
@@ -177,10 +260,10 @@ impl Diagnosis {
     }
 }
 
-/// What a defect costs the allocations that touch it.
+/// The cost of a defect to the allocations that touch it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Allocations among those asked about that it slows by 2 % and more.
+    /// Number of the given allocations that it slows by 2 % and more.
     pub touched: usize,
     /// Their mean prediction without the defect, GB/s.
     pub healthy_gb_per_s: f64,
@@ -188,7 +271,7 @@ pub struct Cost {
     pub defective_gb_per_s: f64,
 }
 
-/// What a defect costs, over given allocations. O(allocations) predictions.
+/// The cost of a defect over given allocations. O(allocations) predictions.
 pub fn cost(model: &Model, candidate: &Candidate, size: Bytes, allocations: &[Allocation]) -> Cost {
     let effects = Effects::new(model.cluster(), model);
     let mut c = Cost::default();

@@ -1,4 +1,4 @@
-//! What to measure to tell candidates apart.
+//! The next measurement that best tells the candidates of a defect apart.
 
 use super::effect::{Component, Effects};
 use super::infer::Defect;
@@ -6,14 +6,14 @@ use crate::model::Model;
 use std::collections::BTreeMap;
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// The allocation of free GPUs whose bandwidth would tell most about which candidate of a defect it is: the one that about half of the
-/// probability would slow. None where no free allocation tells anything.
+/// The allocation of free GPUs whose bandwidth tells most about the candidates of a defect: candidates with about half of the probability
+/// would slow it. `None` where no free allocation tells them apart.
 ///
-/// Tried are a part of the suspected GPUs of one host together with as many GPUs of another host (for what happens between hosts), and
-/// the same part alone (for what happens inside). O(hosts x GPUs x candidates) effects.
+/// The trials are a part of the suspected GPUs of one host together with as many GPUs of another host (for defects between hosts), and
+/// the same part alone (for defects inside). O(hosts x GPUs x candidates) effects.
 ///
-/// `read` were read already, since the defect was suspected: a repetition would share whatever is peculiar to them.
-pub fn telling(
+/// `read` are the allocations that were read since the defect was suspected: a repetition would share their irregularity.
+pub fn most_informative_allocation(
     model: &Model,
     defect: &Defect,
     free: &Allocation,
@@ -22,7 +22,7 @@ pub fn telling(
 ) -> Option<Allocation> {
     let cluster = model.cluster();
     let effects = Effects::new(cluster, model);
-    // GPUs of every suspected host in the order of what their suspicion weighs.
+    // The probability on every GPU of the suspected hosts.
     let mut weight: BTreeMap<(HostId, usize), f64> = BTreeMap::new();
     for c in &defect.candidates {
         let h = c.component.host();
@@ -63,18 +63,18 @@ pub fn telling(
     }
     tried.retain(|a| !read.contains(a));
     let total: f64 = defect.candidates.iter().map(|c| c.probability).sum();
-    let known = |a: &Allocation| -> f64 {
-        let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -TELLING;
+    let information = |a: &Allocation| -> f64 {
+        let slowed = |c: &&super::Candidate| effects.of(c.component, c.factor, a, size) < -VISIBLE;
         let share = defect.candidates.iter().filter(slowed).map(|c| c.probability).sum::<f64>() / total.max(1e-9);
         share.min(1.0 - share)
     };
-    let best = tried.into_iter().map(|a| (known(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
-    (best.0 > WORTH).then_some(best.1)
+    let best = tried.into_iter().map(|a| (information(&a), a)).reduce(|a, b| if b.0 > a.0 + 1e-9 { b } else { a })?;
+    (best.0 > INFORMATION_MIN).then_some(best.1)
 }
 
 /// Most suspected hosts whose GPUs are tried.
 const HOSTS_TRIED: usize = 8;
 /// An effect that a reading shows (of the logarithm).
-const TELLING: f64 = 0.1;
-/// A reading that splits off less than this share of the probability is not worth its time.
-const WORTH: f64 = 0.01;
+const VISIBLE: f64 = 0.1;
+/// A measurement that splits off a smaller share of the probability is not worth its time.
+const INFORMATION_MIN: f64 = 0.01;

@@ -137,7 +137,7 @@ impl State {
 }
 
 fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
-    StateError::JobExists { id: held.id.clone(), held: cluster.gpu_names(&held.gpus).join(" ") }
+    StateError::JobExists { id: held.id.clone(), held: cluster.gpu_list(&held.gpus) }
 }
 
 /// Checks and writes one job.

@@ -1,24 +1,32 @@
-//! A cluster as text, at most [`COLUMNS_MAX`] columns wide.
+//! A cluster as text for a terminal.
 
+use crate::allocation::HostId;
 use crate::cluster::{Cluster, Host, Network, NetworkClass};
 use crate::host::{HostType, Nic};
-use crate::names::hostlist;
-use std::fmt::Write;
+use crate::list;
+use comfy_table::{ContentArrangement, Table};
 
-/// Widest line.
-pub const COLUMNS_MAX: usize = 100;
-/// GPUs up to which a column is named `GPU7`; above, plain numbers keep 16 columns in the width.
-const NAMED_COLUMNS_MAX: usize = 10;
+/// Narrowest text, columns: the matrices of a host need so much.
+const WIDTH_MIN: usize = 60;
+/// Columns of a matrix' row name and of one cell.
+const ROW_NAME: usize = 9;
+const CELL: usize = 5;
 /// Most single hosts listed among the degraded ones.
 const HOSTS_LISTED_MAX: usize = 200;
 
-/// The cluster, its hosts, each distinct type, the network, and what is drained or degraded. O(hosts + types).
+/// [`text_within`] 80 columns.
 pub fn text(cluster: &Cluster) -> String {
-    let mut out = String::new();
+    text_within(cluster, 80)
+}
+
+/// The cluster, its hosts, each distinct type, the network, and what is drained or degraded, in lines of at most `width`
+/// columns (of at least 60). O(hosts + types).
+pub fn text_within(cluster: &Cluster, width: usize) -> String {
+    let mut out = Page { out: String::new(), width: width.max(WIDTH_MIN) };
     let (all, usable) = (cluster.gpu_count(), cluster.usable().gpu_count());
     let drained = if usable == all { String::new() } else { format!(" ({} drained)", all - usable) };
     let plural = if cluster.hosts.len() == 1 { "" } else { "s" };
-    line(&mut out, 0, &format!("{}: {} host{plural}, {all} GPUs{drained}", cluster.name, cluster.hosts.len()));
+    out.line(0, &format!("{}: {} host{plural}, {all} GPUs{drained}", cluster.name, cluster.hosts.len()));
     network(&mut out, cluster);
     hosts(&mut out, cluster);
     for (i, t) in cluster.types.iter().enumerate() {
@@ -27,39 +35,54 @@ pub fn text(cluster: &Cluster) -> String {
         }
     }
     faults(&mut out, cluster);
-    out
+    out.out
 }
 
-/// A paragraph, wrapped at spaces; later lines are indented by two more.
-fn line(out: &mut String, indent: usize, text: &str) {
-    let mut width = 0;
-    let mut pad = indent;
-    for word in text.split(' ') {
-        let n = word.chars().count();
-        if width > 0 && width + 1 + n > COLUMNS_MAX {
-            out.push('\n');
-            width = 0;
-            pad = indent + 2;
-        }
-        if width == 0 {
-            out.extend(std::iter::repeat_n(' ', pad));
-            width = pad;
-        } else {
-            out.push(' ');
-            width += 1;
-        }
-        // A word longer than the line is cut into pieces.
-        for c in word.chars() {
-            if width == COLUMNS_MAX {
-                out.push('\n');
-                out.extend(std::iter::repeat_n(' ', indent + 2));
-                width = indent + 2;
-            }
-            out.push(c);
-            width += 1;
+/// Text of a certain width.
+struct Page {
+    out: String,
+    width: usize,
+}
+
+impl Page {
+    /// A paragraph; later lines are indented by two more. A word longer than the line is cut into pieces.
+    fn line(&mut self, indent: usize, text: &str) {
+        let (first, later) = (" ".repeat(indent), " ".repeat(indent + 2));
+        let options = textwrap::Options::new(self.width)
+            .initial_indent(&first)
+            .subsequent_indent(&later)
+            .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+            .word_splitter(textwrap::WordSplitter::NoHyphenation);
+        for line in textwrap::wrap(text, options) {
+            self.as_it_is(&line);
         }
     }
-    out.push('\n');
+
+    fn as_it_is(&mut self, line: &str) {
+        self.out.push_str(line.trim_end());
+        self.out.push('\n');
+    }
+
+    fn blank(&mut self) {
+        self.out.push('\n');
+    }
+
+    /// A matrix with a row per GPU, in blocks of as many columns as fit beside `tail`, the last cell of every row.
+    fn matrix(&mut self, cells: &[Vec<String>], tail_name: &str, tail: &[String]) {
+        let n = cells.len();
+        let per_block = ((self.width - ROW_NAME - tail_name.len() - 1) / CELL).max(1);
+        for first in (0..n).step_by(per_block) {
+            let columns = first..(first + per_block).min(n);
+            let last = if columns.end == n { tail_name } else { "" };
+            let header: String = columns.clone().map(|g| format!("{:<CELL$}", format!("GPU{g}"))).collect();
+            self.as_it_is(&format!("{:ROW_NAME$}{header} {last}", ""));
+            for (g, row) in cells.iter().enumerate() {
+                let row: String = row[columns.clone()].iter().map(|c| format!("{c:<CELL$}")).collect();
+                let last = if columns.end == n { tail.get(g).map_or("", String::as_str) } else { "" };
+                self.as_it_is(&format!("  {:<w$}{row} {last}", format!("GPU{g}"), w = ROW_NAME - 2));
+            }
+        }
+    }
 }
 
 /// A network class in words.
@@ -73,53 +96,45 @@ pub(super) fn class(class: NetworkClass) -> &'static str {
     }
 }
 
-fn network(out: &mut String, c: &Cluster) {
+fn network(out: &mut Page, c: &Cluster) {
     let n: &Network = &c.network;
     let class = class(n.class);
     let shape = if n.tiers.is_empty() { ", one non-blocking switch" } else { "" };
-    line(out, 0, &format!("network: {class}{shape}"));
+    out.line(0, &format!("network: {class}{shape}"));
     for t in &n.tiers {
         let blocking = if t.oversubscription == 1.0 {
             "non-blocking".into()
         } else {
             format!("{}:1 oversubscribed", t.oversubscription)
         };
-        line(out, 2, &format!("tier {}: {} hosts per switch, {blocking}", t.name, t.hosts_per_switch));
+        out.line(2, &format!("tier {}: {} hosts per switch, {blocking}", t.name, t.hosts_per_switch));
     }
     for l in n.host_links.iter().take(HOSTS_LISTED_MAX) {
         let rate = number(l.rate.gbit_per_s());
-        line(out, 2, &format!("{} to {}: {rate} Gbit/s", c.host(l.a).name, c.host(l.b).name));
+        out.line(2, &format!("{} to {}: {rate} Gbit/s", c.host(l.a).name, c.host(l.b).name));
     }
 }
 
-fn hosts(out: &mut String, c: &Cluster) {
-    out.push('\n');
-    let mut rows: Vec<[String; 5]> =
-        vec![["hosts".into(), "type".into(), "GPUs".into(), "model".into(), "NICs".into()]];
+fn hosts(out: &mut Page, c: &Cluster) {
+    out.blank();
+    let mut table = Table::new();
+    table.load_style(comfy_table::TableStyle::new());
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(out.width as u16);
+    table.set_header(["type", "GPUs", "model", "NICs", "hosts"]);
     let mut i = 0;
     while i < c.hosts.len() {
         let run = c.hosts[i..].iter().take_while(|h| h.host_type == c.hosts[i].host_type).count();
         let t = &c.types[c.hosts[i].host_type];
-        rows.push([
-            hostlist::compress(c.hosts[i..i + run].iter().map(|h| h.name.as_str())),
+        table.add_row([
             t.name.clone(),
             t.gpu_count().to_string(),
             t.gpu_model.clone(),
             nic_summary(&t.nics),
+            c.host_list((i..i + run).map(|h| HostId(h as u32))),
         ]);
         i += run;
     }
-    let limits = [24, 20, 4, 26, 18];
-    let cut = |s: &str, n: usize| match s.chars().count() > n {
-        true => s.chars().take(n - 1).chain(['…']).collect(),
-        false => s.to_string(),
-    };
-    let widths: Vec<usize> =
-        (0..5).map(|k| rows.iter().map(|r| cut(&r[k], limits[k]).chars().count()).max().unwrap_or(0)).collect();
-    for row in &rows {
-        let cells: Vec<String> = (0..5).map(|k| format!("{:<w$}", cut(&row[k], limits[k]), w = widths[k])).collect();
-        let _ = writeln!(out, "{}", cells.join("  ").trim_end());
-    }
+    table.trim_fmt().lines().for_each(|l| out.as_it_is(l.strip_prefix(' ').unwrap_or(l)));
 }
 
 fn nic_summary(nics: &[Nic]) -> String {
@@ -138,11 +153,11 @@ fn number(v: f64) -> String {
     rounded.to_string()
 }
 
-fn host_type(out: &mut String, t: &HostType) {
-    out.push('\n');
-    line(out, 0, &format!("{}: {}", t.name, t.description));
+fn host_type(out: &mut Page, t: &HostType) {
+    out.blank();
+    out.line(0, &format!("{}: {}", t.name, t.description));
     if !t.source.is_empty() {
-        line(out, 2, &format!("source: {}", t.source));
+        out.line(2, &format!("source: {}", t.source));
     }
     let nvlink = match t.nvlink {
         None => "no NVLink".into(),
@@ -153,42 +168,25 @@ fn host_type(out: &mut String, t: &HostType) {
             if nv.multicast { " with multicast" } else { "" }
         ),
     };
-    line(out, 2, &format!("{nvlink}; PCIe Gen{} x{}", t.pcie.generation, t.pcie.lanes));
-    out.push('\n');
-    let n = t.gpu_count();
-    let column = |g: usize| if n > NAMED_COLUMNS_MAX { g.to_string() } else { format!("GPU{g}") };
-    let mut header = format!("  {:<7}", "");
-    for g in 0..n {
-        let _ = write!(header, "{:<5}", column(g));
-    }
-    let _ = writeln!(out, "{header} socket");
-    for (g, row) in t.gpu_paths.iter().enumerate() {
-        let mut text = format!("  {:<7}", format!("GPU{g}"));
-        for p in row {
-            let _ = write!(text, "{:<5}", p.to_string());
-        }
-        let _ = writeln!(out, "{text} {}", t.gpus[g].socket);
-    }
+    out.line(2, &format!("{nvlink}; PCIe Gen{} x{}", t.pcie.generation, t.pcie.lanes));
+    out.blank();
+    let paths: Vec<Vec<String>> = t.gpu_paths.iter().map(|r| r.iter().map(ToString::to_string).collect()).collect();
+    let sockets: Vec<String> = t.gpus.iter().map(|g| g.socket.to_string()).collect();
+    out.matrix(&paths, "socket", &sockets);
     if !t.nics.is_empty() {
-        out.push('\n');
+        out.blank();
         let width = t.nics.iter().map(|n| n.name.chars().count()).max().unwrap_or(0).min(20);
         for nic in &t.nics {
             let rate = number(nic.line_rate.gbit_per_s());
-            line(out, 2, &format!("{:<width$} {rate:>4} Gbit/s  {}", nic.name, reach(nic)));
+            out.line(2, &format!("{:<width$} {rate:>4} Gbit/s  {}", nic.name, reach(nic)));
         }
     }
     if let Some(p2p) = &t.p2p {
-        out.push('\n');
-        line(out, 2, "measured peer-to-peer rate, one direction, GB/s (row to column)");
-        for (g, row) in p2p.iter().enumerate() {
-            let mut text = format!("  {:<6}", format!("GPU{g}"));
-            for b in row {
-                let v = b.gb_per_s();
-                let cell = if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") };
-                let _ = write!(text, "{cell:>5}");
-            }
-            let _ = writeln!(out, "{text}");
-        }
+        out.blank();
+        out.line(2, "measured peer-to-peer rate, one direction, GB/s (row to column)");
+        let cell = |v: f64| if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") };
+        let cells: Vec<Vec<String>> = p2p.iter().map(|r| r.iter().map(|b| cell(b.gb_per_s())).collect()).collect();
+        out.matrix(&cells, "", &[]);
     }
 }
 
@@ -197,33 +195,25 @@ fn reach(nic: &Nic) -> String {
     let mut kinds: Vec<_> = nic.gpu_paths.clone();
     kinds.sort();
     kinds.dedup();
-    let list = |k| {
+    let gpus = |k| {
         let of_kind = nic.gpu_paths.iter().enumerate().filter(|(_, p)| **p == k).map(|(g, _)| g);
-        let mut runs: Vec<(usize, usize)> = Vec::new();
-        for g in of_kind {
-            match runs.last_mut() {
-                Some(r) if r.1 + 1 == g => r.1 = g,
-                _ => runs.push((g, g)),
-            }
-        }
-        let run = |&(a, b): &(usize, usize)| if a == b { a.to_string() } else { format!("{a}-{b}") };
-        format!("{k} GPU{}", runs.iter().map(run).collect::<Vec<_>>().join(","))
+        format!("{k} GPU{}", list::runs(of_kind))
     };
-    kinds.into_iter().map(list).collect::<Vec<_>>().join(", ")
+    kinds.into_iter().map(gpus).collect::<Vec<_>>().join(", ")
 }
 
-fn faults(out: &mut String, c: &Cluster) {
+fn faults(out: &mut Page, c: &Cluster) {
     let faulty: Vec<&Host> = c.hosts.iter().filter(|h| !words(h, &c.types[h.host_type]).is_empty()).collect();
     if faulty.is_empty() {
         return;
     }
-    out.push('\n');
-    line(out, 0, "drained and degraded");
+    out.blank();
+    out.line(0, "drained and degraded");
     for h in faulty.iter().take(HOSTS_LISTED_MAX) {
-        line(out, 2, &format!("{}: {}", h.name, words(h, &c.types[h.host_type]).join("; ")));
+        out.line(2, &format!("{}: {}", h.name, words(h, &c.types[h.host_type]).join("; ")));
     }
     if faulty.len() > HOSTS_LISTED_MAX {
-        line(out, 2, &format!("and {} more hosts", faulty.len() - HOSTS_LISTED_MAX));
+        out.line(2, &format!("and {} more hosts", faulty.len() - HOSTS_LISTED_MAX));
     }
 }
 
@@ -234,8 +224,7 @@ pub(super) fn words(h: &Host, t: &HostType) -> Vec<String> {
     if h.drained == t.all_gpus() {
         words.push("drained".into());
     } else if !h.drained.is_empty() {
-        let list: Vec<String> = h.drained.iter().map(|g| g.to_string()).collect();
-        words.push(format!("GPU {} drained", list.join(",")));
+        words.push(format!("GPU {} drained", list::runs(h.drained.iter())));
     }
     let slow = |f: &f64| *f < 1.0;
     words.extend(
@@ -268,8 +257,11 @@ mod tests {
                 types: vec![t],
                 ..Cluster::default()
             };
-            for l in text(&c).lines() {
-                assert!(l.chars().count() <= COLUMNS_MAX, "{} columns: {l}", l.chars().count());
+            for width in [60, 80, 133] {
+                for l in text_within(&c, width).lines() {
+                    assert!(l.chars().count() <= width, "{} columns: {l}", l.chars().count());
+                    assert_eq!(l, l.trim_end());
+                }
             }
         }
     }

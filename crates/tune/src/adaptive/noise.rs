@@ -209,7 +209,7 @@ fn spike(arms: &[&[f64]]) -> f64 {
             a.iter().map(move |v| (v - middle).abs())
         })
         .collect();
-    let reach = 4.0 * (1.4826 * median(&away)).max(SIGMA_MIN);
+    let reach = 4.0 * (stats::MAD_TO_SD * median(&away)).max(SIGMA_MIN);
     let beyond = away.iter().filter(|d| **d > reach).count();
     if away.len() >= SAMPLES_MIN && beyond as f64 <= SHARE_MAX * away.len() as f64 { reach } else { f64::INFINITY }
 }
@@ -225,13 +225,7 @@ pub fn pull_in(x: &[f64], reach: f64) -> Vec<f64> {
 
 /// The median; 0 of nothing.
 pub fn median(x: &[f64]) -> f64 {
-    let mut sorted = x.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
-    }
+    stats::median_or(x, 0.0)
 }
 
 /// Rounds of expectation maximisation: the shape need not be exact to be useful.

@@ -238,9 +238,8 @@ fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
     let count = |arm: usize| samples.iter().filter(|s| s.0 == arm).count();
     let most = (0..arms).max_by_key(|a| (count(*a), arms - a)).unwrap_or(0);
     let own: Vec<f64> = samples.iter().filter(|s| s.0 == most).map(|s| s.1).collect();
-    let smooth: Vec<f64> = (0..own.len())
-        .map(|i| crate::stats::mean(&own[i.saturating_sub(SMOOTH)..(i + SMOOTH + 1).min(own.len())]))
-        .collect();
+    let smooth: Vec<f64> =
+        (0..own.len()).map(|i| stats::mean(&own[i.saturating_sub(SMOOTH)..(i + SMOOTH + 1).min(own.len())])).collect();
     let (low, high) = smooth.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
     let middle = (low + high) / 2.0;
     let mut last = smooth.first().copied().unwrap_or(0.0);
@@ -258,7 +257,7 @@ fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
 
 /// Fits from probabilities of the second regime; the model, its log likelihood, and what it says about the next call.
 fn fitted(samples: &[Sample], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, Filter) {
-    let mut noise = crate::stats::standard_deviation(&differences(samples, arms)).max(NOISE_MIN);
+    let mut noise = stats::standard_deviation(&differences(samples, arms)).max(NOISE_MIN);
     let mut probabilities = guess.to_vec();
     let centres = means(samples, arms);
     for _ in 0..rounds {
@@ -340,7 +339,7 @@ fn smoothed(samples: &[Sample], regimes: &Regimes) -> (Vec<f64>, f64, Filter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use stats::random::Random;
 
     #[test]
     fn phases_are_seen_within_a_few_calls_once_two_have_passed() {

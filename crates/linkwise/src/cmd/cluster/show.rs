@@ -1,7 +1,6 @@
 //! A state in words and in JSON.
 
-use crate::cmd::demo::gpus_in_short as short;
-use comfy_table::{CellAlignment, Table, presets};
+use console::{list_cell, table, text_of, wrap};
 use predict::doctor::Component;
 use serde_json::{Value, json};
 use store::state::{JobHeld, Snapshot, Suspect};
@@ -9,6 +8,8 @@ use topology::{Allocation, Cluster};
 
 /// Most jobs that the text lists; JSON lists all.
 const JOBS_SHOWN: usize = 200;
+/// Columns of a list of GPUs in the table of jobs.
+const LIST_WIDTH: usize = 24;
 /// Most suspects that the text lists.
 const SUSPECTS_SHOWN: usize = 6;
 
@@ -26,45 +27,35 @@ pub fn text(cluster: &Cluster, s: &Snapshot, now_unix_s: f64) -> String {
         out_of_service(cluster, s).gpu_count(),
     );
     if !s.jobs.is_empty() {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(["job", "since", "GPUs", "split", "predicted GB/s", "demand GB/s", "where"]);
+        let mut jobs = table(&["job", "since", "split", "GPUs", "predicted\nGB/s", "demand\nGB/s", "where"], 3..6);
         for j in s.jobs.iter().take(JOBS_SHOWN) {
             let number = |v: Option<f64>| v.map_or("–".to_owned(), |v| format!("{v:.1}"));
-            table.add_row([
+            jobs.add_row([
                 j.id.clone(),
                 age(now_unix_s - j.since_unix_s),
-                j.gpus.gpu_count().to_string(),
                 j.gpus.split(),
+                j.gpus.gpu_count().to_string(),
                 number(j.predicted_gb_per_s),
                 number(j.demand_gb_per_s),
-                short(cluster, &j.gpus),
+                list_cell(&cluster.gpu_list(&j.gpus), LIST_WIDTH),
             ]);
         }
-        for c in [2, 4, 5] {
-            if let Some(c) = table.column_mut(c) {
-                c.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        out += &format!("{table}\n");
+        out += &text_of(&jobs);
         if s.jobs.len() > JOBS_SHOWN {
             out += &format!("and {} jobs more (--format json lists all)\n", s.jobs.len() - JOBS_SHOWN);
         }
     }
     if !s.free.is_empty() {
-        out += &format!("free: {}\n", short(cluster, &s.free));
+        out += &wrap(&format!("free: {}", cluster.gpu_list(&s.free)), 2);
     }
     for (reason, gpus) in drains(cluster, s) {
         let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-        out += &format!("drained: {}{why}\n", short(cluster, &gpus));
+        out += &wrap(&format!("drained: {}{why}", cluster.gpu_list(&gpus)), 2);
     }
     for x in s.suspects.iter().take(SUSPECTS_SHOWN) {
-        out += &format!(
-            "suspected: {} at {:.0} % of its rate, probability {:.0} %\n",
-            name(cluster, x),
-            100.0 * x.factor,
-            100.0 * x.probability
-        );
+        let (rate, probability) = (100.0 * x.factor, 100.0 * x.probability);
+        let what = name(cluster, x);
+        out += &wrap(&format!("suspected: {what} at {rate:.0} % of its rate, probability {probability:.0} %"), 2);
     }
     if s.suspects.len() > SUSPECTS_SHOWN {
         out += &format!("and {} less probable suspects\n", s.suspects.len() - SUSPECTS_SHOWN);

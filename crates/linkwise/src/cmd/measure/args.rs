@@ -1,6 +1,6 @@
 //! The arguments of `linkwise measure`.
 
-use crate::cmd::shared::Format;
+use console::Format;
 use measure::DesignKind;
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub store: Option<PathBuf>,
     /// Multi-host samples per size, on top of the intra tables
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = topology::number::whole::<usize>)]
     pub samples: usize,
     /// How multi-host samples are chosen (adaptive: where a model fitted on the samples so far is least sure)
     #[arg(long, value_enum, default_value = "stratified")]
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value = "16MiB")]
     pub sizes: String,
     /// Of designs, spot checks and the simulated hardware
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = topology::number::whole::<u64>)]
     pub seed: u64,
     /// What to run
     #[arg(long, default_value = "all_reduce")]
@@ -59,11 +59,11 @@ pub struct Args {
     /// No intra tables and spot checks
     #[arg(long)]
     pub no_intra: bool,
-    /// Idle GPUs (n0:0,n0:1 or whole hosts n2) or a file that lists them; nothing else is used [default: all that are not drained]
+    /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; nothing else is used [default: all that are not drained]
     #[arg(long, value_name = "LIST|FILE")]
     pub idle: Option<String>,
     /// Refuse, or with --clip take fewer samples, if this run would need more; also ends a run that gets there
-    #[arg(long, value_name = "MINUTES")]
+    #[arg(long, value_name = "MINUTES", value_parser = topology::number::real)]
     pub budget_gpu_minutes: Option<f64>,
     /// Take as many samples as the budget allows instead of refusing
     #[arg(long, requires = "budget_gpu_minutes")]
@@ -81,28 +81,28 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub nccl_tests: Option<PathBuf>,
     /// nccl-tests' -n
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = topology::number::whole::<u32>)]
     pub iterations: u32,
     /// nccl-tests' -w
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = topology::number::whole::<u32>)]
     pub warmup: u32,
     /// Print the nccl-tests commands and run nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Time limit of one point
-    #[arg(long, value_name = "SECONDS", default_value_t = 120.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = topology::number::real)]
     pub timeout_s: f64,
     /// Attempts at one point, for --backend command
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = topology::number::whole::<u32>)]
     pub attempts: u32,
     /// Simulated: standard deviation between like allocations, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = topology::number::real)]
     pub irregularity: f64,
     /// Simulated: standard deviation between readings, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = topology::number::real)]
     pub noise: f64,
     /// Simulated: readings that are far too low, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = topology::number::real)]
     pub outliers: f64,
     /// CSV to bring in: linkwise's own header, or host,gpus,... and counts,gpus,... tables; may be repeated
     #[arg(long, value_name = "FILE.csv")]

@@ -1,9 +1,8 @@
 //! What `linkwise measure` says at the end.
 
 use super::tables::Imported;
-use comfy_table::{CellAlignment, Table, presets};
+use console::{table, text_of};
 use measure::CampaignSummary;
-use std::io::Write;
 use store::Source;
 
 /// Everything that was done.
@@ -45,11 +44,6 @@ pub struct CampaignAnswer {
     pub summary: CampaignSummary,
 }
 
-/// Prints, and does not mind a reader that has gone.
-pub fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
-
 /// One JSON object.
 pub fn json(answer: &Answer) -> String {
     serde_json::to_string_pretty(answer).unwrap_or_default() + "\n"
@@ -81,13 +75,12 @@ pub fn text(answer: &Answer) -> String {
 fn campaign(c: &CampaignAnswer) -> String {
     let simulated = c.source == Source::Simulated;
     let what = if simulated { "simulated " } else { "" };
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let minutes = format!("{what}GPU-minutes");
     let seconds = format!("{what}run seconds");
-    table.set_header(["stage", "points", "readings", "failed", "outliers", "rejected", "suspect", &seconds, &minutes]);
+    let header = ["stage", "points", "readings", "failed", "outliers", "rejected", "suspect", &seconds, &minutes];
+    let mut stages = table(&header, 1..);
     for s in c.summary.stages.iter().filter(|s| s.points + s.failed > 0) {
-        table.add_row([
+        stages.add_row([
             s.name.clone(),
             s.points.to_string(),
             s.readings_taken.to_string(),
@@ -99,12 +92,7 @@ fn campaign(c: &CampaignAnswer) -> String {
             format!("{:.1}", s.gpu_minutes),
         ]);
     }
-    for i in 1..9 {
-        if let Some(column) = table.column_mut(i) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    let mut out = format!("{table}\n");
+    let mut out = text_of(&stages);
     let end = match c {
         _ if c.nothing_to_do => "the campaign was finished before; nothing was measured".to_owned(),
         _ if c.summary.stopped_by_budget => {

@@ -1,7 +1,8 @@
 //! CSV into a store and out of it.
 
 use super::args::Args;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -79,7 +80,7 @@ fn mark_suspects(records: &mut [Record], cluster: &Cluster) -> usize {
 
 /// Stores one file, whole or not at all.
 pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure> {
-    let done = store.insert_batch(&import.records)?;
+    let done = store.insert_batch(&import.records).or_failure()?;
     Ok(Imported {
         file: import.path.display().to_string(),
         rows: import.records.len(),
@@ -91,7 +92,7 @@ pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure>
 
 /// Writes everything in the store; `-` is standard output. A file is replaced only when the new one is complete.
 pub fn export(path: &Path, store: &Store) -> Result<usize, Failure> {
-    let records = store.records(&Query::all())?;
+    let records = store.records(&Query::all()).or_failure()?;
     let fail = |e: std::io::Error| Failure::file("write", path, e);
     if path == Path::new("-") {
         let out = std::io::stdout().lock();

@@ -2,10 +2,9 @@
 
 use super::story;
 use super::view::What;
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use console::Failure;
+use console::{Format, table, text_of, wrap};
 
-use super::explain::table;
 use indicatif::ProgressBar;
 use nccl_model::{Communicator, LoadConstants};
 use serde_json::{Value, json};
@@ -114,13 +113,13 @@ pub fn by_model(
     let mut counts: Vec<u32> = more.collect();
     counts.dedup();
     for m in counts {
-        let after = c.on(m).busbw(collective, size).map_or(0.0, |b| b.busbw.gb_per_s());
+        let after = c.with_channels(m).busbw(collective, size).map_or(0.0, |b| b.busbw.gb_per_s());
         let even = if m.is_multiple_of(n) { format!(", {} of each search channel", m / n) } else { String::new() };
         offer(vec![("NCCL_MIN_NCHANNELS", m.to_string())], after, format!("{m} channels instead of {now}{even}"));
     }
     let choice = c.choice(collective, size);
     let mut ways: Vec<(Algorithm, Protocol, f64)> = c
-        .ways(collective, size)
+        .all_choices(collective, size)
         .into_iter()
         .filter(|w| choice.is_none_or(|x| (x.algorithm, x.protocol) != (w.algorithm, w.protocol)))
         .filter_map(|w| Some((w.algorithm, w.protocol, c.busbw_of(collective, size, &w, &constants)?.busbw.gb_per_s())))
@@ -201,7 +200,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             // What the library really does under the setting, not what the setting asks for.
             a.after_gb_per_s = case.as_run(&report).ok().and_then(|c| {
                 let d = new?;
-                let w = c.way(case.collective, size, d.algorithm, d.protocol)?;
+                let w = c.choice_with(case.collective, size, d.algorithm, d.protocol)?;
                 let k = LoadConstants::of(case.cluster.network.class);
                 Some(c.busbw_of(case.collective, size, &w, &k)?.busbw.gb_per_s())
             });
@@ -230,23 +229,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    println!(
-        "{} of {} on cluster {}: {} ranks on {}, NCCL {}",
-        case.collective,
-        Bytes(size),
-        case.cluster.name,
-        case.ranks(),
-        case.hosts_text(),
-        case.version
-    );
-    println!("expected {:.1} GB/s busbw (model), limited by {}", now.busbw.gb_per_s(), story::limit(&case, &now.limit));
+    let (collective, cluster, ranks, gpus) = (case.collective, &case.cluster.name, case.ranks(), case.hosts_text());
+    let head =
+        format!("{collective} of {} on cluster {cluster}: {ranks} ranks on {gpus}, NCCL {}", Bytes(size), case.version);
+    print!("{}", wrap(&head, 2));
+    let (busbw, limit) = (now.busbw.gb_per_s(), story::limit(&case, &now.limit));
+    print!("{}", wrap(&format!("expected {busbw:.1} GB/s busbw (model), limited by {limit}"), 2));
     if let Some((_, m)) = case.measured.iter().rev().find(|m| m.0 == size) {
         println!("measured {m:.1} GB/s");
     }
     if advice.is_empty() {
         println!("no setting is expected to gain more than {:.0} %", 100.0 * GAIN_MIN);
     } else {
-        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2);
+        let mut t = table(&["setting", "in the library", "expected GB/s", "gain"], 2..);
         for a in &advice {
             t.add_row([
                 a.text(),
@@ -255,23 +250,27 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 a.gain().map_or("unknown: measure it".into(), |g| format!("{:+.0} % ({})", 100.0 * g, a.gain_source())),
             ]);
         }
-        println!("{t}");
+        print!("{}", text_of(&t));
     }
     if !without_effect.is_empty() {
-        println!("without effect in the library: {}", without_effect.join(", "));
+        print!("{}", wrap(&format!("without effect in the library: {}", without_effect.join(", ")), 2));
     }
     if let Some((order, from, to)) = order {
         let names: Vec<&str> = order.iter().map(|o| case.cluster.host(o.0).name.as_str()).collect();
-        println!("host order: ranks on {} in this order: {from:.0} to {to:.0} GB/s (model)", names.join(", "));
+        let order = names.join(", ");
+        print!(
+            "{}",
+            wrap(&format!("host order: ranks on {order} in this order: {from:.0} to {to:.0} GB/s (model)"), 2)
+        );
     }
-    println!(
-        "Gains are a model's. Before a setting goes into a job, measure it: linkwise measure, or nccl-tests with and without."
-    );
+    let note = "Gains are a model's. Before a setting goes into a job, measure it: linkwise measure, or nccl-tests with and \
+                without.";
+    print!("{}", wrap(note, 2));
     Ok(())
 }
 
 /// Which NIC carries which channel.
-fn nics(r: &nccl_bench::Report) -> Vec<(u32, u32, u32, Option<u8>)> {
+fn nics(r: &nccl_bench::BenchReport) -> Vec<(u32, u32, u32, Option<u8>)> {
     let mut all: Vec<_> = r.connections.iter().map(|c| (c.channel, c.from, c.to, c.nic)).collect();
     all.sort_unstable();
     all

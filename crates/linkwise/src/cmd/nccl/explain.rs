@@ -2,10 +2,9 @@
 
 use super::story;
 use super::view::{Case, Cell, What};
-use crate::cmd::shared::Format;
-use crate::failure::Failure;
+use console::Failure;
+use console::{Format, table, text_of, wrap};
 
-use comfy_table::{CellAlignment, Table, presets};
 use nccl_model::Communicator;
 use nccl_model::releases::{NEWEST, OLDEST};
 use serde_json::{Value, json};
@@ -145,29 +144,16 @@ fn as_json(a: &Answer) -> Value {
     })
 }
 
-pub(super) fn table(header: &[&str], numbers_from: usize) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header.to_vec());
-    for i in numbers_from..header.len() {
-        if let Some(c) = t.column_mut(i) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    t
-}
-
 fn print(a: &Answer) {
     let Answer { case, c, cells, notes, releases, ran } = a;
     let source = match ran {
         Some(v) => format!("NCCL {v} itself, on simulated hosts"),
         None => format!("model of NCCL {}", case.version),
     };
-    println!(
-        "{} on cluster {}: {} ranks on {} ({source})",
-        case.collective,
-        case.cluster.name,
-        case.ranks(),
-        case.hosts_text()
+    let (collective, cluster, ranks) = (case.collective, &case.cluster.name, case.ranks());
+    print!(
+        "{}",
+        wrap(&format!("{collective} on cluster {cluster}: {ranks} ranks on {} ({source})", case.hosts_text()), 2)
     );
     println!("{} channels, {} for NVLS", c.agreed().channels, c.agreed().nvls_channels);
     if ran.is_none() && !c.checked() {
@@ -176,14 +162,14 @@ fn print(a: &Answer) {
             true => "hosts like these were never run: their graphs are the model's own search",
             false => "the graphs of these hosts were recorded from another release",
         };
-        println!("NOT CHECKED against the library: {why}; --exact asks it");
+        print!("{}", wrap(&format!("NOT CHECKED against the library: {why}; --exact asks it"), 2));
     }
     let measured = cells.iter().any(|x| x.measured_gb_per_s.is_some());
     let mut header = vec!["size", "choice", "NCCL us", "NCCL GB/s", "expected GB/s", "physics GB/s"];
     if measured {
         header.push("measured");
     }
-    let mut t = table(&header, 2);
+    let mut t = table(&header, 2..);
     let number = |v: Option<f64>| v.map_or("-".into(), |v| format!("{v:.1}"));
     for x in cells {
         let mut row = vec![
@@ -199,12 +185,12 @@ fn print(a: &Answer) {
         }
         t.add_row(row);
     }
-    println!("{t}");
-    println!(
-        "busbw; NCCL: its own estimate; expected: from the loads of its rings and trees (model); physics: links alone"
-    );
+    print!("{}", text_of(&t));
+    let legend =
+        "busbw; NCCL: its own estimate; expected: from the loads of its rings and trees (model); physics: links alone";
+    print!("{}", wrap(legend, 2));
     for n in notes {
-        println!("- {n}");
+        print!("{}", wrap(&format!("- {n}"), 2));
     }
     let others: Vec<String> = releases
         .iter()
@@ -214,7 +200,7 @@ fn print(a: &Answer) {
         })
         .collect();
     if !others.is_empty() {
-        println!("- Releases (model): {}.", others.join("; "));
+        print!("{}", wrap(&format!("- Releases (model): {}.", others.join("; ")), 2));
     }
 }
 
@@ -258,17 +244,13 @@ fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), F
         println!("{out}");
         return Ok(());
     }
-    println!(
-        "{} on cluster {}: {} ranks on {}, NCCL {from} to {to} (model)",
-        case.collective,
-        case.cluster.name,
-        case.ranks(),
-        case.hosts_text()
-    );
+    let (collective, cluster, ranks, gpus) = (case.collective, &case.cluster.name, case.ranks(), case.hosts_text());
+    let head = format!("{collective} on cluster {cluster}: {ranks} ranks on {gpus}, NCCL {from} to {to} (model)");
+    print!("{}", wrap(&head, 2));
     if changes.is_empty() {
         println!("no choice changes");
     } else {
-        let mut t = table(&["release", "size", "before", "after", "expected GB/s", "change"], 4);
+        let mut t = table(&["release", "size", "before", "after", "expected GB/s", "change"], 4..);
         for c in &changes {
             let (a, b) = (c.before.expected_gb_per_s(), c.after.expected_gb_per_s());
             let (values, change) = match (a, b) {
@@ -285,10 +267,11 @@ fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), F
                 change,
             ]);
         }
-        println!("{t}");
+        print!("{}", text_of(&t));
     }
     if !unchecked.is_empty() {
-        println!("NOT CHECKED against the library on these hosts: {}", unchecked.join(", "));
+        let releases = unchecked.join(", ");
+        print!("{}", wrap(&format!("NOT CHECKED against the library on these hosts: {releases}"), 2));
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ mod view;
 pub use advise::{Advice, by_model};
 pub use view::{collective, communicator_of};
 
-use crate::failure::Failure;
+use console::Failure;
 
 /// `linkwise nccl ...`
 #[derive(clap::Subcommand)]

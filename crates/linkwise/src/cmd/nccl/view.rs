@@ -1,14 +1,14 @@
 //! A communicator of the command's arguments: the model's, or what the real library did on simulated hosts.
 
-use crate::cmd::shared::load_cluster;
-use crate::failure::Failure;
-use nccl_bench::{Bench, BenchError, Node, Report, Spec};
-use nccl_model::{Busbw, Communicator, LoadConstants};
+use console::Failure;
+use console::load_cluster;
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
+use nccl_model::{Communicator, ExpectedBusbw, LoadConstants};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
 use topology::nccl::{Decision, Version};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, ListReader};
 
 /// Most sizes of one call.
 const SIZES_MAX: usize = 64;
@@ -21,7 +21,7 @@ pub struct What {
     /// Built-in cluster or cluster file
     #[arg(long)]
     pub cluster: String,
-    /// The job's GPUs (`n0:0 n0:1 n1`; a bare host means all of its GPUs), hosts in rank order; default: all usable ones
+    /// The job's GPUs (`n[0-3]:[0-7]`, `n0:3`; a host alone means all of its GPUs), hosts in rank order; default: all usable ones
     #[arg(long)]
     pub gpus: Option<String>,
     /// NCCL release, such as 2.28 or 2.28.9
@@ -52,21 +52,6 @@ pub fn collective(name: &str) -> Result<Collective, String> {
     })
 }
 
-/// The hosts of a list of GPUs in the order in which it names them first, each with all of its GPUs in the list.
-fn rank_hosts(cluster: &Cluster, list: &str) -> Result<Vec<(HostId, GpuMask)>, String> {
-    let all = cluster.parse_gpus([list])?;
-    let mut order: Vec<(HostId, GpuMask)> = Vec::new();
-    for t in list.split([' ', ',', '\t', '\n', '\r']).filter(|t| !t.is_empty()) {
-        let one = cluster.parse_gpus([t])?;
-        for &(h, _) in one.parts() {
-            if order.iter().all(|o| o.0 != h) {
-                order.push((h, all.mask(h)));
-            }
-        }
-    }
-    Ok(order)
-}
-
 /// The arguments, read.
 pub struct Case {
     pub cluster: Cluster,
@@ -94,7 +79,9 @@ impl What {
     pub fn case(&self) -> Result<Case, Failure> {
         let cluster = load_cluster(&self.cluster)?;
         let order = match &self.gpus {
-            Some(list) => rank_hosts(&cluster, list).map_err(|e| Failure::input(format!("--gpus: {e}")))?,
+            Some(list) => ListReader::new(&cluster)
+                .gpus_in_order([list.as_str()])
+                .map_err(|e| Failure::input(format!("--gpus: {e}")))?,
             None => cluster.usable().parts().to_vec(),
         };
         let ranks: usize = order.iter().map(|o| o.1.count()).sum();
@@ -150,7 +137,7 @@ pub fn communicator_of(cluster: &str, gpus: Option<&str>, nccl: Version) -> Resu
 pub struct Cell {
     pub decision: Decision,
     /// What the loads of its rings and trees let it have.
-    pub expected: Option<Busbw>,
+    pub expected: Option<ExpectedBusbw>,
     /// What linkwise's physics says of the same GPUs, GB/s busbw.
     pub physics_gb_per_s: f64,
     /// The last measurement of this very size, GB/s busbw.
@@ -207,9 +194,9 @@ impl Case {
     }
 
     /// What the real library does on simulated hosts with these settings.
-    pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<Report, Failure> {
-        let nodes = self.order.iter().map(|&(h, m)| Node::new(h, m)).collect();
-        let mut spec = Spec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
+    pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<BenchReport, Failure> {
+        let nodes = self.order.iter().map(|&(h, m)| SimulatedNode::new(h, m)).collect();
+        let mut spec = BenchSpec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
         spec.env = settings.to_vec();
         if spec.rank_count() > RANKS_OF_A_QUICK_RUN {
             eprintln!(
@@ -225,10 +212,10 @@ impl Case {
     }
 
     /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
-    pub fn as_run(&self, report: &Report) -> Result<Communicator, Failure> {
+    pub fn as_run(&self, report: &BenchReport) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
         let (channels, nvls) = (report.channels.coll, report.channels.nvls);
-        Communicator::of_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
+        Communicator::from_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
             .map_err(Failure::impossible)
     }
 
@@ -246,7 +233,7 @@ impl Case {
         decisions
             .map(|decision| {
                 let Decision { collective, size_bytes, algorithm, protocol, .. } = decision;
-                let way = c.way(collective, size_bytes, algorithm, protocol);
+                let way = c.choice_with(collective, size_bytes, algorithm, protocol);
                 let of_size = |m: &&(u64, f64)| m.0 == size_bytes;
                 Cell {
                     expected: way.and_then(|w| c.busbw_of(collective, size_bytes, &w, &constants)),
@@ -264,11 +251,8 @@ impl Case {
         self.order.iter().map(of).collect()
     }
 
-    /// Hosts in rank order, for people: `n0 x8, n1 x4`.
+    /// GPUs in rank order, for people: `n0:[0-7] n1:[0-3]`.
     pub fn hosts_text(&self) -> String {
-        let of = |&(h, m): &(HostId, GpuMask)| format!("{} x{}", self.cluster.host(h).name, m.count());
-        let names: Vec<String> = self.order.iter().take(8).map(of).collect();
-        let rest = self.order.len().saturating_sub(8);
-        names.join(", ") + &if rest > 0 { format!(" and {rest} more") } else { String::new() }
+        self.cluster.gpu_list_in_order(&self.order)
     }
 }

@@ -1,7 +1,8 @@
 //! What a model and the operator's suspicions take from a reading.
 
 use crate::cmd::place::load_model;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
 use predict::doctor::{self, Diagnosis};
 use predict::{Model, Prediction};
 use std::fs::File;
@@ -27,8 +28,6 @@ pub struct Learned {
     pub why_not: &'static str,
     /// Components in words with their probabilities, the most probable first.
     pub suspected: Vec<String>,
-    /// What the readings speak against.
-    pub diagnosis: Diagnosis,
 }
 
 /// Teaches a model, and renews the suspicions of a state. Suspicions first: they are judged by what the model expected before.
@@ -50,7 +49,7 @@ pub fn learn(
         .map(|c| format!("{} ({:.1} %)", c.component.name(model.cluster()), 100.0 * c.probability))
         .collect();
     if let Some(state) = state {
-        state.set_suspects(&suspects(&diagnosis))?;
+        state.set_suspects(&suspects(&diagnosis)).or_failure()?;
     }
     let (mut updates, mut why_not) = (0, "no reading can teach it");
     for m in measurements {
@@ -71,7 +70,7 @@ pub fn learn(
             updates += 1;
         }
     }
-    Ok(Learned { expected, updates, why_not, suspected, diagnosis })
+    Ok(Learned { expected, updates, why_not, suspected })
 }
 
 fn near(model: &Model, size: Bytes) -> bool {
@@ -122,7 +121,7 @@ impl Locked {
 
     /// Replaces the file in one step.
     pub fn save(&self) -> Result<(), Failure> {
-        crate::cmd::shared::write_atomically(&self.path, &self.model.save().map_err(Failure::input)?)
+        Ok(files::write_atomic(&self.path, self.model.save().map_err(Failure::input)?)?)
     }
 }
 

@@ -1,9 +1,9 @@
 //! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
 
 use super::reading::{Whose, provenance};
-use crate::cmd::tune::report::{collective_of, files};
-use crate::failure::Failure;
-use measure::plugin_trace::{self, TraceLine, RankGpus};
+use console::Failure;
+use job::report::files;
+use measure::plugin_trace::{self, RankGpus, TraceLine};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -55,7 +55,7 @@ impl Traces {
     /// From a file, or from all in a folder.
     pub fn read(path: &Path) -> Result<Traces, Failure> {
         let mut t = Traces { path: path.to_path_buf(), ..Traces::default() };
-        for path in files(&[path.to_path_buf()])? {
+        for path in files(&[path.to_path_buf()]).map_err(Failure::input)? {
             let file = File::open(&path).map_err(|e| Failure::file("read", &path, e))?;
             let read = plugin_trace::read(BufReader::new(file), |line| {
                 t.take(line);
@@ -75,7 +75,7 @@ impl Traces {
             }
             "comm" => _ = self.comms.insert(line.comm, line.ranks),
             "launched" => {
-                let collective = line.collective.parse().ok().and_then(collective_of);
+                let collective = line.collective.parse().ok();
                 let us = line.kernel_us.filter(|us| *us > 0.0);
                 let (Some(collective), Some(call), Some(us)) = (collective, line.call, us) else {
                     self.left_out += 1;
@@ -136,13 +136,12 @@ impl Traces {
             }
         }
         let mut out: Vec<(usize, Measurement)> = Vec::new();
-        for ((collective, size, arm, channels), mut times) in kinds {
+        for ((collective, size, arm, channels), times) in kinds {
             if times.len() < CALLS_MIN || size == 0 {
                 left_out += times.len();
                 continue;
             }
-            times.sort_by(f64::total_cmp);
-            let us = times[times.len() / 2];
+            let us = stats::upper_median(&times);
             let busbw = Bandwidth::from_gb_per_s(size as f64 / us / 1e3 * collective.bus_factor(gpus));
             let what = format!("NCCL plugin, median of {} calls", times.len());
             let mut m = whose.measurement(collective, Bytes(size), busbw, provenance(&what, &self.path));

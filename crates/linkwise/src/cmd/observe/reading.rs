@@ -1,8 +1,9 @@
 //! From what the user gives to [`Measurement`]s.
 
-use crate::cmd::cluster::now_unix_s;
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::now_unix_s;
+use files::read_text;
 use measure::nccl_tests::{NcclTestsReport, parse_json, parse_text};
 use measure::trace::{FILE_BYTES_MAX, parse_trace};
 use std::path::Path;
@@ -41,7 +42,7 @@ impl Whose {
         job: &str,
         gpus: Option<Allocation>,
     ) -> Result<Whose, Failure> {
-        let now = state.map(State::snapshot).transpose()?;
+        let now = state.map(State::snapshot).transpose().or_failure()?;
         let (gpus, placed_for) = match (gpus, &now) {
             (Some(gpus), _) => (gpus, None),
             (None, Some(now)) => {
@@ -121,7 +122,7 @@ pub fn of_nccl_tests(
         .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let ranks = whose.gpus.gpu_count();
     if !report.ranks.is_empty() && report.ranks.len() != ranks {
-        let gpus = cluster.gpu_names(&whose.gpus).join(" ");
+        let gpus = cluster.gpu_list(&whose.gpus);
         return Err(Failure::input(format!(
             "{} is of {} ranks, job `{}` has {ranks} GPUs ({gpus})",
             file.display(),
@@ -180,6 +181,6 @@ pub fn provenance(what: &str, file: &Path) -> String {
 /// All of them, or none.
 pub fn record(store: &mut Store, measurements: &[Measurement]) -> Result<(), Failure> {
     let records: Vec<Record> = measurements.iter().cloned().map(Record::from).collect();
-    store.insert_batch(&records)?;
+    store.insert_batch(&records).or_failure()?;
     Ok(())
 }

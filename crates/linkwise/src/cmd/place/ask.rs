@@ -1,40 +1,41 @@
 //! A request out of flags and the files that they name.
 
 use super::LIST_BYTES_MAX;
-use crate::cmd::shared::read_text;
-use crate::failure::Failure;
+use console::Failure;
+use files::read_text;
 use place::read::{Bad, Reader, without_drained};
 use place::{Answer, Constraints, Request};
 use predict::Model;
 use std::path::{Path, PathBuf};
+use topology::number::whole;
 use topology::{Allocation, Cluster};
 
 /// The job to place, in flags.
 #[derive(clap::Args)]
 pub struct Ask {
     /// How many GPUs
-    #[arg(long, conflicts_with = "requests", required_unless_present_any = ["requests", "pods"])]
+    #[arg(long, conflicts_with = "requests", required_unless_present_any = ["requests", "pods"], value_parser = whole::<usize>)]
     gpus: Option<usize>,
     /// GPUs of every pod, `4,4`: a pod lies on one host, several may share one; `1,1,1,1` is any split
-    #[arg(long, value_delimiter = ',', conflicts_with = "requests")]
+    #[arg(long, value_delimiter = ',', conflicts_with = "requests", value_parser = whole::<usize>)]
     pods: Vec<usize>,
-    /// Free GPUs: `n0:0 n0:1 n1` (a host alone means all its GPUs), or a file with such a list
+    /// Free GPUs: `n[0-3]:[0-7] n5:2 n6` (a host alone means all its GPUs), or a file with such a list
     #[arg(long, conflicts_with = "requests")]
     free: Option<String>,
     /// Only these hosts: `n0,n2` or `n[0-3]`
     #[arg(long, conflicts_with = "requests")]
     only_hosts: Option<String>,
-    /// None of these hosts
+    /// None of these hosts: `n3` or `n[4-7]`
     #[arg(long, conflicts_with = "requests")]
     exclude_hosts: Option<String>,
     /// Only GPUs of this model (`H100`), or hosts of this type (`hgx-h100`)
     #[arg(long, conflicts_with = "requests")]
     gpu_type: Option<String>,
     /// Fewest GPUs on any host that takes part
-    #[arg(long, default_value_t = 0, conflicts_with = "requests")]
+    #[arg(long, default_value_t = 0, conflicts_with = "requests", value_parser = whole::<usize>)]
     min_per_host: usize,
     /// Most hosts
-    #[arg(long, conflicts_with = "requests")]
+    #[arg(long, conflicts_with = "requests", value_parser = whole::<usize>)]
     max_hosts: Option<usize>,
     /// No GPU whose nearest NIC is also near a running job's GPU
     #[arg(long, conflicts_with = "requests")]
@@ -91,7 +92,11 @@ impl Ask {
 /// A list given on the command line, or the content of the file that it names.
 fn free_text(list: &str) -> Result<String, Failure> {
     let path = Path::new(list);
-    if !list.contains([' ', ',']) && path.is_file() { read_text(path, LIST_BYTES_MAX) } else { Ok(list.to_owned()) }
+    if !list.contains([' ', ',']) && path.is_file() {
+        Ok(read_text(path, LIST_BYTES_MAX)?)
+    } else {
+        Ok(list.to_owned())
+    }
 }
 
 /// The answer decided again with the readings of a file.
@@ -105,7 +110,7 @@ pub fn decided(
 ) -> Result<Answer, Failure> {
     let readings = read_readings(reader, file)?;
     answer.decided(cluster, model, request, &readings).map_err(|a| {
-        let gpus = cluster.gpu_names(&a).join(" ");
+        let gpus = cluster.gpu_list(&a);
         Failure::input(format!("{}: {gpus} is not among the candidates of this request", file.display()))
     })
 }

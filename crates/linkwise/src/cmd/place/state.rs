@@ -2,8 +2,9 @@
 //! transaction that it was made in.
 
 use super::wary::{self, Avoided};
-use crate::cmd::cluster::now_unix_s;
-use crate::failure::Failure;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use console::now_unix_s;
 use place::{Answer, Job, Request};
 use predict::Model;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ impl StateArgs {
         if let Some(id) = &self.commit {
             store::state::check_job_id(id).map_err(|e| Failure::input(format!("--commit: {e}")))?;
         }
-        Ok(self.state.as_deref().map(State::open).transpose()?)
+        self.state.as_deref().map(State::open).transpose().or_failure()
     }
 }
 
@@ -36,9 +37,9 @@ impl StateArgs {
 pub fn cluster(named: Option<&str>, state: Option<&State>) -> Result<Cluster, Failure> {
     match (named, state) {
         (Some(name), state) => {
-            let cluster = crate::cmd::shared::load_cluster(name)?;
+            let cluster = console::load_cluster(name)?;
             if let Some(s) = state {
-                s.check_cluster(&cluster)?;
+                s.check_cluster(&cluster).or_failure()?;
             }
             Ok(cluster)
         }
@@ -79,7 +80,7 @@ pub fn answer(
         let (answer, avoided) = wary::choose(cluster, model, &now.suspects, &request, choose)?;
         Ok((request, answer, avoided))
     };
-    let Some(id) = commit else { return decide(&state.snapshot()?) };
+    let Some(id) = commit else { return decide(&state.snapshot().or_failure()?) };
     let decided = state.decide(now_unix_s(), |now| {
         let decided = decide(now)?;
         let (request, answer, _) = &decided;
@@ -94,6 +95,6 @@ pub fn answer(
     });
     decided.map_err(|e| match e {
         DecideError::Refused(failure) => failure,
-        DecideError::State(e) => e.into(),
+        DecideError::State(e) => Err::<(), _>(e).or_failure().unwrap_err(),
     })
 }

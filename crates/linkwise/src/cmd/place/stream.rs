@@ -3,7 +3,7 @@
 use super::answer::Reply;
 use super::state::as_things_stand;
 use super::{answered, search};
-use crate::failure::Failure;
+use console::Failure;
 use place::Search;
 use place::read::{Bad, LINE_BYTES_MAX, Reader};
 use predict::Model;

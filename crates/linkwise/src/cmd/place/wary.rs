@@ -4,7 +4,7 @@
 //! the answers that it gives without the suspected GPUs and without the suspected hosts; the greatest expectation wins. So a suspicion
 //! moves a job only where an alternative is as good, and a certain defect moves it wherever something better is left.
 
-use crate::failure::Failure;
+use console::Failure;
 use place::{Answer, Request};
 use predict::Model;
 use predict::doctor::{Component, Effects};

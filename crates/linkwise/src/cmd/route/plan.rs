@@ -2,9 +2,9 @@
 
 use super::input::{On, Traffic};
 use super::print;
-use crate::cmd::shared::DrawnFormat as Format;
-use crate::failure::Failure;
-use route::{Demand, Network, Plan, PlanError, Planner, Rule, Settings, exact, mwu};
+use console::DrawnFormat as Format;
+use console::Failure;
+use route::{Demand, PlanError, Planner, PlannerEntry, PlannerSettings, RoutePlan, RoutingNetwork, Rule};
 use std::io::Write;
 use std::time::Instant;
 
@@ -26,68 +26,17 @@ pub struct Args {
     #[command(flatten)]
     on: On,
     /// Planner: linkwise, mwu (NIMBLE's), mwu-sum, exact (the reference; slow), or a static rule
-    #[arg(long, default_value = "linkwise", value_parser = Method::parse)]
-    planner: Method,
+    #[arg(long, default_value = "linkwise", value_parser = planner)]
+    planner: PlannerEntry,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
-/// Who plans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// linkwise's own.
-    Linkwise,
-    /// Multiplicative weights.
-    Mwu(mwu::Price),
-    /// The reference.
-    Exact,
-    /// A static rule.
-    Rule(Rule),
-}
-
-impl Method {
-    /// By name.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let rules = Rule::ALL;
-        Ok(match text {
-            "linkwise" => Method::Linkwise,
-            "mwu" => Method::Mwu(mwu::Price::Dearest),
-            "mwu-sum" => Method::Mwu(mwu::Price::Sum),
-            "exact" => Method::Exact,
-            name => match rules.iter().find(|r| r.name() == name) {
-                Some(&r) => Method::Rule(r),
-                None => {
-                    let names: Vec<&str> = rules.iter().map(|r| r.name()).collect();
-                    return Err(format!(
-                        "no planner `{name}`; known: linkwise, mwu, mwu-sum, exact, {}",
-                        names.join(", ")
-                    ));
-                }
-            },
-        })
-    }
-
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Linkwise => "linkwise",
-            Method::Mwu(mwu::Price::Dearest) => "mwu",
-            Method::Mwu(mwu::Price::Sum) => "mwu-sum",
-            Method::Exact => "exact",
-            Method::Rule(r) => r.name(),
-        }
-    }
-
-    /// Plans.
-    pub fn plan(self, planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
-        match self {
-            Method::Linkwise => planner.plan(net, demand),
-            Method::Mwu(price) => mwu::plan(net, demand, &mwu::Settings { price, ..mwu::Settings::default() }),
-            Method::Exact => exact::plan(net, demand),
-            Method::Rule(r) => planner.rule(net, demand, r),
-        }
-    }
+/// The planner of a name, or which there are.
+fn planner(name: &str) -> Result<PlannerEntry, String> {
+    let known = ::papers::planners();
+    known.by_name(name).copied().ok_or_else(|| format!("no planner `{name}`; known: {}", known.names()))
 }
 
 /// A planner's failure as the command's.
@@ -103,16 +52,16 @@ pub fn failed(e: PlanError) -> Failure {
 /// A plan and what is said about it.
 pub struct Answer {
     pub cluster: String,
-    pub net: Network,
+    pub net: RoutingNetwork,
     pub demand: Demand,
-    pub planner: Method,
-    pub plan: Plan,
+    pub planner: PlannerEntry,
+    pub plan: RoutePlan,
     /// Of whole bytes.
     pub congestion_s: f64,
     pub bottleneck: usize,
     pub planning_us: f64,
     /// Static rules: plan or why there is none.
-    pub baselines: Vec<(Rule, Plan)>,
+    pub baselines: Vec<(Rule, RoutePlan)>,
     /// Bytes on every link, with the direct rule and with this plan.
     pub before: Vec<u64>,
     pub after: Vec<u64>,
@@ -133,21 +82,20 @@ impl Answer {
 fn answer(args: &Args) -> Result<Answer, Failure> {
     let net = args.on.network()?;
     let demand = args.traffic.demand(net.rank_count())?;
-    let mut planner = Planner::new(Settings::default());
+    let mut planner = Planner::new(PlannerSettings::default());
     let begin = Instant::now();
-    let mut plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
+    let mut plan = (args.planner.plan)(&mut planner, &net, &demand).map_err(failed)?;
     let mut times = vec![begin.elapsed().as_secs_f64()];
     let whole = Instant::now();
     while times.len() < REPEATS_MAX && whole.elapsed().as_secs_f64() < REPEAT_S_MAX {
         let begin = Instant::now();
-        plan = args.planner.plan(&mut planner, &net, &demand).map_err(failed)?;
+        plan = (args.planner.plan)(&mut planner, &net, &demand).map_err(failed)?;
         times.push(begin.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    let planning_us = times[times.len() / 2] * 1e6;
+    let planning_us = stats::upper_median(&times) * 1e6;
     let mut baselines = Vec::new();
     for rule in Rule::BASELINES {
-        baselines.push((rule, planner.rule(&net, &demand, rule).map_err(failed)?));
+        baselines.push((rule, planner.plan_rule(&net, &demand, rule).map_err(failed)?));
     }
     let before = baselines[0].1.link_bytes(&net, &demand);
     let after = plan.link_bytes(&net, &demand);

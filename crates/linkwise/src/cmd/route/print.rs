@@ -1,10 +1,10 @@
 //! A plan in words, as JSON, as a drawing.
 
 use super::plan::Answer;
-use crate::failure::Failure;
-use crate::report::{Axis, BarSeries, Place, Plot};
-use comfy_table::{CellAlignment, Table, presets};
-use route::plan::Reason;
+use ::report::{Axis, BarSeries, Place, Plot};
+use comfy_table::Table;
+use console::{Failure, text_of};
+use route::plan::PlanReason;
 use serde_json::json;
 use std::io::Write;
 use topology::Bytes;
@@ -14,14 +14,7 @@ const LINKS_SHOWN_MAX: usize = 24;
 
 /// A table whose columns from `numbers` on are set right.
 pub fn table(head: &[&str], numbers: usize) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head.to_vec());
-    for i in numbers..head.len() {
-        if let Some(c) = t.column_mut(i) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    t
+    console::table(head, numbers..)
 }
 
 /// Seconds in a unit that fits.
@@ -45,14 +38,16 @@ fn finite(v: f64) -> Option<f64> {
 fn reason(a: &Answer) -> String {
     let rule = a.plan.rule;
     match a.plan.reason {
-        Reason::RuleIsEnough => format!("the rule {rule} is provably near enough to the optimum; nothing to correct"),
-        Reason::Corrected => {
+        PlanReason::RuleIsEnough => {
+            format!("the rule {rule} is provably near enough to the optimum; nothing to correct")
+        }
+        PlanReason::Corrected => {
             format!("{rule}, corrected for {} pairs in {} pivots", a.plan.exception_count(), a.plan.pivots)
         }
-        Reason::SmallMessages => {
+        PlanReason::SmallMessages => {
             format!("the rule {rule}: with messages this small, relays and pieces cost more than they save (model)")
         }
-        Reason::AsAsked => "as asked".into(),
+        PlanReason::AsAsked => "as asked".into(),
     }
 }
 
@@ -72,7 +67,7 @@ pub fn text(a: &Answer) {
         a.net.rank_count(),
         a.cluster,
         a.demand.pairs().map(|p| p.2).sum::<u64>(),
-        a.planner.name()
+        a.planner.name
     );
     println!("plan: {}", reason(a));
     println!(
@@ -101,7 +96,7 @@ pub fn text(a: &Answer) {
             time(p.completion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", text_of(&t));
     let mut t = table(&["link", "GB/s", "direct", "utilisation", "this plan", "utilisation"], 1);
     let order = busiest(a);
     let end = a.baselines[0].1.congestion_s;
@@ -117,7 +112,7 @@ pub fn text(a: &Answer) {
             share(&a.after, a.congestion_s),
         ]);
     }
-    println!("{t}");
+    print!("{}", text_of(&t));
     if order.len() > LINKS_SHOWN_MAX {
         println!("{} more links carry less; --format json has all", order.len() - LINKS_SHOWN_MAX);
     }
@@ -132,7 +127,7 @@ pub fn json(a: &Answer, out: &mut impl Write) -> std::io::Result<()> {
     let completion: serde_json::Map<String, serde_json::Value> =
         a.baselines.iter().map(|(r, p)| (r.name().into(), json!(finite(p.completion_s)))).collect();
     let head = json!({
-        "cluster": a.cluster, "ranks": a.net.rank_count(), "planner": a.planner.name(), "modelled": true,
+        "cluster": a.cluster, "ranks": a.net.rank_count(), "planner": a.planner.name, "modelled": true,
         "congestion_s": a.congestion_s, "lower_bound_s": plan.lower_bound_s, "gap": a.gap(),
         "evidence": plan.evidence.describe(&a.net), "bottleneck": a.bottleneck, "bottleneck_name": a.net.link_name(a.bottleneck),
         "planning_us": rounded(a.planning_us, 1e3), "pivots": plan.pivots, "rule": plan.rule.name(),
@@ -178,7 +173,7 @@ pub fn svg(a: &Answer) -> Result<String, Failure> {
         categories: shown.iter().map(|&l| a.net.link_name(l)).collect(),
         series: vec![
             BarSeries { name: "direct".into(), values: us(&a.before) },
-            BarSeries { name: a.planner.name().into(), values: us(&a.after) },
+            BarSeries { name: a.planner.name.into(), values: us(&a.after) },
         ],
     };
     plot.svg(Place::File).map_err(Failure::impossible)

@@ -1,21 +1,15 @@
 //! `linkwise tune report TRACE...`: what the plugin saw and did, from the traces of its processes.
 
-mod gather;
 mod page;
-mod predict;
-mod row;
 mod text;
 
-pub use gather::files;
 pub use page::html;
-pub use predict::{Model, ModelArgs, Prediction, collective as collective_of};
-pub use row::Row;
 pub use text::text;
 
-use crate::cmd::shared::PageFormat;
-use crate::failure::Failure;
-use serde::Serialize;
+use console::{Failure, PageFormat, load_cluster, print};
+use job::report::{Hardware, Report, Row};
 use std::path::PathBuf;
+use topology::nccl::Version;
 
 /// Arguments of `linkwise tune report`.
 #[derive(clap::Args)]
@@ -32,7 +26,7 @@ pub struct Args {
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
-    model: predict::ModelArgs,
+    model: ModelArgs,
     /// How to print
     #[arg(long, value_enum, default_value = "text")]
     format: PageFormat,
@@ -40,135 +34,53 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let report = Report::read(&args.traces, &args.model)?;
+    let report = read(&args.traces, &args.model)?;
     if report.processes.is_empty() {
         return Err(Failure::impossible(
             "these files hold no trace of the plugin; give the folder that LINKWISE_TRACE named",
         ));
     }
     match args.format {
-        PageFormat::Text => print!("{}", text(&report)),
-        PageFormat::Json => println!("{}", serde_json::to_string_pretty(&report).map_err(Failure::impossible)?),
-        PageFormat::Html => println!("{}", html(&report)?),
+        PageFormat::Text => print(&text(&report)),
+        PageFormat::Json => {
+            console::print_json(&serde_json::to_value(&report).map_err(Failure::impossible)?)?;
+        }
+        PageFormat::Html => print(&format!("{}\n", html(&report)?)),
     }
     Ok(())
 }
 
-/// A process that loaded the plugin.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Process {
-    /// Its host, as a hash.
-    pub host: String,
-    /// The host's name, where it was written.
-    pub host_name: Option<String>,
-    /// Its number.
-    pub pid: u64,
-    /// Its mode.
-    pub mode: String,
-    /// Its policy.
-    pub policy: String,
-    /// The tuner interface that NCCL used.
-    pub tuner_api: u32,
-    /// The profiler interface, or 0.
-    pub profiler_api: u32,
-    /// Its times were given by a test.
-    pub scripted: bool,
+/// Which hardware a job ran on.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ModelArgs {
+    /// Built-in cluster or cluster file: what a model expects stands beside what was measured
+    #[arg(long, value_name = "CLUSTER")]
+    pub cluster: Option<String>,
+    /// The job's GPUs in it [default: by the host names in the traces]
+    #[arg(long, value_name = "GPUS", requires = "cluster")]
+    pub gpus: Option<String>,
+    /// NCCL release to model [default: the one whose interfaces the traces name]
+    #[arg(long, value_name = "RELEASE", requires = "cluster", value_parser = release)]
+    pub nccl: Option<Version>,
 }
 
-/// Steps that the program said, of the process that said most.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Steps {
-    /// How many.
-    pub count: usize,
-    /// All of them, milliseconds.
-    pub total_ms: f64,
-    /// Median, milliseconds.
-    pub median_ms: f64,
+fn release(text: &str) -> Result<Version, String> {
+    text.parse()
 }
 
-/// What the plugin cost, of the process in which it cost the greatest share of the run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Cost {
-    /// From the first communicator on, seconds.
-    pub run_s: f64,
-    /// Time in all of the plugin's entries over time of the run.
-    pub share: f64,
-    /// Decisions, about.
-    pub decisions: u64,
-    /// Nanoseconds per decision.
-    pub decision_ns: f64,
-    /// Events of NCCL's profiler, about.
-    pub events: u64,
-    /// Nanoseconds per event.
-    pub event_ns: f64,
-    /// Milliseconds at borders between epochs, waits for other ranks included.
-    pub borders_ms: f64,
-    /// Milliseconds in inits and finalizes.
-    pub setup_ms: f64,
-    /// Time that the plugin's own thread computed, over time of the run.
-    pub thread_share: f64,
-}
-
-/// What was too much for a report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct LeftOut {
-    /// Calls of (communicator, collective, size) beyond those that a report holds.
-    pub calls: u64,
-    /// Communicators whose ranks and nodes are not known for that reason.
-    pub communicators: u64,
-    /// Times beyond those that are kept.
-    pub times: u64,
-    /// Sentences about communicators that stay at AUTO.
-    pub sentences: u64,
-}
-
-/// What traces say.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
-    /// Processes that loaded the plugin.
-    pub processes: Vec<Process>,
-    /// What they called.
-    pub rows: Vec<Row>,
-    /// Communicators that stayed at AUTO, and why.
-    pub never: Vec<String>,
-    /// How often ranks waited for a verdict.
-    pub waits: u64,
-    /// The longest wait, milliseconds.
-    pub longest_wait_ms: f64,
-    /// Calls whose record was lost.
-    pub lost: u64,
-    /// Epochs that came into force.
-    pub epochs: u64,
-    /// Processes whose trace ended at its limit of bytes.
-    pub full: u64,
-    /// Traces whose last line is cut off.
-    pub cut_off: u64,
-    /// What was too much.
-    pub left_out: LeftOut,
-    /// Steps, if the program said any.
-    pub steps: Option<Steps>,
-    /// What the plugin cost, if it said so.
-    pub cost: Option<Cost>,
-}
-
-impl Report {
-    /// From files and folders; what is expected of the hardware from a model.
-    pub fn read(paths: &[PathBuf], model: &ModelArgs) -> Result<Self, Failure> {
-        let gathered = gather::read(&files(paths)?)?;
-        let mut report = gathered.report;
-        let model = Model::new(model, &report)?;
-        // Against what kernels are held: the steps, or else the run.
-        let beside_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
-        report.rows = row::rows(gathered.keys, beside_ms, |key, comm, auto, arm| {
-            model.predict(key, comm, auto, arm, &gathered.places)
-        });
-        Ok(report)
+impl ModelArgs {
+    fn hardware(&self) -> Result<Option<Hardware>, Failure> {
+        let Some(name) = &self.cluster else { return Ok(None) };
+        let cluster = load_cluster(name)?;
+        let gpus = self.gpus.as_deref().map(|list| cluster.parse_gpus([list])).transpose();
+        let gpus = gpus.map_err(|e| Failure::input(format!("--gpus: {e}")))?;
+        Ok(Some(Hardware { cluster, gpus, nccl: self.nccl }))
     }
+}
 
-    /// Some of the times were given by a test.
-    pub fn is_scripted(&self) -> bool {
-        self.processes.iter().any(|p| p.scripted)
-    }
+/// The report of traces.
+pub fn read(traces: &[PathBuf], model: &ModelArgs) -> Result<Report, Failure> {
+    Report::read(traces, model.hardware()?.as_ref()).map_err(Failure::input)
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::Report;
 use super::text::{notes, summary, tables};
-use crate::failure::Failure;
-use crate::report;
+use ::report;
+use console::Failure;
 
 /// As a page.
 pub fn html(report: &Report) -> Result<String, Failure> {

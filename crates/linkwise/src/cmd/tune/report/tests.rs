@@ -1,4 +1,5 @@
 use super::*;
+use job::report::LeftOut;
 use proptest::prelude::*;
 
 const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,3,4,5,6,7","local_rank":null,"scripted":false,"version":"0.1.0","pid":1,"host":"00","mode":"adaptive","policy":"round-robin","tuner_api":5,"profiler_api":5}
@@ -36,7 +37,7 @@ fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
 
 fn read_with(text: &str, model: &ModelArgs) -> Result<Report, Failure> {
     let (_kept, path) = folder(text);
-    Report::read(&[path], model)
+    super::read(&[path], model)
 }
 
 fn read(text: &str) -> Report {
@@ -113,14 +114,14 @@ fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count()
         let text = process(pid, &[0, 1, 2, 0, 1, 2, 3, 4, 3, 4]);
         std::fs::write(folder.path().join(format!("trace-{pid}.jsonl")), text).unwrap();
     }
-    let r = Report::read(&[folder.path().to_owned()], &ModelArgs::default()).unwrap_or_else(|e| panic!("{e}"));
+    let r = super::read(&[folder.path().to_owned()], &ModelArgs::default()).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!((r.processes.len(), r.rows[0].calls, r.rows[0].bytes), (2, 5, 5 << 20));
 }
 
 #[test]
 fn what_a_table_or_a_report_leaves_out_is_said() {
     let mut r = read(TRACE);
-    r.rows = vec![r.rows[0].clone(); crate::report::TABLE_ROWS_MAX + 7];
+    r.rows = vec![r.rows[0].clone(); ::report::TABLE_ROWS_MAX + 7];
     r.left_out = LeftOut { times: 3, ..LeftOut::default() };
     for said in [text(&r), html(&r).unwrap()] {
         assert!(said.contains("7 more rows are in --format json"), "{said}");

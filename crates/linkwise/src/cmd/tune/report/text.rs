@@ -1,8 +1,8 @@
 //! The report for people: sentences and tables that the page shows, too.
 
 use super::{Report, Row};
-use crate::report::TABLE_ROWS_MAX;
-use comfy_table::{CellAlignment, Table, presets};
+use ::report::TABLE_ROWS_MAX;
+use comfy_table::CellAlignment;
 
 /// Most sentences about rows whose times disagree, and about missing models.
 const DISAGREEMENTS_MAX: usize = 20;
@@ -281,9 +281,8 @@ pub fn text(report: &Report) -> String {
         return out + "No collective went through NCCL's tuner.\n";
     }
     for cells in tables(report) {
-        let mut table = Table::new();
         let head: Vec<&str> = cells.head.iter().map(|h| h.0).collect();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(head);
+        let mut table = console::table(&head, ..0);
         for row in cells.rows {
             table.add_row(row);
         }
@@ -292,7 +291,7 @@ pub fn text(report: &Report) -> String {
                 c.set_cell_alignment(CellAlignment::Right);
             }
         }
-        out += &format!("{}\n{table}\n", cells.caption);
+        out += &format!("{}\n{}", cells.caption, console::text_of(&table));
     }
     for n in notes(report) {
         out += &format!("- {n}\n");

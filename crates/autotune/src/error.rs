@@ -1,0 +1,67 @@
+//! Why a profile could not be measured.
+
+use std::fmt::Display;
+use std::path::Path;
+
+/// Why a profile could not be measured.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ProfileError {
+    /// An option or a file that cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// The options are sound, but nothing comparable can be measured.
+    #[error("{0}")]
+    Impossible(String),
+    /// The time does not suffice for one turn.
+    #[error(
+        "--minutes {minutes}: one turn of {launches} launches with {iterations} samples takes about {least_s:.0} s, all that was asked for \
+         {all_s:.0} s; give --minutes {} or fewer --arms",
+        (all_s / 60.0).ceil()
+    )]
+    TooShort {
+        /// The time given.
+        minutes: f64,
+        /// Launches of one turn.
+        launches: usize,
+        /// Samples of one launch and size.
+        iterations: u32,
+        /// What one turn takes, seconds.
+        least_s: f64,
+        /// What everything takes, seconds.
+        all_s: f64,
+    },
+}
+
+impl ProfileError {
+    /// Stable word for programs.
+    pub fn code(&self) -> &'static str {
+        match self {
+            ProfileError::Input(_) => "bad_input",
+            ProfileError::Impossible(_) => "nothing_comparable",
+            ProfileError::TooShort { .. } => "too_short",
+        }
+    }
+
+    /// True where the input is at fault, false where it is sound but cannot be done.
+    pub fn is_malformed(&self) -> bool {
+        matches!(self, ProfileError::Input(_))
+    }
+
+    pub(crate) fn input(message: impl Display) -> Self {
+        ProfileError::Input(message.to_string())
+    }
+
+    pub(crate) fn impossible(message: impl Display) -> Self {
+        ProfileError::Impossible(message.to_string())
+    }
+
+    pub(crate) fn file(doing: &str, path: &Path, error: impl Display) -> Self {
+        ProfileError::Input(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+impl From<files::FileError> for ProfileError {
+    fn from(e: files::FileError) -> Self {
+        ProfileError::Input(e.to_string())
+    }
+}

@@ -1,0 +1,279 @@
+//! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
+//!
+//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. After
+//! the first launch stands the plan that was made from it and from the time that was given then: more time later goes on with it.
+
+use super::launch::Launch;
+use super::samples::Place;
+use crate::ProfileError;
+use files::read_limited;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Largest journal, bytes.
+const BYTES_MAX: usize = 256 << 20;
+/// The version of the format.
+pub const VERSION: u32 = 3;
+/// Longest launch that an entry may tell of, seconds.
+const SECONDS_MAX: f64 = 1e7;
+
+/// What a run is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// Names the format; [`VERSION`].
+    pub linkwise_tune_samples: u32,
+    /// The command.
+    pub command: Vec<String>,
+    /// What ran beside it.
+    pub beside: Option<String>,
+    /// The collective that the arms are of.
+    pub collective: String,
+    /// The arms.
+    pub arms: Vec<String>,
+    /// Sizes, bytes.
+    pub sizes: Vec<u64>,
+    /// Beside computation as well.
+    pub overlap: bool,
+    /// Samples of each arm and size.
+    pub iterations: u32,
+    /// Thrown away in each launch.
+    pub warmup: u32,
+    /// Turns, at most.
+    pub rounds: u32,
+    /// Start, seconds since 1970; of the first part, if the run was cut off.
+    pub started_unix_s: u64,
+}
+
+/// What one launch said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// What was launched.
+    pub launch: Launch,
+    /// How long it took, seconds.
+    pub seconds: f64,
+    /// Microseconds by size in bytes.
+    pub times_us: BTreeMap<u64, Vec<f64>>,
+    /// Results were compared, and all were right.
+    pub is_checked: bool,
+    /// Why there are none.
+    pub failure: Option<String>,
+    /// Because results were compared and found wrong.
+    pub is_wrong: bool,
+    /// Where it ran.
+    pub place: Place,
+}
+
+/// The plan, as far as it does not follow from the first launch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeptPlan {
+    /// Turns.
+    pub turns: u32,
+    /// Samples of one launch.
+    pub iterations: u32,
+    /// Sizes, bytes, rising.
+    pub sizes: Vec<u64>,
+}
+
+/// A line after the first.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// A launch.
+    Launch(Box<Entry>),
+    /// The plan.
+    Plan(KeptPlan),
+}
+
+/// How the plan's line begins; no launch's does.
+const PLAN: &str = "{\"turns\":";
+
+impl Entry {
+    /// A file may hold anything.
+    fn check(&self) -> Result<(), String> {
+        if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
+            return Err(format!("a launch of {} s", self.seconds));
+        }
+        let sound = |t: &f64| t.is_finite() && *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX;
+        match self.times_us.values().flatten().find(|t| !sound(t)) {
+            Some(t) => Err(format!("a time of {t} us")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a journal holds after its head, each with its line.
+pub type Numbered = Vec<(usize, Line)>;
+
+/// An open journal.
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+}
+
+/// The name of a file that stands beside a policy file.
+pub fn beside(policy: &Path, ending: &str) -> PathBuf {
+    let mut name = policy.file_name().unwrap_or_default().to_os_string();
+    name.push(ending);
+    policy.with_file_name(name)
+}
+
+/// The journal's name beside a policy file.
+pub fn path_of(policy: &Path) -> PathBuf {
+    beside(policy, ".samples.jsonl")
+}
+
+impl Journal {
+    /// Opens or begins the journal. Returns what it holds, each with its line; the head is that of the run's first part.
+    ///
+    /// # Errors
+    /// It belongs to a run with other settings, holds something else, or cannot be written.
+    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), ProfileError> {
+        let fail = |e: &dyn std::fmt::Display| ProfileError::file("write", path, e);
+        let found = match path.exists() && !is_anew {
+            true => read(path, head)?,
+            false => None,
+        };
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).append(found.is_some()).truncate(found.is_none());
+        let mut journal = Journal { file: options.open(path).map_err(|e| fail(&e))?, path: path.to_owned() };
+        match found {
+            Some((head, lines, is_whole)) => {
+                if !is_whole {
+                    journal.write("")?; // ends a line that was cut off
+                }
+                Ok((journal, head, lines))
+            }
+            None => {
+                journal.write(&serde_json::to_string(head).map_err(|e| fail(&e))?)?;
+                Ok((journal, head.clone(), Vec::new()))
+            }
+        }
+    }
+
+    /// Adds a launch; it is on disk when this returns.
+    pub fn add(&mut self, entry: &Entry) -> Result<(), ProfileError> {
+        let line = serde_json::to_string(entry).map_err(|e| ProfileError::file("write", &self.path, e))?;
+        self.write(&line)
+    }
+
+    /// Adds the plan.
+    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), ProfileError> {
+        let line = serde_json::to_string(plan).map_err(|e| ProfileError::file("write", &self.path, e))?;
+        self.write(&line)
+    }
+
+    fn write(&mut self, line: &str) -> Result<(), ProfileError> {
+        let done = self.file.write_all(format!("{line}\n").as_bytes()).and_then(|()| self.file.sync_data());
+        done.map_err(|e| ProfileError::file("write", &self.path, e))
+    }
+}
+
+/// What is wrong with a line of a journal, and what to do.
+pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> ProfileError {
+    let remedy = "move the file away, or start over with --restart";
+    ProfileError::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
+}
+
+/// Head, the other lines, and whether the last one is whole.
+type Found = (Head, Numbered, bool);
+
+/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
+/// middle of a character.
+fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
+    let bytes = read_limited(path, BYTES_MAX)?;
+    let is_whole = bytes.ends_with(b"\n");
+    let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
+    let lines = bytes.split(|b| *b == b'\n').enumerate().map(|(i, l)| (i + 1, l));
+    let mut lines = lines.filter(|l| !l.1.trim_ascii().is_empty());
+    let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
+    let head = serde_json::from_slice(first);
+    let head: Head = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
+    if lines.clone().next().is_none() && is_whole {
+        return Ok(None);
+    }
+    if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
+        return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
+    }
+    let mut found = Vec::new();
+    for (number, bytes) in lines {
+        let text = match std::str::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(e) if e.error_len().is_none() => continue, // ends within a character
+            Err(e) => return Err(bad(number, &e)),
+        };
+        match line(text) {
+            Ok(line) => {
+                if let Line::Launch(entry) = &line {
+                    entry.check().map_err(|e| bad(number, &e))?;
+                }
+                found.push((number, line));
+            }
+            Err(e) if e.is_eof() => {}
+            Err(e) => return Err(bad(number, &e)),
+        }
+    }
+    Ok(Some((head, found, is_whole)))
+}
+
+fn line(text: &str) -> Result<Line, serde_json::Error> {
+    if text.starts_with(PLAN) {
+        return serde_json::from_str(text).map(Line::Plan);
+    }
+    serde_json::from_str(text).map(|entry| Line::Launch(Box::new(entry)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head() -> Head {
+        Head {
+            linkwise_tune_samples: VERSION,
+            command: vec!["prüfe".into()],
+            beside: None,
+            collective: "all_reduce".into(),
+            arms: vec!["AUTO".into()],
+            sizes: vec![8],
+            overlap: false,
+            iterations: 5,
+            warmup: 0,
+            rounds: 1,
+            started_unix_s: 7,
+        }
+    }
+
+    fn entry(failure: &str) -> Entry {
+        let (arm, sizes) = ("AUTO".to_owned(), vec![8]);
+        let launch = Launch { arm, sizes, is_overlapped: false, iterations: 5, warmup: 0, is_checked: true };
+        let failure = Some(failure.to_owned());
+        let (times_us, place) = (BTreeMap::new(), Place::default());
+        Entry { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
+    }
+
+    #[test]
+    fn a_journal_that_was_cut_off_anywhere_in_a_line_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.samples.jsonl");
+        let (mut journal, ..) = Journal::open(&path, &head(), true).unwrap();
+        journal.add(&entry("erster")).unwrap();
+        journal.add_plan(&KeptPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
+        let whole = std::fs::read(&path).unwrap().len();
+        journal.add(&entry("größer als ö")).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        // Every cut of the last line, also inside its letters of two bytes.
+        for cut in whole + 1..bytes.len() - 1 {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            let (mut journal, _, found) = Journal::open(&path, &head(), false).unwrap_or_else(|e| panic!("{cut}: {e}"));
+            assert_eq!(found.len(), 2, "{cut}: a launch and the plan are whole");
+            // Cut off again before anything was added, and with another launch.
+            assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 2, "{cut}");
+            journal.add(&entry("später")).unwrap();
+            assert_eq!(Journal::open(&path, &head(), false).unwrap().2.len(), 3, "{cut}");
+        }
+    }
+}

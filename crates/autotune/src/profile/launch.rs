@@ -1,0 +1,310 @@
+//! One launch of the program with one arm forced.
+
+use super::nccl_tests;
+use ::report::one_line;
+use ::tune::Arm;
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+use wait_timeout::ChildExt;
+
+/// Most that a program may print in one launch, bytes.
+const OUTPUT_BYTES_MAX: u64 = 16 << 20;
+/// How long to wait for the pipes of a program that has ended.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a launch needs to know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Launch {
+    /// The arm's name.
+    pub arm: String,
+    /// Sizes, bytes, rising.
+    pub sizes: Vec<u64>,
+    /// Whether computation runs beside it.
+    pub is_overlapped: bool,
+    /// Samples that it should give of each size.
+    pub iterations: u32,
+    /// And before them, to be thrown away.
+    pub warmup: u32,
+    /// Whether results are checked, where the program can: it takes time.
+    pub is_checked: bool,
+}
+
+/// The variables that force an arm; no value: the variable is removed, so that NCCL decides.
+pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
+    let word = |w: &str| Some(w.to_owned());
+    let (algorithm, protocol) = match arm.forced {
+        None => (None, None),
+        Some((a, p)) => (word(a.capitals()), word(p.capitals())),
+    };
+    let channels = arm.channels.map(|c| c.to_string());
+    [
+        ("NCCL_ALGO", algorithm),
+        ("NCCL_PROTO", protocol),
+        ("NCCL_MIN_NCHANNELS", channels.clone()),
+        ("NCCL_MAX_NCHANNELS", channels),
+    ]
+}
+
+/// Why a launch gave nothing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failed {
+    /// The program, in words, and what it had printed: it cannot be started, did not end in time, or failed.
+    Program {
+        /// What happened, with the end of what it said.
+        why: String,
+        /// Its standard output.
+        output: String,
+    },
+    /// What should compute beside it did not: the launch, had it run, would have run alone.
+    Beside(String),
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Failed {
+        Failed::Program { why, output: String::new() }
+    }
+}
+
+/// What computes beside a launch.
+struct Beside<'a> {
+    line: &'a str,
+    group: Group,
+    said: mpsc::Receiver<Printed>,
+}
+
+impl<'a> Beside<'a> {
+    fn start(line: &'a str) -> Result<Beside<'a>, Failed> {
+        let words = ["sh".into(), "-c".into(), line.to_owned()];
+        let cannot = |e| Failed::Beside(format!("--beside `{}` cannot be started: {e}", one_line(line, 80)));
+        let mut group = Group::start(guarded(&words)).map_err(cannot)?;
+        drop(drain(group.child.stdout.take()));
+        let said = drain(group.child.stderr.take());
+        Ok(Beside { line, group, said })
+    }
+
+    /// It must still run when a launch begins and when it has ended.
+    fn check(&mut self) -> Result<(), Failed> {
+        let status = match self.group.child.try_wait() {
+            Ok(None) => return Ok(()),
+            Ok(Some(status)) => status.to_string(),
+            Err(e) => e.to_string(),
+        };
+        self.group.kill();
+        let said = self.said.recv_timeout(GRACE).unwrap_or_default().text();
+        Err(Failed::Beside(format!(
+            "--beside `{}` ended ({status}) before the launch that it should run beside: {}; give a command that computes until it is killed",
+            one_line(self.line, 80),
+            last_lines(&said, "")
+        )))
+    }
+}
+
+fn last_lines(stderr: &str, stdout: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().chain(stdout.lines()).filter(|l| !l.trim().is_empty()).collect();
+    let tail = lines.iter().rev().take(2).rev().copied().collect::<Vec<_>>().join(" | ");
+    if tail.is_empty() { "it said nothing".into() } else { one_line(&tail, 200) }
+}
+
+/// Runs it to its end and returns its standard output. A run over the time limit is killed; when it has ended, what it started and left
+/// is killed, too.
+pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, Failed> {
+    let arm: Arm = launch.arm.parse()?;
+    let words = nccl_tests::words(command, launch);
+    let program = words.first().ok_or_else(|| "no command".to_owned())?;
+    let mut beside = beside.filter(|_| launch.is_overlapped).map(Beside::start).transpose()?;
+    beside.iter_mut().try_for_each(Beside::check)?;
+    let mut to_run = guarded(&words);
+    for (name, value) in arm_environment(arm) {
+        match value {
+            Some(v) => to_run.env(name, v),
+            None => to_run.env_remove(name),
+        };
+    }
+    to_run
+        .env("LINKWISE_MODE", "off") // linkwise's own plugin, should the environment load it
+        .env(nccl_tests::VARIABLE, nccl_tests::options(launch).join(" "))
+        .env("LINKWISE_ARM", &launch.arm)
+        .env("LINKWISE_SIZE_BYTES", launch.sizes.first().copied().unwrap_or(0).to_string())
+        .env("LINKWISE_ITERATIONS", launch.iterations.to_string())
+        .env("LINKWISE_WARMUP", launch.warmup.to_string())
+        .env("LINKWISE_OVERLAP", if launch.is_overlapped { "1" } else { "0" });
+    let mut group = Group::start(to_run).map_err(|e| format!("cannot start `{program}`: {e}"))?;
+    let (out, err) = (drain(group.child.stdout.take()), drain(group.child.stderr.take()));
+    let status = group.child.wait_timeout(timeout);
+    beside.iter_mut().try_for_each(Beside::check)?;
+    // Whatever it left behind may hold its pipes open: only when that is gone, all that was printed is here.
+    group.kill();
+    let printed = |r: &mpsc::Receiver<Printed>| r.recv_timeout(GRACE).unwrap_or_default();
+    let (out, err) = (printed(&out), printed(&err));
+    let why = match status {
+        Ok(Some(status)) if status.success() && !out.is_cut => return Ok(out.text()),
+        Ok(Some(status)) if status.success() => {
+            format!("`{program}` printed more than {} MiB; have it print less", OUTPUT_BYTES_MAX >> 20)
+        }
+        Ok(Some(status)) => format!("`{program}` ended with {status}: {}", last_lines(&err.text(), &out.text())),
+        Ok(None) => format!("no end within {:.1} s; it was killed (--timeout)", timeout.as_secs_f64()),
+        Err(e) => format!("cannot wait for `{program}`: {e}"),
+    };
+    Err(Failed::Program { why, output: out.text() })
+}
+
+/// A started program in a process group of its own; whatever happens it ends with all that it started.
+struct Group {
+    child: Child,
+    /// Our end of its standard input; kept apart, because waiting for a child closes what it still holds.
+    _leash: Option<ChildStdin>,
+    is_killed: bool,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Group {
+    /// Ends the whole group, once: its number may be another's afterwards.
+    fn kill(&mut self) {
+        if std::mem::replace(&mut self.is_killed, true) {
+            return;
+        }
+        // The group may outlive its first process, so it is asked even when that has ended.
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs the words with a guard beside them: when our end of its standard input closes, be it because we were killed, the guard kills the
+/// whole group. The words take the shell's place, so their exit status is their own.
+const GUARD: &str = r#"exec 3<&0; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null"#;
+
+fn guarded(words: &[String]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", GUARD, "linkwise"]).args(words);
+    command
+}
+
+impl Group {
+    fn start(mut command: Command) -> Result<Group, String> {
+        let group = command.process_group(0).stdin(Stdio::piped());
+        let mut child = group.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(|e| e.to_string())?;
+        Ok(Group { _leash: child.stdin.take(), child, is_killed: false })
+    }
+}
+
+/// What came out of a pipe.
+#[derive(Default)]
+struct Printed {
+    bytes: Vec<u8>,
+    /// There was more than is kept.
+    is_cut: bool,
+}
+
+impl Printed {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Printed> {
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut printed = Printed::default();
+        if let Some(pipe) = pipe {
+            let mut limited = pipe.take(OUTPUT_BYTES_MAX);
+            let _ = limited.read_to_end(&mut printed.bytes);
+            let more = std::io::copy(&mut limited.into_inner(), &mut std::io::sink()); // never let the program block
+            printed.is_cut = more.is_ok_and(|n| n > 0);
+        }
+        let _ = send.send(printed);
+    });
+    receive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(arm: &str, sizes: &[u64]) -> Launch {
+        let (arm, sizes) = (arm.to_owned(), sizes.to_vec());
+        Launch { arm, sizes, is_overlapped: false, iterations: 10, warmup: 5, is_checked: true }
+    }
+
+    fn why(said: Result<String, Failed>) -> String {
+        match said {
+            Err(Failed::Program { why, .. }) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn strings(words: &[&str]) -> Vec<String> {
+        words.iter().map(|w| (*w).to_owned()).collect()
+    }
+
+    #[test]
+    fn an_arm_is_forced_by_its_variables_and_auto_by_none() {
+        let names = |arm: &str| arm_environment(arm.parse().unwrap()).map(|(_, v)| v.unwrap_or("-".into())).join(" ");
+        assert_eq!(names("TREE/LL128@4"), "TREE LL128 4 4");
+        assert_eq!(names("AUTO"), "- - - -");
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let script = format!("(sleep 2; touch {}) & sleep 60", mark.display());
+        let start = std::time::Instant::now();
+        let e = run(&strings(&["/bin/sh", "-c", &script]), &launch("AUTO", &[8]), None, Duration::from_millis(300));
+        assert!(why(e).contains("no end within 0.3 s"));
+        assert!(start.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(2_200));
+        assert!(!mark.exists(), "a grandchild went on");
+    }
+
+    #[test]
+    fn a_program_that_fails_is_quoted() {
+        let e = run(&strings(&["/bin/sh", "-c", "echo out of GPUs >&2; exit 3"]), &launch("AUTO", &[8]), None, GRACE);
+        let e = why(e);
+        assert!(e.contains("exit status: 3") && e.contains("out of GPUs"), "{e}");
+        let e = why(run(&strings(&["/no/such/program"]), &launch("AUTO", &[8]), None, GRACE));
+        assert!(e.contains("/no/such/program"), "{e}");
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_should_run_beside_a_launch_and_does_not_spoils_it() {
+        let program = strings(&["/bin/sh", "-c", "sleep 0.5; echo linkwise_step_time_us=5"]);
+        let overlapped = Launch { is_overlapped: true, ..launch("AUTO", &[8]) };
+        for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it said nothing")] {
+            let Err(Failed::Beside(e)) = run(&program, &overlapped, Some(line), LONG) else { panic!("{line} passed") };
+            assert!(e.contains(words) && e.contains("before the launch"), "{e}");
+        }
+        assert_eq!(run(&program, &overlapped, Some("sleep 60"), LONG).unwrap(), "linkwise_step_time_us=5\n");
+        // Alone nothing runs beside it.
+        assert!(run(&program, &launch("AUTO", &[8]), Some("no-such-program-at-all"), LONG).is_ok());
+    }
+
+    #[test]
+    fn output_is_whole_although_something_that_was_left_behind_holds_the_pipe() {
+        let script = "echo linkwise_step_time_us=7; sleep 60 & exit 0";
+        let said = run(&strings(&["/bin/sh", "-c", script]), &launch("AUTO", &[8]), None, LONG);
+        assert_eq!(said.unwrap(), "linkwise_step_time_us=7\n");
+    }
+
+    #[test]
+    fn more_output_than_is_kept_is_refused_and_not_cut() {
+        let script = "head -c 16777217 /dev/zero | tr '\\0' 'x'";
+        let e = why(run(&strings(&["/bin/sh", "-c", script]), &launch("AUTO", &[8]), None, LONG));
+        assert!(e.contains("more than 16 MiB"), "{e}");
+    }
+}

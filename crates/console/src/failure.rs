@@ -1,0 +1,63 @@
+//! How a command fails: one clear message and an exit code that scripts may rely on.
+
+use std::fmt;
+
+/// Why a command stopped.
+#[derive(Debug)]
+pub enum Failure {
+    /// The request is well-formed but cannot be met (exit code 1).
+    Impossible(String),
+    /// Bad input or usage (exit code 2).
+    Input(String),
+    /// Bad input that can be pointed at (exit code 2).
+    Located(miette::Report),
+}
+
+impl Failure {
+    /// Bad input, in words.
+    pub fn input(message: impl fmt::Display) -> Self {
+        Failure::Input(message.to_string())
+    }
+    /// A request that cannot be met, in words.
+    pub fn impossible(message: impl fmt::Display) -> Self {
+        Failure::Impossible(message.to_string())
+    }
+    /// A file that cannot be read or written.
+    pub fn file(doing: &str, path: &std::path::Path, error: impl fmt::Display) -> Self {
+        Failure::Input(format!("cannot {doing} {}: {error}", path.display()))
+    }
+    /// The process's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Impossible(_) => 1,
+            Failure::Input(_) | Failure::Located(_) => 2,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Impossible(m) | Failure::Input(m) => write!(f, "error: {m}"),
+            Failure::Located(r) => write!(f, "{r:?}"),
+        }
+    }
+}
+
+impl From<files::FileError> for Failure {
+    fn from(e: files::FileError) -> Self {
+        Failure::input(e)
+    }
+}
+
+impl From<topology::ReadError> for Failure {
+    fn from(e: topology::ReadError) -> Self {
+        Failure::Located(miette::Report::new(e))
+    }
+}
+
+impl From<miette::Report> for Failure {
+    fn from(r: miette::Report) -> Self {
+        Failure::Located(r)
+    }
+}

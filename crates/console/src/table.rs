@@ -1,0 +1,42 @@
+//! The one table style of the programs: columns two spaces apart, numbers set right, no borders, no rules, no trailing blanks.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use std::ops::RangeBounds;
+
+/// Columns of output where there is no terminal.
+pub const WIDTH_WITHOUT_TERMINAL: u16 = 80;
+
+/// A table that fits the terminal, or [`WIDTH_WITHOUT_TERMINAL`] columns without one; the columns of `numbers` are set right.
+pub fn table<S: AsRef<str>>(head: &[S], numbers: impl RangeBounds<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        table.set_width(WIDTH_WITHOUT_TERMINAL);
+    }
+    table.set_header(head.iter().map(AsRef::as_ref));
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if numbers.contains(&i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// The text of a table without blanks at the end of its lines, with a line break at its end.
+pub fn text_of(table: &Table) -> String {
+    table.lines().map(|l| format!("{}\n", l.trim_end())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_set_right_and_lines_end_without_blanks() {
+        let mut t = table(&["host", "GB/s"], 1..);
+        t.add_row(["n0", "9.5"]);
+        t.add_row(["n10", "120.0"]);
+        assert_eq!(text_of(&t), "host   GB/s\nn0      9.5\nn10   120.0\n");
+    }
+}

@@ -1,0 +1,53 @@
+//! Text that fits the terminal.
+
+use crate::table::WIDTH_WITHOUT_TERMINAL;
+
+/// The fewest columns that are used: narrower text cannot be read.
+const WIDTH_MIN: usize = 60;
+
+/// Columns of the text on standard output: those of the terminal (60 at least), [`WIDTH_WITHOUT_TERMINAL`] without one.
+pub fn text_width() -> usize {
+    let terminal = comfy_table::Table::new().width();
+    usize::from(terminal.unwrap_or(WIDTH_WITHOUT_TERMINAL)).max(WIDTH_MIN)
+}
+
+/// A paragraph in lines of at most [`text_width`] columns, those after the first indented by `indent`. Lines break at spaces
+/// and, where a list is longer than a line, after its commas: lists of hosts and GPUs read back with the line ends in them.
+pub fn wrap(text: &str, indent: usize) -> String {
+    wrap_within(text, indent, text_width())
+}
+
+/// A list of hosts or GPUs for the cell of a table: broken after spaces and commas into lines of at most `width` columns.
+pub fn list_cell(list: &str, width: usize) -> String {
+    wrap_within(list, 0, width).trim_end().to_owned()
+}
+
+fn wrap_within(text: &str, indent: usize, width: usize) -> String {
+    let later = " ".repeat(indent);
+    let options = textwrap::Options::new(width)
+        .subsequent_indent(&later)
+        .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+        .word_splitter(textwrap::WordSplitter::Custom(after_commas));
+    let mut out = textwrap::wrap(text, options).join("\n");
+    out.push('\n');
+    out
+}
+
+/// Where a word may be broken.
+fn after_commas(word: &str) -> Vec<usize> {
+    word.match_indices(',').map(|(at, _)| at + 1).filter(|at| *at < word.len()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_break_after_commas_and_lose_nothing() {
+        let list = (0..60).map(|i| (2 * i).to_string()).collect::<Vec<_>>().join(",");
+        let text = wrap_within(&format!("free: n[{list}]:[0-7] and more"), 2, 80);
+        assert!(text.lines().count() > 2 && text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        assert!(text.lines().skip(1).all(|l| l.starts_with("  ")));
+        assert_eq!(text.split_whitespace().collect::<String>(), format!("free:n[{list}]:[0-7]andmore"));
+    }
+}

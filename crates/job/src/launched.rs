@@ -1,0 +1,160 @@
+//! What is known of launchers: `linkwise run` that one of them started several times for one job, and commands that start others elsewhere.
+
+use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// One of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Counted from 0.
+    pub number: u32,
+    /// How many there are; two or more.
+    pub count: u32,
+    /// How many of them are on this host, where the launcher says it.
+    pub on_host: Option<u32>,
+    /// What the tasks of this job have in common and others have not.
+    pub job: Option<String>,
+    /// Slurm says on which hosts they are: the plugin meets on the first.
+    pub hosts_known: bool,
+}
+
+/// torchrun is no launcher of `linkwise run`: it starts Python programs.
+const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
+
+impl Task {
+    /// From the environment; `None` where there is one `linkwise run` for the job, or none that says otherwise.
+    pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<Task> {
+        LAUNCHERS.iter().find_map(|launcher| {
+            let place = launcher.process(&env)?;
+            let listed = slurm_host_list(&env).is_some();
+            let in_slurm = SLURM.job.iter().any(|k| env(k).is_some());
+            let task = Task {
+                number: place.rank,
+                count: place.processes,
+                on_host: launcher.on_host(&env),
+                job: launcher.job_and_step(&env),
+                hosts_known: slurm_hosts(&env).is_some_and(|n| n > 1) && listed && in_slurm,
+            };
+            (task.count > 1).then_some(task)
+        })
+    }
+
+    /// The rendezvous of tasks that are all on one host, named after the job. `None` on several hosts, or if that is unknown.
+    pub fn rendezvous(&self) -> Option<String> {
+        let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
+        let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+        Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
+    }
+}
+
+/// Options of mpirun and mpiexec that name hosts.
+const HOST_OPTIONS: [&str; 10] = [
+    "-H",
+    "--host",
+    "-host",
+    "-hosts",
+    "--hostfile",
+    "-hostfile",
+    "--machinefile",
+    "-machinefile",
+    "--default-hostfile",
+    "-f",
+];
+
+/// The launcher that the command begins with, where it may start processes on other hosts.
+pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<String>) -> Option<&str> {
+    let program = Path::new(command.first()?).file_name()?.to_str()?;
+    let hosts = slurm_hosts(&env);
+    let reaches = match program {
+        // Outside of an allocation srun makes one, wherever there is room.
+        "srun" => hosts.is_none_or(|n| n > 1),
+        "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
+            hosts.is_some_and(|n| n > 1)
+                || ["PBS_NODEFILE", "LSB_HOSTS"].iter().any(|k| env(k).is_some())
+                || command.iter().any(|word| HOST_OPTIONS.iter().any(|option| word == option))
+        }
+        _ => false,
+    };
+    reaches.then_some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env<'a>(vars: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        |k| vars.iter().find(|v| v.0 == k).map(|v| v.1.to_string())
+    }
+
+    fn of(vars: &[(&str, &str)]) -> Option<Task> {
+        Task::of(env(vars))
+    }
+
+    #[test]
+    fn tasks_of_one_host_meet_by_the_name_of_the_job() {
+        let slurm = [
+            ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NUM_TASKS", "8"),
+            ("SLURM_STEP_TASKS_PER_NODE", "8"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_ID", "2"),
+        ];
+        let task = of(&slurm).unwrap();
+        assert_eq!((task.number, task.count, task.rendezvous().as_deref()), (3, 8, Some("local:77.2")));
+        let mpi = [
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+            ("PMIX_NAMESPACE", "a/b c@1"),
+        ];
+        assert_eq!(of(&mpi).unwrap().rendezvous().as_deref(), Some("local:a-b-c-1"));
+    }
+
+    #[test]
+    fn tasks_of_several_hosts_have_no_place_of_their_own() {
+        let slurm = [
+            ("SLURM_PROCID", "3"),
+            ("SLURM_STEP_NUM_TASKS", "8"),
+            ("SLURM_STEP_TASKS_PER_NODE", "4(x2)"),
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_STEP_NODELIST", "n[0-1]"),
+        ];
+        let task = of(&slurm).unwrap();
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, true));
+        let mpi = [("PMI_RANK", "0"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("PMI_JOBID", "j")];
+        let task = of(&mpi).unwrap();
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, false));
+    }
+
+    #[test]
+    fn one_task_or_nonsense_is_no_launcher() {
+        for vars in [
+            &[][..],
+            &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
+            &[("SLURM_PROCID", "9"), ("SLURM_STEP_NUM_TASKS", "8")],
+            &[("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "2")],
+            &[("SLURM_PROCID", "0")], // in an allocation, outside of a step
+        ] {
+            assert_eq!(of(vars), None, "{vars:?}");
+        }
+    }
+
+    #[test]
+    fn commands_that_start_processes_on_other_hosts_are_known() {
+        let (two, one) = ([("SLURM_JOB_NUM_NODES", "2")], [("SLURM_JOB_NUM_NODES", "1")]);
+        for (command, vars, who) in [
+            (&["srun", "train"][..], &[][..], Some("srun")),
+            (&["/opt/bin/srun", "train"], &two, Some("srun")),
+            (&["srun", "train"], &one, None),
+            (&["mpirun", "-np", "4", "train"], &[], None),
+            (&["mpirun", "--host", "a,b", "train"], &[], Some("mpirun")),
+            (&["mpiexec", "train"], &two, Some("mpiexec")),
+            (&["python", "srun"], &two, None),
+        ] {
+            let words: Vec<OsString> = command.iter().map(OsString::from).collect();
+            assert_eq!(reaches_other_hosts(&words, env(vars)), who, "{command:?} {vars:?}");
+        }
+    }
+}

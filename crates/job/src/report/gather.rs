@@ -1,0 +1,345 @@
+//! Traces, read and brought together by communicator, collective and size.
+
+use super::{Cost, Process, Report, Steps};
+use crate::JobError;
+use ::report::one_line;
+use ::tune::{Arm, Collective};
+use measure::plugin_trace::{self, RankGpus, TraceLine};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+/// Most trace files of one report: one per process of the job.
+const FILES_MAX: usize = 8192;
+/// Most (communicator, collective, bucket) of a report, and most communicators.
+const KEYS_MAX: usize = 100_000;
+/// Most times kept per arm of a key, most calls with GPU times, most steps.
+const TIMES_MAX: usize = 100_000;
+/// Most different arms of a key: all that there are, with every channel count, are fewer.
+const ARMS_MAX: usize = 2_000;
+/// Most sentences about communicators that stay at AUTO.
+const NEVER_MAX: usize = 1000;
+
+/// Calls of one collective and size bucket in one communicator.
+#[derive(Debug, Default)]
+pub struct Key {
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Its nodes.
+    pub nodes: u32,
+    /// The collective.
+    pub collective: Option<Collective>,
+    /// The bucket of its sizes.
+    pub bucket: u8,
+    /// The rank whose calls count.
+    pub rank: i64,
+    /// The process whose calls count, where NCCL tells no ranks, and the first call that it did not count yet.
+    process: (u64, u64),
+    /// Calls of it.
+    pub calls: u64,
+    /// Outermost groups that these calls were in, by arm; a call outside of any group is one of its own.
+    pub arm_groups: BTreeMap<String, u64>,
+    last_group: u64,
+    /// Steps that the process said whose calls count.
+    pub steps: u64,
+    /// Times that were too many to keep.
+    left_out: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// How often AUTO would have been what.
+    pub autos: BTreeMap<String, u64>,
+    /// How often which arm was asked for.
+    pub arm_calls: BTreeMap<String, u64>,
+    /// Times that decide, by arm, and what they are.
+    pub times: BTreeMap<String, Vec<f64>>,
+    /// See [`Key::times`].
+    pub source: String,
+    /// GPU times that all ranks agreed on, by arm.
+    pub agreed_kernels: BTreeMap<String, Vec<f64>>,
+    /// Epoch, arm in use and why.
+    pub finding: Option<(u64, String, String)>,
+    /// GPU times by call: what ran, and the least of the ranks seen here.
+    pub kernels: BTreeMap<u64, (String, f64)>,
+}
+
+/// By communicator, collective and bucket.
+pub type Keys = BTreeMap<(String, String, u8), Key>;
+
+/// What was read.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    /// All but the rows.
+    pub report: Report,
+    /// By communicator, collective and bucket.
+    pub keys: Keys,
+    /// Where ranks are.
+    pub places: RankGpus,
+    comms: BTreeMap<String, (u32, u32)>,
+    /// Number of the process at hand, and how many steps each has said, kept or not.
+    process: u64,
+    steps_of: BTreeMap<u64, u64>,
+    /// Steps of the process at hand, milliseconds, and its last word on cost.
+    steps: Vec<f64>,
+    cost: Option<TraceLine>,
+}
+
+/// Files as they are; of folders, and of folders in them, what is called as traces are.
+pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
+    let mut all = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => walk(path, 1, &mut all)?,
+            false => all.push(path.clone()),
+        }
+        if all.len() > FILES_MAX {
+            return Err(JobError::TooManyTraces { max: FILES_MAX });
+        }
+    }
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
+fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobError> {
+    let entries = std::fs::read_dir(folder).map_err(|source| JobError::Io { path: folder.into(), source })?;
+    for path in entries.flatten().map(|e| e.path()) {
+        if path.extension().is_some_and(|e| e == "jsonl") {
+            all.push(path);
+        } else if deeper > 0 && path.is_dir() && !path.is_symlink() {
+            walk(&path, deeper - 1, all)?;
+        }
+        if all.len() > FILES_MAX {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Reads files. The first that is no trace is an error that says where.
+pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
+    let mut g = Gathered::default();
+    for path in files {
+        let file = File::open(path).map_err(|source| JobError::Io { path: path.clone(), source })?;
+        let end = plugin_trace::read(BufReader::new(file), |line| {
+            g.take(line);
+            Ok(())
+        });
+        let end = end.map_err(|e| JobError::Trace { path: path.clone(), why: e.to_string() })?;
+        g.report.cut_off += u64::from(end.cut_off);
+        g.end_of_process();
+    }
+    for ((comm, ..), key) in &mut g.keys {
+        (key.ranks, key.nodes) = g.comms.get(comm).copied().unwrap_or_default();
+        key.steps = g.steps_of.get(&key.process.0).copied().unwrap_or(0);
+        g.report.left_out.times += key.left_out;
+    }
+    Ok(g)
+}
+
+impl Gathered {
+    fn take(&mut self, line: TraceLine) {
+        self.places.add_line(&line);
+        match line.kind.as_str() {
+            "process" => {
+                self.end_of_process();
+                let text = |t: &str, most: usize| one_line(t, most);
+                self.report.processes.push(Process {
+                    host: text(&line.host, 32),
+                    host_name: line.host_name.as_deref().map(|n| text(n, 64)),
+                    pid: line.pid,
+                    mode: text(&line.mode, 32),
+                    policy: text(&line.policy, 64),
+                    tuner_api: line.tuner_api,
+                    profiler_api: line.profiler_api,
+                    scripted: line.scripted,
+                });
+            }
+            "comm" if self.comms.len() < KEYS_MAX => {
+                self.comms.insert(line.comm, (line.ranks, line.nodes));
+            }
+            "comm" if !self.comms.contains_key(&line.comm) => self.report.left_out.communicators += 1,
+            "never" => {
+                let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
+                // Every rank says it.
+                if self.report.never.contains(&said) {
+                } else if self.report.never.len() < NEVER_MAX {
+                    self.report.never.push(said);
+                } else {
+                    self.report.left_out.sentences += 1;
+                }
+            }
+            "epoch" => self.report.epochs += 1,
+            "full" => self.report.full += 1,
+            "step" => {
+                *self.steps_of.entry(self.process).or_default() += 1;
+                match self.steps.len() < TIMES_MAX {
+                    true => self.steps.push(line.time_us / 1e3),
+                    false => self.report.left_out.times += 1,
+                }
+            }
+            "cost" => self.cost = Some(line),
+            "end" => {
+                self.report.waits += line.waits;
+                self.report.longest_wait_ms = self.report.longest_wait_ms.max(line.longest_wait_us as f64 / 1e3);
+                self.report.lost += line.lost;
+            }
+            "call" | "sample" | "finding" | "launched" => self.of_key(line),
+            _ => {} // of a newer plugin
+        }
+    }
+
+    fn of_key(&mut self, line: TraceLine) {
+        let Ok(collective) = line.collective.parse::<Collective>() else { return };
+        if line.arm.parse::<Arm>().is_err() {
+            return; // NCCL ran something that a tuner has no say in
+        }
+        let bucket = if line.kind == "call" { ::tune::bucket::bucket(line.size_bytes) } else { line.bucket };
+        let id = (line.comm.clone(), collective.capitals().to_string(), bucket);
+        if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&id) {
+            self.report.left_out.calls += u64::from(line.kind == "call");
+            return;
+        }
+        let process = self.process;
+        let new = || Key { rank: i64::MAX, collective: Some(collective), bucket, ..Key::default() };
+        let key = self.keys.entry(id).or_insert_with(new);
+        match line.kind.as_str() {
+            "call" => key.call(line, process),
+            "sample" => key.sample(line),
+            "launched" => key.launched(&line),
+            _ => key.found(line),
+        }
+    }
+
+    fn end_of_process(&mut self) {
+        let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
+        self.process += 1;
+        if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
+            self.report.steps = Some(Steps {
+                count: steps.len(),
+                total_ms: steps.iter().sum(),
+                median_ms: super::row::median(&steps).unwrap_or(0.0),
+            });
+        }
+        if let Some(cost) = cost.map(|c| of_cost(&c))
+            && self.report.cost.is_none_or(|worst| cost.share > worst.share)
+        {
+            self.report.cost = Some(cost);
+        }
+    }
+}
+
+fn of_cost(c: &TraceLine) -> Cost {
+    let run_us = (c.run_us as f64).max(1.0);
+    let entries = c.decide_us as f64 + c.event_us as f64 + c.setup_us as f64 + c.border_us as f64;
+    let each = |us: u64, n: u64| us as f64 * 1e3 / n.max(1) as f64;
+    Cost {
+        run_s: run_us / 1e6,
+        share: entries / run_us,
+        decisions: c.decisions,
+        decision_ns: each(c.decide_us, c.decisions),
+        events: c.events,
+        event_ns: each(c.event_us, c.events),
+        borders_ms: c.border_us as f64 / 1e3,
+        setup_ms: c.setup_us as f64 / 1e3,
+        thread_share: c.worker_us as f64 / run_us,
+    }
+}
+
+impl Key {
+    fn call(&mut self, line: TraceLine, process: u64) {
+        // Every rank writes its calls; one of them counts.
+        if line.rank < self.rank {
+            (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
+            (self.process, self.last_group) = ((process, 0), 0);
+            self.autos.clear();
+            self.arm_calls.clear();
+            self.arm_groups.clear();
+        }
+        if line.rank != self.rank || line.auto.parse::<Arm>().is_err() || self.arm_calls.len() > ARMS_MAX {
+            return;
+        }
+        if line.rank < 0 {
+            // All ranks call themselves -1. Of one process, whose communicators (one for each of its GPUs) number the same calls alike,
+            // every number counts once.
+            let (first_process, next_call) = self.process;
+            if process != first_process || line.call.is_some_and(|c| c < next_call) {
+                return;
+            }
+            self.process.1 = line.call.map_or(next_call, |c| c.saturating_add(1));
+        }
+        if line.group == 0 || line.group != self.last_group {
+            *self.arm_groups.entry(line.arm.clone()).or_default() += 1;
+            self.last_group = line.group;
+        }
+        self.calls += 1;
+        self.bytes = self.bytes.saturating_add(line.size_bytes);
+        *self.autos.entry(line.auto).or_default() += 1;
+        *self.arm_calls.entry(line.arm).or_default() += 1;
+    }
+
+    /// How many of the calls with an arm one time of the source stands for: a step's or an interval's is the time of all calls in it.
+    pub fn calls_per_time(&self, arm: &str) -> f64 {
+        let of_arm = self.arm_calls.get(arm).copied().unwrap_or(0) as f64;
+        let times = match self.source.as_str() {
+            // A collective may be called in some steps only; where it is, it is called once at least.
+            "step" => return (self.calls as f64 / self.steps.max(1) as f64).max(1.0),
+            "interval" => self.arm_groups.get(arm).copied().unwrap_or(0) as f64,
+            _ => of_arm,
+        };
+        (of_arm / times.max(1.0)).max(1.0)
+    }
+
+    fn sample(&mut self, line: TraceLine) {
+        if line.time_us <= 0.0 {
+            return;
+        }
+        if line.source == "kernel" {
+            self.left_out += u64::from(!push(&mut self.agreed_kernels, &line.arm, line.time_us));
+        }
+        // The best source is what decided; a program may begin to say its steps late.
+        if self.times.is_empty() || rank(&line.source) < rank(&self.source) {
+            self.times.clear();
+            self.source = one_line(&line.source, 16);
+        }
+        if line.source == self.source {
+            self.left_out += u64::from(!push(&mut self.times, &line.arm, line.time_us));
+        }
+    }
+
+    fn found(&mut self, line: TraceLine) {
+        if self.finding.as_ref().is_none_or(|f| f.0 <= line.epoch) {
+            self.finding = Some((line.epoch, line.arm, one_line(&line.because, 200)));
+        }
+    }
+
+    fn launched(&mut self, line: &TraceLine) {
+        let (Some(call), Some(us)) = (line.call, line.kernel_us.filter(|t| *t > 0.0)) else { return };
+        if self.kernels.len() >= TIMES_MAX && !self.kernels.contains_key(&call) {
+            self.left_out += 1;
+            return;
+        }
+        // The last rank to arrive waits for nobody.
+        let entry = self.kernels.entry(call).or_insert_with(|| (line.arm.clone(), us));
+        entry.1 = entry.1.min(us);
+    }
+}
+
+/// Sources of times, best first.
+fn rank(source: &str) -> usize {
+    let order = ["scripted", "step", "interval", "calls", "kernel"];
+    order.iter().position(|s| *s == source).unwrap_or(order.len())
+}
+
+/// False: there is no room.
+fn push(to: &mut BTreeMap<String, Vec<f64>>, arm: &str, time_us: f64) -> bool {
+    if to.len() >= ARMS_MAX && !to.contains_key(arm) {
+        return false;
+    }
+    let times = to.entry(arm.to_string()).or_default();
+    if times.len() < TIMES_MAX {
+        times.push(time_us);
+        return true;
+    }
+    false
+}

@@ -1,0 +1,134 @@
+//! What the plugin saw and did, from the traces of its processes.
+
+mod gather;
+mod predict;
+mod row;
+
+pub use gather::files;
+pub use predict::{Hardware, Prediction};
+pub use row::{Row, median};
+
+use crate::JobError;
+use predict::Model;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A process that loaded the plugin.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Process {
+    /// Its host, as a hash.
+    pub host: String,
+    /// The host's name, where it was written.
+    pub host_name: Option<String>,
+    /// Its number.
+    pub pid: u64,
+    /// Its mode.
+    pub mode: String,
+    /// Its policy.
+    pub policy: String,
+    /// The tuner interface that NCCL used.
+    pub tuner_api: u32,
+    /// The profiler interface, or 0.
+    pub profiler_api: u32,
+    /// Its times were given by a test.
+    pub scripted: bool,
+}
+
+/// Steps that the program said, of the process that said most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Steps {
+    /// How many.
+    pub count: usize,
+    /// All of them, milliseconds.
+    pub total_ms: f64,
+    /// Median, milliseconds.
+    pub median_ms: f64,
+}
+
+/// What the plugin cost, of the process in which it cost the greatest share of the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Cost {
+    /// From the first communicator on, seconds.
+    pub run_s: f64,
+    /// Time in all of the plugin's entries over time of the run.
+    pub share: f64,
+    /// Decisions, about.
+    pub decisions: u64,
+    /// Nanoseconds per decision.
+    pub decision_ns: f64,
+    /// Events of NCCL's profiler, about.
+    pub events: u64,
+    /// Nanoseconds per event.
+    pub event_ns: f64,
+    /// Milliseconds at borders between epochs, waits for other ranks included.
+    pub borders_ms: f64,
+    /// Milliseconds in inits and finalizes.
+    pub setup_ms: f64,
+    /// Time that the plugin's own thread computed, over time of the run.
+    pub thread_share: f64,
+}
+
+/// What was too much for a report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct LeftOut {
+    /// Calls of (communicator, collective, size) beyond those that a report holds.
+    pub calls: u64,
+    /// Communicators whose ranks and nodes are not known for that reason.
+    pub communicators: u64,
+    /// Times beyond those that are kept.
+    pub times: u64,
+    /// Sentences about communicators that stay at AUTO.
+    pub sentences: u64,
+}
+
+/// What traces say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Processes that loaded the plugin.
+    pub processes: Vec<Process>,
+    /// What they called.
+    pub rows: Vec<Row>,
+    /// Communicators that stayed at AUTO, and why.
+    pub never: Vec<String>,
+    /// How often ranks waited for a verdict.
+    pub waits: u64,
+    /// The longest wait, milliseconds.
+    pub longest_wait_ms: f64,
+    /// Calls whose record was lost.
+    pub lost: u64,
+    /// Epochs that came into force.
+    pub epochs: u64,
+    /// Processes whose trace ended at its limit of bytes.
+    pub full: u64,
+    /// Traces whose last line is cut off.
+    pub cut_off: u64,
+    /// What was too much.
+    pub left_out: LeftOut,
+    /// Steps, if the program said any.
+    pub steps: Option<Steps>,
+    /// What the plugin cost, if it said so.
+    pub cost: Option<Cost>,
+}
+
+impl Report {
+    /// From files and folders; predictions come from NCCL's model where the hardware is known. O(bytes of the traces).
+    ///
+    /// # Errors
+    /// A file that is no trace, too many files, or an unknown release.
+    pub fn read(paths: &[PathBuf], hardware: Option<&Hardware>) -> Result<Self, JobError> {
+        let gathered = gather::read(&files(paths)?)?;
+        let mut report = gathered.report;
+        let model = Model::new(hardware, &report)?;
+        // Kernels are compared with the steps, or else with the run.
+        let beside_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
+        report.rows = row::rows(gathered.keys, beside_ms, |key, comm, auto, arm| {
+            model.predict(key, comm, auto, arm, &gathered.places)
+        });
+        Ok(report)
+    }
+
+    /// Some of the times were given by a test.
+    pub fn is_scripted(&self) -> bool {
+        self.processes.iter().any(|p| p.scripted)
+    }
+}

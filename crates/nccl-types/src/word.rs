@@ -1,0 +1,174 @@
+//! Enumerations whose values NCCL numbers and names.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* #[cfg_attr(feature = "serde", serde(rename = $word))] $variant),+ }
+
+        impl $name {
+            /// All of them, in the order of the declaration: the position is the number.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The word as NCCL's logs and this project's files write it.
+            pub const fn word(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+
+            /// The value at a position of [`Self::ALL`].
+            pub fn of_number(number: usize) -> Option<Self> {
+                Self::ALL.get(number).copied()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.word())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+
+            /// Reads the word in any case, with or without underscores. The error names the text and all words.
+            fn from_str(text: &str) -> Result<Self, String> {
+                let plain = |t: &str| t.replace('_', "").to_ascii_lowercase();
+                let wanted = plain(text.trim());
+                Self::ALL.iter().copied().find(|v| plain(v.word()) == wanted).ok_or_else(|| {
+                    let all: Vec<_> = Self::ALL.iter().map(|v| v.word()).collect();
+                    format!("{text:?} is none of {}", all.join(", "))
+                })
+            }
+        }
+    };
+}
+
+words! {
+    /// How a collective is laid out over ranks; NCCL's numbers 0 to 6 in this order.
+    Algorithm {
+        /// Double binary tree.
+        Tree = "Tree",
+        /// Ring.
+        Ring = "Ring",
+        /// CollNet, every GPU to the network.
+        CollNetDirect = "CollNetDirect",
+        /// CollNet, a chain inside the node.
+        CollNetChain = "CollNetChain",
+        /// NVLink SHARP inside one NVLink domain.
+        Nvls = "NVLS",
+        /// NVLink SHARP inside, tree between nodes.
+        NvlsTree = "NVLSTree",
+        /// Parallel aggregated trees (2.23 and later).
+        Pat = "PAT",
+    }
+}
+
+impl Algorithm {
+    /// The word in capitals, as arms, policy tables and traces write it: `TREE`, `NVLSTREE`.
+    pub const fn capitals(self) -> &'static str {
+        match self {
+            Algorithm::Tree => "TREE",
+            Algorithm::Ring => "RING",
+            Algorithm::CollNetDirect => "COLLNETDIRECT",
+            Algorithm::CollNetChain => "COLLNETCHAIN",
+            Algorithm::Nvls => "NVLS",
+            Algorithm::NvlsTree => "NVLSTREE",
+            Algorithm::Pat => "PAT",
+        }
+    }
+}
+
+words! {
+    /// How bytes are handed over; NCCL's numbers 0 to 2 in this order.
+    Protocol {
+        /// 8-byte words, half of them flags: least latency.
+        Ll = "LL",
+        /// 128-byte lines with a flag each, over NVLink.
+        Ll128 = "LL128",
+        /// Chunks with a fence: most bandwidth.
+        Simple = "Simple",
+    }
+}
+
+impl Protocol {
+    /// The word in capitals, as arms, policy tables and traces write it: `LL128`, `SIMPLE`.
+    pub const fn capitals(self) -> &'static str {
+        match self {
+            Protocol::Ll => "LL",
+            Protocol::Ll128 => "LL128",
+            Protocol::Simple => "SIMPLE",
+        }
+    }
+}
+
+words! {
+    /// The graphs that NCCL searches on every node; NCCL's ids 0 to 4 in this order.
+    GraphKind {
+        /// Ring.
+        Ring = "ring",
+        /// Tree; PAT uses it, too.
+        Tree = "tree",
+        /// CollNet chain.
+        CollNetChain = "collnet-chain",
+        /// NVLS and NVLSTree.
+        Nvls = "nvls",
+        /// CollNet direct.
+        CollNetDirect = "collnet-direct",
+    }
+}
+
+words! {
+    /// How far apart two devices are, by NCCL's name (the numbers differ between releases), nearest first.
+    PathType {
+        /// The same device.
+        Loc = "LOC",
+        /// NVLink.
+        Nvl = "NVL",
+        /// NVLink through another GPU.
+        Nvb = "NVB",
+        /// Chip to chip, GPU and CPU.
+        C2c = "C2C",
+        /// One PCIe bridge.
+        Pix = "PIX",
+        /// Several PCIe bridges.
+        Pxb = "PXB",
+        /// GPU to NIC through the CPU behind C2C.
+        P2c = "P2C",
+        /// NIC through another GPU.
+        Pxn = "PXN",
+        /// A PCIe host bridge.
+        Phb = "PHB",
+        /// Between sockets.
+        Sys = "SYS",
+        /// The network.
+        Net = "NET",
+        /// Not connected.
+        Dis = "DIS",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_logs_and_variables_write_them() {
+        for (i, a) in Algorithm::ALL.iter().enumerate() {
+            assert_eq!(a.word().to_uppercase(), a.capitals());
+            assert_eq!(a.capitals().parse(), Ok(*a));
+            assert_eq!((Algorithm::of_number(i), *a as usize), (Some(*a), i));
+        }
+        for p in Protocol::ALL {
+            assert_eq!(p.word().to_uppercase(), p.capitals());
+        }
+        assert_eq!("NVLS_TREE".parse(), Ok(Algorithm::NvlsTree));
+        assert_eq!("ll128".parse(), Ok(Protocol::Ll128));
+        assert!("LL64".parse::<Protocol>().unwrap_err().contains("LL, LL128, Simple"));
+        assert_eq!(Protocol::of_number(3), None);
+    }
+}

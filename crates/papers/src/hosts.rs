@@ -1,0 +1,66 @@
+//! GPU sets of single hosts, and sets of hosts, as the published searches enumerate them.
+
+use place::search::hosts::FreeHost;
+use predict::PartTable;
+use topology::GpuMask;
+
+/// For every free host and count up to `gpus_max`, the GPUs with the best intra bandwidth (the papers' dictionary of subsets), the first
+/// of equals. `[host][count - 1]`. O(hosts x 2^GPUs).
+pub(crate) fn best_masks(table: &PartTable, hosts: &[FreeHost], gpus_max: usize) -> Vec<Vec<GpuMask>> {
+    hosts
+        .iter()
+        .map(|&(host, free)| {
+            let mut best = vec![(f64::NEG_INFINITY, GpuMask::EMPTY); free.count().min(gpus_max)];
+            for m in free.subsets() {
+                if let Some(b) = best.get_mut(m.count() - 1) {
+                    let v = table.intra_gb_per_s(host, m);
+                    if v > b.0 {
+                        *b = (v, m);
+                    }
+                }
+            }
+            best.into_iter().map(|b| b.1).collect()
+        })
+        .collect()
+}
+
+/// Host sets looked at for one size; with 16 hosts or fewer that is all of them.
+pub(crate) const SETS_LOOKED_AT_MAX: usize = 100_000;
+
+/// Every set of `size` hosts that holds `k` GPUs, as places in `hosts`, in lexicographic order, until `visit` says stop or
+/// [`SETS_LOOKED_AT_MAX`] were looked at.
+pub(crate) fn host_sets(hosts: &[FreeHost], size: usize, k: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
+    struct Walk<'w> {
+        counts: Vec<usize>,
+        /// Most free GPUs on any host from here on.
+        most_after: Vec<usize>,
+        looks: usize,
+        visit: &'w mut dyn FnMut(&[usize]) -> bool,
+    }
+    impl Walk<'_> {
+        fn go(&mut self, from: usize, size: usize, left: usize, chosen: &mut Vec<usize>) -> bool {
+            self.looks += 1;
+            if size == 0 {
+                return left > 0 || (self.visit)(chosen);
+            }
+            for i in from..(self.counts.len() + 1).saturating_sub(size) {
+                if size * self.most_after[i] < left {
+                    return true;
+                }
+                chosen.push(i);
+                let more = self.go(i + 1, size - 1, left.saturating_sub(self.counts[i]), chosen);
+                chosen.pop();
+                if !more || self.looks >= SETS_LOOKED_AT_MAX {
+                    return false;
+                }
+            }
+            true
+        }
+    }
+    let counts: Vec<usize> = hosts.iter().map(|h| h.1.count()).collect();
+    let mut most_after = counts.clone();
+    for i in (1..counts.len()).rev() {
+        most_after[i - 1] = most_after[i - 1].max(most_after[i]);
+    }
+    Walk { counts, most_after, looks: 0, visit }.go(0, size, k, &mut Vec::new());
+}

@@ -1,0 +1,116 @@
+//! A GPU set that a search changes one step at a time, every step judged in one batch.
+
+use crate::judge::argmax;
+use place::Objective;
+use predict::{Candidates, Part};
+use topology::{Allocation, GpuMask};
+
+/// The current set S, and the memory that its steps share.
+pub(crate) struct Current<'o, 'a> {
+    objective: &'o Objective<'a>,
+    /// Sorted by host.
+    parts: Vec<Part>,
+    gpus: usize,
+    candidates: Candidates,
+    scores: Vec<f64>,
+    scratch: Vec<Part>,
+}
+
+impl<'o, 'a> Current<'o, 'a> {
+    pub fn new(objective: &'o Objective<'a>, start: &Allocation) -> Self {
+        Current {
+            objective,
+            parts: start.parts().iter().map(|&(h, m)| objective.part(h, m)).collect(),
+            gpus: start.gpu_count(),
+            candidates: Candidates::new(),
+            scores: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub fn allocation(&self) -> Allocation {
+        Allocation::new(self.parts.iter().map(|p| (p.host, p.mask)))
+    }
+
+    /// Removes GPUs one by one until `k` are left, each time the one without which the set scores best; the first of equals. From N GPUs
+    /// N - k batches of N, N - 1, ..., k + 1 candidates: (N² - k² + N - k) / 2 in all.
+    pub fn shrink_to(&mut self, k: usize) {
+        while self.gpus > k {
+            let unit = |p: &Part| p.mask.iter().map(|g| GpuMask(1 << g)).collect();
+            self.drop_best(unit, 0);
+        }
+    }
+
+    /// Removes whole hosts, each time the one without which the set scores best, as long as `gpus_min` GPUs remain.
+    pub fn drop_hosts_to(&mut self, gpus_min: usize) {
+        while self.drop_best(|p| vec![p.mask], gpus_min) {}
+    }
+
+    /// One step of elimination: of all `units` (GPUs of one host) whose removal leaves `gpus_min`, removes the one that hurts least.
+    fn drop_best(&mut self, units: impl Fn(&Part) -> Vec<GpuMask>, gpus_min: usize) -> bool {
+        self.candidates.clear();
+        let mut removals: Vec<(usize, GpuMask)> = Vec::with_capacity(self.gpus);
+        for (i, p) in self.parts.iter().enumerate() {
+            for unit in units(p) {
+                if self.gpus - unit.count() < gpus_min.max(1) {
+                    continue;
+                }
+                self.scratch.clear();
+                self.scratch.extend_from_slice(&self.parts);
+                replace(self.objective, &mut self.scratch, i, p.mask.minus(unit));
+                self.candidates.push(&self.scratch);
+                removals.push((i, unit));
+            }
+        }
+        if removals.is_empty() {
+            return false;
+        }
+        self.objective.scores(&self.candidates, &mut self.scores);
+        let Some(&(i, unit)) = argmax(&self.scores).and_then(|b| removals.get(b)) else { return false };
+        let rest = self.parts[i].mask.minus(unit);
+        replace(self.objective, &mut self.parts, i, rest);
+        self.gpus -= unit.count();
+        true
+    }
+
+    /// Adds GPUs of `free` one by one until there are `k`, each time the one with which the set scores best; the first of equals. From
+    /// j GPUs k - j batches of N - j, ..., N - k + 1 candidates.
+    pub fn grow_to(&mut self, k: usize, free: &Allocation) {
+        while self.gpus < k {
+            self.candidates.clear();
+            let mut additions = Vec::with_capacity(free.gpu_count() - self.gpus);
+            for &(host, m) in free.parts() {
+                let at = self.parts.binary_search_by_key(&host, |p| p.host);
+                let taken = at.map_or(GpuMask::EMPTY, |i| self.parts[i].mask);
+                for g in m.minus(taken).iter() {
+                    let part = self.objective.part(host, taken.union(GpuMask(1 << g)));
+                    self.scratch.clear();
+                    self.scratch.extend_from_slice(&self.parts);
+                    put(&mut self.scratch, at, part);
+                    self.candidates.push(&self.scratch);
+                    additions.push((at, part));
+                }
+            }
+            self.objective.scores(&self.candidates, &mut self.scores);
+            let Some(&(at, part)) = argmax(&self.scores).and_then(|b| additions.get(b)) else { return };
+            put(&mut self.parts, at, part);
+            self.gpus += 1;
+        }
+    }
+}
+
+/// Part `i` becomes `rest` of its GPUs, or goes.
+fn replace(objective: &Objective, parts: &mut Vec<Part>, i: usize, rest: GpuMask) {
+    if rest.is_empty() {
+        parts.remove(i);
+    } else {
+        parts[i] = objective.part(parts[i].host, rest);
+    }
+}
+
+fn put(parts: &mut Vec<Part>, at: Result<usize, usize>, part: Part) {
+    match at {
+        Ok(i) => parts[i] = part,
+        Err(i) => parts.insert(i, part),
+    }
+}

@@ -1,0 +1,96 @@
+//! The networks and the line as kinds of models.
+
+use super::saved::{self, FORM};
+use super::{CONTINUAL, Flavour, Guard, Learned, Training, What};
+use crate::network::learned::READINGS_MIN;
+use predict::{Candidates, LearnedModel, Learner, LearnerData, ModelKinds, NameTaken, PartTable, TrainingRun};
+use topology::{Allocation, Bytes};
+
+/// A network or a line with the settings of its training.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkKind {
+    /// What is learned.
+    pub what: What,
+    /// How it is trained.
+    pub training: Training,
+}
+
+/// BandPilot's Transformer: intra bandwidth and GPU count of every host.
+pub static TRANSFORMER: NetworkKind = NetworkKind::published(What::Network(Flavour::Transformer));
+/// LiteGD's Transformer: intra bandwidth and GPU mask of every host.
+pub static TRANSFORMER_LITEGD: NetworkKind = NetworkKind::published(What::Network(Flavour::Litegd));
+/// The ablation: raw GPU ids.
+pub static TRANSFORMER_NAIVE: NetworkKind = NetworkKind::published(What::Network(Flavour::Naive));
+/// LinearBW: a line on ten features of the hosts.
+pub static LINEAR: NetworkKind = NetworkKind::published(What::Line);
+
+impl NetworkKind {
+    /// Trained as published.
+    pub const fn published(what: What) -> Self {
+        NetworkKind { what, training: Training::PUBLISHED }
+    }
+}
+
+/// Adds the networks and the line to the kinds of models that a program fits and reads.
+pub fn register(kinds: &mut ModelKinds) -> Result<(), NameTaken> {
+    for kind in [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR] {
+        kinds.add(kind)?;
+    }
+    kinds.add_form(FORM, saved::load)
+}
+
+impl Learner for NetworkKind {
+    fn name(&self) -> &'static str {
+        self.what.name()
+    }
+    fn about(&self) -> &'static str {
+        match self.what {
+            What::Network(Flavour::Transformer) => {
+                "BandPilot's Transformer: intra bandwidth and GPU count of every host (takes seconds)"
+            }
+            What::Network(Flavour::Litegd) => {
+                "LiteGD's Transformer: intra bandwidth and GPU mask of every host (takes seconds)"
+            }
+            What::Network(Flavour::Naive) => "A Transformer that sees raw GPU ids, to compare with (takes seconds)",
+            What::Line => "A line on ten features of the hosts, to compare with",
+        }
+    }
+    fn readings_min(&self) -> usize {
+        READINGS_MIN
+    }
+    fn fit(&self, data: LearnerData, seed: u64) -> Option<(Box<dyn LearnedModel>, Vec<TrainingRun>)> {
+        let (learned, progress) = Learned::fit(self.what, data, &self.training, seed)?;
+        let run = |p: super::Progress| TrainingRun { epochs: p.epochs, best_epoch: p.best_epoch };
+        Some((Box::new(learned), progress.into_iter().map(run).collect()))
+    }
+}
+
+impl LearnedModel for Learned {
+    fn name(&self) -> &'static str {
+        self.what.name()
+    }
+    fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        Learned::means(self, size, candidates, out);
+    }
+    fn deviation(&self, size: Bytes) -> f64 {
+        Learned::deviation(self, size)
+    }
+    fn learn(&mut self, table: &PartTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
+        Learned::learn(self, table, size, new, Guard::Published, &CONTINUAL, seed).is_some()
+    }
+    fn parameter_count(&self) -> usize {
+        Learned::parameter_count(self)
+    }
+    fn parameter_bytes(&self) -> usize {
+        Learned::parameter_bytes(self)
+    }
+    fn form(&self) -> &'static str {
+        FORM
+    }
+    fn save(&self) -> Result<String, String> {
+        serde_json::to_string(&self.saved()).map_err(|e| e.to_string())
+    }
+    fn boxed_clone(&self) -> Box<dyn LearnedModel> {
+        Box::new(self.clone())
+    }
+}

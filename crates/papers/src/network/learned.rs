@@ -1,0 +1,410 @@
+//! A learned prediction of what spans hosts: one network (or line) per message size, and what continual learning keeps.
+
+use super::linear::Line;
+use super::network::{Network, Sets, Tape};
+use super::tokens::{Flavour, Reader, Scale};
+use super::train::{Anchor, Progress, Samples, Training, fisher, train};
+use predict::accuracy::shuffle;
+use predict::{Candidates, LearnerData, Part, PartTable, SizeTables};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use topology::{Allocation, Bytes, Cluster};
+
+/// Fewest multi-host readings of a size that anything is learned from.
+pub const READINGS_MIN: usize = 8;
+/// Most sizes that get a network of their own; those with the most readings.
+pub const SIZES_MAX: usize = 16;
+/// Most readings that a replay buffer holds.
+pub const REPLAY_MAX: usize = 256;
+/// Weight of elastic weight consolidation (published).
+pub const LAMBDA: f64 = 2.0;
+/// Sets that go through a network at once: bounds its memory.
+const CHUNK: usize = 128;
+/// Smallest variance of scaled residuals that the Fisher information takes for real: a hundredth of the targets' deviation.
+const NOISE_MIN: f64 = 1e-4;
+/// Smallest relative deviation that is claimed.
+const SD_MIN: f64 = 0.003;
+/// Bounds of a prediction, GB/s: whatever a network says is brought within.
+const BUSBW_MIN_GB_PER_S: f64 = 1e-3;
+const BUSBW_MAX_GB_PER_S: f64 = 1e6;
+
+/// What is learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A network.
+    Network(Flavour),
+    /// LinearBW.
+    Line,
+}
+
+impl What {
+    /// `transformer`, `transformer-litegd`, `transformer-naive` or `linear`.
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Network(Flavour::Transformer) => "transformer",
+            What::Network(Flavour::Litegd) => "transformer-litegd",
+            What::Network(Flavour::Naive) => "transformer-naive",
+            What::Line => "linear",
+        }
+    }
+}
+
+/// What predicts.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Regressor {
+    /// A network with what reads allocations for it.
+    Network {
+        /// The network.
+        network: Box<Network<f32>>,
+        /// Its reader.
+        reader: Reader,
+    },
+    /// A line.
+    Line(Line),
+}
+
+/// What continual learning remembers of the data so far.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Memory {
+    /// Nothing: a line is solved anew from all of its data.
+    None,
+    /// How much each parameter matters (elastic weight consolidation).
+    Fisher(Vec<f32>),
+    /// Some of the readings themselves.
+    Replay(Vec<(Allocation, f64)>),
+}
+
+/// What was learned of one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OfSize {
+    /// The size.
+    pub size: Bytes,
+    /// The predictor.
+    pub regressor: Regressor,
+    /// Scale of the (logarithm of the) bandwidth.
+    pub target: Scale,
+    /// Relative deviation of readings from predictions, on the validation part (on all of them if it is too small).
+    pub sd: f64,
+    /// Readings that it was learned from.
+    pub seen: usize,
+    /// What it remembers.
+    pub memory: Memory,
+}
+
+/// Predictors by size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learned {
+    /// Of which kind.
+    pub what: What,
+    /// Ascending sizes, at least one.
+    pub by_size: Vec<OfSize>,
+}
+
+/// How [`Learned::learn`] guards what it knew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// As the paper of the network says: elastic weight consolidation or replay.
+    Published,
+    /// Not at all: plain fine-tuning, to compare with.
+    None,
+}
+
+/// Settings of continual learning: gentler and shorter than the first training. The papers give none.
+pub const CONTINUAL: Training =
+    Training { epochs: 80, patience: 30, batch: 32, rate: 5e-4, decay: 1e-5, validation: 0.2, logarithm: true };
+
+/// By host type: the best bandwidth inside a host, which stands in for one GPU, where nothing inside the host limits.
+fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
+    let best = |t: usize| {
+        let by_count = tables.intra.best_by_count(cluster, t);
+        by_count.into_iter().filter(|v| v.is_finite()).fold(0.0, f64::max)
+    };
+    let mut v: Vec<f64> = (0..cluster.types.len()).map(best).collect();
+    let most = v.iter().copied().fold(0.0, f64::max);
+    v.iter_mut().filter(|v| **v <= 0.0).for_each(|v| *v = if most > 0.0 { most } else { 1.0 });
+    v
+}
+
+/// The parts of an allocation, if it spans hosts of the table.
+fn parts_of(table: &PartTable, a: &Allocation) -> Vec<Part> {
+    a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
+}
+
+impl OfSize {
+    /// Learns from multi-host readings of one size.
+    fn fit(
+        what: What,
+        cluster: &Cluster,
+        tables: &SizeTables,
+        readings: &[(Allocation, f64)],
+        settings: &Training,
+        seed: u64,
+    ) -> Option<(OfSize, Progress)> {
+        let mut order: Vec<usize> = (0..readings.len()).collect();
+        shuffle(&mut order, &mut ChaCha8Rng::seed_from_u64(seed));
+        let held = validation_count(readings.len(), settings.validation);
+        let parts: Vec<Vec<Part>> = order.iter().map(|i| parts_of(&tables.parts, &readings[*i].0)).collect();
+        let values: Vec<f64> = order.iter().map(|i| readings[*i].1).collect();
+        let alone = alone(cluster, tables);
+        let target = Scale::of(values[held..].iter().map(|v| if settings.logarithm { v.ln() } else { *v }));
+        let size = tables.size;
+        let judged = if held > 0 { 0..held } else { 0..values.len() };
+        let seen = values.len();
+        let (mut fitted, progress) = match what {
+            What::Line => {
+                let regressor = Regressor::Line(Line::fit(&parts[held..], &values[held..], alone)?);
+                (OfSize { size, regressor, target, sd: 1.0, seen, memory: Memory::None }, Progress::default())
+            }
+            What::Network(flavour) => {
+                let bits = cluster.types.iter().map(|t| t.gpu_count()).max().unwrap_or(1);
+                let reader = Reader::new(flavour, bits, settings.logarithm, alone, &parts[held..]);
+                let samples = samples(&reader, &target, &parts, &values);
+                let (validation, training) = split(samples, held);
+                let mut network = Box::new(Network::new(flavour.shape(bits), seed.wrapping_add(1)));
+                let progress = train(&mut network, &training, &validation, settings, None, seed.wrapping_add(2));
+                let memory = match flavour {
+                    Flavour::Litegd => {
+                        let kept = order.iter().take(REPLAY_MAX).map(|i| readings[*i].clone());
+                        Memory::Replay(kept.collect())
+                    }
+                    Flavour::Transformer | Flavour::Naive => {
+                        let judged = if validation.is_empty() { &training } else { &validation };
+                        Memory::Fisher(fisher(&network, &training, noise(&network, judged)))
+                    }
+                };
+                let regressor = Regressor::Network { network, reader };
+                (OfSize { size, regressor, target, sd: 1.0, seen, memory }, progress)
+            }
+        };
+        fitted.sd = fitted.deviation(&parts[judged.clone()], &values[judged]);
+        Some((fitted, progress))
+    }
+
+    /// Root mean square of `ln(reading / prediction)`.
+    fn deviation(&self, parts: &[Vec<Part>], values: &[f64]) -> f64 {
+        let mut candidates = Candidates::new();
+        parts.iter().for_each(|p| candidates.push(p));
+        let mut means = Vec::new();
+        self.means(&candidates, &mut means);
+        let sum: f64 = means.iter().zip(values).map(|(m, v)| (v / m).ln().powi(2)).sum();
+        (sum / values.len().max(1) as f64).sqrt().clamp(SD_MIN, 1.0)
+    }
+
+    /// Appends the predictions of all candidates; those on one host are 0, to be filled in by the caller.
+    fn means(&self, candidates: &Candidates, out: &mut Vec<f64>) {
+        let spans = |p: &[Part]| p.len() > 1;
+        match &self.regressor {
+            Regressor::Line(line) => {
+                out.extend(candidates.iter().map(|p| if spans(p) { line.busbw_gb_per_s(p) } else { 0.0 }));
+            }
+            Regressor::Network { network, reader } => {
+                let (mut sets, mut tape) = (Sets::default(), Tape::default());
+                let mut at: Vec<usize> = Vec::with_capacity(CHUNK);
+                let start = out.len();
+                out.resize(start + candidates.len(), 0.0);
+                let mut flush = |sets: &mut Sets<f32>, at: &mut Vec<usize>, out: &mut [f64]| {
+                    network.forward(sets, None, false, &mut tape);
+                    for (i, v) in at.drain(..).zip(&tape.out) {
+                        out[i] = self.back(f64::from(*v), reader.logarithm);
+                    }
+                    sets.clear();
+                };
+                for (i, p) in candidates.iter().enumerate().filter(|c| spans(c.1)) {
+                    reader.push(p, &mut sets);
+                    at.push(start + i);
+                    if at.len() == CHUNK {
+                        flush(&mut sets, &mut at, out);
+                    }
+                }
+                if !at.is_empty() {
+                    flush(&mut sets, &mut at, out);
+                }
+            }
+        }
+    }
+
+    /// From the scaled output to GB/s.
+    fn back(&self, scaled: f64, logarithm: bool) -> f64 {
+        let v = self.target.up(if scaled.is_finite() { scaled } else { 0.0 });
+        let v = if logarithm { v.min(20.0).exp() } else { v };
+        v.clamp(BUSBW_MIN_GB_PER_S, BUSBW_MAX_GB_PER_S)
+    }
+
+    /// Continues to learn from new readings; see [`Learned::learn`].
+    fn learn(
+        &mut self,
+        table: &PartTable,
+        new: &[(Allocation, f64)],
+        guard: Guard,
+        settings: &Training,
+        seed: u64,
+    ) -> Option<Progress> {
+        let Regressor::Network { network, reader } = &mut self.regressor else { return None };
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut order: Vec<usize> = (0..new.len()).collect();
+        shuffle(&mut order, &mut rng);
+        let held = validation_count(new.len(), settings.validation);
+        let (held_rows, rest) = order.split_at(held);
+        let read = |rows: &mut dyn Iterator<Item = &(Allocation, f64)>| {
+            let (mut parts, mut values) = (Vec::new(), Vec::new());
+            for (a, v) in rows {
+                parts.push(parts_of(table, a));
+                values.push(*v);
+            }
+            (parts, values)
+        };
+        let replayed: &[(Allocation, f64)] = match &self.memory {
+            Memory::Replay(r) if guard == Guard::Published => r,
+            _ => &[],
+        };
+        // New and old readings count alike, as they learn and as they are judged: a buffer of many old ones must not outvote the few
+        // that report a change.
+        let old_held = held.min(replayed.len() / 2);
+        let times = ((replayed.len() - old_held) / rest.len().max(1)).max(1);
+        let repeated = rest.iter().cycle().take(rest.len() * times).map(|i| &new[*i]);
+        let (parts, values) = read(&mut repeated.chain(&replayed[old_held..]));
+        let training = samples(reader, &self.target, &parts, &values);
+        let (parts, values) = read(&mut held_rows.iter().map(|i| &new[*i]).chain(&replayed[..old_held]));
+        let validation = samples(reader, &self.target, &parts, &values);
+        let anchor = match &self.memory {
+            Memory::Fisher(f) if guard == Guard::Published => {
+                Some(Anchor { parameters: network.parameters.clone(), fisher: f.clone(), lambda: LAMBDA })
+            }
+            _ => None,
+        };
+        let progress = train(network, &training, &validation, settings, anchor.as_ref(), seed.wrapping_add(1));
+        match &mut self.memory {
+            Memory::Fisher(old) => {
+                // Of all data so far: both averages, by their numbers of readings.
+                let (before, now) = (self.seen as f32, new.len() as f32);
+                let judged = if validation.is_empty() { &training } else { &validation };
+                let now_fisher = fisher(network, &training, noise(network, judged));
+                for (o, n) in old.iter_mut().zip(now_fisher) {
+                    *o = (*o * before + n * now) / (before + now);
+                }
+            }
+            Memory::Replay(kept) => {
+                // Each reading so far is in the buffer with the same probability.
+                for (i, row) in new.iter().enumerate() {
+                    if kept.len() < REPLAY_MAX {
+                        kept.push(row.clone());
+                    } else {
+                        let draw = rng.next_u64() as usize % (self.seen + i + 1);
+                        if let Some(slot) = kept.get_mut(draw) {
+                            *slot = row.clone();
+                        }
+                    }
+                }
+            }
+            Memory::None => {}
+        }
+        self.seen += new.len();
+        Some(progress)
+    }
+}
+
+/// Variance of what a network leaves unexplained of samples, on the scale that it learns.
+fn noise(network: &Network<f32>, samples: &Samples) -> f64 {
+    let mut tape = Tape::default();
+    let sum: f64 = (samples.sets.iter().zip(&samples.targets))
+        .map(|(set, target)| {
+            network.forward(set, None, false, &mut tape);
+            f64::from(tape.out[0] - target).powi(2)
+        })
+        .sum();
+    (sum / samples.len().max(1) as f64).max(NOISE_MIN)
+}
+
+/// How many of `n` readings are held out: none if there are too few to judge on.
+fn validation_count(n: usize, share: f64) -> usize {
+    if n < 10 { 0 } else { ((n as f64 * share).round() as usize).clamp(2, n / 2) }
+}
+
+fn samples(reader: &Reader, target: &Scale, parts: &[Vec<Part>], values: &[f64]) -> Samples {
+    let mut s = Samples::default();
+    for (p, v) in parts.iter().zip(values) {
+        let mut set = Sets::default();
+        reader.push(p, &mut set);
+        s.sets.push(set);
+        s.targets.push(target.down(if reader.logarithm { v.ln() } else { *v }) as f32);
+    }
+    s
+}
+
+fn split(mut s: Samples, held: usize) -> (Samples, Samples) {
+    let rest = Samples { sets: s.sets.split_off(held), targets: s.targets.split_off(held) };
+    (s, rest)
+}
+
+impl Learned {
+    /// Learns from multi-host readings by size. None if no size has [`READINGS_MIN`] of them.
+    pub fn fit(what: What, data: LearnerData, settings: &Training, seed: u64) -> Option<(Learned, Vec<Progress>)> {
+        let mut enough: Vec<_> = data.readings.iter().filter(|r| r.1.len() >= READINGS_MIN).collect();
+        enough.sort_by_key(|r| std::cmp::Reverse(r.1.len()));
+        enough.truncate(SIZES_MAX);
+        enough.sort_by_key(|r| r.0);
+        let mut by_size = Vec::new();
+        let mut runs = Vec::new();
+        for (size, rows) in enough {
+            let tables = data.tables.iter().find(|t| t.size == *size)?;
+            let (fitted, progress) = OfSize::fit(what, data.cluster, tables, rows, settings, seed)?;
+            by_size.push(fitted);
+            runs.push(progress);
+        }
+        (!by_size.is_empty()).then_some((Learned { what, by_size }, runs))
+    }
+
+    fn nearest(&self, size: Bytes) -> usize {
+        let ln = size.as_f64().max(1.0).ln();
+        let off = |s: &OfSize| (s.size.as_f64().max(1.0).ln() - ln).abs();
+        (0..self.by_size.len()).min_by(|a, b| off(&self.by_size[*a]).total_cmp(&off(&self.by_size[*b]))).unwrap_or(0)
+    }
+
+    /// Predictions of all candidates by the predictor of the nearest size, in one batch; 0 for those on one host. `out` is overwritten.
+    pub fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        out.clear();
+        self.by_size[self.nearest(size)].means(candidates, out);
+    }
+
+    /// Relative deviation of a multi-host prediction.
+    pub fn deviation(&self, size: Bytes) -> f64 {
+        self.by_size[self.nearest(size)].sd
+    }
+
+    /// Learns new multi-host readings of a size without forgetting the old ones, as each paper does it: the Transformer by elastic
+    /// weight consolidation, LiteGD's by replay. Cost: that of a training of [`CONTINUAL`] on `new` (and the replay buffer). None, and
+    /// nothing learned, for a line, without readings, or with one that spans no hosts or is no positive number.
+    pub fn learn(
+        &mut self,
+        table: &PartTable,
+        size: Bytes,
+        new: &[(Allocation, f64)],
+        guard: Guard,
+        settings: &Training,
+        seed: u64,
+    ) -> Option<Progress> {
+        let fine = |(a, v): &(Allocation, f64)| a.host_count() > 1 && v.is_finite() && *v > 0.0;
+        if new.is_empty() || !new.iter().all(fine) {
+            return None;
+        }
+        let at = self.nearest(size);
+        self.by_size[at].learn(table, new, guard, settings, seed)
+    }
+
+    /// Parameters of one predictor.
+    pub fn parameter_count(&self) -> usize {
+        match &self.by_size[0].regressor {
+            Regressor::Network { network, .. } => network.parameters.len(),
+            Regressor::Line(line) => line.weights.len() + 1,
+        }
+    }
+
+    /// Bytes that the parameters of all predictors take in memory.
+    pub fn parameter_bytes(&self) -> usize {
+        let each = |s: &OfSize| match &s.regressor {
+            Regressor::Network { network, .. } => size_of_val(&network.parameters[..]),
+            Regressor::Line(line) => size_of_val(&line.weights) + size_of::<f64>(),
+        };
+        self.by_size.iter().map(each).sum()
+    }
+}

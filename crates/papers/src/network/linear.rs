@@ -1,0 +1,103 @@
+//! LinearBW: least squares on ten features of the hosts, the baseline of BandPilot's newer version.
+//!
+//! The features are those of its published code: mean, deviation, largest and smallest intra bandwidth over the hosts; how many hosts;
+//! mean, deviation and largest count, largest less smallest; total count. Bandwidths are raw, not logarithms, as there. The
+//! published code descends a gradient; here the least squares are solved directly, with a ridge of [`RIDGE`] against features that
+//! do not vary.
+
+use super::tokens::Scale;
+use predict::Part;
+use predict::linalg::Lower;
+use serde::{Deserialize, Serialize};
+
+/// Number of features.
+pub const FEATURES: usize = 10;
+/// Added to the diagonal of the (scaled) normal equations per sample.
+const RIDGE: f64 = 1e-6;
+/// A line knows no zero: no prediction is below this.
+const BUSBW_MIN_GB_PER_S: f64 = 0.01;
+
+/// A fitted line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Scales of the features.
+    pub scales: [Scale; FEATURES],
+    /// Weights of the scaled features, GB/s.
+    pub weights: [f64; FEATURES],
+    /// Mean of what was fitted, GB/s.
+    pub offset_gb_per_s: f64,
+    /// By host type: what one GPU is read as, as for networks.
+    pub alone_gb_per_s: Vec<f64>,
+}
+
+fn mean_and_deviation(v: &[f64]) -> (f64, f64) {
+    let mean = v.iter().sum::<f64>() / v.len() as f64;
+    (mean, (v.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / v.len() as f64).sqrt())
+}
+
+fn features(parts: &[Part], alone_gb_per_s: &[f64]) -> [f64; FEATURES] {
+    let alone = |p: &Part| alone_gb_per_s.get(p.host_type as usize).copied().unwrap_or(1.0);
+    let bandwidths: Vec<f64> = parts.iter().map(|p| p.intra_gb_per_s.min(alone(p))).collect();
+    let counts: Vec<f64> = parts.iter().map(|p| f64::from(p.count)).collect();
+    let least = |v: &[f64]| v.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = |v: &[f64]| v.iter().copied().fold(0.0, f64::max);
+    let (bandwidth, bandwidth_sd) = mean_and_deviation(&bandwidths);
+    let (count, count_sd) = mean_and_deviation(&counts);
+    [
+        bandwidth,
+        bandwidth_sd,
+        most(&bandwidths),
+        least(&bandwidths),
+        parts.len() as f64,
+        count,
+        count_sd,
+        most(&counts),
+        most(&counts) - least(&counts),
+        counts.iter().sum(),
+    ]
+}
+
+impl Line {
+    /// Least squares. None only if the equations cannot be solved, which the ridge prevents for finite values.
+    pub fn fit(seen: &[Vec<Part>], busbw_gb_per_s: &[f64], alone_gb_per_s: Vec<f64>) -> Option<Line> {
+        let n = seen.len();
+        let rows: Vec<[f64; FEATURES]> = seen.iter().map(|p| features(p, &alone_gb_per_s)).collect();
+        let scales: [Scale; FEATURES] = std::array::from_fn(|f| Scale::of(rows.iter().map(move |r| r[f])));
+        let offset_gb_per_s = busbw_gb_per_s.iter().sum::<f64>() / n.max(1) as f64;
+        let mut normal = Lower::zeros(FEATURES);
+        let mut weights = [0.0; FEATURES];
+        for (row, v) in rows.iter().zip(busbw_gb_per_s) {
+            let x: [f64; FEATURES] = std::array::from_fn(|f| scales[f].down(row[f]));
+            for i in 0..FEATURES {
+                weights[i] += x[i] * (v - offset_gb_per_s);
+                for (sum, xj) in normal.row_mut(i).iter_mut().zip(&x) {
+                    *sum += x[i] * xj;
+                }
+            }
+        }
+        for i in 0..FEATURES {
+            normal.row_mut(i)[i] += RIDGE * n as f64;
+        }
+        normal.cholesky()?.solve(&mut weights);
+        Some(Line { scales, weights, offset_gb_per_s, alone_gb_per_s })
+    }
+
+    /// GB/s of a candidate.
+    pub fn busbw_gb_per_s(&self, parts: &[Part]) -> f64 {
+        let row = features(parts, &self.alone_gb_per_s);
+        let v = (0..FEATURES).map(|f| self.weights[f] * self.scales[f].down(row[f])).sum::<f64>();
+        (v + self.offset_gb_per_s).clamp(BUSBW_MIN_GB_PER_S, 1e6)
+    }
+
+    /// Can it be used?
+    pub fn check(&self, types: usize) -> Result<(), String> {
+        let numbers = self.weights.iter().chain([&self.offset_gb_per_s]).all(|v| v.is_finite() && v.abs() < 1e9);
+        let alone = self.alone_gb_per_s.len() == types
+            && self.alone_gb_per_s.iter().all(|v| v.is_finite() && (0.0..=1e6).contains(v));
+        if numbers && alone && self.scales.iter().all(Scale::fine) {
+            Ok(())
+        } else {
+            Err("a number of its line is out of range".into())
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The networks of the papers, and LinearBW: what they are compared with.
+//!
+//! `transformer` is BandPilot's (width 32, 6 layers, 8 heads, feed-forward 128), `transformer-litegd` LiteGD's (3 layers, GPU masks),
+//! `transformer-naive` the ablation that sees raw GPU ids, `linear` a line. What is on one host bypasses all of them and reads the intra
+//! table. Where the papers leave freedom:
+//!
+//! - Positions: a host's place in the cluster, by sinusoids (published code). So two hosts of a type are not interchangeable to the
+//!   network, and it has to see both; [`predict::gp`] needs not.
+//! - Normalisation after the residual sum, dropout as in the common encoder layer, gradients shortened to length 1, a cosine down to
+//!   1e-6 (published code). The published code pools over hosts that are not chosen, too; here they are no tokens at all.
+//! - Logarithms of bandwidths are read and learned; the published code takes them raw. On H100 there is no difference, on mixed clusters
+//!   logarithms are clearly better (facts: placement-prototype, section 2). [`Training::logarithm`] switches.
+//! - Counts are scaled like everything else; the published code takes them as they are.
+//! - One GPU of a host is read as the best bandwidth of its host type, since nothing inside the host limits it.
+//! - Keys and the pooling query have no bias, which a softmax would ignore.
+//! - Elastic weight consolidation: the Fisher information of one reading with the noise that the validation part shows, averaged over the
+//!   readings so far. With the published code's own estimate (squares of the loss's gradient, which vanish where the network is right)
+//!   and its lambda of 2 the penalty holds nothing. Even so a diagonal holds a Transformer only in part: see the test
+//!   `old_knowledge_survives_a_drift_that_plain_training_forgets_it_in`, and LiteGD's replay beside it.
+//! - Several sizes: a network each.
+
+pub mod kinds;
+pub mod layers;
+pub mod learned;
+pub mod linear;
+pub mod network;
+pub mod real;
+mod saved;
+pub mod shape;
+pub mod tokens;
+pub mod train;
+
+pub use learned::{CONTINUAL, Guard, Learned, What};
+pub use network::{Network, Sets, Tape};
+pub use shape::Shape;
+pub use tokens::Flavour;
+pub use train::{Progress, Training};

@@ -1,0 +1,123 @@
+//! From scored candidates to the best few: ties, different splits, and the best split on other hosts.
+
+use super::{Scored, TIE};
+use crate::objective::Objective;
+use predict::{Candidates, Part};
+use topology::{Allocation, HostId};
+
+/// Most runner-ups that have the split of the best on other hosts: no model knows how hosts of a type differ until it saw them, so these
+/// are worth a probe where no other split comes close.
+pub const OTHER_HOSTS: usize = 3;
+/// They must promise this share of the best.
+const OTHER_HOSTS_SHARE: f64 = 0.97;
+
+/// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
+///
+/// First, hosts that were wholly free and are only partly taken; then hosts touched; then GPUs left over on touched hosts.
+fn fragmentation(parts: &[Part], free: &Allocation, whole: &dyn Fn(&Part) -> bool) -> (usize, usize, usize) {
+    let mut broken = 0;
+    let mut left = 0;
+    for p in parts {
+        let rest = free.mask(p.host).minus(p.mask).count();
+        broken += usize::from(rest > 0 && whole(p));
+        left += rest;
+    }
+    (broken, parts.len(), left)
+}
+
+/// The best `keep` of scored candidates with different splits over the hosts; ties go to the least fragmentation. O(candidates).
+pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<Scored> {
+    if candidates.is_empty() {
+        return Vec::new();
+    }
+    let order = in_order(objective, candidates, scores, keep);
+    let best = scores[order[0] as usize];
+    let mut picked = Picked::default();
+    for i in order {
+        let parts = candidates.parts(i as usize);
+        let close_to_best = scores[i as usize] >= OTHER_HOSTS_SHARE * best;
+        picked.see(i, parts, keep, close_to_best);
+    }
+    let others: Vec<u32> = picked.others.into_iter().map(|e| e.1).take(keep.saturating_sub(1)).collect();
+    let mut chosen = picked.splits;
+    chosen.truncate(keep - others.len());
+    chosen.extend(&others);
+    chosen[1..].sort_by(|a, b| by_score(scores, *a, *b));
+    let scored = |i: u32| Scored {
+        same_split_other_hosts: others.contains(&i),
+        allocation: candidates.allocation(i as usize),
+        prediction: objective.model.predict(objective.request.size, candidates.parts(i as usize)),
+        score_gb_per_s: scores[i as usize],
+    };
+    chosen.into_iter().map(scored).collect()
+}
+
+/// The higher score first, then the earlier candidate.
+fn by_score(scores: &[f64], a: u32, b: u32) -> std::cmp::Ordering {
+    scores[b as usize].total_cmp(&scores[a as usize]).then(a.cmp(&b))
+}
+
+/// The head of the candidates, best first: all that tie with the best, least fragmentation first, then enough for the runner-ups.
+fn in_order(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<u32> {
+    let (request, table) = (objective.request, objective.table());
+    let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);
+    let close = |v: f64, best: f64| v >= best - TIE * best.abs();
+    let mut order: Vec<u32> = (0..candidates.len() as u32).collect();
+    let head = order.len().min(64.max(keep * 8));
+    if head < order.len() {
+        order.select_nth_unstable_by(head - 1, |a, b| by_score(scores, *a, *b));
+        // Everything that ties with the best belongs to the head, wherever the selection cut.
+        let best = order[..head].iter().map(|i| scores[*i as usize]).fold(f64::NEG_INFINITY, f64::max);
+        let tied: Vec<u32> = order[head..].iter().copied().filter(|i| close(scores[*i as usize], best)).collect();
+        order.truncate(head);
+        order.extend(tied);
+    }
+    order.sort_by(|a, b| by_score(scores, *a, *b));
+    let best = scores[order[0] as usize];
+    let ties = order.iter().take_while(|i| close(scores[**i as usize], best)).count();
+    order[..ties].sort_by_cached_key(|i| (fragmentation(candidates.parts(*i as usize), &request.free, &whole), *i));
+    order
+}
+
+/// The number of GPUs by type of host; a single host is its own class.
+type Split = (Option<HostId>, Vec<(u16, u8)>);
+/// The number of GPUs by host.
+type HostCounts = Vec<(HostId, u8)>;
+
+/// The candidates picked so far.
+#[derive(Default)]
+struct Picked {
+    /// Different splits, best first.
+    splits: Vec<u32>,
+    seen: Vec<Split>,
+    /// Hosts of the first candidate.
+    first: HostCounts,
+    /// The split of the first candidate on other hosts.
+    others: Vec<(HostCounts, u32)>,
+}
+
+impl Picked {
+    /// Takes candidate `i` if its split is new, or if it is the best split on other hosts and close to the best.
+    fn see(&mut self, i: u32, parts: &[Part], keep: usize, close_to_best: bool) {
+        let mut split: Vec<(u16, u8)> = parts.iter().map(|p| (p.host_type, p.count)).collect();
+        split.sort_unstable();
+        let key = (if let [p] = parts { Some(p.host) } else { None }, split);
+        let hosts = || parts.iter().map(|p| (p.host, p.count)).collect::<HostCounts>();
+        if !self.seen.contains(&key) {
+            if self.splits.len() < keep {
+                if self.splits.is_empty() {
+                    self.first = hosts();
+                }
+                self.seen.push(key);
+                self.splits.push(i);
+            }
+            return;
+        }
+        if key == self.seen[0] && close_to_best && self.others.len() < OTHER_HOSTS {
+            let h = hosts();
+            if h != self.first && self.others.iter().all(|e| e.0 != h) {
+                self.others.push((h, i));
+            }
+        }
+    }
+}

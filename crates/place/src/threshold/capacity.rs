@@ -1,0 +1,81 @@
+//! What the hosts of a list can give at every level.
+
+use super::candidates::mix;
+use super::levels::Levels;
+
+/// For one floor: how many hosts of a kind can give how many GPUs at every level.
+pub(super) struct HostsByCountAndLevel {
+    pub stride: usize,
+    kinds: usize,
+    /// `[level][kind][cap]`: hosts whose largest count it is.
+    hosts: Vec<u32>,
+    /// `[level][kind][count]`: hosts that can give it, whatever else they can.
+    exactly: Vec<u32>,
+}
+
+impl HostsByCountAndLevel {
+    pub fn new(levels: &Levels, list: &[u32], above: &[u16]) -> HostsByCountAndLevel {
+        let (stride, kinds) = (levels.stride, levels.kinds);
+        let mut hosts = vec![0u32; (levels.count() + 2) * kinds * stride];
+        let mut exactly = hosts.clone();
+        let at = |level: usize, kind: u8, cap: usize| (level * kinds + usize::from(kind)) * stride + cap;
+        for &i in list {
+            let i = i as usize;
+            let kind = levels.rows[i].kind;
+            let row = &above[i * stride..(i + 1) * stride];
+            // Downwards in counts, the level at which this cap is reached must rise to matter.
+            let mut reached = 0;
+            for cap in (1..stride).rev() {
+                let level = usize::from(row[cap]);
+                exactly[at(level, kind, cap)] += 1; // level 0 is never looked at
+                if level > reached {
+                    // From `level` down to `reached + 1` the cap is this.
+                    hosts[at(level, kind, cap)] = hosts[at(level, kind, cap)].wrapping_add(1);
+                    hosts[at(reached, kind, cap)] = hosts[at(reached, kind, cap)].wrapping_sub(1);
+                    reached = level;
+                }
+            }
+        }
+        // From changes to totals, downwards from the highest level.
+        let width = kinds * stride;
+        for level in (1..=levels.count()).rev() {
+            for j in 0..width {
+                hosts[level * width + j] = hosts[level * width + j].wrapping_add(hosts[(level + 1) * width + j]);
+                exactly[level * width + j] += exactly[(level + 1) * width + j];
+            }
+        }
+        HostsByCountAndLevel { stride, kinds, hosts, exactly }
+    }
+
+    /// Tells apart what hosts of these kinds can give at a level.
+    pub fn signature(&self, level: usize, kinds: u32) -> u64 {
+        let from = level * self.kinds * self.stride;
+        (0..self.kinds * self.stride)
+            .filter(|j| kinds >> (j / self.stride) & 1 == 1 && self.hosts[from + j] > 0)
+            .fold(0, |h, j| mix(h, (j as u64) << 32 | u64::from(self.hosts[from + j])))
+    }
+
+    /// How many hosts of these kinds can give so many GPUs at a level.
+    pub fn exactly(&self, level: usize, kinds: u32, count: usize) -> usize {
+        let of_kind = |t: usize| self.exactly[(level * self.kinds + t) * self.stride + count] as usize;
+        (0..self.kinds).filter(|t| kinds >> t & 1 == 1).map(of_kind).sum()
+    }
+
+    /// The fewest hosts of these kinds that give `k` GPUs at a level, and how many there are.
+    pub fn fewest(&self, level: usize, kinds: u32, k: usize) -> Option<(usize, usize)> {
+        let (mut left, mut hosts, mut all) = (k, 0, 0);
+        for cap in (1..self.stride).rev() {
+            let n: usize = (0..self.kinds)
+                .filter(|t| kinds >> t & 1 == 1)
+                .map(|t| self.hosts[(level * self.kinds + t) * self.stride + cap] as usize)
+                .sum();
+            all += n;
+            if left > 0 {
+                let take = n.min(left.div_ceil(cap));
+                hosts += take;
+                left = left.saturating_sub(take * cap);
+            }
+        }
+        (left == 0).then_some((hosts, all))
+    }
+}

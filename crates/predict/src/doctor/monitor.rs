@@ -1,0 +1,285 @@
+//! The diagnosis of a process that gets readings one by one.
+
+use super::effect::{EffectCache, Effects};
+use super::evidence::{Baseline, Expectations, Expected};
+use super::search::Search;
+use super::window::{Sample, allocations_per_host_max, insert, levels};
+use super::{Diagnosis, compare, diagnosis};
+use crate::model::Model;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use store::Measurement;
+use topology::{Allocation, Bytes, HostId};
+
+/// A residual that moved by less than this share of its deviation keeps its value: one reading moves the scatter of all readings and the
+/// median of its class a little, and following that would evaluate every component again. Log-odds of a defect of `n` readings, `z`
+/// deviations low, are off by at most `n z` times this (a certain defect of 100 nats by less than one).
+const TOLERANCE: f64 = 0.005;
+
+/// The number of a reading in a [`Monitor`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadingId(u64);
+
+/// Work that a [`Monitor`] has done since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Expectations that the model computed.
+    pub predictions: u64,
+    /// Estimates that the physics computed.
+    pub estimates: u64,
+    /// Effects of a slow component on a reading.
+    pub effects: u64,
+}
+
+/// The readings of one allocation and size.
+#[derive(Debug)]
+struct Group {
+    size: Bytes,
+    allocation: Allocation,
+    expected: Expected,
+    samples: Vec<Sample>,
+    /// Its levels in the search.
+    items: Vec<u32>,
+}
+
+impl Group {
+    fn newest_unix_s(&self) -> f64 {
+        self.samples.last().map_or(f64::NEG_INFINITY, |s| s.at_unix_s)
+    }
+    fn kind(&self) -> usize {
+        usize::from(self.allocation.host_count() > 1)
+    }
+    fn order(&self, other: &Group) -> Ordering {
+        self.newest_unix_s()
+            .total_cmp(&other.newest_unix_s())
+            .then_with(|| (self.size, &self.allocation).cmp(&(other.size, &other.allocation)))
+    }
+}
+
+/// Keeps the newest readings of every host with everything that a diagnosis computed of them, so that one more reading costs work for the
+/// components that it touches alone.
+///
+/// It finds the same defects as [`super::suspicions`] of the same readings, with probabilities that agree to the tolerance stated at the
+/// constant of this file. The monitor forgets what leaves its window: such a reading does not come back when a newer one is removed, nor
+/// when its allocation is read again.
+///
+/// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation and a host for each kind of job. A new model is a new monitor.
+#[derive(Debug)]
+pub struct Monitor {
+    model: Model,
+    search: Search,
+    cache: EffectCache,
+    groups: Vec<Option<Group>>,
+    free: Vec<u32>,
+    index: HashMap<(Bytes, Allocation), u32>,
+    /// By host and kind of job (one host, several): its groups, the newest last.
+    of_host: Vec<[Vec<u32>; 2]>,
+    of_reading: HashMap<u64, u32>,
+    next: u64,
+    predictions: u64,
+}
+
+impl Monitor {
+    /// Without readings. The model is that of healthy hardware.
+    pub fn new(model: Model) -> Monitor {
+        let hosts = model.cluster().hosts.len();
+        Monitor {
+            model,
+            search: Search::new(hosts),
+            cache: EffectCache::default(),
+            groups: Vec::new(),
+            free: Vec::new(),
+            index: HashMap::new(),
+            of_host: vec![[Vec::new(), Vec::new()]; hosts],
+            of_reading: HashMap::new(),
+            next: 0,
+            predictions: 0,
+        }
+    }
+
+    /// Adds a reading. `None` if it cannot be judged (rejected, contended, of another collective) or is older than the window.
+    /// O(hosts of the job x log readings), one prediction, and a few estimates if the shape of the allocation is new.
+    pub fn add(&mut self, m: &Measurement) -> Option<ReadingId> {
+        let id = self.next;
+        let sample = Sample::of(self.model.cluster(), m, self.model.collective(), id)?;
+        self.next += 1;
+        if self.cache.is_full() {
+            self.rebuild();
+        }
+        let key = (m.size, m.allocation.clone());
+        let g = match self.index.get(&key) {
+            Some(&g) => {
+                self.unlist(g);
+                g
+            }
+            None => {
+                let mut expectations = Expectations::new(&self.model, Baseline::Model);
+                let expected = expectations.of(&m.allocation, m.size);
+                self.predictions += expectations.predictions;
+                let group = Group {
+                    size: m.size,
+                    allocation: m.allocation.clone(),
+                    expected,
+                    samples: Vec::new(),
+                    items: Vec::new(),
+                };
+                let g = self.free.pop().unwrap_or(self.groups.len() as u32);
+                if g as usize == self.groups.len() {
+                    self.groups.push(Some(group));
+                } else {
+                    self.groups[g as usize] = Some(group);
+                }
+                self.index.insert(key, g);
+                g
+            }
+        };
+        if let Some(group) = &mut self.groups[g as usize] {
+            let before: Vec<u64> = group.samples.iter().map(|s| s.id).collect();
+            insert(&mut group.samples, sample);
+            let kept = |id: &u64| group.samples.iter().any(|s| s.id == *id);
+            for gone in before.iter().filter(|id| !kept(id)) {
+                self.of_reading.remove(gone);
+            }
+            if kept(&id) {
+                self.of_reading.insert(id, g);
+            }
+        }
+        self.list(g);
+        self.refresh(g);
+        self.evict(g);
+        self.of_reading.contains_key(&id).then_some(ReadingId(id))
+    }
+
+    /// Removes a reading, say one that was withdrawn. `false` if the window holds it no more.
+    pub fn remove(&mut self, id: ReadingId) -> bool {
+        let Some(g) = self.of_reading.remove(&id.0) else { return false };
+        self.unlist(g);
+        let Some(group) = &mut self.groups[g as usize] else { return false };
+        group.samples.retain(|s| s.id != id.0);
+        if group.samples.is_empty() {
+            self.drop_group(g);
+        } else {
+            self.list(g);
+            self.refresh(g);
+        }
+        true
+    }
+
+    /// The defects that the readings show now. Evaluates the components of the hosts whose readings changed since the last call; the rest
+    /// costs one addition for each component and a few for each reading.
+    pub fn diagnose(&mut self) -> Diagnosis {
+        compare(self.model.cluster(), &mut self.search, TOLERANCE);
+        let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
+        let found = self.search.explain(&effects);
+        let d = diagnosis(&self.search, &effects, found);
+        self.cache = effects.into_cache();
+        d
+    }
+
+    /// The model that gives the expectations.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// How many readings it holds.
+    pub fn len(&self) -> usize {
+        self.of_reading.len()
+    }
+    /// No reading?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The work done so far.
+    pub fn work(&self) -> Work {
+        Work { predictions: self.predictions, estimates: self.cache.estimates.get(), effects: self.search.evaluations }
+    }
+
+    /// Drops the estimates, of which too many are of allocations that left the window, and prepares every reading again.
+    fn rebuild(&mut self) {
+        self.cache.clear();
+        let evaluations = self.search.evaluations;
+        self.search = Search::new(self.of_host.len());
+        self.search.evaluations = evaluations;
+        for g in 0..self.groups.len() as u32 {
+            if let Some(group) = &mut self.groups[g as usize] {
+                group.items.clear();
+                self.refresh(g);
+            }
+        }
+    }
+
+    /// Takes a group out of the lists of its hosts, before its time changes.
+    fn unlist(&mut self, g: u32) {
+        let Some(group) = &self.groups[g as usize] else { return };
+        let kind = group.kind();
+        for (h, _) in group.allocation.parts() {
+            self.of_host[h.index()][kind].retain(|x| *x != g);
+        }
+    }
+
+    fn place(&self, h: HostId, g: u32) -> usize {
+        let Some(group) = &self.groups[g as usize] else { return 0 };
+        let older = |x: &u32| self.groups[*x as usize].as_ref().is_some_and(|x| x.order(group) == Ordering::Less);
+        self.of_host[h.index()][group.kind()].partition_point(older)
+    }
+
+    fn list(&mut self, g: u32) {
+        let Some(group) = &self.groups[g as usize] else { return };
+        let kind = group.kind();
+        let hosts: Vec<HostId> = group.allocation.parts().iter().map(|p| p.0).collect();
+        for h in hosts {
+            let at = self.place(h, g);
+            self.of_host[h.index()][kind].insert(at, g);
+        }
+    }
+
+    /// Renews the levels of a group in the search.
+    fn refresh(&mut self, g: u32) {
+        let Some(group) = &mut self.groups[g as usize] else { return };
+        group.items.drain(..).for_each(|i| self.search.remove(i));
+        let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
+        for e in levels(group.size, &group.allocation, &group.samples) {
+            group.items.push(self.search.insert(&effects, e, group.expected.clone()));
+        }
+        self.cache = effects.into_cache();
+    }
+
+    /// Drops the groups that `g` pushed out of the window of all of their hosts.
+    fn evict(&mut self, g: u32) {
+        let most = allocations_per_host_max(self.of_host.len());
+        let Some(group) = &self.groups[g as usize] else { return };
+        let kind = group.kind();
+        let mut pushed: Vec<u32> = group
+            .allocation
+            .parts()
+            .iter()
+            .filter_map(|(h, _)| {
+                let list = &self.of_host[h.index()][kind];
+                list.len().checked_sub(most + 1).map(|at| list[at])
+            })
+            .chain([g])
+            .collect();
+        pushed.sort_unstable();
+        pushed.dedup();
+        for x in pushed {
+            let Some(group) = &self.groups[x as usize] else { continue };
+            let outside = |h: HostId| self.of_host[h.index()][kind].len() - self.place(h, x) > most;
+            if group.allocation.parts().iter().all(|p| outside(p.0)) {
+                self.unlist(x);
+                self.drop_group(x);
+            }
+        }
+    }
+
+    /// Forgets a group that no list holds.
+    fn drop_group(&mut self, g: u32) {
+        let Some(group) = self.groups[g as usize].take() else { return };
+        group.items.iter().for_each(|i| self.search.remove(*i));
+        group.samples.iter().for_each(|s| {
+            self.of_reading.remove(&s.id);
+        });
+        self.index.remove(&(group.size, group.allocation));
+        self.free.push(g);
+    }
+}

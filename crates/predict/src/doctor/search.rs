@@ -1,0 +1,615 @@
+//! The search for defects: one after the other, each given those found before it.
+//!
+//! Hypotheses are evaluated host by host. A hypothesis depends on the readings of its host alone, on the defects found before it and on the
+//! time of the newest reading of all; so a host is evaluated again only if one of these changed. Many components have the same readings with
+//! the same effects (the NICs of a host that runs whole jobs): they are evaluated once. Components of like hosts share the gains of a reading.
+//!
+//! Cost of a host: readings x distinct components x [`FACTORS`] additions. The physics is asked once for each shape of an allocation.
+
+use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
+use super::evidence::{Evidence, Expected, Residual, median};
+use super::infer::{
+    Candidate, Defect, EFFECT_SD, FACTORS, LISTED_MIN, MOMENTS_MAX, PRIOR, PRIOR_LINK, REFINE, effect, gain, ln_add,
+    ln_density, ln_moments,
+};
+use super::{DEFECTS_MAX, PROBABILITY_MIN};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use topology::HostId;
+
+/// A class moves with a hypothesis if the component touches at least this share of its readings. Below, the median of the class stays where
+/// it is.
+const CLASS_SHARE_MIN: f64 = 0.05;
+/// A class of so many readings stays where it is if its median moved by less than so many deviations.
+const LARGE_CLASS: usize = 256;
+/// See [`LARGE_CLASS`].
+const SHIFT_MIN_SDS: f64 = 0.02;
+/// A form of a hypothesis with so much less weight (of the logarithm) than the best one does not add to the sum.
+const NEGLIGIBLE: f64 = 40.0;
+/// A component none of whose readings is so many deviations below expectation is not slow.
+const LOW_SDS: f64 = 1.5;
+/// An effect that counts as slowing a reading (of the logarithm).
+const SLOWED: f64 = -0.02;
+
+const N: usize = FACTORS.len();
+
+/// Effects and gains of a component on a reading, by factor.
+#[derive(Debug)]
+struct Row {
+    effects: [f64; N],
+    gains: [f64; N],
+}
+
+/// The rows of one reading by place of the host and slow part.
+type Rows = Vec<(u32, Arc<Row>)>;
+
+/// One reading in the search.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub evidence: Evidence,
+    pub expected: Expected,
+    pub residual: Option<Residual>,
+    prepared: Prepared,
+    /// By host of the allocation.
+    places: Vec<Place>,
+    rows: Rows,
+}
+
+/// A host in an allocation.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The first host on which a slow network or NIC has the same effect, and the same for a slow GPU.
+    like: u16,
+    like_gpu: u16,
+    /// The NICs beside its GPUs.
+    nics: u32,
+}
+
+/// One reading of a host, while its components are evaluated.
+#[derive(Clone, Copy)]
+struct Touched {
+    item: u32,
+    /// Place of the host in the allocation.
+    at: u32,
+    touch: Touch,
+    /// Name of the row among those of the reading.
+    key: u32,
+}
+
+impl Item {
+    fn left(&self) -> f64 {
+        self.residual.map_or(0.0, |r| r.ln_ratio)
+    }
+    fn sd(&self) -> f64 {
+        self.residual.map_or(1.0, |r| r.sd)
+    }
+}
+
+/// How a component explains the readings of its host.
+#[derive(Clone, Debug)]
+struct Hypothesis {
+    component: Component,
+    /// Logarithm of its weight against no defect, summed over factors and moments.
+    ln_weight: f64,
+    factor: f64,
+    /// Place of its best moment among the readings that it touches.
+    start: usize,
+    gain: f64,
+    refined: OnceLock<Candidate>,
+}
+
+/// The evaluated hosts of one round.
+#[derive(Debug, Default)]
+struct Round {
+    /// The defects found before.
+    given: Vec<Candidate>,
+    /// By host: its version when it was evaluated, and its hypotheses.
+    hosts: Vec<Option<(u64, Arc<[Hypothesis]>)>>,
+}
+
+/// What a round knows of all readings: by item, what the defects found before explain, and the shift of its class.
+struct Given {
+    explained: Vec<f64>,
+    shift: Vec<f64>,
+    /// The residual that is left, its deviation, and the log density of both.
+    left: Vec<f64>,
+    sd: Vec<f64>,
+    ln_density: Vec<f64>,
+    /// By host: did the last defect found change one of its readings?
+    changed: Vec<bool>,
+    /// Room for the effects of one hypothesis, by item; 0 between uses.
+    effects: Vec<f64>,
+    /// By class: its items.
+    classes: Vec<Vec<u32>>,
+    newest_unix_s: f64,
+    /// Rows that differ from those of the first round.
+    rows: HashMap<u32, Rows>,
+}
+
+/// Readings by host with everything that was computed of them.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    items: Vec<Option<Item>>,
+    free: Vec<u32>,
+    /// By host: its items in the order of time, and its place in the allocation of each.
+    by_host: Vec<Vec<(u32, u32)>>,
+    /// By host: raised by every change of its readings.
+    version: Vec<u64>,
+    newest_unix_s: f64,
+    rounds: Vec<Round>,
+    /// Effects of a component on a reading that were evaluated.
+    pub(super) evaluations: u64,
+}
+
+impl Search {
+    pub(super) fn new(hosts: usize) -> Search {
+        Search {
+            by_host: vec![Vec::new(); hosts],
+            version: vec![0; hosts],
+            newest_unix_s: f64::NEG_INFINITY,
+            ..Search::default()
+        }
+    }
+
+    /// Adds a reading and returns its number. O(hosts x log readings).
+    pub(super) fn insert(&mut self, effects: &Effects, evidence: Evidence, expected: Expected) -> u32 {
+        let prepared = effects.prepare(&evidence.allocation, evidence.size);
+        let places = places(effects, &evidence);
+        let item = Item { evidence, expected, residual: None, prepared, places, rows: Vec::new() };
+        let id = self.free.pop().unwrap_or(self.items.len() as u32);
+        let order = |i: u32, items: &[Option<Item>]| {
+            let e = items[i as usize].as_ref().map(|o| &o.evidence);
+            e.map_or(std::cmp::Ordering::Less, |e| order(e, &item.evidence))
+        };
+        for (place, &(h, _)) in item.evidence.allocation.parts().iter().enumerate() {
+            let list = &mut self.by_host[h.index()];
+            let at = list.partition_point(|i| order(i.0, &self.items) == std::cmp::Ordering::Less);
+            list.insert(at, (id, place as u32));
+            self.version[h.index()] += 1;
+        }
+        if id as usize == self.items.len() {
+            self.items.push(Some(item));
+        } else {
+            self.items[id as usize] = Some(item);
+        }
+        id
+    }
+
+    /// Removes a reading. O(hosts x readings of a host).
+    pub(super) fn remove(&mut self, id: u32) {
+        let Some(item) = self.items.get_mut(id as usize).and_then(Option::take) else { return };
+        for &(h, _) in item.evidence.allocation.parts() {
+            self.by_host[h.index()].retain(|i| i.0 != id);
+            self.version[h.index()] += 1;
+        }
+        self.free.push(id);
+    }
+
+    /// All readings, with their numbers.
+    pub(super) fn items(&self) -> impl Iterator<Item = (u32, &Item)> {
+        self.items.iter().enumerate().filter_map(|(i, x)| x.as_ref().map(|x| (i as u32, x)))
+    }
+
+    /// Gives a reading another residual.
+    pub(super) fn set_residual(&mut self, id: u32, residual: Option<Residual>) {
+        let Some(item) = self.items.get_mut(id as usize).and_then(Option::as_mut) else { return };
+        if item.residual == residual {
+            return;
+        }
+        item.residual = residual;
+        item.rows.clear();
+        for &(h, _) in item.evidence.allocation.parts() {
+            self.version[h.index()] += 1;
+        }
+    }
+
+    fn touch(&mut self, moment: f64) {
+        for item in self.items.iter().flatten().filter(|i| i.evidence.at_unix_s == moment) {
+            item.evidence.allocation.parts().iter().for_each(|p| self.version[p.0.index()] += 1);
+        }
+    }
+
+    /// Finds defects while they are probable.
+    pub(super) fn explain(&mut self, effects: &Effects) -> Vec<Defect> {
+        let newest = self
+            .items()
+            .filter(|x| x.1.residual.is_some())
+            .map(|(_, i)| i.evidence.at_unix_s)
+            .fold(f64::NEG_INFINITY, f64::max);
+        if newest != self.newest_unix_s {
+            let before = std::mem::replace(&mut self.newest_unix_s, newest);
+            self.touch(before);
+            self.touch(newest);
+        }
+        let n = self.items.len();
+        let mut given = Given {
+            explained: vec![0.0; n],
+            shift: vec![0.0; n],
+            left: self.items.iter().map(|x| x.as_ref().map_or(0.0, Item::left)).collect(),
+            sd: self.items.iter().map(|x| x.as_ref().map_or(1.0, Item::sd)).collect(),
+            ln_density: vec![0.0; n],
+            changed: vec![false; self.by_host.len()],
+            effects: vec![0.0; n],
+            classes: self.classes(),
+            newest_unix_s: newest,
+            rows: HashMap::new(),
+        };
+        (0..n).for_each(|i| given.ln_density[i] = ln_density(given.left[i], given.sd[i]));
+        let mut defects: Vec<Defect> = Vec::new();
+        let mut before: Vec<Candidate> = Vec::new();
+        while defects.len() < DEFECTS_MAX {
+            let Some(defect) = self.round(effects, &before, &mut given) else { break };
+            let best = defect.candidates[0];
+            given.changed.fill(false);
+            given.changed[best.component.host().index()] = true;
+            for &(i, _) in &self.by_host[best.component.host().index()] {
+                if let Some(item) = &self.items[i as usize] {
+                    let e = effect(effects, &best, &item.evidence);
+                    if e != 0.0 {
+                        self.change(i, e, 0.0, &mut given);
+                    }
+                }
+            }
+            self.settle(&mut given);
+            before.push(best);
+            defects.push(defect);
+        }
+        self.rounds.truncate(before.len() + 1);
+        defects
+    }
+
+    /// Explains so much more of a reading, and moves its class.
+    fn change(&self, i: u32, explained: f64, shift: f64, given: &mut Given) {
+        let at = i as usize;
+        let Some(item) = &self.items[at] else { return };
+        given.explained[at] += explained;
+        given.shift[at] += shift;
+        given.left[at] = item.left() - given.explained[at] - given.shift[at];
+        given.sd[at] = item.sd().hypot(EFFECT_SD * given.explained[at]);
+        given.ln_density[at] = ln_density(given.left[at], given.sd[at]);
+        given.rows.remove(&i);
+        item.evidence.allocation.parts().iter().for_each(|p| given.changed[p.0.index()] = true);
+    }
+
+    fn classes(&self) -> Vec<Vec<u32>> {
+        let mut out: Vec<Vec<u32>> = Vec::new();
+        for (i, item) in self.items() {
+            if let Some(c) = item.residual.and_then(|r| r.class) {
+                out.resize(out.len().max(c + 1), Vec::new());
+                out[c].push(i);
+            }
+        }
+        out
+    }
+
+    /// Moves every class to the median of what its readings have left: the level of a class moves with the effect of a defect on it. Without
+    /// this, a host that most allocations touch would pass for normal.
+    fn settle(&self, given: &mut Given) {
+        for c in 0..given.classes.len() {
+            let members = std::mem::take(&mut given.classes[c]);
+            let shift = median(&mut members.iter().map(|i| given.left[*i as usize]).collect::<Vec<_>>());
+            let sd = members.first().map_or(0.0, |i| self.items[*i as usize].as_ref().map_or(0.0, Item::sd));
+            let slight = members.len() >= LARGE_CLASS && shift.abs() < SHIFT_MIN_SDS * sd;
+            if shift != 0.0 && !slight {
+                members.iter().for_each(|i| self.change(*i, 0.0, shift, given));
+            }
+            given.classes[c] = members;
+        }
+    }
+
+    /// The next defect, given those before; `None` if there is probably none.
+    fn round(&mut self, effects: &Effects, before: &[Candidate], given: &mut Given) -> Option<Defect> {
+        let at = before.len();
+        let same =
+            |a: &Candidate, b: &Candidate| a.component == b.component && a.factor == b.factor && a.since == b.since;
+        let kept = self.rounds.get(at).is_some_and(|r| {
+            r.given.len() == at && r.given.iter().zip(before).all(|(a, b)| same(a, b)) && given.classes.is_empty()
+        });
+        if !kept {
+            self.rounds.truncate(at);
+            self.rounds.push(Round { given: before.to_vec(), hosts: vec![None; self.by_host.len()] });
+        }
+        for h in 0..self.by_host.len() {
+            let version = self.version[h];
+            if self.rounds[at].hosts[h].as_ref().is_none_or(|x| x.0 != version) {
+                // A host without a reading that the last defect changed weighs what it did in the round before.
+                let found = match at.checked_sub(1).and_then(|b| self.rounds[b].hosts[h].as_ref()) {
+                    Some((_, found)) if !given.changed[h] => Arc::clone(found),
+                    _ => self.host(effects, HostId(h as u32), before, given),
+                };
+                self.rounds[at].hosts[h] = Some((version, found));
+            }
+        }
+        let round = std::mem::take(&mut self.rounds[at]);
+        let all = || round.hosts.iter().flatten().flat_map(|x| x.1.iter());
+        // 0: the logarithm of "no defect", which is the unit.
+        let total = all().fold(0.0, |s, x| ln_add(s, x.ln_weight));
+        let probability = 1.0 - (-total).exp();
+        let found = if all().next().is_none() || probability < PROBABILITY_MIN {
+            None
+        } else {
+            let mut listed: Vec<(f64, &Hypothesis)> =
+                all().map(|x| ((x.ln_weight - total).exp(), x)).filter(|x| x.0 >= LISTED_MIN).collect();
+            listed.sort_by(|a, b| b.1.ln_weight.total_cmp(&a.1.ln_weight).then(a.1.component.cmp(&b.1.component)));
+            let candidates: Vec<Candidate> = listed
+                .into_iter()
+                .map(|(probability, x)| {
+                    let refined = x.refined.get_or_init(|| self.refine(effects, x, given));
+                    Candidate { probability, ..*refined }
+                })
+                .collect();
+            (!candidates.is_empty()).then_some(Defect { probability, candidates })
+        };
+        self.rounds[at] = round;
+        found
+    }
+
+    /// The readings of a host that its component touches, in the order of time.
+    fn touched(&self, effects: &Effects, component: Component, out: &mut Vec<Touched>) {
+        out.clear();
+        let cluster = effects.cluster();
+        let h = component.host();
+        // The NICs of the host with the rate of the component's.
+        let same_rate = match component {
+            Component::Nic(_, i) => (0..cluster.type_of(h).nics.len())
+                .filter(|o| cluster.nic_rate(h, *o) == cluster.nic_rate(h, i.into()))
+                .fold(0u32, |m, o| m | 1 << o),
+            _ => 0,
+        };
+        for &(i, at) in &self.by_host[h.index()] {
+            let Some(item) = &self.items[i as usize] else { continue };
+            if item.residual.is_none() {
+                continue;
+            }
+            let parts = item.evidence.allocation.parts();
+            let place = item.places[at as usize];
+            let touch = Effects::slow_part(component, parts[at as usize].1, place.nics, parts.len());
+            let key = match touch {
+                Touch::Not => continue,
+                Touch::Whole => 0,
+                Touch::Part(SlowPart::Network) => u32::from(place.like) << 8 | 1,
+                Touch::Part(SlowPart::Gpu) => u32::from(place.like_gpu) << 8 | 2,
+                Touch::Part(SlowPart::Nic(n)) => {
+                    let ordered = parts.len() <= ORDERED_HOSTS_MAX;
+                    let first = if ordered { u32::from(n) } else { (place.nics & same_rate).trailing_zeros() };
+                    u32::from(place.like) << 8 | (3 + first)
+                }
+            };
+            out.push(Touched { item: i, at, touch, key });
+        }
+    }
+
+    /// Every hypothesis about the components of a host.
+    fn host(&mut self, effects: &Effects, h: HostId, before: &[Candidate], given: &mut Given) -> Arc<[Hypothesis]> {
+        let ty = effects.cluster().type_of(h);
+        let gpus = ty.gpu_count() as u8;
+        let list = &self.by_host[h.index()];
+        if !list.iter().any(|i| given.is_low(i.0)) {
+            return Arc::default();
+        }
+        let links = (0..gpus).flat_map(|a| (a + 1..gpus).map(move |b| Component::Link(h, a, b)));
+        let on_one_host = list
+            .iter()
+            .any(|(i, _)| self.items[*i as usize].as_ref().is_some_and(|x| x.evidence.allocation.host_count() == 1));
+        let components = [Component::Host(h), Component::HostNetwork(h)]
+            .into_iter()
+            .chain((0..ty.nics.len() as u8).map(|i| Component::Nic(h, i)))
+            .chain((0..gpus).map(|g| Component::Gpu(h, g)))
+            .chain(links.filter(|_| on_one_host));
+        let mut out: Vec<Hypothesis> = Vec::new();
+        // Components with the same readings and the same rows weigh the same.
+        let mut seen: Vec<(bool, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
+        let mut touched = Vec::new();
+        for component in components.filter(|c| before.iter().all(|b| b.component != *c)) {
+            self.touched(effects, component, &mut touched);
+            let link = matches!(component, Component::Link(..));
+            let same = |t: &Vec<Touched>| {
+                t.len() == touched.len() && t.iter().zip(&touched).all(|(a, b)| a.item == b.item && a.key == b.key)
+            };
+            let found = match seen.iter().find(|s| s.0 == link && same(&s.1)) {
+                Some(s) => s.2.clone(),
+                None => {
+                    let found = self.hypothesis(effects, component, &touched, given);
+                    seen.push((link, touched.clone(), found.clone()));
+                    found
+                }
+            };
+            out.extend(found.map(|x| Hypothesis { component, ..x }));
+        }
+        out.into()
+    }
+
+    /// The row of a reading, computed once for each round in which it differs.
+    fn row(&mut self, effects: &Effects, t: Touched, given: &mut Given) -> Arc<Row> {
+        let at = t.item as usize;
+        let (left, sd, ln_density) = (given.left[at], given.sd[at], given.ln_density[at]);
+        let first = given.explained[at] == 0.0 && given.shift[at] == 0.0;
+        let Some(item) = &mut self.items[at] else {
+            return Arc::new(Row { effects: [0.0; N], gains: [0.0; N] });
+        };
+        let rows = if first { &mut item.rows } else { given.rows.entry(t.item).or_default() };
+        if let Some(r) = rows.iter().find(|r| r.0 == t.key) {
+            return Arc::clone(&r.1);
+        }
+        self.evaluations += N as u64;
+        let e = &item.evidence;
+        let effects = FACTORS.map(|factor| match t.touch {
+            Touch::Not => 0.0,
+            Touch::Whole => factor.ln(),
+            Touch::Part(part) => effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size),
+        });
+        let row = Arc::new(Row { effects, gains: effects.map(|e| gain(left, sd, ln_density, e, 0.0)) });
+        rows.push((t.key, Arc::clone(&row)));
+        row
+    }
+
+    /// How well "this component is slow" explains the readings that it touches: the logarithm of its weight against "nothing is", summed over
+    /// factors and moments, and its best form. `None` if no reading is low.
+    fn hypothesis(
+        &mut self,
+        effects: &Effects,
+        component: Component,
+        touched: &[Touched],
+        given: &mut Given,
+    ) -> Option<Hypothesis> {
+        if !touched.iter().any(|t| given.is_low(t.item)) {
+            return None;
+        }
+        let prior = match component {
+            Component::Link(..) => PRIOR_LINK,
+            _ => PRIOR,
+        };
+        let (times, starts) = self.moments(touched);
+        let ln_when = ln_moments(&times, &starts, given.newest_unix_s);
+        let ln_always = if starts.is_empty() { 0.0 } else { 0.5f64.ln() };
+        let ln_factor = -(N as f64).ln();
+        let rows: Vec<Arc<Row>> = touched.iter().map(|t| self.row(effects, *t, given)).collect();
+        let mut gain_from = vec![[0.0; N]; rows.len() + 1];
+        for (k, row) in rows.iter().enumerate().rev() {
+            gain_from[k] = std::array::from_fn(|f| gain_from[k + 1][f] + row.gains[f]);
+        }
+        if !given.classes.is_empty() {
+            gain_from[0] = std::array::from_fn(|f| {
+                let effects: Vec<(u32, f64)> = touched.iter().zip(&rows).map(|(t, r)| (t.item, r.effects[f])).collect();
+                self.gain_with_classes(&effects, given)
+            });
+        }
+        let mut best = (f64::NEG_INFINITY, 1.0, 0usize, 0.0);
+        let mut forms = Vec::with_capacity(N * (starts.len() + 1));
+        for (f, factor) in FACTORS.into_iter().enumerate() {
+            for (start, ln_when) in
+                std::iter::once((0, ln_always)).chain(starts.iter().copied().zip(ln_when.iter().copied()))
+            {
+                let ln = prior.ln() + ln_factor + ln_when + gain_from[start][f];
+                forms.push(ln);
+                if ln > best.0 {
+                    best = (ln, factor, start, gain_from[start][f]);
+                }
+            }
+        }
+        let sum: f64 = forms.iter().map(|ln| ln - best.0).filter(|d| *d > -NEGLIGIBLE).map(f64::exp).sum();
+        Some(Hypothesis {
+            component,
+            ln_weight: best.0 + sum.ln(),
+            factor: best.1,
+            start: best.2,
+            gain: best.3,
+            refined: OnceLock::new(),
+        })
+    }
+
+    /// The times of the readings that a component touches, and the places before which it can have become slow: the longer the time without a
+    /// reading before a place, the likelier.
+    fn moments(&self, touched: &[Touched]) -> (Vec<f64>, Vec<usize>) {
+        let time =
+            |t: &Touched| self.items[t.item as usize].as_ref().map_or(f64::NEG_INFINITY, |x| x.evidence.at_unix_s);
+        let times: Vec<f64> = touched.iter().map(time).collect();
+        let starts: Vec<usize> = (1..times.len()).filter(|&k| times[k] > times[k - 1]).collect();
+        let step = starts.len().div_ceil(MOMENTS_MAX).max(1);
+        (times, starts.into_iter().rev().step_by(step).collect())
+    }
+
+    /// The best form of a hypothesis: its factor refined by small steps.
+    fn refine(&self, effects: &Effects, x: &Hypothesis, given: &mut Given) -> Candidate {
+        let mut touched = Vec::new();
+        self.touched(effects, x.component, &mut touched);
+        let (times, _) = self.moments(&touched);
+        let effect = |t: &Touched, factor: f64| match (t.touch, &self.items[t.item as usize]) {
+            (Touch::Whole, _) => factor.ln(),
+            (Touch::Part(part), Some(item)) => {
+                let e = &item.evidence;
+                effects.across(&item.prepared, part, factor, &e.allocation, t.at as usize, e.size)
+            }
+            _ => 0.0,
+        };
+        let from = &touched[x.start..];
+        let (factor, ln_likelihood_ratio) = (-REFINE.1..=REFINE.1)
+            .map(|k| {
+                let factor = (x.factor * (f64::from(k) * REFINE.0).exp()).min(0.95);
+                let each: Vec<(u32, f64)> = from.iter().map(|t| (t.item, effect(t, factor))).collect();
+                let gain = if x.start == 0 {
+                    self.gain_with_classes(&each, given)
+                } else {
+                    each.iter().map(|&(i, e)| given.gain(i, e, 0.0)).sum()
+                };
+                (factor, gain)
+            })
+            .reduce(|a, b| if b.1 > a.1 { b } else { a })
+            .unwrap_or((x.factor, x.gain));
+        Candidate {
+            component: x.component,
+            factor,
+            since: (x.start > 0).then(|| times[x.start]),
+            probability: 0.0,
+            readings: from.iter().filter(|t| effect(t, factor) < SLOWED).count(),
+            ln_likelihood_ratio,
+        }
+    }
+
+    /// The gain of effects (by item) with the levels of all classes that they move.
+    fn gain_with_classes(&self, touched: &[(u32, f64)], given: &mut Given) -> f64 {
+        let class = |i: u32| self.items[i as usize].as_ref().and_then(|x| x.residual?.class);
+        let mut moved = vec![0usize; given.classes.len()];
+        touched.iter().filter(|t| t.1 != 0.0).filter_map(|t| class(t.0)).for_each(|c| moved[c] += 1);
+        let shifts = |c: usize| moved[c] as f64 >= CLASS_SHARE_MIN * given.classes[c].len() as f64;
+        let stays = |i: u32| class(i).is_none_or(|c| !shifts(c));
+        let mut gain: f64 =
+            touched.iter().filter(|t| t.1 != 0.0 && stays(t.0)).map(|&(i, e)| given.gain(i, e, 0.0)).sum();
+        let shifting: Vec<usize> = (0..moved.len()).filter(|c| moved[*c] > 0 && shifts(*c)).collect();
+        if shifting.is_empty() {
+            return gain;
+        }
+        touched.iter().for_each(|t| given.effects[t.0 as usize] = t.1);
+        for c in shifting {
+            let members = &given.classes[c];
+            let left = |i: &u32| given.left[*i as usize] - given.effects[*i as usize];
+            let shift = median(&mut members.iter().map(left).collect::<Vec<_>>());
+            gain += members.iter().map(|i| given.gain(*i, given.effects[*i as usize], shift)).sum::<f64>();
+        }
+        touched.iter().for_each(|t| given.effects[t.0 as usize] = 0.0);
+        gain
+    }
+}
+
+impl Given {
+    fn is_low(&self, i: u32) -> bool {
+        self.left[i as usize] < -LOW_SDS * self.sd[i as usize]
+    }
+
+    fn gain(&self, i: u32, effect: f64, shift: f64) -> f64 {
+        gain(self.left[i as usize], self.sd[i as usize], self.ln_density[i as usize], effect, shift)
+    }
+}
+
+/// The hosts of a reading. O(hosts x kinds of hosts).
+fn places(effects: &Effects, e: &Evidence) -> Vec<Place> {
+    let parts = e.allocation.parts();
+    let cluster = effects.cluster();
+    let mut out: Vec<Place> = Vec::with_capacity(parts.len());
+    // Host type, GPUs, their NICs, place.
+    let mut last: Option<(usize, u32, u32)> = None;
+    for (at, &(h, mask)) in parts.iter().enumerate() {
+        let host_type = cluster.host(h).host_type;
+        let nics = match last {
+            Some((t, m, nics)) if t == host_type && m == mask.0 => nics,
+            _ => cluster.types[host_type].nics_touched(mask),
+        };
+        last = Some((host_type, mask.0, nics));
+        let like = |part| effects.like(part, &e.allocation, at, e.size).0 as u16;
+        let several = parts.len() > 1;
+        out.push(Place {
+            like: if several { like(SlowPart::Network) } else { 0 },
+            like_gpu: if several { like(SlowPart::Gpu) } else { 0 },
+            nics,
+        });
+    }
+    out
+}
+
+/// The order of readings: by time, and by what was read within a moment.
+fn order(a: &Evidence, b: &Evidence) -> std::cmp::Ordering {
+    a.at_unix_s
+        .total_cmp(&b.at_unix_s)
+        .then_with(|| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)))
+        .then(a.ln_busbw.total_cmp(&b.ln_busbw))
+}

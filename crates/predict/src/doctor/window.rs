@@ -1,0 +1,120 @@
+//! The readings that a diagnosis looks at: the newest of every host, repetitions merged.
+//!
+//! A site stores readings for years, and a component that is slow now shows in the newest. So of every host the allocations read last are
+//! kept, apart for jobs on one host and jobs over several, and of every allocation the last readings. What is kept depends on the readings
+//! only, not on the order in which they come.
+
+use super::evidence::Evidence;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use store::{Measurement, Quality};
+use topology::{Allocation, Bytes, Cluster, Collective};
+
+/// Pairs of an allocation and a host that are kept, for each of the two kinds of job: the work and the memory of a diagnosis are
+/// proportional to them, whatever the number of hosts (1 KiB for a pair at worst, on jobs of two hosts).
+pub const PAIRS_MAX: usize = 1 << 18;
+/// Least number of allocations that are kept of every host: some 20 readings show a component at 88 % of its rate in 3 % of scatter, and
+/// most jobs do not touch a given NIC.
+pub const ALLOCATIONS_PER_HOST_MIN: usize = 256;
+/// Most readings of one allocation and size that are kept: their mean is then known to a sixth of the scatter.
+pub const REPETITIONS_MAX: usize = 32;
+/// Readings of one allocation whose logarithms are so near to each other belong to one level.
+const SAME_LEVEL: f64 = 0.1;
+
+/// Most allocations, of each kind of job, that are kept of one host.
+pub fn allocations_per_host_max(hosts: usize) -> usize {
+    (PAIRS_MAX / hosts.max(1)).max(ALLOCATIONS_PER_HOST_MIN)
+}
+
+/// One usable reading.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sample {
+    /// When it was taken, seconds since 1970; minus infinity where unknown.
+    pub at_unix_s: f64,
+    /// Logarithm of the bus bandwidth, GB/s.
+    pub ln_busbw: f64,
+    /// Its number, where it has one.
+    pub id: u64,
+}
+
+impl Sample {
+    /// The reading of `m`; `None` if it cannot be judged: rejected, contended, of another collective, or of unknown hosts.
+    pub(super) fn of(cluster: &Cluster, m: &Measurement, collective: Collective, id: u64) -> Option<Sample> {
+        let v = m.busbw.gb_per_s();
+        let fits = m.quality != Quality::Rejected && m.collective == collective && m.contention.is_none();
+        let known = m.allocation.parts().last().is_some_and(|p| p.0.index() < cluster.hosts.len());
+        (fits && known && v > 0.0 && v.is_finite() && m.allocation.gpu_count() > 1).then(|| Sample {
+            at_unix_s: m.taken_at_unix_s.unwrap_or(f64::NEG_INFINITY),
+            ln_busbw: v.ln(),
+            id,
+        })
+    }
+
+    fn order(&self, other: &Sample) -> Ordering {
+        self.at_unix_s.total_cmp(&other.at_unix_s).then(self.ln_busbw.total_cmp(&other.ln_busbw))
+    }
+}
+
+/// Inserts a reading by time and drops the oldest beyond [`REPETITIONS_MAX`].
+pub(super) fn insert(samples: &mut Vec<Sample>, s: Sample) {
+    let at = samples.partition_point(|o| o.order(&s) != Ordering::Greater);
+    samples.insert(at, s);
+    if samples.len() > REPETITIONS_MAX {
+        samples.remove(0);
+    }
+}
+
+/// Readings of one allocation in the order of time, as levels: readings that follow each other on one level count once, since they share
+/// the irregularity of the allocation.
+pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -> Vec<Evidence> {
+    let mut out: Vec<Evidence> = Vec::new();
+    let mut members = 0usize;
+    for s in samples {
+        match out.last_mut() {
+            Some(e) if (s.ln_busbw - e.ln_busbw).abs() <= SAME_LEVEL => {
+                members += 1;
+                e.ln_busbw += (s.ln_busbw - e.ln_busbw) / members as f64;
+            }
+            _ => {
+                members = 1;
+                out.push(Evidence {
+                    allocation: allocation.clone(),
+                    size,
+                    ln_busbw: s.ln_busbw,
+                    at_unix_s: s.at_unix_s,
+                });
+            }
+        }
+    }
+    out
+}
+
+/// All levels in the window of `measurements`, by size and allocation. O(n log n).
+pub(super) fn gather(cluster: &Cluster, measurements: &[Measurement], collective: Collective) -> Vec<Evidence> {
+    let mut by_allocation: HashMap<(Bytes, &Allocation), Vec<Sample>> = HashMap::new();
+    for m in measurements {
+        if let Some(s) = Sample::of(cluster, m, collective, 0) {
+            by_allocation.entry((m.size, &m.allocation)).or_default().push(s);
+        }
+    }
+    let mut groups: Vec<((Bytes, &Allocation), Vec<Sample>)> = by_allocation.into_iter().collect();
+    for (_, samples) in &mut groups {
+        samples.sort_by(Sample::order);
+        samples.drain(..samples.len().saturating_sub(REPETITIONS_MAX));
+    }
+    let newest = |g: &((Bytes, &Allocation), Vec<Sample>)| g.1[g.1.len() - 1].at_unix_s;
+    groups.sort_unstable_by(|a, b| newest(b).total_cmp(&newest(a)).then(b.0.cmp(&a.0)));
+    let most = allocations_per_host_max(cluster.hosts.len());
+    let mut counts = vec![[0usize; 2]; cluster.hosts.len()];
+    groups.retain(|((_, allocation), _)| {
+        let kind = usize::from(allocation.host_count() > 1);
+        let mut kept = false;
+        for (h, _) in allocation.parts() {
+            kept |= counts[h.index()][kind] < most;
+            counts[h.index()][kind] += 1;
+        }
+        kept
+    });
+    groups.sort_unstable_by_key(|g| g.0);
+    groups.iter().flat_map(|((size, allocation), samples)| levels(*size, allocation, samples)).collect()
+}

@@ -1,0 +1,109 @@
+//! Kinds of models by name: those that ship, and those that a program registers.
+
+use crate::learned::{Learner, LoadLearned};
+
+/// What is learned on top of the intra tables.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind<'l> {
+    /// Physics with one fitted offset.
+    Bound,
+    /// Gaussian processes on the log-ratio to the physics.
+    Gp,
+    /// NCCL's own decisions, nothing learned: needs no measurements.
+    Nccl,
+    /// What a learner of another crate makes.
+    Learned(&'l dyn Learner),
+}
+
+impl Kind<'_> {
+    /// The name on the command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Bound => "bound",
+            Kind::Gp => "gp",
+            Kind::Nccl => "nccl",
+            Kind::Learned(l) => l.name(),
+        }
+    }
+
+    /// One line of description.
+    pub fn about(&self) -> &'static str {
+        match self {
+            Kind::Bound => "Physics with one fitted offset",
+            Kind::Gp => "Gaussian processes on the log-ratio to the physics",
+            Kind::Nccl => "NCCL's own decisions, nothing learned between hosts: a cold start from the cluster alone",
+            Kind::Learned(l) => l.about(),
+        }
+    }
+}
+
+/// Equal by name.
+impl PartialEq for Kind<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Kind<'_> {}
+
+/// A name that is already taken in [`ModelKinds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the name `{0}` is registered already")]
+pub struct NameTaken(pub &'static str);
+
+/// The kinds of models that a program fits, and the forms of model files that it reads.
+#[derive(Clone, Debug)]
+pub struct ModelKinds {
+    kinds: Vec<Kind<'static>>,
+    forms: Vec<(&'static str, LoadLearned)>,
+}
+
+/// Forms of files that are this crate's own.
+pub(crate) const FORM_BOUND: &str = "bound";
+pub(crate) const FORM_GP: &str = "gp";
+
+impl ModelKinds {
+    /// What ships.
+    pub fn shipped() -> ModelKinds {
+        ModelKinds { kinds: vec![Kind::Bound, Kind::Gp, Kind::Nccl], forms: Vec::new() }
+    }
+
+    /// Adds a kind of model.
+    pub fn add(&mut self, learner: &'static dyn Learner) -> Result<(), NameTaken> {
+        if self.by_name(learner.name()).is_some() {
+            return Err(NameTaken(learner.name()));
+        }
+        self.kinds.push(Kind::Learned(learner));
+        Ok(())
+    }
+
+    /// Adds a form of model files.
+    pub fn add_form(&mut self, form: &'static str, load: LoadLearned) -> Result<(), NameTaken> {
+        if [FORM_BOUND, FORM_GP].contains(&form) || self.form(form).is_some() {
+            return Err(NameTaken(form));
+        }
+        self.forms.push((form, load));
+        Ok(())
+    }
+
+    /// Every kind, in order of registration.
+    pub fn all(&self) -> &[Kind<'static>] {
+        &self.kinds
+    }
+
+    /// The kind of a name.
+    pub fn by_name(&self, name: &str) -> Option<Kind<'static>> {
+        self.kinds.iter().copied().find(|k| k.name() == name)
+    }
+
+    /// The names of all kinds, for messages: "bound, gp, nccl".
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.kinds.iter().map(Kind::name).collect();
+        names.join(", ")
+    }
+
+    /// How files of a form are read.
+    pub(crate) fn form(&self, name: &str) -> Option<LoadLearned> {
+        self.forms.iter().find(|f| f.0 == name).map(|f| f.1)
+    }
+}

@@ -1,0 +1,257 @@
+//! Statistics of small samples, once: order statistics, robust spread, the normal distribution, two-sample tests.
+//!
+//! What training processes load uses this crate: it depends on nothing. Slices are samples in any order unless a name says `sorted`.
+//! Empty samples have no median, quantile or mean: the answer is NaN, and a caller to whom nothing means zero writes [`median_or`].
+//! Values are ordered by `f64::total_cmp`, so NaN among them counts as the largest (or, with its sign set, the smallest) and no function
+//! panics; infinite values are values.
+
+#[cfg(any(test, feature = "random"))]
+pub mod random;
+
+/// Times the median absolute deviation: the standard deviation of a normal sample.
+pub const MAD_TO_SD: f64 = 1.4826;
+
+/// The q-quantile (0 to 1) of sorted values by linear interpolation between order statistics: Hyndman and Fan's type 7, which
+/// NumPy, R and spreadsheets use by default. NaN of nothing.
+pub fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = q.clamp(0.0, 1.0) * last as f64;
+    let low = at.floor() as usize;
+    let (below, above) = (sorted[low], sorted[(low + 1).min(last)]);
+    let weight = at - low as f64;
+    // Scores count what never happened as infinite: 0 times infinity, and infinity minus itself, are no numbers.
+    if weight == 0.0 || below == above { below } else { below + (above - below) * weight }
+}
+
+/// The values in order.
+pub fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut out = values.to_vec();
+    out.sort_by(f64::total_cmp);
+    out
+}
+
+/// The q-quantile of values in any order; see [`quantile_of_sorted`]. O(n log n).
+pub fn quantile(values: &[f64], q: f64) -> f64 {
+    quantile_of_sorted(&sorted(values), q)
+}
+
+/// The median: the mean of the two middle values of an even number. O(n log n).
+pub fn median(values: &[f64]) -> f64 {
+    median_of_sorted(&sorted(values))
+}
+
+/// The median of sorted values.
+pub fn median_of_sorted(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
+    }
+}
+
+/// The median, or `empty` of nothing.
+pub fn median_or(values: &[f64], empty: f64) -> f64 {
+    if values.is_empty() { empty } else { median(values) }
+}
+
+/// The value in the middle, of an even number the upper one: always one of the values. O(n log n).
+pub fn upper_median(values: &[f64]) -> f64 {
+    upper_median_of_sorted(&sorted(values))
+}
+
+/// [`upper_median`] of sorted values.
+pub fn upper_median_of_sorted(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The value nearest to the q-quantile (0 to 1) of sorted values, always one of them: the value of rank (n - 1) q, rounded. For tables of
+/// run times. NaN of nothing.
+pub fn nearest_quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    sorted[(q.clamp(0.0, 1.0) * last as f64).round() as usize]
+}
+
+/// Robust standard deviation about `centre`: [`MAD_TO_SD`] times the median distance from it. NaN of nothing.
+pub fn mad_sd_about(values: &[f64], centre: f64) -> f64 {
+    MAD_TO_SD * median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
+}
+
+/// Robust standard deviation: [`mad_sd_about`] the median.
+pub fn mad_sd(values: &[f64]) -> f64 {
+    mad_sd_about(values, median(values))
+}
+
+/// The arithmetic mean; NaN of nothing.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The sample standard deviation (n - 1); 0 of fewer than two values.
+pub fn standard_deviation(values: &[f64]) -> f64 {
+    if values.len() < 2 {
+        return 0.0;
+    }
+    let m = mean(values);
+    (values.iter().map(|x| (x - m).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
+}
+
+/// The interquartile range.
+pub fn iqr(values: &[f64]) -> f64 {
+    let s = sorted(values);
+    quantile_of_sorted(&s, 0.75) - quantile_of_sorted(&s, 0.25)
+}
+
+/// The values, in their order, without those outside [Q1 - 1.5 IQR, Q3 + 1.5 IQR] (the paper's outlier rule).
+pub fn iqr_trimmed(values: &[f64]) -> Vec<f64> {
+    let s = sorted(values);
+    let (q1, q3) = (quantile_of_sorted(&s, 0.25), quantile_of_sorted(&s, 0.75));
+    let reach = 1.5 * (q3 - q1);
+    values.iter().copied().filter(|x| (q1 - reach..=q3 + reach).contains(x)).collect()
+}
+
+/// The mean of what [`iqr_trimmed`] leaves: how the paper's bandit ranks arms.
+pub fn iqr_trimmed_mean(values: &[f64]) -> f64 {
+    mean(&iqr_trimmed(values))
+}
+
+/// The chance that a standard normal exceeds `z`: a series near 0, a continued fraction outside; relative error below 1e-12 up to
+/// z = 30.
+pub fn normal_tail(z: f64) -> f64 {
+    if z.is_nan() {
+        return f64::NAN;
+    }
+    if z < 0.0 {
+        return 1.0 - normal_tail(-z);
+    }
+    let density = normal_density(z);
+    if z < 3.0 {
+        // Phi(z) = 1/2 + density (z + z^3/3 + z^5/(3 5) + ...)
+        let (mut term, mut sum, mut k) = (z, z, 1.0);
+        while term > 1e-18 * sum {
+            k += 2.0;
+            term *= z * z / k;
+            sum += term;
+        }
+        return 0.5 - density * sum;
+    }
+    // Mills' ratio as 1 / (z + 1 / (z + 2 / (z + 3 / ...))), from far out inwards.
+    let fraction = (1..=200).rev().fold(z, |inner, k| z + f64::from(k) / inner);
+    density / fraction
+}
+
+/// The chance that a standard normal lies below `z`.
+pub fn normal_cdf(z: f64) -> f64 {
+    normal_tail(-z)
+}
+
+/// The density of the standard normal at `z`.
+pub fn normal_density(z: f64) -> f64 {
+    (-z * z / 2.0).exp() / std::f64::consts::TAU.sqrt()
+}
+
+/// Largest sample of the exact Mann-Whitney distribution.
+pub const EXACT_MAX: usize = 25;
+
+/// One-sided Mann-Whitney U test: the chance, if both samples came from one distribution, that `smaller` lies below `larger` at
+/// least as clearly as it does. Exact (all arrangements counted) when nothing is tied and both have at most [`EXACT_MAX`] values;
+/// otherwise the normal approximation with the correction for ties and for continuity. 1 when a sample is empty or all are equal.
+/// O((n + m) log (n + m)), exact O(n m (n + m)).
+pub fn mann_whitney_below(smaller: &[f64], larger: &[f64]) -> f64 {
+    let (n, m) = (smaller.len(), larger.len());
+    if n == 0 || m == 0 {
+        return 1.0;
+    }
+    let ranks = Ranks::of(smaller, larger);
+    // U counts pairs in which `smaller` is the greater one, ties half: small U speaks for "below".
+    let u = ranks.sum_of_first - (n * (n + 1)) as f64 / 2.0;
+    if ranks.tie_term == 0.0 && n <= EXACT_MAX && m <= EXACT_MAX {
+        return exact_at_most(n, m, u as usize);
+    }
+    let (nf, mf) = (n as f64, m as f64);
+    let total = nf + mf;
+    let variance = nf * mf / 12.0 * (total + 1.0 - ranks.tie_term / (total * (total - 1.0)));
+    if variance <= 0.0 {
+        return 1.0;
+    }
+    let z = (u - nf * mf / 2.0 + 0.5) / variance.sqrt();
+    normal_tail(-z).min(1.0)
+}
+
+struct Ranks {
+    /// Sum of the mid-ranks of the first sample.
+    sum_of_first: f64,
+    /// Sum over groups of equal values of t^3 - t.
+    tie_term: f64,
+}
+
+impl Ranks {
+    fn of(first: &[f64], second: &[f64]) -> Ranks {
+        let mut all: Vec<(f64, bool)> =
+            first.iter().map(|x| (*x, true)).chain(second.iter().map(|x| (*x, false))).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut out = Ranks { sum_of_first: 0.0, tie_term: 0.0 };
+        let mut start = 0;
+        while start < all.len() {
+            let end = start + all[start..].iter().take_while(|x| x.0 == all[start].0).count().max(1);
+            let mid_rank = (start + 1 + end) as f64 / 2.0;
+            let of_first = all[start..end].iter().filter(|x| x.1).count();
+            out.sum_of_first += mid_rank * of_first as f64;
+            let t = (end - start) as f64;
+            out.tie_term += t * t * t - t;
+            start = end;
+        }
+        out
+    }
+}
+
+/// P(U <= u) over all arrangements of n and m untied values: f(n, m, u) = f(n-1, m, u-m) + f(n, m-1, u), divided through.
+fn exact_at_most(n: usize, m: usize, u: usize) -> f64 {
+    let size = n * m + 1;
+    // probability[j][u] for the current i: the chance of U = u with i and j values.
+    let mut row: Vec<Vec<f64>> = (0..=m).map(|_| point_mass(size)).collect();
+    for i in 1..=n {
+        let mut next: Vec<Vec<f64>> = Vec::with_capacity(m + 1);
+        next.push(point_mass(size));
+        for j in 1..=m {
+            let (take_first, take_second) = (i as f64 / (i + j) as f64, j as f64 / (i + j) as f64);
+            let cell = (0..size)
+                .map(|v| {
+                    let from_first = if v >= j { row[j][v - j] } else { 0.0 };
+                    take_first * from_first + take_second * next[j - 1][v]
+                })
+                .collect();
+            next.push(cell);
+        }
+        row = next;
+    }
+    row[m][..=u.min(n * m)].iter().sum::<f64>().min(1.0)
+}
+
+fn point_mass(size: usize) -> Vec<f64> {
+    let mut out = vec![0.0; size];
+    out[0] = 1.0;
+    out
+}
+
+/// Cliff's delta in the direction of the test: P(smaller < larger) - P(smaller > larger) over all pairs, -1 to 1; 0 when a sample
+/// is empty. O((n + m) log (n + m)).
+pub fn cliffs_delta_below(smaller: &[f64], larger: &[f64]) -> f64 {
+    let pairs = (smaller.len() * larger.len()) as f64;
+    if pairs == 0.0 {
+        return 0.0;
+    }
+    let n = smaller.len() as f64;
+    let u = Ranks::of(smaller, larger).sum_of_first - n * (n + 1.0) / 2.0;
+    1.0 - 2.0 * u / pairs
+}
+
+/// Split-half agreement: whether in both halves, each for itself and trimmed for itself, `smaller` has the lower median. False where
+/// a half is empty. To split is the caller's part, and comes before any trimming: a value that is dropped first would move all later
+/// ones to the other half.
+pub fn halves_agree_below(smaller: [&[f64]; 2], larger: [&[f64]; 2]) -> bool {
+    let middle = |half: &[f64]| median(&iqr_trimmed(half));
+    smaller.iter().zip(&larger).all(|(s, l)| middle(s) < middle(l)) // a comparison with NaN is false
+}
+
+#[cfg(test)]
+mod tests;

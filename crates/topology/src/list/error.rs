@@ -1,0 +1,78 @@
+//! Why a list was refused, and where in it.
+
+use std::fmt;
+
+/// Longest piece of the list that a message quotes, characters.
+const QUOTE_CHARS_MAX: usize = 40;
+
+/// What kind of mistake a list holds; scripts tell them apart by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListErrorKind {
+    /// The text does not follow the notation: brackets, ranges, numbers.
+    Syntax,
+    /// A limit of [`crate::list`] is passed.
+    TooLong,
+    /// The cluster has no host of that name.
+    UnknownHost,
+    /// The host has no such GPU, or the word names neither a host nor a GPU.
+    UnknownGpu,
+    /// A GPU is named twice.
+    DuplicateGpu,
+}
+
+/// Why a list was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListError {
+    /// What kind of mistake.
+    pub kind: ListErrorKind,
+    /// Which text, where several were given (arguments of a command, strings of a JSON array), from 0.
+    pub item: usize,
+    /// Where in that text the mistake begins, bytes from 0.
+    pub offset: usize,
+    /// The same in characters, from 1.
+    pub column: usize,
+    /// What was found and what was expected.
+    pub message: String,
+}
+
+impl ListError {
+    pub(super) fn new(kind: ListErrorKind, offset: usize, message: impl fmt::Display) -> Self {
+        ListError { kind, item: 0, offset, column: offset + 1, message: message.to_string() }
+    }
+
+    pub(super) fn syntax(offset: usize, message: impl fmt::Display) -> Self {
+        Self::new(ListErrorKind::Syntax, offset, message)
+    }
+
+    /// The same error in the text that it is about.
+    pub(super) fn within(mut self, item: usize, text: &str) -> Self {
+        self.item = item;
+        let before = text.char_indices().take_while(|(at, _)| *at < self.offset).count();
+        self.column = before + 1;
+        self
+    }
+}
+
+impl fmt::Display for ListError {
+    /// The message, and the character where it applies unless that is the first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if self.column > 1 { write!(f, " (character {})", self.column) } else { Ok(()) }
+    }
+}
+
+impl std::error::Error for ListError {}
+
+impl From<ListError> for String {
+    fn from(e: ListError) -> String {
+        e.to_string()
+    }
+}
+
+/// A piece of a list, short enough for a message and without control characters.
+pub(super) fn quote(text: &str) -> String {
+    let clean = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    let mut chars = text.chars().map(clean);
+    let short: String = chars.by_ref().take(QUOTE_CHARS_MAX).collect();
+    if chars.next().is_some() { short + "..." } else { short }
+}

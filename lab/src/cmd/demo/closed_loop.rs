@@ -1,0 +1,339 @@
+//! The loop, closed: a NIC silently drops to half its rate, and decisions, observations and the doctor deal with it.
+//!
+//! The drop is simulated, whatever the other bandwidths are: what an allocation gets is its true bandwidth times what the physics leaves of
+//! it, and one percent of noise. Everything else is done by the built command: `place --commit`, `observe`, `doctor`.
+
+use super::Fit;
+use super::folder::Folder;
+use super::product::{Linkwise, arg};
+use super::source::Bandwidths;
+use crate::store_errors::OrFailure;
+use console::Failure;
+use predict::Model;
+use predict::doctor::{Component, Defect, Effects, most_informative_allocation, suspicions};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use store::{Query, State, Store};
+use topology::{Allocation, Cluster, GpuMask};
+
+/// GPUs of the jobs that are placed.
+const GPUS: usize = 8;
+/// GPUs of every host that other jobs hold, each job on one host.
+const HELD: usize = 4;
+/// Share of its rate that the NIC keeps.
+const SHARE_LEFT: f64 = 0.5;
+/// The NIC that drops: that of this GPU (in order) of the first host that the first job gets.
+const NTH_GPU: usize = 2;
+/// Deviation of a reading (of the logarithm).
+const NOISE: f64 = 0.01;
+/// Between two observations.
+const HOUR_S: f64 = 3600.0;
+/// Most readings that the doctor may ask for.
+const PROBES_MAX: usize = 12;
+/// How sure the doctor should be.
+const SURE: f64 = 0.95;
+
+/// What happened.
+pub struct Loop {
+    /// One line for each thing that happened.
+    pub events: Vec<Event>,
+    /// The NIC that dropped, in words.
+    pub culprit: String,
+    /// What the doctor says at the end, line by line.
+    pub verdict: Vec<String>,
+    /// Does it name the NIC?
+    pub named: bool,
+    /// Hosts of the job before and after it was observed.
+    pub hosts: (Vec<String>, Vec<String>),
+    /// Readings that the doctor asked for.
+    pub probes: usize,
+}
+
+/// One thing that happened.
+pub struct Event {
+    /// `job train-1`, `reading 2`, ...
+    pub what: String,
+    /// Which GPUs.
+    pub gpus: String,
+    /// What was predicted, GB/s.
+    pub predicted_gb_per_s: f64,
+    /// What it got (simulated), GB/s.
+    pub got_gb_per_s: f64,
+    /// What follows.
+    pub then: String,
+}
+
+/// The simulated cluster with its slow NIC.
+struct Hardware<'a> {
+    truth: &'a Bandwidths,
+    model: &'a Model,
+    effects: Effects<'a>,
+    slow: Option<Component>,
+    rng: ChaCha8Rng,
+}
+
+impl Hardware<'_> {
+    fn gives(&mut self, a: &Allocation) -> f64 {
+        let size = self.truth.size();
+        // Published tables lack some rows: there the model stands in.
+        let healthy = self.truth.of(a).unwrap_or_else(|| self.model.predict_allocation(size, a).busbw_gb_per_s);
+        let left = self.slow.map_or(0.0, |c| self.effects.of(c, SHARE_LEFT, a, size));
+        let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
+        let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+        healthy * (left + NOISE * normal).exp()
+    }
+}
+
+/// Plays it, with files of their own: `loop.state`, `loop.db` (which begins as a copy of `demo.db`) and `loop-model.json`.
+pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, seed: u64) -> Result<Loop, Failure> {
+    let building = folder.temporary_folder()?;
+    let [db, state, model] = FILES.map(|f| building.path().join(f));
+    files::copy_atomic(&folder.claim("demo.db")?, &db)?;
+    files::write_atomic(&model, fit.gp.save().map_err(Failure::input)?)?;
+    let mut commands = Commands {
+        linkwise: Linkwise::find()?,
+        at_unix_s: console::now_unix_s(),
+        cluster,
+        cluster_file: arg(&folder.claim("cluster.yaml")?),
+        state: arg(&state),
+        store: arg(&db),
+        model: arg(&model),
+        trace: building.path().join("trace.jsonl"),
+    };
+    let mut hardware = Hardware {
+        truth,
+        model: &fit.gp,
+        effects: Effects::new(cluster, &fit.gp),
+        slow: None,
+        rng: ChaCha8Rng::seed_from_u64(seed ^ 0x100b),
+    };
+    let told = story(&mut commands, &mut hardware)?;
+    for (file, name) in [&db, &state, &model].into_iter().zip(FILES) {
+        folder.adopt(file, name)?;
+    }
+    Ok(told)
+}
+
+/// The files, by the names of [`super::folder`].
+pub const FILES: [&str; 3] = ["loop.db", "loop.state", "loop-model.json"];
+
+/// The commands that an operator runs, on the files of the loop.
+struct Commands<'a> {
+    linkwise: Linkwise,
+    /// The clock of the story: an hour passes between observations, so that the result does not depend on the speed of this machine.
+    at_unix_s: f64,
+    cluster: &'a Cluster,
+    cluster_file: String,
+    state: String,
+    store: String,
+    model: String,
+    /// One reading, as a job writes it.
+    trace: PathBuf,
+}
+
+/// A placed job.
+struct Placed {
+    gpus: Allocation,
+    predicted_gb_per_s: f64,
+    /// The choice avoids a suspected component.
+    is_wary: bool,
+}
+
+impl Commands<'_> {
+    fn init(&self) -> Result<(), Failure> {
+        self.linkwise.run(&["cluster", "init", "--cluster", &self.cluster_file, "--state", &self.state]).map(|_| ())
+    }
+
+    fn allocate(&self, job: &str, gpus: &Allocation) -> Result<(), Failure> {
+        let names = self.cluster.gpu_names(gpus);
+        let mut args = vec!["cluster", "allocate", "--state", &self.state, job];
+        args.extend(names.iter().map(String::as_str));
+        self.linkwise.run(&args).map(|_| ())
+    }
+
+    fn release(&self, job: &str) -> Result<(), Failure> {
+        self.linkwise.run(&["cluster", "release", "--state", &self.state, job]).map(|_| ())
+    }
+
+    fn place(&self, job: &str) -> Result<Placed, Failure> {
+        let gpus = GPUS.to_string();
+        let args = ["place", "--state", &self.state, "--model", &self.model, "--gpus", &gpus, "--commit", job];
+        let (v, notes) = self.linkwise.json(&args)?;
+        let names: Vec<&str> = v["gpus"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let predicted_gb_per_s = v["predicted_busbw_gb_per_s"].as_f64();
+        Ok(Placed {
+            gpus: self.cluster.parse_gpus(names).map_err(Failure::impossible)?,
+            predicted_gb_per_s: predicted_gb_per_s
+                .ok_or_else(|| Failure::impossible(format!("no prediction in {v}")))?,
+            is_wary: !notes.is_empty(),
+        })
+    }
+
+    /// Records a reading of a job, or of `gpus` that no job holds. Returns how many components are suspected.
+    fn observe(&mut self, job: &str, gpus: Option<&Allocation>, gb_per_s: f64) -> Result<usize, Failure> {
+        self.at_unix_s += HOUR_S;
+        let reading = serde_json::json!({
+            "collective": "all_reduce", "size_bytes": super::SIZE, "busbw_gb_per_s": gb_per_s, "at_unix_s": self.at_unix_s,
+        });
+        files::write_atomic(&self.trace, format!("{reading}\n"))?;
+        let (trace, names) = (arg(&self.trace), gpus.map(|a| self.cluster.gpu_names(a).join(" ")));
+        let mut args = vec!["observe", "--state", &self.state, "--store", &self.store, "--model", &self.model];
+        args.extend(["--job", job, "--trace", &trace, "--simulated"]);
+        if let Some(names) = &names {
+            args.extend(["--cluster", &self.cluster_file, "--gpus", names]);
+        }
+        let (v, _) = self.linkwise.json(&args)?;
+        Ok(v["suspected"].as_array().map_or(0, Vec::len))
+    }
+
+    /// The defect that the readings speak for, as `linkwise observe` judges them.
+    fn defect(&self) -> Result<Option<Defect>, Failure> {
+        let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
+        let model = Model::load(&text, ::papers::models()).map_err(Failure::impossible)?;
+        let store = Store::open(Path::new(&self.store), self.cluster).or_failure()?;
+        let mut rows = store.measurements(&Query::usable()).or_failure()?;
+        rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
+        Ok(suspicions(&model, &rows).defects.into_iter().next())
+    }
+
+    fn free(&self) -> Result<Allocation, Failure> {
+        Ok(State::open(Path::new(&self.state)).or_failure()?.snapshot().or_failure()?.free)
+    }
+
+    /// The lines of `linkwise doctor` that say what is slow, and the component that it names.
+    fn doctor(&self) -> Result<(Vec<String>, Option<String>), Failure> {
+        let args = ["doctor", "--state", &self.state, "--store", &self.store];
+        let (text, _) = self.linkwise.run(&args)?;
+        let from = text.lines().skip_while(|l| !l.starts_with("DEFECT") && !l.starts_with("SUSPICION"));
+        let verdict =
+            from.enumerate().take_while(|(i, l)| *i == 0 || l.starts_with("  ")).map(|(_, l)| l.trim().to_owned());
+        let (v, _) = self.linkwise.json(&args)?;
+        let best = &v["defects"][0]["candidates"][0];
+        let named = best["component"].as_str().filter(|_| best["probability"].as_f64().is_some_and(|p| p > 0.5));
+        Ok((verdict.collect(), named.map(str::to_owned)))
+    }
+}
+
+fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failure> {
+    let cluster = commands.cluster;
+    let hosts = |a: &Allocation| a.parts().iter().map(|p| cluster.host(p.0).name.clone()).collect::<Vec<_>>();
+    let mut events = Vec::new();
+
+    commands.init()?;
+    for host in cluster.host_ids() {
+        let gpus = Allocation::new([(host, GpuMask::first(HELD))]);
+        commands.allocate(&format!("small-{}", cluster.host(host).name), &gpus)?;
+    }
+    let first = commands.place("train-1")?;
+    let (host, mask) = first.gpus.parts()[0];
+    let gpu = mask.iter().nth(NTH_GPU).or(mask.iter().next()).unwrap_or_default();
+    let slow = Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8);
+    let culprit = slow.name(cluster);
+    hardware.slow = Some(slow);
+    // The job reports every hour; two low reports are no chance reading.
+    for what in ["job train-1", "train-1 again"] {
+        let got = hardware.gives(&first.gpus);
+        let suspected = commands.observe("train-1", None, got)?;
+        events.push(Event {
+            what: what.into(),
+            gpus: cluster.gpu_list(&first.gpus),
+            predicted_gb_per_s: first.predicted_gb_per_s,
+            got_gb_per_s: got,
+            then: match suspected {
+                0 => "nothing is suspected".into(),
+                n => format!("{n} components are suspected"),
+            },
+        });
+    }
+    let mut defect = commands.defect()?;
+    commands.release("train-1")?;
+
+    let second = commands.place("train-2")?;
+    let got = hardware.gives(&second.gpus);
+    commands.observe("train-2", None, got)?;
+    events.push(Event {
+        what: "job train-2".into(),
+        gpus: cluster.gpu_list(&second.gpus),
+        predicted_gb_per_s: second.predicted_gb_per_s,
+        got_gb_per_s: got,
+        then: if second.is_wary { "avoids the suspects".into() } else { "placed as before".into() },
+    });
+
+    // The most informative readings, on GPUs that no job holds.
+    let (mut probes, mut read) = (0, Vec::new());
+    while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && probes < PROBES_MAX) {
+        let free = commands.free()?;
+        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
+        probes += 1;
+        read.push(a.clone());
+        let predicted = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
+        let got = hardware.gives(&a);
+        commands.observe(&format!("reading-{probes}"), Some(&a), got)?;
+        defect = commands.defect()?;
+        events.push(Event {
+            what: format!("reading {probes}"),
+            gpus: cluster.gpu_list(&a),
+            predicted_gb_per_s: predicted,
+            got_gb_per_s: got,
+            then: defect.as_ref().map_or("nothing is suspected".into(), |d| {
+                let best = &d.candidates[0];
+                format!("{} {:.0} %", best.component.name(cluster), 100.0 * best.probability)
+            }),
+        });
+    }
+    let (verdict, named) = commands.doctor()?;
+    let named = named.is_some_and(|n| n == culprit);
+    Ok(Loop { events, culprit, verdict, named, hosts: (hosts(&first.gpus), hosts(&second.gpus)), probes })
+}
+
+impl Loop {
+    /// What the second job got, GB/s.
+    fn second_gb_per_s(&self) -> f64 {
+        self.events.iter().find(|e| e.what == "job train-2").map_or(f64::NAN, |e| e.got_gb_per_s)
+    }
+
+    /// What happened, in sentences.
+    pub fn sentences(&self, truth: &Bandwidths) -> Vec<String> {
+        let rest = if truth.is_simulated() {
+            "SIMULATED as all bandwidths here"
+        } else {
+            "SIMULATED; all other bandwidths are measured"
+        };
+        let (before, after) = (self.hosts.0.join(" and "), self.hosts.1.join(" and "));
+        let avoids = !self.hosts.1.iter().any(|h| self.hosts.0.contains(h));
+        let mut out = vec![format!(
+            "On every host another job holds {HELD} GPUs. Job train-1 asks for {GPUS} and is placed on {before}. {} silently drops to half its rate ({rest}), and the job gets {:.0} instead of {:.0} GB/s.",
+            self.culprit, self.events[0].got_gb_per_s, self.events[0].predicted_gb_per_s
+        )];
+        out.push(match avoids {
+            true => format!("That is observed, and the next job of {GPUS} GPUs avoids both hosts: it is placed on {after} and gets {:.0} GB/s.", self.second_gb_per_s()),
+            false => format!("That is observed; the next job of {GPUS} GPUs is placed on {after} and gets {:.0} GB/s.", self.second_gb_per_s()),
+        });
+        out.push(match self.named {
+            true => format!(
+                "Which part is it? The doctor asks for {} readings of free GPUs and names the NIC:",
+                self.probes
+            ),
+            false => format!("The doctor asks for {} readings of free GPUs and says:", self.probes),
+        });
+        out
+    }
+
+    /// The events as head and rows.
+    pub fn table(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let head = ["what", "predicted", "got", "what follows", "GPUs"].map(str::to_owned).to_vec();
+        let row = |e: &Event| {
+            vec![
+                e.what.clone(),
+                format!("{:.0} GB/s", e.predicted_gb_per_s),
+                format!("{:.0} GB/s", e.got_gb_per_s),
+                e.then.clone(),
+                e.gpus.clone(),
+            ]
+        };
+        (head, self.events.iter().map(row).collect())
+    }
+}

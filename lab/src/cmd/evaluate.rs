@@ -1,0 +1,294 @@
+//! `linkwise-lab evaluate`: how good are the choices?
+
+mod curves;
+mod online;
+mod page;
+mod print;
+mod resume;
+
+use crate::evaluation::methods::{self, MethodSpec};
+use crate::evaluation::replay::{Best, SeedResult};
+use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
+use crate::ground_truth::{self, Outliers, Rule, Switch};
+use crate::published::data_folder;
+use console::Failure;
+use console::{Format, load_cluster};
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::design::DesignKind;
+use rayon::prelude::*;
+use std::path::PathBuf;
+use topology::{Bytes, Cluster};
+use truths::Truth;
+
+/// Arguments of `linkwise-lab evaluate`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  linkwise-lab evaluate --cluster h100 --truth ../shared/data/bandpilot --seeds 5\n  \
+    linkwise-lab evaluate --cluster het-4mix --truth rule-r --methods all --contention common\n  \
+    linkwise-lab evaluate --cluster h100 --curves transformer,gp --seeds 1\n  \
+    linkwise-lab evaluate --scenarios ../shared/data/bandpilot/peer-scenarios-h100.jsonl\n\n\
+    Methods: NAME or SEARCH/MODEL, then @SAMPLES, :DESIGN, +PROBES as wanted, for example gp+3, exact/gp@50:random, \
+    bandpilot/transformer@500; `quick` and `all` are lists."
+)]
+pub struct Args {
+    /// Built-in cluster or cluster file
+    #[arg(long, required_unless_present = "scenarios")]
+    cluster: Option<String>,
+    /// Folder with tables of true bandwidth (docs/data.md), or the name of a simulated truth
+    /// [default: the published tables where they usually lie]
+    #[arg(long, value_name = "DIR|NAME")]
+    truth: Option<String>,
+    /// Replay the requests of such a file instead, beside what others chose; --truth then defaults to the file's folder
+    #[arg(long, value_name = "FILE")]
+    scenarios: Option<PathBuf>,
+    /// Methods to compare
+    #[arg(long, value_delimiter = ',', default_value = "quick")]
+    methods: Vec<String>,
+    /// Multi-host samples that linkwise's models learn from (the papers' take 250 random ones)
+    #[arg(long, default_value_t = 100)]
+    samples: usize,
+    /// How these samples are chosen
+    #[arg(long, default_value = "stratified")]
+    design: DesignArg,
+    /// Independent repetitions (samples and requests)
+    #[arg(long, default_value_t = 3)]
+    seeds: u64,
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Twenty seeds instead of --seeds
+    #[arg(long)]
+    full: bool,
+    /// Random availabilities per number of GPUs
+    #[arg(long, default_value_t = 50)]
+    per_k: usize,
+    /// What runs on the GPUs that are not free
+    #[arg(long, value_enum, default_value = "none")]
+    contention: Load,
+    /// How jobs share
+    #[arg(long, default_value = "merge")]
+    sharing: String,
+    /// Which best is the best
+    #[arg(long, value_enum, default_value = "realised")]
+    oracle: Best,
+    /// Sizes to evaluate (default: all that the truth has)
+    #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
+    sizes: Vec<Bytes>,
+    /// Requests some of whose candidates have no true row
+    #[arg(long, value_enum, default_value = "leave-out")]
+    missing: Missing,
+    /// Rows of measured tables that lie far from their like
+    #[arg(long, value_enum, default_value = "keep")]
+    outliers: Outliers,
+    /// What joins the hosts of a composed cluster: 20, 40, 60 GB/s or random (LiteGD); default: the measured H100 table over four
+    #[arg(long, value_name = "GB_PER_S|random")]
+    switch: Option<Switch>,
+    /// Deviation of what no model can know of an allocation, simulated truths only
+    #[arg(long, default_value_t = 0.02)]
+    irregularity: f64,
+    /// Let the physics use the constants that linkwise ships, some of which were fitted on published tables, instead of nominal ones
+    #[arg(long)]
+    shipped_constants: bool,
+    /// What learning from each placed job is worth, starting from 50 samples
+    #[arg(long)]
+    online: bool,
+    /// Accuracy of these models by number of samples, and by design
+    #[arg(long, value_delimiter = ',', value_name = "MODELS")]
+    curves: Vec<String>,
+    /// A line for every number of GPUs instead of bands
+    #[arg(long)]
+    by_k: bool,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Write a page with plots as well
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Keep each finished seed in this folder, and do not repeat those that are there
+    #[arg(long, value_name = "DIR")]
+    resume: Option<PathBuf>,
+}
+
+/// A design by name.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum DesignArg {
+    /// Random GPUs
+    Random,
+    /// Spread over host counts and splits
+    Stratified,
+    /// Most unbalanced splits
+    WorstCase,
+    /// Where the model is uncertain
+    Adaptive,
+}
+
+impl From<DesignArg> for DesignKind {
+    fn from(d: DesignArg) -> Self {
+        match d {
+            DesignArg::Random => Self::Random,
+            DesignArg::Stratified => Self::Stratified,
+            DesignArg::WorstCase => Self::WorstCase,
+            DesignArg::Adaptive => Self::Adaptive,
+        }
+    }
+}
+
+/// What every table of one run stands on.
+struct Protocol {
+    cluster: String,
+    gpus: usize,
+    settings: Settings,
+    seeds: Vec<u64>,
+    ours: (usize, DesignKind),
+}
+
+/// Everything that was found on one truth.
+struct Ground {
+    name: String,
+    description: String,
+    simulated: bool,
+    size: Bytes,
+    results: Vec<SeedResult>,
+    /// (k, GBE) of the leave-one-out ceiling, where rows are of counts.
+    ceiling: Option<Vec<(usize, f64)>>,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let count = if args.full { 20 } else { args.seeds.max(1) };
+    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(count)).collect();
+    if let Some(file) = args.scenarios {
+        return crate::scenarios::run(&crate::scenarios::ScenarioArgs {
+            file,
+            truth: args.truth.map(PathBuf::from),
+            samples: args.samples,
+            design: args.design.into(),
+            seeds,
+            format: args.format,
+        });
+    }
+    let cluster = load_cluster(&args.cluster.clone().unwrap_or_default())?;
+    let truths = truths_of(&args, &cluster)?;
+    let contention = ::papers::searches().contention(&args.sharing).ok_or_else(|| {
+        let known: Vec<&str> = ::papers::searches().contentions().iter().map(|c| c.name()).collect();
+        Failure::input(format!("--sharing {}: known are {}", args.sharing, known.join(", ")))
+    })?;
+    let protocol = Protocol {
+        cluster: cluster.name.clone(),
+        gpus: cluster.gpu_count(),
+        settings: Settings {
+            per_k: args.per_k.clamp(1, 10_000),
+            missing: args.missing,
+            shipped: args.shipped_constants,
+            load: args.contention,
+            contention,
+            best: args.oracle,
+        },
+        seeds,
+        ours: (args.samples, args.design.into()),
+    };
+    if args.online {
+        return online::run(&truths, &protocol, args.format);
+    }
+    if !args.curves.is_empty() {
+        return curves::run(&truths, &protocol, &args.curves, args.format, args.report.as_deref());
+    }
+    let methods = specs(&args.methods, protocol.ours)?;
+    let grounds = truths
+        .iter()
+        .map(|t| evaluate(t.as_ref(), &methods, &protocol, args.resume.as_deref(), args.format))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(file) = &args.report {
+        page::write(file, &protocol, &grounds)?;
+    }
+    print::all(&protocol, &grounds, args.by_k, args.format)
+}
+
+fn truths_of(args: &Args, cluster: &Cluster) -> Result<Vec<Box<dyn Truth>>, Failure> {
+    let spec = match &args.truth {
+        Some(t) => t.clone(),
+        None => {
+            let folder = data_folder().map(|d| d.join("bandpilot")).filter(|d| d.is_dir()).ok_or_else(|| {
+                Failure::input(
+                    "no published tables found; name their folder or a simulated truth with --truth (docs/data.md)",
+                )
+            })?;
+            folder.display().to_string()
+        }
+    };
+    let options = ground_truth::Options {
+        seed: args.seed,
+        irregularity: args.irregularity,
+        outliers: args.outliers,
+        switch: args.switch,
+        rule: Rule::Paper,
+    };
+    let mut truths = ground_truth::load(&spec, cluster, &options)?;
+    truths.retain(|t| args.sizes.is_empty() || args.sizes.contains(&t.size()));
+    if truths.is_empty() {
+        return Err(Failure::impossible("the truth has no table of the sizes asked for"));
+    }
+    Ok(truths)
+}
+
+fn specs(names: &[String], ours: (usize, DesignKind)) -> Result<Vec<MethodSpec>, Failure> {
+    let mut out: Vec<MethodSpec> = Vec::new();
+    for name in names {
+        let list = match name.as_str() {
+            "quick" => methods::QUICK,
+            "all" => methods::ALL,
+            one => one,
+        };
+        for one in list.split(',') {
+            let spec = methods::parse(one.trim(), ours)?;
+            if out.iter().all(|m| m.name != spec.name) {
+                out.push(spec);
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn evaluate(
+    truth: &dyn Truth,
+    methods: &[MethodSpec],
+    protocol: &Protocol,
+    resume: Option<&std::path::Path>,
+    format: Format,
+) -> Result<Ground, Failure> {
+    let requests = (protocol.gpus.saturating_sub(1) * protocol.settings.per_k * protocol.seeds.len()) as u64;
+    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(requests) };
+    bar.set_style(
+        ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} requests, {eta} left")
+            .unwrap_or_else(|_| ProgressStyle::default_bar()),
+    );
+    bar.set_message(truth.name().to_owned());
+    let one = |seed: &u64| -> Result<SeedResult, Failure> {
+        let name = resume::name(truth, methods, &protocol.settings, *seed);
+        if let Some(found) = resume.and_then(|d| resume::read(d, &name)) {
+            bar.inc(requests / protocol.seeds.len() as u64);
+            return Ok(found);
+        }
+        let result =
+            run_seed(truth, methods, &protocol.settings, *seed, &|| bar.inc(1)).map_err(Failure::impossible)?;
+        if let Some(d) = resume {
+            resume::write(d, &name, &result)?;
+        }
+        Ok(result)
+    };
+    let results = protocol.seeds.par_iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
+    bar.finish_and_clear();
+    let plain = protocol.settings.load == Load::None && protocol.settings.best == Best::Realised;
+    let ceiling = match plain {
+        true => ceiling::leave_one_out(truth, &protocol.settings, &protocol.seeds).map_err(Failure::impossible)?,
+        false => None,
+    };
+    Ok(Ground {
+        name: truth.name().to_owned(),
+        description: truth.description().to_owned(),
+        simulated: truth.simulated(),
+        size: truth.size(),
+        results,
+        ceiling,
+    })
+}

@@ -1,0 +1,244 @@
+//! Tables of an evaluation.
+
+use super::{Ground, Protocol};
+use crate::evaluation::replay::{Best, Run};
+use crate::evaluation::{Load, Missing, Summary, quantile, summary};
+use comfy_table::{CellAlignment, Table, presets};
+use console::Failure;
+use console::Format;
+use serde_json::{Value, json};
+
+/// One method over all seeds of one ground.
+pub struct Line {
+    /// Its name.
+    pub name: String,
+    /// GBE.
+    pub gbe: Summary,
+    /// Mean of optimum less choice, GB/s.
+    pub loss_gb_per_s: f64,
+    /// (k, mean GBE, mean loss GB/s).
+    pub by_k: Vec<(usize, f64, f64)>,
+    /// Median and 99th percentile of the time of a decision, and the median share of it inside the model, microseconds.
+    pub decide_us: Option<(f64, f64, f64)>,
+    /// Mean of candidates judged.
+    pub evaluations: f64,
+    /// Requests without an answer.
+    pub unanswered: usize,
+    /// Seconds to fit, mean.
+    pub fit_s: f64,
+    /// Multi-host samples, fewest of all seeds.
+    pub samples: usize,
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (mut n, mut sum) = (0usize, 0.0);
+    for v in values {
+        n += 1;
+        sum += v;
+    }
+    sum / n.max(1) as f64
+}
+
+/// Every method of a ground.
+pub fn lines(ground: &Ground) -> Vec<Line> {
+    let Some(first) = ground.results.first() else { return Vec::new() };
+    let mut out: Vec<Line> = (0..first.runs.len())
+        .filter_map(|i| {
+            let runs: Vec<&Run> = ground.results.iter().map(|r| &r.runs[i]).collect();
+            let gbe: Vec<(usize, f64)> =
+                runs.iter().flat_map(|r| r.k.iter().copied().zip(r.gbe_pct.iter().copied())).collect();
+            let loss: Vec<(usize, f64)> =
+                runs.iter().flat_map(|r| r.k.iter().copied().zip(r.loss_gb_per_s.iter().copied())).collect();
+            let sorted = |f: fn(&Run) -> &Vec<f64>| {
+                let mut v: Vec<f64> = runs.iter().flat_map(|r| f(r).iter().copied()).collect();
+                v.sort_by(f64::total_cmp);
+                v
+            };
+            let (decide, predict) = (sorted(|r| &r.decide_us), sorted(|r| &r.predict_us));
+            Some(Line {
+                name: first.runs[i].name.clone(),
+                gbe: summary(gbe.iter().map(|g| g.1))?,
+                loss_gb_per_s: mean(loss.iter().map(|l| l.1)),
+                by_k: by_k(&gbe, &loss),
+                decide_us: Some((quantile(&decide, 0.5), quantile(&decide, 0.99), quantile(&predict, 0.5))),
+                evaluations: mean(runs.iter().flat_map(|r| r.evaluations.iter().map(|e| *e as f64))),
+                unanswered: runs.iter().map(|r| r.unanswered).sum(),
+                fit_s: mean(runs.iter().map(|r| r.fit_s)),
+                samples: runs.iter().map(|r| r.samples).min().unwrap_or(0),
+            })
+        })
+        .collect();
+    if let Some(c) = &ground.ceiling
+        && let Some(gbe) = summary(c.iter().map(|g| g.1))
+    {
+        out.push(Line {
+            name: "gp, row itself unseen".into(),
+            gbe,
+            loss_gb_per_s: f64::NAN,
+            by_k: by_k(c, &[]),
+            decide_us: None,
+            evaluations: 0.0,
+            unanswered: 0,
+            fit_s: 0.0,
+            samples: 0,
+        });
+    }
+    out
+}
+
+fn by_k(gbe: &[(usize, f64)], loss: &[(usize, f64)]) -> Vec<(usize, f64, f64)> {
+    let max = gbe.iter().map(|g| g.0).max().unwrap_or(0);
+    let of = |list: &[(usize, f64)], k: usize| mean(list.iter().filter(|g| g.0 == k).map(|g| g.1));
+    (2..=max).filter(|k| gbe.iter().any(|g| g.0 == *k)).map(|k| (k, of(gbe, k), of(loss, k))).collect()
+}
+
+/// The protocol in words.
+pub fn protocol(p: &Protocol, ground: &Ground) -> String {
+    let missing = match p.settings.missing {
+        Missing::LeaveOut => "requests with a candidate that has no row are left out",
+        Missing::Restrict => "candidates without a row exist for nobody, the optimum included",
+    };
+    let oracle = match p.settings.best {
+        Best::Realised => "the optimum is the best realised bandwidth, luck of single allocations included",
+        Best::Smooth => "optimum and choices are judged without the irregularity of single allocations",
+    };
+    let load = match p.settings.load {
+        Load::None => "no contention".to_owned(),
+        l => format!(
+            "contention {} ({} sharing): one job on all GPUs that are not free",
+            l.name(),
+            p.settings.contention.name()
+        ),
+    };
+    let simulated = if ground.simulated { "SIMULATED, not measured: " } else { "measured: " };
+    format!(
+        "Protocol: cluster {}, k = 2 to {} (one GPU communicates with nobody), {} random availabilities per k (free GPUs even between k \
+         and all), seeds {} to {};\nthe papers' networks learn from 250 random multi-host samples, linkwise's models from {} ({}), all \
+         from the hosts' intra tables;\n{oracle}; {load}; {missing}.\nGBE = bandwidth of the choice over the optimum, percent.\n\
+         Truth: {simulated}{} ({})",
+        p.cluster,
+        p.gpus,
+        p.settings.per_k,
+        p.seeds.first().unwrap_or(&0),
+        p.seeds.last().unwrap_or(&0),
+        p.ours.0,
+        p.ours.1.name(),
+        ground.name,
+        ground.description,
+    )
+}
+
+/// Prints everything.
+pub fn all(p: &Protocol, grounds: &[Ground], every_k: bool, format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        let all: Vec<Value> = grounds.iter().map(|g| as_json(p, g)).collect();
+        println!("{}", serde_json::to_string_pretty(&all).map_err(Failure::input)?);
+        return Ok(());
+    }
+    for (i, g) in grounds.iter().enumerate() {
+        if i > 0 {
+            println!();
+        }
+        println!("{}", protocol(p, g));
+        print(g, every_k);
+    }
+    Ok(())
+}
+
+fn as_json(p: &Protocol, g: &Ground) -> Value {
+    let methods: Vec<Value> = lines(g)
+        .iter()
+        .map(|l| {
+            json!({
+                "method": l.name, "mean_pct": l.gbe.mean, "p5_pct": l.gbe.p5, "worst_pct": l.gbe.worst,
+                "requests": l.gbe.requests, "unanswered": l.unanswered, "samples": l.samples, "fit_s": l.fit_s,
+                "mean_loss_gb_per_s": finite(l.loss_gb_per_s), "evaluations_mean": l.evaluations,
+                "decide_us_median": l.decide_us.map(|d| d.0), "decide_us_p99": l.decide_us.map(|d| d.1),
+                "predict_us_median": l.decide_us.map(|d| d.2),
+                "by_k": l.by_k.iter().map(|b| json!({"k": b.0, "mean_pct": b.1, "mean_loss_gb_per_s": finite(b.2)}))
+                    .collect::<Vec<_>>(),
+            })
+        })
+        .collect();
+    json!({
+        "protocol": protocol(p, g), "cluster": p.cluster, "truth": g.name, "simulated": g.simulated,
+        "size_bytes": g.size.0, "left_out": left_out(g), "contention": p.settings.load.name(), "methods": methods,
+    })
+}
+
+fn finite(v: f64) -> Option<f64> {
+    v.is_finite().then_some(v)
+}
+
+fn left_out(g: &Ground) -> usize {
+    g.results.iter().map(|r| r.left_out).sum()
+}
+
+fn table(header: Vec<String>) -> Table {
+    let mut t = Table::new();
+    let columns = header.len();
+    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    for c in 1..columns {
+        if let Some(c) = t.column_mut(c) {
+            c.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    t
+}
+
+fn print(g: &Ground, every_k: bool) {
+    let lines = lines(g);
+    println!("\n{}: {} requests left out", g.size, left_out(g));
+    if lines.is_empty() {
+        println!("  every request has a candidate without a row; --missing restrict evaluates on the rows that exist");
+        return;
+    }
+    let head = ["method", "mean", "5th", "worst", "loss GB/s", "median us", "p99 us", "in model", "judged", "fit s"];
+    let mut t = table(head.map(str::to_owned).to_vec());
+    for l in &lines {
+        let us = |f: fn((f64, f64, f64)) -> f64| l.decide_us.map_or(String::new(), |d| format!("{:.0}", f(d)));
+        let number = |v: f64, digits: usize| if v > 0.0 { format!("{v:.digits$}") } else { String::new() };
+        t.add_row([
+            if l.unanswered > 0 { format!("{} (-{})", l.name, l.unanswered) } else { l.name.clone() },
+            format!("{:.2}", l.gbe.mean),
+            format!("{:.1}", l.gbe.p5),
+            format!("{:.1}", l.gbe.worst),
+            if l.loss_gb_per_s.is_finite() { format!("{:.2}", l.loss_gb_per_s) } else { String::new() },
+            us(|d| d.0),
+            us(|d| d.1),
+            us(|d| d.2),
+            number(l.evaluations, 0),
+            if l.samples > 0 { number(l.fit_s, 2) } else { String::new() },
+        ]);
+    }
+    println!("{t}");
+    println!("{} requests each; (-n): n requests without an answer", lines[0].gbe.requests);
+    let max = lines.iter().flat_map(|l| l.by_k.iter().map(|b| b.0)).max().unwrap_or(0);
+    let bands: Vec<(usize, usize)> = if every_k {
+        (2..=max).map(|k| (k, k)).collect()
+    } else {
+        let all = [(2, 4), (5, 8), (9, 16), (17, 24), (25, 32), (33, 48), (49, max)];
+        all.into_iter().map(|b| (b.0, b.1.min(max))).filter(|b| b.0 <= b.1).collect()
+    };
+    let names = bands.iter().map(|b| if b.0 == b.1 { format!("k={}", b.0) } else { format!("{}-{}", b.0, b.1) });
+    if every_k {
+        // Many rows, methods as columns.
+        let header = std::iter::once("mean GBE".to_owned()).chain(lines.iter().map(|l| l.name.clone())).collect();
+        let mut t = table(header);
+        for ((from, to), name) in bands.iter().zip(names) {
+            t.add_row(std::iter::once(name).chain(lines.iter().map(|l| band(l, *from, *to))));
+        }
+        println!("{t}");
+    } else {
+        let mut t = table(std::iter::once("mean GBE by k".to_owned()).chain(names).collect());
+        for l in &lines {
+            t.add_row(std::iter::once(l.name.clone()).chain(bands.iter().map(|b| band(l, b.0, b.1))));
+        }
+        println!("{t}");
+    }
+}
+
+fn band(l: &Line, from: usize, to: usize) -> String {
+    let inside: Vec<f64> = l.by_k.iter().filter(|b| (from..=to).contains(&b.0)).map(|b| b.1).collect();
+    if inside.is_empty() { String::new() } else { format!("{:.1}", mean(inside.into_iter())) }
+}

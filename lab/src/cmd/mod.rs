@@ -1,0 +1,9 @@
+//! One module per sub-command.
+
+pub mod data;
+pub mod demo;
+pub mod evaluate;
+pub mod reproduce;
+pub mod route;
+pub mod tune;
+pub mod validate;

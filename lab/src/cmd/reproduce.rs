@@ -1,0 +1,84 @@
+//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers beside ours.
+
+use crate::papers::{Effort, bandpilot, litegd};
+use crate::published::data_folder;
+use console::Failure;
+use std::path::PathBuf;
+
+/// Arguments of `linkwise-lab reproduce`.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  linkwise-lab reproduce bandpilot table-2\n  linkwise-lab reproduce litegd table-1 --per-k 2\n  \
+    linkwise-lab reproduce bandpilot            (lists what there is)"
+)]
+pub struct Args {
+    /// Which paper
+    #[arg(value_enum)]
+    paper: Paper,
+    /// Tables and figures; none: list them; `all`: every one
+    items: Vec<String>,
+    /// Folder with the published tables (docs/data.md)
+    #[arg(long)]
+    truth: Option<PathBuf>,
+    /// Random availabilities per number of GPUs
+    #[arg(long, default_value_t = 10)]
+    per_k: usize,
+    /// Independent repetitions
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Leave out what trains a network, or train it on fewer sizes
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A paper.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Paper {
+    /// BandPilot (arXiv 2506.15595)
+    Bandpilot,
+    /// LiteGD
+    Litegd,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    let known: &[(&str, &str)] = match args.paper {
+        Paper::Bandpilot => &bandpilot::ITEMS,
+        Paper::Litegd => &litegd::ITEMS,
+    };
+    if args.items.is_empty() {
+        for (name, what) in known {
+            say(&format!("{name:<12} {what}"));
+        }
+        return Ok(());
+    }
+    let folder = args.truth.or_else(|| data_folder().map(|d| d.join("bandpilot"))).filter(|d| d.is_dir());
+    let folder = folder
+        .ok_or_else(|| Failure::input("no published tables found; name their folder with --truth (docs/data.md)"))?;
+    let effort = Effort {
+        per_k: args.per_k.clamp(1, 1000),
+        seeds: (args.seed..args.seed.saturating_add(args.seeds.max(1))).collect(),
+        quick: args.quick,
+        ..Effort::default()
+    };
+    let all: Vec<String> = known.iter().map(|i| i.0.to_owned()).collect();
+    let items = if args.items.iter().any(|i| i == "all") { all } else { args.items };
+    let dir = folder.display().to_string();
+    for item in items {
+        let text = match args.paper {
+            Paper::Bandpilot => bandpilot::reproduce(&item, &dir, &effort)?,
+            Paper::Litegd => litegd::reproduce(&item, &dir, &effort)?,
+        };
+        say(&text);
+    }
+    Ok(())
+}
+
+/// A reader that has gone away (head, a closed pager) is no failure of ours.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}

@@ -1,0 +1,113 @@
+//! A table of results: for the terminal, as JSON, for the page.
+
+use ::report::{Section, Table};
+use console::{table, text_of};
+use serde_json::{Value, json};
+
+/// One table with its story.
+pub struct Sheet {
+    /// One word for scripts.
+    pub name: &'static str,
+    /// What is shown.
+    pub title: String,
+    /// Columns; the first is what is varied.
+    pub columns: Vec<String>,
+    /// Rows.
+    pub rows: Vec<Vec<Cell>>,
+    /// What follows from it, and what it does not show.
+    pub notes: Vec<String>,
+}
+
+/// One cell.
+pub enum Cell {
+    /// Words.
+    Text(String),
+    /// A number with so many decimals.
+    Number(f64, usize),
+}
+
+impl From<&str> for Cell {
+    fn from(s: &str) -> Self {
+        Cell::Text(s.into())
+    }
+}
+impl From<String> for Cell {
+    fn from(s: String) -> Self {
+        Cell::Text(s)
+    }
+}
+
+/// A ratio.
+pub fn ratio(v: f64) -> Cell {
+    Cell::Number(v, 2)
+}
+
+impl Cell {
+    fn text(&self) -> String {
+        match self {
+            Cell::Text(t) => t.clone(),
+            Cell::Number(v, _) if !v.is_finite() => "-".into(),
+            Cell::Number(v, decimals) => format!("{v:.decimals$}"),
+        }
+    }
+    fn json(&self) -> Value {
+        match self {
+            Cell::Text(t) => json!(t),
+            Cell::Number(v, _) => json!(v.is_finite().then_some(*v)),
+        }
+    }
+}
+
+impl Sheet {
+    /// An empty table.
+    pub fn new(name: &'static str, title: impl Into<String>, columns: &[&str]) -> Self {
+        let columns = columns.iter().map(|c| c.to_string()).collect();
+        Sheet { name, title: title.into(), columns, rows: Vec::new(), notes: Vec::new() }
+    }
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+    /// Adds a sentence.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+    /// To the terminal.
+    pub fn print(&self) {
+        println!("{}", self.title);
+        if !self.rows.is_empty() {
+            let head: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+            let mut t = table(&head, 1..);
+            for row in &self.rows {
+                t.add_row(row.iter().map(Cell::text).collect::<Vec<_>>());
+            }
+            println!("{}", text_of(&t));
+        }
+        for note in &self.notes {
+            println!("{note}");
+        }
+        println!();
+    }
+    /// For scripts.
+    pub fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|r| Value::Object(self.columns.iter().cloned().zip(r.iter().map(Cell::json)).collect()))
+            .collect();
+        json!({"name": self.name, "title": self.title, "modelled": true, "rows": rows, "notes": self.notes})
+    }
+    /// For the page.
+    pub fn section(&self) -> Section {
+        Section {
+            heading: self.title.clone(),
+            paragraphs: self.notes.clone(),
+            table: Some(Table {
+                caption: String::new(),
+                head: self.columns.clone(),
+                rows: self.rows.iter().map(|r| r.iter().map(Cell::text).collect()).collect(),
+            }),
+            ..Section::default()
+        }
+    }
+}

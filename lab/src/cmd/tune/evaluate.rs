@@ -1,0 +1,151 @@
+//! `linkwise-lab tune evaluate`: policies against environments whose truth is known.
+
+use super::{check_policy, detector, objective, page, print, targets};
+use crate::trials::catalog::{self, Entry};
+use crate::trials::{self, RUNS_MAX, Settings};
+use ::trial::Score;
+use ::trial::policies::POLICIES;
+use console::Failure;
+use console::Format;
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Arguments of `linkwise-lab tune evaluate`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  linkwise-lab tune evaluate --environment cv10,modes\n  \
+    linkwise-lab tune evaluate --targets --policy round-robin\n  linkwise-lab tune evaluate --environment list")]
+pub struct Args {
+    /// Policies to compare, or `all` [default: the default policy and round-robin]
+    #[arg(long, value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Environments, `all`, or `list` for their names
+    #[arg(long, value_delimiter = ',', default_value = "cv10,null,modes,modes-null,worse")]
+    environment: Vec<String>,
+    /// Measure the targets of a tuner, one line each
+    #[arg(long, alias = "aims", conflicts_with_all = ["environment", "calls", "report"])]
+    targets: bool,
+    /// How well overlap is seen in times alone instead
+    #[arg(long, conflicts_with_all = ["targets", "policy", "environment", "calls", "ranks", "channel_price", "report"])]
+    detector: bool,
+    /// With --targets: only those whose statement contains this
+    #[arg(long, value_name = "WORDS", requires = "targets")]
+    only: Option<String>,
+    /// Runs of each environment
+    #[arg(long, default_value_t = 1_000)]
+    runs: u64,
+    /// Calls of a run [default: the environment's]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    calls: Option<u64>,
+    /// First seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Ranks that decide on their own, with the same samples
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: u32,
+    /// Price of a channel, as a share of the time, 0 to 1: policies and scores go by times with it (environment `channels`)
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    channel_price: f64,
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// Write a page with learning curves as well; a name that ends in .svg gets the curves of one environment
+    #[arg(long, value_name = "FILE.html|FILE.svg")]
+    report: Option<std::path::PathBuf>,
+}
+
+/// What one policy came to in one environment.
+pub struct Line {
+    /// The policy.
+    pub policy: String,
+    /// Its runs.
+    pub score: Score,
+}
+
+/// Runs it.
+pub fn run(args: Args) -> Result<(), Failure> {
+    if !(1..=RUNS_MAX).contains(&args.runs) {
+        return Err(Failure::input(format!("--runs {}: 1 to {RUNS_MAX} were expected", args.runs)));
+    }
+    let settings =
+        Settings { runs: args.runs, seed: args.seed, ranks: args.ranks, objective: objective(args.channel_price)? };
+    let policies = policies(&args.policy)?;
+    if args.targets {
+        return targets::run(&policies, &settings, args.only.as_deref(), args.format);
+    }
+    let all = catalog::all()?;
+    if args.environment == ["list"] {
+        return print::list(&all, args.format);
+    }
+    if args.detector {
+        return detector::run(&all, &settings, args.format);
+    }
+    let mut chosen = choose(all, &args.environment)?;
+    trials::check_work(chosen.len(), policies.len(), &settings)?;
+    if let Some(calls) = args.calls {
+        chosen.iter_mut().for_each(|e| e.spec.calls = calls);
+    }
+    if let Some(file) = &args.report {
+        page::check(file, chosen.len())?;
+    }
+    let bar = progress((chosen.len() * policies.len()) as u64 * args.runs, args.format);
+    let mut results = Vec::new();
+    for entry in &chosen {
+        bar.set_message(entry.spec.name.clone());
+        let lines = policies.iter().map(|policy| {
+            Ok(Line { policy: policy.clone(), score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))? })
+        });
+        results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
+    }
+    bar.finish_and_clear();
+    if let Some(file) = &args.report {
+        page::write(file, &chosen, &results, &settings)?;
+    }
+    print::scores(&chosen, &results, &settings, args.format)
+}
+
+/// A bar for people; scripts get none.
+pub fn progress(length: u64, format: Format) -> ProgressBar {
+    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(length) };
+    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} runs, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+fn policies(asked: &[String]) -> Result<Vec<String>, Failure> {
+    let mut out: Vec<String> = Vec::new();
+    let mut add = |name: &str| {
+        if !out.iter().any(|p| p == name) {
+            out.push(name.to_owned());
+        }
+    };
+    for name in asked {
+        match name.as_str() {
+            "all" => POLICIES.iter().for_each(|p| add(p.name)),
+            one => {
+                check_policy(one)?;
+                add(one);
+            }
+        }
+    }
+    if asked.is_empty() {
+        add(POLICIES[0].name);
+        add("round-robin");
+    }
+    Ok(out)
+}
+
+fn choose(all: Vec<Entry>, asked: &[String]) -> Result<Vec<Entry>, Failure> {
+    if asked == ["all"] {
+        return Ok(all);
+    }
+    for name in asked {
+        if !all.iter().any(|e| e.spec.name == *name) {
+            let names: Vec<&str> = all.iter().map(|e| e.spec.name.as_str()).collect();
+            let near = topology::diagnose::did_you_mean(name, names);
+            let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+            return Err(Failure::input(format!(
+                "there is no environment `{name}`; `--environment list` shows them{hint}"
+            )));
+        }
+    }
+    Ok(all.into_iter().filter(|e| asked.contains(&e.spec.name)).collect())
+}

@@ -1,0 +1,267 @@
+//! What `linkwise tune` prints.
+
+use super::evaluate::Line;
+use super::targets::Row;
+use crate::trials::Settings;
+use crate::trials::catalog::Entry;
+use ::trial::Score;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use console::Failure;
+use console::Format;
+use serde_json::{Value, json};
+
+/// A column that is no wider is never wrapped.
+const NAME_WIDTH_MAX: usize = 24;
+
+/// A table whose columns after the first `text_columns` are numbers.
+pub fn table(head: &[&str], text_columns: usize, rows: Vec<Vec<String>>) -> Table {
+    let mut t = Table::new();
+    t.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if t.width().is_none() {
+        t.set_width(110);
+    }
+    t.set_header(head.iter().copied());
+    let chars = |text: &str| text.chars().count();
+    let widest = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| chars(c)).fold(chars(head[i]), usize::max);
+    let widths: Vec<usize> = (0..head.len()).map(widest).collect();
+    rows.into_iter().for_each(|r| {
+        t.add_row(r);
+    });
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if i >= text_columns {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        // Names and numbers stay on one line; sentences give way.
+        if widths.get(i).is_some_and(|w| *w <= NAME_WIDTH_MAX) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    t
+}
+
+/// JSON for scripts.
+pub fn pretty(value: &Value) -> Result<(), Failure> {
+    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::input)?);
+    Ok(())
+}
+
+/// The environments by name.
+pub fn list(all: &[Entry], format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        let rows: Vec<_> =
+            all.iter().map(|e| json!({"name": e.spec.name, "about": e.about, "levels": e.levels()})).collect();
+        return pretty(&json!(rows));
+    }
+    let rows = all.iter().map(|e| vec![e.spec.name.clone(), e.levels().into(), e.about.clone()]);
+    println!("{}", table(&["environment", "levels", "what it is"], 3, rows.collect()));
+    Ok(())
+}
+
+/// The targets.
+pub fn targets(
+    rows: &[Row],
+    policies: &[String],
+    settings: &Settings,
+    has_log: bool,
+    format: Format,
+) -> Result<(), Failure> {
+    let met = |i: usize| rows.iter().filter(|r| r.measured[i].is_met).count();
+    if format == Format::Json {
+        let met: Vec<_> =
+            policies.iter().enumerate().map(|(i, p)| json!({"policy": p, "met": met(i), "of": rows.len()})).collect();
+        return pretty(
+            &json!({"simulated": true, "runs": settings.runs, "seed": settings.seed, "reward_log": has_log, "met": met, "targets": rows}),
+        );
+    }
+    let mut head = vec!["target (simulated; the worst of its environments)", "limit"];
+    head.extend(policies.iter().map(String::as_str));
+    let digits = |unit: &str| if unit == "looks" { 0 } else { 1 };
+    let lines = rows.iter().map(|r| {
+        let sign = match r.bound {
+            "at least" => "≥",
+            "above" => ">",
+            "below" => "<",
+            _ => "≤",
+        };
+        let cell = |m: &super::targets::Measured| {
+            format!(
+                "{:.*} {}",
+                if r.limit <= 4.0 { digits(r.unit).max(usize::from(r.unit == "%") * 2) } else { 1 },
+                m.value,
+                if m.is_met { "met" } else { "NOT" }
+            )
+        };
+        let mut line = vec![r.target.clone(), format!("{sign} {} {}", r.limit, r.unit)];
+        line.extend(r.measured.iter().map(cell));
+        line
+    });
+    println!("{}", table(&head, 1, lines.collect()));
+    for (i, policy) in policies.iter().enumerate() {
+        println!("{policy}: {} of {} targets met", met(i), rows.len());
+    }
+    println!(
+        "{} runs of each environment, seeds from {}; environments in docs/research/tuning.md.",
+        settings.runs, settings.seed
+    );
+    if !has_log {
+        println!(
+            "The published reward log was not found: targets on its rewards are left out (set LINKWISE_DATA to the data folder)."
+        );
+    }
+    Ok(())
+}
+
+fn count(value: Option<f64>) -> String {
+    value.map_or("never".into(), |v| format!("{v:.0}"))
+}
+
+fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
+    let names = entry.spec.arms.iter().map(ToString::to_string);
+    let ends: serde_json::Map<String, Value> = match entry.spec.is_shuffled {
+        true => Default::default(), // a name means another arm in every run
+        false => names.zip(s.ends_with(entry.spec.arms.len()).into_iter().map(Value::from)).collect(),
+    };
+    json!({
+        "policy": policy,
+        "in_use_at_the_end": ends,
+        "right_after_20": s.right_after(20),
+        "right_after_40": s.right_after(40),
+        "right_after_200": s.right_after(200),
+        "decided_after_median": s.median_decided_after(),
+        "wrong_runs": s.wrong_runs(),
+        "regressed_runs": s.regressed_runs(),
+        "regret_mean": s.mean(|o| o.regret),
+        "improvement_over_auto_mean": s.mean(|o| o.improvement_expected),
+        "improvement_late_median": s.median(|o| o.improvement_late_median),
+        "explore_cost_ms_mean": s.mean(|o| o.explore_cost_us) / 1e3,
+        "break_even_call_median": s.median_break_even(),
+        "looking_cost_mean": s.looking_cost(),
+        "looks_at_slow_max": has_settled(entry).then(|| s.max(|o| o.looks_at_slow_max as f64)),
+        "recovered_after_p50": s.recovery_quantile(0.5),
+        "recovered_after_p90": s.recovery_quantile(0.9),
+        "iqr_ms_auto": s.median(|o| o.iqr_us.0) / 1e3,
+        "iqr_ms": s.median(|o| o.iqr_us.1) / 1e3,
+        "sd_ms_auto": s.median(|o| o.sd_us.0) / 1e3,
+        "sd_ms": s.median(|o| o.sd_us.1) / 1e3,
+        "differing_calls_mean": s.mean(|o| o.differing_calls as f64),
+    })
+}
+
+/// Something is left of a run when it counts as settled: before that nothing can be said about looks.
+fn has_settled(entry: &Entry) -> bool {
+    entry.spec.calls.min(entry.spec.change.map_or(u64::MAX, |c| c.0)) > entry.spec.settled_at
+}
+
+const LEGEND: &str = "Columns:
+right@N: % of runs with the right arm in use after N samples; decided@, even@: median call of decision, of break-even;
+wrong: % of runs that chose an arm no better than AUTO; slower: % of runs that took longer than AUTO in all;
+back: calls after the change until the right arm was in use again; gain, regret: expected time against AUTO, best arm;
+late: median of the second half against AUTO in the same calls; cost: of calls off the arm in use, beyond it or AUTO,
+whichever is faster; look: cost of looking once settled (from call 400 on, up to a change); looks: most at one arm over
+1.5x in these calls, 2,000 at most; IQR, SD: AUTO's > the policy's, second half. -: the run was too short for it.";
+
+/// Scores by environment.
+pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, format: Format) -> Result<(), Failure> {
+    if format == Format::Json {
+        let environments: Vec<_> = entries
+            .iter()
+            .zip(results)
+            .map(|(e, lines)| {
+                let policies: Vec<_> = lines.iter().map(|l| score_json(&l.policy, &l.score, e)).collect();
+                json!({"environment": e.spec.name, "about": e.about, "levels": e.levels(), "calls": e.spec.calls,
+                       "arms": e.spec.arms.iter().map(ToString::to_string).collect::<Vec<_>>(), "policies": policies})
+            })
+            .collect();
+        return pretty(
+            &json!({"simulated": true, "runs": settings.runs, "seed": settings.seed, "ranks": settings.ranks, "environments": environments}),
+        );
+    }
+    for (entry, lines) in entries.iter().zip(results) {
+        println!("{} ({}): {}; {} calls", entry.spec.name, source(entry), entry.about, entry.spec.calls);
+        println!("{}", decisions(lines));
+        if !entry.spec.is_shuffled {
+            lines.iter().for_each(|l| println!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)));
+        }
+        println!("{}", costs(entry, lines));
+    }
+    if let ::tune::Objective::TimeAndChannels { price_per_channel } = settings.objective {
+        println!("Expected times have the price of channels in them: {} % for each.", 100.0 * price_per_channel);
+    }
+    println!("{} runs each, seeds from {}. {LEGEND}", settings.runs, settings.seed);
+    Ok(())
+}
+
+/// `AUTO 60 %, TREE/SIMPLE 40 %`: arms by how many runs end with them.
+fn ends(entry: &Entry, score: &Score) -> String {
+    let shares = score.ends_with(entry.spec.arms.len());
+    let mut arms: Vec<_> = entry.spec.arms.iter().zip(shares).filter(|a| a.1 > 0.0).collect();
+    arms.sort_by(|a, b| b.1.total_cmp(&a.1));
+    arms.iter().map(|(arm, share)| format!("{arm} {:.1} %", 100.0 * share)).collect::<Vec<_>>().join(", ")
+}
+
+fn percent(v: f64) -> String {
+    if v.is_nan() { "-".into() } else { format!("{:.1}", 100.0 * v) }
+}
+
+/// Where an environment's levels come from.
+pub fn source(entry: &Entry) -> &'static str {
+    if entry.is_made_up { "simulated, levels made up" } else { "published levels, simulated calls" }
+}
+
+fn decisions(lines: &[Line]) -> Table {
+    let (head, rows) = decision_rows(lines);
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    table(&head, 1, rows)
+}
+
+/// Head and rows of the table of decisions. Columns that say nothing here (no change, one rank) are left out.
+pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
+    let has_change = lines.iter().any(|l| l.score.outcomes.iter().any(|o| o.recovered_after.is_some()));
+    let do_ranks_differ = lines.iter().any(|l| l.score.mean(|o| o.differing_calls as f64) > 0.0);
+    let mut head = vec!["policy", "right@20", "@40", "@200", "decided@", "wrong %", "slower %"];
+    head.extend(if has_change { &["back p50", "back p90"][..] } else { &[] });
+    head.extend(do_ranks_differ.then_some("ranks differ"));
+    let row = |Line { policy, score: s }: &Line| {
+        let mut row = vec![
+            policy.clone(),
+            percent(s.right_after(20)),
+            percent(s.right_after(40)),
+            percent(s.right_after(200)),
+            count(s.median_decided_after()),
+            percent(s.wrong_runs()),
+            percent(s.regressed_runs()),
+        ];
+        if has_change {
+            row.extend([0.5, 0.9].map(|q| count(s.recovery_quantile(q))));
+        }
+        row.extend(do_ranks_differ.then(|| format!("{:.0}", s.mean(|o| o.differing_calls as f64))));
+        row
+    };
+    (head.into_iter().map(str::to_owned).collect(), lines.iter().map(row).collect())
+}
+
+fn costs(entry: &Entry, lines: &[Line]) -> Table {
+    let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
+    let rows = lines.iter().map(|Line { policy, score: s }| {
+        let pair = |f: fn(&::trial::Outcome) -> (f64, f64)| {
+            let number = |us: f64| match us / 1e3 {
+                ms if ms >= 10.0 => format!("{ms:.0}"),
+                ms => format!("{ms:.3}"),
+            };
+            format!("{}>{}", number(s.median(|o| f(o).0)), number(s.median(|o| f(o).1)))
+        };
+        vec![
+            policy.clone(),
+            percent(s.mean(|o| o.improvement_expected)),
+            percent(s.median(|o| o.improvement_late_median)),
+            percent(s.mean(|o| o.regret)),
+            format!("{:.1}", s.mean(|o| o.explore_cost_us) / 1e3),
+            count(s.median_break_even()),
+            if has_settled(entry) { format!("{:.2}", 100.0 * s.looking_cost()) } else { "-".into() },
+            if has_settled(entry) { format!("{:.0}", s.max(|o| o.looks_at_slow_max as f64)) } else { "-".into() },
+            pair(|o| o.iqr_us),
+            pair(|o| o.sd_us),
+        ]
+    });
+    table(&head, 1, rows.collect())
+}

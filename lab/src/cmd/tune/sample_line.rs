@@ -1,0 +1,81 @@
+//! One line of what a program took, as `linkwise-lab tune play` reads it. Stands alone, so that it can be fuzzed.
+
+use ::tune::Context;
+use serde_json::{Map, Value};
+
+/// What a sample looks like, for errors.
+pub const SHAPE: &str = "{\"time_us\":123.4}, or {\"time_us\":null} if it was lost";
+
+/// What a line says of the call after it.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Next {
+    /// Whether it overlaps with computation, and how much of the step that is.
+    pub context: Context,
+    /// Its size, bytes, if said.
+    pub size_bytes: Option<u64>,
+}
+
+/// One line.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Read {
+    /// Microseconds of the call that was decided last; none if its sample was lost.
+    pub time_us: Option<f64>,
+    /// Its channels, if said.
+    pub channels: Option<u8>,
+    /// The call after it.
+    pub next: Next,
+}
+
+/// A field that may be absent or null, else as `read` takes it.
+fn field<T>(
+    object: &Map<String, Value>,
+    name: &str,
+    expected: &str,
+    read: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<T>, String> {
+    match object.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(v) => {
+            let wrong = || format!("`{name}` is {}; {expected} was expected", clip(&v.to_string()));
+            read(v).map(Some).ok_or_else(wrong)
+        }
+    }
+}
+
+/// Reads one line. Pure.
+///
+/// # Errors
+/// In words: what was found and what a sample looks like.
+pub fn sample(line: &[u8]) -> Result<Read, String> {
+    let value: Value = serde_json::from_slice(line).map_err(|e| {
+        let found = clip(&String::from_utf8_lossy(line));
+        format!("`{found}` is not JSON ({e}); a sample is {SHAPE}")
+    })?;
+    let object = value.as_object().ok_or_else(|| format!("not a JSON object; a sample is {SHAPE}"))?;
+    let time_us = match object.get("time_us") {
+        None => return Err(format!("no `time_us`; a sample is {SHAPE}")),
+        Some(Value::Null) => None,
+        Some(v) => Some(v.as_f64().filter(|t| *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX).ok_or_else(|| {
+            let found = clip(&v.to_string());
+            format!("`time_us` is {found}; microseconds above 0 (at most 1e12) or null were expected")
+        })?),
+    };
+    let most = ::tune::arm::CHANNELS_MAX;
+    let channels = field(object, "channels", &format!("a number from 1 to {most}"), |v| {
+        v.as_u64().and_then(|n| u8::try_from(n).ok()).filter(|n| (1..=most).contains(n))
+    })?;
+    let context = Context {
+        overlapped: field(object, "overlapped", "true, false or null", Value::as_bool)?,
+        compute_intensity: field(object, "compute_intensity", "a share from 0 to 1", |v| {
+            v.as_f64().filter(|i| (0.0..=1.0).contains(i))
+        })?,
+    };
+    let size_bytes = field(object, "size_bytes", "a number of bytes above 0", |v| v.as_u64().filter(|n| *n > 0))?;
+    Ok(Read { time_us, channels, next: Next { context, size_bytes } })
+}
+
+/// At most 60 characters on one line, for errors.
+fn clip(text: &str) -> String {
+    let one_line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    one_line.take(60).collect::<String>().trim_end().to_owned()
+}

@@ -1,0 +1,300 @@
+//! Fitting the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms with weights that make
+//! outliers count less (iteratively re-weighted least squares), deterministic.
+//!
+//! Fitted are the fields that `fabric::constants` marks so (latencies, ramps, copies). Plateau rates, link and NIC efficiencies and
+//! NCCL's decisions are measured or nominal and stay as they are. The search starts from one nominal set for all classes (the
+//! latencies of NCCL's own cost model), not from the shipped constants.
+
+use super::cases::Cases;
+use super::score::{Report, predict, score};
+use fabric::constants::{ClassConstants, LatencyCurve, NetworkConstants};
+use fabric::{Constants, Fabric, GpuClass};
+use rayon::prelude::*;
+use serde::Serialize;
+use topology::{Collective, NetworkClass};
+
+/// Steps of the search.
+const STEPS: usize = 48;
+/// Relative change that measures a derivative.
+const NUDGE: f64 = 0.01;
+/// How far latencies and ramps of a class may move from nominal, as a factor.
+const CURVE_FACTOR: f64 = 12.0;
+/// The same for shares and copies.
+const SHARE_FACTOR: f64 = 2.0;
+/// The same for networks.
+const NETWORK_FACTOR: f64 = 6.0;
+/// Rows of one family that the fit looks at, evenly spread.
+const ROWS_PER_FAMILY: usize = 60;
+/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
+/// their class do not pull its constants.
+const ERROR_HALF: f64 = 0.15;
+
+/// Weight of staying near the nominal value: constants that the rows say nothing about do not wander.
+const RIDGE: f64 = 0.002;
+/// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
+/// learns from the others.
+const KINSHIP: f64 = 0.005;
+
+/// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
+const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
+/// Networks with constants of their own to fit; RoCE, no-GPUDirect and TCP follow InfiniBand (too few sweeps are published).
+const NETWORKS: [(NetworkClass, GpuClass); 3] = [
+    (NetworkClass::Infiniband, GpuClass::Hopper),
+    (NetworkClass::Efa, GpuClass::Ampere),
+    (NetworkClass::Efa, GpuClass::Hopper),
+];
+
+/// Fitted constants of one network.
+const NETWORK_FIELDS: usize = 11;
+
+/// Both halves: families laid out as systems x collectives and coloured like a chess board, so that each half knows every
+/// collective and half of what was published of every system. (Halves that lack a whole GPU generation or a whole collective say more about
+/// the gap than about the fit.)
+#[derive(Clone, Debug, Serialize)]
+pub struct Cross {
+    /// The white fields, judged with constants fitted on the black ones.
+    pub first_by_second: Report,
+    /// The other way round.
+    pub second_by_first: Report,
+}
+
+/// Fits on half of the families, reports on the others, both ways.
+pub fn cross(cases: &Cases, fabrics: &[Fabric]) -> Cross {
+    let mut systems: Vec<(&str, &str)> = Vec::new();
+    let mut half_of = Vec::with_capacity(cases.families.len());
+    for name in &cases.families {
+        let key = (name.source.as_str(), name.system.as_str());
+        let system = systems.iter().position(|s| *s == key).unwrap_or_else(|| {
+            systems.push(key);
+            systems.len() - 1
+        });
+        let collective = Collective::ALL.iter().position(|c| c.name() == name.collective).unwrap_or(0);
+        half_of.push((system + collective) % 2);
+    }
+    let judge = |half: usize| {
+        let fitted = fit(cases, fabrics, |f| half_of[f] != half);
+        let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(fitted.clone())).collect();
+        let mut rest = cases.clone();
+        rest.cases.retain(|c| half_of[c.family] == half);
+        rest.left_out.retain(|f, _| half_of[*f] == half);
+        let mut report = score(&rest, &tuned);
+        report.families.retain(|f| f.all.rows > 0 || f.left_out > 0);
+        report
+    };
+    Cross { first_by_second: judge(0), second_by_first: judge(1) }
+}
+
+/// Fits on all families and prints the constants.
+pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
+    format!("{:#?}\n", fit(cases, fabrics, |_| true))
+}
+
+/// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
+fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
+    fn curve(c: &mut LatencyCurve, see: &mut dyn FnMut(&mut f64, f64)) {
+        [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power]
+            .into_iter()
+            .for_each(|v| see(v, CURVE_FACTOR));
+    }
+    for class in CLASSES {
+        let k = c.class_mut(class);
+        curve(&mut k.ring, see);
+        curve(&mut k.nvls, see);
+        curve(&mut k.all_to_all, see);
+        let shares = [&mut k.own_copy, &mut k.all_reduce_own_copy, &mut k.direct_share, &mut k.direct_own_copy];
+        shares.into_iter().for_each(|v| see(v, SHARE_FACTOR));
+    }
+    curve(&mut c.pcie.ring, see);
+    curve(&mut c.pcie.all_to_all, see);
+    see(&mut c.pcie.own_copy, SHARE_FACTOR);
+    see(&mut c.pcie.direct_own_copy, SHARE_FACTOR);
+    see(&mut c.pcie.direct_share, SHARE_FACTOR);
+    for (class, oldest) in NETWORKS {
+        let k = c.network_mut(class, oldest);
+        let all = [
+            &mut k.tree_base_us,
+            &mut k.tree_level_us,
+            &mut k.tree_fill_us,
+            &mut k.tree_fill_at,
+            &mut k.ring_base_us,
+            &mut k.ring_rank_us,
+            &mut k.nvls_tree_base_us,
+            &mut k.nvls_tree_host_us,
+            &mut k.nvls_tree_rank_us,
+            &mut k.ramp_us,
+            &mut k.ramp_at,
+        ];
+        all.into_iter().for_each(|v| see(v, NETWORK_FACTOR));
+    }
+}
+
+fn values(c: &Constants) -> Vec<f64> {
+    let mut out = Vec::new();
+    visit(&mut c.clone(), &mut |v, _| out.push(*v));
+    out
+}
+
+fn with(c: &Constants, values: &[f64]) -> Constants {
+    let (mut c, mut i) = (c.clone(), 0);
+    visit(&mut c, &mut |v, _| {
+        *v = values[i];
+        i += 1;
+    });
+    let volta = *c.class(GpuClass::Volta);
+    let pascal = c.class_mut(GpuClass::Pascal);
+    *pascal = ClassConstants {
+        link_efficiency: pascal.link_efficiency,
+        full_ring_gb_per_s: pascal.full_ring_gb_per_s,
+        ..volta
+    };
+    let infiniband = *c.network(NetworkClass::Infiniband, GpuClass::Hopper);
+    for class in [NetworkClass::Roce, NetworkClass::RdmaNoGdr, NetworkClass::Tcp] {
+        let n = c.network_mut(class, GpuClass::Hopper);
+        *n = NetworkConstants { efficiency: n.efficiency, ..infiniband };
+    }
+    c
+}
+
+/// Fits the constants on the families that `train` names.
+fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Constants {
+    let mut by_family = vec![Vec::new(); cases.families.len()];
+    for c in cases.cases.iter().filter(|c| train(c.family)) {
+        by_family[c.family].push(c);
+    }
+    for rows in &mut by_family {
+        let n = rows.len();
+        if n > ROWS_PER_FAMILY {
+            *rows = (0..ROWS_PER_FAMILY).map(|i| rows[i * n / ROWS_PER_FAMILY]).collect();
+        }
+    }
+    by_family.retain(|rows| !rows.is_empty());
+    // Plateau and sweep of a family count alike, whatever their numbers of rows.
+    let mut rows = Vec::new();
+    for family in &by_family {
+        for plateau in [false, true] {
+            let part: Vec<_> = family.iter().filter(|r| r.plateau == plateau).collect();
+            let weight = 1.0 / part.len().max(1) as f64;
+            rows.extend(part.into_iter().map(|r| (*r, weight)));
+        }
+    }
+    let start = Constants::nominal();
+    let origin: Vec<f64> = values(&start).iter().map(|v| v.max(1e-3).ln()).collect();
+    let constants = |at: &[f64]| with(&start, &at.iter().map(|v| v.exp()).collect::<Vec<f64>>());
+    let errors = |at: &[f64]| -> Vec<f64> {
+        let c = constants(at);
+        let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(c.clone())).collect();
+        rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
+    };
+    let kin = kin(origin.len());
+    // Distance from the mean of the kin, and from nominal.
+    let away = |at: &[f64], i: usize| -> (f64, f64) {
+        let mean = kin[i].iter().map(|&j| at[j] - origin[j]).sum::<f64>() / kin[i].len() as f64;
+        (at[i] - origin[i] - mean, at[i] - origin[i])
+    };
+    let cost = |e: &[f64], at: &[f64], half: f64| -> f64 {
+        let ridge = (0..at.len()).map(|i| away(at, i)).map(|(k, o)| KINSHIP * k * k + RIDGE * o * o).sum::<f64>();
+        e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e * e + half * half)).sum::<f64>() + ridge
+    };
+    let mut reach = Vec::new();
+    visit(&mut start.clone(), &mut |_, factor| reach.push(factor.ln()));
+    let mut at = origin.clone();
+    let mut now = errors(&at);
+    let mut damping = 1e-2;
+    for step in 0..STEPS {
+        // Wide first, so that no early outlier is lost for good.
+        let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
+        let columns: Vec<Vec<f64>> = (0..at.len())
+            .into_par_iter()
+            .map(|i| {
+                let mut there = at.clone();
+                there[i] += NUDGE;
+                errors(&there).iter().zip(&now).map(|(a, b)| (a - b) / NUDGE).collect()
+            })
+            .collect();
+        let weight: Vec<f64> =
+            now.iter().zip(&rows).map(|(e, (_, w))| w * half * half / (e * e + half * half).powi(2)).collect();
+        let n = at.len();
+        let mut normal = vec![vec![0.0; n]; n];
+        let mut right = vec![0.0; n];
+        for i in 0..n {
+            for j in 0..=i {
+                let sum: f64 = (0..rows.len()).map(|k| weight[k] * columns[i][k] * columns[j][k]).sum();
+                normal[i][j] = sum;
+                normal[j][i] = sum;
+            }
+            right[i] = -(0..rows.len()).map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>();
+        }
+        for i in 0..n {
+            let (from_kin, from_nominal) = away(&at, i);
+            right[i] -= KINSHIP * from_kin + RIDGE * from_nominal;
+            normal[i][i] += KINSHIP + RIDGE;
+            kin[i].iter().for_each(|&j| normal[i][j] -= KINSHIP / kin[i].len() as f64);
+        }
+        let before = cost(&now, &at, half);
+        for _ in 0..6 {
+            let mut damped = normal.clone();
+            (0..n).for_each(|i| damped[i][i] *= 1.0 + damping);
+            let there: Vec<f64> = match solve(damped, right.clone()) {
+                Some(d) => (0..n)
+                    .map(|i| (at[i] + d[i].clamp(-0.7, 0.7)).clamp(origin[i] - reach[i], origin[i] + reach[i]))
+                    .collect(),
+                None => break,
+            };
+            let e = errors(&there);
+            if cost(&e, &there, half) < before {
+                (at, now, damping) = (there, e, (damping * 0.4f64).max(1e-6));
+                break;
+            }
+            damping *= 4.0;
+        }
+    }
+    constants(&at)
+}
+
+/// For every constant, the places of the same constant in the other classes or networks, itself included.
+fn kin(count: usize) -> Vec<Vec<usize>> {
+    let pcie = 2 * 5 + 3;
+    let networks = NETWORKS.len() * NETWORK_FIELDS;
+    let fields = (count - pcie - networks) / CLASSES.len();
+    let class_part = fields * CLASSES.len();
+    (0..count)
+        .map(|i| {
+            if i < class_part {
+                (0..CLASSES.len()).map(|c| c * fields + i % fields).collect()
+            } else if i < class_part + pcie {
+                vec![i]
+            } else {
+                let first = class_part + pcie;
+                (0..NETWORKS.len()).map(|c| first + c * NETWORK_FIELDS + (i - first) % NETWORK_FIELDS).collect()
+            }
+        })
+        .collect()
+}
+
+/// Solves a symmetric positive definite system by Cholesky; `None` if it is not.
+fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Option<Vec<f64>> {
+    let n = b.len();
+    for i in 0..n {
+        for j in 0..=i {
+            let sum: f64 = (0..j).map(|k| a[i][k] * a[j][k]).sum();
+            let v = a[i][j] - sum;
+            a[i][j] = if i == j {
+                if v <= 0.0 {
+                    return None;
+                }
+                v.sqrt()
+            } else {
+                v / a[j][j]
+            };
+        }
+    }
+    for i in 0..n {
+        let sum: f64 = (0..i).map(|k| a[i][k] * b[k]).sum();
+        b[i] = (b[i] - sum) / a[i][i];
+    }
+    for i in (0..n).rev() {
+        let sum: f64 = (i + 1..n).map(|k| a[k][i] * b[k]).sum();
+        b[i] = (b[i] - sum) / a[i][i];
+    }
+    Some(b)
+}

@@ -1,0 +1,132 @@
+//! What `linkwise-lab validate` prints.
+
+use super::fit::Cross;
+use super::score::{Report, Stats};
+use comfy_table::{ContentArrangement, Table, presets};
+use console::Failure;
+use std::fmt::Write;
+
+fn pct(v: Option<f64>) -> String {
+    v.map_or("-".into(), |v| format!("{v:.1}"))
+}
+
+fn signed(v: Option<f64>) -> String {
+    v.map_or("-".into(), |v| format!("{v:+.1}"))
+}
+
+fn table(head: &[&str]) -> Table {
+    let mut t = Table::new();
+    t.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    if t.width().is_none() {
+        t.set_width(110);
+    }
+    t.set_header(head.iter().copied());
+    t
+}
+
+fn families(out: &mut String, report: &Report) {
+    let mut t = table(&[
+        "source",
+        "system",
+        "collective",
+        "rows",
+        "left out",
+        "median %",
+        "p90 %",
+        "signed %",
+        "plateau %",
+        "sweep %",
+    ]);
+    for f in &report.families {
+        t.add_row(vec![
+            f.source.trim_start_matches("github ").to_string(),
+            f.system.clone(),
+            f.collective.clone(),
+            f.all.rows.to_string(),
+            f.left_out.to_string(),
+            pct(f.all.median_abs_error_pct),
+            pct(f.all.p90_abs_error_pct),
+            signed(f.all.median_signed_error_pct),
+            pct(f.plateau.median_abs_error_pct),
+            pct(f.sweep.median_abs_error_pct),
+        ]);
+    }
+    let _ = writeln!(out, "{t}");
+}
+
+fn overall(out: &mut String, title: &str, report: &Report) {
+    let o = &report.overall;
+    let _ = writeln!(out, "\n{title}: {} families, {} rows, {} left out", o.families, o.all.rows, o.left_out);
+    let mut t = table(&["median over families", "rows", "median %", "p90 %", "signed %"]);
+    let mut line = |name: &str, s: &Stats| {
+        t.add_row(vec![
+            name.to_string(),
+            s.rows.to_string(),
+            pct(s.median_abs_error_pct),
+            pct(s.p90_abs_error_pct),
+            signed(s.median_signed_error_pct),
+        ]);
+    };
+    line("all rows", &o.all);
+    line("plateau (64 MiB and above, peaks)", &o.plateau);
+    line("size sweep (below)", &o.sweep);
+    let _ = writeln!(out, "{t}");
+}
+
+/// For people.
+pub fn text(report: &Report, cross: Option<&Cross>) -> String {
+    let mut out = String::new();
+    families(&mut out, report);
+    overall(&mut out, "Overall", report);
+    if !report.overall.left_out_reasons.is_empty() {
+        let _ = writeln!(out, "\nLeft out");
+        for (reason, n) in &report.overall.left_out_reasons {
+            let _ = writeln!(out, "{n:7}  {reason}");
+        }
+    }
+    let far: Vec<_> = report.families.iter().filter(|f| f.why.is_some()).collect();
+    if !far.is_empty() {
+        let _ = writeln!(out, "\nFamilies over 15 %");
+        for f in far {
+            let why = f.why.as_deref().unwrap_or("");
+            let _ = writeln!(
+                out,
+                "  {} | {} | {}: {} %: {why}",
+                f.source,
+                f.system,
+                f.collective,
+                pct(f.all.median_abs_error_pct)
+            );
+        }
+    }
+    if !report.overall.worst.is_empty() {
+        let _ = writeln!(out, "\nWorst rows");
+        let mut t = table(&["row", "allocation", "bytes", "algorithm", "predicted", "measured", "error %"]);
+        for w in &report.overall.worst {
+            t.add_row(vec![
+                w.row.clone(),
+                w.allocation.clone(),
+                w.size_bytes.to_string(),
+                w.algorithm.map_or("sends", |a| a.word()).to_string(),
+                format!("{:.3}", w.predicted_busbw_gb_per_s),
+                format!("{:.3}", w.measured_busbw_gb_per_s),
+                format!("{:+.0}", w.signed_error_pct),
+            ]);
+        }
+        let _ = writeln!(out, "{t}");
+    }
+    if let Some(c) = cross {
+        overall(&mut out, "Cross-fit: first half of the families, constants fitted on the second", &c.first_by_second);
+        overall(&mut out, "Cross-fit: second half of the families, constants fitted on the first", &c.second_by_first);
+    }
+    out
+}
+
+/// For scripts.
+pub fn json(report: &Report, cross: Option<&Cross>) -> Result<String, Failure> {
+    let mut value = serde_json::to_value(report).map_err(Failure::input)?;
+    if let (Some(c), Some(map)) = (cross, value.as_object_mut()) {
+        map.insert("cross_fit".into(), serde_json::to_value(c).map_err(Failure::input)?);
+    }
+    serde_json::to_string_pretty(&value).map_err(Failure::input)
+}

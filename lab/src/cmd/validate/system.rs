@@ -1,0 +1,361 @@
+//! One fixed rule that turns what a row says about its system into a cluster and an allocation.
+//!
+//! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
+
+use fabric::{GpuClass, RunOptions};
+use topology::nccl::Algorithm;
+use topology::{
+    Allocation, Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostType, Network, NetworkClass, Nic, NvLinkFabric,
+    PathKind, Pcie, catalog,
+};
+
+/// Most hosts that a row may name.
+const HOSTS_MAX: usize = 4_096;
+
+/// What a row says about its system, as text.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    /// GPU model.
+    pub gpu: &'a str,
+    /// System.
+    pub system: &'a str,
+    /// GPUs of one node.
+    pub gpus_per_node: &'a str,
+    /// How many nodes.
+    pub nodes: &'a str,
+    /// GPUs used.
+    pub allocation: &'a str,
+    /// Links inside a node.
+    pub interconnect: &'a str,
+    /// NICs of a node.
+    pub nic: &'a str,
+    /// Algorithm.
+    pub algo: &'a str,
+    /// Protocol.
+    pub proto: &'a str,
+    /// Remarks.
+    pub note: &'a str,
+}
+
+/// A row that can be predicted.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The system.
+    pub cluster: Cluster,
+    /// The GPUs.
+    pub allocation: Allocation,
+    /// How the collective ran.
+    pub run: RunOptions,
+}
+
+/// Why a row is left out.
+pub type Reason = String;
+
+/// GPUs of each node of the job.
+fn counts(w: &Words, nodes: usize) -> Result<Vec<usize>, Reason> {
+    let text = w.allocation.split('(').next().unwrap_or("").trim();
+    let no = || Err(format!("allocation `{}` names no set of GPUs", super::table::shortened(w.allocation)));
+    let number = |s: &str| s.trim().parse::<usize>().ok().filter(|n| *n > 0 && *n <= 1024);
+    if let Some(group) = text.strip_prefix("group ") {
+        // "group 2 of 4, strided": several groups work at once.
+        let (size, rest) = group.split_once(" of ").ok_or_else(|| "allocation names no group".to_string())?;
+        let all = rest.split(',').next().unwrap_or("");
+        let (Some(size), Some(all)) = (number(size), number(all)) else { return no() };
+        let strided = rest.contains("strided");
+        if nodes > 1 && size < all && (strided || size > all / nodes) {
+            return Err("concurrent groups share NICs that the source does not document".into());
+        }
+        return Ok(if size > all / nodes.max(1) { vec![all / nodes; nodes] } else { vec![size] });
+    }
+    if let Some((some, _)) = text.split_once(" of ") {
+        return number(some).map_or_else(no, |n| Ok(vec![n]));
+    }
+    if text.contains('+') {
+        let parts: Option<Vec<usize>> = text.split('+').map(number).collect();
+        return match parts {
+            Some(p) if p.len() <= HOSTS_MAX => Ok(p),
+            _ => no(),
+        };
+    }
+    if let Some((g, n)) = text.split_once('x') {
+        return match (number(g), number(n)) {
+            (Some(g), Some(n)) if n == nodes && n <= HOSTS_MAX => Ok(vec![g; n]),
+            (Some(n), Some(g)) if n == nodes => Ok(vec![g; n]),
+            _ => no(),
+        };
+    }
+    number(text).map_or_else(no, |n| Ok(vec![n]))
+}
+
+fn leading_number(text: &str) -> Option<usize> {
+    let digits: String = text.trim().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok().filter(|n| *n > 0)
+}
+
+/// Number before or after a word: `k x` in `4x200 IB HDR`.
+fn nic_spec(text: &str, gpus: usize) -> Option<(usize, f64)> {
+    let lower = text.to_ascii_lowercase();
+    for (i, _) in lower.match_indices('x') {
+        let before: String =
+            lower[..i].chars().rev().take_while(char::is_ascii_digit).collect::<String>().chars().rev().collect();
+        let after: String = lower[i + 1..].chars().take_while(char::is_ascii_digit).collect();
+        let speed = match after.parse::<f64>() {
+            Ok(s) => s,
+            Err(_) if lower[i + 1..].starts_with("cx7") => 400.0,
+            Err(_) if lower[i + 1..].starts_with("cx6") => 200.0,
+            _ => continue,
+        };
+        if let Some(k) = before.parse::<usize>().ok().filter(|k| (1..=32).contains(k))
+            && (1.0..=3200.0).contains(&speed)
+        {
+            let per_gpu = lower.contains("per gpu");
+            return Some((if per_gpu { k * gpus } else { k }, speed));
+        }
+    }
+    None
+}
+
+fn network_class(nic: &str, note: &str) -> NetworkClass {
+    let n = nic.to_ascii_uppercase();
+    let both = format!("{n} {}", note.to_ascii_uppercase());
+    if both.contains("GDR 0") || both.contains("NO GDR") || both.contains("WITHOUT GPUDIRECT") {
+        NetworkClass::RdmaNoGdr
+    } else if n.contains("TCP") || n.contains("SOCKET") {
+        NetworkClass::Tcp
+    } else if n.contains("EFA") {
+        NetworkClass::Efa
+    } else if n.contains("ROCE") && !n.contains("IB") {
+        NetworkClass::Roce
+    } else {
+        NetworkClass::Infiniband
+    }
+}
+
+/// NVLinks of a model: links per GPU, nominal GB/s of one link in one direction, NVLink SHARP.
+fn nvlinks(gpu: &str, interconnect: &str) -> Option<(u8, f64, bool)> {
+    let g = gpu.to_ascii_uppercase();
+    let has = |w: &str| g.contains(w);
+    let slow = interconnect.contains("200 GB/s") || interconnect.contains("400 GB/s");
+    Some(match GpuClass::known(gpu)? {
+        GpuClass::Pascal => (4, 20.0, false),
+        GpuClass::Volta => (6, 25.0, false),
+        GpuClass::Ampere if has("A800") => (8, 25.0, false),
+        GpuClass::Ampere if has("A6000") || has("A40") || has("3090") || has("A10") && !has("A100") => {
+            (4, 14.0625, false)
+        }
+        GpuClass::Ampere => (12, 25.0, false),
+        GpuClass::Hopper if has("H800") || slow && !has("H20") => (8, 25.0, true),
+        GpuClass::Hopper => (18, 25.0, true),
+        GpuClass::Blackwell => (18, 50.0, true),
+        GpuClass::Ada => return None,
+    })
+}
+
+fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
+    let text = interconnect.to_ascii_uppercase().replace(' ', "");
+    for g in (3..=6).rev() {
+        if text.contains(&format!("PCIE{g}"))
+            || text.contains(&format!("GEN{g}"))
+            || text.contains(&format!("PCIEGEN{g}"))
+        {
+            return g;
+        }
+    }
+    match GpuClass::of(gpu) {
+        GpuClass::Pascal | GpuClass::Volta => 3,
+        GpuClass::Ampere | GpuClass::Ada => 4,
+        GpuClass::Hopper | GpuClass::Blackwell => 5,
+    }
+}
+
+fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
+    if n > topology::GPUS_PER_HOST_MAX {
+        return Err(format!(
+            "a link domain of {n} GPUs; cluster files hold hosts of up to {}",
+            topology::GPUS_PER_HOST_MAX
+        ));
+    }
+    if GpuClass::known(w.gpu).is_none() {
+        return Err(format!("GPU model `{}` is not stated or not known", super::table::shortened(w.gpu)));
+    }
+    let inter = w.interconnect.to_ascii_uppercase();
+    let two_sockets = n > 2 && !w.system.to_ascii_uppercase().contains("WRX") && !inter.contains("SINGLE SOCKET");
+    let socket = |i: usize| if two_sockets { (i * 2 / n) as u8 } else { 0 };
+    let switches = inter.contains("SWITCH") && !inter.contains("NVSWITCH");
+    let far = |a: usize, b: usize| {
+        if socket(a) != socket(b) {
+            PathKind::Sys
+        } else if switches {
+            PathKind::Pxb
+        } else {
+            PathKind::Phb
+        }
+    };
+    let pairs =
+        (inter.contains("PAIRS") || inter.contains("PAIRWISE") || inter.contains("BRIDGE")) && !inter.contains("MESH");
+    let spec = nvlinks(w.gpu, w.interconnect);
+    let direct = inter.split("NV").nth(1).and_then(leading_number).filter(|_| inter.contains("DIRECT"));
+    let mesh = inter.contains("MESH").then(|| {
+        let inside = inter.split('(').nth(1).and_then(leading_number);
+        inside.unwrap_or_else(|| spec.map_or(1, |s| usize::from(s.0) / (n - 1).max(1)).max(1))
+    });
+    let cube = inter.contains("CUBE")
+        || (n == 8
+            && inter.contains("NVLINK")
+            && GpuClass::of(w.gpu) <= GpuClass::Volta
+            && !inter.contains("NVSWITCH"));
+    let nvlink_stated = inter.contains("NV") && !switches || (inter.is_empty() || inter == "N/A") && spec.is_some();
+    let matrix = |link: &dyn Fn(usize, usize) -> Option<u8>| -> Vec<Vec<PathKind>> {
+        (0..n)
+            .map(|a| {
+                (0..n)
+                    .map(|b| match link(a, b) {
+                        _ if a == b => PathKind::Same,
+                        Some(l) => PathKind::NvLink(l),
+                        None => far(a, b),
+                    })
+                    .collect()
+            })
+            .collect()
+    };
+    let (gpu_paths, nvlink) = match spec {
+        Some((links, rate, multicast)) if nvlink_stated => {
+            let fabric = |switched: bool| {
+                Some(NvLinkFabric {
+                    link_rate: Bandwidth::from_gb_per_s(rate),
+                    switched,
+                    multicast: multicast && switched,
+                })
+            };
+            if pairs {
+                (matrix(&|a, b| (a / 2 == b / 2).then_some(bridge_links(w, links))), fabric(false))
+            } else if let Some(k) = direct.or(mesh).filter(|k| (1..=18).contains(k)) {
+                (matrix(&|_, _| Some(k as u8)), fabric(false))
+            } else if cube {
+                let Some(v100) = catalog::host_type("dgx1-v100") else {
+                    return Err("no cube mesh in the catalog".into());
+                };
+                (v100.gpu_paths, fabric(false))
+            } else {
+                (matrix(&|_, _| Some(links)), fabric(true))
+            }
+        }
+        _ => (matrix(&|_, _| None), None),
+    };
+    Ok(HostType {
+        name: "row".into(),
+        description: String::new(),
+        source: String::new(),
+        gpu_model: w.gpu.into(),
+        gpus: (0..n).map(|i| Gpu { socket: socket(i), pci_bus_id: None }).collect(),
+        gpu_paths,
+        nvlink,
+        pcie: Pcie { generation: pcie_generation(w.gpu, w.interconnect), lanes: 16 },
+        nics: Vec::new(),
+        p2p: None,
+    })
+}
+
+/// Links of an NVLink bridge: H100 and A100 boards have 12, others what the model has.
+fn bridge_links(w: &Words, links: u8) -> u8 {
+    let stated = w.interconnect.split('(').nth(1).and_then(leading_number);
+    match stated {
+        Some(k) if k <= 18 => k as u8,
+        _ => links.min(12),
+    }
+}
+
+/// `k` NICs of one rate: several per GPU, one per GPU, or each shared by neighbours.
+fn nics(k: usize, gbit: f64, host: &HostType) -> Vec<Nic> {
+    let n = host.gpu_count();
+    (0..k)
+        .map(|i| {
+            let owner = |g: usize| if k >= n { i * n / k == g } else { g * k / n == i };
+            Nic {
+                name: format!("nic{i}"),
+                line_rate: Bandwidth::from_gbit_per_s(gbit),
+                socket: None,
+                gpu_paths: (0..n).map(|g| if owner(g) { PathKind::Pix } else { PathKind::Sys }).collect(),
+            }
+        })
+        .collect()
+}
+
+/// The algorithm that a row forces, if any.
+fn forced(w: &Words) -> Result<Option<Algorithm>, Reason> {
+    let a = w.algo.to_ascii_lowercase();
+    if a.contains("sharp") || a.contains("collnet") {
+        return Err("in-network reduction (SHARP, CollNet) is not modelled".into());
+    }
+    if w.proto.to_ascii_lowercase().contains("forced") {
+        return Err("forced protocol".into());
+    }
+    if !(a.contains("forced") || a.contains("off")) {
+        return Ok(None);
+    }
+    Ok(if a.starts_with("ring") {
+        Some(Algorithm::Ring)
+    } else if a.starts_with("tree") {
+        Some(Algorithm::Tree)
+    } else if a.starts_with("nvlstree") || a.starts_with("nvls_tree") {
+        Some(Algorithm::NvlsTree)
+    } else if a.starts_with("nvls") {
+        Some(Algorithm::Nvls)
+    } else {
+        return Err(format!("forced algorithm `{}` is not modelled", super::table::shortened(w.algo)));
+    })
+}
+
+/// Applies the rule.
+pub fn interpret(w: &Words) -> Result<Case, Reason> {
+    let note = w.note.to_ascii_lowercase();
+    if note.contains("concurrent compute") || note.contains("contended") {
+        return Err("GPUs were busy with other work".into());
+    }
+    if note.contains("average over") {
+        return Err("an average over sizes".into());
+    }
+    if note.contains("pipeline p2p") {
+        return Err("pipeline of concurrent sends: the pattern is not stated".into());
+    }
+    let algorithm = forced(w)?;
+    let nodes = leading_number(w.nodes).unwrap_or(1);
+    let per_node = leading_number(w.gpus_per_node).unwrap_or(8);
+    let counts = counts(w, nodes)?;
+    if counts.len() != nodes && counts.len() > 1 {
+        return Err(format!("allocation `{}` does not fit {nodes} nodes", super::table::shortened(w.allocation)));
+    }
+    if counts.len() == 1 && nodes > 1 && !w.allocation.starts_with("group") {
+        return Err(format!(
+            "allocation `{}` does not say how GPUs are spread over {nodes} nodes",
+            super::table::shortened(w.allocation)
+        ));
+    }
+    if counts.iter().sum::<usize>() < 2 {
+        return Err("a single GPU".into());
+    }
+    if let Some(c) = counts.iter().find(|c| **c > per_node) {
+        return Err(format!("{c} GPUs on nodes of {per_node}"));
+    }
+    let mut host = host_type(w, per_node)?;
+    if counts.len() > 1 {
+        let lower = w.nic.to_ascii_lowercase();
+        let spec = nic_spec(w.nic, per_node).filter(|_| !lower.contains("unknown"));
+        let Some((k, gbit)) = spec else {
+            return Err("the network is not documented".into());
+        };
+        if k > topology::host::NICS_PER_HOST_MAX {
+            return Err(format!("{k} NICs on a node"));
+        }
+        host.nics = nics(k, gbit, &host);
+    }
+    let cluster = Cluster {
+        name: "row".into(),
+        types: vec![host],
+        hosts: (0..counts.len()).map(|i| Host { name: format!("n{i}"), ..Host::default() }).collect(),
+        network: Network { class: network_class(w.nic, w.note), ..Network::default() },
+    };
+    let allocation = Allocation::new(counts.iter().enumerate().map(|(i, &c)| (HostId(i as u32), GpuMask::first(c))));
+    let out_of_place = !note.contains("in-place") && !note.contains("in place");
+    Ok(Case { cluster, allocation, run: RunOptions { algorithm, out_of_place } })
+}

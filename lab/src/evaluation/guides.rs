@@ -1,0 +1,180 @@
+//! The models that guide the methods of one seed, fitted once each.
+
+use super::methods::{Guide, MethodSpec};
+use super::sampling::readings;
+use measure::design::DesignKind;
+use predict::{
+    BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use store::Measurement;
+use topology::{Allocation, Bytes};
+use truths::Truth;
+
+/// A fitted guide.
+pub struct Fitted<'t> {
+    /// The model.
+    pub model: Box<dyn BandwidthModel + 't>,
+    /// Seconds to fit it.
+    pub fit_s: f64,
+    /// Multi-host samples really taken (fewer if the truth has fewer rows).
+    pub samples: usize,
+}
+
+/// All guides that some methods need.
+pub struct Guides<'t> {
+    /// By what they are.
+    pub fitted: BTreeMap<Guide, Fitted<'t>>,
+}
+
+/// The value of a truth, as a model sees allocations.
+fn truth_of(truth: &dyn Truth, parts: &[Part], smooth: bool) -> f64 {
+    let a = Allocation::new(parts.iter().map(|p| (p.host, p.mask)));
+    let v = if smooth { truth.smooth_gb_per_s(&a) } else { truth.busbw_gb_per_s(&a) };
+    v.unwrap_or(0.0)
+}
+
+/// The truth as a model: what no measurement can know.
+pub fn oracle<'t>(
+    truth: &'t dyn Truth,
+    table: PartTable,
+    smooth: bool,
+) -> Oracle<impl Fn(&[Part]) -> f64 + Send + Sync + 't> {
+    Oracle { table, truth: move |parts: &[Part]| truth_of(truth, parts, smooth) }
+}
+
+/// Fits one model of a kind by name.
+pub fn fit_kind(
+    kind: &str,
+    truth: &dyn Truth,
+    rows: &[Measurement],
+    constants: &fabric::Constants,
+    seed: u64,
+) -> Result<Model, String> {
+    let known = ::papers::models().by_name(kind).ok_or_else(|| format!("there is no model `{kind}`"))?;
+    let options = FitOptions::of(known).collective(truth.collective()).constants(constants.clone()).seed(seed);
+    let fitted = fit(truth.cluster(), rows, &options);
+    Ok(fitted.map_err(|e| e.to_string())?.0)
+}
+
+/// Samples of a truth by design.
+pub fn sample(
+    truth: &dyn Truth,
+    samples: usize,
+    design: DesignKind,
+    constants: &fabric::Constants,
+    seed: u64,
+    intra: &[Measurement],
+) -> Vec<Measurement> {
+    readings(truth, seed, |r| r.multi_host(samples, design, seed, intra, constants))
+}
+
+impl<'t> Guides<'t> {
+    /// Fits what the methods need.
+    pub fn new(
+        truth: &'t dyn Truth,
+        methods: &[MethodSpec],
+        constants: &fabric::Constants,
+        smooth: bool,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let intra = readings(truth, seed, |r| r.intra());
+        let mut fitted = BTreeMap::new();
+        for m in methods {
+            if fitted.contains_key(&m.guide) {
+                continue;
+            }
+            let mut start = Instant::now();
+            let (model, samples): (Box<dyn BandwidthModel + 't>, Vec<Measurement>) = match &m.guide {
+                Guide::Model { kind, samples, design } => {
+                    let design = super::methods::design_of(design).unwrap_or(DesignKind::Random);
+                    let multi = sample(truth, *samples, design, constants, seed, &intra);
+                    let rows: Vec<Measurement> = intra.iter().chain(&multi).cloned().collect();
+                    start = Instant::now();
+                    (Box::new(fit_kind(kind, truth, &rows, constants, seed)?), multi)
+                }
+                // Labels alone need parts too, and a truth the measured tables.
+                Guide::Nothing | Guide::Truth => {
+                    let options =
+                        FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
+                    let bound = fit(truth.cluster(), &intra, &options).map_err(|e| e.to_string())?.0;
+                    let table = bound.part_table(truth.size()).clone();
+                    match m.guide {
+                        Guide::Truth => (Box::new(oracle(truth, table, smooth)), Vec::new()),
+                        _ => (Box::new(bound), Vec::new()),
+                    }
+                }
+            };
+            let fit_s = start.elapsed().as_secs_f64();
+            fitted.insert(m.guide.clone(), Fitted { model, fit_s, samples: samples.len() });
+        }
+        Ok(Guides { fitted })
+    }
+}
+
+/// A model whose time is counted: latency split into search and prediction.
+pub struct Timed<'a> {
+    model: &'a dyn BandwidthModel,
+    ns: AtomicU64,
+}
+
+impl<'a> Timed<'a> {
+    /// Counts from zero.
+    pub fn new(model: &'a dyn BandwidthModel) -> Self {
+        Timed { model, ns: AtomicU64::new(0) }
+    }
+    /// Microseconds inside the model so far.
+    pub fn us(&self) -> f64 {
+        self.ns.load(Ordering::Relaxed) as f64 / 1e3
+    }
+    fn time<T>(&self, f: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let v = f();
+        self.ns.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        v
+    }
+}
+
+impl BandwidthModel for Timed<'_> {
+    fn kind(&self) -> &'static str {
+        self.model.kind()
+    }
+    fn part_table(&self, size: Bytes) -> &PartTable {
+        self.model.part_table(size)
+    }
+    fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
+        self.time(|| self.model.means(size, candidates, out));
+    }
+    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
+        self.time(|| self.model.predict(size, parts))
+    }
+    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
+        self.time(|| self.model.mean(size, parts))
+    }
+    fn upper_bound_hosts_or_more(
+        &self,
+        intra_gb_per_s: f64,
+        nic_gb_per_s: f64,
+        hosts: usize,
+        gpus: usize,
+    ) -> Option<f64> {
+        self.model.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
+    }
+    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
+        self.model.limit(size, parts)
+    }
+    fn repeat_noise(&self) -> f64 {
+        self.model.repeat_noise()
+    }
+    fn collective(&self) -> topology::Collective {
+        self.model.collective()
+    }
+    fn physics(&self) -> Option<&fabric::FabricTables> {
+        self.model.physics()
+    }
+    fn host_effect(&self, host: topology::HostId) -> f64 {
+        self.model.host_effect(host)
+    }
+}

@@ -1,0 +1,257 @@
+//! Replaying requests against a truth: how much of the best possible bandwidth (GBE) each method's choice gets.
+
+use super::guides::{Guides, Timed, oracle};
+use super::methods::{Guide, MethodSpec};
+use super::requests::{Load, Scenario, load, scenarios};
+use place::{
+    Contention, Objective, Reading, Request, Search, decide, exact, promote_by_lower_confidence_bound, worth_measuring,
+};
+use predict::BandwidthModel;
+use std::collections::HashMap;
+use std::time::Instant;
+use topology::Allocation;
+use truths::Truth;
+
+/// Candidates that are followed when rows are missing and the first choices may have none.
+const KEEP_RESTRICTED: usize = 400;
+/// Candidates that probing may choose from.
+const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
+
+/// What to do with requests some of whose candidates have no row in the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Missing {
+    /// Leave the request out and count it.
+    LeaveOut,
+    /// Keep the request; candidates without a row exist for nobody, neither for the optimum nor for a method.
+    Restrict,
+}
+
+/// Which best is the best?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Best {
+    /// The truth with every irregularity of single allocations: what one lucky allocation really gets
+    #[default]
+    Realised,
+    /// The truth without them: what could be known
+    Smooth,
+}
+
+/// How to evaluate.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Requests per number of GPUs.
+    pub per_k: usize,
+    /// What to do about missing rows.
+    pub missing: Missing,
+    /// Take the shipped constants of the physics, some of which were fitted on published tables; else only nominal ones.
+    pub shipped: bool,
+    /// What runs beside the new job.
+    pub load: Load,
+    /// How jobs share, in the truth and in the models.
+    pub contention: Contention,
+    /// The oracle.
+    pub best: Best,
+}
+
+impl Settings {
+    /// The physics that models may use.
+    pub fn constants(&self) -> fabric::Constants {
+        if self.shipped { fabric::Constants::default() } else { fabric::Constants::unfitted() }
+    }
+}
+
+/// What one method did on the requests of one seed, in lists of equal length.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Run {
+    /// Its name.
+    pub name: String,
+    /// GPUs of the request.
+    pub k: Vec<usize>,
+    /// GBE, percent.
+    pub gbe_pct: Vec<f64>,
+    /// Optimum less choice, GB/s.
+    pub loss_gb_per_s: Vec<f64>,
+    /// Microseconds per decision.
+    pub decide_us: Vec<f64>,
+    /// Of these, inside the model.
+    pub predict_us: Vec<f64>,
+    /// Candidates judged.
+    pub evaluations: Vec<u64>,
+    /// Requests that the method could not answer or whose choice has no row.
+    pub unanswered: usize,
+    /// Seconds to fit its model.
+    pub fit_s: f64,
+    /// Multi-host samples that its model learned from.
+    pub samples: usize,
+}
+
+/// One seed's outcome.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct SeedResult {
+    /// The methods.
+    pub runs: Vec<Run>,
+    /// Requests left out because a candidate has no row.
+    pub left_out: usize,
+}
+
+/// One request with its optimum.
+struct Posed<'a> {
+    request: Request,
+    best_gb_per_s: f64,
+    truth: &'a dyn Truth,
+    oracle: &'a dyn BandwidthModel,
+    settings: &'a Settings,
+}
+
+impl<'a> Posed<'a> {
+    /// None if it must be left out.
+    fn new(
+        truth: &'a dyn Truth,
+        oracle: &'a dyn BandwidthModel,
+        settings: &'a Settings,
+        mut s: Scenario,
+        seed: u64,
+    ) -> Option<Self> {
+        if !load(truth, &truth.cluster().usable(), &mut s, settings.load, seed) {
+            return None;
+        }
+        let optimum = truth.optimum(&s.free, s.k, settings.best == Best::Smooth);
+        if optimum.missing && settings.missing == Missing::LeaveOut {
+            return None;
+        }
+        let mut request = Request::new(s.k, s.free, truth.size());
+        request.jobs = s.jobs;
+        request.contention = settings.contention;
+        let mut posed = Posed { request, best_gb_per_s: optimum.best?, truth, oracle, settings };
+        if !posed.request.jobs.is_empty() {
+            let found = exact(truth.cluster(), oracle, &posed.request, 1).ok()?;
+            posed.best_gb_per_s = posed.value(&found.best.first()?.allocation)?;
+        }
+        (posed.best_gb_per_s > 0.0).then_some(posed)
+    }
+
+    /// What a choice truly gets among the jobs that run.
+    fn value(&self, a: &Allocation) -> Option<f64> {
+        let alone = match self.settings.best {
+            Best::Realised => self.truth.busbw_gb_per_s(a),
+            Best::Smooth => self.truth.smooth_gb_per_s(a),
+        }?;
+        if self.request.jobs.is_empty() {
+            return Some(alone);
+        }
+        let table = self.oracle.part_table(self.request.size);
+        let parts: Vec<predict::Part> = a.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        Some(Objective::new(self.truth.cluster(), self.oracle, &self.request).effect(&parts).shared_gb_per_s)
+    }
+}
+
+/// The choice of a method, and how it came about.
+struct Choice {
+    allocation: Allocation,
+    evaluations: u64,
+    decide_us: f64,
+    predict_us: f64,
+}
+
+/// Is it one of linkwise's own searches?
+fn ours(search: &str) -> bool {
+    matches!(search, "exact" | "threshold" | "auto")
+}
+
+/// `serving`: the searches of one seed that learn from request to request.
+fn choose(
+    m: &MethodSpec,
+    guide: &dyn BandwidthModel,
+    posed: &Posed,
+    serving: &HashMap<&str, Box<dyn Search>>,
+    seed: u64,
+) -> Option<Choice> {
+    let drawn;
+    let search = match serving.get(m.name.as_str()) {
+        Some(s) => s,
+        None => {
+            drawn = ::papers::searches().search(&m.search, seed).ok()?;
+            &drawn
+        }
+    };
+    let restricted = posed.settings.missing == Missing::Restrict;
+    let keep = match m.guide {
+        Guide::Model { .. } if restricted && ours(&m.search) => KEEP_RESTRICTED,
+        _ => KEEP_PROBING,
+    };
+    let timed = Timed::new(guide);
+    let start = Instant::now();
+    let objective = Objective::new(posed.truth.cluster(), &timed, &posed.request);
+    let mut found = search.search(&objective, keep).ok()?;
+    let (decide_us, predict_us) = (start.elapsed().as_secs_f64() * 1e6, timed.us());
+    let there = |a: &Allocation| posed.truth.busbw_gb_per_s(a).is_some();
+    if restricted {
+        found.best.retain(|c| there(&c.allocation));
+    }
+    // Caution belongs to linkwise's own way of deciding; the papers' methods take what their search returns.
+    if ours(&m.search) {
+        let head = found.best.len().min(KEEP_PROBING);
+        promote_by_lower_confidence_bound(&mut found.best[..head]);
+    }
+    let chosen = if m.probes == 0 {
+        0
+    } else {
+        let mut readings: Vec<Reading> = Vec::new();
+        for _ in 0..m.probes {
+            let next = worth_measuring(&found.best, &readings, 1, guide.repeat_noise());
+            let read = |i: &usize| posed.truth.measured(&found.best[*i].allocation, seed ^ 0x9e37);
+            let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
+            readings.push(Reading { candidate, busbw_gb_per_s });
+        }
+        decide(&found.best, &readings, guide.repeat_noise())?.candidate
+    };
+    let allocation = found.best.get(chosen)?.allocation.clone();
+    Some(Choice { allocation, evaluations: found.evaluations, decide_us, predict_us })
+}
+
+/// Runs one seed: samples, fits, replays.
+pub fn run_seed(
+    truth: &dyn Truth,
+    methods: &[MethodSpec],
+    settings: &Settings,
+    seed: u64,
+    tick: &(dyn Fn() + Sync),
+) -> Result<SeedResult, String> {
+    let guides = Guides::new(truth, methods, &settings.constants(), settings.best == Best::Smooth, seed)?;
+    let table = guides.fitted.values().next().ok_or("no methods")?.model.part_table(truth.size()).clone();
+    let oracle = oracle(truth, table, settings.best == Best::Smooth);
+    let mut result = SeedResult::default();
+    for m in methods {
+        let f = &guides.fitted[&m.guide];
+        result.runs.push(Run { name: m.name.clone(), fit_s: f.fit_s, samples: f.samples, ..Run::default() });
+    }
+    let learns = |m: &&MethodSpec| m.search == "bandpilot-v4";
+    let serving: HashMap<&str, Box<dyn Search>> = methods
+        .iter()
+        .filter(learns)
+        .filter_map(|m| Some((m.name.as_str(), ::papers::searches().search(&m.search, seed).ok()?)))
+        .collect();
+    for (i, s) in scenarios(truth.cluster(), settings.per_k, seed).into_iter().enumerate() {
+        tick();
+        let seed = seed.wrapping_mul(1_000_003).wrapping_add(i as u64);
+        let k = s.k;
+        let Some(posed) = Posed::new(truth, &oracle, settings, s, seed) else {
+            result.left_out += 1;
+            continue;
+        };
+        for (m, run) in methods.iter().zip(&mut result.runs) {
+            let choice = choose(m, guides.fitted[&m.guide].model.as_ref(), &posed, &serving, seed);
+            let Some((v, c)) = choice.and_then(|c| Some((posed.value(&c.allocation)?, c))) else {
+                run.unanswered += 1;
+                continue;
+            };
+            run.k.push(k);
+            run.gbe_pct.push(100.0 * v / posed.best_gb_per_s);
+            run.loss_gb_per_s.push(posed.best_gb_per_s - v);
+            run.decide_us.push(c.decide_us);
+            run.predict_us.push(c.predict_us);
+            run.evaluations.push(c.evaluations);
+        }
+    }
+    Ok(result)
+}

@@ -1,0 +1,240 @@
+//! Clusters that nobody has, composed of measured tables by the papers' rule: the minimum of the hosts' own rows and of what joins them.
+//!
+//! - BandPilot (section 5.1.1): "the minimum of the pre-computed intra-host bandwidths of the involved hosts and the modeled inter-host link
+//!   bandwidth", where the latter is one fourth of the H100 cluster's. Here: the 16 MiB row of the sorted counts over four, and the row of the
+//!   very subset on every host that gives two GPUs or more.
+//! - BandPilot's public code, against which `facts/bandpilot.md` compares: the 2 GiB row undivided, cut to a whole number.
+//! - LiteGD (section 6.1): the same minimum with a switch set by hand ([`super::switch`]).
+//!
+//! On one host the row of the subset.
+
+use super::outliers::{self, Outliers};
+use super::rows::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
+use super::{Options, Switch};
+use console::Failure;
+use std::path::Path;
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use truths::{Optimum, Parts, Truth};
+
+/// Tables of host types: name in the catalog, and the name of host and file.
+const TYPES: [(&str, &str); 5] =
+    [("rtx4090", "4090"), ("dgx1-v100", "v100"), ("a6000", "a6000"), ("a800", "a800"), ("hgx-h100", "h100_26")];
+/// Share of the H100 network that BandPilot gives its simulated clusters.
+const NETWORK_SHARE: f64 = 0.25;
+/// Most hosts whose pairs differ: every set of them is looked at.
+const PAIRED_HOSTS_MAX: usize = 16;
+/// Most GPUs of a cluster behind a switch: sums of counts are bits of one word.
+const GPUS_MAX: usize = 127;
+
+/// How BandPilot's clusters are composed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Rule {
+    /// As the paper says: 16 MiB row over four.
+    #[default]
+    Paper,
+    /// As the public code does: 2 GiB row, cut to a whole number.
+    PublicCode,
+}
+
+/// A composed truth.
+#[derive(Clone, Debug)]
+pub struct Mixed {
+    name: String,
+    description: String,
+    cluster: Cluster,
+    size: Bytes,
+    collective: Collective,
+    /// By host.
+    intra: Vec<IntraRows>,
+    between: Between,
+    whole_numbers: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Between {
+    /// Rows of the sorted counts, and their share.
+    Counts(CountRows, f64),
+    /// GB/s between every two hosts.
+    Pairs(Vec<Vec<f64>>),
+}
+
+/// Rate of a NIC of the measured H100 hosts, GB/s; every GPU has one.
+const H100_NIC_GB_PER_S: f64 = 50.0;
+
+/// The cluster as it would be seen: the network side is not that of the hosts' own cards, but the measured one (a NIC per GPU, at its share
+/// of the rate), or the switch.
+fn shown(cluster: &Cluster, options: &Options) -> Cluster {
+    match (options.switch, options.rule) {
+        (Some(Switch::Uniform(v)), _) => truths::with_one_nic(cluster, v),
+        (Some(Switch::Random), _) => truths::with_one_nic(cluster, super::switch::RANDOM_GB_PER_S.end),
+        (None, Rule::Paper) => truths::with_own_nics(cluster, Some(H100_NIC_GB_PER_S * NETWORK_SHARE)),
+        (None, Rule::PublicCode) => truths::with_own_nics(cluster, Some(H100_NIC_GB_PER_S)),
+    }
+}
+
+/// The composed truth of a cluster. Every host type must have a measured table.
+pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, Failure> {
+    let mut by_type: Vec<IntraRows> = Vec::new();
+    let mut changed = 0;
+    for t in &cluster.types {
+        let Some((_, name)) = TYPES.iter().find(|x| x.0 == t.name) else {
+            let known: Vec<&str> = TYPES.iter().map(|x| x.0).collect();
+            return Err(Failure::impossible(format!(
+                "cluster `{}`: no measured table of host type `{}`; there are tables of {}",
+                cluster.name,
+                t.name,
+                known.join(", ")
+            )));
+        };
+        let file = dir.join(format!("intra_{name}_16mib.csv"));
+        let mut rows = read_intra(&file, name, t)?;
+        if options.outliers != Outliers::Keep {
+            changed += outliers::intra(t, &mut rows, options.outliers);
+        }
+        by_type.push(rows);
+    }
+    let (size, collective) = (by_type[0].size, by_type[0].collective);
+    let intra: Vec<IntraRows> = cluster.hosts.iter().map(|h| by_type[h.host_type].clone()).collect();
+    let (between, how) = match options.switch {
+        Some(switch) => {
+            let hosts = cluster.hosts.len();
+            if cluster.gpu_count() > GPUS_MAX || (switch == Switch::Random && hosts > PAIRED_HOSTS_MAX) {
+                return Err(Failure::impossible(format!(
+                    "cluster `{}` has {hosts} hosts and {} GPUs; clusters behind a switch have at most {GPUS_MAX} GPUs, and \
+                     {PAIRED_HOSTS_MAX} hosts if it is random",
+                    cluster.name,
+                    cluster.gpu_count()
+                )));
+            }
+            (Between::Pairs(switch.pairs(hosts, options.seed)), format!("a switch of {switch} (LiteGD's rule)"))
+        }
+        None => {
+            let (prefix, share, how) = match options.rule {
+                Rule::Paper => (
+                    "multihost_h100_16mib",
+                    NETWORK_SHARE,
+                    "the H100 row of the sorted counts over four (BandPilot's rule)",
+                ),
+                Rule::PublicCode => {
+                    ("multihost_h100_2gib", 1.0, "the 2 GiB H100 row (BandPilot's public code), whole numbers")
+                }
+            };
+            let four = topology::catalog::cluster("h100").expect("built in");
+            let mut all: Option<CountRows> = None;
+            for file in files(dir, prefix)? {
+                for mut t in read_counts(&file, &four)? {
+                    if options.outliers != Outliers::Keep {
+                        changed += outliers::counts(&four, &mut t, options.outliers);
+                    }
+                    match &mut all {
+                        Some(c) => c.by_counts.extend(t.by_counts),
+                        None => all = Some(t),
+                    }
+                }
+            }
+            let missing = || {
+                Failure::input(format!("{} holds no {prefix}*.csv; docs/data.md tells where to get it", dir.display()))
+            };
+            (Between::Counts(all.ok_or_else(missing)?, share), how.to_owned())
+        }
+    };
+    let mut description = format!("composed of measured intra tables ({collective} {size}) and {how}");
+    if options.outliers != Outliers::Keep {
+        description += &format!("; {changed} flagged rows {}", options.outliers.word());
+    }
+    Ok(Mixed {
+        name: format!("composed {}", cluster.name),
+        description,
+        cluster: shown(cluster, options),
+        size,
+        collective,
+        intra,
+        between,
+        whole_numbers: options.switch.is_none() && options.rule == Rule::PublicCode,
+    })
+}
+
+impl Mixed {
+    /// What joins some hosts, GB/s.
+    fn between(&self, parts: Parts) -> Option<f64> {
+        match &self.between {
+            Between::Counts(rows, share) => {
+                Some(share * rows.by_counts.get(&CountKey::of(parts.iter().map(|p| p.1.count()))?)?)
+            }
+            Between::Pairs(pairs) => {
+                let mut slowest = f64::INFINITY;
+                for (i, (a, _)) in parts.iter().enumerate() {
+                    for (b, _) in &parts[i + 1..] {
+                        slowest = slowest.min(pairs[a.index()][b.index()]);
+                    }
+                }
+                Some(slowest)
+            }
+        }
+    }
+}
+
+impl Truth for Mixed {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn description(&self) -> &str {
+        &self.description
+    }
+    fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+    fn size(&self) -> Bytes {
+        self.size
+    }
+    fn collective(&self) -> Collective {
+        self.collective
+    }
+    /// Composed, not measured.
+    fn simulated(&self) -> bool {
+        true
+    }
+    fn of_parts(&self, parts: Parts, _smooth: bool) -> Option<f64> {
+        let value = match parts {
+            [] => return None,
+            [(h, m)] => self.intra[h.index()].get(*m)?,
+            _ => {
+                let mut low = self.between(parts)?;
+                for (h, m) in parts.iter().filter(|p| p.1.count() > 1) {
+                    low = low.min(self.intra[h.index()].get(*m)?);
+                }
+                low
+            }
+        };
+        Some(if self.whole_numbers { value.floor() } else { value })
+    }
+    /// The rows are single readings; nothing is known of others.
+    fn noise(&self, _hosts: usize) -> f64 {
+        0.0
+    }
+    /// The best row, and one without a row if there is any: over hosts only the row's height matters.
+    fn masks_that_matter(
+        &self,
+        host: HostId,
+        free: GpuMask,
+        count: usize,
+        _alone: bool,
+        _smooth: bool,
+    ) -> Vec<GpuMask> {
+        let (mut best, mut hole) = (None::<(f64, GpuMask)>, None);
+        for m in free.subsets().filter(|m| m.count() == count) {
+            match self.intra[host.index()].get(m) {
+                Some(v) if best.is_none_or(|b| v > b.0) => best = Some((v, m)),
+                Some(_) => {}
+                None => hole = Some(m),
+            }
+        }
+        best.map(|b| b.1).into_iter().chain(hole).collect()
+    }
+    fn optimum(&self, free: &Allocation, k: usize, smooth: bool) -> Optimum {
+        match &self.between {
+            Between::Pairs(pairs) => super::min_rule::optimum(self, &self.intra, pairs, free, k),
+            Between::Counts(..) => truths::enumerate(self, free, k, smooth),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The grounds of truth on which decisions are judged, side by side: measured tables ([`real`]), clusters composed of measured tables by
+//! the papers' rule ([`mixed`]), simulated truths of other forms (crate `truths`), and linkwise's own physics ([`simulated`]).
+
+mod min_rule;
+pub mod mixed;
+pub mod outliers;
+pub mod real;
+pub mod rows;
+pub mod simulated;
+pub mod switch;
+#[cfg(test)]
+mod tests;
+
+pub use mixed::Rule;
+pub use outliers::Outliers;
+pub use switch::Switch;
+
+use console::Failure;
+use std::path::Path;
+use topology::Cluster;
+use truths::Truth;
+
+/// How to make a ground of truth.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Chooses simulated hardware, and the random switch.
+    pub seed: u64,
+    /// Deviation of the log factor of every count vector, simulated truths only.
+    pub irregularity: f64,
+    /// What to do with rows of measured tables that lie far from their like.
+    pub outliers: Outliers,
+    /// What joins the hosts of a composed cluster; none: the measured H100 table over four (BandPilot).
+    pub switch: Option<Switch>,
+    /// How a composed cluster is composed.
+    pub rule: Rule,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { seed: 1, irregularity: 0.02, outliers: Outliers::Keep, switch: None, rule: Rule::Paper }
+    }
+}
+
+/// The truths that `spec` names for a cluster: a folder of published tables (one truth per size; for clusters that were not measured as a
+/// whole one composed truth), or a simulated truth of [`truths::NAMES`].
+pub fn load(spec: &str, cluster: &Cluster, options: &Options) -> Result<Vec<Box<dyn Truth>>, Failure> {
+    if options.switch.is_some() && (names().iter().any(|n| n.0 == spec)) {
+        return Err(Failure::input(format!("a switch belongs to composed clusters; `{spec}` has its own network")));
+    }
+    if truths::NAMES.iter().any(|n| n.0 == spec) {
+        let truth = truths::by_name(spec, cluster, options.seed, options.irregularity).map_err(Failure::input)?;
+        return Ok(vec![truth]);
+    }
+    if spec == simulated::NAME {
+        let truth =
+            simulated::SimulatedFabric::new(cluster, options.seed, options.irregularity).map_err(Failure::input)?;
+        return Ok(vec![Box::new(truth)]);
+    }
+    let dir = Path::new(spec);
+    if !dir.is_dir() {
+        let names: Vec<&str> = names().iter().map(|n| n.0).collect();
+        return Err(Failure::input(format!(
+            "--truth {spec}: neither a folder of measured tables nor a simulated truth ({})",
+            names.join(", ")
+        )));
+    }
+    if options.switch.is_none() && real::measured_as_a_whole(cluster) {
+        return Ok(boxed(real::load(dir, cluster, options.outliers)?));
+    }
+    Ok(vec![Box::new(mixed::load(dir, cluster, options)?)])
+}
+
+/// Names of simulated truths that [`load`] knows, with what each is.
+pub fn names() -> Vec<(&'static str, &'static str)> {
+    let own = (simulated::NAME, "linkwise's own physics with irregularity; all-reduce");
+    truths::NAMES.into_iter().chain([own]).collect()
+}
+
+fn boxed<T: Truth + 'static>(all: Vec<T>) -> Vec<Box<dyn Truth>> {
+    all.into_iter().map(|t| Box::new(t) as Box<dyn Truth>).collect()
+}

@@ -1,0 +1,129 @@
+//! The measured four-host H100 cluster: on several hosts the row of the sorted counts, on one host the row of the very subset.
+
+use super::outliers::{self, Outliers};
+use super::rows::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
+use console::Failure;
+use std::path::Path;
+use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
+use truths::{Parts, Truth};
+
+/// Names of the measured hosts in the files, in the order of the cluster's hosts.
+const HOSTS: [&str; 4] = ["h100_26", "h100_27", "h100_28", "h100_29"];
+
+/// Was this cluster measured as a whole: four HGX H100 or fewer?
+pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
+    let h100 = |h: HostId| cluster.type_of(h).name.starts_with("hgx-h100");
+    cluster.hosts.len() <= HOSTS.len() && cluster.host_ids().all(h100)
+}
+
+/// One size of the measured cluster.
+#[derive(Clone, Debug)]
+pub struct Real {
+    name: String,
+    description: String,
+    cluster: Cluster,
+    size: Bytes,
+    collective: Collective,
+    /// By host; hosts without a table have no rows.
+    intra: Vec<IntraRows>,
+    counts: CountRows,
+}
+
+/// Every size that a folder holds. Files are those of `docs/data.md`.
+pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Real>, Failure> {
+    // The table over hosts is of four hosts, however many the cluster has.
+    let four = topology::catalog::cluster("h100").expect("built in");
+    let mut counts: Vec<CountRows> = Vec::new();
+    for file in files(dir, "multihost_h100")? {
+        for t in read_counts(&file, &four)? {
+            match counts.iter_mut().find(|c| (c.size, c.collective) == (t.size, t.collective)) {
+                Some(c) => c.by_counts.extend(t.by_counts),
+                None => counts.push(t),
+            }
+        }
+    }
+    if counts.is_empty() {
+        return Err(Failure::input(format!(
+            "{} holds no multihost_h100_*.csv; docs/data.md tells where to get it",
+            dir.display()
+        )));
+    }
+    counts.sort_by_key(|c| c.size);
+    let mut intra: Vec<(usize, IntraRows)> = Vec::new();
+    for (i, name) in HOSTS.iter().enumerate().take(cluster.hosts.len()) {
+        for file in files(dir, &format!("intra_{name}_"))? {
+            intra.push((i, read_intra(&file, name, cluster.type_of(HostId(i as u32)))?));
+        }
+    }
+    let of_size = |counts: CountRows| {
+        let (size, collective) = (counts.size, counts.collective);
+        let mut real = Real {
+            name: format!("measured h100 {size}"),
+            description: format!(
+                "measured: sorted counts over hosts ({} rows), subsets inside a host; {collective} {size}",
+                counts.by_counts.len()
+            ),
+            cluster: cluster.clone(),
+            size,
+            collective,
+            intra: cluster
+                .host_ids()
+                .map(|h| {
+                    let own =
+                        intra.iter().find(|(i, t)| *i == h.index() && (t.size, t.collective) == (size, collective));
+                    own.map_or_else(
+                        || IntraRows::empty(size, collective, cluster.type_of(h).gpu_count()),
+                        |(_, t)| t.clone(),
+                    )
+                })
+                .collect(),
+            counts,
+        };
+        if outliers != Outliers::Keep {
+            let mut changed = outliers::counts(&four, &mut real.counts, outliers);
+            for (h, rows) in cluster.host_ids().zip(&mut real.intra) {
+                changed += outliers::intra(cluster.type_of(h), rows, outliers);
+            }
+            real.description += &format!("; {changed} flagged rows {}", outliers.word());
+        }
+        real
+    };
+    Ok(counts.into_iter().map(of_size).collect())
+}
+
+impl Truth for Real {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn description(&self) -> &str {
+        &self.description
+    }
+    fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+    fn size(&self) -> Bytes {
+        self.size
+    }
+    fn collective(&self) -> Collective {
+        self.collective
+    }
+    fn simulated(&self) -> bool {
+        false
+    }
+    fn of_parts(&self, parts: Parts, _smooth: bool) -> Option<f64> {
+        match parts {
+            [] => None,
+            [(h, m)] => self.intra[h.index()].get(*m),
+            _ => self.counts.by_counts.get(&CountKey::of(parts.iter().map(|p| p.1.count()))?).copied(),
+        }
+    }
+    /// A row is one reading; nothing is known of others.
+    fn noise(&self, _hosts: usize) -> f64 {
+        0.0
+    }
+    fn masks_that_matter(&self, _: HostId, free: GpuMask, count: usize, alone: bool, _smooth: bool) -> Vec<GpuMask> {
+        let masks = free.subsets().filter(|m| m.count() == count);
+        // Over hosts only the counts tell.
+        if alone { masks.collect() } else { masks.take(1).collect() }
+    }
+}

@@ -1,0 +1,250 @@
+//! Files of requests with the choices of others: one JSON object a line, as BandPilot's code was replayed (`docs/data.md`).
+
+use std::collections::BTreeMap;
+use topology::{Allocation, Cluster};
+
+/// Largest file.
+pub const FILE_BYTES_MAX: usize = 64 << 20;
+/// Longest line.
+pub const LINE_BYTES_MAX: usize = 256 << 10;
+/// Most requests in a file.
+pub const REQUESTS_MAX: usize = 100_000;
+/// Most running jobs in a request.
+pub const JOBS_MAX: usize = 32;
+/// Most other choosers in a request.
+pub const PEERS_MAX: usize = 32;
+/// Largest rate that is taken seriously, GB/s.
+const RATE_MAX: f64 = 1e6;
+/// Longest name that is kept.
+const NAME_CHARS_MAX: usize = 200;
+
+/// How much the running jobs use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Load {
+    /// Nothing: they hold their GPUs only.
+    Idle,
+    /// 25 to 75 % of what they can.
+    Common,
+    /// All that they can.
+    Intensive,
+}
+
+impl Load {
+    /// All, from least to most.
+    pub const ALL: [Load; 3] = [Load::Idle, Load::Common, Load::Intensive];
+}
+
+/// A running job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Background {
+    /// Its GPUs.
+    pub gpus: Allocation,
+    /// What it would have alone, GB/s.
+    pub standalone_gb_per_s: f64,
+    /// What it uses, GB/s; means nothing where the load is idle.
+    pub demand_gb_per_s: f64,
+}
+
+/// What another method chose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// Its name.
+    pub name: String,
+    /// Its choice.
+    pub gpus: Allocation,
+    /// What that has under the running jobs, GB/s.
+    pub truth_gb_per_s: f64,
+    /// What it would have alone, GB/s, uncut, where the file tells.
+    pub standalone_gb_per_s: Option<f64>,
+    /// Processor time of the decision.
+    pub cpu_ms: Option<f64>,
+}
+
+/// A request with everything that the file knows about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name.
+    pub id: String,
+    /// GPUs wanted.
+    pub k: usize,
+    /// The load of the running jobs.
+    pub load: Load,
+    /// GPUs to choose from.
+    pub available: Allocation,
+    /// Jobs that run.
+    pub background: Vec<Background>,
+    /// Best possible, GB/s.
+    pub optimum_gb_per_s: f64,
+    /// GPUs per host of a choice that has it, where the file tells.
+    pub optimum_counts: Option<Vec<u8>>,
+    /// What others chose, in the order of the file (BandPilot first).
+    pub peers: Vec<Peer>,
+}
+
+/// Why a file is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{file}, line {line}: {what}")]
+pub struct ReadError {
+    /// The file as it was named.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// What is wrong, and what was expected.
+    pub what: String,
+}
+
+#[derive(serde::Deserialize)]
+struct Line {
+    id: String,
+    cluster: String,
+    contention: Load,
+    k: usize,
+    available: Vec<String>,
+    #[serde(default)]
+    background: Vec<LineBackground>,
+    optimum_gbps: f64,
+    optimum_counts: Option<Vec<u8>>,
+    bandpilot: Option<LinePeer>,
+    #[serde(default)]
+    others: BTreeMap<String, LinePeer>,
+}
+
+#[derive(serde::Deserialize)]
+struct LineBackground {
+    gpus: Gpus,
+    standalone_gbps: f64,
+    demand_gbps: f64,
+}
+
+#[derive(serde::Deserialize)]
+struct LinePeer {
+    gpus: Gpus,
+    truth_gbps: f64,
+    truth_standalone_gbps: Option<f64>,
+    #[serde(alias = "decision_cpu_ms")]
+    cpu_ms: Option<f64>,
+}
+
+/// `["n0:1", "n0:2"]` or `"n0:1 n0:2"`.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Gpus {
+    List(Vec<String>),
+    Text(String),
+}
+
+impl Gpus {
+    fn allocation(&self, cluster: &Cluster) -> Result<Allocation, String> {
+        match self {
+            Gpus::List(l) => Ok(cluster.parse_gpus(l.iter().map(String::as_str))?),
+            Gpus::Text(t) => Ok(cluster.parse_gpus([t.as_str()])?),
+        }
+    }
+}
+
+/// Reads a file's text. `cluster_of` gives the cluster of a name in the file, or why there is none; lines of several clusters may mix.
+/// Each list belongs to one cluster, in the order of first appearance. Blank lines are passed over; the first bad line is the error.
+pub fn parse<'c>(
+    text: &str,
+    file: &str,
+    cluster_of: &dyn Fn(&str) -> Result<&'c Cluster, String>,
+) -> Result<Vec<(String, Vec<Scenario>)>, ReadError> {
+    let error = |line: usize, what: String| ReadError { file: file.to_owned(), line, what };
+    let mut out: Vec<(String, Vec<Scenario>)> = Vec::new();
+    let mut requests = 0;
+    for (i, line) in text.lines().enumerate() {
+        let n = i + 1;
+        if line.trim().is_empty() {
+            continue;
+        }
+        if line.len() > LINE_BYTES_MAX {
+            return Err(error(n, format!("{} bytes; a request has at most {LINE_BYTES_MAX}", line.len())));
+        }
+        requests += 1;
+        if requests > REQUESTS_MAX {
+            return Err(error(n, format!("more than {REQUESTS_MAX} requests; split the file")));
+        }
+        let raw: Line = serde_json::from_str(line).map_err(|e| {
+            let e = e.to_string();
+            // serde_json counts lines inside this one line.
+            error(n, format!("{}; expected a JSON object of a request", e.replace(" at line 1 column", " at column")))
+        })?;
+        let cluster = cluster_of(&raw.cluster).map_err(|e| error(n, format!("field `cluster`: {e}")))?;
+        let name = raw.cluster.clone();
+        let scenario = scenario(raw, cluster).map_err(|e| error(n, e))?;
+        match out.iter_mut().find(|(c, _)| *c == name) {
+            Some((_, list)) => list.push(scenario),
+            None => out.push((name, vec![scenario])),
+        }
+    }
+    if out.is_empty() {
+        return Err(error(1, "no request; expected one JSON object a line".into()));
+    }
+    Ok(out)
+}
+
+fn scenario(raw: Line, cluster: &Cluster) -> Result<Scenario, String> {
+    let id: String = raw.id.chars().take(NAME_CHARS_MAX).collect();
+    let rate = |field: &str, v: f64| {
+        if (0.0..=RATE_MAX).contains(&v) {
+            Ok(v)
+        } else {
+            Err(format!("request `{id}`, field `{field}`: {v} is not a rate between 0 and {RATE_MAX} GB/s"))
+        }
+    };
+    let gpus =
+        |field: &str, g: &Gpus| g.allocation(cluster).map_err(|e| format!("request `{id}`, field `{field}`: {e}"));
+    let available = gpus("available", &Gpus::List(raw.available))?;
+    if raw.k < 2 || raw.k > available.gpu_count() {
+        let n = available.gpu_count();
+        return Err(format!("request `{id}`, field `k`: {} GPUs of {n} available; expected 2 to {n}", raw.k));
+    }
+    if raw.background.len() > JOBS_MAX {
+        return Err(format!("request `{id}`: {} running jobs; at most {JOBS_MAX}", raw.background.len()));
+    }
+    let mut taken = available.clone();
+    let mut background = Vec::new();
+    for b in &raw.background {
+        let job = gpus("background.gpus", &b.gpus)?;
+        if let Some(g) = job.gpus().find(|g| taken.mask(g.host).contains(usize::from(g.gpu))) {
+            let g = cluster.gpu_name(g);
+            return Err(format!("request `{id}`, field `background.gpus`: {g} is available or another job's"));
+        }
+        taken = Allocation::from_gpus(taken.gpus().chain(job.gpus()));
+        background.push(Background {
+            gpus: job,
+            standalone_gb_per_s: rate("background.standalone_gbps", b.standalone_gbps)?,
+            demand_gb_per_s: rate("background.demand_gbps", b.demand_gbps)?,
+        });
+    }
+    if raw.others.len() >= PEERS_MAX {
+        return Err(format!("request `{id}`: {} choices of others; at most {PEERS_MAX}", raw.others.len()));
+    }
+    let mut peers = Vec::new();
+    for (name, p) in
+        raw.bandpilot.iter().map(|p| ("BandPilot", p)).chain(raw.others.iter().map(|(n, p)| (n.as_str(), p)))
+    {
+        let choice = gpus(&format!("{name}.gpus"), &p.gpus)?;
+        if !available.contains_all(&choice) || choice.gpu_count() != raw.k {
+            let k = raw.k;
+            return Err(format!("request `{id}`, field `{name}.gpus`: expected {k} of the available GPUs"));
+        }
+        peers.push(Peer {
+            name: name.chars().take(NAME_CHARS_MAX).collect(),
+            gpus: choice,
+            truth_gb_per_s: rate("truth_gbps", p.truth_gbps)?,
+            standalone_gb_per_s: p.truth_standalone_gbps.map(|v| rate("truth_standalone_gbps", v)).transpose()?,
+            cpu_ms: p.cpu_ms.filter(|v| v.is_finite() && *v >= 0.0),
+        });
+    }
+    let optimum_counts = raw.optimum_counts;
+    if let Some(c) = &optimum_counts
+        && (c.len() != cluster.hosts.len() || c.iter().map(|c| usize::from(*c)).sum::<usize>() != raw.k)
+    {
+        let (h, k) = (cluster.hosts.len(), raw.k);
+        return Err(format!("request `{id}`, field `optimum_counts`: expected {h} counts that sum to {k}"));
+    }
+    let optimum_gb_per_s = rate("optimum_gbps", raw.optimum_gbps)?;
+    Ok(Scenario { id, k: raw.k, load: raw.contention, available, background, optimum_gb_per_s, optimum_counts, peers })
+}

@@ -1,0 +1,22 @@
+//! Errors of the store and of the state as failures of a command.
+
+use console::Failure;
+use store::{StateError, StoreError};
+
+/// A result whose error becomes a [`Failure`]: a refusal ends with exit code 1, bad input with 2.
+pub trait OrFailure<T> {
+    /// The value, or the failure.
+    fn or_failure(self) -> Result<T, Failure>;
+}
+
+impl<T> OrFailure<T> for Result<T, StateError> {
+    fn or_failure(self) -> Result<T, Failure> {
+        self.map_err(|e| if e.is_refusal() { Failure::impossible(e) } else { Failure::input(e) })
+    }
+}
+
+impl<T> OrFailure<T> for Result<T, StoreError> {
+    fn or_failure(self) -> Result<T, Failure> {
+        self.map_err(Failure::input)
+    }
+}

@@ -1,0 +1,55 @@
+//! All policies of a trial: those that ship, and those that they are compared with. The latter leave AUTO without evidence, or worse.
+
+mod epsilon_greedy;
+mod thompson;
+mod ucb1;
+
+pub use epsilon_greedy::{EPSILON, EpsilonGreedy};
+pub use thompson::Thompson;
+pub use ucb1::Ucb1;
+
+use std::sync::LazyLock;
+use tune::registry::{self, Entry};
+use tune::round_robin::RoundRobin;
+use tune::{Arm, Options, Policy};
+
+/// Policies from papers and textbooks; none of them ships.
+pub const FOR_COMPARISON: [Entry; 5] = [
+    Entry {
+        name: "round-robin-ungated",
+        about: "round-robin without its gate, as published",
+        make: |_, arms, auto, o| Ok(Box::new(RoundRobin::without_gate(arms, auto, o.objective))),
+    },
+    Entry {
+        name: "ucb1",
+        about: "upper confidence bounds, no gate",
+        make: |_, arms, auto, o| Ok(Box::new(Ucb1::new(arms, auto, o.objective))),
+    },
+    Entry {
+        name: "thompson",
+        about: "Thompson sampling on log times, no gate",
+        make: |_, arms, auto, o| Ok(Box::new(Thompson::new(arms, auto, o.objective, o.seed))),
+    },
+    Entry {
+        name: "epsilon-greedy",
+        about: "lowest mean, a random arm in a tenth of the calls, no gate",
+        make: |_, arms, auto, o| Ok(Box::new(EpsilonGreedy::new(arms, auto, o.objective, o.seed))),
+    },
+    Entry {
+        name: "v1",
+        about: "epsilon-greedy whose ranks draw different numbers (the paper's v1); ranks disagree",
+        make: |_, arms, auto, o| Ok(Box::new(EpsilonGreedy::v1(arms, auto, o.objective, o.seed, o.rank))),
+    },
+];
+
+/// Those that ship, the default first, then [`FOR_COMPARISON`].
+pub static POLICIES: LazyLock<Vec<Entry>> =
+    LazyLock::new(|| registry::POLICIES.iter().chain(&FOR_COMPARISON).copied().collect());
+
+/// The policy of a name among [`POLICIES`].
+///
+/// # Errors
+/// As [`tune::build`].
+pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+    registry::build_from(&POLICIES, name, arms, options)
+}

@@ -1,0 +1,8 @@
+//! What must hold for every policy of a trial: the properties of `tune`, with the policies that do not ship.
+
+#[path = "../../../crates/tune/tests/properties/mod.rs"]
+mod properties;
+
+fn known() -> Vec<tune::registry::Entry> {
+    trial::policies::POLICIES.clone()
+}
