@@ -4,7 +4,7 @@ use crate::store_errors::OrFailure;
 use console::Failure;
 use console::now_unix_s;
 use files::read_text;
-use measure::nccl_tests::{Report, parse_json, parse_text};
+use measure::nccl_tests::{NcclTestsReport, parse_json, parse_text};
 use measure::trace::{FILE_BYTES_MAX, parse_trace};
 use std::path::Path;
 use store::state::{JobHeld, Snapshot};
@@ -118,7 +118,7 @@ pub fn of_nccl_tests(
 ) -> Result<Vec<Measurement>, Failure> {
     let text = read_text(file, OUTPUT_BYTES_MAX)?;
     let json = text.trim_start().starts_with('{');
-    let report: Report = if json { parse_json(&text) } else { parse_text(&text) }
+    let report: NcclTestsReport = if json { parse_json(&text) } else { parse_text(&text) }
         .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let ranks = whose.gpus.gpu_count();
     if !report.ranks.is_empty() && report.ranks.len() != ranks {
