@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(read.rates.iter().all(|r| r.latency_us >= 0.0 && r.bandwidth_gb_per_s >= 0.0 && r.bandwidth_gb_per_s < 1e12));
     assert!(read.ring_next.keys().all(|(c, _)| (*c as usize) < CHANNELS_MAX));
     assert!(read.graphs.iter().all(|(_, g)| g.channel_count <= CHANNELS_MAX));
-    for host in [graphs::Node::default(), graphs::Node { gpus: &[3, 1], first_rank: 2, domain: vec![(4, 4), (4, 2)] }] {
+    for host in [graphs::DumpContext::default(), graphs::DumpContext { gpus: &[3, 1], first_rank: 2, domain: vec![(4, 4), (4, 2)] }] {
         if let Ok(found) = graphs::read(&text, &host) {
             assert!(found.iter().all(|g| !g.channels.is_empty() && g.channels.len() == g.channel_count));
         }

@@ -1,10 +1,10 @@
-//! docs/papers.md lists every numbered item of the four papers, and names only items that `linkwise-lab reproduce` knows.
+//! docs/research/papers.md lists every numbered item of the four papers, and names only items that `linkwise-lab reproduce` knows.
 
 mod common;
 
 use common::{lab, said};
 
-const PAGE: &str = include_str!("../../docs/papers.md");
+const PAGE: &str = include_str!("../../docs/research/papers.md");
 
 /// Heading of a paper, and how many figures, tables, algorithms and equations it numbers. Counted in the papers.
 const PAPERS: [(&str, [(&str, u32); 4]); 4] = [

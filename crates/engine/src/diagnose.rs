@@ -215,7 +215,8 @@ fn defect(
         named: d.candidates[0].probability >= NAMED,
         candidates: d.candidates.iter().map(candidate).collect(),
         cost: CostAnswer { allocations: touched, healthy_gb_per_s, defective_gb_per_s, size_bytes: size },
-        worth_measuring: doctor::most_informative_allocation(model, d, usable, size, &[]).map(|a| GpuList::new(cluster, &a)),
+        worth_measuring: doctor::most_informative_allocation(model, d, usable, size, &[])
+            .map(|a| GpuList::new(cluster, &a)),
     }
 }
 

@@ -176,7 +176,9 @@ impl EngineError {
             EngineError::NotACandidate { .. } => "measure the allocations under `worth_measuring` of the answer",
             EngineError::OneGpu { .. } => "record only jobs of two or more GPUs",
             EngineError::NotHeld { .. } => "name the job's GPUs, or a job that holds some",
-            EngineError::ModelNotKept(_) => "make room or grant the right to write, then send the request again under its key",
+            EngineError::ModelNotKept(_) => {
+                "make room or grant the right to write, then send the request again under its key"
+            }
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {

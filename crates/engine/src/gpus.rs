@@ -39,7 +39,8 @@ impl GpuList {
     /// The same GPUs without their order; those that the cluster does not have are left out.
     pub fn allocation(&self, cluster: &Cluster) -> Allocation {
         let index = cluster.host_index();
-        let mask = |h: &HostGpus| topology::GpuMask::from_indices(h.gpus.iter().filter(|g| **g < 32).map(|g| usize::from(*g)));
+        let mask =
+            |h: &HostGpus| topology::GpuMask::from_indices(h.gpus.iter().filter(|g| **g < 32).map(|g| usize::from(*g)));
         Allocation::new(self.0.iter().filter_map(|h| Some((*index.get(h.host.as_str())?, mask(h)))))
     }
 

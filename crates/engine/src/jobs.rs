@@ -219,10 +219,8 @@ impl Engine {
         }
         let once = once(r.key.as_ref(), &("release", &r.jobs))?;
         let done = self.state()?.release(&r.jobs, once.as_ref(), now_unix_s)?;
-        let job = |j: &store::state::JobHeld| ReleasedJob {
-            job: j.id.clone(),
-            gpus: GpuList::new(&self.cluster, &j.gpus),
-        };
+        let job =
+            |j: &store::state::JobHeld| ReleasedJob { job: j.id.clone(), gpus: GpuList::new(&self.cluster, &j.gpus) };
         let released = done.value.jobs.iter().map(job).collect();
         Ok(ReleaseAnswer { released, free: self.free()?, repeated: done.repeated })
     }

@@ -183,7 +183,10 @@ impl Engine {
         let gpus = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
         let job = self.observed_job(&r.job, gpus.as_ref())?;
         if r.readings.is_empty() || r.readings.len() > READINGS_MAX {
-            return Err(EngineError::bad(format!("`readings` has {} entries; 1 to {READINGS_MAX} fit", r.readings.len())));
+            return Err(EngineError::bad(format!(
+                "`readings` has {} entries; 1 to {READINGS_MAX} fit",
+                r.readings.len()
+            )));
         }
         let measurements: Vec<Measurement> = r.readings.iter().map(|x| job.measurement(x, r, now_unix_s)).collect();
         for m in &measurements {

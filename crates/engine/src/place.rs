@@ -60,9 +60,9 @@ impl Engine {
             if query.measured.is_empty() {
                 return Ok(found);
             }
-            found.decided(&self.cluster, model, r, &query.measured).map_err(|a| EngineError::NotACandidate {
-                gpus: self.cluster.gpu_list(&a),
-            })
+            found
+                .decided(&self.cluster, model, r, &query.measured)
+                .map_err(|a| EngineError::NotACandidate { gpus: self.cluster.gpu_list(&a) })
         };
         let suspicion = Suspicion::new(&self.cluster, snapshot.map_or(&[][..], |s| &s.suspects));
         let wary = suspicion.choose(model, &request, &choose)?;

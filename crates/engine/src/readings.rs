@@ -134,7 +134,11 @@ impl Engine {
         let host = |name: &String| {
             index.get(name.as_str()).copied().ok_or_else(|| EngineError::BadRequest {
                 code: "unknown_host",
-                message: format!("cluster `{}` has no host `{}`", self.cluster.name, name.chars().take(60).collect::<String>()),
+                message: format!(
+                    "cluster `{}` has no host `{}`",
+                    self.cluster.name,
+                    name.chars().take(60).collect::<String>()
+                ),
             })
         };
         let limit = r.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);

@@ -176,8 +176,7 @@ impl PlaceRequest {
             gpus: cluster.gpu_names(&j.gpus),
             demand_gb_per_s: j.demand_gb_per_s,
         };
-        let measured =
-            |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
+        let measured = |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
         PlaceRequest {
             gpus: Some(r.gpus as u64),
             pods: r.pods.iter().map(|p| *p as u64).collect(),

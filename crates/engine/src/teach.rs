@@ -115,7 +115,9 @@ impl Engine {
         for id in &r.readings {
             let found = self.store()?.readings(&Query { id: Some(*id), ..Query::all() })?;
             let reading = found.into_iter().next();
-            measurements.push(reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement);
+            measurements.push(
+                reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement,
+            );
         }
         let learned = self.teach(&measurements)?;
         Ok(LearnAnswer { learned: learned.updates(), suspected: learned.suspected(), readings: learned.taught })

@@ -34,9 +34,8 @@ impl Engine {
     pub(crate) fn suspicions(&self, model: &Arc<Model>) -> Result<Diagnosis, EngineError> {
         let mut kept = lock(&self.watch);
         let now = self.store()?.revision()?;
-        let holds = |w: &Watch| {
-            w.revision.changes == now.changes && Arc::ptr_eq(&w.model, model) && w.learned < LEARNED_MAX
-        };
+        let holds =
+            |w: &Watch| w.revision.changes == now.changes && Arc::ptr_eq(&w.model, model) && w.learned < LEARNED_MAX;
         let mut watch = match kept.take().filter(holds) {
             Some(w) => w,
             None => {

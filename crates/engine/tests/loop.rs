@@ -43,13 +43,13 @@ fn every_reading_tells_what_it_taught_or_why_it_taught_nothing() {
     let other_collective = ReadingIn { collective: Collective::AllGather, ..reading(v) };
     let a = e.observe(&observe(two, vec![reading(v * 1.03), other_size, other_collective]), 1.0).unwrap();
     let why: Vec<_> = a.readings.iter().map(|r| (r.taught.learned, r.taught.why_not)).collect();
-    let expected =
-        [(true, None), (false, Some(NotLearned::OtherSize)), (false, Some(NotLearned::OtherCollective))];
+    let expected = [(true, None), (false, Some(NotLearned::OtherSize)), (false, Some(NotLearned::OtherCollective))];
     assert_eq!((why.as_slice(), a.learned), (&expected[..], 1));
     assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "what was expected before it was learned");
     let one_host = e.observe(&observe("n0:0 n0:1", vec![reading(30.0)]), 2.0).unwrap();
     assert_eq!(one_host.readings[0].taught.why_not, Some(NotLearned::OneHost));
-    let bound = Engine::builder(c.clone()).model(model(&c)).store(Store::create(&folder.path().join("b.db"), &c).unwrap());
+    let bound =
+        Engine::builder(c.clone()).model(model(&c)).store(Store::create(&folder.path().join("b.db"), &c).unwrap());
     let v = bound.build().unwrap().observe(&observe(two, vec![reading(v)]), 1.0).unwrap();
     assert_eq!(v.readings[0].taught.why_not, Some(NotLearned::KindLearnsByFit));
 }
@@ -60,7 +60,8 @@ fn an_observation_under_a_key_is_stored_and_learned_once_and_answered_alike() {
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
     let two = "n0:0 n0:1 n1:0 n1:1";
-    let request = ObserveRequest { key: Some("epilog-7".into()), ..observe(two, vec![reading(expected(&e, two) * 0.97)]) };
+    let request =
+        ObserveRequest { key: Some("epilog-7".into()), ..observe(two, vec![reading(expected(&e, two) * 0.97)]) };
     let first = e.observe(&request, 1.0).unwrap();
     let after = expected(&e, two);
     let again = e.observe(&request, 2.0).unwrap();
@@ -123,7 +124,8 @@ fn a_bandwidth_that_no_link_can_carry_is_refused_unless_it_is_forced() {
     e.observe(&observe("n0 n1", vec![reading(400.0 * 1.9)]), 1.0).unwrap();
     let who = || ("ada".to_owned(), "a slip of unit".to_owned());
     let (who, why) = who();
-    let correct = CorrectRequest { id, busbw_gb_per_s: 88_888.0, who: who.clone(), why: why.clone(), ..Default::default() };
+    let correct =
+        CorrectRequest { id, busbw_gb_per_s: 88_888.0, who: who.clone(), why: why.clone(), ..Default::default() };
     assert_eq!(e.correct(&correct, 2.0).unwrap_err().code(), "impossible_reading");
     let done = e.correct(&CorrectRequest { busbw_gb_per_s: 99.9, ..correct }, 2.0).unwrap();
     assert_eq!(done.change.old_busbw_gb_per_s, 99_999.0);
@@ -290,7 +292,9 @@ fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
     let before = suspected(&e); // the invented tables of n0 and n1 are not those of the others
     // What leaves n2 has half its rate from now on.
     let mut ids = Vec::new();
-    for (i, gpus) in ["n2:0 n2:1 n0:0 n0:1", "n2:2 n2:3 n1:2 n1:3", "n2:0 n2:1 n3:0 n3:1", "n2:4 n2:5 n0:4 n0:5"].iter().enumerate() {
+    for (i, gpus) in
+        ["n2:0 n2:1 n0:0 n0:1", "n2:2 n2:3 n1:2 n1:3", "n2:0 n2:1 n3:0 n3:1", "n2:4 n2:5 n0:4 n0:5"].iter().enumerate()
+    {
         let low = expected(&e, gpus) * 0.5;
         ids.extend(e.observe(&observe(gpus, vec![reading(low)]), 100.0 + i as f64).unwrap().readings[0].id);
         alike(&suspected(&e), &suspected(&fresh()));

@@ -1,14 +1,14 @@
-//! The numbers that physics cannot derive from the topology, one set per GPU generation and per network class.
+//! The constants that do not follow from the topology, one set per GPU generation and per network class.
 //!
-//! Every field says whether it is *nominal* (a property of the part or of NCCL, taken from a source) or *fitted* (a latency or a
-//! ramp, adjusted to published measurements by `linkwise validate --cross-fit`'s fitter). Bandwidth constants that are marked
-//! "measured" are plateau readings of single links, not fits over the families that `linkwise validate` reports.
+//! Every field says whether it is *nominal* (a property of the hardware or of NCCL, from a source), *measured* (a plateau reading of single
+//! links) or *fitted* (a latency or ramp that the fitter of `linkwise validate --cross-fit` adjusted to published measurements). Measured
+//! bandwidths are not fitted on the families that `linkwise validate` reports.
 
 mod fitted;
 
 use topology::NetworkClass;
 
-/// GPU generations whose links and kernels behave alike.
+/// GPU generations with the same kind of links and kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuClass {
@@ -27,12 +27,12 @@ pub enum GpuClass {
 }
 
 impl GpuClass {
-    /// From a model name as `nvidia-smi -L` prints it or as people write it; unknown names count as Ampere.
+    /// The generation of a model name such as `nvidia-smi -L` prints; Ampere for unknown names.
     pub fn of(model: &str) -> GpuClass {
         Self::known(model).unwrap_or(GpuClass::Ampere)
     }
 
-    /// From a model name, if it is one that linkwise knows.
+    /// The generation of a model name; `None` for unknown names.
     pub fn known(model: &str) -> Option<GpuClass> {
         let m: String = model.to_ascii_uppercase().replace(['_', '-'], " ");
         let has = |words: &[&str]| words.iter().any(|w| m.contains(w));
@@ -54,26 +54,26 @@ impl GpuClass {
     }
 }
 
-/// `time = base + step * steps + bytes / bandwidth + fill * steps^power * ln(1 + size / fill_at)`: the alpha-beta model with the cost
-/// of filling a pipeline whose chunks grow with the size (NCCL moves from LL over LL128 to Simple and enlarges its chunks).
+/// `time = base + step * steps + bytes / bandwidth + fill * steps^power * ln(1 + size / fill_at)`: the alpha-beta model plus the time to fill
+/// a pipeline whose chunks grow with the size (NCCL changes from LL to LL128 to Simple and uses larger chunks).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Curve {
+pub struct LatencyCurve {
     /// Start of the kernel, microseconds (fitted).
     pub base_us: f64,
-    /// Every step of the algorithm, microseconds (fitted; NCCL's own table has 0.6 to 4.0).
+    /// Time per step of the algorithm, microseconds (fitted; NCCL's own table has 0.6 to 4.0).
     pub step_us: f64,
     /// Weight of the ramp, microseconds (fitted).
     pub fill_us: f64,
     /// Size where the ramp begins, bytes (fitted).
     pub fill_at: f64,
-    /// How the ramp grows with the steps: 0 not at all, 1 in proportion (fitted).
+    /// Exponent of the number of steps in the ramp: 0 no dependence, 1 proportional (fitted).
     pub fill_power: f64,
 }
 
-impl Curve {
-    /// Everything but the bytes, in microseconds. `width`: the set's ring rate over that of a fully linked set of its class (more
-    /// lanes mean more channels, each with a smaller piece and its own pipeline to fill: a DGX-1 V100 at 16 MiB loses 15 us on two
-    /// rings, 30 to 42 on four, 50 on six).
+impl LatencyCurve {
+    /// Time without the transfer of bytes, microseconds. `width` is the ring rate of the GPU set over that of a fully linked set of its
+    /// generation. More lanes mean more channels, each with a smaller piece and its own pipeline to fill: a DGX-1 V100 at 16 MiB loses 15 us
+    /// with two rings, 30 to 42 us with four, 50 us with six.
     pub fn overhead_us(&self, steps: f64, size: f64, width: f64) -> f64 {
         let fill = self.fill_us * width.sqrt() * steps.powf(self.fill_power) * (size / self.fill_at).ln_1p();
         self.base_us + self.step_us * steps + fill
@@ -83,23 +83,23 @@ impl Curve {
 /// Constants of one GPU generation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClassConstants {
-    /// Share of a link's nominal rate that a ring carries (measured): P100 17.36 of 20, V100 22.6 of 25, A100 19.5 of 25, H100 20.33 of 25, B200
-    /// 37.7 of 50 GB/s (`facts/measurements.md` section 2; NCCL's own table has 18, 20, 20.6, 40 in src/graph/topo.h).
+    /// Share of a link's nominal rate that a ring reaches (measured): P100 17.36 of 20, V100 22.6 of 25, A100 19.5 of 25, H100 20.33 of 25,
+    /// B200 37.7 of 50 GB/s (`facts/measurements.md` section 2; NCCL's own table has 18, 20, 20.6, 40 in src/graph/topo.h).
     pub link_efficiency: f64,
-    /// Rate of a ring over all NVLinks of a GPU, GB/s (nominal links times `link_efficiency`): the unit of `width` in [`Curve`].
+    /// Rate of a ring over all NVLinks of a GPU, GB/s (nominal links times `link_efficiency`): the unit of `width` in [`LatencyCurve`].
     pub full_ring_gb_per_s: f64,
     /// Ring collectives inside one host.
-    pub ring: Curve,
-    /// Rate at which a rank copies its own share when a collective is not in place, over the ring's rate (fitted).
+    pub ring: LatencyCurve,
+    /// Rate at which a rank copies its own share in an out-of-place collective, over the ring's rate (fitted).
     pub own_copy: f64,
-    /// The part of such a copy that an all-reduce pays (fitted).
+    /// Share of such a copy that an all-reduce needs (fitted).
     pub all_reduce_own_copy: f64,
     /// NVLink SHARP all-reduce inside one host.
-    pub nvls: Curve,
-    /// NVLink SHARP's one constant B over the ring's rate (measured: 306.6/366 on H200, 309.6/366 on H100).
+    pub nvls: LatencyCurve,
+    /// NVLink SHARP's constant B over the ring's rate (measured: 306.6/366 on H200, 309.6/366 on H100).
     pub nvls_share: f64,
     /// All-to-all inside one host.
-    pub all_to_all: Curve,
+    pub all_to_all: LatencyCurve,
     /// Rate of direct sends over the ring's rate (fitted).
     pub direct_share: f64,
     /// As `own_copy`, for all-to-all (fitted).
@@ -117,7 +117,7 @@ pub struct PcieConstants {
     pub bridge_ring: f64,
     /// Two rings over NVLink pairs, one pair per socket (measured: A100 NC96 0.75, H100 pairs 0.77).
     pub bridge_two_rings: f64,
-    /// Two rings over NVLink pairs, several pairs per socket: the bridge is shared (measured: 8x A6000 0.47).
+    /// Two rings over NVLink pairs, several pairs per socket that share the bridge (measured: 8x A6000 0.47).
     pub bridge_shared_rings: f64,
     /// No peer-to-peer: one GPU through host memory (measured: 4090 across sockets 0.43).
     pub staged_gpu: f64,
@@ -126,13 +126,13 @@ pub struct PcieConstants {
     /// Old host bridges between sockets (Gen3; measured on a DGX-1 V100: 4.0 to 9.3 of 15.8 GB/s).
     pub gen3_sockets: f64,
     /// Ring collectives.
-    pub ring: Curve,
-    /// Rate at which a rank copies its own share when a collective is not in place, over the ring's rate (fitted).
+    pub ring: LatencyCurve,
+    /// Rate at which a rank copies its own share in an out-of-place collective, over the ring's rate (fitted).
     pub own_copy: f64,
     /// As `own_copy`, for all-to-all (fitted).
     pub direct_own_copy: f64,
     /// All-to-all.
-    pub all_to_all: Curve,
+    pub all_to_all: LatencyCurve,
     /// Rate of direct sends over the ring's rate (fitted).
     pub direct_share: f64,
 }
@@ -140,71 +140,71 @@ pub struct PcieConstants {
 /// Constants of one network class.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkConstants {
-    /// Share of the NICs' line rate that reaches the bytes (measured: clean InfiniBand 0.95 to 0.98, RoCE and EFA 0.80 to 0.95,
+    /// Share of the NICs' line rate that payload reaches (measured: uncongested InfiniBand 0.95 to 0.98, RoCE and EFA 0.80 to 0.95,
     /// TCPX 0.71, no GPUDirect 0.30; `facts/measurements.md` section 5).
     pub efficiency: f64,
-    /// Small messages over a tree of hosts: microseconds at two hosts or more (fitted).
+    /// Latency of a tree over two hosts or more, microseconds (fitted).
     pub tree_base_us: f64,
-    /// Microseconds for every doubling of the host count (fitted).
+    /// Latency of a tree per doubling of the host count, microseconds (fitted).
     pub tree_level_us: f64,
-    /// Ramp of trees (fitted).
+    /// Weight of the tree's ramp, microseconds (fitted).
     pub tree_fill_us: f64,
     /// Size where the tree's ramp begins, bytes (fitted).
     pub tree_fill_at: f64,
-    /// A ring over hosts: start, microseconds (fitted).
+    /// Latency of a ring over hosts, microseconds (fitted).
     pub ring_base_us: f64,
-    /// A ring over hosts: microseconds per rank (two steps, fitted).
+    /// Latency of a ring over hosts per rank (two steps), microseconds (fitted).
     pub ring_rank_us: f64,
-    /// NVLSTree: start, microseconds (fitted).
+    /// Latency of NVLSTree, microseconds (fitted).
     pub nvls_tree_base_us: f64,
-    /// NVLSTree: microseconds per host (fitted).
+    /// Latency of NVLSTree per host, microseconds (fitted on at most five hosts).
     pub nvls_tree_host_us: f64,
-    /// NVLSTree: microseconds per rank (fitted).
+    /// Latency of NVLSTree per rank, microseconds (fitted).
     pub nvls_tree_rank_us: f64,
-    /// Ramp of large messages beyond the alpha-beta line (congestion control, registration; fitted).
+    /// Weight of the ramp of large messages (congestion control, registration), microseconds (fitted).
     pub ramp_us: f64,
     /// Size where that ramp begins, bytes (fitted).
     pub ramp_at: f64,
 }
 
-/// How NICs, channels and trees share (labs/graph-search: NIC loads of NCCL's own rings and trees, fitted on half of the table).
+/// Weights of shared NICs, channels and trees (NIC loads of NCCL's own rings and trees, fitted on half of BandPilot's 2 GiB table).
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ShareConstants {
-    /// Ceiling of one channel, GB/s (measured: 8+8+8 18.7, 8+8+8+8 19.8).
+    /// Highest rate of one channel, GB/s (measured: 8+8+8 18.7, 8+8+8+8 19.8).
     pub channel_gb_per_s: f64,
-    /// Weight of channels that meet on other NICs of the ring (fitted).
+    /// Weight of channels that share other NICs of the ring (fitted).
     pub met: f64,
-    /// Factor where several NICs send into one NIC (fitted).
+    /// Load factor if several NICs send into one NIC (fitted).
     pub incast: f64,
-    /// The same, and the receiving GPU is not beside that NIC (fitted).
+    /// The same if the receiving GPU is not next to that NIC (fitted).
     pub incast_far: f64,
-    /// Factor where, in addition, one NIC's channels end on several GPUs (fitted).
+    /// Further factor if the channels of one NIC end on several GPUs (fitted).
     pub scattered: f64,
-    /// Trees: share of the ring's efficiency (fitted).
+    /// Efficiency of trees over that of rings (fitted).
     pub tree: f64,
-    /// NVLSTree at three hosts or more (fitted).
+    /// Efficiency factor of NVLSTree on three hosts or more (fitted).
     pub nvls_tree_many: f64,
-    /// NVLSTree's ceiling: algorithm bandwidth over the ring rate of one host (fitted: 244 of 366 GB/s).
+    /// Highest algorithm bandwidth of NVLSTree over the ring rate of one host (fitted: 244 of 366 GB/s).
     pub nvls_tree_ceiling: f64,
-    /// A tree of LL128 and mid sizes carries so many times fewer bytes per second (fitted).
+    /// Factor by which a tree over LL128 takes longer (fitted).
     pub tree_ll128: f64,
 }
 
-/// Every constant. [`Constants::default`] is what linkwise ships; fitting changes the fields that are marked so.
+/// All constants. [`Constants::default`] gives the shipped ones. Fitting changes the fields marked as fitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Constants {
     classes: [ClassConstants; 6],
-    /// PCIe paths.
+    /// Constants of PCIe paths.
     pub pcie: PcieConstants,
     networks: [NetworkConstants; 6],
-    /// Sharing of NICs and channels.
+    /// Weights of shared NICs and channels.
     pub share: ShareConstants,
-    /// A relayed NVLink hop (through a GPU between) carries so much of a direct one (measured: V100 18 of 22 GB/s).
+    /// Rate of an NVLink hop over another GPU, over that of a direct hop (measured: V100 18 of 22 GB/s).
     pub relay: f64,
 }
 
-const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> Curve {
-    Curve { base_us, step_us, fill_us, fill_at, fill_power }
+const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> LatencyCurve {
+    LatencyCurve { base_us, step_us, fill_us, fill_at, fill_power }
 }
 
 impl Default for Constants {
@@ -214,8 +214,8 @@ impl Default for Constants {
 }
 
 impl Constants {
-    /// The constants before any fit: measured and nominal fields as shipped, latencies near those of NCCL's own cost model
-    /// (base 6.6, 0.6 to 3.4 a step, NVLS 25, network 14; `facts/nccl.md` 3.2) and the same for every class. Fits start here.
+    /// The start of every fit: measured and nominal fields as shipped, and for every generation the same latencies, near those of NCCL's own
+    /// cost model (base 6.6 us, 0.6 to 3.4 us per step, NVLS 25 us, network 14 us; `facts/nccl.md` 3.2).
     pub fn nominal() -> Constants {
         let mut c = Constants::default();
         for class in &mut c.classes {
@@ -247,13 +247,13 @@ impl Constants {
         }
         c
     }
-    /// Were the constants of sharing fitted to measurements?
+    /// Whether the weights of shared NICs and channels are fitted.
     pub fn is_fitted(&self) -> bool {
         self.share != Constants::unfitted().share
     }
 
-    /// Nothing fitted at all: [`Constants::nominal`] with neutral weights for sharing and one round efficiency (0.95) everywhere.
-    /// For judging a learned model on the very tables from which the shipped constants were fitted.
+    /// No fitted constant: [`Constants::nominal`] with neutral weights for sharing and an efficiency of at most 0.95. For evaluations on the
+    /// tables from which the shipped constants were fitted.
     pub fn unfitted() -> Constants {
         let mut c = Constants::nominal();
         for n in &mut c.networks {
@@ -272,20 +272,20 @@ impl Constants {
         };
         c
     }
-    /// Of a GPU generation.
+    /// The constants of a GPU generation.
     pub fn class(&self, class: GpuClass) -> &ClassConstants {
         &self.classes[class as usize]
     }
-    /// Of a GPU generation, to change.
+    /// The mutable constants of a GPU generation.
     pub fn class_mut(&mut self, class: GpuClass) -> &mut ClassConstants {
         &mut self.classes[class as usize]
     }
-    /// Of a network class between hosts whose oldest GPUs are of a generation: EFA's first version comes with A100 hosts (p4d,
-    /// p4de) and older ones, later versions with later GPUs.
+    /// The constants of a network class between hosts whose oldest GPUs are of generation `oldest`. EFA v1 belongs to A100 hosts (p4d, p4de) and
+    /// older ones, EFA v2 to later ones.
     pub fn network(&self, class: NetworkClass, oldest: GpuClass) -> &NetworkConstants {
         &self.networks[network_slot(class, oldest)]
     }
-    /// The same, to change.
+    /// The mutable constants of a network class, as [`Constants::network`].
     pub fn network_mut(&mut self, class: NetworkClass, oldest: GpuClass) -> &mut NetworkConstants {
         &mut self.networks[network_slot(class, oldest)]
     }

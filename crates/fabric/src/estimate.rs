@@ -1,18 +1,18 @@
-//! [`Fabric`]: bandwidth and time of a collective on an allocation, from topology alone.
+//! [`Fabric`]: bandwidth and time of a collective on an allocation, from the topology.
 
 use crate::constants::{Constants, GpuClass, NetworkConstants};
-use crate::intra::{self, Intra, IntraTable, Run};
+use crate::intra::{self, IntraEntry, IntraTable, RunOptions};
+use crate::job_hosts::JobHosts;
 use crate::network;
-use crate::sides::Sides;
 use crate::tree;
 use std::sync::Arc;
 use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
-/// Below this size an all-reduce between hosts may go over a tree of LL packets whatever the cost model says of larger ones.
+/// Below this size an all-reduce between hosts may use a tree of LL packets.
 const SMALL_BYTES: f64 = (8 << 20) as f64;
 
-/// What limits an allocation.
+/// The part of the hardware that limits an allocation.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Bottleneck {
@@ -21,7 +21,7 @@ pub enum Bottleneck {
         /// The host.
         host: HostId,
     },
-    /// One NIC (or the NICs that the chosen GPUs touch) of a host.
+    /// A NIC of a host.
     Nic {
         /// The host.
         host: HostId,
@@ -30,43 +30,43 @@ pub enum Bottleneck {
     },
     /// A link between two hosts or a switch tier.
     Network {
-        /// `n0-n1` or the tier's name.
+        /// `n0-n1`, or the tier's name.
         name: String,
     },
-    /// Latency, not bandwidth.
+    /// Latency: the message is too small to fill the links.
     Latency,
 }
 
-/// What an allocation should get.
+/// Expected performance of a collective on an allocation.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Estimate {
     /// Bus bandwidth.
     pub busbw: Bandwidth,
     /// Time of one operation.
     pub time: Seconds,
-    /// The algorithm assumed; `None`: sends from rank to rank, for which NCCL has no algorithm.
+    /// The assumed algorithm; `None`: sends from rank to rank, for which NCCL has no algorithm.
     pub algorithm: Option<Algorithm>,
-    /// What limits it.
+    /// The part of the hardware that limits the allocation.
     pub bottleneck: Bottleneck,
 }
 
-/// The two limits of an allocation, before latency: what its hosts carry inside and what the network carries between them.
+/// The two limits of an allocation without latency: the links inside hosts and the network between them.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Parts {
-    /// Smallest bus bandwidth of any host of the allocation that gives two GPUs or more, at the size asked for, as if it worked
-    /// alone; infinite if every host gives one GPU.
+pub struct BandwidthLimits {
+    /// Smallest bus bandwidth that a host with two GPUs or more of the allocation reaches alone at this size, GB/s; infinite if every host
+    /// gives one GPU.
     pub intra_min_gb_per_s: f64,
-    /// The host of that minimum.
+    /// The host with that minimum.
     pub intra_host: Option<HostId>,
-    /// The network's limit on bus bandwidth, without any host's inside and without latency; infinite on one host.
+    /// The network's limit on bus bandwidth without latency, GB/s; infinite on one host.
     pub network_gb_per_s: f64,
-    /// Host and NIC index behind the network's limit, if a NIC is what limits.
+    /// Host and NIC index of the network's limit, if it is a NIC.
     pub nic: Option<(HostId, usize)>,
-    /// The algorithm assumed between hosts (or inside, on one host).
+    /// The assumed algorithm: between hosts, or inside the only host.
     pub algorithm: Option<Algorithm>,
 }
 
-/// The physics of one cluster: cheap to clone, tables are computed once per host type.
+/// Expected bandwidths of one cluster. The tables are computed once per host type and shared by clones.
 #[derive(Clone, Debug)]
 pub struct Fabric<'c> {
     cluster: &'c Cluster,
@@ -74,65 +74,76 @@ pub struct Fabric<'c> {
     tables: Arc<Vec<IntraTable>>,
 }
 
-/// What a [`Fabric`] computed of its cluster's host types, without the cluster: for owners of a cluster who ask often.
+/// The tables of a [`Fabric`] without a reference to its cluster.
 #[derive(Clone, Debug)]
-pub struct Tables {
+pub struct FabricTables {
     constants: Arc<Constants>,
     tables: Arc<Vec<IntraTable>>,
 }
 
-impl Tables {
-    /// The fabric of the cluster that these tables were computed of (or of one with the same types in the same order). O(1).
+impl FabricTables {
+    /// The fabric of the cluster of these tables, or of one with the same host types in the same order. O(1).
     pub fn on<'c>(&self, cluster: &'c Cluster) -> Fabric<'c> {
         Fabric { cluster, constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
     }
 }
 
-/// What limits the network.
+/// The part of the network that limits a job.
 #[derive(Clone, Debug)]
-enum Limiter {
+enum NetworkLimiter {
+    /// Position of a host in the ring, and the index of its NIC.
     Nic(usize, u8),
+    /// A link between two hosts or a switch tier.
     Named(String),
 }
 
+/// The network's limit on a job.
+struct NetworkBound {
+    busbw_gb_per_s: f64,
+    limiter: NetworkLimiter,
+    algorithm: Option<Algorithm>,
+    /// The algorithm runs over LL128.
+    ll128: bool,
+}
+
 impl<'c> Fabric<'c> {
-    /// Of a cluster that passed [`Cluster::check`]. Computes the intra tables of its host types: milliseconds for a type with direct
+    /// The fabric of a cluster that passed [`Cluster::check`]. Computes the intra tables of its host types: milliseconds for a type with direct
     /// NVLinks, microseconds for others.
     pub fn new(cluster: &'c Cluster) -> Self {
         Self::with_constants(cluster, Constants::default())
     }
-    /// As [`Fabric::new`], with constants of one's own.
+    /// As [`Fabric::new`], with other constants.
     pub fn with_constants(cluster: &'c Cluster, constants: Constants) -> Self {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
         Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables) }
     }
-    /// The same fabric with other latencies and ramps; its intra tables are kept, so plateau rates do not change.
+    /// The same fabric with other latencies and ramps. Keeps the intra tables, so plateau rates do not change. O(1).
     pub fn retuned(&self, constants: Constants) -> Self {
         Fabric { cluster: self.cluster, constants: Arc::new(constants), tables: Arc::clone(&self.tables) }
     }
-    /// Its constants.
+    /// The constants in use.
     pub fn constants(&self) -> &Constants {
         &self.constants
     }
-    /// Its tables, to keep without the cluster.
-    pub fn tables(&self) -> Tables {
-        Tables { constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
+    /// The tables without the cluster. O(1).
+    pub fn tables(&self) -> FabricTables {
+        FabricTables { constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
     }
     /// The cluster.
     pub fn cluster(&self) -> &'c Cluster {
         self.cluster
     }
-    /// The plateau of a set of GPUs of one host; O(1).
-    pub fn intra(&self, host: HostId, mask: GpuMask) -> &Intra {
+    /// The intra table's entry of a set of GPUs of one host. O(1).
+    pub fn intra(&self, host: HostId, mask: GpuMask) -> &IntraEntry {
         self.tables[self.cluster.host(host).host_type].get(mask)
     }
-    /// Bus bandwidth of a set of GPUs of one host; zero below two GPUs.
+    /// Bus bandwidth of a set of GPUs of one host; zero below two GPUs. O(1).
     pub fn intra_busbw(&self, host: HostId, mask: GpuMask, collective: Collective, size: Bytes) -> Bandwidth {
         let n = mask.count();
         if n < 2 {
             return Bandwidth::ZERO;
         }
-        let (us, _) = self.intra_us(host, mask, collective, size, Run::default());
+        let (us, _) = self.intra_us(host, mask, collective, size, RunOptions::default());
         Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size.as_f64(), us * 1e-6))
     }
 
@@ -142,21 +153,27 @@ impl<'c> Fabric<'c> {
         mask: GpuMask,
         collective: Collective,
         size: Bytes,
-        run: Run,
+        run: RunOptions,
     ) -> (f64, Option<Algorithm>) {
         let class = self.constants.class(self.class_of(host));
         let set = self.intra(host, mask);
         intra::time_us(set, class, &self.constants, mask.count(), collective, size, run)
     }
 
-    /// What `collective` over `size` should get on `allocation` of an otherwise idle cluster. In place, with the algorithm that NCCL
-    /// would take by itself. Fewer than two GPUs move nothing: zero bandwidth, zero time. About a microsecond for four hosts.
+    /// Expected performance of an in-place `collective` over `size` on `allocation`, on an otherwise idle cluster, with the algorithm that
+    /// NCCL's cost model chooses. Zero bandwidth and time for fewer than two GPUs. About a microsecond for four hosts.
     pub fn estimate(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Estimate {
-        self.estimate_run(allocation, collective, size, Run::default())
+        self.estimate_run(allocation, collective, size, RunOptions::default())
     }
 
-    /// As [`Fabric::estimate`], with the algorithm or the buffers given.
-    pub fn estimate_run(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run) -> Estimate {
+    /// As [`Fabric::estimate`], with a given algorithm or out-of-place buffers.
+    pub fn estimate_run(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        size: Bytes,
+        run: RunOptions,
+    ) -> Estimate {
         let ranks = allocation.gpu_count();
         if ranks < 2 {
             let algorithm = None;
@@ -175,11 +192,11 @@ impl<'c> Fabric<'c> {
                 bottleneck,
             };
         }
-        self.across(allocation, collective, size, run, true)
+        self.estimate_across(allocation, collective, size, run, true)
     }
 
-    /// The intra-host and the network limit of an allocation, apart.
-    pub fn parts(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Parts {
+    /// The limits inside hosts and of the network, separately.
+    pub fn bandwidth_limits(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> BandwidthLimits {
         let mut intra_min = (f64::INFINITY, None);
         for &(host, mask) in allocation.parts() {
             if mask.count() >= 2 {
@@ -190,22 +207,27 @@ impl<'c> Fabric<'c> {
             }
         }
         let (network, nic, algorithm) = if allocation.host_count() < 2 {
-            let run = Run::default();
+            let run = RunOptions::default();
             let algorithm = allocation.parts().first().and_then(|&(h, m)| self.intra_us(h, m, collective, size, run).1);
             (f64::INFINITY, None, algorithm)
         } else {
-            let (limit, limiter, algorithm, _) =
-                self.network_limit(allocation, &self.sides(allocation), collective, size, None);
-            let nic = match limiter {
-                Limiter::Nic(h, n) => Some((allocation.parts()[h].0, usize::from(n))),
-                Limiter::Named(_) => None,
+            let bound = self.network_bound(allocation, &self.job_hosts(allocation), collective, size, None);
+            let nic = match bound.limiter {
+                NetworkLimiter::Nic(h, n) => Some((allocation.parts()[h].0, usize::from(n))),
+                NetworkLimiter::Named(_) => None,
             };
-            (limit, nic, algorithm)
+            (bound.busbw_gb_per_s, nic, bound.algorithm)
         };
-        Parts { intra_min_gb_per_s: intra_min.0, intra_host: intra_min.1, network_gb_per_s: network, nic, algorithm }
+        BandwidthLimits {
+            intra_min_gb_per_s: intra_min.0,
+            intra_host: intra_min.1,
+            network_gb_per_s: network,
+            nic,
+            algorithm,
+        }
     }
 
-    /// The generation of a host's GPUs; O(1).
+    /// The generation of a host's GPUs. O(1).
     pub(crate) fn class_of(&self, host: HostId) -> GpuClass {
         self.tables[self.cluster.host(host).host_type].class()
     }
@@ -215,74 +237,50 @@ impl<'c> Fabric<'c> {
         self.constants.network(self.cluster.network.class, classes.min().unwrap_or(GpuClass::Ampere))
     }
 
-    /// Share of the NICs' line rate that reaches the bytes of a job.
+    /// Share of the NICs' line rate that a job's payload reaches.
     pub(crate) fn efficiency(&self, allocation: &Allocation) -> f64 {
         self.network_constants(allocation).efficiency
     }
 
-    /// Bus bandwidth that the network alone would allow, what limits it, the algorithm, and whether it runs over LL128.
-    fn network_limit(
+    /// The network's limit on an allocation, without latency and without the links inside hosts.
+    fn network_bound(
         &self,
         allocation: &Allocation,
-        sides: &Sides,
+        job: &JobHosts,
         collective: Collective,
         size: Bytes,
         forced: Option<Algorithm>,
-    ) -> (f64, Limiter, Option<Algorithm>, bool) {
-        let net = self.network_constants(allocation);
-        let ranks = sides.ranks as f64;
-        let mut agreement = network::agree(sides, size.as_f64());
+    ) -> NetworkBound {
+        let efficiency = self.network_constants(allocation).efficiency;
+        let mut choice = network::predict_nccl_choice(job, size.as_f64());
         let algorithm = match (collective, forced) {
             (Collective::AllToAll | Collective::SendRecv, _) => None,
             (Collective::AllReduce, Some(Algorithm::Nvls)) => Some(Algorithm::NvlsTree),
             (Collective::AllReduce, Some(a)) => Some(a),
-            (Collective::AllReduce, None) => Some(agreement.algorithm),
+            (Collective::AllReduce, None) => Some(choice.algorithm),
             _ => Some(Algorithm::Ring),
         };
-        if algorithm != Some(agreement.algorithm) {
-            agreement.ll128 = false;
+        if algorithm != Some(choice.algorithm) {
+            choice.ll128 = false;
         }
-        let (mut limit, mut limiter) = match collective {
-            Collective::AllToAll => {
-                // Every host sends to the GPUs of the others: gpus x (ranks - gpus) shares of size / ranks.
-                let mut worst = (f64::INFINITY, (0, 0));
-                for (h, s) in sides.kinds.iter().enumerate() {
-                    let rate: f64 = s.nics.iter().map(|n| n.1).sum::<f64>() * net.efficiency;
-                    let g = s.gpus as f64;
-                    let busbw = rate * (ranks - 1.0) / (g * (ranks - g));
-                    if busbw < worst.0 {
-                        worst = (busbw, (h, s.nics[0].0));
-                    }
-                }
-                (worst.0, Limiter::Nic(sides.first_of(worst.1.0), worst.1.1))
-            }
-            Collective::SendRecv => {
-                // Each rank sends to the next: one GPU of every host crosses, over the NICs beside it.
-                let mut worst = (f64::INFINITY, (0, 0));
-                for (h, s) in sides.kinds.iter().enumerate() {
-                    let beside = (s.nics.len() / s.gpus).max(1);
-                    let rate = s.nics.iter().rev().take(beside).map(|n| n.1).sum::<f64>() * net.efficiency;
-                    if rate < worst.0 {
-                        worst = (rate, (h, s.nics[0].0));
-                    }
-                }
-                (worst.0, Limiter::Nic(sides.first_of(worst.1.0), worst.1.1))
-            }
+        let (busbw_gb_per_s, limiter) = match collective {
+            Collective::AllToAll => all_to_all_limit(job, efficiency),
+            Collective::SendRecv => send_recv_limit(job, efficiency),
             _ => {
-                let l = network::limit(sides, &agreement, algorithm, net.efficiency, &self.constants);
-                (l.busbw_gb_per_s, Limiter::Nic(l.nic.0, l.nic.1))
+                let limit = network::limit(job, &choice, algorithm, efficiency, &self.constants);
+                (limit.busbw_gb_per_s, NetworkLimiter::Nic(limit.nic.0, limit.nic.1))
             }
         };
-        if let Some((rate, name)) = self.shared_links(allocation, collective, algorithm, net.efficiency)
-            && rate < limit
-        {
-            limit = rate;
-            limiter = Limiter::Named(name);
+        let ll128 = choice.ll128;
+        match self.shared_links(allocation, collective, algorithm, efficiency) {
+            Some((rate, name)) if rate < busbw_gb_per_s => {
+                NetworkBound { busbw_gb_per_s: rate, limiter: NetworkLimiter::Named(name), algorithm, ll128 }
+            }
+            _ => NetworkBound { busbw_gb_per_s, limiter, algorithm, ll128 },
         }
-        (limit, limiter, algorithm, agreement.ll128)
     }
 
-    /// Limits of pairs with a rate of their own and of oversubscribed tiers: `(bus bandwidth, name)` of the tightest.
+    /// The lowest limit of pairs of hosts with a given rate and of oversubscribed tiers: `(bus bandwidth in GB/s, name)`.
     fn shared_links(
         &self,
         allocation: &Allocation,
@@ -294,7 +292,7 @@ impl<'c> Fabric<'c> {
         if network.tiers.is_empty() && network.host_links.is_empty() {
             return None;
         }
-        let sides = allocation.parts();
+        let hosts = allocation.parts();
         let ranks = allocation.gpu_count() as f64;
         let mut worst: Option<(f64, String)> = None;
         let mut offer = |rate: f64, name: String| {
@@ -302,7 +300,7 @@ impl<'c> Fabric<'c> {
                 worst = Some((rate, name));
             }
         };
-        // Bytes over the link between neighbouring hosts, over bus bandwidth: a ring carries all of it once, a tree of two both ways.
+        // Bytes over the link between neighbouring hosts, over bus bandwidth: a ring sends everything once, a tree of two hosts both ways.
         let per_bus = match (collective, algorithm) {
             (Collective::AllReduce, Some(Algorithm::Tree | Algorithm::NvlsTree)) => ranks / (2.0 * (ranks - 1.0)),
             _ => 1.0,
@@ -319,20 +317,20 @@ impl<'c> Fabric<'c> {
         for tier in &network.tiers {
             let below = tier.hosts_per_switch.max(1);
             let switch_of = |h: HostId| h.index() / below;
-            let first = sides.first().map(|s| switch_of(s.0));
-            if sides.iter().all(|s| Some(switch_of(s.0)) == first) {
-                break; // the job stays below one switch of this tier, and of every higher one
+            let first = hosts.first().map(|s| switch_of(s.0));
+            if hosts.iter().all(|s| Some(switch_of(s.0)) == first) {
+                break; // the whole job is below one switch of this tier, so also of every higher tier
             }
-            // A switch's uplinks carry its hosts' line rate over the oversubscription; a ring enters and leaves it once, whatever the
-            // number of hosts below, all-to-all sends everything that is not for its own hosts.
+            // The rate of a switch's uplinks is its hosts' line rate over the oversubscription. A ring enters and leaves the switch once, for any
+            // number of hosts below. All-to-all sends everything that is not for the switch's own hosts.
             let mut at = 0;
-            while at < sides.len() {
-                let switch = switch_of(sides[at].0);
-                let end = at + sides[at..].iter().take_while(|s| switch_of(s.0) == switch).count();
-                let t = self.cluster.type_of(sides[at].0);
+            while at < hosts.len() {
+                let switch = switch_of(hosts[at].0);
+                let end = at + hosts[at..].iter().take_while(|s| switch_of(s.0) == switch).count();
+                let t = self.cluster.type_of(hosts[at].0);
                 let host_line: f64 = t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
                 let up = host_line * below as f64 / tier.oversubscription.max(1e-6) * efficiency;
-                let g = sides[at..end].iter().map(|s| s.1.count()).sum::<usize>() as f64;
+                let g = hosts[at..end].iter().map(|s| s.1.count()).sum::<usize>() as f64;
                 let cross = if collective == Collective::AllToAll { g * (ranks - g) / (ranks - 1.0) } else { per_bus };
                 offer(up / cross.max(1e-12), tier.name.clone());
                 at = end;
@@ -341,86 +339,137 @@ impl<'c> Fabric<'c> {
         worst
     }
 
-    /// The same for several hosts as if the links inside hosts never limited: for callers that know better what those carry, since they
-    /// have measured it. One host: as [`Fabric::estimate`].
+    /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured those links. No difference for one host.
     pub fn estimate_between_hosts(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Estimate {
         if allocation.host_count() < 2 {
             return self.estimate(allocation, collective, size);
         }
-        self.across(allocation, collective, size, Run::default(), false)
+        self.estimate_across(allocation, collective, size, RunOptions::default(), false)
     }
 
-    fn across(&self, allocation: &Allocation, collective: Collective, size: Bytes, run: Run, inside: bool) -> Estimate {
-        let sides = self.sides(allocation);
-        let (limit, limiter, algorithm, ll128) =
-            self.network_limit(allocation, &sides, collective, size, run.algorithm);
-        let net = self.network_constants(allocation);
-        let ranks = sides.ranks;
-        let hosts = sides.hosts() as f64;
-        let (r, s) = (ranks as f64, size.as_f64().max(1.0));
-        // The tightest host's ring.
-        let mut intra_min = (f64::INFINITY, allocation.parts()[0].0);
-        for side in &sides.kinds {
-            if side.gpus >= 2 && inside {
-                let rate = match algorithm {
-                    // A chain inside the host sends every byte up and down through the same ports.
-                    Some(Algorithm::Tree) => side.ring_gb_per_s * (r - 1.0) / r,
-                    Some(Algorithm::NvlsTree) => side.ring_gb_per_s * 2.0 * (r - 1.0) / r,
-                    None => {
-                        let share = (side.gpus - 1) as f64 / (r - 1.0);
-                        side.ring_gb_per_s / share.max(1e-9)
-                    }
-                    _ => side.ring_gb_per_s,
-                };
-                if rate < intra_min.0 {
-                    intra_min = (rate, side.host);
-                }
+    /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: the links inside hosts count as limits.
+    fn estimate_across(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        size: Bytes,
+        run: RunOptions,
+        limit_by_hosts: bool,
+    ) -> Estimate {
+        let job = self.job_hosts(allocation);
+        let network = self.network_bound(allocation, &job, collective, size, run.algorithm);
+        let constants = self.network_constants(allocation);
+        let (hosts, size_bytes) = (job.hosts() as f64, size.as_f64().max(1.0));
+        let intra_min = match limit_by_hosts {
+            true => tightest_host(&job, network.algorithm),
+            false => None,
+        };
+        let plateau = intra_min.map_or(network.busbw_gb_per_s, |(rate, _)| network.busbw_gb_per_s.min(rate));
+        let wire_us = size_bytes * collective.bus_factor(job.ranks) / 1e3;
+        let flow_us = if plateau > 0.0 { wire_us / plateau } else { f64::INFINITY };
+        let ll128_factor = self.constants.share.tree_ll128;
+        let slower = if network.algorithm == Some(Algorithm::Tree) && network.ll128 { ll128_factor } else { 1.0 };
+        let ramp_us = constants.ramp_us * (size_bytes / constants.ramp_at).ln_1p();
+        let overhead_us = overhead_us(constants, network.algorithm, collective, &job, size_bytes);
+        let mut us = overhead_us + ramp_us + flow_us * slower;
+        let mut algorithm = network.algorithm;
+        // A tree of LL packets may carry a small all-reduce, whatever algorithm carries large ones.
+        let may_use_ll_tree =
+            size_bytes < SMALL_BYTES && collective == Collective::AllReduce && run.algorithm.is_none();
+        if may_use_ll_tree && algorithm != Some(Algorithm::Tree) {
+            let ll_tree_us = tree_overhead_us(constants, hosts, size_bytes)
+                + flow_us * ll128_factor * tree::busiest_host_load(allocation.host_count());
+            if ll_tree_us < us {
+                us = ll_tree_us;
+                algorithm = Some(Algorithm::Tree);
             }
         }
-        let plateau = limit.min(intra_min.0);
-        let wire_us = s * collective.bus_factor(ranks) / 1e3;
-        let ramp = net.ramp_us * (s / net.ramp_at).ln_1p();
-        let overhead = match algorithm {
-            Some(Algorithm::Tree) => {
-                net.tree_base_us + net.tree_level_us * hosts.log2() + net.tree_fill_us * (s / net.tree_fill_at).ln_1p()
+        let busbw = if us.is_finite() { collective.busbw_gb_per_s(job.ranks, size.as_f64(), us * 1e-6) } else { 0.0 };
+        let bottleneck = match (intra_min, network.limiter) {
+            _ if flow_us < us * 0.5 => Bottleneck::Latency,
+            (Some((rate, host)), _) if rate < network.busbw_gb_per_s => Bottleneck::Host { host },
+            (_, NetworkLimiter::Nic(h, nic)) => {
+                Bottleneck::Nic { host: allocation.parts()[h].0, nic: usize::from(nic) }
             }
-            Some(Algorithm::NvlsTree | Algorithm::Nvls) => {
-                net.nvls_tree_base_us + net.nvls_tree_host_us * hosts + net.nvls_tree_rank_us * r
-            }
-            Some(_) => {
-                let halves = if collective == Collective::AllReduce { 1.0 } else { 0.5 };
-                net.ring_base_us + net.ring_rank_us * r * halves
-            }
-            None => net.tree_base_us + net.tree_level_us,
+            (_, NetworkLimiter::Named(name)) => Bottleneck::Network { name },
         };
-        let slower = if algorithm == Some(Algorithm::Tree) && ll128 { self.constants.share.tree_ll128 } else { 1.0 };
-        let flow = if plateau > 0.0 { wire_us / plateau } else { f64::INFINITY };
-        let mut us = overhead + ramp + flow * slower;
-        let mut used = algorithm;
-        // Small messages go over a tree of LL packets, whatever carries the large ones.
-        let small = s < SMALL_BYTES;
-        if small && collective == Collective::AllReduce && run.algorithm.is_none() && algorithm != Some(Algorithm::Tree)
-        {
-            let small = net.tree_base_us
-                + net.tree_level_us * hosts.log2()
-                + net.tree_fill_us * (s / net.tree_fill_at).ln_1p()
-                + flow * self.constants.share.tree_ll128 * tree::load(allocation.host_count());
-            if small < us {
-                us = small;
-                used = Some(Algorithm::Tree);
-            }
-        }
-        let busbw = if us.is_finite() { collective.busbw_gb_per_s(ranks, size.as_f64(), us * 1e-6) } else { 0.0 };
-        let bottleneck = if flow < us * 0.5 {
-            Bottleneck::Latency
-        } else if intra_min.0 < limit {
-            Bottleneck::Host { host: intra_min.1 }
-        } else {
-            match limiter {
-                Limiter::Nic(h, nic) => Bottleneck::Nic { host: allocation.parts()[h].0, nic: usize::from(nic) },
-                Limiter::Named(name) => Bottleneck::Network { name },
-            }
-        };
-        Estimate { busbw: Bandwidth::from_gb_per_s(busbw), time: Seconds::from_us(us), algorithm: used, bottleneck }
+        Estimate { busbw: Bandwidth::from_gb_per_s(busbw), time: Seconds::from_us(us), algorithm, bottleneck }
     }
+}
+
+/// All-to-all: host h with g GPUs sends g x (ranks - g) shares of size / ranks over all its NICs.
+fn all_to_all_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
+    let ranks = job.ranks as f64;
+    let mut worst = (f64::INFINITY, (0, 0));
+    for (kind, host) in job.kinds.iter().enumerate() {
+        let rate: f64 = host.nics.iter().map(|n| n.1).sum::<f64>() * efficiency;
+        let g = host.gpus as f64;
+        let busbw = rate * (ranks - 1.0) / (g * (ranks - g));
+        if busbw < worst.0 {
+            worst = (busbw, (kind, host.nics[0].0));
+        }
+    }
+    (worst.0, NetworkLimiter::Nic(job.first_of(worst.1.0), worst.1.1))
+}
+
+/// Send and receive: each rank sends to the next, so one GPU of every host sends to another host, over the NICs next to it.
+fn send_recv_limit(job: &JobHosts, efficiency: f64) -> (f64, NetworkLimiter) {
+    let mut worst = (f64::INFINITY, (0, 0));
+    for (kind, host) in job.kinds.iter().enumerate() {
+        let nics_of_gpu = (host.nics.len() / host.gpus).max(1);
+        let rate = host.nics.iter().rev().take(nics_of_gpu).map(|n| n.1).sum::<f64>() * efficiency;
+        if rate < worst.0 {
+            worst = (rate, (kind, host.nics[0].0));
+        }
+    }
+    (worst.0, NetworkLimiter::Nic(job.first_of(worst.1.0), worst.1.1))
+}
+
+/// The host whose links inside limit bus bandwidth most, with that limit in GB/s. `None` if no host gives two GPUs.
+fn tightest_host(job: &JobHosts, algorithm: Option<Algorithm>) -> Option<(f64, HostId)> {
+    let r = job.ranks as f64;
+    let mut tightest: Option<(f64, HostId)> = None;
+    for host in job.kinds.iter().filter(|h| h.gpus >= 2) {
+        let rate = match algorithm {
+            // The chain inside the host sends every byte up and down through the same ports.
+            Some(Algorithm::Tree) => host.ring_gb_per_s * (r - 1.0) / r,
+            Some(Algorithm::NvlsTree) => host.ring_gb_per_s * 2.0 * (r - 1.0) / r,
+            None => {
+                let share = (host.gpus - 1) as f64 / (r - 1.0);
+                host.ring_gb_per_s / share.max(1e-9)
+            }
+            _ => host.ring_gb_per_s,
+        };
+        if tightest.is_none_or(|t| rate < t.0) {
+            tightest = Some((rate, host.host));
+        }
+    }
+    tightest
+}
+
+/// Latency of an algorithm between hosts, microseconds.
+fn overhead_us(
+    net: &NetworkConstants,
+    algorithm: Option<Algorithm>,
+    collective: Collective,
+    job: &JobHosts,
+    size_bytes: f64,
+) -> f64 {
+    let (hosts, ranks) = (job.hosts() as f64, job.ranks as f64);
+    match algorithm {
+        Some(Algorithm::Tree) => tree_overhead_us(net, hosts, size_bytes),
+        Some(Algorithm::NvlsTree | Algorithm::Nvls) => {
+            net.nvls_tree_base_us + net.nvls_tree_host_us * hosts + net.nvls_tree_rank_us * ranks
+        }
+        Some(_) => {
+            let halves = if collective == Collective::AllReduce { 1.0 } else { 0.5 };
+            net.ring_base_us + net.ring_rank_us * ranks * halves
+        }
+        None => net.tree_base_us + net.tree_level_us,
+    }
+}
+
+/// Latency of a tree over hosts with its ramp, microseconds.
+fn tree_overhead_us(net: &NetworkConstants, hosts: f64, size_bytes: f64) -> f64 {
+    net.tree_base_us + net.tree_level_us * hosts.log2() + net.tree_fill_us * (size_bytes / net.tree_fill_at).ln_1p()
 }

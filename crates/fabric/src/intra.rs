@@ -1,74 +1,74 @@
-//! Inside one host: what the chosen GPUs' links carry, and how long a collective takes.
+//! Inside one host: the bandwidth of the chosen GPUs' links, and the time of a collective.
 
 use crate::constants::{ClassConstants, Constants, GpuClass};
 use crate::cycles;
 use topology::nccl::Algorithm;
 use topology::{Bandwidth, Bytes, Collective, GpuMask, HostType, PathKind};
 
-/// What carries a set's bytes.
+/// The kind of links that carries a GPU set's bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Carrier {
-    /// NVLink through switches or direct.
+    /// NVLink, direct or over switches.
     NvLink,
-    /// PCIe (or host memory, without peer-to-peer).
+    /// PCIe, or host memory without peer-to-peer.
     Pcie,
 }
 
-/// A set of GPUs of one host: the plateau of a ring and what carries it.
+/// Bandwidths of a set of GPUs of one host, without latency.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Intra {
-    /// Bus bandwidth that a ring reaches when latency no longer matters, GB/s; 0 for a single GPU.
+pub struct IntraEntry {
+    /// Bus bandwidth of a ring for large messages, GB/s; 0 for a single GPU.
     pub ring_gb_per_s: f64,
-    /// What carries it.
+    /// The kind of links.
     pub carrier: Carrier,
-    /// NVLink SHARP's constant B, GB/s, where the switches multicast and three GPUs or more take part; else 0.
+    /// NVLink SHARP's constant B, GB/s; 0 below three GPUs or without switches that multicast.
     pub nvls_gb_per_s: f64,
 }
 
-impl Intra {
-    const ALONE: Intra = Intra { ring_gb_per_s: 0.0, carrier: Carrier::NvLink, nvls_gb_per_s: 0.0 };
+impl IntraEntry {
+    const ALONE: IntraEntry = IntraEntry { ring_gb_per_s: 0.0, carrier: Carrier::NvLink, nvls_gb_per_s: 0.0 };
 }
 
-/// [`Intra`] of every set of one host type.
+/// The [`IntraEntry`] of every set of GPUs of one host type.
 #[derive(Clone, Debug)]
 pub struct IntraTable {
-    /// By count if every set of one size is alike, else by mask.
-    entries: Vec<Intra>,
+    /// Indexed by count if all sets of one size have the same bandwidth, otherwise by mask.
+    entries: Vec<IntraEntry>,
     by_count: bool,
     class: GpuClass,
 }
 
 impl IntraTable {
-    /// Computes the table: O(2^n n^2), and O(n) for hosts with NVSwitches. Once per host type.
+    /// Computes the table of a host type with n GPUs. O(2^n n^2), and O(n) with NVSwitches.
     pub fn new(host: &HostType, constants: &Constants) -> IntraTable {
         let n = host.gpu_count();
         let by_count = host.nvlink.is_some_and(|f| f.switched);
         let entries = if by_count {
-            (0..=n).map(|c| intra(host, GpuMask::first(c), constants)).collect()
+            (0..=n).map(|c| intra_entry(host, GpuMask::first(c), constants)).collect()
         } else {
-            (0..1u32 << n).map(|m| intra(host, GpuMask(m), constants)).collect()
+            (0..1u32 << n).map(|m| intra_entry(host, GpuMask(m), constants)).collect()
         };
         IntraTable { entries, by_count, class: GpuClass::of(&host.gpu_model) }
     }
 
-    /// The generation of the type's GPUs.
+    /// The generation of the host type's GPUs.
     pub fn class(&self) -> GpuClass {
         self.class
     }
 
-    /// The entry of a set; O(1). GPUs that the host lacks are ignored.
-    pub fn get(&self, mask: GpuMask) -> &Intra {
+    /// The entry of a set of the host's GPUs. O(1).
+    pub fn get(&self, mask: GpuMask) -> &IntraEntry {
         let i = if self.by_count { mask.count() } else { mask.0 as usize };
-        self.entries.get(i).unwrap_or(&Intra::ALONE)
+        self.entries.get(i).unwrap_or(&IntraEntry::ALONE)
     }
 }
 
-/// The plateau of one set, computed afresh (see [`IntraTable`] for many).
-pub fn intra(host: &HostType, mask: GpuMask, constants: &Constants) -> Intra {
+/// Computes the entry of one set. [`IntraTable`] holds the entries of all sets.
+pub fn intra_entry(host: &HostType, mask: GpuMask, constants: &Constants) -> IntraEntry {
     let gpus: Vec<usize> = mask.iter().filter(|&g| g < host.gpu_count()).collect();
     let n = gpus.len();
     if n < 2 {
-        return Intra::ALONE;
+        return IntraEntry::ALONE;
     }
     let class = constants.class(GpuClass::of(&host.gpu_model));
     let lanes_of = |a: usize, b: usize| match host.gpu_paths[a][b] {
@@ -82,19 +82,23 @@ pub fn intra(host: &HostType, mask: GpuMask, constants: &Constants) -> Intra {
             let fewest = lanes.map(|(a, b)| lanes_of(a, b)).min().unwrap_or(0);
             let ring = f64::from(fewest) * link;
             let nvls = if fabric.multicast && n >= 3 { ring * class.nvls_share } else { 0.0 };
-            return Intra { ring_gb_per_s: ring, carrier: Carrier::NvLink, nvls_gb_per_s: nvls };
+            return IntraEntry { ring_gb_per_s: ring, carrier: Carrier::NvLink, nvls_gb_per_s: nvls };
         }
         let lanes: Vec<u8> = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| lanes_of(a, b))).collect();
-        let packing = cycles::pack(n, &lanes);
+        let packing = cycles::pack_rings(n, &lanes);
         if packing.rings > 0.0 {
             let relay = if packing.relayed { constants.relay } else { 1.0 };
-            return Intra { ring_gb_per_s: packing.rings * link * relay, carrier: Carrier::NvLink, nvls_gb_per_s: 0.0 };
+            return IntraEntry {
+                ring_gb_per_s: packing.rings * link * relay,
+                carrier: Carrier::NvLink,
+                nvls_gb_per_s: 0.0,
+            };
         }
     }
-    Intra { ring_gb_per_s: pcie_ring(host, &gpus, constants), carrier: Carrier::Pcie, nvls_gb_per_s: 0.0 }
+    IntraEntry { ring_gb_per_s: pcie_ring(host, &gpus, constants), carrier: Carrier::Pcie, nvls_gb_per_s: 0.0 }
 }
 
-/// A ring that must cross PCIe: the weakest hop, with the capacity of host bridges and sockets.
+/// Rate of a ring that crosses PCIe, GB/s: the rate of its weakest hop, with the capacity of host bridges and sockets.
 fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     let c = &constants.pcie;
     let rate = host.pcie.rate().gb_per_s();
@@ -106,11 +110,11 @@ fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     if !peer_to_peer(host) {
         return (c.staged_gpu * rate).min(c.staged_socket * rate / fullest as f64);
     }
-    // A measured matrix overrides nominal rates: the weakest pair of the best ring is not worse than the weakest of all pairs.
+    // The ring is at least as fast as the slowest of all pairs, so a measured matrix of pairs lowers the nominal rate.
     let pairs = || gpus.iter().flat_map(|&a| gpus.iter().filter(move |&&b| b != a).map(move |&b| (a, b)));
     let worst = pairs().map(|(a, b)| host.gpu_paths[a][b]).filter(|p| !matches!(p, PathKind::NvLink(_))).max();
     let below_switch = matches!(worst, Some(PathKind::Pix | PathKind::Pxb) | None);
-    // Two rings in opposite order fit if every GPU enters or leaves over NVLink: each PCIe direction is used once.
+    // If every GPU has an NVLink partner in the set, two rings in opposite order fit: each PCIe direction carries one ring.
     let paired = gpus.iter().all(|&a| gpus.iter().any(|&b| matches!(host.gpu_paths[a][b], PathKind::NvLink(_))));
     let share = match (below_switch, paired) {
         (true, true) => 2.0 * c.switched,
@@ -131,29 +135,29 @@ fn pcie_ring(host: &HostType, gpus: &[usize], constants: &Constants) -> f64 {
     }
 }
 
-/// GeForce boards since the 40 series have no peer-to-peer over PCIe: bytes are staged through host memory.
+/// GeForce boards since the 40 series have no peer-to-peer over PCIe and stage bytes in host memory.
 fn peer_to_peer(host: &HostType) -> bool {
     !["4090", "4080", "5090", "5080"].iter().any(|m| host.gpu_model.contains(m))
 }
 
-/// How a collective is run.
+/// Options of a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Run {
-    /// The algorithm, if it is forced. Ring, tree, NVLS and NVLS tree have a model of their own; others count as a ring.
+pub struct RunOptions {
+    /// The forced algorithm, if any. Ring, tree, NVLS and NVLS tree have a model of their own; others count as a ring.
     pub algorithm: Option<Algorithm>,
-    /// Send and receive buffers differ, so that every rank copies its own share (nccl-tests' out-of-place column).
+    /// Send and receive buffers differ, so every rank copies its own share (nccl-tests' out-of-place column).
     pub out_of_place: bool,
 }
 
 /// Time in microseconds and algorithm of a collective inside one host.
 pub fn time_us(
-    set: &Intra,
+    set: &IntraEntry,
     class: &ClassConstants,
     constants: &Constants,
     n: usize,
     collective: Collective,
     size: Bytes,
-    run: Run,
+    run: RunOptions,
 ) -> (f64, Option<Algorithm>) {
     let s = size.as_f64().max(1.0);
     let ranks = n as f64;
@@ -181,7 +185,7 @@ pub fn time_us(
     let overhead = curve.overhead_us(steps, s, width);
     let own_copy = if pcie { constants.pcie.own_copy } else { class.own_copy };
     let copy = match collective {
-        // An all-reduce copies its own share whatever the buffers; over PCIe that hides behind the links.
+        // An all-reduce copies its own share with any buffers. Over PCIe the transfer hides the copy.
         Collective::AllReduce if pcie => 0.0,
         Collective::AllReduce => class.all_reduce_own_copy * (s / ranks / 1e3) / (ring * class.own_copy),
         Collective::AllGather | Collective::ReduceScatter => own / (ring * own_copy),
@@ -197,7 +201,7 @@ pub fn time_us(
     });
     let (us, algorithm) = match (run.algorithm, by_nvls) {
         (Some(Algorithm::Ring), _) => (by_ring, Algorithm::Ring),
-        // A tree of one host is a chain: the ring's links, twice over the same path (measured on L40S: 0.92 of the ring).
+        // A tree inside one host is a chain: it uses the ring's links twice (measured on L40S: 0.92 of the ring).
         (Some(Algorithm::Tree), _) => (by_ring + wire / ring * 0.087, Algorithm::Tree),
         (Some(Algorithm::Nvls | Algorithm::NvlsTree), Some(t)) => (t, Algorithm::Nvls),
         (_, Some(t)) if t < by_ring => (t, Algorithm::Nvls),
@@ -206,16 +210,16 @@ pub fn time_us(
     (us, Some(algorithm))
 }
 
-/// Bus bandwidth of a set of GPUs of one host, in place, NCCL's choice of algorithm; zero for fewer than two GPUs.
-/// Computes the set's links afresh: O(n^2), for NVLink meshes up to a few milliseconds.
+/// Bus bandwidth of an in-place collective on a set of GPUs of one host, with NCCL's choice of algorithm; zero for fewer than two GPUs.
+/// Computes the entry of the set: O(n^2), a few milliseconds for NVLink meshes.
 pub fn intra_busbw(host: &HostType, mask: GpuMask, collective: Collective, size: Bytes) -> Bandwidth {
     let constants = Constants::default();
     let n = mask.count();
     if n < 2 {
         return Bandwidth::ZERO;
     }
-    let set = intra(host, mask, &constants);
+    let set = intra_entry(host, mask, &constants);
     let class = constants.class(GpuClass::of(&host.gpu_model));
-    let (us, _) = time_us(&set, class, &constants, n, collective, size, Run::default());
+    let (us, _) = time_us(&set, class, &constants, n, collective, size, RunOptions::default());
     Bandwidth::from_gb_per_s(collective.busbw_gb_per_s(n, size.as_f64(), us * 1e-6))
 }

@@ -1,32 +1,32 @@
-//! Jobs at the same time: who gets what of the NICs and links they share.
+//! Bandwidth of concurrent jobs that share NICs and links.
 //!
-//! A job alone gets what it gets; that is also its demand. Jobs that load the same NIC, the same link between two hosts or the same
-//! uplinks of an oversubscribed switch share it max-min fairly (Galvatron, 2x8 GPUs: one group of 16 reads 44.7 GB/s, two strided groups
-//! of 8 over the same NICs 20.8 each). Inside a host, GPUs are not shared and NVSwitches do not block, so nothing else contends.
+//! The demand of a job is the bandwidth that it reaches alone. Jobs on the same NIC, the same link between two hosts or the same uplinks of
+//! an oversubscribed switch share it max-min fairly (Galvatron, 2x8 GPUs: one group of 16 reaches 44.7 GB/s, two strided groups of 8 over
+//! the same NICs 20.8 GB/s each). Inside a host jobs do not contend: they share no GPU, and NVSwitches do not block.
 
 use crate::estimate::Fabric;
-use crate::maxmin::{self, Flow};
+use crate::maxmin::{self, MaxMinFlow};
 use crate::tree;
 use std::collections::HashMap;
 use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Collective, HostId};
 
-/// One job.
+/// A job that runs one collective repeatedly.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Job {
-    /// Its GPUs.
+pub struct ConcurrentJob {
+    /// The job's GPUs.
     pub allocation: Allocation,
-    /// What it runs all the time.
+    /// The collective that it repeats.
     pub collective: Collective,
-    /// At this size.
+    /// Size of each call.
     pub size: Bytes,
-    /// Share of the time that it communicates, 0 to 1: its demand is so much of what it would get alone.
+    /// Share of the time in which the job communicates, 0 to 1. Its demand is this share of its bandwidth alone.
     pub duty: f64,
 }
 
-/// Something between hosts that jobs may share.
+/// A link between hosts that jobs may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Link {
+pub enum SharedLink {
     /// A NIC of a host, by its index.
     Nic(HostId, u8),
     /// A link between two hosts: index into `Network::host_links`.
@@ -35,18 +35,18 @@ pub enum Link {
     Uplink(u32, u32),
 }
 
-/// What a job asks of the network.
+/// A job's demand on the network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// GB/s of line rate that one GB/s of its bus bandwidth takes, by link, ascending. Empty inside one host.
-    pub loads: Vec<(Link, f64)>,
-    /// Bus bandwidth that it would use if it were alone, GB/s.
+    /// (link, GB/s of line rate per GB/s of bus bandwidth), ascending by link. Empty on one host.
+    pub loads: Vec<(SharedLink, f64)>,
+    /// Bus bandwidth that the job reaches alone, GB/s.
     pub demand_gb_per_s: f64,
 }
 
 impl Fabric<'_> {
-    /// What `collective` over `size` on an allocation puts on every link, per GB/s of bus bandwidth; ascending by link. O(NICs).
-    pub fn loads(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Vec<(Link, f64)> {
+    /// Load of a collective on every link per GB/s of bus bandwidth, ascending by link. O(NICs).
+    pub fn loads(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Vec<(SharedLink, f64)> {
         let mut out = Vec::new();
         let hosts = allocation.host_count();
         if hosts < 2 {
@@ -54,8 +54,8 @@ impl Fabric<'_> {
         }
         let cluster = self.cluster();
         let ranks = allocation.gpu_count() as f64;
-        let algorithm = self.parts(allocation, collective, size).algorithm;
-        // The share of a line rate that reaches the bytes belongs to the job: its links seem so much narrower to it.
+        let algorithm = self.bandwidth_limits(allocation, collective, size).algorithm;
+        // A job's payload reaches only this share of a link's line rate, so its loads are divided by it.
         let efficiency = self.efficiency(allocation).max(1e-6);
         let tree =
             matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree)) && collective == Collective::AllReduce;
@@ -65,22 +65,22 @@ impl Fabric<'_> {
             let touched = cluster.type_of(host).nics_touched(mask);
             let alive = |n: &u8| touched >> n & 1 == 1 && cluster.nic_rate(host, usize::from(*n)).gb_per_s() > 0.0;
             let nics: Vec<u8> = (0..32).filter(alive).collect();
-            // Bytes that leave a host over bus bandwidth: rings carry everything once, trees L(N) buffers.
+            // Bytes that leave a host, over bus bandwidth: rings send everything once, trees L(N) buffers.
             let leaves = match collective {
                 Collective::AllToAll => all_to_all(mask.count() as f64),
-                _ if tree => tree::load(hosts) * per_buffer,
+                _ if tree => tree::busiest_host_load(hosts) * per_buffer,
                 _ => 1.0,
             };
             let share = leaves / nics.len().max(1) as f64 / efficiency;
-            out.extend(nics.into_iter().map(|n| (Link::Nic(host, n), share)));
+            out.extend(nics.into_iter().map(|n| (SharedLink::Nic(host, n), share)));
         }
-        // Between neighbours on a ring or a tree, as in the estimate.
+        // Bytes between neighbours on a ring or a tree, as in `Fabric::shared_links`.
         let cross = if tree { per_buffer } else { 1.0 };
         for (i, l) in cluster.network.host_links.iter().enumerate() {
             let (a, b) = (allocation.mask(l.a).count() as f64, allocation.mask(l.b).count() as f64);
             if a > 0.0 && b > 0.0 {
                 let c = if collective == Collective::AllToAll { a * b / (ranks - 1.0) } else { cross };
-                out.push((Link::Pair(i as u32), c / efficiency));
+                out.push((SharedLink::Pair(i as u32), c / efficiency));
             }
         }
         for (t, tier) in cluster.network.tiers.iter().enumerate() {
@@ -97,7 +97,7 @@ impl Fabric<'_> {
             }
             out.extend(below.into_iter().map(|(switch, gpus)| {
                 let c = if collective == Collective::AllToAll { all_to_all(gpus) } else { cross };
-                (Link::Uplink(t as u32, switch), c / efficiency)
+                (SharedLink::Uplink(t as u32, switch), c / efficiency)
             }));
         }
         out.retain(|l| l.1 > 0.0 && l.1.is_finite());
@@ -106,13 +106,13 @@ impl Fabric<'_> {
     }
 
     /// Line rate of a link, GB/s in one direction.
-    pub fn line_rate_gb_per_s(&self, link: Link) -> f64 {
+    pub fn line_rate_gb_per_s(&self, link: SharedLink) -> f64 {
         let cluster = self.cluster();
         match link {
-            Link::Nic(host, nic) => cluster.nic_rate(host, usize::from(nic)).gb_per_s(),
-            Link::Pair(i) => cluster.network.host_links[i as usize].rate.gb_per_s(),
-            Link::Uplink(t, switch) => {
-                // A switch's uplinks carry its hosts' line rate over the oversubscription.
+            SharedLink::Nic(host, nic) => cluster.nic_rate(host, usize::from(nic)).gb_per_s(),
+            SharedLink::Pair(i) => cluster.network.host_links[i as usize].rate.gb_per_s(),
+            SharedLink::Uplink(t, switch) => {
+                // The rate of a switch's uplinks is its hosts' line rate over the oversubscription.
                 let tier = &cluster.network.tiers[t as usize];
                 let first = HostId((switch as usize * tier.hosts_per_switch.max(1)) as u32);
                 let host: f64 = cluster.type_of(first).nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
@@ -121,12 +121,12 @@ impl Fabric<'_> {
         }
     }
 
-    /// Bus bandwidth in GB/s of every claim while all are there, in their order: max-min fair over the links, never more than the demand.
+    /// Bus bandwidth in GB/s of every claim while all run, in their order: max-min fair over the links, never more than the demand.
     ///
-    /// A job that alone reaches more than a line rate seems to allow shows what the link really carries: no single claim is ever held back,
-    /// so a claim that shares nothing gets all of its demand. Independent of the order of claims. O(claims^2 x links) at worst.
+    /// A single claim never exceeds a link: if its demand does, the link's capacity is raised to it. So a claim that shares no link gets its
+    /// whole demand. Independent of the order of claims. O(claims^2 x links) at worst.
     pub fn share(&self, claims: &[&Claim]) -> Vec<f64> {
-        let mut index: HashMap<Link, (usize, usize)> = HashMap::new();
+        let mut index: HashMap<SharedLink, (usize, usize)> = HashMap::new();
         for (link, _) in claims.iter().filter(|c| c.demand_gb_per_s > 0.0).flat_map(|c| &c.loads) {
             let next = index.len();
             index.entry(*link).or_insert((next, 0)).1 += 1;
@@ -135,7 +135,7 @@ impl Fabric<'_> {
         for (link, (i, _)) in &index {
             capacities[*i] = self.line_rate_gb_per_s(*link);
         }
-        let flows: Vec<Flow> = claims
+        let flows: Vec<MaxMinFlow> = claims
             .iter()
             .map(|c| {
                 let demand = c.demand_gb_per_s.max(0.0);
@@ -147,16 +147,16 @@ impl Fabric<'_> {
                         links.push((i, *load));
                     }
                 }
-                Flow { links, demand, priority: 1.0 }
+                MaxMinFlow { links, demand, priority: 1.0 }
             })
             .collect();
-        // Refused are only numbers that no checked cluster and no finite demand give; the demands are then the honest upper bound.
+        // The call fails only for numbers that no checked cluster and no finite demand give. The demands are an upper bound then.
         maxmin::share(&capacities, &flows).unwrap_or_else(|_| flows.iter().map(|f| f.demand).collect())
     }
 
-    /// Bus bandwidth of every job while all run, in their order. A job's figure is its average over time if `duty` is below 1. Cost as
-    /// [`Fabric::share`]; deterministic, and independent of the order of jobs.
-    pub fn concurrent(&self, jobs: &[Job]) -> Vec<Bandwidth> {
+    /// Bus bandwidth of every job while all run, in their order; an average over time for jobs with `duty` below 1. Deterministic and
+    /// independent of the order of jobs. Costs as much as [`Fabric::share`].
+    pub fn concurrent(&self, jobs: &[ConcurrentJob]) -> Vec<Bandwidth> {
         let claims: Vec<Claim> = jobs
             .iter()
             .map(|j| {
@@ -177,9 +177,14 @@ mod tests {
     use super::*;
     use topology::{Cluster, GpuMask, HostId, NetworkClass, Nic, PathKind, catalog};
 
-    fn job(masks: &[u32]) -> Job {
+    fn job(masks: &[u32]) -> ConcurrentJob {
         let parts = masks.iter().enumerate().map(|(h, &m)| (HostId(h as u32), GpuMask(m)));
-        Job { allocation: Allocation::new(parts), collective: Collective::AllReduce, size: Bytes::gib(1), duty: 1.0 }
+        ConcurrentJob {
+            allocation: Allocation::new(parts),
+            collective: Collective::AllReduce,
+            size: Bytes::gib(1),
+            duty: 1.0,
+        }
     }
 
     /// Two hosts with one NIC each that all GPUs share.
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_on_nics_of_their_own_do_not_disturb_each_other() {
+    fn jobs_on_different_nics_do_not_slow_each_other() {
         let c = catalog::cluster("h100").unwrap();
         let f = Fabric::new(&c);
         let alone = f.concurrent(&[job(&[0x0f, 0x0f])])[0];
@@ -214,7 +219,7 @@ mod tests {
     fn an_idle_job_takes_nothing_and_the_order_of_jobs_does_not_matter() {
         let c = narrow();
         let f = Fabric::new(&c);
-        let idle = Job { duty: 0.0, ..job(&[0xaa, 0xaa]) };
+        let idle = ConcurrentJob { duty: 0.0, ..job(&[0xaa, 0xaa]) };
         let busy = job(&[0x55, 0x55]);
         let rates = f.concurrent(&[busy.clone(), idle.clone()]);
         assert_eq!(rates[0], f.concurrent(std::slice::from_ref(&busy))[0]);

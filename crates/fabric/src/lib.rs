@@ -4,13 +4,13 @@ pub mod constants;
 pub mod cycles;
 pub mod estimate;
 pub mod intra;
+pub mod job_hosts;
 pub mod jobs;
 pub mod maxmin;
 pub mod network;
-pub mod sides;
 pub mod tree;
 
 pub use constants::{Constants, GpuClass};
-pub use estimate::{Bottleneck, Estimate, Fabric, Parts, Tables};
-pub use intra::{Intra, IntraTable, Run, intra_busbw};
-pub use jobs::{Claim, Job, Link};
+pub use estimate::{BandwidthLimits, Bottleneck, Estimate, Fabric, FabricTables};
+pub use intra::{IntraEntry, IntraTable, RunOptions, intra_busbw};
+pub use jobs::{Claim, ConcurrentJob, SharedLink};

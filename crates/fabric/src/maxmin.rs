@@ -1,15 +1,14 @@
 //! Max-min fair sharing of links between flows (progressive filling).
 //!
-//! Every flow crosses some links, with a weight per link (how much of the link one unit of the flow takes: a ring over two NICs
-//! puts half of its bytes on each) and an optional demand. All flows grow together, in proportion to their priority, until a link is
-//! full or a demand is met; those flows stop, the others go on. The result is unique. Used for jobs that share NICs.
+//! Every flow crosses links with a share per link (a ring over two NICs puts half of its bytes on each) and may have a demand. All flows grow
+//! together, in proportion to their priority. A flow stops when one of its links is full or its demand is met. The result is unique.
 
-/// A flow.
+/// A flow over some links.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
-    /// `(link, share)`: the flow takes `share` times its rate of that link. Links named twice add up. Shares are positive.
+pub struct MaxMinFlow {
+    /// `(link, share)`: the flow uses `share` times its rate on that link. Shares are positive; shares of a repeated link add up.
     pub links: Vec<(usize, f64)>,
-    /// Most that the flow wants; `f64::INFINITY` for all that it can get.
+    /// Highest rate of the flow; `f64::INFINITY` for no limit.
     pub demand: f64,
     /// Relative priority, above zero; 1.0 for all means equal sharing.
     pub priority: f64,
@@ -18,18 +17,18 @@ pub struct Flow {
 /// Why [`share`] refuses its input.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MaxMinError {
-    /// A flow names a link that is not there.
+    /// A flow names a link that does not exist.
     #[error("flow {flow} crosses link {link}, but there are {links} links (0 to {})", links - 1)]
     UnknownLink {
         /// The flow.
         flow: usize,
         /// The link.
         link: usize,
-        /// How many links there are.
+        /// Number of links.
         links: usize,
     },
     /// A number is negative, NaN, or an infinite share or capacity.
-    #[error("{what} of {which} is {value}; it must be a number above or equal to zero")]
+    #[error("the {what} of {which} is {value}; it must be a finite number, not negative")]
     BadNumber {
         /// `capacity`, `share`, `demand` or `priority`.
         what: &'static str,
@@ -46,9 +45,9 @@ pub enum MaxMinError {
     },
 }
 
-/// Rates of the flows: max-min fair, deterministic, independent of the order of flows. O(rounds x (flows x links per flow + links)),
-/// at most one round per flow.
-pub fn share(capacities: &[f64], flows: &[Flow]) -> Result<Vec<f64>, MaxMinError> {
+/// The max-min fair rates of the flows. Deterministic and independent of the order of flows. Fails for unknown links and numbers out of
+/// range. O(rounds x (flows x links per flow + links)) with at most one round per flow.
+pub fn share(capacities: &[f64], flows: &[MaxMinFlow]) -> Result<Vec<f64>, MaxMinError> {
     check(capacities, flows)?;
     let mut rate = vec![0.0f64; flows.len()];
     let mut growing: Vec<bool> = flows.iter().map(|f| f.demand > 0.0).collect();
@@ -65,7 +64,7 @@ pub fn share(capacities: &[f64], flows: &[Flow]) -> Result<Vec<f64>, MaxMinError
                 }
             }
         }
-        // The level at which every link is full, and the next one.
+        // The level at which each link is full, and the lowest level at which a flow stops.
         let full: Vec<f64> = (0..capacities.len())
             .map(|l| if slope[l] > 0.0 { ((capacities[l] - taken[l]) / slope[l]).max(0.0) } else { f64::INFINITY })
             .collect();
@@ -86,13 +85,13 @@ pub fn share(capacities: &[f64], flows: &[Flow]) -> Result<Vec<f64>, MaxMinError
             }
         }
         if !stopped {
-            break; // cannot happen: some link or demand defines `next`
+            break; // unreachable: a link or a demand defines `next`
         }
     }
     Ok(rate)
 }
 
-fn check(capacities: &[f64], flows: &[Flow]) -> Result<(), MaxMinError> {
+fn check(capacities: &[f64], flows: &[MaxMinFlow]) -> Result<(), MaxMinError> {
     let bad = |what, which: String, value: f64| Err(MaxMinError::BadNumber { what, which, value });
     for (l, &c) in capacities.iter().enumerate() {
         if !(c >= 0.0 && c.is_finite()) {

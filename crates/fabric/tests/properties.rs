@@ -1,7 +1,7 @@
-//! What must hold for every allocation, whatever the constants.
+//! Properties that hold for every allocation.
 
-use fabric::maxmin::{self, Flow};
-use fabric::{Bottleneck, Constants, Fabric, Run};
+use fabric::maxmin::{self, MaxMinFlow};
+use fabric::{Bottleneck, Constants, Fabric, RunOptions};
 use proptest::prelude::*;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Tier, catalog};
 
@@ -9,7 +9,7 @@ fn cluster() -> Cluster {
     catalog::cluster("h100").unwrap()
 }
 
-/// GPUs of four hosts of eight, two at least.
+/// At least two GPUs of four hosts with eight GPUs each.
 fn masks() -> impl Strategy<Value = Vec<u32>> {
     prop::collection::vec(0u32..256, 4).prop_filter("two GPUs", |m| m.iter().map(|x| x.count_ones()).sum::<u32>() >= 2)
 }
@@ -36,13 +36,13 @@ proptest! {
         let e = Fabric::new(&cluster).estimate(&a, c, s);
         let b = e.busbw.gb_per_s();
         prop_assert!(b.is_finite() && b > 0.0 && e.time.0 > 0.0, "{e:?}");
-        // Consistent with its own time.
+        // Bandwidth and time agree.
         let again = c.busbw_gb_per_s(a.gpu_count(), s.as_f64(), e.time.0);
         prop_assert!((again / b - 1.0).abs() < 1e-9);
         // NVLink: 18 links of 25 GB/s; NVLink SHARP and trees move fewer bytes than the bus bandwidth counts, at most twice.
         prop_assert!(b <= 2.0 * 450.0);
         if a.host_count() > 1 && c != Collective::AllToAll {
-            // Each host sends and receives through the NICs beside its GPUs: 50 GB/s each, a tree counts twice.
+            // Each host sends and receives over the NICs next to its GPUs, 50 GB/s each; a tree counts twice.
             let fewest = a.parts().iter().map(|p| p.1.count()).min().unwrap() as f64;
             prop_assert!(b <= 2.0 * 50.0 * fewest, "{b} over {fewest} NICs");
         }
@@ -50,7 +50,7 @@ proptest! {
 
     #[test]
     fn equal_hosts_in_another_place_give_the_same_bandwidth(m in masks(), s in size(), c in collective(), by in 1usize..4) {
-        // The same order of counts on other equal hosts: a bigger cluster, shifted.
+        // The same counts on other equal hosts: a larger cluster, shifted.
         let mut big = cluster();
         for i in 4..8 {
             let mut h = big.hosts[0].clone();
@@ -97,8 +97,8 @@ proptest! {
         let with = |gbit: f64| {
             let mut cluster = cluster();
             cluster.types[0].nics.iter_mut().for_each(|n| n.line_rate = Bandwidth::from_gbit_per_s(gbit));
-            // One algorithm: where NCCL changes its mind, its choice may be the slower one.
-            let run = Run { algorithm: Some(topology::nccl::Algorithm::Tree), ..Run::default() };
+            // Force one algorithm: NCCL's choice may change to a slower one.
+            let run = RunOptions { algorithm: Some(topology::nccl::Algorithm::Tree), ..RunOptions::default() };
             Fabric::new(&cluster).estimate_run(&allocation(&m), Collective::AllReduce, Bytes::gib(2), run).busbw.gb_per_s()
         };
         prop_assert!(with(slow) <= with(slow * more) * (1.0 + 1e-9));
@@ -128,7 +128,7 @@ proptest! {
         caps in prop::collection::vec(0.1f64..100.0, 1..8),
         raw in prop::collection::vec((prop::collection::vec((0usize..8, 0.1f64..2.0), 1..5), 0.1f64..200.0, any::<bool>(), 0.5f64..4.0), 1..10),
     ) {
-        let flows: Vec<Flow> = raw.into_iter().map(|(links, demand, endless, priority)| Flow {
+        let flows: Vec<MaxMinFlow> = raw.into_iter().map(|(links, demand, endless, priority)| MaxMinFlow {
             links: links.into_iter().map(|(l, s)| (l % caps.len(), s)).collect(),
             demand: if endless { f64::INFINITY } else { demand },
             priority,
@@ -142,22 +142,22 @@ proptest! {
         }
         for (f, r) in flows.iter().zip(&rates) {
             let full = |l: usize| load(&rates, l) >= caps[l] * (1.0 - 1e-9);
-            // Max-min: on some full link of its own, nobody gets more per priority.
+            // Max-min: on some full link of the flow, no other flow has a higher rate per priority.
             let bottleneck = f.links.iter().any(|&(l, _)| full(l) && flows.iter().zip(&rates).all(|(g, q)| {
                 !g.links.iter().any(|x| x.0 == l) || q / g.priority <= r / f.priority * (1.0 + 1e-9)
             }));
             prop_assert!(*r >= f.demand * (1.0 - 1e-9) || bottleneck, "rate {} of {:?}", r, f);
         }
-        // Turned around: the same rates.
-        let back: Vec<Flow> = flows.iter().rev().cloned().collect();
+        // Flows in reverse order have the same rates.
+        let back: Vec<MaxMinFlow> = flows.iter().rev().cloned().collect();
         let mut again = maxmin::share(&caps, &back).unwrap();
         again.reverse();
         for (a, b) in rates.iter().zip(&again) {
             prop_assert!((a - b).abs() <= 1e-9 * a.abs().max(1e-9));
         }
-        // Twice as large: twice the rates.
+        // Doubled capacities and demands give doubled rates.
         let caps2: Vec<f64> = caps.iter().map(|c| c * 2.0).collect();
-        let flows2: Vec<Flow> = flows.iter().map(|f| Flow { demand: f.demand * 2.0, ..f.clone() }).collect();
+        let flows2: Vec<MaxMinFlow> = flows.iter().map(|f| MaxMinFlow { demand: f.demand * 2.0, ..f.clone() }).collect();
         for (a, b) in rates.iter().zip(maxmin::share(&caps2, &flows2).unwrap()) {
             prop_assert!((2.0 * a - b).abs() <= 1e-9 * b.abs().max(1e-9));
         }
@@ -172,7 +172,7 @@ fn a_degraded_nic_is_named_as_the_bottleneck() {
     let a = allocation(&[0x0f, 0x0f, 0x0f, 0x0f]);
     let e = f.estimate(&a, Collective::AllReduce, Bytes::gib(2));
     assert_eq!(e.bottleneck, Bottleneck::Nic { host: HostId(2), nic: 3 });
-    assert_eq!(f.parts(&a, Collective::AllReduce, Bytes::gib(2)).nic, Some((HostId(2), 3)));
+    assert_eq!(f.bandwidth_limits(&a, Collective::AllReduce, Bytes::gib(2)).nic, Some((HostId(2), 3)));
 }
 
 #[test]

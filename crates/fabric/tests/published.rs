@@ -1,6 +1,6 @@
-//! Published figures, within the band that their sources and the facts state.
+//! Compares estimates with published figures, within the tolerance of their sources.
 
-use fabric::{Fabric, Run, intra_busbw};
+use fabric::{Fabric, RunOptions, intra_busbw};
 use topology::nccl::Algorithm;
 use topology::{
     Allocation, Bytes, Cluster, Collective, GpuMask, Host, HostId, HostType, NvLinkFabric, PathKind, catalog,
@@ -34,7 +34,7 @@ fn a_ring_over_nvswitches_does_not_depend_on_the_number_of_gpus() {
         ..Cluster::default()
     };
     let f = Fabric::new(&cluster);
-    let run = Run { algorithm: Some(Algorithm::Ring), ..Run::default() };
+    let run = RunOptions { algorithm: Some(Algorithm::Ring), ..RunOptions::default() };
     for n in 4..=8 {
         let a = Allocation::new([(HostId(0), GpuMask::first(n))]);
         within(f.estimate_run(&a, Collective::AllReduce, Bytes::gib(8), run).busbw.gb_per_s(), 365.0, 3.0);
@@ -64,7 +64,7 @@ fn dgx1_p100() -> HostType {
 fn rings_of_a_p100_cube_mesh_are_those_that_fit() {
     // facts/measurements.md section 2: 17.28, 34.56, 52.09, 34.70, 34.72 for the first 2, 3, 4, 6, 7 GPUs.
     let t = dgx1_p100();
-    let plateau = |n| fabric::intra::intra(&t, GpuMask::first(n), &fabric::Constants::default()).ring_gb_per_s;
+    let plateau = |n| fabric::intra::intra_entry(&t, GpuMask::first(n), &fabric::Constants::default()).ring_gb_per_s;
     for (n, published) in [(2, 17.28), (3, 34.56), (4, 52.09), (6, 34.70), (7, 34.72)] {
         within(plateau(n), published, 1.0);
     }
@@ -73,14 +73,14 @@ fn rings_of_a_p100_cube_mesh_are_those_that_fit() {
 
 #[test]
 fn adding_one_gpu_without_a_ring_costs_a_p100_most_of_its_bandwidth() {
-    // {0..3} 52.09, {0..4} 5.57: with a relay it would be better, on PCIe it is what was measured.
+    // Measured {0..3} 52.09, {0..4} 5.57 GB/s: NCCL used PCIe, although a relay would be faster.
     let t = dgx1_p100();
-    let plateau = |n| fabric::intra::intra(&t, GpuMask::first(n), &fabric::Constants::default()).ring_gb_per_s;
+    let plateau = |n| fabric::intra::intra_entry(&t, GpuMask::first(n), &fabric::Constants::default()).ring_gb_per_s;
     assert!(plateau(5) < plateau(4) / 2.5, "{} against {}", plateau(5), plateau(4));
 }
 
 #[test]
-fn v100_pairs_read_by_their_links() {
+fn the_bandwidth_of_v100_pairs_follows_their_links() {
     // BandPilot's published intra table, 16 MiB all-gather: two links 42.2, one 22.0; eight GPUs 92.8, {4,5,6,7} 74.9.
     let t = catalog::host_type("dgx1-v100").unwrap();
     for (gpus, published) in
@@ -91,7 +91,7 @@ fn v100_pairs_read_by_their_links() {
 }
 
 #[test]
-fn gpus_without_peer_to_peer_prefer_to_be_apart() {
+fn gpus_without_peer_to_peer_are_faster_on_different_sockets() {
     // 8x4090: across sockets 10.7, on one socket 7.0, all eight of a socket pair 4.0 (16 MiB all-gather).
     let t = catalog::host_type("rtx4090").unwrap();
     let b = |g: [usize; 2]| one(&t, GpuMask::from_indices(g), Collective::AllGather, Bytes::mib(16));

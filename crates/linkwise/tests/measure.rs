@@ -130,7 +130,7 @@ done
     ]);
     assert_eq!(code, 1);
     assert!(
-        err.contains("was started 5 times in a row without one answer")
+        err.contains("was started 5 times in a row without an answer")
             && err.contains("broken")
             && err.contains("the same command goes on"),
         "{err}"

@@ -129,8 +129,8 @@ fn channels_that_divide_are_advised_where_copies_do_not() {
 fn bench(test: &str) -> bool {
     let ready = nccl_bench::Bench::new().and_then(|b| {
         let cluster = topology::catalog::cluster("h100").expect("built in");
-        let nodes = vec![nccl_bench::Node::new(topology::HostId(0), topology::GpuMask::first(2))];
-        b.run(&nccl_bench::Spec::new(cluster, nodes, topology::nccl::Version::new(2, 28, 9)))
+        let nodes = vec![nccl_bench::SimulatedNode::new(topology::HostId(0), topology::GpuMask::first(2))];
+        b.run(&nccl_bench::BenchSpec::new(cluster, nodes, topology::nccl::Version::new(2, 28, 9)))
     });
     match ready {
         Ok(_) => true,

@@ -38,7 +38,9 @@ fn folder() -> tempfile::TempDir {
     let mut state = State::open(&d.join("s")).expect("the state");
     let id = state.cluster().hosts.iter().position(|h| h.name == host).expect("its host");
     let (component, factor, probability) = ("host".to_owned(), 0.4, 0.9);
-    state.set_suspects(&[Suspect { defect: 0, host: HostId(id as u32), component, factor, probability }]).expect("kept");
+    state
+        .set_suspects(&[Suspect { defect: 0, host: HostId(id as u32), component, factor, probability }])
+        .expect("kept");
     dir
 }
 
@@ -110,10 +112,14 @@ fn every_way_to_ask_for_a_placement_gets_the_same_answer_while_components_are_su
     let asked: [(Value, &[&str]); 5] = [
         (json!({"gpus": 8}), &["--gpus", "8"]),
         (json!({"pods": [4, 4], "constraints": {"hosts_max": 2}}), &["--pods", "4,4", "--max-hosts", "2"]),
-        (json!({"gpus": 12, "contention": "physical", "loss_weight": 0.5}),
-            &["--gpus", "12", "--contention", "physical", "--loss-weight", "0.5"]),
-        (json!({"gpus": 6, "free": ["n0", "n1", "n2:4", "n2:5"], "search": "oracle"}),
-            &["--gpus", "6", "--free", "n0 n1 n2:4 n2:5", "--search", "oracle"]),
+        (
+            json!({"gpus": 12, "contention": "physical", "loss_weight": 0.5}),
+            &["--gpus", "12", "--contention", "physical", "--loss-weight", "0.5"],
+        ),
+        (
+            json!({"gpus": 6, "free": ["n0", "n1", "n2:4", "n2:5"], "search": "oracle"}),
+            &["--gpus", "6", "--free", "n0 n1 n2:4 n2:5", "--search", "oracle"],
+        ),
         (json!({"gpus": 1}), &["--gpus", "1"]),
     ];
     let e = engine(d);
@@ -146,7 +152,11 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
     let store = ["--store", "S.db", "--state", "s", "--format", "json"];
     let cluster = ["--state", "s", "--format", "json"];
     let observe = |more: &[&'static str]| -> Vec<&'static str> {
-        [&["observe", "--store", "S.db", "--state", "s", "--model", "m.json", "--format", "json", "--simulated"][..], more].concat()
+        [
+            &["observe", "--store", "S.db", "--state", "s", "--model", "m.json", "--format", "json", "--simulated"][..],
+            more,
+        ]
+        .concat()
     };
     let by = ["--who", "ada", "--why", "typo"];
     // With a time of its own: how probable a defect is depends on when readings were taken.
@@ -160,31 +170,51 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
     let asked: Vec<(Value, Vec<&str>)> = vec![
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()),
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()), // repeated: the answer of then
-        (json!({"request": "allocate", "job": "b", "gpus": ["n3:6", "n3:7"]}),
-            [&["cluster", "allocate", "b", "n3:6", "n3:7"][..], &cluster].concat()),
+        (
+            json!({"request": "allocate", "job": "b", "gpus": ["n3:6", "n3:7"]}),
+            [&["cluster", "allocate", "b", "n3:6", "n3:7"][..], &cluster].concat(),
+        ),
         (json!({"request": "status"}), [&["cluster", "show"][..], &cluster].concat()),
         (observed.clone(), observe(&["--job", "old", "--trace", "t.jsonl", "--key", "k"])),
         (observed, observe(&["--job", "old", "--trace", "t.jsonl", "--key", "k"])), // repeated: stored once
-        (json!({"request": "readings", "job": "old", "limit": 5}),
-            [&["readings", "list", "--job", "old", "--limit", "5"][..], &store].concat()),
-        (json!({"request": "correct", "id": 3, "busbw_gb_per_s": 55.5, "who": "ada", "why": "typo"}),
-            [&["readings", "correct", "3", "--busbw", "55.5"][..], &by, &store].concat()),
-        (json!({"request": "withdraw", "id": 4, "who": "ada", "why": "typo", "key": "w"}),
-            [&["readings", "withdraw", "4", "--key", "w"][..], &by, &store].concat()),
-        (json!({"request": "drain", "gpus": ["n3"], "reason": "fan"}),
-            [&["cluster", "drain", "n3", "--reason", "fan"][..], &cluster].concat()),
-        (json!({"request": "undrain", "gpus": ["n3:5", "n3:6"]}),
-            [&["cluster", "drain", "n3:5", "n3:6", "--undo"][..], &cluster].concat()),
-        (json!({"request": "release", "jobs": ["old", "b"], "key": "r"}),
-            [&["cluster", "release", "old", "b", "--key", "r"][..], &cluster].concat()),
-        (json!({"request": "release", "jobs": ["old", "b"], "key": "r"}),
-            [&["cluster", "release", "old", "b", "--key", "r"][..], &cluster].concat()),
+        (
+            json!({"request": "readings", "job": "old", "limit": 5}),
+            [&["readings", "list", "--job", "old", "--limit", "5"][..], &store].concat(),
+        ),
+        (
+            json!({"request": "correct", "id": 3, "busbw_gb_per_s": 55.5, "who": "ada", "why": "typo"}),
+            [&["readings", "correct", "3", "--busbw", "55.5"][..], &by, &store].concat(),
+        ),
+        (
+            json!({"request": "withdraw", "id": 4, "who": "ada", "why": "typo", "key": "w"}),
+            [&["readings", "withdraw", "4", "--key", "w"][..], &by, &store].concat(),
+        ),
+        (
+            json!({"request": "drain", "gpus": ["n3"], "reason": "fan"}),
+            [&["cluster", "drain", "n3", "--reason", "fan"][..], &cluster].concat(),
+        ),
+        (
+            json!({"request": "undrain", "gpus": ["n3:5", "n3:6"]}),
+            [&["cluster", "drain", "n3:5", "n3:6", "--undo"][..], &cluster].concat(),
+        ),
+        (
+            json!({"request": "release", "jobs": ["old", "b"], "key": "r"}),
+            [&["cluster", "release", "old", "b", "--key", "r"][..], &cluster].concat(),
+        ),
+        (
+            json!({"request": "release", "jobs": ["old", "b"], "key": "r"}),
+            [&["cluster", "release", "old", "b", "--key", "r"][..], &cluster].concat(),
+        ),
         (json!({"request": "diagnose"}), [&["doctor"][..], &store].concat()),
         (json!({"request": "status"}), [&["cluster", "show"][..], &cluster].concat()),
-        (json!({"request": "fit", "kind": "bound"}),
-            vec!["fit", "--cluster", "h100", "--store", "S.db", "--model", "bound", "-o", "m.json", "--format", "json"]),
-        (json!({"request": "place", "gpus": 3}), // with the model as it was fitted just now
-            vec!["place", "--state", "s", "--model", "m.json", "--gpus", "3", "--format", "json"]),
+        (
+            json!({"request": "fit", "kind": "bound"}),
+            vec!["fit", "--cluster", "h100", "--store", "S.db", "--model", "bound", "-o", "m.json", "--format", "json"],
+        ),
+        (
+            json!({"request": "place", "gpus": 3}), // with the model as it was fitted just now
+            vec!["place", "--state", "s", "--model", "m.json", "--gpus", "3", "--format", "json"],
+        ),
     ];
     for (i, (request, args)) in asked.iter().enumerate() {
         let mut of_command = bare(answer(d, args));

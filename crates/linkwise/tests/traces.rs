@@ -1,7 +1,7 @@
 //! What the plugin wrote in the real NCCL library, on the bench, as `tune report` and `observe` read it. GPU times are scripted: kernels finish
 //! at once there, and everything here is called simulated.
 
-use nccl_bench::{Bench, Mode, Node, Spec};
+use nccl_bench::{Bench, BenchSpec, CallMode, SimulatedNode};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -35,10 +35,10 @@ fn job(test: &str, folder: &Path, settings: &[(&str, &str)]) -> Option<()> {
     let types = vec![catalog::host_type("hgx-h100").unwrap()];
     let hosts = vec![Host { name: "n0".into(), ..Host::default() }];
     let cluster = Cluster { name: "test".into(), types, hosts, ..Cluster::default() };
-    let nodes = vec![Node { host: HostId(0), gpus: (0..8).collect(), nvlink_domain: None }];
+    let nodes = vec![SimulatedNode { host: HostId(0), gpus: (0..8).collect(), nvlink_domain: None }];
     let mut s =
-        Spec::new(cluster, nodes, "2.28".parse().unwrap()).with_calls(&[Collective::AllReduce], &[16 << 20; 40]);
-    (s.mode, s.process_per_rank, s.in_step_every) = (Mode::Launch, true, 5);
+        BenchSpec::new(cluster, nodes, "2.28".parse().unwrap()).with_calls(&[Collective::AllReduce], &[16 << 20; 40]);
+    (s.mode, s.process_per_rank, s.in_step_every) = (CallMode::Launch, true, 5);
     (s.tuner_plugin, s.profiler_plugin) = (Some(library.clone()), Some(library));
     let trace = ("TRACE", folder.to_str().unwrap());
     s.plugin_env = settings.iter().chain([&trace]).map(|(k, v)| (format!("LINKWISE_{k}"), v.to_string())).collect();

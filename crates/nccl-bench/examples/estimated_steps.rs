@@ -1,15 +1,15 @@
-//! A stand-in for a benchmark where there is no GPU: `linkwise tune profile` runs it, the unmodified NCCL obeys the arm that it is told, and
-//! its own estimate of the call is printed as the time of every step.
+//! Replaces a benchmark on machines without a GPU: `linkwise tune profile` runs it, the unmodified NCCL uses the forced arm, and the example
+//! prints NCCL's own estimate of the call as the time of every step.
 //!
 //! ```sh
 //! cargo build -p nccl-bench --example estimated_steps
 //! linkwise tune profile --minutes 10 --sizes 64M --iterations 8 --warmup 0 --rounds 1 -o p.json -- target/debug/examples/estimated_steps hgx-h100 8,8
 //! ```
 //!
-//! Nothing here is a measurement: estimates have no noise and no hardware. What it shows is real all the same: which arms NCCL has on
-//! these hosts, that forcing one is obeyed (else it fails), and what its cost model thinks of each.
+//! The times are not measurements: estimates have no noise and use no hardware. The example shows which arms NCCL offers on these hosts, that
+//! NCCL uses a forced arm (otherwise the example fails), and the cost model's estimate of each arm.
 
-use nccl_bench::{Bench, Mode, Node, Spec};
+use nccl_bench::{Bench, BenchSpec, CallMode, SimulatedNode};
 use std::time::Duration;
 use topology::{Cluster, Collective, Host, HostId, catalog};
 
@@ -31,15 +31,15 @@ fn run(words: &[String]) -> Result<(), String> {
     for (i, count) in counts.split(',').enumerate() {
         let count: u8 = count.parse().map_err(|_| usage)?;
         cluster.hosts.push(Host { name: format!("n{i}"), ..Host::default() });
-        nodes.push(Node { host: HostId(i as u32), gpus: (0..count).collect(), nvlink_domain: None });
+        nodes.push(SimulatedNode { host: HostId(i as u32), gpus: (0..count).collect(), nvlink_domain: None });
     }
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let size_bytes = number("LINKWISE_SIZE_BYTES").unwrap_or(64 << 20);
     let steps = number("LINKWISE_WARMUP").unwrap_or(0) + number("LINKWISE_ITERATIONS").unwrap_or(1);
-    let mut spec = Spec::new(cluster, nodes, version).with_calls(&[Collective::AllReduce], &[size_bytes]);
+    let mut spec = BenchSpec::new(cluster, nodes, version).with_calls(&[Collective::AllReduce], &[size_bytes]);
     let forced = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"];
     spec.env = forced.iter().filter_map(|name| Some((name.to_string(), std::env::var(name).ok()?))).collect();
-    spec.mode = Mode::Both;
+    spec.mode = CallMode::Both;
     spec.deadline = Duration::from_secs(120);
     let report = Bench::new().and_then(|b| b.run(&spec)).map_err(|e| e.to_string())?;
     let call = report.calls.first().ok_or("NCCL said nothing about the call")?;

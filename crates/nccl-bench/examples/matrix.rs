@@ -1,6 +1,6 @@
-//! What the bench sees of each release, one line each: `cargo run -p nccl-bench --example matrix -- 2.21 2.28 2.32`. Ends with 1 if one cannot run.
+//! Prints one line per release: `cargo run -p nccl-bench --example matrix -- 2.21 2.28 2.32`. Exits with 1 if a release cannot run.
 
-use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use std::process::ExitCode;
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Cluster, Collective, GpuMask, Host, HostId, catalog};
@@ -32,9 +32,10 @@ fn row(version: Version) -> Result<String, BenchError> {
     let host = |name: &str| Host { name: name.into(), ..Host::default() };
     let cluster =
         Cluster { name: "matrix".into(), types: vec![h100], hosts: vec![host("n0"), host("n1")], ..Cluster::default() };
-    let nodes = vec![Node::new(HostId(0), GpuMask::first(8)), Node::new(HostId(1), GpuMask::first(3))];
-    let spec = Spec::new(cluster, nodes, version).with_calls(&[Collective::AllReduce], &[16 << 20, 1 << 30]);
-    let r: Report = Bench::new()?.run(&spec)?;
+    let nodes =
+        vec![SimulatedNode::new(HostId(0), GpuMask::first(8)), SimulatedNode::new(HostId(1), GpuMask::first(3))];
+    let spec = BenchSpec::new(cluster, nodes, version).with_calls(&[Collective::AllReduce], &[16 << 20, 1 << 30]);
+    let r: BenchReport = Bench::new()?.run(&spec)?;
     let ring = r.rates.iter().find(|x| {
         (x.collective, x.algorithm, x.protocol) == (Collective::AllReduce, Algorithm::Ring, Protocol::Simple)
     });

@@ -1,4 +1,4 @@
-//! One run of the bench, as JSON on standard output.
+//! Runs the bench once and prints the report as JSON.
 //!
 //! ```text
 //! cargo run -p nccl-bench --example report -- --type hgx-h100 --gpus 8,8 --version 2.28.9 \
@@ -6,9 +6,9 @@
 //! ```
 //!
 //! `--gpus`: GPUs per host, as a count (8) or a list (0+2+5). `--type`: one type for all hosts, or one per host, separated by commas.
-//! `--nvl-domain`: all hosts are one NVLink domain. `--tuner FILE`: a tuner plugin.
+//! `--nvl-domain`: all hosts form one NVLink domain. `--tuner FILE`: a tuner plugin.
 
-use nccl_bench::{Bench, Mode, Node, Spec};
+use nccl_bench::{Bench, BenchSpec, CallMode, SimulatedNode};
 use std::process::ExitCode;
 use topology::{Bytes, Cluster, Collective, Host, HostId, catalog};
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 fn run() -> Result<String, String> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (mut types, mut gpus, mut version) = ("hgx-h100".to_string(), "8".to_string(), "2.28".to_string());
-    let (mut collectives, mut sizes, mut mode) = (FIVE.to_vec(), powers(10, 30), Mode::Both);
+    let (mut collectives, mut sizes, mut mode) = (FIVE.to_vec(), powers(10, 30), CallMode::Both);
     let (mut env, mut domain, mut tuner) = (Vec::new(), None, None);
     let mut rest = args.iter();
     while let Some(flag) = rest.next() {
@@ -73,9 +73,9 @@ fn run() -> Result<String, String> {
             }
         };
         cluster.hosts.push(Host { name: format!("n{i}"), host_type, ..Host::default() });
-        nodes.push(Node { host: HostId(i as u32), gpus, nvlink_domain: domain });
+        nodes.push(SimulatedNode { host: HostId(i as u32), gpus, nvlink_domain: domain });
     }
-    let mut spec = Spec::new(cluster, nodes, version.parse()?).with_calls(&collectives, &sizes);
+    let mut spec = BenchSpec::new(cluster, nodes, version.parse()?).with_calls(&collectives, &sizes);
     spec.mode = mode;
     spec.env = env;
     spec.tuner_plugin = tuner;

@@ -1,4 +1,4 @@
-//! The emulation of CUDA, compiled where it is used: sources in the binary, compiled by `cc` into the cache on first use.
+//! Compiles the emulation of CUDA: the binary holds the sources, and `cc` compiles them into the cache on first use.
 
 use crate::BenchError;
 use crate::library::hex;
@@ -20,23 +20,24 @@ const SOURCES: [(&str, &str); 13] = sources![
 const PRELOAD: [&str; 9] =
     ["config.c", "device.c", "memory.c", "vmm.c", "stream.c", "graph.c", "attach.c", "libc.c", "nvml.c"];
 const FLAGS: [&str; 4] = ["-O2", "-std=gnu11", "-Wall", "-Wextra"];
-/// A compiler that needs longer than this hangs; it takes a second.
+/// Time limit of the compiler, which normally takes a second.
 const COMPILE_SECONDS_MAX: u64 = 120;
 
-/// The compiled parts.
+/// Paths of the compiled emulation.
 #[derive(Debug, Clone)]
 pub struct Emulation {
     /// The preload library.
     pub preload: PathBuf,
     /// The net plugin.
     pub net_plugin: PathBuf,
-    /// The program that is one simulated node.
+    /// The program that simulates one node.
     pub runner: PathBuf,
 }
 
 impl Emulation {
-    /// The compiled emulation in `cache`; compiles it if it is not there. Processes that race each compile their own and one wins.
-    pub fn get(cache: &Path) -> Result<Self, BenchError> {
+    /// The compiled emulation in `cache`. Compiles it if it is missing; of concurrent processes each compiles, and one result stays. Fails
+    /// without a C compiler or on a machine other than x86-64 Linux.
+    pub fn get_or_compile(cache: &Path) -> Result<Self, BenchError> {
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             return Err(BenchError::Machine {
                 what: format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -74,7 +75,7 @@ impl Emulation {
         compile(&compiler, build.path(), &shared, &PRELOAD, "libemulation.so")?;
         compile(&compiler, build.path(), &shared, &["net.c"], "libnccl-net-simulated.so")?;
         compile(&compiler, build.path(), &[], &["runner.c"], "runner")?;
-        // Readable for other users of a shared cache.
+        // Other users of a shared cache may read it.
         set_mode(build.path(), 0o755).map_err(io())?;
         match std::fs::rename(build.path(), &home) {
             Ok(()) => {}
@@ -119,7 +120,7 @@ fn compile(compiler: &OsString, folder: &Path, extra: &[&str], sources: &[&str],
     let Some(status) = ended else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(no_compiler(format!("the C compiler was not done after {COMPILE_SECONDS_MAX} s")));
+        return Err(no_compiler(format!("the C compiler did not finish within {COMPILE_SECONDS_MAX} s")));
     };
     if !status.success() {
         let said = std::fs::read_to_string(folder.join(format!("{out}.log"))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What can go wrong, and whose turn it is.
+//! Errors of the bench.
 
 use std::path::PathBuf;
 use topology::nccl::Version;
@@ -6,43 +6,43 @@ use topology::nccl::Version;
 /// Why a run gave no report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The specification asks for something that cannot be.
+    /// The specification is not valid.
     #[error("{0}")]
     Spec(String),
-    /// This machine cannot run the bench at all: no C compiler, another architecture.
+    /// This machine cannot run the bench: it has no C compiler, or another architecture.
     #[error("the NCCL bench cannot run here: {what}; {remedy}")]
     Machine {
-        /// What is missing.
+        /// The missing part.
         what: String,
-        /// What to do.
+        /// How to get it.
         remedy: String,
     },
-    /// The library could not be fetched.
+    /// The download of the library failed.
     #[error(
-        "NCCL {version} cannot be fetched: {reason}; connect to a package index that has nvidia-nccl-cu12, or put the library at {place}"
+        "cannot download NCCL {version}: {reason}; connect to a package index with nvidia-nccl-cu12, or copy the library to {place}"
     )]
     Fetch {
-        /// Which release.
+        /// The wanted release.
         version: Version,
-        /// What the download said.
+        /// The message of the download.
         reason: String,
-        /// Where a library of one's own is looked for.
+        /// Path at which the bench looks for a library.
         place: PathBuf,
     },
-    /// A cached library is not what it was.
-    #[error("{path} is not the library that was put there ({reason}); remove the folder and try again")]
+    /// A cached library has changed or is another release.
+    #[error("{path} is not the expected library ({reason}); remove its folder and try again")]
     Cache {
         /// The file.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         reason: String,
     },
-    /// A file or process of the bench itself failed.
+    /// An operation on a file or process of the bench failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The system's reason.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A node ended with an error of NCCL or of the emulation.
@@ -52,14 +52,14 @@ pub enum BenchError {
         host: String,
         /// The release that ran.
         version: Version,
-        /// How it ended.
+        /// The cause.
         reason: String,
         /// NCCL's last warnings.
         warnings: Vec<String>,
     },
-    /// NCCL called a CUDA or NVML function that the emulation does not have.
+    /// NCCL called a CUDA or NVML function that the emulation lacks.
     #[error(
-        "NCCL {version} calls functions that the emulation does not have: {}; its decisions cannot be trusted. Add them to crates/nccl-bench/emulation",
+        "NCCL {version} calls functions that the emulation lacks: {}; its decisions are not reliable. Add the functions to crates/nccl-bench/emulation",
         .calls.join(", ")
     )]
     NotEmulated {
@@ -68,28 +68,28 @@ pub enum BenchError {
         /// The functions.
         calls: Vec<String>,
     },
-    /// Not done in time.
-    #[error("NCCL {version} was not done after {seconds:.0} s ({state}); its processes were ended")]
+    /// The run exceeded its deadline.
+    #[error("NCCL {version} did not finish within {seconds:.0} s ({state}); its processes were killed")]
     Deadline {
         /// The release that ran.
         version: Version,
-        /// The deadline.
+        /// The deadline, seconds.
         seconds: f64,
-        /// How far it was.
+        /// How many hosts were initialised.
         state: String,
     },
-    /// The log does not say what it should.
+    /// The log is incomplete or not valid.
     #[error("the log of NCCL {version} cannot be read: {reason}")]
     Log {
         /// The release that ran.
         version: Version,
-        /// What is missing or wrong.
+        /// The missing or wrong part.
         reason: String,
     },
 }
 
 impl BenchError {
-    /// True where another machine (with a network, a C compiler) would get further: tests skip then.
+    /// Whether the cause is this machine (no network, no C compiler). Tests skip then.
     pub fn is_about_this_machine(&self) -> bool {
         matches!(self, BenchError::Machine { .. } | BenchError::Fetch { .. })
     }

@@ -1,10 +1,10 @@
 //! The real NCCL library on simulated hosts, without a GPU.
 //!
-//! An unmodified `libnccl.so.2` of a wheel decides (graph search, channels, cost model, algorithm, protocol) before any kernel runs. Here it
-//! runs on simulated hosts: an emulation of CUDA and NVML in C ([`emulation`]), topology files written from `topology`'s host types
-//! ([`topology_file`]), one process per host ([`Bench::run`]), and readers of what it says ([`read`]), all in one [`Report`].
+//! An unmodified `libnccl.so.2` of a wheel decides (graph search, channels, cost model, algorithm, protocol) before any kernel runs. The bench
+//! runs it on simulated hosts, with an emulation of CUDA and NVML in C ([`emulation`]), topology files written from `topology`'s host types
+//! ([`topology_file`]) and one process per host ([`Bench::run`]). It reads the logs ([`read`]) into one [`BenchReport`].
 //!
-//! Kernels do nothing: nothing here says how fast a collective is on hardware. Times are NCCL's own estimates.
+//! Kernels do nothing, so the bench does not measure collectives. Times are NCCL's own estimates.
 
 pub mod emulation;
 mod error;
@@ -18,7 +18,9 @@ pub mod topology_file;
 
 pub use error::BenchError;
 pub use library::Library;
-pub use report::{Call, ChannelCounts, Connection, Launch, NodeReport, Report, Seconds, TreePlace};
+pub use report::{
+    BenchReport, BenchSeconds, ChannelCounts, Connection, KernelLaunch, NodeReport, ReportedCall, TreePlace,
+};
 pub use run::Bench;
-pub use spec::{CALL_BYTES_MAX, CALLS_MAX, Mode, NODES_MAX, Node, PlannedCall, RANKS_MAX, Spec};
+pub use spec::{BenchSpec, CALL_BYTES_MAX, CALLS_MAX, CallMode, NODES_MAX, PlannedCall, RANKS_MAX, SimulatedNode};
 pub use topology_file::TopologyFile;

@@ -1,5 +1,4 @@
-//! The NCCL library itself: wheels of `nvidia-nccl-cu12`, fetched by pip into the cache. Nothing of a wheel is ever committed; only its
-//! `libnccl.so.2` is kept, with its SHA-256.
+//! The NCCL library: pip downloads wheels of `nvidia-nccl-cu12` into the cache, which keeps only `libnccl.so.2` and its SHA-256.
 
 use crate::BenchError;
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use topology::nccl::Version;
 use wait_timeout::ChildExt;
 
-/// The newest patch of every minor release that the bench reads, as of November 2026.
+/// The newest patch of every supported minor release, as of November 2026.
 pub const NEWEST: [Version; 12] = [
     Version::new(2, 21, 5),
     Version::new(2, 22, 3),
@@ -28,34 +27,34 @@ pub const NEWEST: [Version; 12] = [
     Version::new(2, 31, 2),
     Version::new(2, 32, 3),
 ];
-/// All kept libraries together; the one not used for longest goes first. Twelve take 4.4 GiB.
+/// Most bytes of all cached libraries. The least recently used one is dropped first. Twelve libraries take 4.4 GiB.
 pub const CACHE_BYTES_MAX: u64 = 6 << 30;
-/// A larger file is no NCCL library (they have 250 to 480 MB).
+/// Largest accepted library file. NCCL libraries have 250 to 480 MB.
 const LIBRARY_BYTES_MAX: u64 = 2 << 30;
-/// A download that takes longer is given up; 400 MB at 1 MB/s take 400 s.
+/// Time limit of a download; 400 MB at 1 MB/s take 400 s.
 const FETCH_SECONDS_MAX: u64 = 600;
 const FILE: &str = "libnccl.so.2";
 const RECORD: &str = "record.json";
 
-/// One library of the cache.
+/// A library in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Library {
-    /// Its release, with patch.
+    /// The release with its patch.
     pub version: Version,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
     /// SHA-256 of the file, hexadecimal.
     pub sha256: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct LibraryRecord {
     version: Version,
     sha256: String,
     bytes: u64,
 }
 
-/// Where everything is kept: `$LINKWISE_CACHE/nccl`, else `$XDG_CACHE_HOME/linkwise/nccl`, else `~/.cache/linkwise/nccl`.
+/// The cache folder: `$LINKWISE_CACHE/nccl`, else `$XDG_CACHE_HOME/linkwise/nccl`, else `~/.cache/linkwise/nccl`.
 pub fn default_cache() -> Result<PathBuf, BenchError> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("LINKWISE_CACHE")
@@ -63,12 +62,12 @@ pub fn default_cache() -> Result<PathBuf, BenchError> {
         .or_else(|| set("HOME").map(|p| p.join(".cache/linkwise")))
         .map(|p| p.join("nccl"))
         .ok_or_else(|| BenchError::Machine {
-            what: "neither LINKWISE_CACHE nor XDG_CACHE_HOME nor HOME is set".into(),
-            remedy: "set one: libraries of 400 MB are kept there".into(),
+            what: "LINKWISE_CACHE, XDG_CACHE_HOME and HOME are not set".into(),
+            remedy: "set one of them; the folder holds libraries of 400 MB".into(),
         })
 }
 
-/// With its patch: the newest known one of the minor release if none is said.
+/// The version with its patch: the newest known patch of the minor release if the version has none.
 pub fn with_patch(version: Version) -> Result<Version, BenchError> {
     if version.patch.is_some() {
         return Ok(version);
@@ -80,9 +79,9 @@ pub fn with_patch(version: Version) -> Result<Version, BenchError> {
 }
 
 impl Library {
-    /// The library of a release from `cache`, verified; fetched if it is not there. Several processes may ask at once: one fetches, the others
-    /// wait for it.
-    pub fn get(cache: &Path, version: Version) -> Result<Library, BenchError> {
+    /// The verified library of a release from `cache`. Downloads it if it is missing; of concurrent processes one downloads and the others wait.
+    /// Verifying takes 0.3 s, once per process.
+    pub fn get_or_fetch(cache: &Path, version: Version) -> Result<Library, BenchError> {
         // Hashing 400 MB takes 0.3 s: once per process is enough.
         static KNOWN: Mutex<Vec<Library>> = Mutex::new(Vec::new());
         let version = with_patch(version)?;
@@ -107,7 +106,7 @@ fn locked<T>(home: &Path, f: impl FnOnce() -> Result<T, BenchError>) -> Result<T
     let what = || BenchError::io(format!("cannot lock {}", path.display()));
     let lock = match File::create(&path) {
         Ok(lock) => lock,
-        // A cache that another user filled: what is there is complete.
+        // Another user owns the cache. Its files are complete.
         Err(e) if home.join(RECORD).exists() && e.kind() == std::io::ErrorKind::PermissionDenied => return f(),
         Err(e) => return Err(what()(e)),
     };
@@ -123,15 +122,15 @@ fn locked<T>(home: &Path, f: impl FnOnce() -> Result<T, BenchError>) -> Result<T
     }
 }
 
-/// Hash and size of a library file, and whether it says that it is this release.
-fn inspect(path: &Path, version: Version) -> Result<Record, BenchError> {
+/// Hash and size of a library file. Fails if the file does not contain the version string of this release.
+fn inspect(path: &Path, version: Version) -> Result<LibraryRecord, BenchError> {
     let io = || BenchError::io(format!("cannot read {}", path.display()));
     let wrong = |reason: String| BenchError::Cache { path: path.into(), reason };
     let mut file = File::open(path).map_err(io())?;
     let (mut hash, mut bytes, mut says_so) = (Sha256::new(), 0u64, false);
     let wanted = format!("NCCL version {version}");
     let mut buffer = vec![0u8; 1 << 20];
-    let mut tail: Vec<u8> = Vec::new(); // what may hold the beginning of a match
+    let mut tail: Vec<u8> = Vec::new(); // may hold the beginning of a match
     loop {
         let n = file.read(&mut buffer).map_err(io())?;
         if n == 0 {
@@ -150,12 +149,12 @@ fn inspect(path: &Path, version: Version) -> Result<Record, BenchError> {
         }
     }
     if !says_so {
-        return Err(wrong(format!("it does not say `{wanted}`")));
+        return Err(wrong(format!("it does not contain `{wanted}`")));
     }
-    Ok(Record { version, sha256: hex(&hash.finalize()), bytes })
+    Ok(LibraryRecord { version, sha256: hex(&hash.finalize()), bytes })
 }
 
-/// Is `wanted` in `bytes`, and not followed by another digit?
+/// Whether `bytes` contain `wanted`, not followed by a digit.
 fn find(bytes: &[u8], wanted: &[u8]) -> bool {
     let first = wanted[0];
     let mut at = 0;
@@ -175,7 +174,7 @@ fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
     match fs::read_to_string(home.join(RECORD)) {
         Ok(text) => {
             let wrong = |reason: &str| BenchError::Cache { path: path.clone(), reason: reason.into() };
-            let record: Record = serde_json::from_str(&text).map_err(|_| wrong("its record cannot be read"))?;
+            let record: LibraryRecord = serde_json::from_str(&text).map_err(|_| wrong("its record cannot be read"))?;
             if record != found {
                 return Err(wrong("its SHA-256 has changed"));
             }
@@ -184,12 +183,12 @@ fn verify(home: &Path, version: Version) -> Result<Library, BenchError> {
                 let _ = f.set_modified(SystemTime::now());
             }
         }
-        Err(_) => write_record(home, &found)?, // put there by hand: from now on it must stay as it is
+        Err(_) => write_record(home, &found)?, // a user copied the file here; from now on it must not change
     }
     Ok(Library { version, path, sha256: found.sha256 })
 }
 
-fn write_record(home: &Path, record: &Record) -> Result<(), BenchError> {
+fn write_record(home: &Path, record: &LibraryRecord) -> Result<(), BenchError> {
     let text = serde_json::to_string_pretty(record).expect("a record is plain data");
     let temporary = home.join(format!("{RECORD}.{}", std::process::id()));
     fs::write(&temporary, text)
@@ -197,7 +196,7 @@ fn write_record(home: &Path, record: &Record) -> Result<(), BenchError> {
         .map_err(BenchError::io(format!("cannot write to {}", home.display())))
 }
 
-/// Takes the library out of the wheel; the rest is not kept.
+/// Extracts only the library from the wheel.
 const UNPACK: &str = "import glob, shutil, sys, zipfile\n\
 wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0])\n\
 name = [n for n in wheel.namelist() if n.endswith('/libnccl.so.2')][0]\n\
@@ -240,12 +239,12 @@ fn python<'a>(
         .stdout(Stdio::null())
         .stderr(out)
         .spawn()
-        .map_err(|e| format!("python3 does not start ({e}); it needs python3 with pip"))?;
+        .map_err(|e| format!("python3 does not start ({e}); install python3 with pip"))?;
     let left = deadline.saturating_duration_since(Instant::now());
     let Some(status) = child.wait_timeout(left).map_err(|e| e.to_string())? else {
         let _ = child.kill();
         let _ = child.wait();
-        return Err(format!("not done after {FETCH_SECONDS_MAX} s"));
+        return Err(format!("the download did not finish within {FETCH_SECONDS_MAX} s"));
     };
     if status.success() {
         return Ok(());
@@ -256,7 +255,7 @@ fn python<'a>(
     Err(line.or(said.lines().last()).unwrap_or("pip failed without a message").trim().to_string())
 }
 
-/// Drops the libraries that were not used for longest until `more` bytes fit below `most`; never the one in `keep`.
+/// Drops the least recently used libraries until `more` bytes fit below `most`. Never drops the library in `keep`.
 fn make_room(cache: &Path, keep: &Path, more: u64, most: u64) {
     let mut kept: Vec<(SystemTime, u64, PathBuf)> = fs::read_dir(cache)
         .into_iter()
@@ -275,7 +274,7 @@ fn make_room(cache: &Path, keep: &Path, more: u64, most: u64) {
         if total <= most {
             break;
         }
-        // The file first: whoever has it mapped keeps it, whoever comes later fetches it again.
+        // Remove the library first: processes that mapped it keep it, and later ones download it again.
         let _ = fs::remove_file(path.join(FILE));
         let _ = fs::remove_file(path.join(RECORD));
         total -= bytes;
@@ -291,14 +290,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_found_only_as_a_whole() {
+    fn a_version_string_matches_only_as_a_whole() {
         assert!(find(b"..NCCL version 2.28.9+cuda12.9", b"NCCL version 2.28.9"));
         assert!(!find(b"..NCCL version 2.28.91+cuda", b"NCCL version 2.28.9"));
         assert!(!find(b"..NCCL version 2.28.", b"NCCL version 2.28.9"));
     }
 
     #[test]
-    fn the_library_that_was_not_used_for_longest_goes_first() {
+    fn the_least_recently_used_library_is_dropped_first() {
         let cache = tempfile::tempdir().unwrap();
         for (i, version) in ["2.24.3", "2.27.7", "2.28.9"].iter().enumerate() {
             let home = cache.path().join(version);
@@ -315,7 +314,7 @@ mod tests {
         make_room(cache.path(), &new, 100, 399);
         assert_eq!(kept(), [true, false, true]);
         make_room(cache.path(), &cache.path().join("2.28.9"), 350, 360);
-        assert_eq!(kept(), [false, false, true], "not the one that is wanted");
+        assert_eq!(kept(), [false, false, true], "the library to keep stays");
     }
 
     #[test]

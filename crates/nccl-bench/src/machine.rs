@@ -1,4 +1,4 @@
-//! What the emulation has to know of a GPU and a processor and the cluster file does not say.
+//! Properties of GPUs and processors that the emulation needs and the cluster file lacks.
 
 use topology::HostType;
 
@@ -11,7 +11,7 @@ pub(crate) struct GpuFacts {
     pub memory_gib: u32,
     /// PCI device id, vendor 0x10de.
     pub device_id: u16,
-    /// GeForce cards since the 40 series refuse peer-to-peer.
+    /// GeForce cards since the 40 series have no peer-to-peer.
     pub peer_to_peer: bool,
 }
 
@@ -30,7 +30,8 @@ macro_rules! gpu {
     };
 }
 
-/// By what a model's name contains, lower case, letters and digits only. Sources: NVIDIA data sheets, the PCI id list.
+/// (key, facts): a model has the facts of the longest key in its name (lower case, letters and digits only). Sources: NVIDIA data sheets, the
+/// PCI id list.
 const GPUS: [(&str, GpuFacts); 26] = [
     gpu!("gb200", 100, 148, 186, 0x2941, true),
     gpu!("b200", 100, 148, 180, 0x2901, true),
@@ -80,7 +81,7 @@ const fn intel(name: &'static str, model: u32) -> CpuFacts {
     CpuFacts { name, arch: "x86_64", vendor: "GenuineIntel", family: 6, model }
 }
 
-/// The processor of the usual host of a kind: what NVIDIA's own systems have where there is one, else the Xeon of the PCIe generation.
+/// The assumed processor of a host type: that of NVIDIA's own system if there is one, otherwise the Xeon of the PCIe generation.
 pub(crate) fn cpu_facts(t: &HostType) -> CpuFacts {
     let switched = t.nvlink.is_some_and(|n| n.switched);
     let capability = gpu_facts(&t.gpu_model).map_or(0, |g| g.compute_capability);

@@ -1,56 +1,55 @@
-//! What a run found. The JSON of these types is read by others: fields are added, never renamed.
+//! The report of a run. Other programs read the JSON of these types: add fields, but never rename one.
 
 use serde::{Deserialize, Serialize};
 use topology::Collective;
 use topology::nccl::{Decision, Graph, Rate, Version};
 
-/// Everything that the library said about one communicator.
+/// Everything that the library reported about one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The library's own version.
     pub version: Version,
     /// SHA-256 of the library file, hexadecimal.
     pub library_sha256: String,
-    /// Ranks of the communicator.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Nodes as NCCL counts them: hosts, or NVLink domains.
+    /// Number of nodes as NCCL counts them: hosts or NVLink domains.
     pub nccl_nodes: u32,
-    /// The simulated hosts in the order of their ranks.
+    /// The simulated hosts in rank order.
     pub nodes: Vec<NodeReport>,
-    /// The graphs that all nodes agree on: least channels and bandwidths, farthest paths. By NCCL's merge rule, applied here to what the
-    /// nodes found: NCCL does not print them.
+    /// The graphs that all nodes agree on: least channels and bandwidths, farthest paths. The bench applies NCCL's merge rule to the nodes' graphs,
+    /// because NCCL does not print the result.
     pub merged_graphs: Vec<Graph>,
-    /// Channels of the communicator.
+    /// Numbers of channels of the communicator.
     pub channels: ChannelCounts,
-    /// Ranks in the order of the ring, one ring per channel, each from rank 0.
+    /// Ranks in ring order, one ring per channel, each starting at rank 0.
     pub rings: Vec<Vec<u32>>,
-    /// Places in the tree, one list per channel, by rank. Channel `c` and `c + n/2` are the two trees of one search channel.
+    /// Parents and children, one list per channel, by rank. Channels `c` and `c + n/2` are the two trees of one search channel.
     pub trees: Vec<Vec<TreePlace>>,
     /// Ranks of each NVLS head, one per node.
     pub nvls_heads: Vec<Vec<u32>>,
-    /// NCCL's cost model: every collective x algorithm x protocol.
+    /// NCCL's cost table: every collective x algorithm x protocol.
     pub rates: Vec<Rate>,
-    /// What was asked and what NCCL did, in order.
-    pub calls: Vec<Call>,
-    /// How ranks reach each other, by channel and ranks; as often as NCCL connected them (rings, trees, NVLS).
+    /// The calls in order, with NCCL's decisions.
+    pub calls: Vec<ReportedCall>,
+    /// Connections between ranks, ordered by channel and ranks. Repeated connections (rings, trees, NVLS) are listed each time.
     pub connections: Vec<Connection>,
-    /// Driver and NVML functions that the library looks up and the emulation does not have: as with an older driver. None for the releases that
-    /// the tests run.
+    /// Driver and NVML functions that the library looks up and the emulation lacks, as with an older driver. Empty for the tested releases.
     pub absent: Vec<String>,
-    /// NCCL's warnings, each once.
+    /// NCCL's warnings without repeats.
     pub warnings: Vec<String>,
-    /// Seconds from the start of the processes to the end of the communicator's initialisation and to their end.
-    pub seconds: Seconds,
+    /// Times of the run on this machine.
+    pub seconds: BenchSeconds,
 }
 
-/// How long it took on this machine; says nothing about NCCL on GPUs.
+/// Times of the run on this machine, in seconds since the start of the processes. Unrelated to NCCL's speed on GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Seconds {
+pub struct BenchSeconds {
     /// Until every rank had its communicator.
     pub initialised: f64,
     /// Until the last process ended.
     pub total: f64,
-    /// All calls of the slowest process, from the first to the end of the last.
+    /// Duration of all calls in the slowest process.
     #[serde(default)]
     pub calls: f64,
 }
@@ -62,22 +61,22 @@ pub struct NodeReport {
     pub host: String,
     /// The name of its type.
     pub host_type: String,
-    /// The processor that the topology file names, an assumption of the bench: NCCL's LL bandwidth between nodes depends on it.
+    /// The processor in the topology file, assumed by the bench. NCCL's LL bandwidth between nodes depends on it.
     pub cpu: String,
-    /// GPUs in the order of the ranks.
+    /// GPUs in rank order.
     pub gpus: Vec<u8>,
     /// Its first rank.
     pub first_rank: u32,
-    /// What its first rank's search found, with channels. GPUs and NICs by their index on the host; in an NVLink domain over several hosts (one
-    /// node for NCCL) counted on through the domain's hosts.
+    /// The graphs that its first rank's search found, with channels. GPUs and NICs are indices on the host; in an NVLink domain of several hosts
+    /// (one node for NCCL) the indices continue through the domain's hosts.
     pub graphs: Vec<Graph>,
-    /// The largest bandwidth of one GPU as NCCL adds it up, GB/s ("maxBw").
+    /// NCCL's "maxBw", GB/s: the largest total bandwidth of one GPU.
     pub max_bw_gb_per_s: f64,
-    /// NVLink or PCIe bandwidth of a GPU, GB/s ("totalBw").
+    /// NCCL's "totalBw", GB/s: the NVLink or PCIe bandwidth of a GPU.
     pub total_bw_gb_per_s: f64,
 }
 
-/// "16 coll channels, 16 collnet channels, ..."
+/// Numbers of channels by use, from NCCL's line "16 coll channels, 16 collnet channels, ...".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChannelCounts {
     /// For collectives.
@@ -92,7 +91,7 @@ pub struct ChannelCounts {
     pub p2p_per_peer: u32,
 }
 
-/// Where a rank stands in the tree of one channel.
+/// A rank's parent and children in the tree of one channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreePlace {
     /// The rank.
@@ -105,33 +104,33 @@ pub struct TreePlace {
 
 /// One call of a collective.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Call {
-    /// Which collective.
+pub struct ReportedCall {
+    /// The collective.
     pub collective: Collective,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub requested_bytes: u64,
-    /// Bytes that were run: whole elements, equal shares.
+    /// Bytes of the call: requested bytes rounded down to whole elements and equal shares.
     pub size_bytes: u64,
-    /// Captured into a CUDA graph.
+    /// Whether the call was captured into a CUDA graph.
     pub captured: bool,
-    /// What NCCL decided; `None` where it was only simulated, and for alltoall and sendrecv, which have no algorithm.
+    /// NCCL's decision; `None` for simulated calls, and for alltoall and sendrecv, which have no algorithm.
     pub decision: Option<Decision>,
-    /// First and last channel; `None` before 2.24, which does not say.
+    /// First and last channel; `None` before 2.24, which does not print them.
     pub channel_range: Option<(u32, u32)>,
     /// NCCL's own estimate (`ncclGroupSimulateEnd` from 2.22 on, the decision line before 2.24), microseconds.
     pub estimate_us: Option<f64>,
-    /// The kernel of rank 0, if one was launched.
-    pub launch: Option<Launch>,
+    /// The kernel that rank 0 launched, if any.
+    pub launch: Option<KernelLaunch>,
 }
 
 /// A kernel launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
-    /// How many kernels; twice as many for a captured call, whose graph is launched twice.
+pub struct KernelLaunch {
+    /// Number of kernels. Twice as many for a captured call, whose graph is launched twice.
     pub kernels: u32,
-    /// Blocks: one per channel.
+    /// Number of blocks: one per channel.
     pub grid: u32,
-    /// Threads per block.
+    /// Number of threads per block.
     pub block: u32,
 }
 
@@ -144,17 +143,17 @@ pub struct Connection {
     pub from: u32,
     /// Receiving rank.
     pub to: u32,
-    /// `Some(true)`: seen from the sender, `Some(false)`: from the receiver, `None`: not over the network.
+    /// For network connections: `Some(true)` in the sender's log, `Some(false)` in the receiver's log. `None` for other connections.
     pub send: Option<bool>,
-    /// NCCL's words: `P2P/CUMEM`, `NET/Simulated/3/GDRDMA`.
+    /// NCCL's name of the transport: `P2P/CUMEM`, `NET/Simulated/3/GDRDMA`.
     pub via: String,
-    /// The NIC's index on the host, for the network.
+    /// For network connections: the NIC's index on the host.
     pub nic: Option<u8>,
-    /// The rank whose GPU stands beside the NIC, where the bytes go through it (PXN).
+    /// With PXN: the rank whose GPU is next to the NIC and forwards the bytes.
     pub through: Option<u32>,
 }
 
-impl Report {
+impl BenchReport {
     /// The decisions, in the order of the calls.
     pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
         self.calls.iter().filter_map(|c| c.decision.as_ref())

@@ -1,94 +1,94 @@
-//! Runs a specification: one process per simulated host, then the logs.
+//! Runs a specification: starts one process per simulated host, waits for all, then reads the logs.
+
+mod assemble;
 
 use crate::emulation::Emulation;
-use crate::read::{GRAPHS_BYTES_MAX, LOG_BYTES_MAX, graphs, log};
-use crate::report::{Call, NodeReport, Report, Seconds, TreePlace};
-use crate::spec::{Mode, Spec};
+use crate::read::{LOG_BYTES_MAX, log};
+use crate::report::BenchReport;
+use crate::spec::{BenchSpec, CallMode};
 use crate::{BenchError, Library, TopologyFile, library};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use topology::NetworkClass;
-use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
 
-/// What the folders of runs are called; then the process and letters.
+/// Prefix of the folders of runs; the process id and random letters follow.
 const FOLDER: &str = "linkwise-nccl-";
-/// A folder without its process is garbage after this long.
+/// Age from which a folder without its process is removed.
 const STALE: Duration = Duration::from_secs(3600);
-/// How long the other hosts of a run may take to end after one has failed.
+/// Time that the other hosts get to end after one has failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(300);
-/// How often processes are looked after.
+/// Interval between checks of the processes.
 const POLL: Duration = Duration::from_millis(4);
 
-/// Where libraries and the compiled emulation are kept.
+/// The bench, with its cache of libraries and the compiled emulation.
 #[derive(Debug, Clone)]
 pub struct Bench {
     cache: PathBuf,
 }
 
 impl Bench {
-    /// With the usual cache ([`library::default_cache`]).
+    /// A bench with the default cache ([`library::default_cache`]).
     pub fn new() -> Result<Self, BenchError> {
         Ok(Bench { cache: library::default_cache()? })
     }
 
-    /// With a cache of one's own.
+    /// A bench with another cache folder.
     pub fn in_cache(cache: impl Into<PathBuf>) -> Self {
         Bench { cache: cache.into() }
     }
 
-    /// Runs a specification and reads what the library said. Fetches the library and compiles the emulation if need be. When it returns, with
-    /// or without a report, no process and no shared memory of the run is left. Cost: 1 s for a host of eight GPUs, about 10 s for four hosts,
-    /// two cores; 85 MB of shared memory a rank.
-    pub fn run(&self, spec: &Spec) -> Result<Report, BenchError> {
+    /// Runs a specification and returns the library's report. Downloads the library and compiles the emulation if they are missing. On return,
+    /// also with an error, no process and no shared memory of the run is left. On two cores it takes 1 s for a host of eight GPUs and about 10 s
+    /// for four hosts, with 85 MB of shared memory per rank.
+    pub fn run(&self, spec: &BenchSpec) -> Result<BenchReport, BenchError> {
         spec.check()?;
-        let emulation = Emulation::get(&self.cache)?;
-        let library = Library::get(&self.cache, spec.version)?;
-        let run = Run::new(spec, &emulation, &library)?;
+        let emulation = Emulation::get_or_compile(&self.cache)?;
+        let library = Library::get_or_fetch(&self.cache, spec.version)?;
+        let run = BenchRun::new(spec, &emulation, &library)?;
         run.execute()
     }
 }
 
-/// One process: a host, or one rank of it.
+/// One process: all ranks of a host, or one rank.
 #[derive(Debug, Clone)]
-struct Part {
+struct HostProcess {
     node: usize,
     first_rank: u32,
     gpus: Vec<u8>,
 }
 
-fn parts(spec: &Spec) -> Vec<Part> {
+fn list_processes(spec: &BenchSpec) -> Vec<HostProcess> {
     let mut first_rank = 0;
     let mut parts = Vec::new();
     for (node, place) in spec.nodes.iter().enumerate() {
         let at_once = if spec.process_per_rank { 1 } else { place.gpus.len() };
         for gpus in place.gpus.chunks(at_once.max(1)) {
-            parts.push(Part { node, first_rank, gpus: gpus.to_vec() });
+            parts.push(HostProcess { node, first_rank, gpus: gpus.to_vec() });
             first_rank += gpus.len() as u32;
         }
     }
     parts
 }
 
-struct Run<'a> {
-    spec: &'a Spec,
-    parts: Vec<Part>,
+struct BenchRun<'a> {
+    spec: &'a BenchSpec,
+    processes: Vec<HostProcess>,
     emulation: &'a Emulation,
     library: &'a Library,
     topologies: Vec<TopologyFile>,
-    /// NICs read and write GPU memory.
+    /// Whether NICs read and write GPU memory.
     gpudirect: bool,
-    /// Removed with everything in it.
+    /// Removed with its files on drop.
     folder: tempfile::TempDir,
 }
 
-/// The processes of a run, ended whatever happens. Their shared memory is in the folder of the run.
-struct Nodes(Vec<Child>);
+/// The processes of a run. Drop kills them. Their shared memory is in the folder of the run.
+struct ChildProcesses(Vec<Child>);
 
-impl Drop for Nodes {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -97,8 +97,8 @@ impl Drop for Nodes {
     }
 }
 
-impl<'a> Run<'a> {
-    fn new(spec: &'a Spec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
+impl<'a> BenchRun<'a> {
+    fn new(spec: &'a BenchSpec, emulation: &'a Emulation, library: &'a Library) -> Result<Self, BenchError> {
         let gpudirect =
             matches!(spec.cluster.network.class, NetworkClass::Infiniband | NetworkClass::Roce | NetworkClass::Efa);
         let topologies = spec.nodes.iter().map(|n| TopologyFile::of(spec.cluster.type_of(n.host), gpudirect));
@@ -110,7 +110,7 @@ impl<'a> Run<'a> {
         sweep();
         let folder = tempfile::Builder::new().prefix(&format!("{FOLDER}{}-", std::process::id())).tempdir();
         let folder = folder.map_err(BenchError::io("cannot create a temporary folder"))?;
-        Ok(Run { spec, parts: parts(spec), emulation, library, topologies, gpudirect, folder })
+        Ok(BenchRun { spec, processes: list_processes(spec), emulation, library, topologies, gpudirect, folder })
     }
 
     fn file(&self, part: usize, what: &str) -> PathBuf {
@@ -122,22 +122,22 @@ impl<'a> Run<'a> {
     }
 
     fn host(&self, part: usize) -> String {
-        self.spec.cluster.host(self.spec.nodes[self.parts[part].node].host).name.clone()
+        self.spec.cluster.host(self.spec.nodes[self.processes[part].node].host).name.clone()
     }
 
-    /// The process with a node's first rank.
+    /// Index of the process with a node's first rank.
     fn first_part(&self, node: usize) -> usize {
-        self.parts.iter().position(|p| p.node == node).unwrap_or(0)
+        self.processes.iter().position(|p| p.node == node).unwrap_or(0)
     }
 
-    fn execute(&self) -> Result<Report, BenchError> {
+    fn execute(&self) -> Result<BenchReport, BenchError> {
         let plan: String = self.spec.calls.iter().fold(String::new(), |text, c| {
             format!("{text}{}{} {}\n", if c.captured { "graph " } else { "" }, c.collective, c.size_bytes)
         });
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
-        let mut nodes = Nodes(Vec::new());
-        for part in 0..self.parts.len() {
+        let mut nodes = ChildProcesses(Vec::new());
+        for part in 0..self.processes.len() {
             nodes.0.push(self.spawn(part)?);
         }
         self.wait(&mut nodes, begin)?;
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
     }
 
     fn spawn(&self, at: usize) -> Result<Child, BenchError> {
-        let part = &self.parts[at];
+        let part = &self.processes[at];
         let node = part.node;
         let (spec, topology) = (self.spec, &self.topologies[node]);
         let place = &spec.nodes[node];
@@ -162,9 +162,9 @@ impl<'a> Run<'a> {
             File::create(&path).map_err(BenchError::io(format!("cannot write {}", path.display())))
         };
         let mode = match spec.mode {
-            Mode::Simulate => "simulate",
-            Mode::Launch => "launch",
-            Mode::Both => "both",
+            CallMode::Simulate => "simulate",
+            CallMode::Launch => "launch",
+            CallMode::Both => "both",
         };
         let shared = self.folder.path().join("shm");
         fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
@@ -180,7 +180,7 @@ impl<'a> Run<'a> {
             .stdin(Stdio::null())
             .stdout(out("log")?)
             .stderr(out("err")?);
-        // Nothing of the caller's environment: NCCL reads dozens of variables, and a file in HOME.
+        // Do not pass on the caller's environment: NCCL reads dozens of variables, and a file in HOME.
         c.env_clear().env("HOME", self.folder.path());
         for name in ["PATH", "LD_LIBRARY_PATH", "TMPDIR"] {
             if let Some(value) = std::env::var_os(name) {
@@ -208,7 +208,7 @@ impl<'a> Run<'a> {
             .env("NCCL_GRAPH_DUMP_FILE_RANK", part.first_rank.to_string())
             .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
             .env("NCCL_SOCKET_IFNAME", "lo")
-            .env("NCCL_RAS_ENABLE", "0") // its port is the same for all jobs of a machine
+            .env("NCCL_RAS_ENABLE", "0") // all jobs of a machine would use the same port
             .env("NCCL_DEBUG", "INFO")
             .env("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,TUNING");
         if let Some(domain) = place.nvlink_domain {
@@ -244,8 +244,8 @@ impl<'a> Run<'a> {
         c.spawn().map_err(BenchError::io(format!("cannot start {}", self.emulation.runner.display())))
     }
 
-    /// Until all have ended well, one has not, or time is up.
-    fn wait(&self, nodes: &mut Nodes, begin: Instant) -> Result<(), BenchError> {
+    /// Waits until all processes succeed, one fails, or the deadline passes.
+    fn wait(&self, nodes: &mut ChildProcesses, begin: Instant) -> Result<(), BenchError> {
         let mut ended = vec![false; nodes.0.len()];
         let mut looked_at_logs = begin;
         let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
@@ -256,7 +256,7 @@ impl<'a> Run<'a> {
                     *done = true;
                     if !status.success() {
                         failed.push((node, status));
-                        // The others fail, too, soon: their peer is gone. The one that was killed is the cause.
+                        // The others fail soon, because their peer is gone. A killed process is the cause.
                         give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
                 }
@@ -306,10 +306,10 @@ impl<'a> Run<'a> {
         Ok(log::read(&self.text(node, "log", LOG_BYTES_MAX)?))
     }
 
-    /// Functions after `key` in the emulation's lines, each once.
+    /// Function names after `key` in the emulation's lines, without repeats.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
-        for part in 0..self.parts.len() {
+        for part in 0..self.processes.len() {
             let text = self.text(part, "err", LOG_BYTES_MAX)?;
             let names = text.lines().filter_map(|l| l.strip_prefix("linkwise-emulation: ")?.strip_prefix(key));
             found.extend(names.map(|n| n.trim().to_string()));
@@ -331,123 +331,15 @@ impl<'a> Run<'a> {
             (Some(e), _, _) => e.clone(),
             (None, Some(line), Some(code)) => format!("{line} (exit code {code})"),
             (None, None, Some(code)) => format!("it ended with exit code {code}"),
-            (None, _, None) => format!("it was ended by {status}"),
+            (None, _, None) => format!("it was killed by {status}"),
         };
         let mut warnings = log.warnings;
         let last = warnings.len().saturating_sub(5);
         BenchError::Node { host: self.host(node), version, reason, warnings: warnings.split_off(last) }
     }
-
-    fn report(&self, total: f64) -> Result<Report, BenchError> {
-        let calls = self.emulation_lines("not emulated: ")?;
-        if !calls.is_empty() {
-            return Err(BenchError::NotEmulated { version: self.library.version, calls });
-        }
-        let logs = (0..self.parts.len()).map(|p| self.log(p)).collect::<Result<Vec<_>, _>>()?;
-        let node = |n: usize| self.node(n, &logs[self.first_part(n)]);
-        let nodes = (0..self.spec.nodes.len()).map(node).collect::<Result<Vec<NodeReport>, _>>()?;
-        let first = &logs[0];
-        let missing = |what: &str| self.log_error(format!("it does not say {what}"));
-        let ranks = self.spec.rank_count() as u32;
-        let version = first.version_code.and_then(version_of).ok_or_else(|| missing("its version"))?;
-        if version != self.library.version {
-            return Err(BenchError::Cache {
-                path: self.library.path.clone(),
-                reason: format!("it is NCCL {version}, not {}", self.library.version),
-            });
-        }
-        if first.rates.is_empty() {
-            return Err(missing("the table of latencies and bandwidths"));
-        }
-        let mut warnings: Vec<String> = logs.iter().flat_map(|l| l.warnings.iter().cloned()).collect();
-        warnings.sort();
-        warnings.dedup();
-        // Ranks connect in threads of their own: the order of the log is not NCCL's.
-        let mut connections: Vec<_> = logs.iter().flat_map(|l| l.connections.iter().cloned()).collect();
-        connections
-            .sort_by(|a, b| (a.channel, a.from, a.to, a.send, &a.via).cmp(&(b.channel, b.from, b.to, b.send, &b.via)));
-        Ok(Report {
-            version,
-            library_sha256: self.library.sha256.clone(),
-            ranks,
-            nccl_nodes: first.nccl_nodes.ok_or_else(|| missing("how many nodes there are"))?,
-            merged_graphs: merge(&nodes),
-            nodes,
-            channels: first.channels.ok_or_else(|| missing("how many channels there are"))?,
-            rings: rings(&logs, ranks).map_err(|e| self.log_error(e))?,
-            trees: trees(&logs),
-            nvls_heads: first.nvls_heads.values().cloned().collect(),
-            rates: first.rates.clone(),
-            calls: self.calls(first)?,
-            connections,
-            absent: self.emulation_lines("absent: ")?,
-            warnings,
-            seconds: Seconds {
-                initialised: logs.iter().filter_map(|l| l.initialised_s).fold(0.0, f64::max),
-                calls: logs.iter().filter_map(|l| l.calls_s).fold(0.0, f64::max),
-                total,
-            },
-        })
-    }
-
-    fn node(&self, node: usize, log: &log::NodeLog) -> Result<NodeReport, BenchError> {
-        let place = &self.spec.nodes[node];
-        let (max, total) = log.bandwidths.unwrap_or_default();
-        let dump = self.text(self.first_part(node), "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
-        let cluster = &self.spec.cluster;
-        let mates =
-            self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());
-        let devices = mates.map(|n| (cluster.type_of(n.host).gpu_count(), cluster.type_of(n.host).nics.len()));
-        let here = graphs::Node { gpus: &place.gpus, first_rank: self.first_rank(node), domain: devices.collect() };
-        let graphs = graphs::read(&dump, &here).map_err(|e| self.log_error(e))?;
-        Ok(NodeReport {
-            host: self.host(node),
-            host_type: self.spec.cluster.type_of(place.host).name.clone(),
-            cpu: self.topologies[node].cpu.clone(),
-            gpus: place.gpus.clone(),
-            first_rank: self.first_rank(node),
-            graphs,
-            max_bw_gb_per_s: max,
-            total_bw_gb_per_s: total,
-        })
-    }
-
-    fn calls(&self, log: &log::NodeLog) -> Result<Vec<Call>, BenchError> {
-        if log.calls.len() != self.spec.calls.len() {
-            let reason = format!("it has {} of {} calls", log.calls.len(), self.spec.calls.len());
-            return Err(self.log_error(reason));
-        }
-        Ok(log.calls.iter().map(|c| self.call(c)).collect())
-    }
-
-    fn call(&self, c: &log::CallLog) -> Call {
-        let line = c.decisions.first();
-        let estimate_us = c.estimate_us.or(line.and_then(|d| d.time_us));
-        let channel_range = line.and_then(|d| d.channels);
-        let channels = channel_range.map(|(low, high)| high - low + 1).or(c.launch.map(|l| l.grid));
-        let decision = line.zip(channels).map(|(d, channels)| Decision {
-            collective: c.collective,
-            size_bytes: c.size_bytes,
-            algorithm: d.algorithm,
-            protocol: d.protocol,
-            channels,
-            time_us: estimate_us,
-            source: DecisionSource::Bench,
-        });
-        Call {
-            collective: c.collective,
-            requested_bytes: c.requested_bytes,
-            size_bytes: c.size_bytes,
-            captured: c.captured,
-            decision,
-            channel_range,
-            estimate_us,
-            launch: c.launch,
-        }
-    }
 }
 
-/// Removes the folders of benches that were killed: their process is gone and they are old (a process may be invisible from another container).
+/// Removes old folders of killed benches, whose process is gone. It keeps young folders, because the process may be in another container.
 fn sweep() {
     let old = |e: &fs::DirEntry| {
         let age = e.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
@@ -460,73 +352,4 @@ fn sweep() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
-}
-
-/// 22809 is 2.28.9.
-fn version_of(code: u32) -> Option<Version> {
-    let part = |n: u32| u16::try_from(n).ok();
-    Some(Version::new(part(code / 10_000)?, part(code / 100 % 100)?, part(code % 100)?))
-}
-
-/// One ring per channel, from rank 0; every one must hold all ranks.
-fn rings(logs: &[log::NodeLog], ranks: u32) -> Result<Vec<Vec<u32>>, String> {
-    let next: BTreeMap<(u32, u32), u32> = logs.iter().flat_map(|l| l.ring_next.iter().map(|(k, v)| (*k, *v))).collect();
-    let count = next.keys().map(|k| k.0 + 1).max().unwrap_or(0);
-    let ring = |channel: u32| {
-        let mut ring = vec![0];
-        loop {
-            let at = *next.get(&(channel, ring[ring.len() - 1])).ok_or(format!("ring {channel} is not complete"))?;
-            if at == 0 {
-                break;
-            }
-            if ring.len() as u32 == ranks {
-                return Err(format!("ring {channel} does not come back to rank 0"));
-            }
-            ring.push(at);
-        }
-        if ring.len() as u32 == ranks { Ok(ring) } else { Err(format!("ring {channel} leaves ranks out")) }
-    };
-    (0..count).map(ring).collect()
-}
-
-fn trees(logs: &[log::NodeLog]) -> Vec<Vec<TreePlace>> {
-    let all: BTreeMap<_, _> = logs.iter().flat_map(|l| l.trees.iter()).collect();
-    let count = all.keys().map(|k| k.0 as usize + 1).max().unwrap_or(0);
-    let mut trees = vec![Vec::new(); count];
-    for ((channel, rank), (up, down)) in all {
-        trees[*channel as usize].push(TreePlace { rank: *rank, up: *up, down: down.clone() });
-    }
-    trees
-}
-
-/// NCCL's rule for what nodes found: the least of channels and bandwidths, the most of latency and distance; only kinds that every node has.
-/// Ring and tree get the same number of channels. Channels themselves differ between nodes and are left out.
-fn merge(nodes: &[NodeReport]) -> Vec<Graph> {
-    let of = |node: &NodeReport, kind| node.graphs.iter().find(|g| g.kind == kind).cloned();
-    let mut merged: Vec<Graph> = Vec::new();
-    for &kind in GraphKind::ALL {
-        let Some(all) = nodes.iter().map(|n| of(n, kind)).collect::<Option<Vec<Graph>>>() else { continue };
-        let Some(m) = all.into_iter().reduce(|a, b| Graph {
-            kind,
-            pattern: a.pattern.max(b.pattern),
-            cross_nic: a.cross_nic.max(b.cross_nic),
-            channel_count: a.channel_count.min(b.channel_count),
-            bw_intra_gb_per_s: a.bw_intra_gb_per_s.min(b.bw_intra_gb_per_s),
-            bw_inter_gb_per_s: a.bw_inter_gb_per_s.min(b.bw_inter_gb_per_s),
-            latency_inter_us: a.latency_inter_us.max(b.latency_inter_us),
-            type_intra: a.type_intra.max(b.type_intra),
-            type_inter: a.type_inter.max(b.type_inter),
-            same_channels: a.same_channels && b.same_channels,
-            channels: Vec::new(),
-        }) else {
-            continue;
-        };
-        merged.push(Graph { channels: Vec::new(), ..m });
-    }
-    let least =
-        merged.iter().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)).map(|g| g.channel_count).min();
-    for g in merged.iter_mut().filter(|g| matches!(g.kind, GraphKind::Ring | GraphKind::Tree)) {
-        g.channel_count = least.unwrap_or(g.channel_count);
-    }
-    merged
 }

@@ -1,4 +1,4 @@
-//! What to run.
+//! The specification of a run.
 
 use crate::BenchError;
 use serde::{Deserialize, Serialize};
@@ -7,108 +7,107 @@ use std::time::Duration;
 use topology::nccl::Version;
 use topology::{Cluster, Collective, GpuMask, HostId};
 
-/// Most ranks of one run: 128 take some 11 GiB of shared memory and a minute on two cores.
+/// Most ranks of one run; 128 take 11 GiB of shared memory and a minute on two cores.
 pub const RANKS_MAX: usize = 256;
-/// Most simulated nodes of one run: one process each.
+/// Most simulated hosts of one run.
 pub const NODES_MAX: usize = 64;
 /// Most calls of one run.
 pub const CALLS_MAX: usize = 4096;
-/// Largest call: 64 GiB.
+/// Largest call, bytes.
 pub const CALL_BYTES_MAX: u64 = 64 << 30;
 
-/// One simulated host with the GPUs that the job sees there, in the order of its ranks.
+/// A simulated host and its GPUs in the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
-    /// Which host of the cluster.
+pub struct SimulatedNode {
+    /// The host in the cluster.
     pub host: HostId,
-    /// GPU indices as `nvidia-smi` counts, in the order of the ranks.
+    /// GPU indices as in `nvidia-smi`, in rank order.
     pub gpus: Vec<u8>,
-    /// The NVLink domain that the host's GPUs share with other hosts (NVL72); `None`: the host is its own.
+    /// The NVLink domain that the host shares with other hosts (NVL72); `None` if it shares none.
     #[serde(default)]
     pub nvlink_domain: Option<u32>,
 }
 
-impl Node {
-    /// The GPUs of a mask, ascending, without an NVLink domain over hosts.
+impl SimulatedNode {
+    /// A host with the GPUs of a mask, ascending, without a shared NVLink domain.
     pub fn new(host: HostId, mask: GpuMask) -> Self {
-        Node { host, gpus: mask.iter().map(|g| g as u8).collect(), nvlink_domain: None }
+        SimulatedNode { host, gpus: mask.iter().map(|g| g as u8).collect(), nvlink_domain: None }
     }
 }
 
 /// One call of a collective by all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedCall {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Bytes as NCCL counts them: the whole buffer of all ranks for all-gather, reduce-scatter and alltoall. Rounded down to whole elements
-    /// of 4 bytes and equal shares of the ranks, but to one element at least; the report says what was run.
+    /// Bytes as NCCL counts them: the whole buffer of all ranks for all-gather, reduce-scatter and alltoall. The bench rounds down to whole
+    /// elements of 4 bytes and equal shares of the ranks, at least one element. The report gives the rounded size.
     pub size_bytes: u64,
-    /// Captured into a CUDA graph, which is launched twice; never simulated.
+    /// Capture the call into a CUDA graph and launch the graph twice. Such calls are not simulated.
     #[serde(default)]
     pub captured: bool,
 }
 
-/// How much of a call happens.
+/// Which parts of a call the bench runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// `ncclGroupSimulateEnd`: NCCL's estimate of the time, no launch. Fast; from 2.24 on NCCL does not say which algorithm it took.
+pub enum CallMode {
+    /// `ncclGroupSimulateEnd`: NCCL's time estimate without a launch. Fast, but from 2.24 on NCCL does not print the algorithm.
     Simulate,
-    /// The call up to the launch of a kernel that does nothing: the decision.
+    /// The call up to the launch of an empty kernel: NCCL's decision.
     Launch,
-    /// Both, one after the other: decision and estimate.
+    /// First `Simulate`, then `Launch`: decision and estimate.
     #[default]
     Both,
 }
 
-/// Everything about one run. The same specification gives the same report, up to the seconds it took.
+/// The specification of a run. The same specification gives the same report, except for the times of the run.
 #[derive(Debug, Clone)]
-pub struct Spec {
-    /// The hardware.
+pub struct BenchSpec {
+    /// The cluster with the hardware.
     pub cluster: Cluster,
-    /// The job's hosts in the order of its ranks.
-    pub nodes: Vec<Node>,
-    /// Which NCCL; without a patch the newest known one of the minor release.
+    /// The job's hosts in rank order.
+    pub nodes: Vec<SimulatedNode>,
+    /// The NCCL release; without a patch the newest known one of the minor release.
     pub version: Version,
-    /// Variables for NCCL (`NCCL_ALGO`, ...), the same on every node. They win over those of the bench, except where it could not work.
+    /// Variables for NCCL (`NCCL_ALGO`, ...) on every node. They override the bench's own, except those that the bench needs.
     pub env: Vec<(String, String)>,
     /// The calls, in order.
     pub calls: Vec<PlannedCall>,
-    /// Simulate, launch or both.
-    pub mode: Mode,
+    /// Which parts of a call to run.
+    pub mode: CallMode,
     /// A tuner plugin (`NCCL_TUNER_PLUGIN`).
     pub tuner_plugin: Option<PathBuf>,
     /// A profiler plugin (`NCCL_PROFILER_PLUGIN`).
     pub profiler_plugin: Option<PathBuf>,
     /// Variables for the plugins (`LINKWISE_...`), on every node.
     pub plugin_env: Vec<(String, String)>,
-    /// With one process per rank: variables of one rank's plugin, which win over those of all.
+    /// With one process per rank: variables of one rank's plugin, which override `plugin_env`.
     pub plugin_env_of_rank: Vec<(u32, String, String)>,
     /// One process per rank instead of one per host, each with `RANK`, `WORLD_SIZE` and `LOCAL_RANK`, as launchers set them.
     pub process_per_rank: bool,
-    /// This rank makes its calls only after so long, with one process per rank.
+    /// With one process per rank: this rank delays its calls by this time.
     pub late: Option<(u32, Duration)>,
-    /// With one process per rank: all processes begin a call together again after so many calls, as kernels that wait for one another would
-    /// make them. 0: never.
+    /// With one process per rank: all processes synchronise after this many calls, as kernels that wait for each other do. 0: never.
     pub in_step_every: u32,
-    /// Every rank waits so long before each call, as computation and kernels would make it: here nothing else takes time.
+    /// Time that every rank waits before each call, in place of computation and kernels.
     pub pause: Duration,
-    /// Every call is made so many times, in one group. The report knows only one of them.
+    /// Number of times that each call is made in one group. The report holds only one of them.
     pub in_group: u32,
-    /// When to give up.
+    /// Time limit of the run.
     pub deadline: Duration,
 }
 
-impl Spec {
-    /// A run over whole hosts and GPU lists, without calls: graphs, channels and the table only.
-    pub fn new(cluster: Cluster, nodes: Vec<Node>, version: Version) -> Self {
-        Spec {
+impl BenchSpec {
+    /// A run without calls: graphs, channels and the table only.
+    pub fn new(cluster: Cluster, nodes: Vec<SimulatedNode>, version: Version) -> Self {
+        BenchSpec {
             cluster,
             nodes,
             version,
             env: Vec::new(),
             calls: Vec::new(),
-            mode: Mode::default(),
+            mode: CallMode::default(),
             tuner_plugin: None,
             profiler_plugin: None,
             plugin_env: Vec::new(),
@@ -122,7 +121,7 @@ impl Spec {
         }
     }
 
-    /// With one call of every collective in every size, sizes in the inner loop.
+    /// Adds one call of every collective and size, with sizes in the inner loop.
     pub fn with_calls(mut self, collectives: &[Collective], sizes: &[u64]) -> Self {
         for &collective in collectives {
             self.calls.extend(sizes.iter().map(|&size_bytes| PlannedCall { collective, size_bytes, captured: false }));
@@ -130,12 +129,12 @@ impl Spec {
         self
     }
 
-    /// How many ranks.
+    /// Number of ranks.
     pub fn rank_count(&self) -> usize {
         self.nodes.iter().map(|n| n.gpus.len()).sum()
     }
 
-    /// Can it be run at all? The first broken rule in one sentence.
+    /// Checks the specification. Fails with the first broken rule. O(nodes² + calls).
     pub fn check(&self) -> Result<(), BenchError> {
         let bad = |text: String| Err(BenchError::Spec(text));
         self.cluster.check().map_err(BenchError::Spec)?;
@@ -148,7 +147,7 @@ impl Spec {
             }
             let (name, gpus) = (&self.cluster.host(node.host).name, self.cluster.type_of(node.host).gpu_count());
             if self.nodes[..i].iter().any(|n| n.host == node.host) {
-                return bad(format!("host `{name}` is named twice; its ranks follow one another"));
+                return bad(format!("host `{name}` is named twice; give all its GPUs in one entry"));
             }
             if node.gpus.is_empty() {
                 return bad(format!("host `{name}` has no GPU in this run"));
@@ -158,7 +157,7 @@ impl Spec {
                     return bad(format!("host `{name}` has GPUs 0 to {}, not {g}", gpus - 1));
                 }
                 if node.gpus[..k].contains(&g) {
-                    return bad(format!("GPU {g} of host `{name}` is named twice; one rank per GPU"));
+                    return bad(format!("GPU {g} of host `{name}` is named twice; each GPU has one rank"));
                 }
             }
         }
@@ -167,13 +166,13 @@ impl Spec {
         let without = self.nodes.iter().find(|n| self.cluster.type_of(n.host).nics.is_empty());
         if let Some(node) = without.filter(|_| self.nodes.len() > 1 && !one_domain) {
             return bad(format!(
-                "host `{}` has no NIC, and several hosts need a network; name its NICs in the cluster file",
+                "host `{}` has no NIC, and several hosts need a network; add its NICs to the cluster file",
                 self.cluster.host(node.host).name
             ));
         }
         let ranks = self.rank_count();
         if !(2..=RANKS_MAX).contains(&ranks) {
-            return bad(format!("{ranks} ranks; NCCL decides something from 2 on, and {RANKS_MAX} are supported"));
+            return bad(format!("{ranks} ranks; 2 to {RANKS_MAX} are supported"));
         }
         if !(1..=64).contains(&self.in_group) {
             return bad(format!("{} calls in one group; 1 to 64 are supported", self.in_group));
@@ -187,24 +186,24 @@ impl Spec {
         for (name, value) in &self.env {
             let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             if !name.starts_with("NCCL_") || name.len() > 64 || !name.chars().all(word) || value.contains('\0') {
-                return bad(format!("`{name}` is not a setting of NCCL; they are named NCCL_..."));
+                return bad(format!("`{name}` is not a setting of NCCL; the name must begin with NCCL_"));
             }
             if OWN_VARIABLES.contains(&name.as_str()) {
-                return bad(format!("{name} belongs to the bench: the hosts are simulated through it"));
+                return bad(format!("{name} belongs to the bench, which simulates the hosts with it"));
             }
         }
         let of_ranks = self.plugin_env_of_rank.iter().map(|(_, name, value)| (name, value));
         for (name, value) in self.plugin_env.iter().map(|(name, value)| (name, value)).chain(of_ranks) {
             let own = name.starts_with("LINKWISE_EMU_") || name == "LINKWISE_CUDART" || name == "LINKWISE_DEVICES";
             if !name.starts_with("LINKWISE_") || own || value.contains('\0') {
-                return bad(format!("`{name}` is not a setting of the plugin; they are named LINKWISE_..."));
+                return bad(format!("`{name}` is not a setting of the plugin; the name must begin with LINKWISE_"));
             }
         }
         Ok(())
     }
 }
 
-/// What the bench sets itself and nobody else may.
+/// Variables that only the bench may set.
 pub(crate) const OWN_VARIABLES: [&str; 13] = [
     "NCCL_TOPO_FILE",
     "NCCL_HOSTID",

@@ -1,18 +1,18 @@
-//! A host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
+//! Writes a host type as NCCL's topology XML (`NCCL_TOPO_FILE`).
 //!
-//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices that reach each other by PIX hang on one switch, by
-//! PXB on switches below a common one. What the XML cannot say: NODE (host bridges of one NUMA node) becomes PHB, the nearest that it knows.
+//! `system > cpu > pci (bridge) > pci (device) > gpu > nvlink`, `pci > nic > net`. Devices with a PIX path are below one switch, devices with a
+//! PXB path below switches with a common parent. The XML cannot express NODE (host bridges of one NUMA node), which becomes PHB.
 
 use crate::machine::{CpuFacts, GpuFacts, cpu_facts, gpu_facts};
 use std::fmt::Write;
 use topology::{HostType, PathKind};
 
-/// PCI bus ids are given from here on to devices that have none.
+/// First PCI bus number for devices without a bus id.
 const FIRST_BUS: u32 = 0x10;
-/// Where the NVSwitches are: NCCL counts links to any of them.
+/// Bus id of the NVSwitches. NCCL counts links to any switch.
 const NVSWITCH: &str = "0000:05:00.0";
 
-/// A host's topology file and what the emulation needs beside it.
+/// A host's topology file with further data for the emulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopologyFile {
     /// The XML.
@@ -21,39 +21,39 @@ pub struct TopologyFile {
     pub gpu_bus_ids: Vec<String>,
     /// Name, PCI bus id and speed in Mbit/s of every NIC, by index.
     pub nics: Vec<(String, String, u32)>,
-    /// The processor that the file names, an assumption where the cluster file says none.
+    /// The assumed processor in the file.
     pub cpu: String,
     pub(crate) gpu: GpuFacts,
 }
 
 /// A device of the PCI tree.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Device {
+enum PciDevice {
     Gpu(usize),
     Nic(usize),
 }
 
 impl TopologyFile {
-    /// Writes the file of a host type. `gpudirect`: NICs read and write GPU memory. Errors say what the type lacks. O(devices²).
+    /// Writes the file of a host type. `gpudirect`: NICs read and write GPU memory. Fails for an invalid host type or an unknown GPU. O(devices²).
     pub fn of(t: &HostType, gpudirect: bool) -> Result<Self, String> {
         t.check()?;
         let gpu = gpu_facts(&t.gpu_model)
-            .ok_or_else(|| format!("host type `{}`: the GPU `{}` is not known to the bench", t.name, t.gpu_model))?;
+            .ok_or_else(|| format!("host type `{}`: the bench does not know the GPU `{}`", t.name, t.gpu_model))?;
         let cpu = cpu_facts(t);
-        let mut w = Writer { t, gpu, cpu, gpudirect, bus: Buses::new(t)?, out: String::new() };
+        let mut w = XmlWriter { t, gpu, cpu, gpudirect, bus: PciBusIds::new(t)?, out: String::new() };
         w.system();
         let xml = std::mem::take(&mut w.out);
         Ok(TopologyFile { xml, gpu_bus_ids: w.bus.gpus, nics: w.bus.nics, cpu: cpu.name.into(), gpu })
     }
 }
 
-/// Takes the first device and all that are connected with it out of `rest`; GPUs before NICs, by index.
-fn connected(rest: &mut Vec<Device>, near: impl Fn(Device, Device) -> bool) -> Vec<Device> {
+/// Removes the first device and all devices connected with it from `rest`. Sorted: GPUs before NICs, by index.
+fn connected(rest: &mut Vec<PciDevice>, near: impl Fn(PciDevice, PciDevice) -> bool) -> Vec<PciDevice> {
     let mut group = vec![rest.remove(0)];
     let mut k = 0;
     while k < group.len() {
         let (more, others) = rest.iter().copied().partition(|d| near(group[k], *d));
-        group.extend::<Vec<Device>>(more);
+        group.extend::<Vec<PciDevice>>(more);
         *rest = others;
         k += 1;
     }
@@ -61,15 +61,15 @@ fn connected(rest: &mut Vec<Device>, near: impl Fn(Device, Device) -> bool) -> V
     group
 }
 
-/// Bus ids in the order of writing; those that the type names stay.
-struct Buses {
+/// Assigns bus ids in the order of writing. Keeps the ids of the host type.
+struct PciBusIds {
     next: u32,
     taken: Vec<String>,
     gpus: Vec<String>,
     nics: Vec<(String, String, u32)>,
 }
 
-impl Buses {
+impl PciBusIds {
     fn new(t: &HostType) -> Result<Self, String> {
         let bad = |id: &str, why: &str| format!("host type `{}`: the PCI bus id `{}` {why}", t.name, id.escape_debug());
         let mut gpus: Vec<String> = Vec::new();
@@ -80,7 +80,7 @@ impl Buses {
                 _ => plain_bus_id(given).ok_or_else(|| bad(given, "is not of the form 0000:1b:00.0"))?,
             };
             if !id.is_empty() && gpus.contains(&id) {
-                return Err(bad(given, "is there twice"));
+                return Err(bad(given, "occurs twice"));
             }
             gpus.push(id);
         }
@@ -89,7 +89,7 @@ impl Buses {
             let name = if plain { n.name.clone() } else { format!("nic{i}") };
             (name, String::new(), (n.line_rate.gbit_per_s() * 1000.0).round() as u32)
         };
-        Ok(Buses { next: FIRST_BUS, taken: gpus.clone(), nics: t.nics.iter().enumerate().map(nic).collect(), gpus })
+        Ok(PciBusIds { next: FIRST_BUS, taken: gpus.clone(), nics: t.nics.iter().enumerate().map(nic).collect(), gpus })
     }
 
     fn fresh(&mut self) -> String {
@@ -103,7 +103,7 @@ impl Buses {
     }
 }
 
-/// `00000000:1B:00.0` of nvidia-smi as CUDA and NCCL write it, `0000:1b:00.0`. `None` if it is no bus id.
+/// Converts a bus id of nvidia-smi (`00000000:1B:00.0`) to the form of CUDA and NCCL (`0000:1b:00.0`); `None` for other text.
 fn plain_bus_id(text: &str) -> Option<String> {
     let parts: Vec<u32> = text
         .split([':', '.'])
@@ -114,39 +114,41 @@ fn plain_bus_id(text: &str) -> Option<String> {
     fits.then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
 }
 
-struct Writer<'a> {
+struct XmlWriter<'a> {
     t: &'a HostType,
     gpu: GpuFacts,
     cpu: CpuFacts,
     gpudirect: bool,
-    bus: Buses,
+    bus: PciBusIds,
     out: String,
 }
 
-impl Writer<'_> {
-    fn path(&self, a: Device, b: Device) -> PathKind {
+impl XmlWriter<'_> {
+    fn path(&self, a: PciDevice, b: PciDevice) -> PathKind {
         match (a, b) {
-            (Device::Gpu(i), Device::Gpu(j)) => self.t.gpu_paths[i][j],
-            (Device::Gpu(i), Device::Nic(n)) | (Device::Nic(n), Device::Gpu(i)) => self.t.nics[n].gpu_paths[i],
-            (Device::Nic(_), Device::Nic(_)) => PathKind::Sys, // not known: their GPUs tell
+            (PciDevice::Gpu(i), PciDevice::Gpu(j)) => self.t.gpu_paths[i][j],
+            (PciDevice::Gpu(i), PciDevice::Nic(n)) | (PciDevice::Nic(n), PciDevice::Gpu(i)) => {
+                self.t.nics[n].gpu_paths[i]
+            }
+            (PciDevice::Nic(_), PciDevice::Nic(_)) => PathKind::Sys, // unknown; the paths to GPUs group the NICs
         }
     }
 
-    fn socket(&self, d: Device) -> u8 {
+    fn socket(&self, d: PciDevice) -> u8 {
         let of = |n: usize| {
             let nearest = (0..self.t.gpu_count()).min_by_key(|&g| self.t.nics[n].gpu_paths[g]);
             self.t.nics[n].socket.or(nearest.map(|g| self.t.gpus[g].socket)).unwrap_or(0)
         };
         match d {
-            Device::Gpu(g) => self.t.gpus[g].socket,
-            Device::Nic(n) => of(n),
+            PciDevice::Gpu(g) => self.t.gpus[g].socket,
+            PciDevice::Nic(n) => of(n),
         }
     }
 
-    /// `devices` cut into the groups that paths up to `far` connect, in the order of their first device.
-    fn groups(&self, devices: &[Device], far: PathKind) -> Vec<Vec<Device>> {
+    /// Splits `devices` into groups connected by paths up to `far`, in the order of their first device.
+    fn groups(&self, devices: &[PciDevice], far: PathKind) -> Vec<Vec<PciDevice>> {
         let mut rest = devices.to_vec();
-        let near = |a: Device, b: Device| (PathKind::Pix..=far).contains(&self.path(a, b));
+        let near = |a: PciDevice, b: PciDevice| (PathKind::Pix..=far).contains(&self.path(a, b));
         let mut groups = Vec::new();
         while !rest.is_empty() {
             groups.push(connected(&mut rest, near));
@@ -154,25 +156,25 @@ impl Writer<'_> {
         groups
     }
 
-    /// Devices by NUMA node: those that reach each other without crossing one (PIX to NODE), and those with NVLink in between that share a
-    /// socket. A node has the number of its first device's socket, or the next free one if that is taken (processors with several NUMA nodes).
-    fn numa_nodes(&self) -> Vec<(u8, Vec<Device>)> {
-        let mut rest: Vec<Device> =
-            (0..self.t.gpu_count()).map(Device::Gpu).chain((0..self.t.nics.len()).map(Device::Nic)).collect();
-        let together = |a: Device, b: Device| match self.path(a, b) {
+    /// Groups devices by NUMA node: devices with paths PIX to NODE, and devices with NVLink that share a socket. The number of a node is the
+    /// socket of its first device, or the next free number if that is taken (processors with several NUMA nodes).
+    fn numa_nodes(&self) -> Vec<(u8, Vec<PciDevice>)> {
+        let mut rest: Vec<PciDevice> =
+            (0..self.t.gpu_count()).map(PciDevice::Gpu).chain((0..self.t.nics.len()).map(PciDevice::Nic)).collect();
+        let together = |a: PciDevice, b: PciDevice| match self.path(a, b) {
             PathKind::Pix | PathKind::Pxb | PathKind::Phb | PathKind::Node => true,
             PathKind::NvLink(_) => self.socket(a) == self.socket(b),
             PathKind::Same | PathKind::Sys => false,
         };
         let mut next = rest.iter().map(|d| self.socket(*d)).max().map_or(0, |s| s.saturating_add(1));
-        let mut nodes: Vec<(u8, Vec<Device>)> = Vec::new();
+        let mut nodes: Vec<(u8, Vec<PciDevice>)> = Vec::new();
         while let Some(&first) = rest.first() {
             let group = connected(&mut rest, together);
             let number = self.socket(first);
             match nodes.iter_mut().find(|(n, _)| *n == number) {
                 None => nodes.push((number, group)),
-                // A NIC that is SYS to every GPU: where its socket is.
-                Some((_, devices)) if matches!(first, Device::Nic(_)) => devices.extend(group),
+                // A NIC with a SYS path to every GPU belongs to its socket.
+                Some((_, devices)) if matches!(first, PciDevice::Nic(_)) => devices.extend(group),
                 Some(_) => {
                     nodes.push((next, group));
                     next = next.saturating_add(1);
@@ -184,7 +186,7 @@ impl Writer<'_> {
     }
 
     fn system(&mut self) {
-        // All bus ids first: a GPU's NVLinks name its peers.
+        // Assign all bus ids first, because a GPU's NVLinks name its peers.
         let mut plan = Vec::new();
         for (s, here) in self.numa_nodes() {
             let mut trees = Vec::new();
@@ -196,9 +198,9 @@ impl Writer<'_> {
                     let bridge = (top.is_some() || leaf.len() > 1).then(|| self.bus.fresh());
                     for d in &leaf {
                         match *d {
-                            Device::Gpu(g) if self.bus.gpus[g].is_empty() => self.bus.gpus[g] = self.bus.fresh(),
-                            Device::Nic(n) => self.bus.nics[n].1 = self.bus.fresh(),
-                            Device::Gpu(_) => {}
+                            PciDevice::Gpu(g) if self.bus.gpus[g].is_empty() => self.bus.gpus[g] = self.bus.fresh(),
+                            PciDevice::Nic(n) => self.bus.nics[n].1 = self.bus.fresh(),
+                            PciDevice::Gpu(_) => {}
                         }
                     }
                     below.push((bridge, leaf));
@@ -255,9 +257,9 @@ impl Writer<'_> {
         self.line(depth, &text);
     }
 
-    fn device(&mut self, depth: usize, d: Device) {
+    fn device(&mut self, depth: usize, d: PciDevice) {
         match d {
-            Device::Gpu(g) => {
+            PciDevice::Gpu(g) => {
                 let text = format!(
                     "<pci busid=\"{}\" class=\"0x030200\" vendor=\"0x10de\" device=\"{:#06x}\" subsystem_vendor=\"0x10de\" subsystem_device=\"0x16c1\" {}>",
                     self.bus.gpus[g],
@@ -269,7 +271,7 @@ impl Writer<'_> {
                 self.nvlinks(depth + 2, g);
                 self.line(depth + 1, "</gpu>");
             }
-            Device::Nic(n) => {
+            PciDevice::Nic(n) => {
                 let (name, bus_id, mbit) = self.bus.nics[n].clone();
                 let text = format!(
                     "<pci busid=\"{bus_id}\" class=\"0x020700\" vendor=\"0x15b3\" device=\"0x1021\" subsystem_vendor=\"0x15b3\" subsystem_device=\"0x0041\" {}>",

@@ -1,9 +1,9 @@
-//! What the bench does for its users: any GPUs, settings, plugins, and a clean machine afterwards.
+//! Tests of the bench's behaviour: any GPUs, settings, plugins, and cleaning up.
 
 mod common;
 
 use common::{hosts, rate, run, skip, spec};
-use nccl_bench::{Bench, BenchError, Mode, Report, Spec};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, CallMode};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn any_gpus_in_any_order_keep_their_names_in_the_graphs() {
     let name = "any_gpus_in_any_order_keep_their_names_in_the_graphs";
     let (cluster, nodes) = hosts(&catalog::host_type("hgx-h100").unwrap(), &[vec![6, 1, 4], vec![7, 0]]);
     for version in ["2.28", "2.32"] {
-        let spec = Spec::new(cluster.clone(), nodes.clone(), version.parse().unwrap());
+        let spec = BenchSpec::new(cluster.clone(), nodes.clone(), version.parse().unwrap());
         let Some(report) = run(name, &spec) else { return };
         for node in &report.nodes {
             for graph in node.graphs.iter().filter(|g| g.pattern <= 4) {
@@ -25,7 +25,7 @@ fn any_gpus_in_any_order_keep_their_names_in_the_graphs() {
                     let mut given = node.gpus.clone();
                     given.sort_unstable();
                     assert_eq!(gpus, given, "{version} {:?}", graph.kind);
-                    // Every NIC stands beside the GPU where the channel enters: GPU i has NIC i.
+                    // Every NIC is next to the GPU where the channel enters: GPU i has NIC i.
                     assert!(channel.nics.iter().all(|n| given.contains(n)), "{version} {channel:?}");
                 }
             }
@@ -49,7 +49,7 @@ fn two_h100_hosts_have_the_latencies_of_a_real_log() {
 fn simulation_gives_the_estimate_of_the_full_run_without_a_launch() {
     let name = "simulation_gives_the_estimate_of_the_full_run_without_a_launch";
     let both = spec("hgx-h100", &[4], "2.28").with_calls(&[Collective::AllReduce], &[1 << 20, 1 << 28]);
-    let simulated = Spec { mode: Mode::Simulate, ..both.clone() };
+    let simulated = BenchSpec { mode: CallMode::Simulate, ..both.clone() };
     let (Some(both), Some(simulated)) = (run(name, &both), run(name, &simulated)) else { return };
     for (b, s) in both.calls.iter().zip(&simulated.calls) {
         assert_eq!(b.estimate_us, s.estimate_us);
@@ -64,8 +64,8 @@ fn a_network_without_gpudirect_is_one_for_nccl_too() {
     let mut without = with.clone();
     without.cluster.network.class = topology::NetworkClass::RdmaNoGdr;
     let (Some(with), Some(without)) = (run(name, &with), run(name, &without)) else { return };
-    let direct = |r: &Report| r.connections.iter().filter(|c| c.send.is_some()).all(|c| c.via.contains("/GDRDMA"));
-    let none = |r: &Report| r.connections.iter().all(|c| !c.via.contains("GDRDMA"));
+    let direct = |r: &BenchReport| r.connections.iter().filter(|c| c.send.is_some()).all(|c| c.via.contains("/GDRDMA"));
+    let none = |r: &BenchReport| r.connections.iter().all(|c| !c.via.contains("GDRDMA"));
     assert!(direct(&with) && none(&without) && without.connections.iter().any(|c| c.send.is_some()));
 }
 
@@ -77,7 +77,7 @@ fn the_same_run_gives_the_same_report() {
     first.seconds = second.seconds;
     assert_eq!(first, second);
     let text = serde_json::to_string(&first).unwrap();
-    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), first, "and its JSON holds all of it");
+    assert_eq!(serde_json::from_str::<BenchReport>(&text).unwrap(), first, "and its JSON holds all of it");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_tuner_plugin_is_loaded_asked_and_obeyed() {
         let Some(auto) = run(name, &s) else { return };
         s.tuner_plugin = Some(plugin.clone());
         let Some(tuned) = run(name, &s) else { return };
-        let choice = |r: &Report| r.decisions().next().map(|d| (d.algorithm, d.protocol, d.channels)).unwrap();
+        let choice = |r: &BenchReport| r.decisions().next().map(|d| (d.algorithm, d.protocol, d.channels)).unwrap();
         assert_ne!(choice(&auto), choice(&tuned), "{version}");
         assert_eq!(choice(&tuned), (Algorithm::Tree, Protocol::Simple, 4), "{version}");
         assert_eq!(tuned.calls[0].launch.unwrap().grid, 4, "{version}");
@@ -140,12 +140,12 @@ fn processes_with(what: &Path) -> Vec<u32> {
 }
 
 /// A long run: two hosts and many calls.
-fn long_spec() -> Spec {
+fn long_spec() -> BenchSpec {
     let sizes: Vec<u64> = (0..2000).map(|i| (1 << 20) + i * 4096).collect();
     spec("hgx-h100", &[8, 2], "2.28").with_calls(&[Collective::AllReduce], &sizes)
 }
 
-/// Does nothing but when the next tests start it as a process of its own.
+/// Runs a bench only if the tests below start it as a child process.
 #[test]
 fn a_bench_in_a_process_of_its_own() {
     if std::env::var_os("LINKWISE_TEST_CHILD").is_none() {
@@ -184,7 +184,7 @@ fn kill(pid: u32) {
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
 }
 
-/// NCCL's files in /dev/shm that hold bytes of this user's simulated hosts: none, they go to the folder of the run.
+/// Number of NCCL's files in /dev/shm. Simulated hosts must not add any, because their files go to the folder of the run.
 fn shared_memory_files() -> usize {
     let all = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     all.filter(|e| e.file_name().to_string_lossy().starts_with("nccl-")).count()
@@ -237,9 +237,9 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_with_the_reason() {
+fn an_invalid_specification_is_refused_with_a_reason() {
     let good = || spec("hgx-h100", &[4, 4], "2.28").with_calls(&[Collective::AllReduce], &[1 << 20]);
-    type Change = fn(&mut Spec);
+    type Change = fn(&mut BenchSpec);
     let cases: [(Change, &str); 13] = [
         (|s| s.cluster.types[0].nics.clear(), "host `n0` has no NIC, and several hosts need a network"),
         (|s| s.nodes.clear(), "1 to 64 hosts, not 0"),
@@ -253,14 +253,14 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         (|s| s.env.push(("LD_PRELOAD".into(), "x".into())), "`LD_PRELOAD` is not a setting of NCCL"),
         (|s| s.env.push(("NCCL_TOPO_FILE".into(), "x".into())), "NCCL_TOPO_FILE belongs to the bench"),
         (|s| s.version = "2.99".parse().unwrap(), "no patch of NCCL 2.99 is known"),
-        (|s| s.cluster.types[0].gpu_model = "Voodoo 2".into(), "the GPU `Voodoo 2` is not known to the bench"),
+        (|s| s.cluster.types[0].gpu_model = "Voodoo 2".into(), "the bench does not know the GPU `Voodoo 2`"),
     ];
     for (change, wanted) in cases {
         let mut s = good();
         change(&mut s);
         match Bench::new().unwrap().run(&s) {
             Err(e @ BenchError::Spec(_)) => assert!(e.to_string().contains(wanted), "{e}"),
-            Err(e) => drop(skip::<()>("what_cannot_be_run_is_refused_with_the_reason", e)),
+            Err(e) => drop(skip::<()>("an_invalid_specification_is_refused_with_a_reason", e)),
             Ok(_) => panic!("{wanted}: was run"),
         }
     }
@@ -274,7 +274,7 @@ fn a_deadline_ends_all_hosts() {
     let begin = Instant::now();
     match Bench::new().and_then(|b| b.run(&s)) {
         Err(e @ BenchError::Deadline { .. }) => {
-            assert!(e.to_string().contains("not done after 1 s") && e.to_string().contains("of 2 hosts"), "{e}");
+            assert!(e.to_string().contains("did not finish within 1 s") && e.to_string().contains("of 2 hosts"), "{e}");
             assert!(begin.elapsed() < Duration::from_secs(30));
         }
         Err(e) => drop(skip::<()>(name, e)),
@@ -290,9 +290,9 @@ fn an_unprivileged_user_can_run_the_bench() {
     }
     let id = Command::new("id").arg("-u").output().unwrap();
     if String::from_utf8_lossy(&id.stdout).trim() != "0" {
-        return; // this user is one, and the run above was the test
+        return; // this user is unprivileged, so the run above was the test
     }
-    // As nobody, with a cache of its own: the library by a hard link or copy, the emulation compiled anew.
+    // Run as user `nobody` with an empty cache: link or copy the library, and compile the emulation again.
     let folder = tempfile::tempdir().unwrap();
     let open = |p: &Path| std::fs::set_permissions(p, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let home = folder.path().join("2.28.9");

@@ -1,4 +1,5 @@
-//! The cache of libraries: verified, shared between processes, honest without a network. Needs no library: `python3` is a script of the test.
+//! Tests of the library cache: verification, sharing between processes, errors without a network. They need no library: a script of the test
+//! replaces `python3`.
 
 use nccl_bench::library::Library;
 use nccl_bench::{Bench, BenchError};
@@ -19,7 +20,7 @@ fn put(cache: &Path, text: &str) {
 fn a_library_put_there_by_hand_is_taken_and_must_stay_as_it_is() {
     let cache = tempfile::tempdir().unwrap();
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
-    let library = Library::get(cache.path(), "2.28".parse().unwrap()).unwrap();
+    let library = Library::get_or_fetch(cache.path(), "2.28".parse().unwrap()).unwrap();
     assert_eq!((library.version, library.sha256.len()), (VERSION, 64));
     // Another process, later.
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9... and more");
@@ -36,9 +37,9 @@ fn a_library_of_another_release_is_refused() {
     {
         let cache = tempfile::tempdir().unwrap();
         put(cache.path(), text);
-        match Library::get(cache.path(), VERSION) {
+        match Library::get_or_fetch(cache.path(), VERSION) {
             Err(e @ BenchError::Cache { .. }) => {
-                assert!(e.to_string().contains("does not say `NCCL version 2.28.9`"), "{e}")
+                assert!(e.to_string().contains("does not contain `NCCL version 2.28.9`"), "{e}")
             }
             other => panic!("{text}: {other:?}"),
         }
@@ -51,26 +52,26 @@ fn without_a_network_there_is_one_clear_error() {
     let out = user(cache.path(), None).env("LINKWISE_OFFLINE", "1").output().unwrap();
     let text = said(&out);
     assert!(
-        text.contains("NCCL 2.28.9 cannot be fetched: LINKWISE_OFFLINE is set; connect to a package index"),
+        text.contains("cannot download NCCL 2.28.9: LINKWISE_OFFLINE is set; connect to a package index"),
         "{text}"
     );
-    // pip's own words where it fails; python3 itself missing.
+    // The error repeats pip's message, or says that python3 is missing.
     let tools = tempfile::tempdir().unwrap();
     python(tools.path(), "echo 'WARNING: retrying' >&2; echo 'ERROR: Could not find a version' >&2; exit 1");
     let out = user(cache.path(), Some(tools.path())).output().unwrap();
-    assert!(said(&out).contains("cannot be fetched: ERROR: Could not find a version;"), "{}", said(&out));
+    assert!(said(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"), "{}", said(&out));
     let nothing = tempfile::tempdir().unwrap();
     let out = user(cache.path(), Some(nothing.path())).output().unwrap();
-    assert!(said(&out).contains("it needs python3 with pip"), "{}", said(&out));
+    assert!(said(&out).contains("install python3 with pip"), "{}", said(&out));
     let left: Vec<_> = fs::read_dir(cache.path().join("2.28.9")).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["lock"], "nothing half fetched is left");
+    assert_eq!(left, ["lock"], "no part of a download is left");
 }
 
 #[test]
 fn processes_that_race_fetch_once_and_all_get_the_library() {
     let (cache, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let count = tools.path().join("count");
-    // pip takes its time; then the script unpacks.
+    // The script delays like pip, then unpacks.
     python(
         tools.path(),
         &format!(
@@ -99,14 +100,14 @@ fn without_a_compiler_there_is_one_clear_error() {
     assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "nothing half compiled is left");
 }
 
-/// `python3` in a folder of its own.
+/// Writes a script named `python3` into a folder.
 fn python(folder: &Path, script: &str) {
     let path = folder.join("python3");
     fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// This test program as a process of its own; with only the programs of `path`, if given.
+/// Starts this test program as a child process, with only the programs of `path` if given.
 fn user(cache: &Path, path: Option<&Path>) -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
     c.args(["--exact", "a_user_of_the_cache_in_a_process_of_its_own", "--nocapture"]);
@@ -121,20 +122,20 @@ fn said(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
-/// Does nothing but when the others start it.
+/// Runs only if the other tests start it as a child process.
 #[test]
 fn a_user_of_the_cache_in_a_process_of_its_own() {
     let Some(what) = std::env::var_os("LINKWISE_TEST_CACHE_USER") else { return };
     let cache = std::env::var_os("LINKWISE_TEST_CACHE").unwrap();
     let result = if what == "fetch" {
-        Library::get(Path::new(&cache), VERSION).map(|l| l.version.to_string())
+        Library::get_or_fetch(Path::new(&cache), VERSION).map(|l| l.version.to_string())
     } else {
         let h100 = topology::catalog::host_type("hgx-h100").unwrap();
         let host = topology::Host { name: "n0".into(), ..topology::Host::default() };
         let cluster =
             topology::Cluster { name: "c".into(), types: vec![h100], hosts: vec![host], ..Default::default() };
-        let nodes = vec![nccl_bench::Node::new(topology::HostId(0), topology::GpuMask::first(2))];
-        Bench::in_cache(&cache).run(&nccl_bench::Spec::new(cluster, nodes, VERSION)).map(|r| r.version.to_string())
+        let nodes = vec![nccl_bench::SimulatedNode::new(topology::HostId(0), topology::GpuMask::first(2))];
+        Bench::in_cache(&cache).run(&nccl_bench::BenchSpec::new(cluster, nodes, VERSION)).map(|r| r.version.to_string())
     };
     match result {
         Ok(version) => println!("GOT {version}"),

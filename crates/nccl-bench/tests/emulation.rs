@@ -1,4 +1,4 @@
-//! The emulation of CUDA by itself, without NCCL: `emulation.c` beside this file holds its rules. Needs a C compiler only.
+//! Tests the emulation of CUDA without NCCL, with the checks in `emulation.c`. They need only a C compiler.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! The readers of what NCCL writes: what they find, and that no text hurts them. Needs no library.
+//! Tests of the readers of NCCL's log and graph dump: their values, and no panic on any text. They need no library.
 
 use nccl_bench::read::{CHANNELS_MAX, graphs, log};
-use nccl_bench::{ChannelCounts, Launch};
+use nccl_bench::{ChannelCounts, KernelLaunch};
 use proptest::prelude::*;
 use topology::Collective;
 use topology::nccl::{Algorithm, GraphKind, PathType, Protocol};
@@ -31,7 +31,7 @@ fn every_line_that_matters_is_read() {
     assert_eq!(of(Algorithm::Ring, Protocol::Ll).bandwidth_gb_per_s, 0.0, "-1 is not available");
     let c = &l.calls[0];
     assert_eq!((c.collective, c.size_bytes, c.requested_bytes), (Collective::AllReduce, 1024, 1025));
-    assert_eq!((c.estimate_us, c.launch), (Some(20.468645), Some(Launch { kernels: 1, grid: 4, block: 512 })));
+    assert_eq!((c.estimate_us, c.launch), (Some(20.468645), Some(KernelLaunch { kernels: 1, grid: 4, block: 512 })));
     let d = c.decisions[0];
     assert_eq!((d.algorithm, d.protocol, d.channels), (Algorithm::Tree, Protocol::Ll, Some((0, 3))));
     let over_network = &l.connections[0];
@@ -62,19 +62,19 @@ fn a_decision_of_a_simulation_is_none() {
 
 #[test]
 fn graphs_name_gpus_by_host_rank_and_domain() {
-    let node = graphs::Node { gpus: &[6, 1], first_rank: 1, domain: vec![(8, 8), (8, 8)] };
+    let node = graphs::DumpContext { gpus: &[6, 1], first_rank: 1, domain: vec![(8, 8), (8, 8)] };
     let found = graphs::read(&corpus("graphs.xml"), &node).unwrap();
     assert_eq!(found.len(), 2, "a search without channels is left out");
     assert_eq!((&found[0].channels[0].gpus[..], &found[0].channels[0].nics[..]), (&[7, 9][..], &[0, 1][..]));
     // An NVLS channel is its head.
     assert_eq!((&found[1].channels[0].gpus[..], &found[1].channels[0].nics[..]), (&[1][..], &[0][..]));
-    let alone = graphs::Node { gpus: &[6], first_rank: 1, domain: Vec::new() };
+    let alone = graphs::DumpContext { gpus: &[6], first_rank: 1, domain: Vec::new() };
     assert!(graphs::read(&corpus("graphs.xml"), &alone).unwrap_err().contains("host 1 of its domain"));
 }
 
 #[test]
 fn a_graph_dump_that_is_none_says_what_it_is() {
-    let node = graphs::Node::default();
+    let node = graphs::DumpContext::default();
     for (text, wanted) in [
         ("", "not XML"),
         ("<system/>", "<system>, not <graphs>"),
@@ -95,7 +95,7 @@ proptest! {
     #[test]
     fn no_text_hurts_the_readers(text in "\\PC{0,400}") {
         log::read(&text);
-        let _ = graphs::read(&text, &graphs::Node::default());
+        let _ = graphs::read(&text, &graphs::DumpContext::default());
     }
 
     #[test]
@@ -109,7 +109,7 @@ proptest! {
             prop_assert!(l.rates.iter().all(|r| r.latency_us >= 0.0 && r.bandwidth_gb_per_s >= 0.0));
             prop_assert!(l.ring_next.keys().all(|(c, _)| (*c as usize) < CHANNELS_MAX));
             prop_assert!(l.trees.keys().all(|(c, _)| (*c as usize) < CHANNELS_MAX));
-            let _ = graphs::read(&text, &graphs::Node { gpus: &[0], first_rank: 0, domain: vec![(8, 8)] });
+            let _ = graphs::read(&text, &graphs::DumpContext { gpus: &[0], first_rank: 0, domain: vec![(8, 8)] });
         }
     }
 }

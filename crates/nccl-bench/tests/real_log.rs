@@ -1,22 +1,22 @@
-//! Against logs of real hardware.
+//! Compares reports with logs of real hardware.
 
 mod common;
 
 use common::{hosts, run};
-use nccl_bench::{PlannedCall, Spec};
+use nccl_bench::{BenchSpec, PlannedCall};
 use topology::nccl::{Algorithm, Protocol};
 use topology::{Collective, catalog};
 
-/// NVIDIA/nccl issue 1453: three hosts of eight H100, `NCCL_CROSS_NIC=2`, 8 GiB all-reduce by a ring with Simple, 86070.0 us by NCCL's reckoning. The log's
-/// version and NIC speed are not in it; its time is that of NICs in PCIe Gen4 slots (24 GB/s), so the bandwidth agrees by choice and only
-/// rings, heads and channels are a check. Read: the first 20 ranks of two rings, as NCCL printed them.
+/// NVIDIA/nccl issue 1453: three hosts of eight H100, `NCCL_CROSS_NIC=2`, 8 GiB all-reduce by a ring with Simple, NCCL's estimate 86070.0 us. The
+/// log gives neither version nor NIC speed. Its estimate fits NICs in PCIe Gen4 slots (24 GB/s), which the test assumes, so only rings, heads
+/// and channels are an independent check. The test compares the first 20 ranks of two rings.
 #[test]
 fn three_h100_hosts_have_the_rings_and_heads_of_a_real_log() {
     let name = "three_h100_hosts_have_the_rings_and_heads_of_a_real_log";
     let mut h100 = catalog::host_type("hgx-h100").unwrap();
     h100.pcie.generation = 4;
     let (cluster, nodes) = hosts(&h100, &[(0..8).collect(), (0..8).collect(), (0..8).collect()]);
-    let mut spec = Spec::new(cluster, nodes, "2.24".parse().unwrap());
+    let mut spec = BenchSpec::new(cluster, nodes, "2.24".parse().unwrap());
     spec.calls.push(PlannedCall { collective: Collective::AllReduce, size_bytes: 8 << 30, captured: false });
     spec.env = ["NCCL_CROSS_NIC=2", "NCCL_ALGO=Ring", "NCCL_PROTO=Simple"]
         .map(|e| e.split_once('=').map(|(k, v)| (k.to_string(), v.to_string())).unwrap())

@@ -1,11 +1,11 @@
-//! Topology files for NCCL: what is written reads back. Needs no library.
+//! Topology files for NCCL read back as they were written. The tests need no library.
 
 use nccl_bench::TopologyFile;
 use proptest::prelude::*;
 use topology::layout::Layout;
 use topology::{Bandwidth, Gpu, HostType, Nic, PathKind, Pcie, catalog, read};
 
-/// What the XML cannot tell apart.
+/// The path kind after a round trip: the XML does not distinguish NODE and PHB.
 fn as_xml_says(p: PathKind) -> PathKind {
     if p == PathKind::Node { PathKind::Phb } else { p }
 }
@@ -51,7 +51,7 @@ fn bus_ids_are_written_as_nccl_writes_them_and_nothing_else_gets_into_the_file()
         assert!(TopologyFile::of(&t, true).unwrap_err().contains("is not of the form 0000:1b:00.0"), "{bad}");
     }
     t.gpus[1].pci_bus_id = Some("0000:1b:00.0".into());
-    assert!(TopologyFile::of(&t, true).unwrap_err().contains("is there twice"));
+    assert!(TopologyFile::of(&t, true).unwrap_err().contains("occurs twice"));
     t.gpus[1].pci_bus_id = None;
     t.nics[0].name = "\"/><evil,;".into();
     assert_eq!(TopologyFile::of(&t, true).unwrap().nics[0].0, "nic0");

@@ -1,9 +1,9 @@
-//! The releases that `make test` runs, on a small matrix of hosts. LINKWISE_NCCL_VERSIONS names others: `make test-nccl-matrix`.
+//! Runs the releases of `make test` on a small matrix of hosts. LINKWISE_NCCL_VERSIONS gives other releases (`make test-nccl-matrix`).
 
 mod common;
 
 use common::{FIVE, rate, run, sizes, spec};
-use nccl_bench::{PlannedCall, Report};
+use nccl_bench::{BenchReport, PlannedCall};
 use topology::Collective;
 use topology::nccl::{Algorithm, GraphKind, PathType, Protocol};
 
@@ -13,8 +13,8 @@ fn versions() -> Vec<String> {
     named.split_whitespace().map(str::to_string).collect()
 }
 
-/// What every report must hold, whatever the hardware.
-fn check_whole(report: &Report, what: &str) {
+/// Checks that hold for every report.
+fn check_whole(report: &BenchReport, what: &str) {
     assert_eq!(report.calls.len(), FIVE.len() * sizes().len(), "{what}");
     for c in &report.calls {
         let d = c
@@ -36,7 +36,7 @@ fn check_whole(report: &Report, what: &str) {
         let launch = c.launch.unwrap_or_else(|| panic!("{what}: no kernel for {c:?}"));
         assert_eq!((launch.kernels, launch.grid), (1, d.channels), "{what}: {c:?}");
         if report.version.at_least(2, 22, 0) {
-            // NCCL's own model: latency plus bytes over bandwidth, up to its corrections (a factor of 2.5 at most) and the table's rounding.
+            // NCCL's own model: latency plus bytes over bandwidth, up to its corrections (at most a factor of 2.5) and the table's rounding.
             let us = c.estimate_us.unwrap();
             let plain = cell.latency_us + c.size_bytes as f64 / cell.bandwidth_gb_per_s / 1e3;
             assert!(us >= 0.9 * plain - 0.1 && us <= 2.6 * plain, "{what}: {c:?} against {plain} us");
@@ -76,7 +76,7 @@ fn an_h100_host_is_searched_modelled_and_decided_by_every_version() {
         let Some(mut report) = run(name, &s) else { return };
         let extra = report.calls.split_off(plain);
         check_whole(&report, &version);
-        // Captured: no kernel until the graph is launched, twice.
+        // A captured call launches its kernel with the graph, twice.
         assert_eq!(extra[0].launch.unwrap().kernels, 2, "{version}: {:?}", extra[0]);
         assert!(extra[0].decision.is_some(), "{version}");
         for pair in extra[1..].chunks(2) {
@@ -87,7 +87,7 @@ fn an_h100_host_is_searched_modelled_and_decided_by_every_version() {
         // 18 NVLink 4 of 20.6 GB/s.
         assert_eq!(report.nodes[0].total_bw_gb_per_s, 370.8);
         assert_eq!((report.ranks, report.nccl_nodes, report.channels.nvls), (8, 1, 16));
-        // Since 2.28 NVLS is reckoned with R/steps instead of 5/6.
+        // Since 2.28 NCCL's NVLS bandwidth uses R/steps instead of 5/6.
         let nvls = rate(&report, Collective::AllReduce, Algorithm::Nvls, Protocol::Simple);
         assert_eq!(nvls.bandwidth_gb_per_s, if report.version.at_least(2, 28, 0) { 272.0 } else { 266.7 }, "{version}");
         let last = report.calls[sizes().len() - 1].decision.unwrap();
@@ -121,7 +121,7 @@ fn uneven_h100_hosts_agree_on_what_the_smaller_one_can_do() {
         let merged = report.merged_graphs.iter().find(|g| g.kind == GraphKind::Ring).unwrap();
         assert_eq!((merged.channel_count, merged.bw_inter_gb_per_s), (6, 24.0));
         assert_eq!((report.ranks, report.nccl_nodes), (11, 2));
-        // A network connection is seen from both ends, at a NIC of the simulated plugin.
+        // Both ends log a network connection, with a NIC of the simulated plugin.
         let ends = |send| report.connections.iter().filter(|c| c.send == Some(send)).count();
         assert!(ends(true) > 0 && ends(true) == ends(false), "{version}");
         assert!(
@@ -164,8 +164,8 @@ fn a_b200_host_has_links_of_twice_the_rate() {
     }
 }
 
-/// What the search finds for so many GPUs of an H100 host in a job over several hosts, as earlier runs of 2.23 and 2.27 on another topology file
-/// had it: channels and GB/s of ring, tree (inside / between) and NVLS.
+/// Search results by number of GPUs of an H100 host in a job on several hosts, from earlier runs of 2.23 and 2.27 with another topology file:
+/// channels and GB/s of ring, tree (inside / between) and NVLS.
 type Search = (usize, f64, (usize, f64, f64), Option<(usize, f64)>);
 const SEARCHES: [Search; 6] = [
     (2, 24.0, (2, 48.0, 24.0), None),

@@ -1,6 +1,6 @@
-//! What a candidate costs: `cargo bench -p nccl-model`.
+//! Time of one candidate: `cargo bench -p nccl-model`.
 
-use nccl_model::{Cache, Communicator};
+use nccl_model::{Communicator, HostCache};
 use topology::nccl::Version;
 use topology::{Collective, GpuMask, HostId, catalog};
 
@@ -18,7 +18,7 @@ fn order(hosts: u32) -> Vec<(HostId, GpuMask)> {
 fn build_and_bandwidth(bencher: divan::Bencher, hosts: u32) {
     let cluster = catalog::cluster("32xhgx-h100").unwrap();
     let order = order(hosts);
-    let mut cache = Cache::default();
+    let mut cache = HostCache::default();
     bencher.bench_local(|| {
         let c = Communicator::build_with(&mut cache, RELEASE, &cluster, &order).unwrap();
         c.busbw(Collective::AllReduce, 1 << 30)

@@ -1,9 +1,9 @@
-//! How far the model is from the published four-host H100 table (all-reduce of 2 GiB and 16 MiB), and the fit of its constants.
+//! Error of the model on the published four-host H100 table (all-reduce of 2 GiB and 16 MiB), and the fit of its constants.
 //!
-//! `LINKWISE_DATA=... cargo run -p nccl-model --example accuracy -- [--nccl 2.27] [--fit] [--worst]`. Without `--fit` nothing is fitted:
-//! the constants of the crate, which were fitted on all these rows, are compared with them. With `--fit` constants are fitted on every
-//! second row and compared with the others, both ways, then on all rows.
-//! The table is sorted by GPUs and holds neither the NCCL release nor the order of hosts: 2.27 and the largest count first are taken.
+//! `LINKWISE_DATA=... cargo run -p nccl-model --example accuracy -- [--nccl 2.27] [--fit] [--worst]`. Without `--fit` it compares the shipped
+//! constants with the rows that they were fitted on. With `--fit` it fits constants on every second row and compares them with the other rows,
+//! both ways, then fits them on all rows.
+//! The table is sorted by GPUs and gives neither the NCCL release nor the order of hosts. The example assumes 2.27 and the largest count first.
 
 use nccl_model::{Communicator, LoadConstants};
 use topology::nccl::Version;
@@ -23,7 +23,7 @@ impl Row {
     }
 }
 
-/// Mean and root mean square of relative errors, half and half.
+/// Mean of the relative errors plus half of their root mean square.
 fn loss(rows: &[&Row], k: &LoadConstants) -> f64 {
     let errors: Vec<f64> = rows.iter().map(|r| r.error(k).abs().min(0.4)).collect();
     let n = errors.len() as f64;
@@ -45,7 +45,7 @@ const FIELDS: [Field; 11] = [
     |k| &mut k.tree_packets,
 ];
 
-/// One constant after the other, steps halved when nothing helps.
+/// Coordinate descent: changes one constant after another and halves the step when no change helps.
 fn fit(rows: &[&Row]) -> LoadConstants {
     let mut best = LoadConstants::default();
     let mut least = loss(rows, &best);

@@ -1,9 +1,9 @@
-//! The model against the real library, over versions, hosts and allocations:
+//! Compares the model with the real library over releases, hosts and allocations:
 //!
 //! `cargo run -p nccl-model --example check -- --versions 2.24,2.28,2.30,2.32 --hosts hgx-h100,dgx-a100,hgx-b200 --verbose`
 //!
-//! `graphs` compares what follows from the library's own graphs; `hosts` compares what follows from the hosts alone (recorded searches, or
-//! the model's own where there are none). Wheels come into the cache of `nccl-bench`.
+//! Rows `graphs` start from the library's own graphs. Rows `hosts` start from the hosts (recorded searches, or the model's own search without
+//! a record). The cache of `nccl-bench` holds the wheels.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -12,7 +12,7 @@ use common::{Scores, allocation, from_graphs, from_hosts, run, sizes};
 use nccl_bench::Bench;
 use topology::nccl::Version;
 
-/// One to eight hosts; even, uneven and permuted; not only first GPUs.
+/// One to eight hosts: even, uneven and permuted counts, some with other GPUs than the first.
 const ALLOCATIONS: &str = "2,3,4,5,6,7,8,1+1,2+1,3+2,4+2,4+4,5+5,6+2,8+1,8+3,3+8,8+8,0.2+1.3,4.5.6.7+0.1,8+8+3,8+3+8,3+8+8,5+4+3,7+7+7,\
                            2+2+2,1+1+1+1,4+4+4+4,8+6+4+2,3+8+3+8,8+8+8+8,1+1+1+1+1,4+4+4+4+4+4,1+1+1+1+1+1+1+1,8+8+8+8+8+8+8+8";
 

@@ -1,12 +1,12 @@
-//! Records what the real library's search finds on hosts of the catalog, into `templates/`:
+//! Records the real library's search results on hosts of the catalog into `templates/`:
 //!
 //! `cargo run -p nccl-model --example templates -- --hosts hgx-h100,dgx-a100 --versions 2.28,2.32 [--fresh]`
 //!
-//! One search for every set of GPUs that looks different ([`nccl_model::templates::Signature`]), alone and beside other hosts. Searches
-//! that are on file already for a release are not repeated, unless `--fresh` is given.
+//! Records one search for every [`nccl_model::templates::Signature`], on one host and with other hosts. Skips searches that are already
+//! recorded for a release, unless `--fresh` is given.
 
-use nccl_bench::{Bench, Node, Spec};
-use nccl_model::templates::{Recorded, Signature, Templates};
+use nccl_bench::{Bench, BenchSpec, SimulatedNode};
+use nccl_model::templates::{HostTemplates, RecordedSearch, Signature};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,11 +27,12 @@ fn main() -> Result<(), String> {
     for host in hosts {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("templates/{host}.json"));
         let old = std::fs::read_to_string(&path).ok().filter(|_| !fresh).and_then(|t| serde_json::from_str(&t).ok());
-        let mut templates: Templates = old.unwrap_or(Templates { host_type: host.clone(), searches: Vec::new() });
+        let mut templates: HostTemplates =
+            old.unwrap_or(HostTemplates { host_type: host.clone(), searches: Vec::new() });
         let cluster =
             topology::catalog::cluster(&format!("2x{host}")).ok_or(format!("{host} is not in the catalog"))?;
         let of = cluster.type_of(HostId(0));
-        // The smallest set that looks so stands for all that do.
+        // The smallest set with a signature represents all of them.
         let mut kinds: BTreeMap<Signature, GpuMask> = BTreeMap::new();
         for several in [false, true] {
             for mask in of.all_gpus().subsets().filter(|m| several || m.count() > 1) {
@@ -47,15 +48,15 @@ fn main() -> Result<(), String> {
                 let gpus: Vec<u8> = mask.iter().map(|g| g as u8).collect();
                 let same = |v: &Version| (v.major, v.minor) == (version.major, version.minor);
                 let known =
-                    |r: &Recorded| (r.gpus == gpus && r.several_hosts == several) && r.releases.iter().any(same);
+                    |r: &RecordedSearch| (r.gpus == gpus && r.several_hosts == several) && r.releases.iter().any(same);
                 if templates.searches.iter().any(known) {
                     continue;
                 }
-                let mut nodes = vec![Node::new(HostId(0), mask)];
+                let mut nodes = vec![SimulatedNode::new(HostId(0), mask)];
                 if several {
-                    nodes.push(Node::new(HostId(1), GpuMask::first(1)));
+                    nodes.push(SimulatedNode::new(HostId(1), GpuMask::first(1)));
                 }
-                let mut spec = Spec::new(cluster.clone(), nodes, version);
+                let mut spec = BenchSpec::new(cluster.clone(), nodes, version);
                 spec.deadline = Duration::from_secs(90);
                 let report = match bench.run(&spec) {
                     Ok(r) => r,
@@ -64,7 +65,7 @@ fn main() -> Result<(), String> {
                         continue;
                     }
                 };
-                // CollNet graphs need a plugin that the model does not know.
+                // CollNet graphs need a plugin and are not modelled.
                 let wanted = |g: &&Graph| {
                     matches!(g.kind, GraphKind::Ring | GraphKind::Tree | GraphKind::Nvls) && g.channel_count > 0
                 };
@@ -75,7 +76,7 @@ fn main() -> Result<(), String> {
                     .find(|r| r.gpus == gpus && r.several_hosts == several && r.graphs == graphs);
                 match like {
                     Some(r) => r.releases.push(report.version),
-                    None => templates.searches.push(Recorded {
+                    None => templates.searches.push(RecordedSearch {
                         gpus,
                         several_hosts: several,
                         releases: vec![report.version],
@@ -90,8 +91,8 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// One search a line, sorted, so that a change shows as a change.
-fn save(path: &std::path::Path, templates: &mut Templates) -> Result<(), String> {
+/// Writes one search per line, sorted, so that diffs show only changes.
+fn save(path: &std::path::Path, templates: &mut HostTemplates) -> Result<(), String> {
     templates.searches.iter_mut().for_each(|r| {
         r.releases.sort();
         r.releases.dedup();

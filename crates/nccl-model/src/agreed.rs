@@ -1,7 +1,7 @@
-//! What all ranks of a communicator agree on before the cost model runs: the weakest of every host's graphs.
+//! The values that all ranks of a communicator agree on before the cost model runs: the minima of all hosts' graphs.
 
-use crate::machines::Machines;
-use crate::releases::Rules;
+use crate::machines::AgreedMachines;
+use crate::releases::ReleaseRules;
 use serde::{Deserialize, Serialize};
 use topology::nccl::{Graph, GraphKind, PathType, Version};
 
@@ -10,26 +10,26 @@ const CHANNELS_MAX_OLD: u32 = 32;
 /// Most channels from 2.25 on.
 const CHANNELS_MAX: u32 = 64;
 
-/// One graph, as the ranks agree on it: bandwidths and channels are minima over hosts, paths the farthest.
+/// One graph as the ranks agree on it: least bandwidths and channels of all hosts, farthest paths.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgreedGraph {
-    /// The largest pattern number of any host.
+    /// NCCL's pattern number, the largest of any host.
     pub pattern: u8,
-    /// The largest of any host.
+    /// NCCL's crossNic, the largest of any host.
     pub cross_nic: u8,
-    /// Search channels.
+    /// Number of search channels.
     pub channels: u32,
-    /// GB/s per channel inside a host.
+    /// Bandwidth of a channel inside a host, GB/s.
     pub bw_intra_gb_per_s: f32,
-    /// GB/s per channel between hosts.
+    /// Bandwidth of a channel between hosts, GB/s.
     pub bw_inter_gb_per_s: f32,
-    /// The slowest NIC's latency, microseconds.
+    /// Latency of the slowest NIC, microseconds.
     pub latency_inter_us: f32,
     /// The farthest path inside a host.
     pub type_intra: PathType,
     /// The farthest path to a NIC.
     pub type_inter: PathType,
-    /// All hosts have channels that are alike.
+    /// Every host uses the same channel repeatedly.
     pub same_channels: bool,
 }
 
@@ -50,16 +50,16 @@ impl AgreedGraph {
     }
 }
 
-/// What the cost model gets to see.
+/// The input of NCCL's cost model for one communicator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Agreed {
+pub struct CostModelInput {
     /// The release.
     pub version: Version,
-    /// The machines.
-    pub machines: Machines,
-    /// Ranks in all.
+    /// The hosts' GPUs and processors.
+    pub machines: AgreedMachines,
+    /// Number of ranks.
     pub ranks: u32,
-    /// Hosts (NCCL's nodes).
+    /// Number of hosts (NCCL's nodes).
     pub hosts: u32,
     /// Fewest ranks of a host.
     pub local_ranks_min: u32,
@@ -67,45 +67,49 @@ pub struct Agreed {
     pub local_ranks_max: u32,
     /// The ring graph.
     pub ring: AgreedGraph,
-    /// The tree graph, which PAT uses, too.
+    /// The tree graph; PAT uses it too.
     pub tree: AgreedGraph,
-    /// The NVLS graph, where every host has one and the machines can do it.
+    /// The NVLS graph, if every host has one and the GPUs support NVLS.
     pub nvls: Option<AgreedGraph>,
     /// Channels of the communicator after copying.
     pub channels: u32,
-    /// Channels for NVLS; 0 without it.
+    /// Channels for NVLS; 0 without NVLS.
     pub nvls_channels: u32,
 }
 
-/// Why graphs do not make a communicator.
+/// Why graphs do not form a communicator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AgreeError {
-    /// No host at all, or one without ranks.
+    /// There is no host, or a host has no rank.
     #[error("a communicator needs at least one host and one GPU on every host")]
     NoRanks,
-    /// A graph is missing.
+    /// A host has no graph of a required kind.
     #[error("host {host} of the communicator has no {kind} graph")]
     NoGraph {
-        /// Place in the list.
+        /// Index of the host.
         host: usize,
-        /// Which.
+        /// Kind of the graph.
         kind: GraphKind,
     },
-    /// A graph without channels or with an impossible bandwidth.
+    /// A graph has no channel or a bandwidth that is not positive.
     #[error(
         "host {host} of the communicator has a {kind} graph without channels or with a bandwidth that is not positive"
     )]
     EmptyGraph {
-        /// Place in the list.
+        /// Index of the host.
         host: usize,
-        /// Which.
+        /// Kind of the graph.
         kind: GraphKind,
     },
 }
 
-impl Agreed {
-    /// What hosts with these graphs agree on. `hosts`: per host its ranks and its graphs of all kinds, in host order. O(hosts).
-    pub fn of(version: Version, machines: Machines, hosts: &[(u32, &[Graph])]) -> Result<Agreed, AgreeError> {
+impl CostModelInput {
+    /// Merges the hosts' graphs. `hosts` holds (number of ranks, graphs of all kinds) in host order. O(hosts).
+    pub fn of(
+        version: Version,
+        machines: AgreedMachines,
+        hosts: &[(u32, &[Graph])],
+    ) -> Result<CostModelInput, AgreeError> {
         let local = || hosts.iter().map(|h| h.0);
         let (Some(local_ranks_min), Some(local_ranks_max)) = (local().min(), local().max()) else {
             return Err(AgreeError::NoRanks);
@@ -130,7 +134,7 @@ impl Agreed {
         let (mut ring, mut tree) = (needed(GraphKind::Ring)?, needed(GraphKind::Tree)?);
         let search = ring.channels.min(tree.channels);
         (ring.channels, tree.channels) = (search, search);
-        let rules = Rules::of(version);
+        let rules = ReleaseRules::of(version);
         if !rules.agrees_on_pattern {
             tree.pattern = graphs(GraphKind::Tree)[0].map_or(tree.pattern, |g| g.pattern);
         }
@@ -138,7 +142,7 @@ impl Agreed {
         let nvls = nvls
             .and_then(|g| AgreedGraph::of(&g))
             .filter(|g| g.channels > 0 && machines.capability_min >= 90 && local_ranks_min > 1);
-        let mut agreed = Agreed {
+        let mut agreed = CostModelInput {
             version,
             machines,
             ranks: local().sum(),
@@ -160,8 +164,8 @@ impl Agreed {
         if self.version.at_least(2, 25, 0) { CHANNELS_MAX } else { CHANNELS_MAX_OLD }
     }
 
-    /// Every search channel becomes two; fast NICs under few channels become four.
-    fn count_channels(&self, rules: &Rules) -> u32 {
+    /// Number of channels after copying: two per search channel, four if there are few channels on fast NICs.
+    fn count_channels(&self, rules: &ReleaseRules) -> u32 {
         let mut n = (2 * self.ring.channels).min(self.limit());
         let copies_again = if rules.doubles_hopper_only {
             (90..100).contains(&self.machines.capability_min)
@@ -182,13 +186,13 @@ impl Agreed {
             None => 0,
             Some(_) if self.machines.capability_min < 100 || !self.version.at_least(2, 25, 0) => 16,
             Some(_) if self.hosts == 1 && self.version.at_least(2, 27, 0) => 24,
-            // More than two Blackwell hosts: found on the bench.
+            // More than two Blackwell hosts: observed in the real library.
             Some(_) if self.hosts > 2 && self.version.at_least(2, 30, 0) => 24,
             Some(_) => 32,
         }
     }
 
-    /// Ranks of a host on average.
+    /// Average number of ranks per host.
     pub fn ranks_per_host(&self) -> f32 {
         self.ranks as f32 / self.hosts as f32
     }

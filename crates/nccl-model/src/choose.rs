@@ -1,47 +1,47 @@
-//! AUTO: which algorithm and protocol a call gets, on how many channels and threads.
+//! AUTO: the algorithm, protocol, channels and threads of a call.
 
-use crate::agreed::Agreed;
+use crate::agreed::CostModelInput;
 use crate::constants::{TREE_CORRECTION, TREE_CORRECTIONS};
 use crate::machines::CpuArch;
-use crate::releases::Rules;
-use crate::table::{Cell, Table, place};
+use crate::releases::ReleaseRules;
+use crate::table::{CostTable, TableCell, collective_index};
 use topology::Collective;
 use topology::nccl::{Algorithm, PathType, Protocol};
 
-/// Fewest threads of a channel.
+/// Fewest threads per channel.
 const THREADS_MIN: u32 = 96;
-/// Threads of a warp.
+/// Threads per warp.
 const WARP: u32 = 32;
 
-/// How one call is done.
+/// How NCCL runs one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct CallChoice {
     /// The algorithm.
     pub algorithm: Algorithm,
     /// The protocol.
     pub protocol: Protocol,
-    /// NCCL's own estimate, microseconds.
+    /// NCCL's own time estimate, microseconds.
     pub time_us: f32,
-    /// Channels that carry the call.
+    /// Number of channels of the call.
     pub channels: u32,
-    /// Threads of each.
+    /// Threads per channel.
     pub threads: u32,
 }
 
-/// The time that NCCL expects of one way, microseconds; `None` where it is not available.
+/// NCCL's time estimate for an algorithm and protocol, microseconds; `None` if NCCL does not offer the pair. O(1).
 pub fn time_us(
-    agreed: &Agreed,
-    table: &Table,
+    agreed: &CostModelInput,
+    table: &CostTable,
     collective: Collective,
     algorithm: Algorithm,
     protocol: Protocol,
     size_bytes: u64,
 ) -> Option<f32> {
-    let Cell { mut latency_us, bandwidth_gb_per_s: mut bandwidth } = table.cell(collective, algorithm, protocol);
+    let TableCell { mut latency_us, bandwidth_gb_per_s: mut bandwidth } = table.cell(collective, algorithm, protocol);
     if bandwidth <= 0.0 {
         return None;
     }
-    let rules = Rules::of(agreed.version);
+    let rules = ReleaseRules::of(agreed.version);
     let bucket = (size_bytes >> 6).checked_ilog2().unwrap_or(0) as usize;
     if collective == Collective::AllReduce {
         let blackwell = agreed.machines.capability_min >= 100 && agreed.machines.cpu.arch == CpuArch::X86;
@@ -60,8 +60,8 @@ pub fn time_us(
     Some(latency_us + size_bytes as f32 / (1000.0 * bandwidth))
 }
 
-/// What the latency of a Simple ring is multiplied with once its pipeline is filled.
-fn ring_plateau(agreed: &Agreed, rules: &Rules, collective: Collective, size_bytes: u64) -> f32 {
+/// Factor of the latency of a Simple ring whose pipeline is filled.
+fn ring_plateau(agreed: &CostModelInput, rules: &ReleaseRules, collective: Collective, size_bytes: u64) -> f32 {
     let per_hop = size_bytes / (u64::from(agreed.channels) * u64::from(agreed.ranks));
     if per_hop < 64 {
         return 1.0;
@@ -81,26 +81,31 @@ fn ring_plateau(agreed: &Agreed, rules: &Rules, collective: Collective, size_byt
     if !rules.plateau_inside || agreed.machines.capability_min < 100 || agreed.ring.type_intra != PathType::Nvl {
         return 1.0;
     }
-    // Found from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): grows with the steps, and
-    // falls to three quarters between 256 and 512 KiB per hop (2.31: later, seen at two sizes).
+    // Derived from the library's own estimates (all-reduce and reduce-scatter, 2 to 8 ranks, 1 KiB to 4 GiB): the factor grows with the
+    // steps and falls to three quarters between 256 and 512 KiB per hop (in 2.31 between 512 KiB and 1 MiB, seen at two sizes).
     let by_steps = 1.0 - 0.25f32.powi(steps as i32 - 1);
     let by_size = 1.0 - 0.25 * ((per_hop as f32 / rules.plateau_bytes_per_hop as f32) - 1.0).clamp(0.0, 1.0);
     1.0 + 0.4 * by_steps * by_size
 }
 
-/// What AUTO takes for a call of `size_bytes` (as NCCL counts them: the whole buffer of all ranks for all-gather and reduce-scatter).
-/// `None` for collectives without algorithms of their own and for communicators of one rank.
-pub fn choose(agreed: &Agreed, table: &Table, collective: Collective, size_bytes: u64) -> Option<Choice> {
-    place(collective)?;
+/// AUTO's choice for a call of `size_bytes` (as NCCL counts: the whole buffer of all ranks for all-gather and reduce-scatter). `None` for
+/// collectives without an algorithm (all-to-all, send and receive) and for communicators of one rank. O(algorithms x protocols).
+pub fn choose(
+    agreed: &CostModelInput,
+    table: &CostTable,
+    collective: Collective,
+    size_bytes: u64,
+) -> Option<CallChoice> {
+    collective_index(collective)?;
     if agreed.ranks < 2 {
         return None;
     }
-    let split = Rules::of(agreed.version).split_model;
+    let split = ReleaseRules::of(agreed.version).split_model;
     let mut best: Option<(f32, Algorithm, Protocol)> = None;
     for &algorithm in Algorithm::ALL {
         for &protocol in Protocol::ALL {
             let Some(time) = time_us(agreed, table, collective, algorithm, protocol, size_bytes) else { continue };
-            // Ties go to the first up to 2.30 and to the last from 2.31 on.
+            // Ties go to the first pair up to 2.30, and to the last pair from 2.31 on.
             if best.is_none_or(|b| time < b.0 || split && time == b.0) {
                 best = Some((time, algorithm, protocol));
             }
@@ -108,12 +113,12 @@ pub fn choose(agreed: &Agreed, table: &Table, collective: Collective, size_bytes
     }
     let (time_us, algorithm, protocol) = best?;
     let (channels, threads) = on_channels(agreed, collective, algorithm, protocol, size_bytes);
-    Some(Choice { algorithm, protocol, time_us, channels, threads })
+    Some(CallChoice { algorithm, protocol, time_us, channels, threads })
 }
 
-/// Channels that carry a call, and threads of each.
+/// (channels of a call, threads per channel).
 pub(crate) fn on_channels(
-    agreed: &Agreed,
+    agreed: &CostModelInput,
     collective: Collective,
     algorithm: Algorithm,
     protocol: Protocol,
@@ -123,10 +128,15 @@ pub(crate) fn on_channels(
     (split_traffic(agreed, collective, protocol, size_bytes, most), threads)
 }
 
-/// Most channels that the call may take, and threads of each.
-fn channels_and_threads(agreed: &Agreed, algorithm: Algorithm, protocol: Protocol, size_bytes: u64) -> (u32, u32) {
-    let slow_ring =
-        !Rules::of(agreed.version).split_model && agreed.ring.bw_intra_gb_per_s * agreed.ring.channels as f32 <= 12.0;
+/// (most channels of a call, threads per channel).
+fn channels_and_threads(
+    agreed: &CostModelInput,
+    algorithm: Algorithm,
+    protocol: Protocol,
+    size_bytes: u64,
+) -> (u32, u32) {
+    let slow_ring = !ReleaseRules::of(agreed.version).split_model
+        && agreed.ring.bw_intra_gb_per_s * agreed.ring.channels as f32 <= 12.0;
     let limit = match (algorithm, protocol) {
         (Algorithm::Nvls | Algorithm::NvlsTree | Algorithm::CollNetDirect | Algorithm::CollNetChain, _) => 640,
         (_, Protocol::Ll128) => 640,
@@ -142,11 +152,11 @@ fn channels_and_threads(agreed: &Agreed, algorithm: Algorithm, protocol: Protoco
     match algorithm {
         Algorithm::Nvls | Algorithm::NvlsTree => {
             channels = agreed.nvls_channels;
-            if agreed.hosts > 1 && Rules::of(agreed.version).nvls_within_channels {
+            if agreed.hosts > 1 && ReleaseRules::of(agreed.version).nvls_within_channels {
                 channels = channels.min(agreed.channels);
             }
         }
-        // PAT takes all channels from the start.
+        // PAT always uses all channels.
         Algorithm::Pat => {}
         _ => {
             let short =
@@ -173,20 +183,27 @@ fn channels_and_threads(agreed: &Agreed, algorithm: Algorithm, protocol: Protoco
     (channels.max(1), threads)
 }
 
-/// The scheduler gives no channel less than a certain traffic.
-fn split_traffic(agreed: &Agreed, collective: Collective, protocol: Protocol, size_bytes: u64, most: u32) -> u32 {
+/// Number of channels after the scheduler's split: no channel gets less than a minimum of traffic.
+fn split_traffic(
+    agreed: &CostModelInput,
+    collective: Collective,
+    protocol: Protocol,
+    size_bytes: u64,
+    most: u32,
+) -> u32 {
     let ranks = u64::from(agreed.ranks);
-    let per_byte: u64 = match collective {
-        Collective::AllReduce => 2,
-        Collective::AllGather | Collective::ReduceScatter => ranks,
-        _ => 1,
-    } * if protocol == Protocol::Ll && Rules::of(agreed.version).ll_counts_four { 4 } else { 1 };
+    let per_byte: u64 =
+        match collective {
+            Collective::AllReduce => 2,
+            Collective::AllGather | Collective::ReduceScatter => ranks,
+            _ => 1,
+        } * if protocol == Protocol::Ll && ReleaseRules::of(agreed.version).ll_counts_four { 4 } else { 1 };
     let bytes = match collective {
         Collective::AllGather | Collective::ReduceScatter => size_bytes / ranks,
         _ => size_bytes,
     };
-    // A channel gets no less traffic than a cell; cells have 16 bytes as their grain.
-    let least = Rules::of(agreed.version).traffic_per_channel_min_bytes;
+    // A cell is the least traffic of a channel, a multiple of 16 bytes.
+    let least = ReleaseRules::of(agreed.version).traffic_per_channel_min_bytes;
     let cell = least.div_ceil(per_byte).div_ceil(16) * 16;
     let cells = bytes.div_ceil(cell).max(1);
     let traffic = bytes * per_byte;

@@ -1,31 +1,31 @@
-//! A communicator as NCCL would build it: hosts in order, their graphs, channels, rings, trees and choices.
+//! A communicator as NCCL builds it: hosts in order, their graphs, channels, rings, trees and choices.
 
-use crate::agreed::{AgreeError, Agreed};
-use crate::choose::{Choice, choose};
-use crate::machines::{Machine, Machines};
-use crate::releases::{NEWEST, OLDEST, Rules, is_modelled};
+use crate::agreed::{AgreeError, CostModelInput};
+use crate::choose::{CallChoice, choose};
+use crate::machines::{AgreedMachines, HostMachine};
+use crate::releases::{NEWEST, OLDEST, ReleaseRules, is_modelled};
 use crate::search;
-use crate::table::Table;
-use crate::templates::{Found, Places, Signature, lookup};
+use crate::table::CostTable;
+use crate::templates::{HostGraphs, Signature, VisibleDevices, find_recorded};
 use crate::tree::double_tree;
 use std::collections::HashMap;
 use std::sync::Arc;
 use topology::nccl::{Channel, Decision, DecisionSource, Graph, GraphKind, Version};
 use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, NetworkClass};
 
-/// Patterns of graphs, by NCCL's numbers: trees whose children hang on the second GPU of a channel.
+/// NCCL's pattern numbers of trees with children on the second GPU of a channel.
 const PATTERN_BALANCED_TREE: u8 = 1;
 const PATTERN_SPLIT_TREE: u8 = 2;
 
-/// Where a host's graphs come from.
+/// Source of a host's graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraphSource {
-    /// Recorded from the real library, this minor release.
+    /// Recorded from the real library of this minor release.
     Recorded,
-    /// Recorded from the real library, another release.
+    /// Recorded from the real library of another minor release.
     RecordedElsewhere,
-    /// The model's own search: not recorded.
+    /// Found by the model's own search, because there is no record.
     Searched,
     /// Given by the caller.
     Given,
@@ -33,22 +33,22 @@ pub enum GraphSource {
 
 /// A host of a communicator.
 #[derive(Clone, Debug)]
-pub struct Member {
-    /// Which.
+pub struct MemberHost {
+    /// The host in the cluster.
     pub host: HostId,
-    /// Its GPUs in the communicator.
+    /// The host's GPUs in the communicator.
     pub mask: GpuMask,
     /// Rank of its first GPU; the others follow in ascending order.
     pub first_rank: u32,
-    /// Where its graphs come from.
+    /// Source of its graphs.
     pub source: GraphSource,
-    /// GPUs and NICs that the positions in `found` stand for.
-    pub(crate) places: Arc<Places>,
-    pub(crate) found: Arc<Found>,
+    /// The devices that the positions in `found` refer to.
+    pub(crate) places: Arc<VisibleDevices>,
+    pub(crate) found: Arc<HostGraphs>,
 }
 
-impl Member {
-    /// Ranks of the host.
+impl MemberHost {
+    /// Number of ranks on the host.
     pub fn ranks(&self) -> u32 {
         self.places.gpus.len() as u32
     }
@@ -63,104 +63,103 @@ impl Member {
 /// Why a communicator cannot be modelled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// A release that is not modelled.
-    #[error("NCCL {0} is not modelled; {OLDEST} to {NEWEST} are")]
+    /// The model does not cover the release.
+    #[error("NCCL {0} is not modelled; the model covers {OLDEST} to {NEWEST}")]
     Version(Version),
-    /// Not a list of hosts with GPUs.
+    /// The list of hosts and GPUs is not valid.
     #[error("the communicator is not valid: {0}")]
     Order(String),
-    /// A GPU whose generation is not known.
+    /// The model does not know the GPU's compute capability.
     #[error(
-        "the compute capability of `{0}` is not known to the model; give the host type a GPU name such as \"NVIDIA H100\""
+        "the model does not know the compute capability of `{0}`; give the host type a GPU name such as \"NVIDIA H100\""
     )]
     Gpu(String),
-    /// No graph could be found.
+    /// The hosts' graphs do not form a communicator.
     #[error(transparent)]
     Agree(#[from] AgreeError),
 }
 
-/// What NCCL would build.
+/// A communicator as NCCL builds it.
 #[derive(Clone, Debug)]
 pub struct Communicator {
-    pub(crate) agreed: Agreed,
-    pub(crate) table: Table,
-    pub(crate) members: Vec<Member>,
+    pub(crate) agreed: CostModelInput,
+    pub(crate) table: CostTable,
+    pub(crate) members: Vec<MemberHost>,
     pub(crate) nic_gb_per_s: Vec<Vec<f64>>,
     pub(crate) network: NetworkClass,
 }
 
-/// What was found of hosts before: many communicators of one cluster share their hosts' searches.
+/// Search results of hosts, shared by many communicators of one cluster and release.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct HostCache {
     release: Option<Version>,
-    hosts: HashMap<(usize, GpuMask, bool), Known>,
+    hosts: HashMap<(usize, GpuMask, bool), KnownHost>,
 }
 
-/// What is known of some GPUs of a type of host.
-pub(crate) type Known = (Machine, Arc<Places>, Arc<Found>, GraphSource);
+/// The search result for some GPUs of a host type.
+pub(crate) type KnownHost = (HostMachine, Arc<VisibleDevices>, Arc<HostGraphs>, GraphSource);
 
-/// A hop of a ring between two hosts.
+/// A ring's hop between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
-    /// Place in [`Communicator::members`] of the host that sends.
+    /// Index in [`Communicator::members`] of the sending host.
     pub from: usize,
-    /// Its NIC.
+    /// Sending NIC.
     pub nic_out: u8,
-    /// Place of the host that receives.
+    /// Index of the receiving host.
     pub to: usize,
-    /// Its NIC.
+    /// Receiving NIC.
     pub nic_in: u8,
-    /// The GPU that receives.
+    /// Receiving GPU.
     pub gpu_in: u8,
 }
 
-impl Cache {
-    /// Empty, for one release.
-    pub(crate) fn of(version: Version) -> Cache {
-        Cache { release: Some(version), ..Cache::default() }
+impl HostCache {
+    /// An empty cache for one release.
+    pub(crate) fn for_release(version: Version) -> HostCache {
+        HostCache { release: Some(version), ..HostCache::default() }
     }
 
-    /// Takes what is known of some GPUs of a host and of all hosts of its type.
-    pub(crate) fn know(&mut self, cluster: &Cluster, host: HostId, mask: GpuMask, several: bool, known: Known) {
+    /// Inserts the search result for some GPUs of a host's type.
+    pub(crate) fn insert(&mut self, cluster: &Cluster, host: HostId, mask: GpuMask, several: bool, known: KnownHost) {
         self.hosts.insert((cluster.host(host).host_type, mask, several), known);
     }
 
-    fn host(
+    fn get_or_find(
         &mut self,
         version: Version,
         cluster: &Cluster,
         host: HostId,
         mask: GpuMask,
         several: bool,
-    ) -> Result<Known, BuildError> {
+    ) -> Result<KnownHost, BuildError> {
         let key = (cluster.host(host).host_type, mask, several);
         if let Some(known) = self.hosts.get(&key) {
             return Ok(known.clone());
         }
         let of = cluster.type_of(host);
-        let machine = Machine::of(of).ok_or_else(|| BuildError::Gpu(of.gpu_model.clone()))?;
-        let (found, source) = match lookup(version, &Signature::of(of, mask, several)) {
+        let machine = HostMachine::of(of).ok_or_else(|| BuildError::Gpu(of.gpu_model.clone()))?;
+        let (found, source) = match find_recorded(version, &Signature::of(of, mask, several)) {
             Some(found) if found.checked => (found, GraphSource::Recorded),
             Some(found) => (found, GraphSource::RecordedElsewhere),
-            None => (search::search(version, of, mask, several), GraphSource::Searched),
+            None => (search::search_graphs(version, of, mask, several), GraphSource::Searched),
         };
-        let known = (machine, Arc::new(Places::of(of, mask)), found, source);
+        let known = (machine, Arc::new(VisibleDevices::of(of, mask)), found, source);
         self.hosts.insert(key, known.clone());
         Ok(known)
     }
 }
 
 impl Communicator {
-    /// Builds it: hosts in rank order, each with its GPUs. O(hosts x channels), some microseconds where the searches are recorded.
-    ///
-    /// The order of hosts is part of the input: NCCL's rings and trees follow it.
+    /// Builds a communicator of hosts in rank order, each with its GPUs. The order matters: NCCL's rings and trees follow it.
+    /// O(hosts x channels), some microseconds for recorded hosts.
     pub fn build(version: Version, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<Communicator, BuildError> {
-        Communicator::build_with(&mut Cache::default(), version, cluster, order)
+        Communicator::build_with(&mut HostCache::default(), version, cluster, order)
     }
 
-    /// The same, remembering hosts in a cache of this very cluster: about a microsecond where they are known.
+    /// As [`Communicator::build`], with a cache that was only used with this cluster: about a microsecond for cached hosts.
     pub fn build_with(
-        cache: &mut Cache,
+        cache: &mut HostCache,
         version: Version,
         cluster: &Cluster,
         order: &[(HostId, GpuMask)],
@@ -168,50 +167,56 @@ impl Communicator {
         if !is_modelled(version) {
             return Err(BuildError::Version(version));
         }
-        check(cluster, order)?;
+        check_order(cluster, order)?;
         if cache.release != Some(version) {
-            *cache = Cache { release: Some(version), ..Cache::default() };
+            *cache = HostCache { release: Some(version), ..HostCache::default() };
         }
         let several = order.len() > 1;
-        let mut members: Vec<Member> = Vec::with_capacity(order.len());
+        let mut members: Vec<MemberHost> = Vec::with_capacity(order.len());
         let mut machines = Vec::with_capacity(order.len());
         let mut first_rank = 0;
         for &(host, mask) in order {
-            let (machine, places, found, source) = cache.host(version, cluster, host, mask, several)?;
+            let (machine, places, found, source) = cache.get_or_find(version, cluster, host, mask, several)?;
             machines.push(machine);
             let ranks = places.gpus.len() as u32;
-            members.push(Member { host, mask, first_rank, source, places, found });
+            members.push(MemberHost { host, mask, first_rank, source, places, found });
             first_rank += ranks;
         }
         let graphs: Vec<(u32, &[Graph])> = members.iter().map(|m| (m.ranks(), m.found.graphs.as_slice())).collect();
-        let machines = Machines::agree(machines).ok_or(AgreeError::NoRanks)?;
-        let agreed = Agreed::of(version, machines, &graphs)?;
+        let machines = AgreedMachines::agree(machines).ok_or(AgreeError::NoRanks)?;
+        let agreed = CostModelInput::of(version, machines, &graphs)?;
         let nic_gb_per_s = members
             .iter()
             .map(|m| (0..cluster.type_of(m.host).nics.len()).map(|n| cluster.nic_rate(m.host, n).gb_per_s()).collect())
             .collect();
-        Ok(Communicator { table: Table::of(&agreed), agreed, members, nic_gb_per_s, network: cluster.network.class })
+        Ok(Communicator {
+            table: CostTable::of(&agreed),
+            agreed,
+            members,
+            nic_gb_per_s,
+            network: cluster.network.class,
+        })
     }
 
-    /// What the ranks agree on.
-    pub fn agreed(&self) -> &Agreed {
+    /// The input of the cost model, which all ranks agree on.
+    pub fn agreed(&self) -> &CostModelInput {
         &self.agreed
     }
     /// NCCL's table of latencies and bandwidths.
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &CostTable {
         &self.table
     }
     /// The hosts in rank order.
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[MemberHost] {
         &self.members
     }
-    /// True where every host's search was recorded from this minor release of the real library.
+    /// Whether every host's search was recorded from this minor release of the real library.
     pub fn checked(&self) -> bool {
         self.members.iter().all(|m| m.source == GraphSource::Recorded)
     }
 
-    /// What AUTO does with a call of `size_bytes` (the whole buffer of all ranks for all-gather and reduce-scatter). `None` for
-    /// collectives without algorithms of their own and for one rank. Well below a microsecond.
+    /// AUTO's choice for a call of `size_bytes` (the whole buffer of all ranks for all-gather and reduce-scatter). `None` for collectives
+    /// without an algorithm (all-to-all, send and receive) and for one rank. About 0.5 us.
     pub fn choose(&self, collective: Collective, size_bytes: u64) -> Option<Decision> {
         let c = self.choice(collective, size_bytes)?;
         Some(Decision {
@@ -225,29 +230,29 @@ impl Communicator {
         })
     }
 
-    /// As [`Communicator::choose`], with threads.
-    pub fn choice(&self, collective: Collective, size_bytes: u64) -> Option<Choice> {
+    /// As [`Communicator::choose`], with the number of threads.
+    pub fn choice(&self, collective: Collective, size_bytes: u64) -> Option<CallChoice> {
         choose(&self.agreed, &self.table, collective, size_bytes)
     }
 
-    /// Search channels: every host takes part with so many of its own.
+    /// Number of search channels that every host contributes.
     pub fn search_channels(&self) -> usize {
         self.agreed.ring.channels as usize
     }
 
-    /// The search channel of a host that ring channel `channel` runs on: hosts of odd number exchange pairs where rings cross NICs, so
-    /// that rails meet.
+    /// The search channel of a host that ring channel `channel` uses. If rings cross NICs, hosts with an odd index swap pairs of channels, so
+    /// that NICs of the same rail connect.
     fn ring_search_channel(&self, member: usize, channel: usize) -> usize {
         let n = self.search_channels();
         let search = channel % n;
-        let rules = Rules::of(self.agreed.version);
+        let rules = ReleaseRules::of(self.agreed.version);
         let crossing = |cross_nic: u8| cross_nic >= rules.swaps_from_cross_nic;
         let crosses = crossing(self.agreed.ring.cross_nic) && n.is_multiple_of(2) && member % 2 == 1;
         let own = self.members[member].graph(GraphKind::Ring).is_some_and(|g| crossing(g.cross_nic));
         if crosses && (own || !rules.swaps_own_pairs_only) { search ^ 1 } else { search }
     }
 
-    /// Ranks in the order of ring channel `channel`, from rank 0 on. O(ranks).
+    /// Ranks in the order of ring channel `channel`, starting at rank 0. O(ranks).
     pub fn ring(&self, channel: usize) -> Vec<u32> {
         let mut ring: Vec<u32> = Vec::with_capacity(self.agreed.ranks as usize);
         for (i, m) in self.members.iter().enumerate() {
@@ -261,21 +266,21 @@ impl Communicator {
         ring
     }
 
-    /// Where ring channel `channel` crosses between hosts, in host order; none on one host. O(hosts).
+    /// The hops of ring channel `channel` between hosts, in host order; empty on one host. O(hosts).
     pub fn crossings(&self, channel: usize) -> Vec<Crossing> {
         let hosts = self.members.len();
         (0..hosts).filter_map(|from| self.crossing(channel, from)).collect()
     }
 
-    /// Where ring channel `channel` leaves host `from`, by its place in the list; `None` on one host. O(1).
+    /// The hop of ring channel `channel` from host `from`, an index in [`Communicator::members`]; `None` on one host. O(1).
     pub fn crossing(&self, channel: usize, from: usize) -> Option<Crossing> {
         let hosts = self.members.len();
         if hosts < 2 || from >= hosts {
             return None;
         }
         let search = channel % self.search_channels();
-        // A GPU at an end of the channel takes the NIC that its host's search gave the channel: the first NIC for the first GPU of the
-        // search's own order, the second for any other.
+        // A GPU at an end of the channel uses the NIC from its host's search: the first NIC for the first GPU in the search's order, the
+        // second NIC for any other GPU.
         let port = |member: usize, first: bool| -> Option<(u8, u8)> {
             let m = &self.members[member];
             let order = m.channel(GraphKind::Ring, self.ring_search_channel(member, channel))?;
@@ -291,7 +296,7 @@ impl Communicator {
         Some(Crossing { from, nic_out, to, nic_in, gpu_in })
     }
 
-    /// Parent and children of every rank on tree channel `channel`, by rank: `(up, down)`. O(ranks).
+    /// (parent, children) of every rank on tree channel `channel`. O(ranks).
     pub fn tree(&self, channel: usize) -> Vec<(Option<u32>, Vec<u32>)> {
         let n = self.search_channels();
         let second = usize::from(channel % (2 * n) >= n);
@@ -344,15 +349,15 @@ impl Communicator {
     }
 }
 
-fn check(cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<(), BuildError> {
+fn check_order(cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<(), BuildError> {
     let wrong = |text: String| Err(BuildError::Order(text));
     if order.is_empty() || order.len() > HOSTS_MAX {
-        return wrong(format!("it has {} hosts; 1 to {HOSTS_MAX} are possible", order.len()));
+        return wrong(format!("it has {} hosts; 1 to {HOSTS_MAX} are supported", order.len()));
     }
     if let [(_, mask)] = order
         && mask.count() == 1
     {
-        return wrong("one GPU alone has nobody to communicate with".into());
+        return wrong("it has one GPU; a communicator needs at least two".into());
     }
     let mut seen = vec![false; cluster.hosts.len()];
     for &(host, mask) in order {

@@ -1,24 +1,24 @@
 //! The numbers of NCCL's cost model, per release: latencies in microseconds, bandwidths in GB/s.
 //!
-//! Source: the facts collected on NCCL (section 3.2 and 3.9 there), checked cell by cell against the tables that the real library
-//! prints (`cargo run -p nccl-model --example check`). Rows are indexed by algorithm, columns by protocol, in NCCL's order.
+//! Source: `facts/nccl.md` sections 3.2 and 3.9, compared cell by cell with the tables that the real library prints
+//! (`cargo run -p nccl-model --example check`). Rows are indexed by algorithm, columns by protocol, in NCCL's order.
 
-use crate::machines::GpuClass;
+use crate::machines::CostModelGeneration;
 use topology::nccl::Version;
 
-/// How many algorithms and protocols NCCL has.
+/// Number of NCCL's algorithms.
 pub(crate) const ALGORITHMS: usize = 7;
-/// LL, LL128, Simple.
+/// Number of NCCL's protocols: LL, LL128, Simple.
 pub(crate) const PROTOCOLS: usize = 3;
 
-/// One number for one, two and more than two nodes.
+/// Values for one, two, and more than two nodes.
 type ByNodes = [f32; 3];
-/// One number per algorithm and protocol.
+/// A value per algorithm and protocol.
 type ByArm = [[f32; PROTOCOLS]; ALGORITHMS];
 
-/// What a hop crosses.
+/// The kind of link that a hop crosses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hop {
+pub(crate) enum HopLink {
     Nv = 0,
     Pci = 1,
     Net = 2,
@@ -29,13 +29,13 @@ pub(crate) enum Hop {
 pub(crate) struct Constants {
     pub base_us: ByArm,
     pub hop_us: [ByArm; 3],
-    /// Most that the LL protocol carries: rows are GPU classes on one node, CPU vendors on several.
+    /// Highest bandwidth of the LL protocol. Rows are GPU generations on one node, CPU vendors on several nodes.
     pub ll_max: [ByNodes; 4],
     pub ring_ll128_per_channel: [ByNodes; 4],
     pub tree_ll128_per_channel: [ByNodes; 4],
     pub tree_per_channel: [ByNodes; 4],
     pub nvls_tree_per_channel: [ByNodes; 4],
-    /// Share of a GPU's NVLinks that NVLS uses well.
+    /// Efficiency of NVLS on a GPU's NVLinks.
     pub nvls_efficiency: [f32; 4],
 }
 
@@ -112,19 +112,19 @@ impl Constants {
         }
     }
 
-    /// The row of the cost model that a class of GPU takes: releases before 2.25 know no Blackwell.
-    pub(crate) fn row(version: Version, class: GpuClass) -> usize {
+    /// The cost model's row for a GPU generation. Releases before 2.25 treat Blackwell as Hopper.
+    pub(crate) fn row(version: Version, class: CostModelGeneration) -> usize {
         match class {
-            GpuClass::Volta => 0,
-            GpuClass::Ampere => 1,
-            GpuClass::Hopper => 2,
-            GpuClass::Blackwell => 2 + usize::from(version.at_least(2, 25, 0)),
+            CostModelGeneration::Volta => 0,
+            CostModelGeneration::Ampere => 1,
+            CostModelGeneration::Hopper => 2,
+            CostModelGeneration::Blackwell => 2 + usize::from(version.at_least(2, 25, 0)),
         }
     }
 }
 
-/// Trees pay for their pipeline at middle sizes: what their bandwidth is multiplied with, by `floor(log2(bytes / 64))`. The last entry
-/// counts for NVLSTree only.
+/// Factor of the bandwidth of trees, by `floor(log2(bytes / 64))`: their pipeline costs time at middle sizes. The last entry applies to
+/// NVLSTree only.
 pub(crate) const TREE_CORRECTION: [[f32; 24]; PROTOCOLS] = [
     [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0,
@@ -139,5 +139,5 @@ pub(crate) const TREE_CORRECTION: [[f32; 24]; PROTOCOLS] = [
         0.9, 0.9,
     ],
 ];
-/// Sizes from `64 << 23` bytes on are not corrected for Tree.
+/// Number of entries for Tree: sizes from `64 << 23` bytes on are not corrected.
 pub(crate) const TREE_CORRECTIONS: usize = 23;

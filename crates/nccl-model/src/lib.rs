@@ -1,12 +1,12 @@
-//! NCCL's own decisions per version: cost model, correction tables, AUTO, channels, and what its rings and trees load.
+//! NCCL's decisions per release: cost model, correction tables, AUTO, channels, and the NIC loads of rings and trees.
 //!
-//! Levels, each checked against the real library (crate `nccl-bench`):
-//! 1. [`Agreed`], [`Table`], [`choose()`]: given the graphs that NCCL's search found on every host, everything that follows from them.
-//! 2. [`Communicator`]: hosts of the catalog in any order; their searches are recorded ([`templates`]), NCCL's rules merge them into
+//! Levels, each compared with the real library (crate `nccl-bench`):
+//! 1. [`CostModelInput`], [`CostTable`], [`choose()`]: everything that follows from the graphs that NCCL's search found on every host.
+//! 2. [`Communicator`]: hosts of the catalog in any order. Their searches are recorded ([`templates`]); NCCL's rules merge them into
 //!    channels, rings and trees.
-//! 3. [`search`]: the model's own search for hosts that were not recorded.
+//! 3. [`search`]: the model's own search for hosts without a record.
 //!
-//! [`Communicator::busbw`] turns decisions into an expected bandwidth and says what limits it.
+//! [`Communicator::busbw`] gives the expected bandwidth of a decision and its limit.
 //!
 //! Pure: no clock, no I/O, no randomness.
 
@@ -14,7 +14,7 @@ pub mod agreed;
 pub mod choose;
 pub mod communicator;
 mod constants;
-mod given;
+mod from_library;
 pub mod load;
 pub mod machines;
 pub mod releases;
@@ -23,9 +23,9 @@ pub mod table;
 pub mod templates;
 pub mod tree;
 
-pub use agreed::{AgreeError, Agreed, AgreedGraph};
-pub use choose::{Choice, choose, time_us};
-pub use communicator::{BuildError, Cache, Communicator, Crossing, GraphSource, Member};
-pub use load::{Busbw, Limit, LoadConstants};
-pub use machines::{Cpu, CpuArch, CpuVendor, GpuClass, Machine, Machines};
-pub use table::{COLLECTIVES, Cell, Table};
+pub use agreed::{AgreeError, AgreedGraph, CostModelInput};
+pub use choose::{CallChoice, choose, time_us};
+pub use communicator::{BuildError, Communicator, Crossing, GraphSource, HostCache, MemberHost};
+pub use load::{CallLimit, ExpectedBusbw, LoadConstants};
+pub use machines::{AgreedMachines, CostModelGeneration, Cpu, CpuArch, CpuVendor, HostMachine};
+pub use table::{COLLECTIVES, CostTable, TableCell};

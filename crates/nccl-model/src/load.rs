@@ -1,10 +1,10 @@
-//! Bandwidth from decisions: what NCCL's own rings and trees load, and what that leaves.
+//! Bandwidth of a decision from the NIC loads of NCCL's rings and trees.
 //!
-//! NCCL's time estimate never sees that copies of channels share NICs. Here the channels of the chosen algorithm are laid over the NICs
-//! of every host, and the fullest NIC sets the pace. Constants are measured on one half of a published four-host H100 table (all-reduce of
-//! 2 GiB; `examples/accuracy.rs` prints the error on the other half).
+//! NCCL's time estimate ignores that copies of channels share NICs. This model counts the channels of the chosen algorithm on the NICs of
+//! every host; the most loaded NIC sets the bandwidth. The constants are fitted on a published four-host H100 table (all-reduce of 2 GiB and
+//! 16 MiB); `examples/accuracy.rs` prints the error on rows that were not fitted.
 
-use crate::choose::Choice;
+use crate::choose::CallChoice;
 use crate::communicator::{Communicator, Crossing};
 use crate::tree::double_tree;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use topology::host::NICS_PER_HOST_MAX;
 use topology::nccl::{Algorithm, Protocol};
 use topology::{Bandwidth, Collective, GPUS_PER_HOST_MAX, HostId, NetworkClass};
 
-/// Share of the line rate that a NIC carries, by network (InfiniBand: 49.6 of 50 GB/s on the measured table; others as `fabric` has them).
+/// Share of the line rate that a NIC reaches, by network class (InfiniBand: 49.6 of 50 GB/s in the measured table; others as in `fabric`).
 pub(crate) fn network_efficiency(class: NetworkClass) -> f64 {
     match class {
         NetworkClass::Infiniband => 0.992,
@@ -25,42 +25,42 @@ pub(crate) fn network_efficiency(class: NetworkClass) -> f64 {
 
 /// Constants of the load model.
 ///
-/// Rings need three. A channel alone reaches [`LoadConstants::channel_gb_per_s`]; a NIC carries its share of the line rate; and where
-/// rings meet other rings on more than one NIC, a part of the transfers that wait at one NIC holds the other meanwhile (head of line
-/// blocking; a closed-loop simulation with transfers that always hold both loses two to three times as much, one with transfers that
-/// never do loses nothing).
+/// Rings use three constants: the rate of a channel alone ([`LoadConstants::channel_gb_per_s`]), the share of a NIC's line rate, and head-of-line
+/// blocking. If rings share more than one NIC with other rings, some transfers that wait at one NIC hold another NIC. In a closed-loop
+/// simulation the loss is two to three times as high if all transfers do so, and zero if none does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadConstants {
     /// Share of a NIC's line rate that its channels carry together.
     pub nic: f64,
-    /// Most that one channel carries between hosts, GB/s.
+    /// Highest rate of one channel between hosts, GB/s.
     pub channel_gb_per_s: f64,
-    /// Share of transfers that hold a NIC while they wait for another: the weight of a channel met elsewhere against one on the fullest NIC.
+    /// Share of transfers that hold a NIC while they wait for another: the weight of a channel on another shared NIC, relative to one on the
+    /// most loaded NIC.
     pub holding: f64,
     /// Share of the NICs' rate that trees reach.
     pub tree: f64,
-    /// Algorithm bandwidth that NVLSTree does not exceed, GB/s.
+    /// Highest algorithm bandwidth of NVLSTree, GB/s.
     pub nvls_tree_gb_per_s: f64,
-    /// Share of the NICs' rate that NVLSTree reaches with three hosts and more.
+    /// Share of the NICs' rate that NVLSTree reaches on three hosts or more.
     pub nvls_tree_many: f64,
-    /// Microseconds before the first byte counts, rings and trees: a constant,
+    /// Start time of rings and trees, microseconds: the constant part.
     pub start_us: f64,
-    /// and so many times NCCL's own latency.
+    /// Start time of rings and trees: the factor of NCCL's own latency.
     pub start_over_latency: f64,
-    /// Microseconds before the first byte counts, NVLSTree: a constant,
+    /// Start time of NVLSTree, microseconds: the constant part.
     pub nvls_tree_start_us: f64,
-    /// and so much for every level of the tree.
+    /// Start time of NVLSTree, microseconds per level of the tree.
     pub nvls_tree_level_us: f64,
-    /// What trees of flagged packets (LL, LL128) take longer than trees of chunks; two hosts measured.
+    /// Factor by which trees over LL128 take longer; measured on two hosts.
     pub tree_packets: f64,
 }
 
-/// How sharply two limits bend into one another (p-norms).
+/// Exponents of the p-norms that join two limits smoothly.
 const CHANNEL_NORM: f64 = 8.0;
 const NVLS_TREE_NORM: f64 = 10.0;
 
 impl LoadConstants {
-    /// For a network.
+    /// The constants of a network class.
     pub fn of(class: NetworkClass) -> Self {
         LoadConstants { nic: network_efficiency(class), ..LoadConstants::default() }
     }
@@ -84,8 +84,8 @@ impl Default for LoadConstants {
     }
 }
 
-/// Share of its rate that a NIC reaches when `channels` channels come to it from several NICs, not in step: a closed queue in which each
-/// channel thinks as long as its own ceiling makes it (the machine repair model, M/M/1//N). `think` in units of the service time.
+/// Share of its rate that a NIC reaches if `channels` unsynchronised channels arrive from several NICs: a closed queue in which each channel
+/// thinks for `think` service times (the machine repair model, M/M/1//N).
 fn share_in_use(channels: u32, think: f64) -> f64 {
     if think <= 0.0 {
         return 1.0;
@@ -98,102 +98,106 @@ fn share_in_use(channels: u32, think: f64) -> f64 {
     1.0 - 1.0 / sum
 }
 
-/// What limits a call.
+/// The limit of a call's bandwidth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Limit {
-    /// One NIC carries more of the channels than the others, or all carry the same.
+pub enum CallLimit {
+    /// The most loaded NIC.
     Nic {
         /// The host.
         host: HostId,
         /// The NIC.
         nic: u8,
-        /// Channels (tree links, heads) on it.
+        /// Channels, tree links or heads on the NIC.
         on_it: f64,
-        /// Channels of the call.
+        /// Number of channels of the call.
         channels: u32,
-        /// Channels on it if they divided evenly over the NICs that this host uses.
+        /// Channels on the NIC if they divided evenly over the NICs that this host uses.
         even: f64,
     },
-    /// Rings receive through NICs that are not beside their GPU.
+    /// A NIC through which rings reach GPUs that are not next to it.
     CrossingNics {
-        /// The host that receives.
+        /// The receiving host.
         host: HostId,
         /// The NIC.
         nic: u8,
         /// Channels on it.
         on_it: f64,
-        /// Channels of the call.
+        /// Number of channels of the call.
         channels: u32,
     },
-    /// Too few channels for the NICs: each is at its own limit.
+    /// The rate of a single channel: there are too few channels for the NICs.
     Channels {
-        /// Channels of the call.
+        /// Number of channels of the call.
         channels: u32,
     },
     /// NVLinks inside a host.
     NvLink,
-    /// Latency: too few bytes.
+    /// Latency: the message is too small.
     Latency,
 }
 
-/// What a call should get.
+/// Expected performance of a call.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Busbw {
+pub struct ExpectedBusbw {
     /// Bus bandwidth, as nccl-tests defines it.
     pub busbw: Bandwidth,
     /// Time of the call, microseconds.
     pub time_us: f64,
-    /// What sets it.
-    pub limit: Limit,
+    /// The limit of the bandwidth.
+    pub limit: CallLimit,
 }
 
-/// A NIC in one direction.
+/// One direction of a NIC.
 #[derive(Clone, Copy)]
-struct Port {
+struct NicPort {
     member: usize,
     nic: u8,
     into: bool,
 }
 
-/// What the network leaves of a flow of endless length.
-struct Flow {
+/// The network's limit on bus bandwidth for large messages.
+struct NetworkFlow {
     busbw_gb_per_s: f64,
-    limit: Limit,
+    limit: CallLimit,
 }
 
 impl Communicator {
-    /// Expected bus bandwidth of a call, as AUTO would do it. `None` where there is no choice to make (see [`Communicator::choose`]).
-    /// O(hosts x channels).
-    pub fn busbw(&self, collective: Collective, size_bytes: u64) -> Option<Busbw> {
+    /// Expected bus bandwidth of a call with AUTO's choice; `None` as in [`Communicator::choose`]. O(hosts x channels).
+    pub fn busbw(&self, collective: Collective, size_bytes: u64) -> Option<ExpectedBusbw> {
         self.busbw_with(collective, size_bytes, &LoadConstants::of(self.network))
     }
 
-    /// The same with other constants.
-    pub fn busbw_with(&self, collective: Collective, size_bytes: u64, constants: &LoadConstants) -> Option<Busbw> {
+    /// As [`Communicator::busbw`], with other constants.
+    pub fn busbw_with(
+        &self,
+        collective: Collective,
+        size_bytes: u64,
+        constants: &LoadConstants,
+    ) -> Option<ExpectedBusbw> {
         self.busbw_of(collective, size_bytes, &self.choice(collective, size_bytes)?, constants)
     }
 
-    /// The same of a call that does not take AUTO's way (see [`Communicator::ways`]).
+    /// As [`Communicator::busbw_with`], for any choice of [`Communicator::all_choices`].
     pub fn busbw_of(
         &self,
         collective: Collective,
         size_bytes: u64,
-        choice: &Choice,
+        choice: &CallChoice,
         constants: &LoadConstants,
-    ) -> Option<Busbw> {
+    ) -> Option<ExpectedBusbw> {
         let ranks = self.agreed().ranks as usize;
         let factor = collective.bus_factor(ranks);
         let bytes = size_bytes.max(1) as f64;
         if self.agreed().hosts == 1 {
-            // Inside a host NCCL's own estimate is the best that is known.
+            // Inside a host this model has nothing better than NCCL's own estimate.
             let time_us = f64::from(choice.time_us);
             let busbw = Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor);
             let wire_us = bytes
                 / 1000.0
                 / f64::from(self.table().cell(collective, choice.algorithm, choice.protocol).bandwidth_gb_per_s);
-            let limit = if wire_us < 0.5 * time_us { Limit::Latency } else { Limit::NvLink };
-            return Some(Busbw { busbw, time_us, limit });
+            let limit = if wire_us < 0.5 * time_us { CallLimit::Latency } else { CallLimit::NvLink };
+            return Some(ExpectedBusbw { busbw, time_us, limit });
         }
         let flow = self.flow(choice, factor, constants)?;
         let stretch = match (choice.algorithm, choice.protocol) {
@@ -205,12 +209,12 @@ impl Communicator {
         let wire_us = stretch * bytes / 1000.0 * factor / flow.busbw_gb_per_s;
         let start_us = self.start_us(collective, choice, constants);
         let time_us = start_us + wire_us;
-        let limit = if start_us > wire_us { Limit::Latency } else { flow.limit };
-        Some(Busbw { busbw: Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor), time_us, limit })
+        let limit = if start_us > wire_us { CallLimit::Latency } else { flow.limit };
+        Some(ExpectedBusbw { busbw: Bandwidth::from_gb_per_s(bytes / time_us / 1000.0 * factor), time_us, limit })
     }
 
-    /// Microseconds before the first byte counts: NCCL's own latency, which is too low by a factor, and the levels of NVLSTree.
-    fn start_us(&self, collective: Collective, choice: &Choice, k: &LoadConstants) -> f64 {
+    /// Start time of a call, microseconds. NCCL's own latency is too low, so it gets a factor; NVLSTree has a time per level.
+    fn start_us(&self, collective: Collective, choice: &CallChoice, k: &LoadConstants) -> f64 {
         if choice.algorithm == Algorithm::NvlsTree {
             let levels = f64::from(self.agreed().hosts.next_power_of_two().ilog2());
             return k.nvls_tree_start_us + levels * k.nvls_tree_level_us;
@@ -220,7 +224,7 @@ impl Communicator {
                 * f64::from(self.table().cell(collective, choice.algorithm, choice.protocol).latency_us)
     }
 
-    fn flow(&self, choice: &Choice, bus_factor: f64, k: &LoadConstants) -> Option<Flow> {
+    fn flow(&self, choice: &CallChoice, bus_factor: f64, k: &LoadConstants) -> Option<NetworkFlow> {
         match choice.algorithm {
             Algorithm::Tree => self.tree_flow(bus_factor, k),
             Algorithm::NvlsTree => self.nvls_tree_flow(bus_factor, k),
@@ -232,13 +236,13 @@ impl Communicator {
         k.nic * self.nic_gb_per_s[member].get(usize::from(nic)).copied().unwrap_or(0.0)
     }
 
-    /// Rings: every channel carries the same share; a channel is as slow as the fullest NIC on its way, and slower for every other
-    /// channel that it meets on it.
-    fn ring_flow(&self, k: &LoadConstants) -> Option<Flow> {
+    /// Rings: every channel carries the same share. The most loaded NIC of a channel limits it, and every other channel that shares one of its
+    /// NICs slows it further.
+    fn ring_flow(&self, k: &LoadConstants) -> Option<NetworkFlow> {
         let channels = self.agreed().channels.min(u64::BITS);
         let search = self.search_channels();
         let hosts = self.members().len();
-        // Copies of a search channel take its way: the channels of every search channel as a bit set.
+        // Copies of a search channel use its hops. One bit set of channels per search channel.
         let copies = |q: usize| (q..channels as usize).step_by(search).fold(0u64, |set, c| set | 1 << c);
         let sets: Vec<u64> = (0..search).map(copies).collect();
         let mut ways: Vec<Crossing> = Vec::with_capacity(search * hosts);
@@ -252,9 +256,9 @@ impl Communicator {
         };
         let ends_at = |x: &Crossing| x.to * GPUS_PER_HOST_MAX + usize::from(x.gpu_in);
         let mut on = vec![0u64; hosts * NICS_PER_HOST_MAX * 2];
-        // Who feeds a port: nobody yet, one, several.
+        // The sending port of each receiving port: none yet, one, or several (`Err`).
         let mut feeder: Vec<Option<Result<usize, ()>>> = vec![None; on.len()];
-        // Channels that end on a GPU which is not beside their NIC.
+        // Channels that end on a GPU that is not next to their NIC.
         let mut ends = vec![0u64; hosts * GPUS_PER_HOST_MAX];
         for (x, set) in ways.iter().enumerate().map(|(i, x)| (x, sets[i / hosts])) {
             let (out, into) = (port(x.from, x.nic_out, false), port(x.to, x.nic_in, true));
@@ -280,13 +284,13 @@ impl Communicator {
                     let ending = if far { ends[ends_at(x)] } else { 0 };
                     met |= here | ending;
                     let unit = 1.0 / self.rate(member, nic, k);
-                    // A GPU that is not beside the NIC is reached through the host bridge, where transfers always hold both.
+                    // Bytes for a GPU that is not next to the NIC cross the host bridge, where transfers always hold both.
                     let together = (here | ending).count_ones();
                     let mixed = into && feeder[at_port] == Some(Err(()));
                     let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;
                     let own = f64::from(together) * unit / if mixed { share_in_use(together, think) } else { 1.0 };
                     if own > slowest {
-                        (slowest, at) = (own, Some((Port { member, nic, into }, here, ending & !here != 0, unit)));
+                        (slowest, at) = (own, Some((NicPort { member, nic, into }, here, ending & !here != 0, unit)));
                     }
                 }
             }
@@ -305,15 +309,15 @@ impl Communicator {
         let of_host = &on[at.member * NICS_PER_HOST_MAX * 2..(at.member + 1) * NICS_PER_HOST_MAX * 2];
         let used = of_host.iter().skip(usize::from(at.into)).step_by(2).filter(|set| **set != 0).count().max(1);
         let limit = match () {
-            _ if ceiling < network => Limit::Channels { channels },
-            _ if crossing => Limit::CrossingNics { host, nic: at.nic, on_it, channels },
-            _ => Limit::Nic { host, nic: at.nic, on_it, channels, even: f64::from(channels) / used as f64 },
+            _ if ceiling < network => CallLimit::Channels { channels },
+            _ if crossing => CallLimit::CrossingNics { host, nic: at.nic, on_it, channels },
+            _ => CallLimit::Nic { host, nic: at.nic, on_it, channels, even: f64::from(channels) / used as f64 },
         };
-        Some(Flow { busbw_gb_per_s, limit })
+        Some(NetworkFlow { busbw_gb_per_s, limit })
     }
 
-    /// Trees: the NIC with the most tree links of all its channels.
-    fn tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<Flow> {
+    /// Trees: the NIC with the most tree links of all channels sets the limit.
+    fn tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<NetworkFlow> {
         let channels = self.agreed().channels;
         let n = self.search_channels() as u32;
         let hosts = self.members().len() as u32;
@@ -331,21 +335,21 @@ impl Communicator {
         let (&(member, nic), &on_it) = fullest;
         let used = load.keys().filter(|p| p.0 == member).count().max(1) as f64;
         let all: f64 = load.iter().filter(|p| p.0.0 == member).map(|p| p.1).sum();
-        // Inside a host every GPU sends each byte twice, up and down again, over the links that the search found.
+        // Inside a host every GPU sends each byte twice, up and down, over the links that the search found.
         let tree = &self.agreed().tree;
         let inside = f64::from(tree.channels) * f64::from(tree.bw_intra_gb_per_s) / 2.0;
         let network = k.tree * f64::from(channels) / time(fullest);
         if inside < network {
-            return Some(Flow { busbw_gb_per_s: bus_factor * inside, limit: Limit::NvLink });
+            return Some(NetworkFlow { busbw_gb_per_s: bus_factor * inside, limit: CallLimit::NvLink });
         }
-        Some(Flow {
+        Some(NetworkFlow {
             busbw_gb_per_s: bus_factor * network,
-            limit: Limit::Nic { host: self.members()[member].host, nic, on_it, channels, even: all / used },
+            limit: CallLimit::Nic { host: self.members()[member].host, nic, on_it, channels, even: all / used },
         })
     }
 
-    /// NVLSTree: every head's tree crosses by its own NIC; a head has two trees, which carry half each.
-    fn nvls_tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<Flow> {
+    /// NVLSTree: every head's trees use the head's NIC. A head has two trees, which carry half each.
+    fn nvls_tree_flow(&self, bus_factor: f64, k: &LoadConstants) -> Option<NetworkFlow> {
         let heads = self.agreed().nvls?.channels as usize;
         let hosts = self.members().len() as u32;
         let mut load: HashMap<(usize, u8), f64> = HashMap::new();
@@ -363,10 +367,10 @@ impl Communicator {
         let p = NVLS_TREE_NORM;
         let algbw = (network.powf(-p) + k.nvls_tree_gb_per_s.powf(-p)).powf(-1.0 / p);
         let limit = if k.nvls_tree_gb_per_s < network {
-            Limit::NvLink
+            CallLimit::NvLink
         } else {
-            Limit::Nic { host: self.members()[member].host, nic, on_it, channels: heads as u32, even: on_it }
+            CallLimit::Nic { host: self.members()[member].host, nic, on_it, channels: heads as u32, even: on_it }
         };
-        Some(Flow { busbw_gb_per_s: bus_factor * algbw, limit })
+        Some(NetworkFlow { busbw_gb_per_s: bus_factor * algbw, limit })
     }
 }

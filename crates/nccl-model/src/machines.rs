@@ -1,18 +1,18 @@
-//! What the cost model wants to know of the machines themselves.
+//! The GPUs and processors of hosts, as the cost model uses them.
 
 use serde::{Deserialize, Serialize};
 use topology::HostType;
 
-/// Generations of GPUs that NCCL's cost model tells apart.
+/// GPU generations with different rows in NCCL's cost model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum GpuClass {
+pub enum CostModelGeneration {
     /// Compute capability below 8.0.
     Volta,
-    /// 8.x.
+    /// Compute capability 8.x.
     Ampere,
-    /// 9.x.
+    /// Compute capability 9.x.
     Hopper,
-    /// 10.0 and later.
+    /// Compute capability 10.0 and later.
     Blackwell,
 }
 
@@ -38,23 +38,23 @@ pub enum CpuVendor {
     Amd,
     /// Zhaoxin.
     Zhaoxin,
-    /// Anything else, Arm vendors included.
+    /// Any other vendor, including Arm vendors.
     Other,
-    /// Hosts differ.
+    /// The hosts have different vendors.
     Mixed,
 }
 
-/// A processor, as far as NCCL cares.
+/// A processor, as NCCL's cost model uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Architecture.
+    /// Processor architecture.
     pub arch: CpuArch,
-    /// Vendor.
+    /// Processor vendor.
     pub vendor: CpuVendor,
 }
 
 impl Cpu {
-    /// Intel x86, what most published systems with eight GPUs have.
+    /// Intel x86, as in most published systems with eight GPUs.
     pub const INTEL: Cpu = Cpu { arch: CpuArch::X86, vendor: CpuVendor::Intel };
     /// AMD x86, as in DGX A100.
     pub const AMD: Cpu = Cpu { arch: CpuArch::X86, vendor: CpuVendor::Amd };
@@ -62,23 +62,23 @@ impl Cpu {
     pub const GRACE: Cpu = Cpu { arch: CpuArch::Arm, vendor: CpuVendor::Other };
 }
 
-/// One host, as far as the cost model cares.
+/// The GPUs and processor of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Machine {
+pub struct HostMachine {
     /// Compute capability of its GPUs times ten: 90 for Hopper.
     pub compute_capability: u16,
-    /// Its processor.
+    /// The processor.
     pub cpu: Cpu,
 }
 
-impl Machine {
-    /// What a type of host is, by the name of its GPU. `None` for GPUs that are not known; their compute capability must be given.
+impl HostMachine {
+    /// The machine of a host type, from the name of its GPU; `None` for unknown GPUs.
     ///
-    /// The cluster file does not name processors: Grace for GB200 and GH200, AMD for A100 with NVSwitches (DGX A100), Intel elsewhere, as
-    /// `nccl-bench` assumes. It shows in the LL protocol and in ring latencies between hosts only.
-    pub fn of(host: &HostType) -> Option<Machine> {
+    /// The cluster file does not name processors. As in `nccl-bench`, GB200 and GH200 have Grace, A100 with NVSwitches (DGX A100) has AMD, all
+    /// others Intel. The processor affects only the LL protocol and ring latencies between hosts.
+    pub fn of(host: &HostType) -> Option<HostMachine> {
         let model = host.gpu_model.to_ascii_uppercase();
-        // Longest names first: "L40S" before "L4", "GB200" before "B200".
+        // The longest name that matches counts: "GB200", not "B200".
         const CAPABILITIES: &[(&str, u16)] = &[
             ("RTX PRO 6000", 120),
             ("RTX 5090", 120),
@@ -108,7 +108,7 @@ impl Machine {
             ("V100", 70),
             ("P100", 60),
         ];
-        // A100 would be found as A10.
+        // "A10" also matches A100.
         let capability =
             CAPABILITIES.iter().filter(|(name, _)| model.contains(name)).max_by_key(|(name, _)| name.len())?;
         let switched = host.nvlink.is_some_and(|n| n.switched);
@@ -117,30 +117,32 @@ impl Machine {
             80 if switched => Cpu::AMD,
             _ => Cpu::INTEL,
         };
-        Some(Machine { compute_capability: capability.1, cpu })
+        Some(HostMachine { compute_capability: capability.1, cpu })
     }
 }
 
-/// The machines of a communicator, as its ranks agree on them.
+/// The machines of a communicator, merged over its hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Machines {
-    /// Least compute capability of all GPUs, times ten.
+pub struct AgreedMachines {
+    /// Lowest compute capability of all GPUs, times ten.
     pub capability_min: u16,
-    /// Most.
+    /// Highest compute capability of all GPUs, times ten.
     pub capability_max: u16,
-    /// The processors.
+    /// The processors; vendor `Mixed` if the hosts differ.
     pub cpu: Cpu,
 }
 
-impl Machines {
-    /// All hosts together. `None` without hosts.
-    pub fn agree(hosts: impl IntoIterator<Item = Machine>) -> Option<Machines> {
+impl AgreedMachines {
+    /// Merges the machines of all hosts; `None` without hosts.
+    pub fn agree(hosts: impl IntoIterator<Item = HostMachine>) -> Option<AgreedMachines> {
         hosts.into_iter().fold(None, |all, m| {
             Some(match all {
-                None => {
-                    Machines { capability_min: m.compute_capability, capability_max: m.compute_capability, cpu: m.cpu }
-                }
-                Some(a) => Machines {
+                None => AgreedMachines {
+                    capability_min: m.compute_capability,
+                    capability_max: m.compute_capability,
+                    cpu: m.cpu,
+                },
+                Some(a) => AgreedMachines {
                     capability_min: a.capability_min.min(m.compute_capability),
                     capability_max: a.capability_max.max(m.compute_capability),
                     cpu: Cpu {
@@ -152,13 +154,13 @@ impl Machines {
         })
     }
 
-    /// The generation that the cost model takes: the oldest.
-    pub fn class(&self) -> GpuClass {
+    /// The generation that the cost model uses: the oldest.
+    pub fn class(&self) -> CostModelGeneration {
         match self.capability_min {
-            0..80 => GpuClass::Volta,
-            80..90 => GpuClass::Ampere,
-            90..100 => GpuClass::Hopper,
-            100.. => GpuClass::Blackwell,
+            0..80 => CostModelGeneration::Volta,
+            80..90 => CostModelGeneration::Ampere,
+            90..100 => CostModelGeneration::Hopper,
+            100.. => CostModelGeneration::Blackwell,
         }
     }
 
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn every_catalog_host_has_a_known_machine() {
         for host in catalog::host_types() {
-            assert!(Machine::of(&host).is_some(), "{} ({})", host.name, host.gpu_model);
+            assert!(HostMachine::of(&host).is_some(), "{} ({})", host.name, host.gpu_model);
         }
     }
 }

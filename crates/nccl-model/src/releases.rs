@@ -1,4 +1,4 @@
-//! Where releases of NCCL decide differently.
+//! Differences between the decisions of NCCL releases.
 
 use topology::nccl::Version;
 
@@ -7,59 +7,59 @@ pub const OLDEST: Version = Version { major: 2, minor: 21, patch: None };
 /// The newest release that is modelled.
 pub const NEWEST: Version = Version { major: 2, minor: 32, patch: None };
 
-/// Is this release modelled (any patch of 2.21 to 2.32)?
+/// Whether the model covers a release: any patch of 2.21 to 2.32.
 pub fn is_modelled(version: Version) -> bool {
     let minor = |v: Version| (v.major, v.minor);
     (minor(OLDEST)..=minor(NEWEST)).contains(&minor(version))
 }
 
-/// What this release does. Facts: NCCL's release differences, each checked against the real library (see [`checked`]).
+/// The decision rules of one release, each compared with the real library (`examples/check.rs`).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// PAT exists; its share of the tree's bandwidth.
+pub(crate) struct ReleaseRules {
+    /// PAT's share of the tree's bandwidth; `None` before PAT exists.
     pub pat: Option<f32>,
-    /// Ring LL128 keeps 0.7 instead of 0.92 of the bandwidth when hosts have one rank.
+    /// Ring LL128 reaches 0.7 instead of 0.92 of the bandwidth on hosts with one rank.
     pub ring_ll128_thin: bool,
     /// An all-reduce crosses hosts 2 N times instead of 2 (N - 1) times.
     pub crosses_twice_n: bool,
-    /// Rings of one rank per host pay the tree's latency of the network.
+    /// Rings with one rank per host use the tree's network latency.
     pub lone_ranks_pay_tree: bool,
-    /// NVLS and NVLSTree count efficiency and heads instead of 5/6.
+    /// NVLS and NVLSTree use efficiency and heads instead of a factor 5/6.
     pub nvls_efficiency: bool,
-    /// Only Hopper doubles few channels of fast NICs again.
+    /// Only Hopper doubles few channels on fast NICs a second time.
     pub doubles_hopper_only: bool,
-    /// The NVLS channels are a floor for all channels.
+    /// The communicator has at least as many channels as NVLS.
     pub nvls_raises_channels: bool,
-    /// NVLS between hosts takes no more channels than the communicator has.
+    /// NVLS between hosts uses at most the communicator's channels.
     pub nvls_within_channels: bool,
-    /// The LL protocol counts its traffic four times when a call is split over channels.
+    /// The split of a call over channels counts LL traffic four times.
     pub ll_counts_four: bool,
-    /// Bytes of traffic that a channel gets at least.
+    /// Least traffic of a channel, bytes.
     pub traffic_per_channel_min_bytes: u64,
-    /// Rings inside a Blackwell host pay for their pipeline.
+    /// Rings inside a Blackwell host have a pipeline latency.
     pub plateau_inside: bool,
-    /// Bytes per hop from which on they pay less.
+    /// Bytes per hop from which that latency falls.
     pub plateau_bytes_per_hop: u64,
-    /// Every host's own tree pattern counts, not the first host's alone.
+    /// All hosts' tree patterns count, not only the first host's.
     pub agrees_on_pattern: bool,
-    /// NVLS gathers and scatters lose the local rank's own share.
+    /// NVLS all-gather and reduce-scatter exclude the rank's own share.
     pub nvls_own_share: bool,
-    /// The `cross_nic` from which on channel pairs are exchanged: before 2.23 searches say 1 where later ones say 2.
+    /// The least `cross_nic` for which hosts swap pairs of channels: searches before 2.23 report 1 instead of 2.
     pub swaps_from_cross_nic: u8,
-    /// NVLS loses a sixth for every collective, not for all-reduce alone.
+    /// The factor 5/6 of NVLS applies to every collective, not only to all-reduce.
     pub nvls_sixth_for_all: bool,
-    /// Hosts of odd number exchange channel pairs only if their own search crossed NICs.
+    /// Hosts with an odd index swap pairs of channels only if their own search crossed NICs.
     pub swaps_own_pairs_only: bool,
-    /// NVLSTree on Blackwell is corrected as Tree is.
+    /// The tree correction also applies to NVLSTree on Blackwell.
     pub corrects_nvls_tree: bool,
-    /// The cost model of 2.31: per algorithm, ties to the highest, smaller of both bandwidths.
+    /// The cost model of 2.31: one function per algorithm, ties go to the last pair, PAT uses the smaller bandwidth.
     pub split_model: bool,
 }
 
-impl Rules {
-    pub(crate) fn of(version: Version) -> Rules {
+impl ReleaseRules {
+    pub(crate) fn of(version: Version) -> ReleaseRules {
         let from = |minor| version.at_least(2, minor, 0);
-        Rules {
+        ReleaseRules {
             pat: from(23).then_some(if from(24) { 0.75 } else { 0.85 }),
             ring_ll128_thin: !from(23),
             crosses_twice_n: !from(23),

@@ -1,23 +1,23 @@
-//! The model's own search, for hosts that were not recorded: switched hosts with one NIC beside every GPU.
+//! The model's own search for hosts without a record that have NVSwitches and one NIC next to every GPU.
 //!
-//! NCCL tries speeds from a ladder, highest first, and takes the first at which every GPU's links carry the channels; where fewer than five
-//! channels at 25 GB/s or more come out, each is split in two. Behind NVSwitches all GPUs are alike, so the recursion that NCCL does over
-//! paths comes down to sums of link rates. Other hosts (PCIe only, direct meshes, shared NICs) are not searched: they have no graphs, and
-//! building a communicator says so. How often this finds what the library finds: `examples/check.rs` with hosts that are not recorded.
+//! NCCL tries speeds from a list, highest first, and takes the first speed at which every GPU's links carry the channels. If that gives fewer
+//! than five channels at 25 GB/s or more, it splits each in two. Behind NVSwitches all GPUs are equal, so NCCL's recursion over paths reduces to
+//! sums of link rates. Other hosts (PCIe only, direct meshes, shared NICs) get no graphs, and building a communicator fails.
+//! `examples/check.rs` compares the search with the library on hosts without a record.
 
-use crate::machines::Machine;
-use crate::templates::{Found, Places};
+use crate::machines::HostMachine;
+use crate::templates::{HostGraphs, VisibleDevices};
 use std::sync::Arc;
 use topology::nccl::{Channel, Graph, GraphKind, PathType, Version};
 use topology::{GpuMask, HostType, PathKind};
 
-/// Speeds inside a host, GB/s per channel, by compute capability below 9.0, 9.x, 10.0 and later.
+/// Channel speeds inside a host, GB/s, for compute capability below 9.0, 9.x, and 10.0 or later.
 const INTRA: [&[f64]; 3] = [
     &[40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0],
     &[60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0],
     &[90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0],
 ];
-/// Speeds between hosts.
+/// Channel speeds between hosts, GB/s, for the same generations.
 const INTER: [&[f64]; 3] = [
     &[48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.4, 1.2, 0.24, 0.12],
     &[48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, 2.4, 1.2, 0.24, 0.12],
@@ -26,35 +26,35 @@ const INTER: [&[f64]; 3] = [
         0.12,
     ],
 ];
-/// NVLink rate of one link as NCCL counts it, GB/s.
+/// NCCL's rate of one NVLink, GB/s.
 const LINK: [f64; 3] = [20.0, 20.6, 40.1];
-/// Most channels that a search keeps.
+/// Most channels of a search.
 const CHANNELS_MAX: usize = 16;
-/// Channels at this speed and more are split in two.
+/// Least speed of channels that are split in two.
 const SPLIT_GB_PER_S: f64 = 25.0;
-/// Share of a GPU's links that all heads together take at most; between what was found (0.887) and refused (0.906) on recorded hosts.
+/// Highest share of a GPU's NVLinks that all heads together use. Recorded hosts have graphs at 0.887 and none at 0.906.
 const NVLS_SHARE: f64 = 0.9;
-/// Patterns by NCCL's numbers.
+/// NCCL's pattern numbers.
 const BALANCED_TREE: u8 = 1;
 const TREE: u8 = 3;
 const RING: u8 = 4;
 const NVLS: u8 = 5;
 
 /// A host as the search sees it.
-struct Host {
-    /// GPUs that are visible.
+struct SearchHost {
+    /// Number of visible GPUs.
     gpus: usize,
     generation: usize,
-    /// NVLinks of one GPU, GB/s.
+    /// Rate of one GPU's NVLinks, GB/s.
     nvlink: f64,
-    /// NIC or the PCIe link below it, whichever is less, GB/s.
+    /// Rate of a NIC or its PCIe link, whichever is lower, GB/s.
     nic: f64,
     multicast: bool,
 }
 
-impl Host {
-    fn of(host: &HostType, mask: GpuMask) -> Option<Host> {
-        let machine = Machine::of(host)?;
+impl SearchHost {
+    fn of(host: &HostType, mask: GpuMask) -> Option<SearchHost> {
+        let machine = HostMachine::of(host)?;
         let generation = match machine.compute_capability {
             80 => 0,
             90..100 => 1,
@@ -62,7 +62,7 @@ impl Host {
             _ => return None,
         };
         let fabric = host.nvlink.filter(|n| n.switched)?;
-        let places = Places::of(host, mask);
+        let places = VisibleDevices::of(host, mask);
         let alone = |(i, g): (usize, &u8)| {
             let near = host.nearest_nics(usize::from(*g));
             near.count_ones() == 1 && places.nics.get(i).is_some_and(|n| near == 1 << n)
@@ -72,12 +72,12 @@ impl Host {
             host.gpu_paths.iter().flatten().find_map(|p| if let PathKind::NvLink(n) = p { Some(*n) } else { None });
         let rate =
             places.nics.iter().map(|n| host.nics[usize::from(*n)].line_rate.gb_per_s()).fold(f64::INFINITY, f64::min);
-        // NCCL's rates of a PCIe lane are round numbers: 12, 24, 48, 96 GB/s for sixteen of generation 3, 4, 5, 6.
+        // NCCL uses round PCIe rates: 12, 24, 48, 96 GB/s for sixteen lanes of generation 3, 4, 5, 6.
         let pcie = 12.0
             * f64::from(1u32 << host.pcie.generation.clamp(3, 6).saturating_sub(3))
             * f64::from(host.pcie.lanes.min(16))
             / 16.0;
-        one_each.then_some(Host {
+        one_each.then_some(SearchHost {
             gpus: places.gpus.len(),
             generation,
             nvlink: f64::from(links?) * LINK[generation],
@@ -86,7 +86,7 @@ impl Host {
         })
     }
 
-    /// Channels at a speed become twice as many at half of it.
+    /// Whether the search splits each channel into two at half the speed.
     fn split(&self, channels: usize, speed: f64) -> bool {
         speed >= SPLIT_GB_PER_S
             && 2 * channels <= CHANNELS_MAX
@@ -109,7 +109,7 @@ impl Host {
         }
     }
 
-    /// One host: as many channels as the links carry at the highest speed that fills them.
+    /// The graphs of a communicator on one host: as many channels as the links carry at the highest speed.
     fn alone(&self) -> Vec<Graph> {
         let n = self.gpus as f64;
         let plain: Vec<u8> = (0..self.gpus as u8).collect();
@@ -123,12 +123,12 @@ impl Host {
         };
         let Some((channels, speed)) = fill(self.nvlink) else { return Vec::new() };
         let row = |n: usize| vec![Channel { gpus: plain.clone(), nics: Vec::new() }; n];
-        let mut ring = Host::graph(GraphKind::Ring, RING, speed, speed, row(channels));
+        let mut ring = SearchHost::graph(GraphKind::Ring, RING, speed, speed, row(channels));
         ring.same_channels = true;
-        // A chain leaves its ends half idle: with few GPUs the same channels run faster.
+        // The ends of a chain are half idle, so with few GPUs the same channels run faster.
         let most = self.nvlink * n / (n - 1.0) / channels as f64;
         let tree_speed = INTRA[self.generation].iter().copied().find(|s| *s <= most && (self.gpus < 4 || *s <= speed));
-        let mut tree = Host::graph(
+        let mut tree = SearchHost::graph(
             GraphKind::Tree,
             BALANCED_TREE,
             tree_speed.unwrap_or(speed),
@@ -141,7 +141,7 @@ impl Host {
         graphs
     }
 
-    /// NVLS: every GPU is the head of a channel.
+    /// The NVLS graph: every GPU is the head of a channel.
     fn nvls(&self, ladder: &[f64], inter: f64, nics: bool) -> Option<Graph> {
         let n = self.gpus as f64;
         let total = NVLS_SHARE * self.nvlink;
@@ -149,18 +149,19 @@ impl Host {
         (self.multicast && self.gpus >= 2).then(|| {
             let heads = (0..self.gpus as u8)
                 .map(|g| Channel { gpus: vec![g], nics: if nics { vec![g, g] } else { Vec::new() } });
-            Host::graph(GraphKind::Nvls, NVLS, intra, inter, heads.collect())
+            SearchHost::graph(GraphKind::Nvls, NVLS, intra, inter, heads.collect())
         })
     }
 
-    /// Several hosts: a channel in and out by every NIC, split in two with few of them; where rings do not fit, they leave by the next NIC.
+    /// The graphs of a host among others: a channel in and out of every NIC, split in two if there are few. Rings that do not fit leave by the
+    /// next NIC.
     fn among_others(&self) -> Vec<Graph> {
         let k = self.gpus;
         let Some(inter) = INTER[self.generation].iter().copied().find(|s| *s <= self.nic) else { return Vec::new() };
-        // A ring in and out by one NIC crosses every GPU's links once, the last hop back to the NIC included.
+        // A ring in and out of one NIC crosses every GPU's links once, including the last hop back to the NIC.
         let crosses = k.is_multiple_of(2) && k as f64 * inter > self.nvlink && (k - 1) as f64 * inter <= self.nvlink;
         if k as f64 * inter > self.nvlink && !crosses && k > 1 {
-            return Vec::new(); // more than the links carry: a slower ladder step and other orders, not modelled
+            return Vec::new(); // the links carry less: NCCL tries a lower speed and other orders, which are not modelled
         }
         let copies = if self.split(k, inter) { 2 } else { 1 };
         let speed = inter / copies as f64;
@@ -172,18 +173,18 @@ impl Host {
             _ => Channel { gpus: around(c, 1), nics: vec![c as u8, (c - 1) as u8] },
         });
         let trees = search(&|c| Channel { gpus: around(c, 1), nics: vec![c as u8; 2] });
-        let mut ring = Host::graph(GraphKind::Ring, RING, speed, speed, rings);
+        let mut ring = SearchHost::graph(GraphKind::Ring, RING, speed, speed, rings);
         if crosses {
             ring.cross_nic = 2;
         } else if k > 1 {
             ring.type_inter = PathType::Pxn;
         }
-        // Trees inside may run twice as fast as between hosts where the links carry it.
+        // Trees inside a host may run at twice the speed between hosts if the links carry it.
         let fast = INTER[self.generation].iter().copied().find(|s| {
             *s <= 2.0 * speed && (k - 1) as f64 * copies as f64 * s <= self.nvlink * 2.0 * (k as f64 - 1.0) / k as f64
         });
         let intra = if k == 1 { 2.0 * speed } else { fast.unwrap_or(speed).max(speed) };
-        let mut tree = Host::graph(GraphKind::Tree, TREE, intra, speed, trees);
+        let mut tree = SearchHost::graph(GraphKind::Tree, TREE, intra, speed, trees);
         if k == 1 {
             for g in [&mut ring, &mut tree] {
                 (g.type_intra, g.same_channels) = (PathType::Loc, true);
@@ -195,22 +196,22 @@ impl Host {
     }
 }
 
-/// What NCCL's search is expected to find; no graphs where the model has no search for such a host. O(GPUs x channels).
-pub fn search(_version: Version, host: &HostType, mask: GpuMask, several_hosts: bool) -> Arc<Found> {
-    let graphs = match Host::of(host, mask) {
+/// The expected result of NCCL's search; no graphs for a host that this search does not cover. O(GPUs x channels).
+pub fn search_graphs(_version: Version, host: &HostType, mask: GpuMask, several_hosts: bool) -> Arc<HostGraphs> {
+    let graphs = match SearchHost::of(host, mask) {
         Some(h) if several_hosts => h.among_others(),
         Some(h) if h.gpus > 1 => h.alone(),
         _ => Vec::new(),
     };
-    Arc::new(Found { graphs, checked: false })
+    Arc::new(HostGraphs { graphs, checked: false })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::templates::recorded;
+    use crate::templates::find_recorded_on;
 
-    /// Bandwidths, channels and ways: what decides.
+    /// Whether two graphs have the same bandwidths, channels and order of GPUs.
     fn same(a: &Graph, b: &Graph) -> bool {
         let of = |g: &Graph| {
             (
@@ -233,15 +234,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_of_switched_hosts_is_mostly_found_again() {
+    fn the_search_finds_most_recorded_graphs_of_switched_hosts() {
         let release = Version::new(2, 28, 9);
         let (mut found, mut all) = (0, 0);
         for host in ["hgx-h100", "hgx-b200"] {
             let ty = topology::catalog::host_type(host).unwrap();
             for several in [false, true] {
                 for n in if several { 1 } else { 2 }..=8 {
-                    let real = recorded(release, &ty, GpuMask::first(n), several).unwrap();
-                    let own = search(release, &ty, GpuMask::first(n), several);
+                    let real = find_recorded_on(release, &ty, GpuMask::first(n), several).unwrap();
+                    let own = search_graphs(release, &ty, GpuMask::first(n), several);
                     for g in &real.graphs {
                         all += 1;
                         let hit = own.graphs.iter().any(|o| o.kind == g.kind && same(o, g));

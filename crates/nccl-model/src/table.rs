@@ -1,45 +1,46 @@
-//! NCCL's table: latency and bandwidth of every collective, algorithm and protocol, as the library computes it once per communicator.
+//! NCCL's table of latency and bandwidth for every collective, algorithm and protocol. The library computes it once per communicator.
 //!
-//! Single precision throughout, since NCCL's is and ties are decided by it.
+//! All values are single precision, as in NCCL, because rounding decides ties.
 
-use crate::agreed::{Agreed, AgreedGraph};
-use crate::constants::{ALGORITHMS, Constants, Hop, PROTOCOLS};
+use crate::agreed::{AgreedGraph, CostModelInput};
+use crate::constants::{ALGORITHMS, Constants, HopLink, PROTOCOLS};
 use crate::machines::{CpuArch, CpuVendor};
-use crate::releases::Rules;
+use crate::releases::ReleaseRules;
 use topology::Collective;
 use topology::nccl::{Algorithm, PathType, Protocol, Rate};
 
 /// The collectives of the table, in NCCL's order.
 pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
 
-/// Patterns of graphs: NCCL's number of the plain tree.
+/// NCCL's pattern number of the plain tree.
 const PATTERN_TREE: u8 = 3;
 
-/// One cell.
+/// One cell of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cell {
-    /// Microseconds.
+pub struct TableCell {
+    /// Latency, microseconds.
     pub latency_us: f32,
-    /// Algorithm bandwidth, GB/s; 0: not available.
+    /// Algorithm bandwidth, GB/s; 0 if NCCL does not offer the pair.
     pub bandwidth_gb_per_s: f32,
 }
 
 /// The table of one communicator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
-    cells: [[[Cell; PROTOCOLS]; ALGORITHMS]; COLLECTIVES.len()],
+pub struct CostTable {
+    cells: [[[TableCell; PROTOCOLS]; ALGORITHMS]; COLLECTIVES.len()],
 }
 
-/// Place of a collective in the table; `None` for those that have no algorithm of their own (all-to-all, send and receive).
-pub(crate) fn place(collective: Collective) -> Option<usize> {
+/// Index of a collective in the table; `None` for collectives without an algorithm (all-to-all, send and receive).
+pub(crate) fn collective_index(collective: Collective) -> Option<usize> {
     COLLECTIVES.iter().position(|c| *c == collective)
 }
 
-impl Table {
-    /// Computes it: about a microsecond.
-    pub fn of(agreed: &Agreed) -> Table {
-        let model = Model { agreed, constants: Constants::of(agreed.version), rules: Rules::of(agreed.version) };
-        let mut cells = [[[Cell::default(); PROTOCOLS]; ALGORITHMS]; COLLECTIVES.len()];
+impl CostTable {
+    /// Computes the table in about a microsecond.
+    pub fn of(agreed: &CostModelInput) -> CostTable {
+        let model =
+            CostModel { agreed, constants: Constants::of(agreed.version), rules: ReleaseRules::of(agreed.version) };
+        let mut cells = [[[TableCell::default(); PROTOCOLS]; ALGORITHMS]; COLLECTIVES.len()];
         for (cells, &collective) in cells.iter_mut().zip(&COLLECTIVES) {
             for (cells, &algorithm) in cells.iter_mut().zip(Algorithm::ALL) {
                 for (cell, &protocol) in cells.iter_mut().zip(Protocol::ALL) {
@@ -47,15 +48,16 @@ impl Table {
                 }
             }
         }
-        Table { cells }
+        CostTable { cells }
     }
 
-    /// One cell; zero for collectives that have no table.
-    pub fn cell(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Cell {
-        place(collective).map_or(Cell::default(), |c| self.cells[c][algorithm as usize][protocol as usize])
+    /// One cell; zero for collectives that are not in the table.
+    pub fn cell(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> TableCell {
+        collective_index(collective)
+            .map_or(TableCell::default(), |c| self.cells[c][algorithm as usize][protocol as usize])
     }
 
-    /// Every cell that is available.
+    /// Every cell with a bandwidth above 0.
     pub fn rates(&self) -> impl Iterator<Item = Rate> + '_ {
         COLLECTIVES.iter().flat_map(move |&collective| {
             Algorithm::ALL.iter().flat_map(move |&algorithm| {
@@ -74,22 +76,22 @@ impl Table {
     }
 }
 
-struct Model<'a> {
-    agreed: &'a Agreed,
+struct CostModel<'a> {
+    agreed: &'a CostModelInput,
     constants: Constants,
-    rules: Rules,
+    rules: ReleaseRules,
 }
 
-impl Model<'_> {
-    fn cell(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Cell {
+impl CostModel<'_> {
+    fn cell(&self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> TableCell {
         let bandwidth = self.bandwidth(collective, algorithm, protocol);
         if bandwidth <= 0.0 || !self.allowed(algorithm, protocol) {
-            return Cell::default();
+            return TableCell::default();
         }
-        Cell { latency_us: self.latency(collective, algorithm, protocol), bandwidth_gb_per_s: bandwidth }
+        TableCell { latency_us: self.latency(collective, algorithm, protocol), bandwidth_gb_per_s: bandwidth }
     }
 
-    /// How many times the bytes of one rank's share pass by it.
+    /// Number of times that one rank's share passes each rank.
     fn steps(&self, collective: Collective) -> u32 {
         let r = self.agreed.ranks;
         match collective {
@@ -109,16 +111,16 @@ impl Model<'_> {
             Algorithm::Nvls => simple && (all_reduce || scattered) && self.agreed.nvls.is_some(),
             Algorithm::NvlsTree => simple && all_reduce && self.agreed.nvls.is_some(),
             Algorithm::Pat => simple && scattered && self.rules.pat.is_some(),
-            // They need a CollNet plugin (SHARP), which this model does not know.
+            // They need a CollNet plugin (SHARP), which is not modelled.
             Algorithm::CollNetDirect | Algorithm::CollNetChain => false,
         }
     }
 
-    /// What NCCL rules out after it computed the table.
+    /// Whether NCCL keeps the pair after it computed the table.
     fn allowed(&self, algorithm: Algorithm, protocol: Protocol) -> bool {
         let a = self.agreed;
         let by_algorithm = match algorithm {
-            // Several nodes need CollNet for NVLS.
+            // NVLS across nodes needs CollNet.
             Algorithm::Nvls => a.hosts == 1,
             Algorithm::NvlsTree => a.hosts > 1,
             Algorithm::Pat => a.hosts == a.ranks && a.machines.capability_min >= 60,
@@ -256,12 +258,12 @@ impl Model<'_> {
         if tree {
             per_head = per_head.min(self.constants.nvls_tree_per_channel[row][scale]);
         }
-        // What gathers or scatters stays in bus bandwidth.
+        // NCCL keeps the bus bandwidth for all-gather and reduce-scatter.
         heads * per_head * if all_reduce { ratio } else { 1.0 }
     }
 
-    fn hop(&self, link: Hop, algorithm: Algorithm, protocol: Protocol) -> f32 {
-        if link == Hop::Pci
+    fn hop(&self, link: HopLink, algorithm: Algorithm, protocol: Protocol) -> f32 {
+        if link == HopLink::Pci
             && self.agreed.machines.cpu.arch == CpuArch::Power
             && algorithm == Algorithm::Tree
             && protocol == Protocol::Simple
@@ -271,7 +273,7 @@ impl Model<'_> {
         self.constants.hop_us[link as usize][algorithm as usize][protocol as usize]
     }
 
-    /// Microseconds that NCCL adds where a ring hands over to the network.
+    /// Microseconds that NCCL adds when a ring crosses to the network.
     fn network_overhead_us(&self) -> f32 {
         if self.agreed.machines.is_amd() { 2.0 } else { 1.0 }
     }
@@ -281,18 +283,18 @@ impl Model<'_> {
         let graph = self.graph(algorithm);
         let simple = protocol == Protocol::Simple;
         let base = self.constants.base_us[algorithm as usize][protocol as usize];
-        let inside = if graph.type_intra == PathType::Nvl { Hop::Nv } else { Hop::Pci };
+        let inside = if graph.type_intra == PathType::Nvl { HopLink::Nv } else { HopLink::Pci };
         let mut intra = self.hop(inside, algorithm, protocol);
         let lone = a.hosts == a.ranks && self.rules.lone_ranks_pay_tree;
         let net_of = if lone { Algorithm::Tree } else { algorithm };
-        let mut inter = self.hop(Hop::Net, net_of, protocol) + graph.latency_inter_us;
+        let mut inter = self.hop(HopLink::Net, net_of, protocol) + graph.latency_inter_us;
         if simple {
             inter += graph.latency_inter_us;
         }
         let log2_hosts = a.hosts.ilog2() as f32;
         match algorithm {
             Algorithm::Ring => {
-                let link = if a.hosts == 1 { inside } else { Hop::Net };
+                let link = if a.hosts == 1 { inside } else { HopLink::Net };
                 let hop = self.hop(link, algorithm, protocol);
                 if matches!(collective, Collective::Broadcast | Collective::Reduce) {
                     if graph.same_channels {

@@ -1,10 +1,10 @@
-//! What NCCL's search finds on hosts of the catalog, as the real library found it.
+//! Recorded searches of the real library on hosts of the catalog.
 //!
-//! A host's search depends on nothing but its own visible GPUs (and on whether the communicator spans hosts), so a handful of recorded
-//! searches per host type rebuild any communicator. Recorded by `cargo run -p nccl-model --example templates`, kept in `templates/`.
-//! Sets of GPUs that look alike (same links among them and to the NICs beside them, in order) share one record: see [`Signature`].
+//! A host's search depends only on its visible GPUs and on whether the communicator spans hosts, so a few recorded searches per host type
+//! suffice for any communicator. `cargo run -p nccl-model --example templates` records them into `templates/`. Sets of GPUs with the same links
+//! between them and to their NICs, in order, share one record: see [`Signature`].
 
-use crate::machines::Machine;
+use crate::machines::HostMachine;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -21,77 +21,77 @@ const FILES: &[&str] = &[
     include_str!("../templates/hgx-h100.json"),
 ];
 
-/// One search of the real library.
+/// One recorded search of the real library.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Recorded {
-    /// GPUs that were visible, by their index on the host.
+pub struct RecordedSearch {
+    /// The visible GPUs, by their index on the host.
     pub gpus: Vec<u8>,
-    /// The communicator spanned several hosts.
+    /// Whether the communicator spanned several hosts.
     pub several_hosts: bool,
-    /// Releases that found exactly this.
+    /// The releases with this result.
     pub releases: Vec<Version>,
-    /// What was found; GPUs and NICs by their index on the host.
+    /// The graphs; GPUs and NICs by their index on the host.
     pub graphs: Vec<Graph>,
 }
 
-/// All recorded searches of one type of host.
+/// All recorded searches of one host type.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Templates {
+pub struct HostTemplates {
     /// Name in the catalog.
     pub host_type: String,
     /// The searches.
-    pub searches: Vec<Recorded>,
+    pub searches: Vec<RecordedSearch>,
 }
 
-/// What a search depends on: the links among the visible GPUs, and the NICs beside them, in order.
+/// Everything that a search depends on: the links between the visible GPUs and to the NICs next to them, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Signature {
     compute_capability: u16,
-    /// Generation and lanes of PCIe, NVLink rate in Mbit/s, whether it reduces.
+    /// PCIe generation and lanes, NVLink rate in Mbit/s, whether the switches reduce (NVLink SHARP).
     links: (u8, u8, u64, bool),
     gpus: Vec<PathKind>,
     nics: Vec<(u64, Vec<PathKind>)>,
     several_hosts: bool,
 }
 
-/// Places of GPUs and NICs on the host that positions in a template stand for.
+/// The GPUs and NICs of a host that a search sees. Positions in recorded graphs are indices into these lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct VisibleDevices {
     /// Visible GPUs, ascending.
     pub gpus: Vec<u8>,
-    /// NICs beside them, ascending.
+    /// NICs next to them, ascending.
     pub nics: Vec<u8>,
-    /// The NICs beside every GPU of the host, as bit sets.
+    /// The NICs next to every GPU of the host, as bit masks.
     nearest: Vec<u32>,
 }
 
-impl Places {
+impl VisibleDevices {
     /// The GPUs of a mask and the NICs nearest to them. O(GPUs x NICs).
-    pub fn of(host: &HostType, mask: GpuMask) -> Places {
+    pub fn of(host: &HostType, mask: GpuMask) -> VisibleDevices {
         let touched = host.nics_touched(mask);
-        Places {
+        VisibleDevices {
             gpus: mask.iter().map(|g| g as u8).collect(),
             nics: (0..host.nics.len()).filter(|n| touched >> n & 1 == 1).map(|n| n as u8).collect(),
             nearest: (0..host.gpu_count()).map(|g| host.nearest_nics(g)).collect(),
         }
     }
 
-    /// Is a NIC of the host among those nearest to a GPU of it?
+    /// Whether a NIC of the host is among the nearest to a GPU.
     pub fn beside(&self, gpu: u8, nic: u8) -> bool {
         self.nearest.get(usize::from(gpu)).is_some_and(|set| set >> nic & 1 == 1)
     }
 }
 
 impl Signature {
-    /// True where the communicator spans several hosts.
+    /// Whether the communicator spans several hosts.
     pub fn several_hosts(&self) -> bool {
         self.several_hosts
     }
 
-    /// Of a set of GPUs of a host. O(GPUs x (GPUs + NICs)).
+    /// The signature of a set of GPUs of a host. O(GPUs x (GPUs + NICs)).
     pub fn of(host: &HostType, mask: GpuMask, several_hosts: bool) -> Signature {
-        let places = Places::of(host, mask);
-        // Behind NVSwitches a GPU reaches far NICs through the GPUs beside them, wherever these are.
+        let places = VisibleDevices::of(host, mask);
+        // Behind NVSwitches a GPU reaches far NICs through the GPUs next to those NICs, at any distance.
         let switched = host.nvlink.is_some_and(|n| n.switched);
         let beside = |nic: usize, gpu: usize| match host.nics[nic].gpu_paths[gpu] {
             _ if switched && host.nearest_nics(gpu) >> nic & 1 == 0 => PathKind::Sys,
@@ -100,7 +100,7 @@ impl Signature {
         let nvlink = host.nvlink.map_or((0, false), |n| ((n.link_rate.gbit_per_s() * 1000.0) as u64, n.multicast));
         let all = |f: &dyn Fn(usize) -> PathKind| places.gpus.iter().map(|&g| f(usize::from(g))).collect::<Vec<_>>();
         Signature {
-            compute_capability: Machine::of(host).map_or(0, |m| m.compute_capability),
+            compute_capability: HostMachine::of(host).map_or(0, |m| m.compute_capability),
             links: (host.pcie.generation, host.pcie.lanes, nvlink.0, nvlink.1),
             gpus: places.gpus.iter().flat_map(|&a| all(&|b| host.gpu_paths[usize::from(a)][b])).collect(),
             nics: places
@@ -116,34 +116,34 @@ impl Signature {
     }
 }
 
-/// What is known of the graphs of a host.
+/// The graphs of a host.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
-    /// The graphs; GPUs and NICs are positions in [`Places`].
+pub struct HostGraphs {
+    /// The graphs. GPUs and NICs are positions in [`VisibleDevices`].
     pub graphs: Vec<Graph>,
-    /// Recorded from the very release that was asked for (or another patch of it).
+    /// Whether they were recorded from the wanted minor release.
     pub checked: bool,
 }
 
-type Known = HashMap<Signature, Vec<(Vec<Version>, Arc<Found>)>>;
+type SearchesBySignature = HashMap<Signature, Vec<(Vec<Version>, Arc<HostGraphs>)>>;
 
-static KNOWN: LazyLock<Known> = LazyLock::new(|| {
-    let mut known = Known::new();
+static RECORDED: LazyLock<SearchesBySignature> = LazyLock::new(|| {
+    let mut known = SearchesBySignature::new();
     for file in FILES {
-        let Ok(templates) = serde_json::from_str::<Templates>(file) else { continue };
+        let Ok(templates) = serde_json::from_str::<HostTemplates>(file) else { continue };
         let Some(host) = topology::catalog::host_type(&templates.host_type) else { continue };
         for search in templates.searches {
             let mask = GpuMask::from_indices(search.gpus.iter().map(|&g| usize::from(g)));
             let signature = Signature::of(&host, mask, search.several_hosts);
-            let Some(graphs) = positions(&search.graphs, &Places::of(&host, mask)) else { continue };
-            known.entry(signature).or_default().push((search.releases, Arc::new(Found { graphs, checked: true })));
+            let Some(graphs) = positions(&search.graphs, &VisibleDevices::of(&host, mask)) else { continue };
+            known.entry(signature).or_default().push((search.releases, Arc::new(HostGraphs { graphs, checked: true })));
         }
     }
     known
 });
 
-/// Indices on the host become positions. `None` if a graph names a device that is not among the places.
-pub(crate) fn positions(graphs: &[Graph], places: &Places) -> Option<Vec<Graph>> {
+/// Converts indices on the host to positions; `None` if a graph names another device.
+pub(crate) fn positions(graphs: &[Graph], places: &VisibleDevices) -> Option<Vec<Graph>> {
     let to = |list: &[u8], at: &[u8]| -> Option<Vec<u8>> {
         list.iter().map(|v| at.iter().position(|p| p == v).map(|p| p as u8)).collect()
     };
@@ -155,11 +155,11 @@ pub(crate) fn positions(graphs: &[Graph], places: &Places) -> Option<Vec<Graph>>
     Some(graphs)
 }
 
-/// What the real library found on hosts that look like this one; the nearest release where this one was not recorded.
-pub fn lookup(version: Version, signature: &Signature) -> Option<Arc<Found>> {
-    let records = KNOWN.get(signature)?;
+/// The recorded graphs for a signature, from the nearest recorded release; `None` if no release is recorded. O(records).
+pub fn find_recorded(version: Version, signature: &Signature) -> Option<Arc<HostGraphs>> {
+    let records = RECORDED.get(signature)?;
     let same = |v: &Version| (v.major, v.minor) == (version.major, version.minor);
-    // The same patch, else another of the same minor release, else the nearest minor release.
+    // First the same patch, then another patch of the minor release, then the nearest minor release.
     let far = |v: &Version| match () {
         _ if *v == version => 0,
         _ if same(v) => 1,
@@ -169,17 +169,22 @@ pub fn lookup(version: Version, signature: &Signature) -> Option<Arc<Found>> {
     if releases.iter().any(same) {
         return Some(found.clone());
     }
-    Some(Arc::new(Found { checked: false, ..(**found).clone() }))
+    Some(Arc::new(HostGraphs { checked: false, ..(**found).clone() }))
 }
 
-/// What was recorded of a set of GPUs of a host.
-pub fn recorded(version: Version, host: &HostType, mask: GpuMask, several_hosts: bool) -> Option<Arc<Found>> {
-    lookup(version, &Signature::of(host, mask, several_hosts))
+/// The recorded graphs for a set of GPUs of a host, as [`find_recorded`].
+pub fn find_recorded_on(
+    version: Version,
+    host: &HostType,
+    mask: GpuMask,
+    several_hosts: bool,
+) -> Option<Arc<HostGraphs>> {
+    find_recorded(version, &Signature::of(host, mask, several_hosts))
 }
 
 /// Names of the host types with recorded searches.
 pub fn host_types() -> Vec<String> {
-    FILES.iter().filter_map(|f| serde_json::from_str::<Templates>(f).ok()).map(|t| t.host_type).collect()
+    FILES.iter().filter_map(|f| serde_json::from_str::<HostTemplates>(f).ok()).map(|t| t.host_type).collect()
 }
 
 #[cfg(test)]
@@ -189,14 +194,14 @@ mod tests {
     #[test]
     fn every_recorded_search_is_read_and_found_again() {
         for file in FILES {
-            let templates: Templates = serde_json::from_str(file).expect("a template file");
+            let templates: HostTemplates = serde_json::from_str(file).expect("a template file");
             let host = topology::catalog::host_type(&templates.host_type).expect("a host type of the catalog");
             for search in templates.searches {
                 let mask = GpuMask::from_indices(search.gpus.iter().map(|&g| usize::from(g)));
-                let found =
-                    lookup(search.releases[0], &Signature::of(&host, mask, search.several_hosts)).expect("found");
+                let found = find_recorded(search.releases[0], &Signature::of(&host, mask, search.several_hosts))
+                    .expect("found");
                 assert!(found.checked);
-                assert_eq!(Some(&found.graphs), positions(&search.graphs, &Places::of(&host, mask)).as_ref());
+                assert_eq!(Some(&found.graphs), positions(&search.graphs, &VisibleDevices::of(&host, mask)).as_ref());
             }
         }
     }

@@ -1,16 +1,16 @@
-//! The model beside the real library, cell by cell. Skipped where no library can be had.
+//! Compares the model with the real library, cell by cell. Skips if the library is unavailable.
 
 #[allow(dead_code)]
 mod common;
 
 use common::{Scores, allocation, from_graphs, from_hosts, run};
-use nccl_bench::{Bench, Report};
+use nccl_bench::{Bench, BenchReport};
 use topology::catalog;
 
 /// Sizes at which choices change.
 const SIZES: [u64; 7] = [1 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20, 2 << 30];
 
-fn both(name: &str, version: &str, host: &str, text: &str) -> Option<(Report, [Scores; 2])> {
+fn both(name: &str, version: &str, host: &str, text: &str) -> Option<(BenchReport, [Scores; 2])> {
     let cluster = catalog::cluster(&format!("4x{host}")).unwrap();
     let order = allocation(text);
     let version = version.parse().unwrap();
@@ -28,9 +28,9 @@ fn both(name: &str, version: &str, host: &str, text: &str) -> Option<(Report, [S
 }
 
 #[test]
-fn uneven_hosts_are_decided_and_connected_as_the_library_does() {
-    let name = "uneven_hosts_are_decided_and_connected_as_the_library_does";
-    // A host whose rings cross NICs on an odd place, before and after 2.28 changed which pairs are exchanged.
+fn decisions_and_connections_of_uneven_hosts_are_the_librarys() {
+    let name = "decisions_and_connections_of_uneven_hosts_are_the_librarys";
+    // A host with an odd index whose rings cross NICs, before and after 2.28 changed which pairs of channels are swapped.
     for (version, host, text) in [
         ("2.24", "hgx-h100", "3+8"),
         ("2.28", "hgx-h100", "3+8"),
@@ -47,9 +47,9 @@ fn uneven_hosts_are_decided_and_connected_as_the_library_does() {
 }
 
 #[test]
-fn a_wrong_model_is_found_out() {
-    let name = "a_wrong_model_is_found_out";
-    // What the library says of 2.28 is not what the model says of hosts in another order.
+fn a_wrong_model_is_detected() {
+    let name = "a_wrong_model_is_detected";
+    // The model of hosts in another order must differ from the library's report.
     let Some((report, _)) = both(name, "2.28", "hgx-h100", "3+8") else { return };
     let cluster = catalog::cluster("4xhgx-h100").unwrap();
     let other = from_hosts(&report, &cluster, &allocation("8+3"));

@@ -1,6 +1,6 @@
-//! What must hold of any communicator.
+//! Properties that hold for every communicator.
 
-use nccl_model::{COLLECTIVES, Cache, Communicator, time_us};
+use nccl_model::{COLLECTIVES, Communicator, HostCache, time_us};
 use proptest::prelude::*;
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Collective, GpuMask, HostId, catalog};
@@ -46,7 +46,7 @@ proptest! {
     }
 
     #[test]
-    fn auto_takes_the_least_time_and_nothing_that_is_not_there((host, order) in orders(), version in releases(), k in 10u32..33) {
+    fn auto_takes_the_least_time_of_the_available_choices((host, order) in orders(), version in releases(), k in 10u32..33) {
         let cluster = catalog::cluster(&format!("6x{host}")).unwrap();
         let c = Communicator::build(version, &cluster, &order).unwrap();
         for collective in COLLECTIVES {
@@ -67,9 +67,9 @@ proptest! {
     fn bandwidth_is_positive_below_the_nics_and_rises_with_size((host, order) in orders(), version in releases()) {
         prop_assume!(order.len() > 1);
         let cluster = catalog::cluster(&format!("6x{host}")).unwrap();
-        let mut cache = Cache::default();
+        let mut cache = HostCache::default();
         let c = Communicator::build_with(&mut cache, version, &cluster, &order).unwrap();
-        // What was remembered is what is found afresh.
+        // A cached search gives the same result as a new one.
         let again = Communicator::build_with(&mut cache, version, &cluster, &order).unwrap();
         let fresh = Communicator::build(version, &cluster, &order).unwrap();
         let large = c.busbw(Collective::AllReduce, 4 << 30).unwrap();
@@ -91,13 +91,13 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_a_communicator_is_refused_with_a_reason() {
+fn an_invalid_communicator_is_refused_with_a_reason() {
     let cluster = catalog::cluster("2xhgx-h100").unwrap();
     let build = |v: &str, order: &[(HostId, GpuMask)]| {
         Communicator::build(v.parse().unwrap(), &cluster, order).map(|_| ()).unwrap_err().to_string()
     };
     let one = (HostId(0), GpuMask(3));
-    assert!(build("2.28", &[(HostId(0), GpuMask(1))]).contains("nobody"));
+    assert!(build("2.28", &[(HostId(0), GpuMask(1))]).contains("at least two"));
     assert!(build("2.20", &[one]).contains("2.21 to 2.32"));
     assert!(build("3.1", &[one]).contains("not modelled"));
     assert!(build("2.28", &[]).contains("0 hosts"));
@@ -109,8 +109,8 @@ fn what_cannot_be_a_communicator_is_refused_with_a_reason() {
 }
 
 #[test]
-fn times_are_single_precision_and_ties_go_where_the_release_puts_them() {
-    // At this size double precision would differ in the last digit that decides ties.
+fn times_are_single_precision() {
+    // At this size double precision gives a different last digit, which decides ties.
     let cluster = catalog::cluster("2xhgx-h100").unwrap();
     let order = [(HostId(0), GpuMask(255)), (HostId(1), GpuMask(255))];
     let c = Communicator::build("2.28".parse().unwrap(), &cluster, &order).unwrap();

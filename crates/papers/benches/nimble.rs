@@ -2,8 +2,8 @@
 
 use divan::{Bencher, black_box};
 use papers::nimble as mwu;
-use route::traffic::Shape;
-use route::{Network, NetworkOptions, builtin};
+use route::traffic::TrafficShape;
+use route::{RoutingNetwork, RoutingOptions, builtin};
 
 fn main() {
     divan::main();
@@ -11,7 +11,8 @@ fn main() {
 
 #[divan::bench]
 fn ranks_8_rails_mwu_64_rounds(bencher: Bencher) {
-    let net = Network::of(&builtin::cluster("rails2x4").expect("built in"), &NetworkOptions::default()).expect("fine");
-    let demand = Shape::HeavyTailed.demand(8, 512 << 20, 1);
-    bencher.bench_local(|| mwu::plan(&net, black_box(&demand), &mwu::Settings::default()).expect("a plan"));
+    let net =
+        RoutingNetwork::of(&builtin::cluster("rails2x4").expect("built in"), &RoutingOptions::default()).expect("fine");
+    let demand = TrafficShape::HeavyTailed.demand(8, 512 << 20, 1);
+    bencher.bench_local(|| mwu::plan(&net, black_box(&demand), &mwu::MwuSettings::default()).expect("a plan"));
 }

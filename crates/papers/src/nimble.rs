@@ -1,50 +1,50 @@
 //! NIMBLE's planner: multiplicative weights.
 //!
-//! The paper's text is not public; what is known of it (facts with sources: docs/papers.md): in each round every demand sends a part of its
-//! bytes over its cheapest path, the price of a path is that of its *dearest* link because hops are pipelined, and link prices grow with load
-//! over capacity. Growth, step and rounds are not known; here a link's price is its load in seconds after the part were added, so that ties
-//! go to the direct path, and the number of rounds is a setting. With [`Price::Sum`] prices are summed over the path and grow with the
-//! eighth power of the load relative to the busiest link, which is near the exponential lengths that the theory of multiplicative weights
-//! asks for, without a transcendental function.
+//! The paper's text is not public. The public sources (docs/research/papers.md) say: in each round every demand sends a part of its bytes over its
+//! cheapest path; the price of a path is the price of its most expensive link, because hops are pipelined; link prices grow with load over
+//! capacity. They do not give the growth, the step or the number of rounds. Here the price of a link is its load in seconds with the part
+//! added, ties go to the direct path, and the number of rounds is a setting. With [`PathPrice::SumOfLinks`] the price of a path is the sum
+//! over its links of the eighth power of the load relative to the busiest link. That approximates the exponential lengths of the theory of
+//! multiplicative weights without a transcendental function.
 
 use route::rules::{PATHS_MAX, Shares};
-use route::{Demand, NameTaken, Network, Plan, PlanError, PlannerEntry, Planners, Rule, lower_bound};
+use route::{Demand, NameTaken, PlanError, PlannerEntry, Planners, RoutePlan, RoutingNetwork, Rule, lower_bound};
 
-/// What a path costs.
+/// The price of a path, from the prices of its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Price {
-    /// Its dearest link.
-    Dearest,
-    /// The sum of its links, which grow steeply.
-    Sum,
+pub enum PathPrice {
+    /// The price of the most expensive link.
+    MaxOfLinks,
+    /// The sum of the eighth powers of the links' relative loads.
+    SumOfLinks,
 }
 
-/// How it runs.
+/// Settings of the planner.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
-    /// Equal parts of each demand, each sent over one path.
+pub struct MwuSettings {
+    /// Number of equal parts of each demand. Each part takes one path.
     pub rounds: u32,
-    /// What a path costs.
-    pub price: Price,
-    /// Messages up to this size take the direct path only; NIMBLE's limit is 1 MB.
+    /// The price of a path, from the prices of its links.
+    pub price: PathPrice,
+    /// Messages of up to this many bytes take only the direct path. NIMBLE's limit is 1 MB.
     pub single_path_max_bytes: u64,
 }
 
-impl Default for Settings {
+impl Default for MwuSettings {
     fn default() -> Self {
-        Settings { rounds: 64, price: Price::Dearest, single_path_max_bytes: 1 << 20 }
+        MwuSettings { rounds: 64, price: PathPrice::MaxOfLinks, single_path_max_bytes: 1 << 20 }
     }
 }
 
 /// Plans. O(rounds x demands x paths).
-pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan, PlanError> {
+pub fn plan(net: &RoutingNetwork, demand: &Demand, settings: &MwuSettings) -> Result<RoutePlan, PlanError> {
     let bound = lower_bound(net, demand)?;
     let inverse = net.seconds_per_byte();
     let mut pairs: Vec<(usize, usize, u64)> = demand.pairs().collect();
     pairs.sort_by_key(|&(i, j, b)| (std::cmp::Reverse(b), i, j)); // largest first
     let mut loads = vec![0.0f64; net.links.len()];
     let mut seconds = vec![0.0f64; net.links.len()];
-    // All paths of all pairs, one after the other: (path, first link) and the links. The direct path comes first.
+    // All paths of all pairs in one list: (path, index of its first link in `links`). The direct path comes first.
     let mut links: Vec<u32> = Vec::new();
     let mut heads: Vec<(u16, u32)> = Vec::new();
     let mut first_of: Vec<u32> = Vec::with_capacity(pairs.len() + 1);
@@ -93,7 +93,7 @@ pub fn plan(net: &Network, demand: &Demand, settings: &Settings) -> Result<Plan,
         used.iter().for_each(|&h| shares.push(usize::from(heads[h].0), f64::from(parts[h]) / f64::from(rounds)));
         (pairs[p].0, pairs[p].1, shares)
     });
-    Ok(Plan::of_splits(net, splits, &loads, bound))
+    Ok(RoutePlan::of_splits(net, splits, &loads, bound))
 }
 
 /// Adds `mwu` and `mwu-sum` to the planners that a program offers.
@@ -101,17 +101,19 @@ pub fn register(planners: &mut Planners) -> Result<(), NameTaken> {
     planners.add(PlannerEntry {
         name: "mwu",
         about: "NIMBLE's planner: multiplicative weights, a path costs its dearest link",
-        plan: |_, net, demand| plan(net, demand, &Settings::default()),
+        plan: |_, net, demand| plan(net, demand, &MwuSettings::default()),
     })?;
     planners.add(PlannerEntry {
         name: "mwu-sum",
         about: "multiplicative weights, a path costs the sum of its links",
-        plan: |_, net, demand| plan(net, demand, &Settings { price: Price::Sum, ..Settings::default() }),
+        plan: |_, net, demand| {
+            plan(net, demand, &MwuSettings { price: PathPrice::SumOfLinks, ..MwuSettings::default() })
+        },
     })
 }
 
-/// The paths of a pair, as [`Network::path`] counts them.
-fn paths(net: &Network, i: usize, j: usize) -> impl Iterator<Item = usize> {
+/// The paths of a pair, as [`RoutingNetwork::path`] counts them.
+fn paths(net: &RoutingNetwork, i: usize, j: usize) -> impl Iterator<Item = usize> {
     let mask = match net.host(i) == net.host(j) {
         true => ((1u64 << net.intra_paths(i, j).len()) - 1) as u32,
         false => net.slots_between(net.host(i), net.host(j)),
@@ -119,12 +121,12 @@ fn paths(net: &Network, i: usize, j: usize) -> impl Iterator<Item = usize> {
     (0..PATHS_MAX).filter(move |k| mask >> k & 1 == 1)
 }
 
-/// Price of a path once the part were on it.
-fn cost(inverse: &[f64], seconds: &[f64], path: &[u32], part: f64, price: Price, top: f64) -> f64 {
+/// The price of a path with the part added.
+fn cost(inverse: &[f64], seconds: &[f64], path: &[u32], part: f64, price: PathPrice, top: f64) -> f64 {
     let after = path.iter().map(|&l| seconds[l as usize] + part * inverse[l as usize]);
     match price {
-        Price::Dearest => after.fold(0.0, f64::max),
-        Price::Sum => after
+        PathPrice::MaxOfLinks => after.fold(0.0, f64::max),
+        PathPrice::SumOfLinks => after
             .map(|s| {
                 let x = if top > 0.0 { s / top } else { s };
                 let x4 = (x * x) * (x * x);

@@ -2,17 +2,18 @@
 
 use papers::nimble as mwu;
 use proptest::prelude::*;
-use route::traffic::Shape;
-use route::{Demand, Network, NetworkOptions, Plan, Planner, Planners, builtin, exact};
+use route::traffic::TrafficShape;
+use route::{Demand, Planner, Planners, RoutePlan, RoutingNetwork, RoutingOptions, builtin, exact};
 
-fn network(name: &str, overrides: &[String]) -> Network {
+fn network(name: &str, overrides: &[String]) -> RoutingNetwork {
     let overrides = overrides.iter().map(|o| o.parse().unwrap()).collect();
-    Network::of(&builtin::cluster(name).unwrap(), &NetworkOptions { overrides, ..NetworkOptions::default() }).unwrap()
+    RoutingNetwork::of(&builtin::cluster(name).unwrap(), &RoutingOptions { overrides, ..RoutingOptions::default() })
+        .unwrap()
 }
 
 /// A network of the names, some of whose links run at another rate (never all dead), and the demand of a shape.
-fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (Network, Demand)> {
-    let shapes = prop::sample::select(Shape::SKEWED.to_vec());
+fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (RoutingNetwork, Demand)> {
+    let shapes = prop::sample::select(TrafficShape::SKEWED.to_vec());
     let links = prop::collection::vec((0usize..10_000, 0.05f64..1.0), 0..4);
     let sizes = prop::sample::select(vec![1_000u64, 1_000_000, 500_000_000]);
     (prop::sample::select(names), shapes, links, sizes, any::<u32>()).prop_map(|(name, shape, slow, size, seed)| {
@@ -28,7 +29,7 @@ fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (Network, Dema
 }
 
 /// Every byte of every pair on paths from its sender to its receiver, and nothing else.
-fn conserves(net: &Network, demand: &Demand, plan: &Plan) {
+fn conserves(net: &RoutingNetwork, demand: &Demand, plan: &RoutePlan) {
     let mut left = vec![0u64; demand.ranks() * demand.ranks()];
     for (i, j, b) in demand.pairs() {
         left[i * demand.ranks() + j] = b;
@@ -52,10 +53,10 @@ proptest! {
     fn whole_bytes_are_conserved_and_no_bound_is_beaten(
         (net, demand) in cases(&["mesh4", "cube8", "rails2x4", "rails4x8"]),
     ) {
-        conserves(&net, &demand, &mwu::plan(&net, &demand, &mwu::Settings::default()).unwrap());
+        conserves(&net, &demand, &mwu::plan(&net, &demand, &mwu::MwuSettings::default()).unwrap());
         let plan = Planner::default().plan(&net, &demand).unwrap();
-        for price in [mwu::Price::Dearest, mwu::Price::Sum] {
-            let m = mwu::plan(&net, &demand, &mwu::Settings { price, rounds: 40, single_path_max_bytes: 0 }).unwrap();
+        for price in [mwu::PathPrice::MaxOfLinks, mwu::PathPrice::SumOfLinks] {
+            let m = mwu::plan(&net, &demand, &mwu::MwuSettings { price, rounds: 40, single_path_max_bytes: 0 }).unwrap();
             prop_assert!(plan.lower_bound_s <= m.congestion_s * (1.0 + 1e-9));
         }
     }
@@ -65,27 +66,27 @@ proptest! {
 fn both_prices_are_registered_by_name() {
     let mut planners = Planners::shipped();
     papers::register_planners(&mut planners).unwrap();
-    let net = Network::of(&builtin::cluster("rails2x4").unwrap(), &NetworkOptions::default()).unwrap();
-    let demand = Shape::HeavyTailed.demand(net.rank_count(), 512 << 20, 1);
-    for (name, price) in [("mwu", mwu::Price::Dearest), ("mwu-sum", mwu::Price::Sum)] {
+    let net = RoutingNetwork::of(&builtin::cluster("rails2x4").unwrap(), &RoutingOptions::default()).unwrap();
+    let demand = TrafficShape::HeavyTailed.demand(net.rank_count(), 512 << 20, 1);
+    for (name, price) in [("mwu", mwu::PathPrice::MaxOfLinks), ("mwu-sum", mwu::PathPrice::SumOfLinks)] {
         let named = (planners.by_name(name).unwrap().plan)(&mut Planner::default(), &net, &demand).unwrap();
-        let settings = mwu::Settings { price, ..mwu::Settings::default() };
+        let settings = mwu::MwuSettings { price, ..mwu::MwuSettings::default() };
         assert_eq!(named, mwu::plan(&net, &demand, &settings).unwrap(), "{name}");
     }
 }
 
 #[test]
 fn multiplicative_weights_come_nearer_the_more_rounds_they_have() {
-    let net = Network::of(&builtin::cluster("cube8").unwrap(), &NetworkOptions::default()).unwrap();
-    let mean = |rounds: u32, price: mwu::Price| {
+    let net = RoutingNetwork::of(&builtin::cluster("cube8").unwrap(), &RoutingOptions::default()).unwrap();
+    let mean = |rounds: u32, price: mwu::PathPrice| {
         let gaps = (0..12).map(|seed| {
-            let d = Shape::HeavyTailed.demand(8, 256 << 20, seed);
-            let settings = mwu::Settings { rounds, price, single_path_max_bytes: 0 };
+            let d = TrafficShape::HeavyTailed.demand(8, 256 << 20, seed);
+            let settings = mwu::MwuSettings { rounds, price, single_path_max_bytes: 0 };
             mwu::plan(&net, &d, &settings).unwrap().congestion_s / exact::plan(&net, &d).unwrap().congestion_s - 1.0
         });
         gaps.sum::<f64>() / 12.0
     };
-    for price in [mwu::Price::Dearest, mwu::Price::Sum] {
+    for price in [mwu::PathPrice::MaxOfLinks, mwu::PathPrice::SumOfLinks] {
         let (few, many) = (mean(4, price), mean(256, price));
         assert!(many < few && many < 0.1, "{price:?}: {few} with 4 rounds, {many} with 256");
     }

@@ -4,7 +4,7 @@
 //! contention keeps its demand.
 
 use crate::objective::{Effect, Running};
-use fabric::{Claim, Fabric, Link};
+use fabric::{Claim, Fabric, SharedLink};
 use predict::{BandwidthModel, Candidates};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -16,7 +16,7 @@ pub(crate) struct Sharing<'c> {
     /// Bandwidth of every job now, GB/s.
     now: Vec<f64>,
     /// Which jobs use a link (demand above zero).
-    users: HashMap<Link, Vec<usize>>,
+    users: HashMap<SharedLink, Vec<usize>>,
 }
 
 impl<'c> Sharing<'c> {
@@ -31,7 +31,7 @@ impl<'c> Sharing<'c> {
             })
             .collect();
         let now = fabric.share(&claims.iter().collect::<Vec<_>>());
-        let mut users: HashMap<Link, Vec<usize>> = HashMap::new();
+        let mut users: HashMap<SharedLink, Vec<usize>> = HashMap::new();
         for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
             for (link, _) in &c.loads {
                 users.entry(*link).or_default().push(i);
@@ -41,9 +41,9 @@ impl<'c> Sharing<'c> {
     }
 
     /// Jobs that a set of links reaches, over common links of further jobs too. Ascending.
-    fn reached(&self, loads: &[(Link, f64)]) -> Vec<usize> {
+    fn reached(&self, loads: &[(SharedLink, f64)]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
-        let meet = |loads: &[(Link, f64)], found: &mut Vec<usize>| {
+        let meet = |loads: &[(SharedLink, f64)], found: &mut Vec<usize>| {
             for (link, _) in loads {
                 for j in self.users.get(link).into_iter().flatten() {
                     if !found.contains(j) {
@@ -91,16 +91,18 @@ impl<'c> Sharing<'c> {
         let network = &self.fabric.cluster().network;
         !network.tiers.is_empty()
             || self.users.keys().any(|l| match l {
-                Link::Nic(h, _) => *h == host,
-                Link::Pair(i) => [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host),
-                Link::Uplink(..) => true,
+                SharedLink::Nic(h, _) => *h == host,
+                SharedLink::Pair(i) => {
+                    [network.host_links[*i as usize].a, network.host_links[*i as usize].b].contains(&host)
+                }
+                SharedLink::Uplink(..) => true,
             })
     }
 
     /// For some GPUs of a host: which NICs they would share with running jobs; empty where no job uses NICs of the host.
     pub(crate) fn shared_nics(&self, host: HostId) -> Box<dyn Fn(GpuMask) -> Vec<f64> + '_> {
         let of_host = self.users.keys().filter_map(|l| match l {
-            Link::Nic(h, nic) if *h == host => Some(1u32 << nic),
+            SharedLink::Nic(h, nic) if *h == host => Some(1u32 << nic),
             _ => None,
         });
         let used = of_host.fold(0, |m, n| m | n);

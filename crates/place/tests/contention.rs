@@ -203,7 +203,7 @@ proptest! {
             .chain(jobs.iter().zip(demands.iter().cycle()).map(|(j, d)| d.unwrap_or_else(|| (model.truth)(&parts(&model.table, j)))))
             .collect();
         let rates: Vec<f64> = std::iter::once(e.shared_gb_per_s).chain(e.jobs_gb_per_s.iter().map(|j| j.1)).collect();
-        let mut load: std::collections::BTreeMap<fabric::Link, (f64, f64)> = Default::default();
+        let mut load: std::collections::BTreeMap<fabric::SharedLink, (f64, f64)> = Default::default();
         for ((a, rate), alone) in all.iter().zip(&rates).zip(&alone) {
             for (link, share) in fabric.loads(a, topology::Collective::AllReduce, SIZE) {
                 let l = load.entry(link).or_insert((0.0, fabric.line_rate_gb_per_s(link)));

@@ -2,7 +2,7 @@
 
 use crate::nccl::Network;
 use crate::parts::Part;
-use fabric::{Bottleneck, Tables};
+use fabric::{Bottleneck, FabricTables};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -50,7 +50,7 @@ pub struct Bounds<'m> {
     /// The cluster.
     pub cluster: &'m Cluster,
     /// The physics.
-    pub tables: &'m Tables,
+    pub tables: &'m FabricTables,
     /// The collective.
     pub collective: Collective,
     /// The message size.
@@ -66,7 +66,7 @@ pub struct Memo {
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
     /// What NCCL's search finds on hosts.
-    hosts: nccl_model::Cache,
+    hosts: nccl_model::HostCache,
 }
 
 /// The bandwidth if the topology names no limit, GB/s.
@@ -160,7 +160,12 @@ impl Bounds<'_> {
         }
     }
 
-    fn between_hosts_gb_per_s(&self, cache: &mut nccl_model::Cache, list: &[(HostId, GpuMask)], parts: &[Part]) -> f64 {
+    fn between_hosts_gb_per_s(
+        &self,
+        cache: &mut nccl_model::HostCache,
+        list: &[(HostId, GpuMask)],
+        parts: &[Part],
+    ) -> f64 {
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
             self.tables.on(self.cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
@@ -185,7 +190,7 @@ impl Bounds<'_> {
         }
         let mut list = Vec::new();
         self.stand_in(parts, &mut list);
-        if intra < self.between_hosts_gb_per_s(&mut nccl_model::Cache::default(), &list, parts) {
+        if intra < self.between_hosts_gb_per_s(&mut nccl_model::HostCache::default(), &list, parts) {
             return Limit::Intra { host };
         }
         let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));

@@ -7,7 +7,7 @@
 use crate::bound::{Bounds, Memo};
 use crate::parts::Part;
 use fabric::constants::ShareConstants;
-use fabric::{Constants, Fabric, Tables};
+use fabric::{Constants, Fabric, FabricTables};
 use topology::{Bytes, Cluster, Collective};
 
 /// Most readings used; of more, evenly spread ones.
@@ -77,7 +77,7 @@ pub(crate) fn calibrate(
     let seen: Vec<&Reading> = readings.iter().step_by(step).collect();
     let mut residuals = vec![0.0; seen.len()];
     let mut cost = |c: &Constants| -> f64 {
-        let tables: Tables = physics.retuned(c.clone()).tables();
+        let tables: FabricTables = physics.retuned(c.clone()).tables();
         let mut memo = Memo::default();
         let mut last = None;
         for (r, out) in seen.iter().zip(&mut residuals) {

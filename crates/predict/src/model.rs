@@ -73,7 +73,7 @@ pub trait BandwidthModel: Send + Sync {
         Collective::AllReduce
     }
     /// The physics below the model; None: the caller computes it from the cluster.
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         None
     }
     /// The model's effect of this host on `ln(busbw)`, at full weight; 0 for models that know types only. Orders hosts that are otherwise
@@ -119,7 +119,7 @@ pub struct Model {
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) gpus_of_type: Vec<u8>,
-    pub(crate) fabric: fabric::Tables,
+    pub(crate) fabric: fabric::FabricTables,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
     /// NCCL's own decisions as the physics between hosts.
@@ -414,7 +414,7 @@ impl BandwidthModel for Model {
         self.collective
     }
 
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         Some(&self.fabric)
     }
 

@@ -4,7 +4,7 @@
 //! hosts is that of NCCL's own rings and trees; elsewhere `fabric`'s estimate stands.
 
 use crate::bound::{Bounds, Limit, Memo};
-use nccl_model::{Cache, Communicator, GraphSource, Limit as NcclLimit, LoadConstants};
+use nccl_model::{CallLimit as NcclLimit, Communicator, GraphSource, HostCache, LoadConstants};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use topology::nccl::Version;
@@ -45,7 +45,12 @@ impl Network {
     }
 
     /// The communicator of hosts in this order; `None` where a host's search was not recorded, or NCCL has no say.
-    fn communicator(&self, cache: &mut Cache, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Option<Communicator> {
+    fn communicator(
+        &self,
+        cache: &mut HostCache,
+        cluster: &Cluster,
+        order: &[(HostId, GpuMask)],
+    ) -> Option<Communicator> {
         let c = Communicator::build_with(cache, self.release, cluster, order).ok()?;
         c.members().iter().all(|m| m.source != GraphSource::Searched).then_some(c)
     }
@@ -53,7 +58,7 @@ impl Network {
     /// Bus bandwidth between hosts, GB/s. `None`: use the physics of `fabric`.
     pub(crate) fn busbw_gb_per_s(
         &self,
-        cache: &mut Cache,
+        cache: &mut HostCache,
         cluster: &Cluster,
         order: &[(HostId, GpuMask)],
         collective: Collective,
@@ -72,7 +77,7 @@ impl Network {
         collective: Collective,
         size: Bytes,
     ) -> Option<Limit> {
-        let c = self.communicator(&mut Cache::default(), cluster, order)?;
+        let c = self.communicator(&mut HostCache::default(), cluster, order)?;
         let busbw = c.busbw_with(collective, size.0, &self.constants(cluster))?;
         Some(match busbw.limit {
             NcclLimit::Nic { host, .. } | NcclLimit::CrossingNics { host, .. } => Limit::Nic { host },

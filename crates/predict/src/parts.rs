@@ -49,7 +49,7 @@ struct HostParts {
 
 impl PartTable {
     /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
-    pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::Tables) -> Self {
+    pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::FabricTables) -> Self {
         use std::collections::HashMap;
         use std::sync::Arc;
         type Sides = (Arc<[f64]>, Arc<[u32]>);

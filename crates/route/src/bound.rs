@@ -1,67 +1,69 @@
-//! Closed-form lower bounds on the congestion of any plan: what must cross a cut, over what the cut carries.
+//! Closed-form lower bounds on the congestion of any plan: the bytes that must cross a cut, over the cut's capacity.
 //!
-//! Each holds for every way of splitting the demand over any paths, however many relays they use. Together they take O(ranks + hosts) on
-//! top of the sums of the demand, and often meet the optimum; where they do not, the multipliers of the correction give a sharper one.
+//! Each bound holds for every split of the demand over any paths with any number of relays. Given the sums of the demand, all bounds take
+//! O(ranks + hosts). They often equal the optimum; otherwise the multipliers of the correction give a higher bound.
 
 use crate::demand::Demand;
-use crate::network::{LinkKind, Network};
-use crate::sums::Sums;
+use crate::network::{LinkKind, RoutingNetwork};
+use crate::sums::DemandSums;
 
-/// Hosts of at most so many GPUs have all their cuts looked at.
+/// All cuts are evaluated in hosts with at most this many GPUs.
 const CUT_GPUS_MAX: usize = 4;
-/// Newton steps for the volume bound; it converges from below, so that stopping early is safe.
+/// Newton steps for the volume bound. It converges from below, so an early stop is safe.
 const VOLUME_STEPS_MAX: usize = 12;
 
-/// What proves a lower bound.
+/// The argument that proves a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Nothing is sent.
     Nothing,
-    /// A rank sends more than its links carry in less time.
+    /// The bytes that a rank sends, over all its links.
     RankSends(usize),
-    /// A rank receives it.
+    /// The bytes that a rank receives, over all its links.
     RankReceives(usize),
-    /// A host's NICs send it.
+    /// The bytes that a host sends, over all its NICs.
     HostSends(usize),
-    /// A host's NICs receive it.
+    /// The bytes that a host receives, over all its NICs.
     HostReceives(usize),
-    /// Demands inside a host fill its direct links, and what is more needs two links a byte.
+    /// The demands inside a host fill its direct links; every further byte needs two links.
     Volume(usize),
-    /// A set of GPUs (bits) of a host sends to the others of the host.
+    /// The bytes from a set of a host's GPUs (bit mask) to the host's other GPUs, over the links between them.
     Cut(usize, u32),
-    /// The reference solver, which is trusted here.
+    /// The reference solver; its result is not verified.
     Solver,
-    /// Weights of links: every path of a demand is at least as long as its shortest.
+    /// Link weights: no path of a demand is shorter than its shortest path.
     Weights,
 }
 
 impl Evidence {
-    /// One phrase for people.
-    pub fn describe(self, net: &Network) -> String {
+    /// The argument as a phrase with the names of ranks and hosts.
+    pub fn describe(self, net: &RoutingNetwork) -> String {
         let rank = |r: usize| net.nodes[r].clone();
         let host = |h: usize| net.nodes[net.ranks_of(h).start].split(':').next().unwrap_or("").to_string();
         match self {
             Evidence::Nothing => "nothing is sent".into(),
-            Evidence::RankSends(r) => format!("all that {} sends, over all its links", rank(r)),
-            Evidence::RankReceives(r) => format!("all that {} receives, over all its links", rank(r)),
-            Evidence::HostSends(h) => format!("all that {} sends to other hosts, over all its NICs", host(h)),
-            Evidence::HostReceives(h) => format!("all that {} receives from other hosts, over all its NICs", host(h)),
+            Evidence::RankSends(r) => format!("all bytes that {} sends, over all its links", rank(r)),
+            Evidence::RankReceives(r) => format!("all bytes that {} receives, over all its links", rank(r)),
+            Evidence::HostSends(h) => format!("all bytes that {} sends to other hosts, over all its NICs", host(h)),
+            Evidence::HostReceives(h) => {
+                format!("all bytes that {} receives from other hosts, over all its NICs", host(h))
+            }
             Evidence::Volume(h) => {
-                format!("the traffic inside {}: beyond the direct links each byte needs two", host(h))
+                format!("the traffic inside {}: each byte beyond the direct links' capacity needs two links", host(h))
             }
             Evidence::Cut(h, set) => {
                 let gpus: Vec<String> =
                     net.ranks_of(h).enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, r)| rank(r)).collect();
-                format!("what {} send to the rest of the host, over the links between", gpus.join(" and "))
+                format!("all bytes from {} to the host's other GPUs, over the links between", gpus.join(" and "))
             }
             Evidence::Solver => "the reference solver".into(),
-            Evidence::Weights => "weights of links (dual of the path problem)".into(),
+            Evidence::Weights => "link weights (dual of the path problem)".into(),
         }
     }
 }
 
-/// The best closed form: seconds, and what proves it.
-pub(crate) fn closed_form(net: &Network, demand: &Demand, sums: &Sums) -> (f64, Evidence) {
+/// The highest closed-form bound in seconds, with its argument.
+pub(crate) fn closed_form_bound(net: &RoutingNetwork, demand: &Demand, sums: &DemandSums) -> (f64, Evidence) {
     let (n, hosts) = (net.rank_count(), net.host_count());
     let mut best = (0.0, Evidence::Nothing);
     let mut offer = |bytes: f64, rate: f64, what: Evidence| {
@@ -82,19 +84,25 @@ pub(crate) fn closed_form(net: &Network, demand: &Demand, sums: &Sums) -> (f64, 
         }
         offer(out, net.host_rates[h].0, Evidence::HostSends(h));
         offer(back, net.host_rates[h].1, Evidence::HostReceives(h));
-        inside(net, demand, sums, h, &mut offer);
+        intra_host_bounds(net, demand, sums, h, &mut offer);
     }
     best
 }
 
-/// Bounds of the demands inside one host.
-fn inside(net: &Network, demand: &Demand, sums: &Sums, h: usize, offer: &mut impl FnMut(f64, f64, Evidence)) {
+/// Offers the bounds of the demands inside one host.
+fn intra_host_bounds(
+    net: &RoutingNetwork,
+    demand: &Demand,
+    sums: &DemandSums,
+    h: usize,
+    offer: &mut impl FnMut(f64, f64, Evidence),
+) {
     let hosts = net.host_count();
     let ranks = net.ranks_of(h);
     if ranks.len() < 2 || ranks.clone().all(|r| sums.row_host[r * hosts + h] == 0.0) {
         return;
     }
-    // The port of a GPU to its switch: one link that all of its traffic inside the host crosses.
+    // All of a GPU's traffic inside the host crosses its port to the switch.
     let first = net.intra_paths(ranks.start, ranks.start + 1).first();
     if first.is_some_and(|p| p.links().len() == 2) && net.is_direct(ranks.start, ranks.start + 1) {
         for r in ranks.clone() {
@@ -106,7 +114,7 @@ fn inside(net: &Network, demand: &Demand, sums: &Sums, h: usize, offer: &mut imp
         }
         return;
     }
-    // (bytes, bytes per second of the direct link) of every pair; 0 = no direct link.
+    // (bytes, bytes per second of the direct link) of every pair; rate 0: no direct link.
     let link = |i: usize, j: usize| match net.intra_paths(i, j).first() {
         Some(p)
             if net.is_direct(i, j)
@@ -124,7 +132,7 @@ fn inside(net: &Network, demand: &Demand, sums: &Sums, h: usize, offer: &mut imp
         for (j, dst) in ranks.clone().enumerate().filter(|(j, _)| *j != i) {
             let rate = link(src, dst);
             if rate == 0.0 && net.is_direct(src, dst) {
-                return; // over PCIe: links of another kind
+                return; // the direct path is PCIe, which this bound does not cover
             }
             pairs[i * size + j] = (demand.get(src, dst) as f64, rate);
             capacity += rate;
@@ -162,7 +170,7 @@ fn inside(net: &Network, demand: &Demand, sums: &Sums, h: usize, offer: &mut imp
     }
 }
 
-fn ports(net: &Network, i: usize, j: usize) -> [u32; 2] {
+fn ports(net: &RoutingNetwork, i: usize, j: usize) -> [u32; 2] {
     match net.intra_paths(i, j).first().map(|p| p.links()) {
         Some(&[a, b]) => [a, b],
         _ => [0, 0],

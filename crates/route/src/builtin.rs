@@ -1,28 +1,28 @@
-//! Clusters that routing knows by name, with measured rates instead of nominal ones.
+//! Built-in clusters for routing, with measured rates instead of nominal ones.
 
 use topology::catalog;
 use topology::{Bandwidth, Cluster, Host, Network};
 
-/// Names of the built-in clusters, which [`cluster`] explains.
+/// Names of the built-in clusters; [`cluster`] describes them.
 pub const NAMES: [&str; 5] = ["mesh4", "cube8", "rails2x4", "rails4x8", "rails64x8"];
 
-/// Measured NVLink rate of a pair of H100 in a mesh of four, six links: NIMBLE's testbed.
+/// Measured NVLink rate of a pair of H100 in a mesh of four, six links (NIMBLE's testbed).
 const MESH_GB_PER_S: f64 = 120.0;
-/// Measured rate of a 400 Gbit/s NIC: NIMBLE's testbed.
+/// Measured rate of a 400 Gbit/s NIC (NIMBLE's testbed).
 const NIC_GB_PER_S: f64 = 45.1;
-/// NVLinks of a GPU behind NVSwitches: 18 links at the 20.6 GB/s that NCCL counts for Hopper.
+/// Rate of a GPU's port to the NVSwitches: 18 links of 20.6 GB/s, NCCL's figure for Hopper.
 const SWITCH_GB_PER_S: f64 = 18.0 * 20.6;
 
-/// Most hosts of a built-in cluster: 1,024 ranks of eight a host.
+/// Most hosts of a built-in cluster: 1,024 ranks at 8 GPUs per host.
 const HOSTS_MAX: usize = 128;
 
-/// A built-in cluster by name.
+/// A built-in cluster by name; `None` for an unknown name.
 ///
-/// - `mesh4`: 4 H100, 120 GB/s a pair, no network.
-/// - `cube8`: a DGX-1 with V100, 25 GB/s a link, one or two links a pair or none.
-/// - `rails2x4`: two of `mesh4` with a 45.1 GB/s NIC per GPU.
+/// - `mesh4`: 4 H100, 120 GB/s per pair, no network.
+/// - `cube8`: a DGX-1 with V100: zero, one or two links of 25 GB/s per pair.
+/// - `rails2x4`: two `mesh4` with one 45.1 GB/s NIC per GPU.
 /// - `rails4x8`, `rails64x8`: 4 and 64 HGX H100, 370.8 GB/s from each GPU to the switches, eight NICs of 45.1 GB/s.
-/// - `railsHx4` and `railsHx8` likewise for any number of hosts H up to 128.
+/// - `railsHx4`, `railsHx8`: the same with H hosts, 1 to 128.
 pub fn cluster(name: &str) -> Option<Cluster> {
     let (hosts, type_name, pair, nics) = match name {
         "mesh4" => (1, "h100-4gpu", Some(MESH_GB_PER_S), false),
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_built_in_cluster_keeps_the_rules() {
+    fn every_built_in_cluster_passes_the_check() {
         for name in NAMES {
             let c = cluster(name).unwrap();
             c.check().unwrap();

@@ -1,33 +1,33 @@
-//! Which bytes of a message are which chunk on which path: derived alike by sender, relay and receiver.
+//! Maps the bytes of messages to numbered chunks on paths.
 //!
-//! A message is cut at the plan's split into one range per path, each range into chunks. Every rank that knows plan and demand computes the
-//! same chunks with the same numbers, so that nothing but bytes has to travel.
+//! The plan's split cuts a message into one range per path, and each range into chunks. Sender, relay and receiver compute the same chunks
+//! with the same numbers from plan and demand, so chunks need no header.
 
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::Plan;
+use crate::network::RoutingNetwork;
+use crate::plan::RoutePlan;
 
-/// A piece of one message.
+/// A piece of one message on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chunk {
     /// Sender of the message.
     pub src: usize,
-    /// Its receiver.
+    /// Receiver of the message.
     pub dst: usize,
-    /// The path that it takes.
+    /// The path: inside a host its index in [`RoutingNetwork::intra_paths`], between hosts its slot.
     pub path: usize,
-    /// Its number on that path, from 0: the order in which a relay forwards.
+    /// Number on that path, from 0. Relays forward in this order.
     pub number: u64,
-    /// Where it begins in the message.
+    /// Offset in the message, bytes.
     pub offset: u64,
-    /// How long it is.
+    /// Length, bytes.
     pub bytes: u64,
 }
 
-/// The chunks of one message, by offset. At most `chunk_bytes` each (0 counts as 1).
-pub fn message(
-    net: &Network,
-    plan: &Plan,
+/// The chunks of one message, by offset, of at most `chunk_bytes` bytes (0 counts as 1). O(chunks).
+pub fn message_chunks(
+    net: &RoutingNetwork,
+    plan: &RoutePlan,
     src: usize,
     dst: usize,
     bytes: u64,
@@ -48,8 +48,8 @@ pub fn message(
     })
 }
 
-/// Ranks that forward what takes this path, in order.
-pub fn forwarders(net: &Network, src: usize, dst: usize, path: usize) -> Vec<usize> {
+/// Ranks that forward bytes on this path, in order. O(links of the path).
+pub fn forwarders(net: &RoutingNetwork, src: usize, dst: usize, path: usize) -> Vec<usize> {
     let mut through = Vec::new();
     for l in net.path(src, dst, path) {
         let to = net.links[l as usize].to as usize;
@@ -60,27 +60,39 @@ pub fn forwarders(net: &Network, src: usize, dst: usize, path: usize) -> Vec<usi
     through
 }
 
-/// What a rank sends: every chunk of its row.
-pub fn sent_by(net: &Network, plan: &Plan, demand: &Demand, rank: usize, chunk_bytes: u64) -> Vec<Chunk> {
+/// Every chunk that a rank sends: its row of the demand. O(chunks).
+pub fn sent_by(net: &RoutingNetwork, plan: &RoutePlan, demand: &Demand, rank: usize, chunk_bytes: u64) -> Vec<Chunk> {
     let to = (0..demand.ranks()).filter(|&j| j != rank);
-    to.flat_map(|j| message(net, plan, rank, j, demand.get(rank, j), chunk_bytes)).collect()
+    to.flat_map(|j| message_chunks(net, plan, rank, j, demand.get(rank, j), chunk_bytes)).collect()
 }
 
-/// What a rank receives: every chunk of its column, by sender.
-pub fn received_by(net: &Network, plan: &Plan, demand: &Demand, rank: usize, chunk_bytes: u64) -> Vec<Chunk> {
+/// Every chunk that a rank receives, by sender: its column of the demand. O(chunks).
+pub fn received_by(
+    net: &RoutingNetwork,
+    plan: &RoutePlan,
+    demand: &Demand,
+    rank: usize,
+    chunk_bytes: u64,
+) -> Vec<Chunk> {
     let from = (0..demand.ranks()).filter(|&i| i != rank);
-    from.flat_map(|i| message(net, plan, i, rank, demand.get(i, rank), chunk_bytes)).collect()
+    from.flat_map(|i| message_chunks(net, plan, i, rank, demand.get(i, rank), chunk_bytes)).collect()
 }
 
-/// What a rank forwards for others. O(pairs that may cross it x paths).
-pub fn forwarded_by(net: &Network, plan: &Plan, demand: &Demand, rank: usize, chunk_bytes: u64) -> Vec<Chunk> {
+/// Every chunk that a rank forwards for others. O(chunks of the pairs with an end on its host).
+pub fn forwarded_by(
+    net: &RoutingNetwork,
+    plan: &RoutePlan,
+    demand: &Demand,
+    rank: usize,
+    chunk_bytes: u64,
+) -> Vec<Chunk> {
     let host = net.host(rank);
-    // Only pairs with an end on this host can cross it.
+    // Only pairs with an end on this host can have it as a relay.
     let pairs =
         demand.pairs().filter(|&(i, j, _)| i != rank && j != rank && (net.host(i) == host || net.host(j) == host));
     let mut out = Vec::new();
     for (i, j, bytes) in pairs {
-        let chunks = message(net, plan, i, j, bytes, chunk_bytes);
+        let chunks = message_chunks(net, plan, i, j, bytes, chunk_bytes);
         let mut last = (usize::MAX, false);
         for c in chunks {
             if c.path != last.0 {

@@ -1,25 +1,25 @@
-//! The reference: the path problem as a linear program, solved by a library.
+//! The reference planner: a library solves the path problem as a linear program.
 //!
-//! Variables are the share of every demand on every path and `T`; every demand's shares sum to one, every link carries at most `c T`. The
-//! library is independent of linkwise's own pivots. It promises no correctness, so its answer is checked: congestion is computed anew from
-//! its shares, and tests compare it with the bounds that linkwise's own multipliers prove.
+//! The variables are `T` and the share of every demand on every path. The shares of a demand sum to one, and a link of capacity `c` carries
+//! at most `c T` bytes. The library is independent of linkwise's pivots. It guarantees no correct answer, so the congestion is computed from
+//! its shares again, and tests compare it with the bounds that linkwise's multipliers prove.
 
 use crate::bound::Evidence;
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::{Plan, Reason};
-use crate::planner::{PlanError, check, no_path, quantum};
+use crate::network::RoutingNetwork;
+use crate::plan::{PlanReason, RoutePlan};
+use crate::planner::{PlanError, check_rank_count, no_path_error, quantum_bytes};
 use crate::rules::{Rule, Shares};
 use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
 
-/// Larger problems take minutes: most variables.
+/// Most variables of one problem; larger problems take minutes.
 pub const VARIABLES_MAX: usize = 60_000;
-/// Shares below this are noise of the solver.
+/// Smaller shares are rounding errors of the solver.
 const SHARE_MIN: f64 = 1e-12;
 
-/// The optimum over all paths of the network. Seconds to minutes: 8 ranks about 10 ms, 32 ranks about a second.
-pub fn plan(net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
-    check(net, demand)?;
+/// The optimum over all paths of the network. Takes about 10 ms for 8 ranks, a second for 32 ranks and minutes beyond.
+pub fn plan(net: &RoutingNetwork, demand: &Demand) -> Result<RoutePlan, PlanError> {
+    check_rank_count(net, demand)?;
     let pairs: Vec<(usize, usize, u64)> = demand.pairs().collect();
     let paths_of = |i: usize, j: usize| -> Vec<usize> {
         match net.host(i) == net.host(j) {
@@ -32,13 +32,13 @@ pub fn plan(net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
     let count: usize = pairs.iter().map(|&(i, j, _)| net.path_count(i, j)).sum();
     if count > VARIABLES_MAX {
         return Err(PlanError::Solver(format!(
-            "{count} variables; the reference takes at most {VARIABLES_MAX}. Use --planner linkwise"
+            "{count} variables; the reference solver takes at most {VARIABLES_MAX}. Use --planner linkwise"
         )));
     }
     // Seconds are scaled so that the largest load of one demand on one link is 1.
     let slowest = pairs.iter().map(|p| p.2 as f64).fold(0.0, f64::max)
         * net.inverse.iter().copied().filter(|i| i.is_finite()).fold(0.0, f64::max);
-    let mut plan = Plan::of_rule(Rule::Direct);
+    let mut plan = RoutePlan::of_rule(Rule::Direct);
     if pairs.is_empty() {
         return Ok(plan);
     }
@@ -50,7 +50,7 @@ pub fn plan(net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
         let list: Vec<(u16, Variable)> =
             paths_of(i, j).into_iter().map(|p| (p as u16, lp.add_var(0.0, (0.0, f64::INFINITY)))).collect();
         if list.is_empty() {
-            return Err(no_path(net, i, j));
+            return Err(no_path_error(net, i, j));
         }
         for &(p, v) in &list {
             for l in net.path(i, j, usize::from(p)) {
@@ -82,21 +82,21 @@ pub fn plan(net: &Network, demand: &Demand) -> Result<Plan, PlanError> {
         for &(p, s) in shares.as_slice() {
             net.path(i, j, usize::from(p)).for_each(|l| loads[l as usize] += s * bytes as f64);
         }
-        plan.except(i, j, shares.as_slice());
+        plan.add_exception(i, j, shares.as_slice());
     }
-    (plan.bottleneck, plan.congestion_s) = crate::sums::busiest(net, &loads);
+    (plan.bottleneck, plan.congestion_s) = crate::sums::busiest_link(net, &loads);
     plan.lower_bound_s = (solution.objective() * slowest).min(plan.congestion_s);
     plan.evidence = Evidence::Solver;
-    plan.reason = Reason::AsAsked;
+    plan.reason = PlanReason::AsAsked;
     plan.completion_s = plan.congestion_s;
-    plan.quantum_bytes = quantum(net, plan.lower_bound_s);
+    plan.quantum_bytes = quantum_bytes(net, plan.lower_bound_s);
     Ok(plan)
 }
 
-/// The optimum where bytes may take any walk over the links, however many relays: seconds. One flow per sender, bytes kept at every node.
-/// Shows what longer paths than those of the network would bring. O(ranks x links) variables.
-pub fn any_path_optimum_s(net: &Network, demand: &Demand) -> Result<f64, PlanError> {
-    check(net, demand)?;
+/// The least congestion in seconds if bytes may take any walk over the links, with any number of relays: one flow per sender, conserved at
+/// every node. Shows the gain of paths longer than the network's. O(ranks x links) variables.
+pub fn any_path_optimum_s(net: &RoutingNetwork, demand: &Demand) -> Result<f64, PlanError> {
+    check_rank_count(net, demand)?;
     let (nodes, links) = (net.nodes.len(), net.links.len());
     let senders: Vec<usize> =
         (0..net.rank_count()).filter(|&i| demand.row(i).iter().enumerate().any(|(j, &b)| j != i && b > 0)).collect();

@@ -1,20 +1,20 @@
-//! A plan: a rule for every pair of ranks, exceptions to it, and the proof of how good that is.
+//! A plan: a rule for every pair of ranks, exceptions to the rule, and a proven lower bound.
 
 use crate::bound::Evidence;
 use crate::demand::Demand;
-use crate::network::Network;
+use crate::network::RoutingNetwork;
 use crate::rules::{Rule, Shares};
 
 /// Bytes of one pair of ranks over one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct PathFlow {
     /// Sender.
     pub src: usize,
     /// Receiver.
     pub dst: usize,
-    /// The path: its place among [`Network::intra_paths`] in a host, its slot between hosts.
+    /// The path: inside a host its index in [`RoutingNetwork::intra_paths`], between hosts its slot.
     pub path: usize,
-    /// How much.
+    /// Bytes on this path.
     pub bytes: u64,
 }
 
@@ -25,51 +25,51 @@ pub(crate) struct Exception {
     from: u32,
 }
 
-/// How a plan came about.
+/// Why the planner returned this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// A static rule, and nothing beats it by more than the wanted gap.
+pub enum PlanReason {
+    /// A static rule is within the wanted gap of the optimum.
     RuleIsEnough,
-    /// A rule and corrections to it.
+    /// Pivots corrected a rule.
     Corrected,
-    /// Splitting would carry more, but takes longer for messages this small.
+    /// Splitting has less congestion, but its overhead takes longer for messages this small.
     SmallMessages,
-    /// The planner that was asked for knows no reasons.
+    /// The caller named the rule or planner.
     AsAsked,
 }
 
-/// Which bytes take which path. Small: a rule, and exceptions that expand when asked for.
+/// The path of every byte, stored as a rule and its exceptions. [`RoutePlan::flows`] expands it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// What holds for every pair without an exception.
+pub struct RoutePlan {
+    /// The rule of every pair without an exception.
     pub rule: Rule,
-    /// Seconds that the busiest link needs, before bytes are rounded to whole ones.
+    /// Seconds that the busiest link needs, before rounding to whole bytes.
     pub congestion_s: f64,
-    /// No plan needs less.
+    /// No plan's congestion is below this, seconds.
     pub lower_bound_s: f64,
     /// What proves the bound.
     pub evidence: Evidence,
-    /// The busiest link.
+    /// Index of the busiest link in [`RoutingNetwork::links`].
     pub bottleneck: usize,
-    /// Pieces are multiples of so many bytes, except one of each pair.
+    /// All pieces of a pair but one are multiples of this many bytes.
     pub quantum_bytes: u64,
-    /// Pivots of the correction.
+    /// Number of pivots of the correction.
     pub pivots: u32,
-    /// Why this plan.
-    pub reason: Reason,
-    /// Modelled completion, seconds.
+    /// Why the planner returned this plan.
+    pub reason: PlanReason,
+    /// Modelled completion time, seconds.
     pub completion_s: f64,
     pub(crate) exceptions: Vec<Exception>,
     pub(crate) shares: Vec<(u16, f64)>,
-    /// Pairs of hosts, ascending, between which the rule is [`Rule::Weighted`] with other weights; and these, one after the other.
+    /// Pairs of hosts, ascending, whose [`Rule::Weighted`] uses the weights in `host_weights` (one per slot) instead of the network's.
     pub(crate) host_pairs: Vec<(u16, u16)>,
     pub(crate) host_weights: Vec<f64>,
 }
 
-impl Plan {
-    /// A rule without exceptions; congestion and bound are the caller's to fill in.
+impl RoutePlan {
+    /// A rule without exceptions. The caller sets congestion and bound.
     pub(crate) fn of_rule(rule: Rule) -> Self {
-        Plan {
+        RoutePlan {
             rule,
             congestion_s: 0.0,
             lower_bound_s: 0.0,
@@ -77,7 +77,7 @@ impl Plan {
             bottleneck: 0,
             quantum_bytes: 1,
             pivots: 0,
-            reason: Reason::AsAsked,
+            reason: PlanReason::AsAsked,
             completion_s: 0.0,
             exceptions: Vec::new(),
             shares: Vec::new(),
@@ -86,8 +86,8 @@ impl Plan {
         }
     }
 
-    /// Splits one pair otherwise than the rule does. Pairs come in ascending order.
-    pub(crate) fn except(&mut self, src: usize, dst: usize, shares: &[(u16, f64)]) {
+    /// Adds the shares of one pair. Pairs must come in ascending order.
+    pub(crate) fn add_exception(&mut self, src: usize, dst: usize, shares: &[(u16, f64)]) {
         self.exceptions.push(Exception { src: src as u16, dst: dst as u16, from: self.shares.len() as u32 });
         self.shares.extend_from_slice(shares);
     }
@@ -97,29 +97,29 @@ impl Plan {
         self.shares.clear();
     }
 
-    /// How many pairs are split otherwise than the rule says.
+    /// Number of pairs with shares of their own.
     pub fn exception_count(&self) -> usize {
         self.exceptions.len()
     }
 
-    /// Congestion over the lower bound, minus one. 0 where nothing is sent.
+    /// Congestion over the lower bound, minus one; 0 if nothing is sent.
     pub fn gap(&self) -> f64 {
         if self.lower_bound_s > 0.0 { (self.congestion_s / self.lower_bound_s - 1.0).max(0.0) } else { 0.0 }
     }
 
-    /// Gives all that one host sends to another other weights. Pairs come in ascending order.
-    pub(crate) fn except_hosts(&mut self, a: usize, b: usize, weights: &[f64]) {
+    /// Sets the slot weights of all bytes from one host to another. Pairs must come in ascending order.
+    pub(crate) fn add_host_exception(&mut self, a: usize, b: usize, weights: &[f64]) {
         self.host_pairs.push((a as u16, b as u16));
         self.host_weights.extend_from_slice(weights);
     }
 
-    /// How many pairs of hosts have weights of their own.
+    /// Number of pairs of hosts with weights of their own.
     pub fn host_exception_count(&self) -> usize {
         self.host_pairs.len()
     }
 
-    /// Shares of two different ranks but for exceptions.
-    pub(crate) fn base_shares(&self, net: &Network, src: usize, dst: usize, out: &mut Shares) {
+    /// Shares of the paths between two different ranks, without the exceptions of single pairs.
+    pub(crate) fn base_shares(&self, net: &RoutingNetwork, src: usize, dst: usize, out: &mut Shares) {
         let hosts = (net.host(src) as u16, net.host(dst) as u16);
         match self.host_pairs.binary_search(&hosts) {
             Ok(at) if !self.host_pairs.is_empty() => {
@@ -131,8 +131,8 @@ impl Plan {
         }
     }
 
-    /// [`Network::weights`] with this plan's own.
-    pub(crate) fn weights(&self, net: &Network, out: &mut Vec<f64>) {
+    /// [`RoutingNetwork::weights`] with this plan's host exceptions.
+    pub(crate) fn weights(&self, net: &RoutingNetwork, out: &mut Vec<f64>) {
         out.clone_from(&net.weights);
         for (&(a, b), w) in self.host_pairs.iter().zip(self.host_weights.chunks(net.slot_count().max(1))) {
             let at = (usize::from(a) * net.host_count() + usize::from(b)) * net.slot_count();
@@ -140,8 +140,8 @@ impl Plan {
         }
     }
 
-    /// Shares of the paths of two different ranks. O(log exceptions + paths).
-    pub fn shares(&self, net: &Network, src: usize, dst: usize, out: &mut Shares) {
+    /// Shares of the paths between two different ranks. O(log exceptions + paths).
+    pub fn shares(&self, net: &RoutingNetwork, src: usize, dst: usize, out: &mut Shares) {
         match self.exceptions.binary_search_by_key(&(src as u16, dst as u16), |e| (e.src, e.dst)) {
             Ok(at) => self.exception_shares(at, out),
             Err(_) => self.base_shares(net, src, dst, out),
@@ -155,8 +155,8 @@ impl Plan {
         self.shares[from..to].iter().for_each(|&(p, s)| out.push(usize::from(p), s));
     }
 
-    /// The pairs that are split otherwise than the rule says, with their shares.
-    pub(crate) fn each_exception(&self, mut each: impl FnMut(usize, usize, &Shares)) {
+    /// Calls `each` with every pair that has shares of its own.
+    pub(crate) fn for_each_exception(&self, mut each: impl FnMut(usize, usize, &Shares)) {
         let mut shares = Shares::default();
         for (at, e) in self.exceptions.iter().enumerate() {
             self.exception_shares(at, &mut shares);
@@ -164,15 +164,15 @@ impl Plan {
         }
     }
 
-    /// Whole bytes of one pair on each of its paths. They sum to `bytes`; every rank that asks gets the same.
-    pub fn split(&self, net: &Network, src: usize, dst: usize, bytes: u64, mut each: impl FnMut(usize, u64)) {
+    /// Calls `each` with path and whole bytes of one pair. The bytes sum to `bytes` and are the same on every rank. O(log exceptions + paths).
+    pub fn split(&self, net: &RoutingNetwork, src: usize, dst: usize, bytes: u64, mut each: impl FnMut(usize, u64)) {
         let mut shares = Shares::default();
         self.shares(net, src, dst, &mut shares);
         apportion(bytes, shares.as_slice(), self.quantum_bytes, src + dst, &mut each);
     }
 
-    /// Every flow of a demand, by source and destination. Nothing is stored: O(ranks² x paths) over the whole iteration.
-    pub fn flows<'a>(&'a self, net: &'a Network, demand: &'a Demand) -> impl Iterator<Item = Flow> + 'a {
+    /// Every flow of a demand, ordered by source and destination. Stores nothing. O(ranks² x paths) for the whole iteration.
+    pub fn flows<'a>(&'a self, net: &'a RoutingNetwork, demand: &'a Demand) -> impl Iterator<Item = PathFlow> + 'a {
         demand.pairs().flat_map(move |(src, dst, bytes)| {
             let mut list = [(0, 0); crate::rules::PATHS_MAX];
             let mut len = 0;
@@ -180,12 +180,12 @@ impl Plan {
                 list[len] = (path, bytes);
                 len += 1;
             });
-            list.into_iter().take(len).map(move |(path, bytes)| Flow { src, dst, path, bytes })
+            list.into_iter().take(len).map(move |(path, bytes)| PathFlow { src, dst, path, bytes })
         })
     }
 
-    /// Bytes on every link, of whole bytes. O(ranks² x paths x links of a path).
-    pub fn link_bytes(&self, net: &Network, demand: &Demand) -> Vec<u64> {
+    /// Whole bytes on every link. O(ranks² x paths x links of a path).
+    pub fn link_bytes(&self, net: &RoutingNetwork, demand: &Demand) -> Vec<u64> {
         let mut loads = vec![0; net.links.len()];
         for f in self.flows(net, demand) {
             net.path(f.src, f.dst, f.path).for_each(|l| loads[l as usize] += f.bytes);
@@ -194,8 +194,8 @@ impl Plan {
     }
 }
 
-/// Splits bytes by shares into multiples of `quantum`, all but one piece. Rounding starts at a different path for each `turn`, so that the
-/// single bytes of many small messages do not meet on one path.
+/// Splits bytes by shares. All pieces but one are multiples of `quantum`. The path that rounding starts at depends on `turn`, so that the
+/// remainders of many small messages spread over the paths.
 pub fn apportion(bytes: u64, shares: &[(u16, f64)], quantum: u64, turn: usize, each: &mut impl FnMut(usize, u64)) {
     if shares.is_empty() || bytes == 0 {
         return;

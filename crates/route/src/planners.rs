@@ -1,15 +1,15 @@
-//! Planners by name, and what a planner of another crate needs to make a [`Plan`].
+//! Planners by name, and what a planner of another crate needs to make a [`RoutePlan`].
 
-use crate::bound::{Evidence, closed_form};
+use crate::bound::{Evidence, closed_form_bound};
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::{Plan, Reason};
-use crate::planner::{PlanError, Planner, check, no_path, quantum};
+use crate::network::RoutingNetwork;
+use crate::plan::{PlanReason, RoutePlan};
+use crate::planner::{PlanError, Planner, check_rank_count, no_path_error, quantum_bytes};
 use crate::rules::{Rule, Shares};
-use crate::sums::{Sums, busiest};
+use crate::sums::{DemandSums, busiest_link};
 
 /// Plans one demand. `planner` is the caller's workspace, with its settings.
-pub type PlanDemand = fn(planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Plan, PlanError>;
+pub type PlanDemand = fn(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Result<RoutePlan, PlanError>;
 
 /// One planner of [`Planners`].
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +48,12 @@ impl Planners {
             plan: |_, net, demand| crate::exact::plan(net, demand),
         });
         let plans: [PlanDemand; Rule::ALL.len()] = [
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[0]),
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[1]),
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[2]),
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[3]),
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[4]),
-            |planner, net, demand| planner.rule(net, demand, Rule::ALL[5]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[0]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[1]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[2]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[3]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[4]),
+            |planner, net, demand| planner.plan_rule(net, demand, Rule::ALL[5]),
         ];
         let of_rule =
             |(rule, plan): (Rule, PlanDemand)| PlannerEntry { name: rule.name(), about: "a static rule", plan };
@@ -91,31 +91,31 @@ impl Planners {
 ///
 /// # Errors
 /// As [`Planner::plan`].
-pub fn lower_bound(net: &Network, demand: &Demand) -> Result<(f64, Evidence), PlanError> {
-    check(net, demand)?;
-    let mut sums = Sums::default();
-    sums.read(net, demand).map_err(|(i, j)| no_path(net, i, j))?;
-    Ok(closed_form(net, demand, &sums))
+pub fn lower_bound(net: &RoutingNetwork, demand: &Demand) -> Result<(f64, Evidence), PlanError> {
+    check_rank_count(net, demand)?;
+    let mut sums = DemandSums::default();
+    sums.read(net, demand).map_err(|(i, j)| no_path_error(net, i, j))?;
+    Ok(closed_form_bound(net, demand, &sums))
 }
 
-impl Plan {
+impl RoutePlan {
     /// A plan that splits every pair by itself. `splits`: sender, receiver and shares, in ascending order of both. `loads`: bytes on every
     /// link under these splits. `bound`: of [`lower_bound`]. Completion is congestion: what relays cost is not counted.
     pub fn of_splits(
-        net: &Network,
+        net: &RoutingNetwork,
         splits: impl IntoIterator<Item = (usize, usize, Shares)>,
         loads: &[f64],
         bound: (f64, Evidence),
-    ) -> Plan {
-        let mut plan = Plan::of_rule(Rule::Direct);
+    ) -> RoutePlan {
+        let mut plan = RoutePlan::of_rule(Rule::Direct);
         for (src, dst, shares) in splits {
-            plan.except(src, dst, shares.as_slice());
+            plan.add_exception(src, dst, shares.as_slice());
         }
-        (plan.bottleneck, plan.congestion_s) = busiest(net, loads);
+        (plan.bottleneck, plan.congestion_s) = busiest_link(net, loads);
         (plan.lower_bound_s, plan.evidence) = (bound.0.min(plan.congestion_s), bound.1);
-        plan.reason = Reason::AsAsked;
+        plan.reason = PlanReason::AsAsked;
         plan.completion_s = plan.congestion_s;
-        plan.quantum_bytes = quantum(net, bound.0);
+        plan.quantum_bytes = quantum_bytes(net, bound.0);
         plan
     }
 }
@@ -123,13 +123,14 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::NetworkOptions;
+    use crate::network::RoutingOptions;
 
     #[test]
     fn every_rule_is_registered_under_its_own_name_and_plans_as_itself() {
         let planners = Planners::shipped();
-        let net = Network::of(&crate::builtin::cluster("rails2x4").unwrap(), &NetworkOptions::default()).unwrap();
-        let demand = crate::traffic::Shape::Random.demand(net.rank_count(), 1 << 26, 1);
+        let net =
+            RoutingNetwork::of(&crate::builtin::cluster("rails2x4").unwrap(), &RoutingOptions::default()).unwrap();
+        let demand = crate::traffic::TrafficShape::Random.demand(net.rank_count(), 1 << 26, 1);
         for rule in Rule::ALL {
             let plan = (planners.by_name(rule.name()).unwrap().plan)(&mut Planner::default(), &net, &demand).unwrap();
             assert_eq!(plan.rule, rule);

@@ -1,39 +1,39 @@
-//! Static rules: where bytes go without looking at the demand.
+//! Static rules: shares of paths that do not depend on the demand.
 
-use crate::network::Network;
+use crate::network::RoutingNetwork;
 
-/// Most slots (NICs of one host).
+/// Most slots: NICs of one host.
 pub const SLOTS_MAX: usize = topology::host::NICS_PER_HOST_MAX;
-/// Most paths of a pair: relays and the direct way of the largest host, or slots.
+/// Most paths of a pair: the direct path and the relays of the largest host, or the slots.
 pub const PATHS_MAX: usize = 32;
 
-/// A rule that every rank can follow by itself.
+/// A rule that every rank can apply without coordination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// The path with the fewest hops: the direct link in a host; between hosts the receiver's rail, as rails give no path from NIC to NIC
-    /// across. The same loads as [`Rule::DestinationRail`].
+    /// The path with the fewest hops. Inside a host that is the direct link, between hosts the receiver's rail, because rails do not connect
+    /// NICs of different indices. The same loads as [`Rule::DestinationRail`].
     Direct,
-    /// NCCL with PXN: to the GPU of the own host that sits at the receiver's rail, then over the network.
+    /// NCCL with PXN: over NVLink to the GPU on the receiver's rail, then over the network.
     DestinationRail,
-    /// Out of the own NIC, then over NVLink at the receiver.
+    /// Over the sender's rail, then over NVLink on the receiver's host.
     SourceRail,
-    /// Equal parts over all rails.
+    /// Equal shares over all rails.
     Stripe,
-    /// Half over the own rail, half over the next: UCX as shipped (`MAX_RNDV_RAILS=2`).
+    /// Half over the sender's rail, half over the next: UCX's default (`MAX_RNDV_RAILS=2`).
     TwoRails,
-    /// Parts over all rails by the rate of the slower NIC; over all two-hop paths where there is no direct link.
+    /// Shares over all rails in proportion to the rate of the slower NIC; over all two-hop paths inside a host without a direct link.
     Weighted,
 }
 
 impl Rule {
-    /// Those that comparisons show, simplest first. [`Rule::Weighted`] is linkwise's own start.
+    /// The rules that comparisons show, simplest first. [`Rule::Weighted`] is only a start of linkwise's planner.
     pub const BASELINES: [Rule; 5] =
         [Rule::Direct, Rule::DestinationRail, Rule::SourceRail, Rule::Stripe, Rule::TwoRails];
-    /// All of them, simplest first.
+    /// All rules, simplest first.
     pub const ALL: [Rule; 6] =
         [Rule::Direct, Rule::DestinationRail, Rule::SourceRail, Rule::Stripe, Rule::TwoRails, Rule::Weighted];
 
-    /// Its name on the command line and in reports.
+    /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Rule::Direct => "direct",
@@ -45,8 +45,8 @@ impl Rule {
         }
     }
 
-    /// The shares of the paths between two different ranks: (path, share), shares sum to 1. None at all where no path is left.
-    pub fn shares(self, net: &Network, src: usize, dst: usize, out: &mut Shares) {
+    /// Writes (path, share) of two different ranks into `out`. The shares sum to 1; `out` is empty if no path is left. O(paths).
+    pub fn shares(self, net: &RoutingNetwork, src: usize, dst: usize, out: &mut Shares) {
         out.clear();
         let (a, b) = (net.host(src), net.host(dst));
         if a == b {
@@ -64,10 +64,10 @@ impl Rule {
             return;
         }
         match self {
-            Rule::Direct | Rule::DestinationRail => out.push(pick(mask, net.home[dst]), 1.0),
-            Rule::SourceRail => out.push(pick(mask, net.home[src]), 1.0),
+            Rule::Direct | Rule::DestinationRail => out.push(nearest_alive_slot(mask, net.home[dst]), 1.0),
+            Rule::SourceRail => out.push(nearest_alive_slot(mask, net.home[src]), 1.0),
             Rule::TwoRails => {
-                let (first, second) = two(mask, net.home[src]);
+                let (first, second) = own_and_next_slot(mask, net.home[src]);
                 if first == second {
                     out.push(first, 1.0);
                 } else {
@@ -93,23 +93,23 @@ impl std::fmt::Display for Rule {
     }
 }
 
-/// The wanted slot, or the next that is alive. `mask` is not 0.
+/// The wanted slot, or the next slot of `mask`. `mask` must not be 0.
 #[inline]
-pub(crate) fn pick(mask: u32, wanted: u8) -> usize {
+pub(crate) fn nearest_alive_slot(mask: u32, wanted: u8) -> usize {
     let w = u32::from(wanted);
     let turned = mask >> w;
     let k = if turned != 0 { w + turned.trailing_zeros() } else { mask.trailing_zeros() };
     k as usize
 }
 
-/// The own slot and the next that is alive.
+/// The wanted slot or the next slot of `mask`, and the one after it.
 #[inline]
-pub(crate) fn two(mask: u32, wanted: u8) -> (usize, usize) {
-    let first = pick(mask, wanted);
-    (first, pick(mask, ((first + 1) % SLOTS_MAX) as u8))
+pub(crate) fn own_and_next_slot(mask: u32, wanted: u8) -> (usize, usize) {
+    let first = nearest_alive_slot(mask, wanted);
+    (first, nearest_alive_slot(mask, ((first + 1) % SLOTS_MAX) as u8))
 }
 
-/// Shares of the paths of one pair, without allocation.
+/// Shares of the paths of one pair, stored without allocation.
 #[derive(Clone, Debug)]
 pub struct Shares {
     items: [(u16, f64); PATHS_MAX],
@@ -123,7 +123,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// Empties it.
+    /// Removes all paths.
     #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
@@ -134,7 +134,7 @@ impl Shares {
         self.items[self.len] = (path as u16, share);
         self.len += 1;
     }
-    /// (path, share), by path.
+    /// (path, share), in the order of `push`.
     #[inline]
     pub fn as_slice(&self) -> &[(u16, f64)] {
         &self.items[..self.len]

@@ -1,22 +1,22 @@
-//! Sums of a demand from which the loads of every static rule and the closed-form bounds follow.
+//! Sums of a demand. The loads of every static rule and the closed-form bounds follow from them.
 //!
-//! One pass over the matrix, O(ranks²); a rule's loads then take O(ranks x (hosts + slots)) instead of O(ranks² x slots).
+//! One pass over the matrix takes O(ranks²). The loads of a rule then take O(ranks x (hosts + slots)) instead of O(ranks² x slots).
 
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::rules::{Rule, Shares, pick, two};
+use crate::network::RoutingNetwork;
+use crate::rules::{Rule, Shares, nearest_alive_slot, own_and_next_slot};
 
-/// Bytes by row, column, host and slot. `f64` holds every sum exactly (a demand has at most 2^52 bytes).
+/// Bytes by row, column, host and slot. `f64` holds every sum exactly, because a demand has at most 2^52 bytes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sums {
-    /// From a rank to each other host, `[rank * hosts + host]`; its own host: inside.
+pub(crate) struct DemandSums {
+    /// Bytes from a rank to each host, `[rank * hosts + host]`. For the own host: to its other ranks.
     pub row_host: Vec<f64>,
-    /// From each other host to a rank, `[host * ranks + rank]`.
+    /// Bytes from each host to a rank, `[host * ranks + rank]`.
     pub host_col: Vec<f64>,
-    /// To a rank, from ranks whose own slot is this one, `[rank * slots + slot]`; and from those whose next slot it is.
+    /// Bytes to a rank from ranks with this own slot (`source_in`) or this next slot (`second_in`), `[rank * slots + slot]`.
     source_in: Vec<f64>,
     second_in: Vec<f64>,
-    /// From a rank, to ranks whose slot is this one.
+    /// Bytes from a rank to ranks with this slot, `[rank * slots + slot]`.
     destination_out: Vec<f64>,
     out_leg: Vec<f64>,
     in_leg: Vec<f64>,
@@ -28,9 +28,9 @@ fn zeroed(v: &mut Vec<f64>, len: usize) {
     v.resize(len, 0.0);
 }
 
-impl Sums {
-    /// Reads a demand. The first pair with bytes but without a path, if there is one.
-    pub fn read(&mut self, net: &Network, demand: &Demand) -> Result<(), (usize, usize)> {
+impl DemandSums {
+    /// Sums a demand. Fails with the first pair that has bytes but no path. O(ranks²).
+    pub fn read(&mut self, net: &RoutingNetwork, demand: &Demand) -> Result<(), (usize, usize)> {
         let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         zeroed(&mut self.row_host, n * hosts);
         zeroed(&mut self.host_col, n * hosts);
@@ -63,7 +63,7 @@ impl Sums {
                         None => continue,
                     }
                 }
-                let (s, s2) = two(mask, net.home[i]);
+                let (s, s2) = own_and_next_slot(mask, net.home[i]);
                 let mut sum = 0.0;
                 for j in ranks {
                     let d = row[j] as f64;
@@ -71,7 +71,7 @@ impl Sums {
                     self.host_col[a * n + j] += d;
                     self.source_in[j * slots + s] += d;
                     self.second_in[j * slots + s2] += d;
-                    self.destination_out[i * slots + pick(mask, net.home[j])] += d;
+                    self.destination_out[i * slots + nearest_alive_slot(mask, net.home[j])] += d;
                 }
                 self.row_host[i * hosts + b] = sum;
             }
@@ -79,9 +79,9 @@ impl Sums {
         Ok(())
     }
 
-    /// Bytes that a rule puts on every link.
-    /// `weights` are those of [`Rule::Weighted`], as [`Network::weights`].
-    pub fn loads(&mut self, net: &Network, demand: &Demand, rule: Rule, weights: &[f64], loads: &mut Vec<f64>) {
+    /// Computes the bytes that a rule puts on every link. `weights` are the weights of [`Rule::Weighted`], shaped as
+    /// [`RoutingNetwork::weights`].
+    pub fn loads(&mut self, net: &RoutingNetwork, demand: &Demand, rule: Rule, weights: &[f64], loads: &mut Vec<f64>) {
         let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         zeroed(loads, net.links.len());
         for h in 0..hosts {
@@ -116,10 +116,12 @@ impl Sums {
                 let own_in = &mut self.in_leg[i * slots..(i + 1) * slots];
                 let (to, from) = (net.slots_between(h, other), net.slots_between(other, h));
                 match rule {
-                    Rule::Direct | Rule::DestinationRail if from != 0 => own_in[pick(from, net.home[i])] += back,
-                    Rule::SourceRail if to != 0 => own_out[pick(to, net.home[i])] += out,
+                    Rule::Direct | Rule::DestinationRail if from != 0 => {
+                        own_in[nearest_alive_slot(from, net.home[i])] += back
+                    }
+                    Rule::SourceRail if to != 0 => own_out[nearest_alive_slot(to, net.home[i])] += out,
                     Rule::TwoRails if to != 0 => {
-                        let (s, s2) = two(to, net.home[i]);
+                        let (s, s2) = own_and_next_slot(to, net.home[i]);
                         own_out[s] += 0.5 * out;
                         own_out[s2] += 0.5 * out;
                     }
@@ -164,8 +166,8 @@ impl Sums {
     }
 }
 
-/// The busiest link and its seconds. Link 0 and 0 s where nothing is carried.
-pub(crate) fn busiest(net: &Network, loads: &[f64]) -> (usize, f64) {
+/// The busiest link and its seconds; link 0 and 0 s if no link carries bytes. O(links).
+pub(crate) fn busiest_link(net: &RoutingNetwork, loads: &[f64]) -> (usize, f64) {
     let mut best = (0, 0.0);
     for (l, (&bytes, &inverse)) in loads.iter().zip(&net.inverse).enumerate() {
         if bytes > 0.0 && bytes * inverse > best.1 {

@@ -1,48 +1,54 @@
-//! Synthetic traffic: shapes of skew, from a seed. The same seed gives the same bytes for ever.
+//! Synthetic traffic of several shapes from a seed. A seed gives the same bytes in every release.
 
 use crate::demand::Demand;
-use crate::network::{Network, Override, Rate};
+use crate::network::{LinkOverride, LinkRate, RoutingNetwork};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A shape of traffic.
+/// How the bytes spread over pairs of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Shape {
-    /// Every pair the same.
+pub enum TrafficShape {
+    /// Every pair sends the same bytes.
     Balanced,
-    /// Every pair evenly random.
+    /// Every pair draws from a uniform distribution.
     Random,
-    /// Pareto with exponent 1.2: few pairs carry most.
+    /// Every pair draws from a Pareto distribution with exponent 1.2: few pairs send most bytes.
     HeavyTailed,
     /// One rank sends most.
     HotRow,
     /// One rank receives most.
     HotColumn,
-    /// One pair carries most.
+    /// One pair sends most.
     HotPair,
-    /// Most pairs carry nothing.
+    /// Most pairs send nothing.
     Sparse,
 }
 
-impl Shape {
-    /// All but the balanced one.
-    pub const SKEWED: [Shape; 6] =
-        [Shape::Random, Shape::HeavyTailed, Shape::HotRow, Shape::HotColumn, Shape::HotPair, Shape::Sparse];
+impl TrafficShape {
+    /// All shapes but the balanced one.
+    pub const SKEWED: [TrafficShape; 6] = [
+        TrafficShape::Random,
+        TrafficShape::HeavyTailed,
+        TrafficShape::HotRow,
+        TrafficShape::HotColumn,
+        TrafficShape::HotPair,
+        TrafficShape::Sparse,
+    ];
 
-    /// Its name in tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Shape::Balanced => "balanced",
-            Shape::Random => "random",
-            Shape::HeavyTailed => "heavy-tailed",
-            Shape::HotRow => "hot row",
-            Shape::HotColumn => "hot column",
-            Shape::HotPair => "hot pair",
-            Shape::Sparse => "sparse",
+            TrafficShape::Balanced => "balanced",
+            TrafficShape::Random => "random",
+            TrafficShape::HeavyTailed => "heavy-tailed",
+            TrafficShape::HotRow => "hot row",
+            TrafficShape::HotColumn => "hot column",
+            TrafficShape::HotPair => "hot pair",
+            TrafficShape::Sparse => "sparse",
         }
     }
 
-    /// A demand of this shape with about `bytes_per_rank` from each rank. O(ranks²).
+    /// A demand of this shape with `bytes_per_rank` bytes per rank on average. O(ranks²).
     pub fn demand(self, ranks: usize, bytes_per_rank: u64, seed: u64) -> Demand {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ (ranks as u64) << 32 ^ (self as u64) << 48);
         let hot = rng.random_range(0..ranks);
@@ -56,14 +62,14 @@ impl Shape {
                 continue;
             }
             *w = match self {
-                Shape::Balanced => 1.0,
-                Shape::Random => u,
-                Shape::HeavyTailed => (1.0 - u).powf(-1.0 / 1.2),
-                Shape::HotRow if i == hot => factor * (0.5 + u),
-                Shape::HotColumn if j == hot => factor * (0.5 + u),
-                Shape::HotPair if (i, j) == (hot, other) => factor * ranks as f64,
-                Shape::HotRow | Shape::HotColumn | Shape::HotPair => 0.5 + u,
-                Shape::Sparse => {
+                TrafficShape::Balanced => 1.0,
+                TrafficShape::Random => u,
+                TrafficShape::HeavyTailed => (1.0 - u).powf(-1.0 / 1.2),
+                TrafficShape::HotRow if i == hot => factor * (0.5 + u),
+                TrafficShape::HotColumn if j == hot => factor * (0.5 + u),
+                TrafficShape::HotPair if (i, j) == (hot, other) => factor * ranks as f64,
+                TrafficShape::HotRow | TrafficShape::HotColumn | TrafficShape::HotPair => 0.5 + u,
+                TrafficShape::Sparse => {
                     if u < 0.2 {
                         0.1 + u * 45.0
                     } else {
@@ -76,7 +82,7 @@ impl Shape {
     }
 }
 
-/// Weights as bytes, so that all together are `ranks x bytes_per_rank`.
+/// Scales weights to bytes that sum to `ranks x bytes_per_rank`.
 fn scaled(ranks: usize, weights: &[f64], bytes_per_rank: u64) -> Demand {
     let total: f64 = weights.iter().sum();
     let all = bytes_per_rank as f64 * ranks as f64;
@@ -85,11 +91,11 @@ fn scaled(ranks: usize, weights: &[f64], bytes_per_rank: u64) -> Demand {
         .unwrap_or_else(|_| Demand::new(1).unwrap_or_else(|_| unreachable!("one rank is allowed")))
 }
 
-/// NIMBLE's skew: every rank sends this share of its bytes to one hot rank and the rest evenly to the others.
+/// NIMBLE's skew: every rank sends the share `ratio` of its bytes to the hot rank and the rest evenly to the others.
 pub fn hotspot(ranks: usize, bytes_per_rank: u64, ratio: f64, hot: usize) -> Demand {
     let weight = |i: usize, j: usize| match (i == j, j == hot) {
         (true, _) => 0.0,
-        // The hot rank itself spreads its rest over the others.
+        // The hot rank spreads its bytes over the others.
         _ if i == hot => (1.0 - ratio) / (ranks - 1) as f64,
         (_, true) => ratio,
         _ => (1.0 - ratio) / (ranks.max(3) - 2) as f64,
@@ -98,38 +104,38 @@ pub fn hotspot(ranks: usize, bytes_per_rank: u64, ratio: f64, hot: usize) -> Dem
     Demand::from_rows(ranks, bytes).unwrap_or_else(|_| unreachable!("a demand of this size is allowed"))
 }
 
-/// How links differ from what the cluster says.
+/// How link rates differ from the cluster file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wear {
-    /// Not at all.
-    Whole,
-    /// Every link has lost up to half of its rate, each its own share.
+pub enum LinkCondition {
+    /// Every link has its nominal rate.
+    Nominal,
+    /// Every link has a random 50 to 100 % of its rate.
     Unequal,
-    /// Three links have 10 to 60 % of their rate left.
+    /// Three links have 10 to 60 % of their rate.
     Degraded,
 }
 
-impl Wear {
-    /// All of them.
-    pub const ALL: [Wear; 3] = [Wear::Whole, Wear::Unequal, Wear::Degraded];
+impl LinkCondition {
+    /// All conditions.
+    pub const ALL: [LinkCondition; 3] = [LinkCondition::Nominal, LinkCondition::Unequal, LinkCondition::Degraded];
 
-    /// Its name in tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
-            Wear::Whole => "whole",
-            Wear::Unequal => "unequal",
-            Wear::Degraded => "degraded",
+            LinkCondition::Nominal => "whole",
+            LinkCondition::Unequal => "unequal",
+            LinkCondition::Degraded => "degraded",
         }
     }
 
-    /// The links that run at another rate, from a seed. O(links).
-    pub fn overrides(self, net: &Network, seed: u64) -> Vec<Override> {
+    /// The links whose rate differs, drawn from a seed. O(links).
+    pub fn overrides(self, net: &RoutingNetwork, seed: u64) -> Vec<LinkOverride> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ (self as u64 + 1) << 40);
         let links = net.links.len();
         let slow: Vec<(usize, f64)> = match self {
-            Wear::Whole => Vec::new(),
-            Wear::Unequal => (0..links).map(|l| (l, rng.random_range(0.5..1.0))).collect(),
-            Wear::Degraded => {
+            LinkCondition::Nominal => Vec::new(),
+            LinkCondition::Unequal => (0..links).map(|l| (l, rng.random_range(0.5..1.0))).collect(),
+            LinkCondition::Degraded => {
                 let mut three: Vec<usize> = Vec::new();
                 while three.len() < links.min(3) {
                     let l = rng.random_range(0..links);
@@ -141,10 +147,10 @@ impl Wear {
             }
         };
         let name = |node: u32| net.nodes[node as usize].clone();
-        let of = |(l, share): (usize, f64)| Override {
+        let of = |(l, share): (usize, f64)| LinkOverride {
             from: name(net.links[l].from),
             to: name(net.links[l].to),
-            rate: Rate::Share(share),
+            rate: LinkRate::Share(share),
         };
         slow.into_iter().map(of).collect()
     }

@@ -1,51 +1,51 @@
-//! Time as well as space: in which order hosts talk, so that no host is sent to by two others at once.
+//! Orders the traffic between hosts in time, so that no host receives from two hosts at once (no incast).
 //!
-//! The bytes between hosts are cut into *waves*. In a wave every host sends to at most one host and receives from at most one (no incast).
-//! How long a pair of hosts needs is that of its busiest rail; a matrix of such times, filled up until all rows and columns have the largest
-//! sum, is a sum of permutations (Birkhoff), and each permutation is a wave. All waves together take exactly the largest row or column sum:
-//! the order costs nothing beyond what a host's own total needs.
+//! The schedule cuts the bytes between hosts into *waves*. In a wave every host sends to at most one host and receives from at most one. A
+//! pair of hosts needs the time of its busiest rail. Padding the matrix of these times until all rows and columns have the largest sum makes
+//! it a sum of permutations (Birkhoff); each permutation is a wave. All waves together take exactly the largest row or column sum, so the
+//! order adds no time.
 
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::Plan;
+use crate::network::RoutingNetwork;
+use crate::plan::RoutePlan;
 
-/// Ticks of the longest row or column: times are rounded up to whole ones, one part in a million.
+/// Ticks of the longest row or column. Times are rounded up to whole ticks, about one part in a million.
 const TICKS: f64 = 1_048_576.0;
 
-/// A turn: who sends to whom, for how long.
+/// Pairs of hosts that send at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wave {
-    /// Seconds.
+    /// Length of the wave, seconds.
     pub duration_s: f64,
-    /// (sending host, receiving host, first tick, last tick) of what this pair sends in this wave, of [`Waves::ticks`] in all.
+    /// (sending host, receiving host, first tick, end tick): the ticks of the pair's traffic in this wave, out of [`WaveSchedule::ticks`].
     pub peers: Vec<(u16, u16, u64, u64)>,
 }
 
-/// All waves of a plan.
+/// The waves of a plan.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waves {
-    /// In order.
+pub struct WaveSchedule {
+    /// The waves in time order.
     pub waves: Vec<Wave>,
-    /// Ticks of every pair of hosts, `[from * hosts + to]`.
+    /// Ticks that every pair of hosts needs, `[from * hosts + to]`.
     pub ticks: Vec<u64>,
     hosts: usize,
     tick_s: f64,
 }
 
-impl Waves {
-    /// Seconds of all waves.
+impl WaveSchedule {
+    /// Length of all waves, seconds.
     pub fn duration_s(&self) -> f64 {
         self.waves.iter().map(|w| w.duration_s).sum()
     }
 
-    /// Seconds that a pair of hosts needs for what it sends.
+    /// Time that the traffic from one host to another needs, seconds.
     pub fn pair_s(&self, from: usize, to: usize) -> f64 {
         self.ticks[from * self.hosts + to] as f64 * self.tick_s
     }
 
-    /// Which of `bytes` (of any flow from one host to the other) go in a wave: from the first to before the last. Parts of all waves
-    /// are whole bytes and make up the flow.
-    pub fn part(&self, wave: &Wave, from: usize, to: usize, bytes: u64) -> std::ops::Range<u64> {
+    /// The bytes of a flow of `bytes` from one host to another that a wave carries. The ranges of all waves are whole bytes and make up the
+    /// flow. O(hosts).
+    pub fn byte_range(&self, wave: &Wave, from: usize, to: usize, bytes: u64) -> std::ops::Range<u64> {
         let all = u128::from(self.ticks[from * self.hosts + to].max(1));
         let place = |t: u64| (u128::from(bytes) * u128::from(t) / all) as u64;
         match wave.peers.iter().find(|p| (usize::from(p.0), usize::from(p.1)) == (from, to)) {
@@ -55,8 +55,8 @@ impl Waves {
     }
 }
 
-/// Orders a plan's traffic between hosts. O(ranks² x rails) to read the plan, then at most `hosts²` waves of O(hosts²).
-pub fn order(net: &Network, demand: &Demand, plan: &Plan) -> Waves {
+/// Schedules a plan's traffic between hosts. O(ranks² x rails) to read the plan, then at most `hosts²` waves of O(hosts²) each.
+pub fn schedule_waves(net: &RoutingNetwork, demand: &Demand, plan: &RoutePlan) -> WaveSchedule {
     let (hosts, slots) = (net.host_count(), net.slot_count());
     let mut bytes = vec![0u64; hosts * hosts * slots];
     for f in plan.flows(net, demand) {
@@ -78,10 +78,10 @@ pub fn order(net: &Network, demand: &Demand, plan: &Plan) -> Waves {
     let ticks: Vec<u64> =
         seconds.iter().map(|s| if longest > 0.0 { (s / longest * TICKS).ceil() as u64 } else { 0 }).collect();
     let tick_s = longest / TICKS;
-    Waves { waves: birkhoff(&ticks, hosts, tick_s), ticks, hosts, tick_s }
+    WaveSchedule { waves: birkhoff(&ticks, hosts, tick_s), ticks, hosts, tick_s }
 }
 
-/// Permutations whose sum is the matrix, filled up.
+/// Permutations whose sum is the padded matrix.
 fn birkhoff(ticks: &[u64], n: usize, tick_s: f64) -> Vec<Wave> {
     let mut rest = ticks.to_vec();
     let sum = |rest: &[u64], h: usize| {
@@ -89,7 +89,7 @@ fn birkhoff(ticks: &[u64], n: usize, tick_s: f64) -> Vec<Wave> {
         (row, (0..n).map(|a| rest[a * n + h]).sum::<u64>())
     };
     let top = (0..n).map(|h| sum(&rest, h)).fold(0, |m, (r, c)| m.max(r).max(c));
-    // Filling: idle time of a host, as bytes of nobody. North-west corner.
+    // Padding: the idle time of hosts, by the north-west corner rule.
     let mut filling = vec![0u64; n * n];
     let mut rows: Vec<u64> = (0..n).map(|h| top - sum(&rest, h).0).collect();
     let mut columns: Vec<u64> = (0..n).map(|h| top - sum(&rest, h).1).collect();
@@ -102,8 +102,8 @@ fn birkhoff(ticks: &[u64], n: usize, tick_s: f64) -> Vec<Wave> {
         if rows[a] == 0 { a += 1 } else { b += 1 }
     }
     let mut sent = vec![0u64; n * n];
-    let mut to = vec![usize::MAX; n]; // the matching, by sender
-    let mut from = vec![usize::MAX; n]; // and by receiver
+    let mut to = vec![usize::MAX; n]; // the matching by sender
+    let mut from = vec![usize::MAX; n]; // the matching by receiver
     let mut waves = Vec::new();
     let mut left = top;
     while left > 0 {
@@ -111,7 +111,7 @@ fn birkhoff(ticks: &[u64], n: usize, tick_s: f64) -> Vec<Wave> {
             if to[a] == usize::MAX {
                 let mut seen = vec![false; n];
                 if !augment(a, n, &rest, &filling, &mut to, &mut from, &mut seen) {
-                    return waves; // cannot be: rows and columns have equal sums (Hall)
+                    return waves; // unreachable: rows and columns have equal sums (Hall's theorem)
                 }
             }
         }
@@ -142,7 +142,7 @@ fn birkhoff(ticks: &[u64], n: usize, tick_s: f64) -> Vec<Wave> {
     waves
 }
 
-/// Finds a receiver for a sender, moving others if need be. Real bytes are preferred to filling.
+/// Finds a receiver for a sender, and moves other senders if necessary. Prefers real bytes to padding.
 fn augment(
     a: usize,
     n: usize,

@@ -1,9 +1,9 @@
-//! The fuzz targets' hand-written corpora, replayed without a fuzzer; and cuts and flips of them.
+//! Replays the fuzz targets' hand-written corpora without a fuzzer, also with cut and changed characters.
 
-use route::network::Override;
-use route::read::{self, Dispatch};
-use route::traffic::Shape;
-use route::{Demand, Network, NetworkOptions, PlanError, Planner, builtin};
+use route::network::LinkOverride;
+use route::read::{self, DispatchLayout};
+use route::traffic::TrafficShape;
+use route::{Demand, PlanError, Planner, RoutingNetwork, RoutingOptions, builtin};
 use std::path::PathBuf;
 
 fn corpus(target: &str) -> Vec<(String, String)> {
@@ -14,11 +14,11 @@ fn corpus(target: &str) -> Vec<(String, String)> {
     files.iter().map(|p| (name(p), std::fs::read_to_string(p).unwrap())).collect()
 }
 
-/// Every reader on one text. What is read is planned where a network has its size.
+/// Runs every reader on one text and plans each demand of 8 ranks. Returns the number of readers that accept the text.
 fn read_all(text: &str) -> usize {
     let results = [read::csv(text, "f"), read::json(text, "f"), read::param(&[("f".into(), text.into())], 0)];
     let routing = read::esft(text, "f", 64, 2)
-        .map(|r| r.demand(&Dispatch { ranks: 8, bytes_per_token: 9, tokens: None }).unwrap());
+        .map(|r| r.demand(&DispatchLayout { ranks: 8, bytes_per_token: 9, tokens: None }).unwrap());
     let all = results.into_iter().chain([routing]);
     all.map(|r| match r {
         Ok(d) => {
@@ -35,7 +35,7 @@ fn read_all(text: &str) -> usize {
 
 fn plan(demand: &Demand) {
     if demand.ranks() == 8 {
-        let net = Network::of(&builtin::cluster("rails2x4").unwrap(), &NetworkOptions::default()).unwrap();
+        let net = RoutingNetwork::of(&builtin::cluster("rails2x4").unwrap(), &RoutingOptions::default()).unwrap();
         Planner::default().plan(&net, demand).unwrap();
     }
 }
@@ -62,25 +62,25 @@ fn cuts_and_flips_of_the_corpus_never_panic() {
 }
 
 #[test]
-fn links_of_the_corpus_make_networks_that_plan_or_say_why_not() {
+fn links_of_the_corpus_make_networks_that_plan_or_give_an_error() {
     let mut outcomes = Vec::new();
     for (name, text) in corpus("route_link") {
-        let overrides: Vec<Override> = text.lines().map(|l| l.parse().unwrap()).collect();
+        let overrides: Vec<LinkOverride> = text.lines().map(|l| l.parse().unwrap()).collect();
         for cluster in ["mesh4", "rails2x4"] {
-            let known: Vec<Override> = overrides
+            let known: Vec<LinkOverride> = overrides
                 .iter()
                 .filter(|o| cluster != "mesh4" || !format!("{o:?}").contains("rail"))
                 .cloned()
                 .collect();
-            let options = NetworkOptions { overrides: known, ..NetworkOptions::default() };
-            let net = match Network::of(&builtin::cluster(cluster).unwrap(), &options) {
+            let options = RoutingOptions { overrides: known, ..RoutingOptions::default() };
+            let net = match RoutingNetwork::of(&builtin::cluster(cluster).unwrap(), &options) {
                 Ok(net) => net,
                 Err(e) => {
                     assert!(e.to_string().contains("no link goes from"), "{name}: {e}");
                     continue;
                 }
             };
-            match Planner::default().plan(&net, &Shape::Random.demand(net.rank_count(), 1 << 26, 1)) {
+            match Planner::default().plan(&net, &TrafficShape::Random.demand(net.rank_count(), 1 << 26, 1)) {
                 Ok(plan) => outcomes.push(plan.congestion_s.is_finite()),
                 Err(PlanError::NoPath { .. }) => outcomes.push(false),
                 Err(e) => panic!("{name}: {e}"),
@@ -100,6 +100,6 @@ fn links_of_the_corpus_make_networks_that_plan_or_say_why_not() {
         "=3",
         "a>b=inf",
     ] {
-        assert!(bad.parse::<Override>().is_err(), "{bad}");
+        assert!(bad.parse::<LinkOverride>().is_err(), "{bad}");
     }
 }

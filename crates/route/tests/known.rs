@@ -1,12 +1,12 @@
-//! Optima that are known in closed form.
+//! Demands whose optimum has a closed form.
 
-use route::{Demand, Network, Plan, Planner, Rule, builtin};
+use route::{Demand, Planner, RoutePlan, RoutingNetwork, Rule, builtin};
 
-fn network(name: &str) -> Network {
-    Network::of(&builtin::cluster(name).unwrap(), &Default::default()).unwrap()
+fn network(name: &str) -> RoutingNetwork {
+    RoutingNetwork::of(&builtin::cluster(name).unwrap(), &Default::default()).unwrap()
 }
 
-fn planned(net: &Network, demand: &Demand) -> (Plan, Planner) {
+fn planned(net: &RoutingNetwork, demand: &Demand) -> (RoutePlan, Planner) {
     let mut planner = Planner::default();
     (planner.plan(net, demand).unwrap(), planner)
 }
@@ -17,7 +17,7 @@ fn one_hot_pair_on_a_mesh_is_three_times_faster_than_direct() {
     let mut d = Demand::new(4).unwrap();
     d.set(0, 1, 360_000_000).unwrap();
     let (plan, mut planner) = planned(&net, &d);
-    let direct = planner.rule(&net, &d, Rule::Direct).unwrap();
+    let direct = planner.plan_rule(&net, &d, Rule::Direct).unwrap();
     assert!((direct.congestion_s / plan.lower_bound_s - 3.0).abs() < 1e-9, "{plan:?}");
     assert!(plan.gap() < 1e-6, "{plan:?}");
 }
@@ -28,7 +28,7 @@ fn a_hot_rank_on_two_hosts_costs_the_destinations_rail_four_times_the_optimum() 
     let mut d = Demand::new(8).unwrap();
     (1..8).for_each(|i| d.set(i, 0, 64 << 20).unwrap());
     let (plan, mut planner) = planned(&net, &d);
-    let rail = planner.rule(&net, &d, Rule::DestinationRail).unwrap();
+    let rail = planner.plan_rule(&net, &d, Rule::DestinationRail).unwrap();
     assert!((rail.congestion_s / plan.lower_bound_s - 4.0).abs() < 1e-9, "{plan:?}");
     assert!(plan.gap() < 1e-6, "{plan:?}");
 }

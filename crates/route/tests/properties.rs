@@ -1,17 +1,20 @@
-//! What holds for every demand on every network.
+//! Properties that hold for every demand on every network.
 
 use proptest::prelude::*;
-use route::traffic::Shape;
-use route::{Demand, LinkKind, Network, NetworkOptions, Plan, Planner, Rule, Settings, builtin, chunks, waves};
+use route::traffic::TrafficShape;
+use route::{
+    Demand, LinkKind, Planner, PlannerSettings, RoutePlan, RoutingNetwork, RoutingOptions, Rule, builtin, chunks, waves,
+};
 
-fn network(name: &str, overrides: &[String]) -> Network {
+fn network(name: &str, overrides: &[String]) -> RoutingNetwork {
     let overrides = overrides.iter().map(|o| o.parse().unwrap()).collect();
-    Network::of(&builtin::cluster(name).unwrap(), &NetworkOptions { overrides, ..NetworkOptions::default() }).unwrap()
+    RoutingNetwork::of(&builtin::cluster(name).unwrap(), &RoutingOptions { overrides, ..RoutingOptions::default() })
+        .unwrap()
 }
 
-/// A network of the names, some of whose links run at another rate (never all dead), and the demand of a shape.
-fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (Network, Demand)> {
-    let shapes = prop::sample::select(Shape::SKEWED.to_vec());
+/// A network of the named clusters with up to three slower links, and a skewed demand.
+fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (RoutingNetwork, Demand)> {
+    let shapes = prop::sample::select(TrafficShape::SKEWED.to_vec());
     let links = prop::collection::vec((0usize..10_000, 0.05f64..1.0), 0..4);
     let sizes = prop::sample::select(vec![1_000u64, 1_000_000, 500_000_000]);
     (prop::sample::select(names), shapes, links, sizes, any::<u32>()).prop_map(|(name, shape, slow, size, seed)| {
@@ -26,8 +29,8 @@ fn cases(names: &'static [&'static str]) -> impl Strategy<Value = (Network, Dema
     })
 }
 
-/// Every byte of every pair on paths from its sender to its receiver, and nothing else.
-fn conserves(net: &Network, demand: &Demand, plan: &Plan) {
+/// Asserts that the plan carries every byte of every pair from its sender to its receiver, and no other byte.
+fn assert_bytes_are_conserved(net: &RoutingNetwork, demand: &Demand, plan: &RoutePlan) {
     let mut left = vec![0u64; demand.ranks() * demand.ranks()];
     for (i, j, b) in demand.pairs() {
         left[i * demand.ranks() + j] = b;
@@ -44,8 +47,8 @@ fn conserves(net: &Network, demand: &Demand, plan: &Plan) {
     assert!(left.iter().all(|&b| b == 0), "bytes are lost");
 }
 
-/// Congestion from whole bytes.
-fn congestion(net: &Network, demand: &Demand, plan: &Plan) -> f64 {
+/// Congestion of whole bytes, seconds.
+fn congestion(net: &RoutingNetwork, demand: &Demand, plan: &RoutePlan) -> f64 {
     let bytes = plan.link_bytes(net, demand);
     let seconds =
         bytes.iter().zip(&net.links).map(|(&b, l)| if b > 0 { b as f64 / (l.capacity_gb_per_s * 1e9) } else { 0.0 });
@@ -61,20 +64,20 @@ proptest! {
     #[test]
     fn whole_bytes_are_conserved_by_every_planner((net, demand) in cases(ALL)) {
         let mut planner = Planner::default();
-        conserves(&net, &demand, &planner.plan(&net, &demand).unwrap());
+        assert_bytes_are_conserved(&net, &demand, &planner.plan(&net, &demand).unwrap());
         for rule in Rule::ALL {
-            conserves(&net, &demand, &planner.rule(&net, &demand, rule).unwrap());
+            assert_bytes_are_conserved(&net, &demand, &planner.plan_rule(&net, &demand, rule).unwrap());
         }
     }
 
     #[test]
     fn no_static_rule_beats_linkwise_and_nothing_beats_the_bound((net, demand) in cases(ALL)) {
-        let mut planner = Planner::new(Settings { costs: route::model::Costs::FREE, ..Settings::default() });
+        let mut planner = Planner::new(PlannerSettings { costs: route::model::RelayCosts::FREE, ..PlannerSettings::default() });
         let plan = planner.plan(&net, &demand).unwrap();
-        let sums = planner.rule(&net, &demand, Rule::Weighted).unwrap().lower_bound_s;
+        let sums = planner.plan_rule(&net, &demand, Rule::Weighted).unwrap().lower_bound_s;
         prop_assert!(sums <= plan.congestion_s * (1.0 + 1e-9));
         for rule in Rule::ALL {
-            let r = planner.rule(&net, &demand, rule).unwrap();
+            let r = planner.plan_rule(&net, &demand, rule).unwrap();
             prop_assert!(plan.congestion_s <= r.congestion_s * (1.0 + 1e-9), "{rule}: {} and {}", plan.congestion_s, r.congestion_s);
             prop_assert!(plan.lower_bound_s <= r.congestion_s * (1.0 + 1e-9));
         }
@@ -84,7 +87,7 @@ proptest! {
     fn the_loads_of_a_rule_are_those_of_its_flows((net, demand) in cases(ALL)) {
         let mut planner = Planner::default();
         for rule in Rule::ALL {
-            let plan = planner.rule(&net, &demand, rule).unwrap();
+            let plan = planner.plan_rule(&net, &demand, rule).unwrap();
             let exact = congestion(&net, &demand, &plan);
             // Rounding moves less than a quantum of each pair on a link.
             let slowest = net.links.iter().map(|l| l.capacity_gb_per_s).fold(f64::INFINITY, f64::min);
@@ -96,7 +99,7 @@ proptest! {
     #[test]
     fn large_demands_lose_next_to_nothing_to_rounding(seed in any::<u32>(), name in prop::sample::select(ALL)) {
         let net = network(name, &[]);
-        let demand = Shape::HeavyTailed.demand(net.rank_count(), 500_000_000, u64::from(seed));
+        let demand = TrafficShape::HeavyTailed.demand(net.rank_count(), 500_000_000, u64::from(seed));
         let plan = Planner::default().plan(&net, &demand).unwrap();
         let exact = congestion(&net, &demand, &plan);
         prop_assert!(exact <= plan.congestion_s * 1.0002, "{exact} and {}", plan.congestion_s);
@@ -120,7 +123,7 @@ proptest! {
         for r in 0..ranks {
             sent.extend(chunks::sent_by(&net, &plan, &demand, r, chunk));
             received.extend(chunks::received_by(&net, &plan, &demand, r, chunk));
-            // What a relay thinks it forwards is what senders send through it.
+            // A relay forwards exactly the chunks that senders send through it.
             let mut through: Vec<_> = (0..ranks).flat_map(|s| chunks::sent_by(&net, &plan, &demand, s, chunk)).collect();
             if ranks > 8 && r > 2 {
                 continue;
@@ -131,9 +134,9 @@ proptest! {
         sent.sort_unstable();
         received.sort_unstable();
         prop_assert_eq!(&sent, &received);
-        // Each byte of each message once.
+        // The chunks of a message hold each byte once.
         for (i, j, bytes) in demand.pairs() {
-            let mut own: Vec<_> = chunks::message(&net, &plan, i, j, bytes, chunk).collect();
+            let mut own: Vec<_> = chunks::message_chunks(&net, &plan, i, j, bytes, chunk).collect();
             own.sort_unstable_by_key(|c| c.offset);
             let end = own.iter().try_fold(0, |at, c| (c.offset == at && c.bytes <= chunk).then_some(at + c.bytes));
             prop_assert_eq!(end, Some(bytes));
@@ -141,11 +144,11 @@ proptest! {
     }
 
     #[test]
-    fn waves_send_each_byte_once_and_nobody_meets_two_peers(seed in any::<u32>(), shape in prop::sample::select(Shape::SKEWED.to_vec())) {
+    fn waves_send_each_byte_once_and_no_host_has_two_peers(seed in any::<u32>(), shape in prop::sample::select(TrafficShape::SKEWED.to_vec())) {
         let net = network("rails4x8", &[]);
         let demand = shape.demand(32, 100_000_000, u64::from(seed));
         let plan = Planner::default().plan(&net, &demand).unwrap();
-        let order = waves::order(&net, &demand, &plan);
+        let order = waves::schedule_waves(&net, &demand, &plan);
         for w in &order.waves {
             for side in [|p: &(u16, u16, u64, u64)| p.0, |p: &(u16, u16, u64, u64)| p.1] {
                 let mut hosts: Vec<u16> = w.peers.iter().map(side).collect();
@@ -156,12 +159,12 @@ proptest! {
         for f in plan.flows(&net, &demand).step_by(7) {
             let (a, b) = (net.host(f.src), net.host(f.dst));
             if a != b {
-                let parts = order.waves.iter().map(|w| order.part(w, a, b, f.bytes)).filter(|p| !p.is_empty());
+                let parts = order.waves.iter().map(|w| order.byte_range(w, a, b, f.bytes)).filter(|p| !p.is_empty());
                 let end = parts.fold(0, |at, p| { assert_eq!(p.start, at); p.end });
                 prop_assert_eq!(end, f.bytes);
             }
         }
-        // The order costs nothing: all waves take what the busiest host needs, one peer after the other.
+        // All waves together take the time that the busiest host needs for its peers one after the other.
         let pair = |a: usize, b: usize| order.pair_s(a, b);
         let busiest = (0..4).map(|h| {
             let (out, back): (f64, f64) = ((0..4).map(|o| pair(h, o)).sum(), (0..4).map(|o| pair(o, h)).sum());
@@ -169,9 +172,9 @@ proptest! {
         });
         let busiest = busiest.fold(0.0, f64::max);
         prop_assert!((order.duration_s() / busiest - 1.0).abs() < 1e-5, "{} and {busiest}", order.duration_s());
-        // Where every pair of hosts uses all rails evenly, that is the load of the busiest NIC.
-        let stripe = Planner::default().rule(&net, &demand, Rule::Stripe).unwrap();
-        let order = waves::order(&net, &demand, &stripe);
+        // If every pair of hosts uses all rails evenly, that is the load of the busiest NIC.
+        let stripe = Planner::default().plan_rule(&net, &demand, Rule::Stripe).unwrap();
+        let order = waves::schedule_waves(&net, &demand, &stripe);
         let nic = stripe.link_bytes(&net, &demand).iter().zip(&net.links).filter(|(_, l)| matches!(l.kind, LinkKind::NicSend | LinkKind::NicReceive))
             .map(|(&b, l)| b as f64 / (l.capacity_gb_per_s * 1e9)).fold(0.0, f64::max);
         prop_assert!(order.duration_s() / nic < 1.001, "{} and {nic}", order.duration_s());
@@ -179,9 +182,9 @@ proptest! {
 }
 
 #[test]
-fn a_rank_numbering_does_not_matter_to_the_bound() {
+fn the_numbering_of_ranks_changes_no_bound() {
     let net = network("mesh4", &[]);
-    let d = Shape::HeavyTailed.demand(4, 100_000_000, 3);
+    let d = TrafficShape::HeavyTailed.demand(4, 100_000_000, 3);
     let turned = |k: usize| {
         let mut t = Demand::new(4).unwrap();
         d.pairs().for_each(|(i, j, b)| t.set((i + k) % 4, (j + k) % 4, b).unwrap());

@@ -1,15 +1,15 @@
-//! The planner beside the reference, at the one setting of all figures. `linkwise route evaluate quality` does the same on thousands of
-//! matrices.
+//! Compares the planner with the reference planner, at the settings of all figures. `linkwise route evaluate quality` does the same on
+//! thousands of matrices.
 
-use route::traffic::{Shape, Wear};
-use route::{Network, NetworkOptions, Planner, builtin, exact};
+use route::traffic::{LinkCondition, TrafficShape};
+use route::{Planner, RoutingNetwork, RoutingOptions, builtin, exact};
 
 /// (true gap, reported gap) of one case.
-fn judge(name: &str, shape: Shape, wear: Wear, seed: u64) -> (f64, f64) {
+fn judge(name: &str, shape: TrafficShape, wear: LinkCondition, seed: u64) -> (f64, f64) {
     let cluster = builtin::cluster(name).unwrap();
-    let whole = Network::of(&cluster, &NetworkOptions::default()).unwrap();
-    let options = NetworkOptions { overrides: wear.overrides(&whole, seed), ..NetworkOptions::default() };
-    let net = Network::of(&cluster, &options).unwrap();
+    let whole = RoutingNetwork::of(&cluster, &RoutingOptions::default()).unwrap();
+    let options = RoutingOptions { overrides: wear.overrides(&whole, seed), ..RoutingOptions::default() };
+    let net = RoutingNetwork::of(&cluster, &options).unwrap();
     let d = shape.demand(net.rank_count(), net.rank_count() as u64 * (32 << 20), seed);
     let best = exact::plan(&net, &d).unwrap();
     let plan = Planner::default().plan(&net, &d).unwrap();
@@ -24,8 +24,8 @@ fn judge(name: &str, shape: Shape, wear: Wear, seed: u64) -> (f64, f64) {
 
 fn judge_all(name: &str, seeds: u64) {
     let mut all = Vec::new();
-    for wear in Wear::ALL {
-        for shape in Shape::SKEWED {
+    for wear in LinkCondition::ALL {
+        for shape in TrafficShape::SKEWED {
             all.extend((0..seeds).map(|seed| judge(name, shape, wear, seed)));
         }
     }

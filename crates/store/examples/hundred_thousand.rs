@@ -18,7 +18,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let hosts = 2 + i % 7;
         let gpus = (0..hosts).map(|h| (HostId((i.wrapping_mul(2_654_435_761) + h) % HOSTS), GpuMask(0xff)));
         let busbw = Bandwidth::from_gb_per_s(100.0 + f64::from(i % 50));
-        let mut m = Measurement::new(Allocation::new(gpus), Collective::AllReduce, Bytes::gib(1), busbw, Source::Simulated);
+        let mut m =
+            Measurement::new(Allocation::new(gpus), Collective::AllReduce, Bytes::gib(1), busbw, Source::Simulated);
         m.taken_at_unix_s = Some(f64::from(i));
         m.provenance = "linkwise observe --busbw".into();
         m.into()

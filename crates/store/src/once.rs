@@ -123,8 +123,10 @@ pub(crate) fn keep<T: Serialize>(
 ) -> Result<(), KeyError> {
     let outcome = serde_json::to_string(outcome).map_err(|e| KeyError::Damaged(e.to_string()))?;
     let answer = answer.filter(|a| a.len() <= ANSWER_BYTES_MAX);
-    tx.prepare_cached("INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5)")?
-        .execute(params![once.key, once.request, outcome, answer, at_unix_s])?;
+    tx.prepare_cached(
+        "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![once.key, once.request, outcome, answer, at_unix_s])?;
     tx.prepare_cached("DELETE FROM request_key WHERE at_unix_s < ?1")?.execute([at_unix_s - KEY_AGE_S_MAX])?;
     // The index gives the key at the limit without a count of the table.
     let beyond = "DELETE FROM request_key WHERE rowid IN \

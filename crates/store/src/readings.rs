@@ -158,12 +158,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::correct`].
-    pub fn withdraw(
-        &mut self,
-        id: i64,
-        by: &By<'_>,
-        once: Option<&Once>,
-    ) -> Result<Done<ReadingChange>, StoreError> {
+    pub fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError> {
         self.change(id, WhatChanged::Withdrawn, None, by, once)
     }
 

@@ -8,8 +8,7 @@ use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, Seconds};
 
 /// The columns of a measurement, in the order in which [`record_of`] reads them.
-pub(crate) const COLUMNS: &str =
-    "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
+pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
      nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
 
 /// The condition of a question, and its values. Ends with ORDER BY and LIMIT: ascending by number, or the newest first if only the newest

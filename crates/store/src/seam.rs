@@ -9,9 +9,7 @@ use crate::once::{Done, Once};
 use crate::query::Query;
 use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
 use crate::sqlite::Store;
-use crate::state::{
-    Allocated, Commit, Committed, Drain, NewJob, Release, Snapshot, State, StateError, Suspect, Turns,
-};
+use crate::state::{Allocated, Commit, Committed, Drain, NewJob, Release, Snapshot, State, StateError, Suspect, Turns};
 use topology::{Allocation, Cluster};
 
 /// Who holds which GPU.
@@ -39,12 +37,7 @@ pub trait ClusterStateStore: Send {
         at_unix_s: f64,
     ) -> Result<Done<Drain>, StateError>;
     /// See [`State::undrain`].
-    fn undrain(
-        &mut self,
-        gpus: &Allocation,
-        once: Option<&Once>,
-        at_unix_s: f64,
-    ) -> Result<Done<usize>, StateError>;
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError>;
     /// See [`State::set_suspects`].
     fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError>;
     /// Where deciders that lost races queue up.
@@ -82,12 +75,7 @@ impl ClusterStateStore for State {
     ) -> Result<Done<Drain>, StateError> {
         self.drain_once(gpus, reason, once, at_unix_s)
     }
-    fn undrain(
-        &mut self,
-        gpus: &Allocation,
-        once: Option<&Once>,
-        at_unix_s: f64,
-    ) -> Result<Done<usize>, StateError> {
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError> {
         self.undrain_once(gpus, once, at_unix_s)
     }
     fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError> {

@@ -45,7 +45,10 @@ fn a_corrected_reading_says_the_new_and_a_withdrawn_one_nothing_and_both_tell_wh
     s.insert_batch(&[record(&c, "n0:0 n1:0", 50.0), record(&c, "n0 n1", 99_999.0)]).unwrap();
     let before = s.revision().unwrap();
     let change = s.correct(1, 25.0, &by("typed in Gbit/s"), None).unwrap().value;
-    assert_eq!((change.what, change.old_busbw_gb_per_s, change.new_busbw_gb_per_s), (WhatChanged::Corrected, 50.0, Some(25.0)));
+    assert_eq!(
+        (change.what, change.old_busbw_gb_per_s, change.new_busbw_gb_per_s),
+        (WhatChanged::Corrected, 50.0, Some(25.0))
+    );
     let now = &s.readings(&Query::usable()).unwrap()[0].record.measurement;
     assert_eq!((now.busbw.gb_per_s(), now.time.map(|t| t.0)), (25.0, Some(1.0)));
     s.withdraw(2, &by("not of this cluster"), None).unwrap();

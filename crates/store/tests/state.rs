@@ -374,7 +374,8 @@ fn a_repeated_commit_is_answered_alike_and_another_request_for_the_job_is_refuse
     let snapshot = s.snapshot().unwrap();
     let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), at_unix_s: 3.0 };
     assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
-    let (first, second) = (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
+    let (first, second) =
+        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
     assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
     let other = store::Once::new("k1", "B").unwrap();
     assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
@@ -434,5 +435,8 @@ fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
         assert_eq!((now.free.gpu_count(), now.version), (13, 1));
     }
     let mut s = State::open(&path).unwrap();
-    assert_eq!(s.release_once(&["a".into()], Some(&store::Once::new("k", "").unwrap()), 9.0).unwrap().value.jobs.len(), 1);
+    assert_eq!(
+        s.release_once(&["a".into()], Some(&store::Once::new("k", "").unwrap()), 9.0).unwrap().value.jobs.len(),
+        1
+    );
 }

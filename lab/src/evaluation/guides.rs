@@ -171,7 +171,7 @@ impl BandwidthModel for Timed<'_> {
     fn collective(&self) -> topology::Collective {
         self.model.collective()
     }
-    fn physics(&self) -> Option<&fabric::Tables> {
+    fn physics(&self) -> Option<&fabric::FabricTables> {
         self.model.physics()
     }
     fn host_effect(&self, host: topology::HostId) -> f64 {

@@ -1,7 +1,7 @@
 //! linkwise's own physics as a ground of truth, with irregularity and noise: the easiest ground for linkwise's own models, whose shape it
 //! has, and therefore never the only one.
 
-use fabric::{Constants, Fabric, Tables};
+use fabric::{Constants, Fabric, FabricTables};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 use truths::{Keyed, Parts, Truth};
 
@@ -21,7 +21,7 @@ const SIZE: Bytes = Bytes::gib(2);
 pub struct SimulatedFabric {
     description: String,
     cluster: Cluster,
-    tables: Tables,
+    tables: FabricTables,
     seed: u64,
     irregularity: f64,
 }

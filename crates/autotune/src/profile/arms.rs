@@ -37,7 +37,7 @@ pub fn of(
         ("available", Some(c)) => {
             let has = |arm: &Arm| {
                 let Some((a, p)) = arm.forced else { return true };
-                sizes.iter().any(|&s| c.way(collective, s, a, p).is_some())
+                sizes.iter().any(|&s| c.choice_with(collective, s, a, p).is_some())
             };
             known(collective).into_iter().filter(has).collect()
         }

@@ -1,16 +1,21 @@
-//! The shipped constants. The fields that [`super`] marks as fitted come from least squares on the logarithm of the time: rings, NVLS
-//! and all-to-all of A100, H100 and B200 class hosts on the one-node sweeps of ai-dynamo/aiconfigurator and BandPilot's H100 tables;
-//! V100 on BandPilot's; PCIe on the RTX PRO 6000 sweeps; InfiniBand on BandPilot's four hosts (16 MiB) and the small messages of
-//! ABCI 2.0; EFA on AWS's published runs. `linkwise validate --cross-fit` fits them afresh on half of the families and reports on the
-//! other half. The other fields are measured or nominal.
+//! The shipped constants. The fields that [`super`] marks as fitted come from least squares on the logarithm of the time, on these tables:
+//!
+//! - rings, NVLS and all-to-all of A100, H100 and B200 hosts: the one-node sweeps of ai-dynamo/aiconfigurator and BandPilot's H100 tables;
+//! - V100: BandPilot's tables;
+//! - PCIe: the RTX PRO 6000 sweeps;
+//! - InfiniBand: BandPilot's four hosts (16 MiB) and the small messages of ABCI 2.0;
+//! - EFA: AWS's published runs.
+//!
+//! `linkwise validate --cross-fit` fits them again on half of the families and reports the error on the other half. The other fields are
+//! measured or nominal.
 
-use super::{ClassConstants, Constants, Curve, NetworkConstants, PcieConstants, ShareConstants};
+use super::{ClassConstants, Constants, LatencyCurve, NetworkConstants, PcieConstants, ShareConstants};
 
-const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> Curve {
-    Curve { base_us, step_us, fill_us, fill_at, fill_power }
+const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_power: f64) -> LatencyCurve {
+    LatencyCurve { base_us, step_us, fill_us, fill_at, fill_power }
 }
 
-/// What [`Constants::default`] gives.
+/// The value of [`Constants::default`].
 pub(super) const SHIPPED: Constants = Constants {
     classes: [
         // Pascal: P100.

@@ -93,7 +93,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = builder.cluster().clone();
     builder = builder.store(Store::create(&args.store, &cluster).or_failure()?);
     let engine = match keeper {
-        Some((file, model)) => open::build(builder.model(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?,
+        Some((file, model)) => {
+            open::build(builder.model(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?
+        }
         None => builder.build().or_failure()?,
     };
     let answer = engine.observe(&request, now_unix_s()).or_failure()?;
@@ -176,7 +178,10 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
             out += &format!("suspected: {s}\n");
         }
         if suspected.len() > 4 {
-            out += &format!("and {} more; `linkwise doctor` names the most informative next measurement\n", suspected.len() - 4);
+            out += &format!(
+                "and {} more; `linkwise doctor` names the most informative next measurement\n",
+                suspected.len() - 4
+            );
         }
     }
     out

@@ -186,7 +186,9 @@ fn text(cluster: &Cluster, a: &ReadingsAnswer) -> String {
     let mut out = text_of(&t);
     for c in a.readings.iter().flat_map(|r| &r.changes) {
         let what = match (c.what, c.new_busbw_gb_per_s) {
-            (WhatChanged::Corrected, Some(new)) => format!("corrected from {:.1} to {new:.1} GB/s", c.old_busbw_gb_per_s),
+            (WhatChanged::Corrected, Some(new)) => {
+                format!("corrected from {:.1} to {new:.1} GB/s", c.old_busbw_gb_per_s)
+            }
             _ => "withdrawn".into(),
         };
         out += &wrap(&format!("reading {} {what} by {}: {}", c.reading, c.who, c.why), 2);

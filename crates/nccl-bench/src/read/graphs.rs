@@ -1,4 +1,4 @@
-//! The dump of one node's search graphs (`NCCL_GRAPH_DUMP_FILE`).
+//! Reads the dump of one node's search graphs (`NCCL_GRAPH_DUMP_FILE`).
 
 use super::{CHANNELS_MAX, GRAPHS_BYTES_MAX};
 use roxmltree::{Document, Node as Element, ParsingOptions};
@@ -9,24 +9,24 @@ const NODES_MAX: u32 = 200_000;
 /// Most devices on one channel.
 const DEVICES_MAX: usize = 64;
 
-/// What a dump's numbers mean on the node that wrote it.
+/// The node that wrote a dump, to convert its device numbers.
 #[derive(Debug, Clone, Default)]
-pub struct Node<'a> {
+pub struct DumpContext<'a> {
     /// GPU index on the host by local rank, for dumps that name ranks.
     pub gpus: &'a [u8],
     /// The rank of `gpus[0]`.
     pub first_rank: u32,
-    /// GPUs and NICs of every host of the NVLink domain, in the order of its ranks: NCCL puts the host's place into the highest byte of a device
-    /// number. Devices count on through the hosts. Empty: one host.
+    /// (GPUs, NICs) of every host of the NVLink domain in rank order; empty for one host. NCCL puts the host's position into the highest byte of
+    /// a device number. Converted numbers continue through the hosts.
     pub domain: Vec<(usize, usize)>,
 }
 
-/// Reads the graphs of one node. Searches that NCCL did not make are left out. O(text).
-pub fn read(text: &str, node: &Node<'_>) -> Result<Vec<Graph>, String> {
+/// Reads the graphs of one node, without the kinds that NCCL did not search. O(text).
+pub fn read(text: &str, node: &DumpContext<'_>) -> Result<Vec<Graph>, String> {
     if text.len() as u64 > GRAPHS_BYTES_MAX {
         return Err(format!("the graph dump has more than {GRAPHS_BYTES_MAX} bytes"));
     }
-    // roxmltree calls itself per level: a dump is four deep.
+    // roxmltree recurses per level. A dump has four levels.
     if text.matches('<').count() > NODES_MAX as usize || deep(text) {
         return Err("the graph dump is nested deeper or has more elements than NCCL writes".into());
     }
@@ -39,7 +39,7 @@ pub fn read(text: &str, node: &Node<'_>) -> Result<Vec<Graph>, String> {
     root.children().filter(|n| n.has_tag_name("graph")).filter_map(|n| node.graph(n).transpose()).collect()
 }
 
-/// More than 16 open elements at once? Counted on tags, roughly: attribute values of NCCL hold no `<`.
+/// Whether more than 16 elements nest. Counts tags only, because NCCL's attribute values contain no `<`.
 fn deep(text: &str) -> bool {
     let mut depth = 0i32;
     let mut pieces = text.split('<');
@@ -57,7 +57,7 @@ fn deep(text: &str) -> bool {
     false
 }
 
-impl Node<'_> {
+impl DumpContext<'_> {
     fn graph(&self, n: Element<'_, '_>) -> Result<Option<Graph>, String> {
         let id = number(n, "id")?;
         let kind =
@@ -87,7 +87,7 @@ impl Node<'_> {
         }))
     }
 
-    /// A device by its number; `count` says how many of its kind a host has.
+    /// A device's index on the host or domain. `count` gives the number of devices of its kind on a host.
     fn device(&self, n: Element<'_, '_>, count: impl Fn(&(usize, usize)) -> usize) -> Result<u8, String> {
         let number = number(n, "dev")?;
         let (host, local) = ((number >> 56) as usize, number & ((1 << 56) - 1));
@@ -125,14 +125,14 @@ impl Node<'_> {
             }
         }
         if kind == GraphKind::Nvls {
-            channel.gpus.truncate(1); // the head; NCCL does not fill in the rest
+            channel.gpus.truncate(1); // the head; NCCL does not set the other entries
             channel.nics.truncate(1);
         }
         Ok(channel)
     }
 }
 
-/// Decimal or hexadecimal, as NCCL writes both.
+/// A decimal or hexadecimal number; NCCL writes both.
 fn number(n: Element<'_, '_>, attribute: &str) -> Result<u64, String> {
     let text = n.attribute(attribute).unwrap_or("");
     let value = match text.strip_prefix("0x") {

@@ -1,77 +1,77 @@
-//! The log of one node: NCCL's lines of the subsystems INIT, GRAPH and TUNING, from 2.21 to 2.32, and the runner's between them.
+//! Reads the log of one node: NCCL's lines of the subsystems INIT, GRAPH and TUNING (2.21 to 2.32), and the runner's lines between them.
 
 use super::CHANNELS_MAX;
-use crate::report::{ChannelCounts, Connection, Launch};
+use crate::report::{ChannelCounts, Connection, KernelLaunch};
 use std::collections::BTreeMap;
 use topology::Collective;
 use topology::nccl::{Algorithm, Graph, GraphKind, PathType, Protocol, Rate};
 
-/// A longer line is none of those that are read.
+/// Longest line that is read.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// Most warnings that are kept.
+/// Most stored warnings.
 const WARNINGS_MAX: usize = 50;
-/// Most connections that are kept: 256 ranks with 64 channels and a few peers each.
+/// Most stored connections: 256 ranks with 64 channels and a few peers each.
 const CONNECTIONS_MAX: usize = 1 << 20;
-/// Highest rank that is believed.
+/// Ranks from this number on are ignored.
 const RANK_MAX: u32 = 1 << 16;
 
-/// What one node's log says.
+/// The contents of one node's log.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeLog {
-    /// The library's version as one number, 22809.
+    /// The library's version as one number, such as 22809.
     pub version_code: Option<u32>,
-    /// Seconds until the communicator was there.
+    /// Seconds until the communicator was initialised.
     pub initialised_s: Option<f64>,
     /// Seconds from the first call to the end of the last.
     pub calls_s: Option<f64>,
-    /// The runner came to its end.
+    /// Whether the runner finished.
     pub done: bool,
     /// The runner's errors.
     pub errors: Vec<String>,
     /// NCCL's warnings.
     pub warnings: Vec<String>,
-    /// Nodes as NCCL counts them.
+    /// Number of nodes as NCCL counts them.
     pub nccl_nodes: Option<u32>,
     /// "maxBw" and "totalBw" of the first rank, GB/s.
     pub bandwidths: Option<(f64, f64)>,
-    /// The graphs of each local device, without channels: (device, graph).
+    /// (local device, graph without channels).
     pub graphs: Vec<(u32, Graph)>,
-    /// Rank after each rank, by (channel, rank).
+    /// The next rank of each rank in the ring, by (channel, rank).
     pub ring_next: BTreeMap<(u32, u32), u32>,
     /// (parent, children) by (channel, rank).
     pub trees: BTreeMap<(u32, u32), (Option<u32>, Vec<u32>)>,
     /// Ranks by NVLS head.
     pub nvls_heads: BTreeMap<u32, Vec<u32>>,
-    /// Channel counts, of the node that prints them.
+    /// Channel counts, if this node prints them.
     pub channels: Option<ChannelCounts>,
-    /// The cost model's table, of the node with rank 0.
+    /// The cost table, in the log of the node with rank 0.
     pub rates: Vec<Rate>,
     /// The calls.
     pub calls: Vec<CallLog>,
-    /// How ranks reach each other.
+    /// The connections between ranks.
     pub connections: Vec<Connection>,
 }
 
-/// What the log says of one call.
+/// The lines of one call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallLog {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Bytes run.
+    /// Bytes of the call.
     pub size_bytes: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested_bytes: u64,
-    /// Captured into a graph.
+    /// Whether the call was captured into a CUDA graph.
     pub captured: bool,
-    /// `ncclGroupSimulateEnd`'s answer, microseconds.
+    /// Estimate of `ncclGroupSimulateEnd`, microseconds.
     pub estimate_us: Option<f64>,
-    /// Every decision line of the launch.
+    /// The decision lines of the launch.
     pub decisions: Vec<DecisionLine>,
-    /// The kernel.
-    pub launch: Option<Launch>,
+    /// The launched kernel.
+    pub launch: Option<KernelLaunch>,
 }
 
-/// "AllReduce: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}", or before 2.24 "1024 Bytes -> Algo 0 proto 0 time 20.4".
+/// A line "AllReduce: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}", before 2.24 "1024 Bytes -> Algo 0 proto 0 time 20.4".
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecisionLine {
     /// Algorithm.
@@ -84,9 +84,9 @@ pub struct DecisionLine {
     pub time_us: Option<f64>,
 }
 
-/// Reads a log. Lines that are not known are skipped: NCCL prints many. O(text).
+/// Reads a log. Skips unknown lines. O(text).
 pub fn read(text: &str) -> NodeLog {
-    let mut r = Reader::default();
+    let mut r = LogReader::default();
     for line in text.lines().filter(|l| l.len() <= LINE_BYTES_MAX) {
         if let Some(own) = line.strip_prefix("@linkwise ") {
             r.runner_line(own);
@@ -103,15 +103,15 @@ pub fn read(text: &str) -> NodeLog {
 }
 
 #[derive(Default)]
-struct Reader {
+struct LogReader {
     log: NodeLog,
-    /// Between "launch" and "launched" of the last call: decisions of a simulation are not decisions.
+    /// Whether the log is between "launch" and "launched". Decision lines of simulations are ignored.
     launching: bool,
-    /// Columns of the table that is being printed.
+    /// Columns of the current table.
     table: Vec<Algorithm>,
 }
 
-impl Reader {
+impl LogReader {
     fn runner_line(&mut self, line: &str) {
         let mut words = line.split(' ');
         let kind = words.next().unwrap_or("");
@@ -149,7 +149,7 @@ impl Reader {
             ("launched", [_, "kernels", n, "grid", grid, "block", block]) => {
                 self.launching = false;
                 if let (Some(call), Ok(kernels), Ok(grid), Ok(block)) = (last, n.parse(), grid.parse(), block.parse()) {
-                    call.launch = (kernels > 0).then_some(Launch { kernels, grid, block });
+                    call.launch = (kernels > 0).then_some(KernelLaunch { kernels, grid, block });
                 }
             }
             _ => {}
@@ -197,7 +197,7 @@ impl Reader {
     fn ring(&mut self, rest: &str) {
         let Some((channel, hops)) = rest.split_once(':') else { return };
         let hops: Vec<Option<u32>> = hops.split("->").map(rank).collect();
-        // Some releases append more after the hops.
+        // Some releases append more text after the hops.
         if let (Some(channel), [_, Some(at), Some(next)]) = (number(channel), &hops[..]) {
             self.log.ring_next.insert((channel, *at), *next);
         }
@@ -231,7 +231,7 @@ impl Reader {
         for ((algorithm, protocol), cell) in kinds.zip(cells.split('|')) {
             let Some((latency, bandwidth)) = cell.split_once('/') else { return };
             let (Some(latency), Some(bandwidth)) = (finite(latency), finite(bandwidth)) else { return };
-            // Not available: 0/0, from 2.31 on -1/-1 as well.
+            // NCCL prints 0/0 for unavailable pairs, from 2.31 on also -1/-1.
             let rate = Rate {
                 collective,
                 algorithm,
@@ -247,7 +247,7 @@ impl Reader {
     }
 }
 
-/// The five collectives that have an algorithm, by NCCL's names.
+/// The collective of NCCL's name, for the five collectives with an algorithm.
 fn function(name: &str) -> Option<Collective> {
     Some(match name {
         "AllReduce" => Collective::AllReduce,
@@ -310,7 +310,7 @@ fn decision(line: &str) -> Option<DecisionLine> {
     let rest = line.split(" Bytes -> Algo ").nth(1)?;
     let (algorithm, rest) = rest.split_once(" proto ")?;
     let protocol = rest.split_whitespace().next()?;
-    // A number up to 2.23, a word since.
+    // A number up to 2.23, a name from 2.24 on.
     let by_number = |t: &str| t.parse::<usize>().ok();
     let algorithm = match by_number(algorithm.trim()) {
         Some(n) => *Algorithm::ALL.get(n)?,
@@ -329,7 +329,7 @@ fn decision(line: &str) -> Option<DecisionLine> {
     Some(DecisionLine { algorithm, protocol, channels, time_us })
 }
 
-/// `Channel 03/0 : 0[0] -> 7[3] [send] via NET/Simulated/3(3)/GDRDMA`; `3(3)`: NIC 3 beside rank 3's GPU.
+/// `Channel 03/0 : 0[0] -> 7[3] [send] via NET/Simulated/3(3)/GDRDMA`; `3(3)`: NIC 3 next to rank 3's GPU.
 fn connection(line: &str) -> Option<Connection> {
     let (head, via) = line.split_once(" via ")?;
     let (channel, pair) = head.strip_prefix("Channel ")?.split_once(':')?;
@@ -353,7 +353,7 @@ fn number(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|n| (*n as usize) < CHANNELS_MAX)
 }
 
-/// A rank; `None` for -1, which is nobody.
+/// A rank; `None` for -1, which means no rank.
 fn rank(text: &str) -> Option<u32> {
     text.trim().parse().ok().filter(|n| *n < RANK_MAX)
 }

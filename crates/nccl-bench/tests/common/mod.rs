@@ -1,11 +1,11 @@
-//! What the tests of the bench share.
+//! Helpers of the bench's tests.
 #![allow(dead_code)] // every test binary uses its own part
 
-use nccl_bench::{Bench, BenchError, Node, Report, Spec};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use topology::nccl::{Algorithm, Protocol, Rate, Version};
 use topology::{Cluster, Collective, Host, HostId, HostType, catalog};
 
-/// The five collectives that have an algorithm.
+/// The five collectives with an algorithm.
 pub const FIVE: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -20,25 +20,25 @@ pub fn sizes() -> Vec<u64> {
 }
 
 /// Hosts of one type, each with its list of GPUs in the order of the ranks.
-pub fn hosts(host_type: &HostType, gpus: &[Vec<u8>]) -> (Cluster, Vec<Node>) {
+pub fn hosts(host_type: &HostType, gpus: &[Vec<u8>]) -> (Cluster, Vec<SimulatedNode>) {
     let mut cluster = Cluster { name: "test".into(), types: vec![host_type.clone()], ..Cluster::default() };
     let mut nodes = Vec::new();
     for (i, gpus) in gpus.iter().enumerate() {
         cluster.hosts.push(Host { name: format!("n{i}"), ..Host::default() });
-        nodes.push(Node { host: HostId(i as u32), gpus: gpus.clone(), nvlink_domain: None });
+        nodes.push(SimulatedNode { host: HostId(i as u32), gpus: gpus.clone(), nvlink_domain: None });
     }
     (cluster, nodes)
 }
 
 /// As [`hosts`], of a catalog type, with the first so many GPUs of each host.
-pub fn spec(host_type: &str, counts: &[u8], version: &str) -> Spec {
+pub fn spec(host_type: &str, counts: &[u8], version: &str) -> BenchSpec {
     let gpus: Vec<Vec<u8>> = counts.iter().map(|n| (0..*n).collect()).collect();
     let (cluster, nodes) = hosts(&catalog::host_type(host_type).unwrap(), &gpus);
-    Spec::new(cluster, nodes, version.parse::<Version>().unwrap())
+    BenchSpec::new(cluster, nodes, version.parse::<Version>().unwrap())
 }
 
 /// A run's report; `None`, with a SKIP line, where this machine has no compiler or no way to a library.
-pub fn run(test: &str, spec: &Spec) -> Option<Report> {
+pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     match Bench::new().and_then(|b| b.run(spec)) {
         Ok(report) => Some(report),
         Err(e) => skip(test, e),
@@ -53,7 +53,7 @@ pub fn skip<T>(test: &str, e: BenchError) -> Option<T> {
 }
 
 /// One cell of the table.
-pub fn rate(report: &Report, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Rate {
+pub fn rate(report: &BenchReport, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Rate {
     let fits = |r: &&Rate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
     *report.rates.iter().find(fits).unwrap_or_else(|| panic!("no {collective} {algorithm} {protocol}"))
 }

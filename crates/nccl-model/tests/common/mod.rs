@@ -1,7 +1,7 @@
-//! Compares the model with what the real library said, cell by cell. Used by the tests and by `examples/check.rs`.
+//! Compares the model with reports of the real library, cell by cell. Used by the tests and by `examples/check.rs`.
 
-use nccl_bench::{Bench, BenchError, Mode, Node, Report, Spec};
-use nccl_model::{Agreed, COLLECTIVES, Communicator, Machine, Machines, Table, choose};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, CallMode, SimulatedNode};
+use nccl_model::{AgreedMachines, COLLECTIVES, Communicator, CostModelInput, CostTable, HostMachine, choose};
 use std::time::Duration;
 use topology::nccl::{Graph, Version};
 use topology::{Cluster, GpuMask, HostId};
@@ -37,24 +37,24 @@ impl std::fmt::Display for Score {
     }
 }
 
-/// How far model and library agree.
+/// Agreement of model and library.
 #[derive(Clone, Debug, Default)]
 pub struct Scores {
-    /// Table cells within 1 % (and the rounding of the printed table).
+    /// Table cells that differ by at most 1 % plus the rounding of the printed table.
     pub cells: Score,
-    /// Algorithm and protocol of calls.
+    /// Calls with the same algorithm and protocol.
     pub choices: Score,
-    /// Algorithm, protocol and channels of calls.
+    /// Calls with the same algorithm, protocol and channels.
     pub channels: Score,
     /// NCCL's own estimate within 1 %.
     pub estimates: Score,
     /// Channel counts of communicators.
     pub counts: Score,
-    /// Rings, rank by rank.
+    /// Rings with the same order of ranks.
     pub rings: Score,
-    /// Places in trees.
+    /// Ranks with the same parent and children in a tree.
     pub trees: Score,
-    /// What differed, in words.
+    /// One line per difference.
     pub differences: Vec<String>,
 }
 
@@ -97,21 +97,21 @@ pub fn run(
     order: &[(HostId, GpuMask)],
     version: Version,
     sizes: &[u64],
-) -> Result<Report, BenchError> {
-    let nodes = order.iter().map(|(h, m)| Node::new(*h, *m)).collect();
-    let mut spec = Spec::new(cluster.clone(), nodes, version).with_calls(&COLLECTIVES, sizes);
-    spec.mode = if version.at_least(2, 24, 0) { Mode::Both } else { Mode::Launch };
+) -> Result<BenchReport, BenchError> {
+    let nodes = order.iter().map(|(h, m)| SimulatedNode::new(*h, *m)).collect();
+    let mut spec = BenchSpec::new(cluster.clone(), nodes, version).with_calls(&COLLECTIVES, sizes);
+    spec.mode = if version.at_least(2, 24, 0) { CallMode::Both } else { CallMode::Launch };
     spec.deadline = Duration::from_secs(100);
     bench.run(&spec)
 }
 
 /// Level 1: from the library's own graphs.
-pub fn from_graphs(report: &Report, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Scores {
-    let machines = order.iter().map(|(h, _)| Machine::of(cluster.type_of(*h)).expect("a known GPU"));
-    let machines = Machines::agree(machines).expect("hosts");
+pub fn from_graphs(report: &BenchReport, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Scores {
+    let machines = order.iter().map(|(h, _)| HostMachine::of(cluster.type_of(*h)).expect("a known GPU"));
+    let machines = AgreedMachines::agree(machines).expect("hosts");
     let hosts: Vec<(u32, &[Graph])> = report.nodes.iter().map(|n| (n.gpus.len() as u32, n.graphs.as_slice())).collect();
     let mut s = Scores::default();
-    let agreed = match Agreed::of(report.version, machines, &hosts) {
+    let agreed = match CostModelInput::of(report.version, machines, &hosts) {
         Ok(a) => a,
         Err(e) => {
             s.differences.push(e.to_string());
@@ -119,12 +119,12 @@ pub fn from_graphs(report: &Report, cluster: &Cluster, order: &[(HostId, GpuMask
             return s;
         }
     };
-    compare(&mut s, report, &agreed, &Table::of(&agreed));
+    compare(&mut s, report, &agreed, &CostTable::of(&agreed));
     s
 }
 
 /// Level 2 (and 3): from hosts alone.
-pub fn from_hosts(report: &Report, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Scores {
+pub fn from_hosts(report: &BenchReport, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Scores {
     let mut s = Scores::default();
     let c = match Communicator::build(report.version, cluster, order) {
         Ok(c) => c,
@@ -158,7 +158,7 @@ pub fn from_hosts(report: &Report, cluster: &Cluster, order: &[(HostId, GpuMask)
     s
 }
 
-fn compare(s: &mut Scores, report: &Report, agreed: &Agreed, table: &Table) {
+fn compare(s: &mut Scores, report: &BenchReport, agreed: &CostModelInput, table: &CostTable) {
     let real = report.channels;
     if !s.counts.add((real.coll, real.nvls) == (agreed.channels, agreed.nvls_channels)) {
         s.differences.push(format!(
@@ -169,7 +169,7 @@ fn compare(s: &mut Scores, report: &Report, agreed: &Agreed, table: &Table) {
     for rate in &report.rates {
         let model = table.cell(rate.collective, rate.algorithm, rate.protocol);
         let (latency, bandwidth) = (f64::from(model.latency_us), f64::from(model.bandwidth_gb_per_s));
-        // From 2.31 on the printed table also holds what NCCL then rules out; choices tell whether the model does, too.
+        // From 2.31 on the printed table also holds entries that NCCL then rules out. The comparison of choices covers them.
         if bandwidth == 0.0 && (rate.bandwidth_gb_per_s < 0.05 || report.version.at_least(2, 31, 0)) {
             continue;
         }
@@ -184,7 +184,8 @@ fn compare(s: &mut Scores, report: &Report, agreed: &Agreed, table: &Table) {
     for call in &report.calls {
         let Some(model) = choose(agreed, table, call.collective, call.size_bytes) else { continue };
         let what = |a, p, c: u32, t| format!("{a}/{p} {c} channels {t:.1} us");
-        let said = |model: &nccl_model::Choice| what(model.algorithm, model.protocol, model.channels, model.time_us);
+        let said =
+            |model: &nccl_model::CallChoice| what(model.algorithm, model.protocol, model.channels, model.time_us);
         if let Some(real) = &call.decision {
             let same = (real.algorithm, real.protocol) == (model.algorithm, model.protocol);
             let real_channels = call.launch.map(|l| l.grid).unwrap_or(real.channels);

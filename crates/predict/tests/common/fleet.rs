@@ -22,7 +22,7 @@ pub struct Fleet {
     pub defects: Vec<(Component, f64, usize)>,
     /// By host: what it differs by from its type.
     hosts: Vec<f64>,
-    physics: fabric::Tables,
+    physics: fabric::FabricTables,
     rng: ChaCha8Rng,
     /// Most hosts of one job.
     pub job_hosts_max: usize,

@@ -1,14 +1,13 @@
-//! The directed links of a cluster and the paths that bytes may take over them.
+//! The directed links of a cluster and the paths over them.
 //!
-//! A path between two GPUs of a host is the direct way, or one relay GPU with a link to both; where GPUs are linked unevenly (a cube, a
-//! degraded mesh) also two relays. A path between hosts leaves by NIC `k` of
-//! the sender's host and arrives at NIC `k` of the receiver's ("rail-matched"), with an NVLink leg before or after where the NIC belongs to
-//! another GPU. Such a path is an out-leg of the sender and an in-leg of the receiver, so that a network of `n` ranks and `k` rails stores
-//! `2 n k` legs instead of `n² k` paths.
+//! A path between two GPUs of a host is direct, or goes over one relay GPU with a link to both. If the GPUs are linked unevenly (a cube, a
+//! degraded mesh), it may go over two relays. A path between hosts leaves by NIC `k` of the sender's host and arrives at NIC `k` of the
+//! receiver's host ("rail-matched"). If that NIC belongs to another GPU, NVLink carries the bytes to or from that GPU. Such a path is an
+//! out-leg of the sender and an in-leg of the receiver, so a network of `n` ranks and `k` rails stores `2 n k` legs instead of `n² k` paths.
 //!
-//! A link's two ends are named nodes: a GPU (`n0:3`), a switch (`n0:switch`), a NIC that several GPUs share (`n0:nic0`), a rail (`rail2`)
-//! or the whole network where hosts have different numbers of NICs (`network`). The NIC that belongs to one GPU is the link between that
-//! GPU and the rail. A relay's own limit is a link from the GPU to itself.
+//! The ends of a link are named nodes: a GPU (`n0:3`), a switch (`n0:switch`), a host's PCIe (`n0:pcie`), a NIC that several GPUs share
+//! (`n0:nic0`), a rail (`rail2`), or the whole network if hosts have different numbers of NICs (`network`). A NIC that belongs to one GPU is
+//! the link between that GPU and the rail. The forwarding limit of a relay is a link from the GPU to itself.
 
 mod build;
 
@@ -20,34 +19,34 @@ use topology::{Cluster, GpuId};
 pub const LEG_LINKS_MAX: usize = 8;
 /// Most overrides of single links.
 pub const OVERRIDES_MAX: usize = 4096;
-/// Fastest link that is believed, GB/s.
+/// Highest accepted rate of a link, GB/s.
 const CAPACITY_MAX_GB_PER_S: f64 = 100_000.0;
 
-/// What a link is made of.
+/// The hardware of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// NVLinks between two GPUs, or between a GPU and the switch of its host.
     NvLink,
-    /// PCIe between a GPU and its host, or a GPU and a NIC that is not its own.
+    /// PCIe between a GPU and its host, or between a GPU and a shared NIC.
     Pcie,
     /// A NIC, sending.
     NicSend,
     /// A NIC, receiving.
     NicReceive,
-    /// What a GPU can forward for others.
+    /// The forwarding limit of a GPU.
     Relay,
 }
 
 /// One directed link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// Where bytes enter, an index into [`Network::nodes`].
+    /// Sending end, an index into [`RoutingNetwork::nodes`].
     pub from: u32,
-    /// Where they leave.
+    /// Receiving end, an index into [`RoutingNetwork::nodes`].
     pub to: u32,
-    /// What it carries, GB/s. 0 = dead.
+    /// Rate, GB/s; 0 for a dead link.
     pub capacity_gb_per_s: f64,
-    /// What it is made of.
+    /// The hardware of the link.
     pub kind: LinkKind,
 }
 
@@ -59,7 +58,7 @@ pub struct Leg {
 }
 
 impl Leg {
-    /// As a slice.
+    /// The links, as indices into [`RoutingNetwork::links`].
     #[inline]
     pub fn links(&self) -> &[u32] {
         &self.links[..usize::from(self.len)]
@@ -75,50 +74,50 @@ impl Leg {
     }
 }
 
-/// What the cluster's description leaves open.
+/// Facts and limits that the cluster file does not hold.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NetworkOptions {
-    /// Most that a GPU reads of what it forwards for others, GB/s.
+pub struct RoutingOptions {
+    /// Highest rate at which a GPU reads bytes that it forwards for others, GB/s.
     pub relay_read_gb_per_s: Option<f64>,
-    /// Most that it writes of it.
+    /// Highest rate at which a GPU writes bytes that it forwards for others, GB/s.
     pub relay_write_gb_per_s: Option<f64>,
-    /// Links that run at another rate than the cluster says.
-    pub overrides: Vec<Override>,
-    /// Only the first so many NICs of a host (for comparisons).
+    /// Links whose rate differs from the cluster file.
+    pub overrides: Vec<LinkOverride>,
+    /// Use only this many NICs of each host, the first ones (for comparisons).
     pub rails_max: Option<usize>,
-    /// Only the first so many paths over relays of a pair (for comparisons); one where there is no direct link.
+    /// Use only this many relay paths of each pair, the first ones (for comparisons); at least one if there is no direct link.
     pub relays_max: Option<usize>,
-    /// Only one relay on a path, even where GPUs are linked unevenly (for comparisons).
+    /// Use at most one relay per path, even if GPUs are linked unevenly (for comparisons).
     pub one_relay: bool,
 }
 
-/// A link that runs at another rate than the cluster says.
+/// A link whose rate differs from the cluster file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Override {
-    /// Name of the node where the link begins.
+pub struct LinkOverride {
+    /// Name of the sending node.
     pub from: String,
-    /// Name of the node where it ends.
+    /// Name of the receiving node.
     pub to: String,
-    /// What it carries.
-    pub rate: Rate,
+    /// The link's rate.
+    pub rate: LinkRate,
 }
 
-/// A rate, or a share of the known one.
+/// A rate, or a share of the cluster file's rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rate {
-    /// GB/s.
+pub enum LinkRate {
+    /// Rate in GB/s.
     GbPerS(f64),
-    /// Share of what the cluster says.
+    /// Share of the cluster file's rate.
     Share(f64),
 }
 
-impl std::str::FromStr for Override {
+impl std::str::FromStr for LinkOverride {
     type Err = String;
-    /// `n0:0>n0:1=60` (GB/s), `n0:2>rail2=x0.5` (half of it), `n1:3>rail3=0` (dead).
+    /// Parses `n0:0>n0:1=60` (60 GB/s), `n0:2>rail2=x0.5` (half of the rate) or `n1:3>rail3=0` (dead).
     fn from_str(s: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "`{s}` is no link; write FROM>TO=GB_PER_S or FROM>TO=xSHARE, such as n0:0>n0:1=60 or n0:2>rail2=x0.5"
+                "`{s}` is not a link; write FROM>TO=GB_PER_S or FROM>TO=xSHARE, such as n0:0>n0:1=60 or n0:2>rail2=x0.5"
             )
         };
         let (ends, rate) = s.rsplit_once('=').ok_or_else(expected)?;
@@ -127,92 +126,93 @@ impl std::str::FromStr for Override {
             t.trim().parse::<f64>().ok().filter(|v| (0.0..=CAPACITY_MAX_GB_PER_S).contains(v)).ok_or_else(expected)
         };
         let rate = match rate.trim().strip_prefix('x') {
-            Some(share) => Rate::Share(number(share)?),
-            None => Rate::GbPerS(number(rate)?),
+            Some(share) => LinkRate::Share(number(share)?),
+            None => LinkRate::GbPerS(number(rate)?),
         };
-        Ok(Override { from: from.trim().into(), to: to.trim().into(), rate })
+        Ok(LinkOverride { from: from.trim().into(), to: to.trim().into(), rate })
     }
 }
 
-/// Why a cluster cannot be routed on.
+/// Why a cluster has no routing network.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum NetworkError {
-    /// Too many GPUs.
-    #[error("the cluster has {0} usable GPUs; routing plans for at most {RANKS_MAX} ranks. Name a smaller cluster")]
+pub enum RoutingNetworkError {
+    /// More usable GPUs than ranks are supported.
+    #[error("the cluster has {0} usable GPUs, but routing supports at most {RANKS_MAX} ranks; give a smaller cluster")]
     TooManyRanks(usize),
-    /// No GPU.
+    /// Every GPU is drained, or the cluster has none.
     #[error("the cluster has no usable GPU")]
     Empty,
-    /// An override that names no link.
+    /// An override names a link that does not exist.
     #[error("no link goes from `{from}` to `{to}`{hint}")]
     NoSuchLink {
-        /// As given.
+        /// Sending node, as given.
         from: String,
-        /// As given.
+        /// Receiving node, as given.
         to: String,
-        /// What would be right.
+        /// The nodes or links that exist.
         hint: String,
     },
-    /// More overrides than anybody writes by hand.
-    #[error("{0} links with rates of their own; at most {OVERRIDES_MAX}")]
+    /// More than [`OVERRIDES_MAX`] overrides.
+    #[error("{0} links have a given rate; at most {OVERRIDES_MAX} are supported")]
     TooManyOverrides(usize),
-    /// A rate that is none.
+    /// A rate is negative, not a number or too high.
     #[error("{what} of {gb_per_s} GB/s is not between 0 and {CAPACITY_MAX_GB_PER_S} GB/s")]
     Rate {
-        /// Which.
+        /// The option with the rate.
         what: &'static str,
-        /// As given.
+        /// The rate as given.
         gb_per_s: f64,
     },
 }
 
-/// Links and paths.
+/// The links and paths between the ranks of a cluster.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub struct RoutingNetwork {
     /// Name of the cluster.
     pub name: String,
     /// Names of the nodes.
     pub nodes: Vec<String>,
-    /// The links.
+    /// The directed links.
     pub links: Vec<Link>,
-    /// What is known of the cluster but not part of this model, a sentence each.
+    /// Facts of the cluster file that this model ignores, one sentence each.
     pub notes: Vec<String>,
-    /// Seconds per byte of every link; infinite where it is dead.
+    /// Seconds per byte of every link; infinite for a dead link.
     pub(crate) inverse: Vec<f64>,
-    /// GPU of every rank: the usable GPUs of the cluster in host order.
+    /// The GPU of every rank: the cluster's usable GPUs in host order.
     pub ranks: Vec<GpuId>,
     pub(crate) host_of: Vec<u16>,
     /// First rank of every host, and the number of ranks.
     pub(crate) first: Vec<u32>,
     pub(crate) slots: usize,
     pub(crate) host_nics: Vec<u16>,
-    /// May bytes leave by this slot? `[host * slots + slot]`; likewise arrive.
+    /// Whether bytes may leave or arrive by a slot, `[host * slots + slot]`.
     pub(crate) out_alive: Vec<bool>,
     pub(crate) in_alive: Vec<bool>,
     pub(crate) out_legs: Vec<Leg>,
     pub(crate) in_legs: Vec<Leg>,
     /// The slot of the NIC nearest to every rank.
     pub(crate) home: Vec<u8>,
-    /// [`Network::slots_between`] of every two hosts.
+    /// [`RoutingNetwork::slots_between`] of every pair of hosts.
     pub(crate) masks: Vec<u32>,
-    /// Share of every slot between every two hosts, by the slower of its two NICs; sums to 1 where a slot is alive.
+    /// Weight of every slot between two hosts, `[(from * hosts + to) * slots + slot]`, in proportion to the slower of its two NICs. The weights
+    /// of a pair of hosts sum to 1 if a slot is alive.
     pub(crate) weights: Vec<f64>,
-    /// Bytes per second out of and into every rank by all its links, and out of and into every host by its NICs.
+    /// Bytes per second (out, in) of every rank over all its links, and of every host over all its NICs.
     pub(crate) rank_rates: Vec<(f64, f64)>,
     pub(crate) host_rates: Vec<(f64, f64)>,
     pub(crate) intra: Vec<Leg>,
     pub(crate) intra_share: Vec<f64>,
-    /// Where the paths of (rank, local receiver) begin in `intra`; see [`Network::intra_paths`].
+    /// Index in `intra` of the first path of (rank, local receiver); see [`RoutingNetwork::intra_paths`].
     pub(crate) intra_at: Vec<u32>,
-    /// Where the pairs of a rank begin in `intra_at`.
+    /// Index in `intra_at` of a rank's first pair.
     pub(crate) intra_row: Vec<u32>,
-    /// Does path 0 of the pair need no relay?
+    /// Whether path 0 of the pair needs no relay.
     pub(crate) direct: Vec<bool>,
 }
 
-impl Network {
-    /// Of a cluster: every GPU that is not drained is a rank, in host order. O(ranks x (rails + GPUs of a host²)).
-    pub fn of(cluster: &Cluster, options: &NetworkOptions) -> Result<Self, NetworkError> {
+impl RoutingNetwork {
+    /// The network of a cluster. Every GPU that is not drained is a rank, in host order. O(ranks x (rails + GPUs of a host²)).
+    pub fn of(cluster: &Cluster, options: &RoutingOptions) -> Result<Self, RoutingNetworkError> {
         Builder::new(cluster, options)?.build()
     }
 
@@ -226,12 +226,12 @@ impl Network {
     pub fn rank_count(&self) -> usize {
         self.ranks.len()
     }
-    /// How many hosts with at least one rank.
+    /// Number of hosts with at least one rank.
     #[inline]
     pub fn host_count(&self) -> usize {
         self.first.len() - 1
     }
-    /// Rails, or the most NICs of any host.
+    /// Number of slots: rails, or the most NICs of any host.
     #[inline]
     pub fn slot_count(&self) -> usize {
         self.slots
@@ -246,24 +246,24 @@ impl Network {
     pub fn host(&self, rank: usize) -> usize {
         usize::from(self.host_of[rank])
     }
-    /// The paths between two ranks of one host: the direct one first, if there is one, then by relay.
+    /// The paths between two ranks of one host: first the direct path if there is one, then the relay paths.
     #[inline]
     pub fn intra_paths(&self, src: usize, dst: usize) -> &[Leg] {
         let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
         &self.intra[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
     }
-    /// Share of each of these paths where bytes are spread: all on the direct one, or by rate where there is none.
+    /// Share of each of these paths under [`crate::Rule::Weighted`]: 1 for the direct path; without one, in proportion to the rates.
     #[inline]
     pub(crate) fn intra_shares(&self, src: usize, dst: usize) -> &[f64] {
         let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
         &self.intra_share[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
     }
-    /// Most relays on a path inside a host: NVLink hops but one.
+    /// Most relays on a path inside a host: its NVLink hops minus one.
     pub fn relays_in_series(&self) -> usize {
         let hops = |l: &Leg| l.links().iter().filter(|&&l| self.links[l as usize].kind == LinkKind::NvLink).count();
         self.intra.iter().map(hops).max().unwrap_or(1).saturating_sub(1)
     }
-    /// Have these ranks of one host a path without a relay?
+    /// Whether two ranks of one host have a path without a relay.
     #[inline]
     pub fn is_direct(&self, src: usize, dst: usize) -> bool {
         self.direct[self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize]
@@ -287,7 +287,7 @@ impl Network {
             m | (u32::from(self.out_alive[a * self.slots + k] && self.in_alive[b * self.slots + k]) << k)
         })
     }
-    /// How many paths a pair has. 0 = none at all; a rank needs none to itself.
+    /// Number of paths of a pair; 0 for a rank and itself.
     pub fn path_count(&self, src: usize, dst: usize) -> usize {
         match (src == dst, self.host(src) == self.host(dst)) {
             (true, _) => 0,
@@ -295,7 +295,7 @@ impl Network {
             _ => self.slots_between(self.host(src), self.host(dst)).count_ones() as usize,
         }
     }
-    /// The links of a path, in order: of the path at that place inside a host, of that slot between hosts.
+    /// The links of a path, in order. `path` is an index in [`RoutingNetwork::intra_paths`] inside a host, and a slot between hosts.
     pub fn path(&self, src: usize, dst: usize, path: usize) -> impl Iterator<Item = u32> + '_ {
         let (a, b) = match self.host(src) == self.host(dst) {
             true => (self.intra_paths(src, dst)[path], Leg::default()),
@@ -303,13 +303,13 @@ impl Network {
         };
         (0..a.len).map(move |i| a.links[usize::from(i)]).chain((0..b.len).map(move |i| b.links[usize::from(i)]))
     }
-    /// `n0:0 > n0:1`.
+    /// The name of a link, such as `n0:0 > n0:1`.
     pub fn link_name(&self, link: usize) -> String {
         let l = &self.links[link];
         format!("{} > {}", self.nodes[l.from as usize], self.nodes[l.to as usize])
     }
-    /// What follows from the capacities.
-    fn refresh(&mut self) {
+    /// Computes everything that follows from the link capacities.
+    fn compute_rates(&mut self) {
         self.inverse = self.links.iter().map(|l| 1e-9 / l.capacity_gb_per_s).collect();
         let (hosts, slots) = (self.host_count(), self.slots);
         self.weights = vec![0.0; hosts * hosts * slots];
@@ -325,7 +325,7 @@ impl Network {
         let mut intra_share = vec![0.0; self.intra.len()];
         for (pair, &direct) in self.direct.iter().enumerate() {
             let paths = self.intra_at[pair] as usize..self.intra_at[pair + 1] as usize;
-            // Where there is no direct link, bytes are spread over the paths with the fewest hops.
+            // Without a direct link, bytes spread over the paths with the fewest hops.
             let short = |p: usize| self.intra[p].len == self.intra[paths.start].len;
             let total: f64 = paths.clone().filter(|&p| short(p)).map(|p| rate(&self.intra[p])).sum();
             for (n, p) in paths.clone().enumerate() {
@@ -371,7 +371,7 @@ impl Network {
             }
         }
     }
-    /// Seconds per byte of a rail between two hosts: the slower of the two NICs.
+    /// Seconds per byte of a rail between two hosts, of the slower of the two NICs.
     pub fn rail_inverse(&self, a: usize, b: usize, slot: usize) -> f64 {
         let nic = |leg: &Leg, kind: LinkKind| {
             let own = leg.links().iter().filter(|&&l| self.links[l as usize].kind == kind);

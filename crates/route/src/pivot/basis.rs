@@ -1,12 +1,12 @@
-//! The inverse of the small matrix of tight links and basic columns, and its updates: each O(tight links²).
+//! The inverse of the small matrix of tight links and basic columns, and its updates. Each update takes O(tight links²).
 
 use super::{NONE, Pivots};
 
-/// Smaller pivots are noise.
+/// Smaller pivot elements are rounding errors.
 const PIVOT_MIN: f64 = 1e-13;
 
 impl Pivots {
-    /// A link's coefficients times the inverse, into `dots`.
+    /// Computes a link's coefficients times the inverse, into `dots`.
     pub(super) fn dot_rows(&mut self, e: u32) {
         let k = self.rows.len();
         self.coefficients[0] = -1.0;
@@ -86,7 +86,7 @@ impl Pivots {
                 }
             }
         }
-        // The last row and column take the places that become free.
+        // The last row and column move to the freed positions.
         let last = k - 1;
         self.row_of[self.rows[row] as usize] = NONE;
         if row != last {

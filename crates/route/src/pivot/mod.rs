@@ -1,23 +1,23 @@
 //! The correction: exact pivots on the path problem, starting from a rule.
 //!
-//! Problem: minimise `T` so that every demand is split over its paths and every link `e` carries at most `c_e T` bytes. This is a linear
-//! program with one row per link and one per demand; the rows of the demands say only that shares sum to one and are kept implicit
-//! (generalised upper bounds): each demand has a *key* path, whose share is what the others leave. The key starts as the split of a static
-//! rule, which counts as one path.
+//! Problem: minimise `T` such that every demand is split over its paths and every link `e` carries at most `c_e T` bytes. This is a linear
+//! program with one row per link and one per demand. The demand rows only say that shares sum to one, so they stay implicit (generalised
+//! upper bounds): each demand has a *key* path, whose share is one minus the other shares. The first key is the split of a static rule,
+//! which counts as one path.
 //!
-//! What is left has the links as rows. Most links are not full, and their slacks need no arithmetic: only the *tight* links `R`, whose load
-//! is `T`, and as many basic columns (`T` and `|R| - 1` paths) are kept, with the inverse of that small matrix. A pivot costs O(|R|²), pricing
-//! O(demands x paths), the ratio test O(links). `|R|` starts at 1, so that the first pivots, which bring most, cost least.
+//! The remaining rows are the links. Most links are not full, and their slacks need no arithmetic. The solver keeps only the *tight* links
+//! `R`, whose load is `T`, an equal number of basic columns (`T` and `|R| - 1` paths), and the inverse of that small matrix. A pivot takes
+//! O(|R|²), pricing O(demands x paths), the ratio test O(links). `|R|` starts at 1, so the first pivots, which gain most, are the cheapest.
 //!
-//! The multipliers `y` of the tight links sum to one; the shortest paths under them give a lower bound on any plan's `T`. That is the
-//! proof beside the plan, and the reason to stop: pivots end when the plan is within the wanted gap of the best bound so far, or when the
-//! budget of pivots is used up. Nothing depends on a clock.
+//! The multipliers `y` of the tight links sum to one. The shortest paths under `y` give a lower bound on `T` for every plan. That bound
+//! proves the plan's quality and ends the search: pivots stop when the plan is within the wanted gap of the best bound so far, or when the
+//! work limit is reached. Nothing depends on a clock.
 //!
-//! On many ranks a demand is a small part of what a link carries, and moving one at a time takes many pivots. There a first, *coarse* stage
-//! moves all that one host sends to another together: its columns are (host, host, rail), and what it finds is kept as shares of rails per pair
-//! of hosts. The fine stage starts from there, if it is still needed.
+//! With many ranks a demand is a small part of a link's load, and moving one demand at a time takes many pivots. Then a *coarse* stage first
+//! moves all bytes from one host to another together: its columns are (host, host, rail), and its result is a weight per rail and pair of
+//! hosts. The fine stage starts from that result if the gap is not reached yet.
 //!
-//! Ties are broken by adding a part in ten million to every link's load, the same on every rank. Only + - * / are used.
+//! To break ties, every link's load gets up to one part in ten million added, the same on every rank. Only + - * / are used.
 
 mod basis;
 mod price;
@@ -26,67 +26,67 @@ mod start;
 mod step;
 
 use crate::demand::Demand;
-use crate::network::Network;
-use crate::plan::Plan;
+use crate::network::RoutingNetwork;
+use crate::plan::RoutePlan;
 use crate::rules::Rule;
-use crate::sums::Sums;
+use crate::sums::DemandSums;
 
-/// The key "path" that stands for the split of the rule.
+/// The key "path" that stands for a first split over several paths.
 const COMPOSITE: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
-/// Most tight links; beyond, pivots stop with what they have. The inverse takes 8 x this² bytes.
+/// Most tight links. At this number the pivots stop with the result so far. The inverse takes 8 x this² bytes.
 const TIGHT_MAX: usize = 320;
-/// Tie-breaking loads, relative to the congestion.
+/// Largest tie-breaking load, relative to the congestion.
 const PERTURBATION: f64 = 1e-7;
-/// In the coarse stage a demand that is at least one part in so many of all that its host sends to the other moves by itself.
+/// In the coarse stage a demand moves alone if it is at least 1 / `LARGE_PARTS` of the bytes between its hosts
 const LARGE_PARTS: f64 = 16.0;
-/// And at least this share of what the host could send in the time of the plan.
+/// and at least this share of the bytes that its host can send in the plan's time.
 const LARGE_SHARE: f64 = 1.0 / 256.0;
-/// Candidates that are priced again before all demands are.
+/// Most demands that are priced again before all demands are.
 const CANDIDATES_MAX: usize = 48;
-/// With fewer demands than this all are priced every time.
+/// Up to this many demands, all are priced every time.
 const PRICE_ALL_MAX: usize = 256;
 
-/// One demand that may be split; in the coarse stage, all that one host sends to another.
+/// A demand that may be split; in the coarse stage also all bytes from one host to another.
 #[derive(Clone, Copy, Debug)]
-struct Pair {
+struct DemandPair {
     src: u16,
     dst: u16,
-    /// What prices are multiplied with: bytes, or 1 where they are of all demands together.
+    /// Factor of the price: the bytes of one demand, or 1 for a pair of hosts, whose prices already include the bytes.
     bytes: f64,
     key: u16,
     hosts: bool,
-    /// Where its first split stands in `own_shares`, if that is not the rule's.
+    /// Index of its first split in `own_shares`; `NONE` if the first split is the rule's.
     own: u32,
 }
 
-/// What is to be improved.
+/// The input of one run of pivots.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Start<'a> {
-    /// The demand and its sums.
+pub(crate) struct PivotProblem<'a> {
     pub demand: &'a Demand,
-    pub sums: &'a Sums,
-    /// The rule to begin with; between hosts [`Rule::Weighted`] means the workspace's weights.
+    pub sums: &'a DemandSums,
+    /// The rule to start from. [`Rule::Weighted`] uses [`Pivots::weights`] between hosts.
     pub rule: Rule,
-    /// Bytes of that on every link.
+    /// Bytes that the start puts on every link.
     pub loads: &'a [f64],
-    /// Move all that one host sends to another together, but for the largest demands.
+    /// Move all bytes between two hosts together, except the largest demands.
     pub coarse: bool,
-    /// A plan whose exceptions are to begin with (`loads` has them).
-    pub from: Option<&'a Plan>,
-    /// A bound that is known already, and when to stop.
+    /// A plan whose exceptions belong to the start; `loads` includes them.
+    pub from: Option<&'a RoutePlan>,
+    /// A known lower bound, seconds.
     pub bound: f64,
+    /// Stop when the congestion is at most `1 + gap` times the best bound.
     pub gap: f64,
-    /// Multiply-adds, roughly.
+    /// Work limit, roughly in multiply-adds.
     pub work_max: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Column {
+struct BasicColumn {
     pair: u32,
     path: u16,
     share: f64,
-    /// Seconds that a share of one adds to each link.
+    /// (link, seconds that a share of one adds to it).
     entries: Vec<(u32, f64)>,
 }
 
@@ -103,28 +103,28 @@ enum Blocking {
     Key(u32),
 }
 
-/// What the pivots reached.
+/// The result of one run of pivots.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct PivotOutcome {
     /// Best lower bound from the multipliers, seconds.
     pub bound: f64,
-    /// Pivots made.
+    /// Number of pivots.
     pub pivots: u32,
-    /// Work spent.
+    /// Work done, roughly in multiply-adds.
     pub work: u64,
 }
 
-/// Workspace, reused from plan to plan.
+/// The solver's workspace, reused from plan to plan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pivots {
-    pairs: Vec<Pair>,
+    pairs: Vec<DemandPair>,
     between: usize,
-    /// Shares of the slots between every two hosts, as [`Network::weights`].
+    /// Weights of the slots between two hosts, shaped as [`RoutingNetwork::weights`].
     pub weights: Vec<f64>,
     own_shares: Vec<f64>,
     row_host: Vec<f64>,
     host_col: Vec<f64>,
-    columns: Vec<Column>,
+    columns: Vec<BasicColumn>,
     rows: Vec<u32>,
     row_of: Vec<u32>,
     stride: usize,
@@ -148,23 +148,23 @@ pub(crate) struct Pivots {
 }
 
 impl Pivots {
-    /// Improves on a rule until the congestion is at most `1 + gap` times the best bound, or the work is used up.
-    pub fn run(&mut self, net: &Network, start: &Start) -> Outcome {
+    /// Pivots until the congestion is at most `1 + gap` times the best bound, or the work limit is reached.
+    pub fn run(&mut self, net: &RoutingNetwork, start: &PivotProblem) -> PivotOutcome {
         self.start(net, start);
-        let mut outcome = Outcome { bound: start.bound, ..Outcome::default() };
+        let mut outcome = PivotOutcome { bound: start.bound, ..PivotOutcome::default() };
         let mut threshold = 0.0;
         let links = net.links.len() as u64;
         while outcome.work < start.work_max && self.rows.len() < self.stride.min(TIGHT_MAX) {
             let entering = match self.negative_multiplier() {
                 Some(row) => Entering::Slack { row },
-                None => match self.choose(net, &mut outcome, start.gap, &mut threshold) {
+                None => match self.choose_entering_path(net, &mut outcome, start.gap, &mut threshold) {
                     Some((pair, path)) => Entering::Path { pair, path },
                     None => break,
                 },
             };
             outcome.pivots += 1;
             let tight = self.rows.len() as u64;
-            // Columns of whole hosts have some fifty entries, those of demands a dozen.
+            // A column of a pair of hosts has about fifty entries, a column of a demand about twelve.
             outcome.work += 2 * tight * tight + if start.coarse { 150 } else { 40 } * tight + 3 * links;
             if !self.pivot(net, entering) {
                 break;
@@ -173,7 +173,7 @@ impl Pivots {
         outcome
     }
 
-    /// The tight link whose multiplier is most negative: it should no longer be tight.
+    /// The row of the tight link with the most negative multiplier. That link must leave the tight set.
     fn negative_multiplier(&self) -> Option<usize> {
         let mut worst = (None, -1e-10);
         for r in 0..self.rows.len() {

@@ -1,13 +1,13 @@
-//! What paths cost under the multipliers, which path enters next, and the bound that follows.
+//! Prices of paths under the multipliers, the choice of the entering path, and the lower bound.
 
-use super::{CANDIDATES_MAX, COMPOSITE, Outcome, PRICE_ALL_MAX, Pair, Pivots};
+use super::{CANDIDATES_MAX, COMPOSITE, DemandPair, PRICE_ALL_MAX, PivotOutcome, Pivots};
 use crate::demand::Demand;
-use crate::network::{Leg, Network};
+use crate::network::{Leg, RoutingNetwork};
 use crate::rules::PATHS_MAX;
 
 impl Pivots {
-    /// Prices of legs from the multipliers.
-    fn price_legs(&mut self, net: &Network) {
+    /// Computes the prices of legs from the multipliers.
+    fn price_legs(&mut self, net: &RoutingNetwork) {
         self.price.fill(0.0);
         for (r, &e) in self.rows.iter().enumerate() {
             self.price[e as usize] = (-self.inverse[r * self.stride]).max(0.0) * net.inverse[e as usize];
@@ -23,9 +23,9 @@ impl Pivots {
         self.in_price.extend(net.in_legs.iter().map(sum));
     }
 
-    /// The cheapest path of a demand and what it is cheaper by than the key, per byte; and the cheapest price.
+    /// (cheapest path of a demand, price of the key minus that path's price, that path's price), per byte.
     #[inline]
-    fn cheapest(&self, net: &Network, pair: &Pair) -> (u16, f64, f64) {
+    fn cheapest(&self, net: &RoutingNetwork, pair: &DemandPair) -> (u16, f64, f64) {
         let (src, dst) = (usize::from(pair.src), usize::from(pair.dst));
         let mut best = (0u16, f64::INFINITY);
         let mut key_price = 0.0;
@@ -79,8 +79,8 @@ impl Pivots {
         (best.0, key_price - best.1, best.1)
     }
 
-    /// What all that a host sends to another costs on each slot.
-    fn host_prices(&self, net: &Network, a: usize, b: usize) -> [f64; PATHS_MAX] {
+    /// Price of moving all bytes between two hosts to each slot.
+    fn host_prices(&self, net: &RoutingNetwork, a: usize, b: usize) -> [f64; PATHS_MAX] {
         let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         let mut prices = [0.0; PATHS_MAX];
         let mut add = |bytes: f64, list: &[f64]| {
@@ -93,11 +93,11 @@ impl Pivots {
         prices
     }
 
-    /// The path that promises most, and a new bound when all demands were priced. `None`: near enough, or optimal.
-    pub(super) fn choose(
+    /// The path with the largest gain. Improves the bound whenever it prices all demands. `None` if the gap is reached or no path gains.
+    pub(super) fn choose_entering_path(
         &mut self,
-        net: &Network,
-        outcome: &mut Outcome,
+        net: &RoutingNetwork,
+        outcome: &mut PivotOutcome,
         gap: f64,
         threshold: &mut f64,
     ) -> Option<(u32, u16)> {
@@ -135,7 +135,7 @@ impl Pivots {
             }
         }
         *threshold = 0.3 * best.2;
-        // Multipliers may sum to a little off one; a bound needs the true sum.
+        // Rounding makes the multipliers' sum differ from one; the bound needs the true sum.
         let sum: f64 = (0..self.rows.len()).map(|r| (-self.inverse[r * self.stride]).max(0.0)).sum();
         outcome.bound = outcome.bound.max(total / sum * (1.0 - 1e-12));
         if self.candidates.len() > CANDIDATES_MAX {
@@ -148,9 +148,9 @@ impl Pivots {
         Some((best.0, best.1))
     }
 
-    /// The lower bound that the multipliers prove for demands that are free to take any path: what the coarse stage finds holds only for
+    /// The lower bound in seconds that the multipliers prove for demands that split independently. The coarse stage's own bound holds only for
     /// traffic that moves together. O(ranks² x slots).
-    pub fn bound(&mut self, net: &Network, demand: &Demand) -> f64 {
+    pub fn lower_bound(&mut self, net: &RoutingNetwork, demand: &Demand) -> f64 {
         self.price_legs(net);
         let slots = net.slots;
         let mut total = 0.0;

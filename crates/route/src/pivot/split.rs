@@ -1,18 +1,18 @@
-//! What the pivots found, as shares: rails per pair of hosts, and paths of single demands.
+//! The pivots' result as shares: weights of rails per pair of hosts, and shares of paths of single demands.
 
-use super::{COMPOSITE, Column, NONE, Pair, Pivots};
-use crate::network::Network;
+use super::{BasicColumn, COMPOSITE, DemandPair, NONE, Pivots};
+use crate::network::RoutingNetwork;
 use crate::rules::{PATHS_MAX, Rule, Shares};
 
-/// Basic columns in the order of pairs and paths, handed out pair by pair.
+/// Iterates over the basic columns pair by pair, in the order of pairs and paths.
 struct ByPair {
     order: Vec<usize>,
     next: usize,
 }
 
 impl ByPair {
-    /// The columns of a pair; pairs are asked for in rising order.
-    fn of(&mut self, columns: &[Column], pair: usize) -> &[usize] {
+    /// The columns of a pair. Pairs must come in ascending order.
+    fn of(&mut self, columns: &[BasicColumn], pair: usize) -> &[usize] {
         let from = self.next;
         while self.next < self.order.len() && columns[self.order[self.next]].pair as usize == pair {
             self.next += 1;
@@ -21,16 +21,16 @@ impl ByPair {
     }
 }
 
-/// The share that a pair's columns leave to its key, and the sum of all its shares: 1 but for rounding.
-fn kept_of_total(columns: &[Column], own: &[usize]) -> (f64, f64) {
+/// (share of the pair's key, sum of all its shares). The sum is 1 up to rounding.
+fn kept_of_total(columns: &[BasicColumn], own: &[usize]) -> (f64, f64) {
     let moved: f64 = own.iter().map(|&c| columns[c].share.max(0.0)).sum();
     let kept = (1.0 - moved).max(0.0);
     (kept, moved + kept)
 }
 
 impl Pivots {
-    /// Takes the shares of the coarse stage over into the weights. Calls back for every pair of hosts whose weights changed.
-    pub fn absorb(&mut self, net: &Network, mut each: impl FnMut(usize, usize, &[f64])) {
+    /// Writes the shares of the coarse stage into the weights. Calls `each` for every pair of hosts whose weights changed.
+    pub fn absorb_host_weights(&mut self, net: &RoutingNetwork, mut each: impl FnMut(usize, usize, &[f64])) {
         let slots = net.slots;
         let mut by_pair = self.by_pair();
         for (p, pair) in self.pairs.iter().enumerate() {
@@ -62,8 +62,13 @@ impl Pivots {
         ByPair { order, next: 0 }
     }
 
-    /// The demands whose split differs from the rule's, with their shares, by source and destination.
-    pub fn exceptions(&mut self, net: &Network, rule: Rule, mut each: impl FnMut(usize, usize, &[(u16, f64)])) {
+    /// Calls `each` for every demand whose split differs from the rule's, ordered by source and destination.
+    pub fn for_each_exception(
+        &mut self,
+        net: &RoutingNetwork,
+        rule: Rule,
+        mut each: impl FnMut(usize, usize, &[(u16, f64)]),
+    ) {
         let mut list = Shares::default();
         let mut by_pair = self.by_pair();
         for (p, pair) in self.pairs.iter().enumerate() {
@@ -72,7 +77,7 @@ impl Pivots {
             if pair.hosts {
                 continue;
             }
-            // The largest demands keep what they have while the weights of their hosts change: they are exceptions in any case.
+            // The largest demands are always exceptions: they keep their split while the weights of their hosts change.
             let apart = pair.own != NONE || (self.coarse && net.host(src) != net.host(dst));
             if own.is_empty() && !apart && pair.key == self.first_key(net, rule, src, dst) {
                 continue;
@@ -93,7 +98,7 @@ impl Pivots {
 
     /// The split that the key stands for.
     #[inline]
-    pub(super) fn composite_shares<'a>(&'a self, net: &'a Network, pair: &Pair) -> &'a [f64] {
+    pub(super) fn composite_shares<'a>(&'a self, net: &'a RoutingNetwork, pair: &DemandPair) -> &'a [f64] {
         let (src, dst) = (usize::from(pair.src), usize::from(pair.dst));
         if pair.own != NONE {
             return &self.own_shares[pair.own as usize..pair.own as usize + PATHS_MAX];

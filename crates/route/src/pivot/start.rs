@@ -1,26 +1,28 @@
-//! Where pivots begin: the demands that may be split, and the links as a static rule loads them.
+//! The start of the pivots: the demands that may be split, and the link loads of a static rule.
 
-use super::{COMPOSITE, Column, LARGE_PARTS, LARGE_SHARE, NONE, PERTURBATION, Pair, Pivots, Start, TIGHT_MAX};
-use crate::network::Network;
-use crate::rules::{PATHS_MAX, Rule, Shares, pick};
+use super::{
+    BasicColumn, COMPOSITE, DemandPair, LARGE_PARTS, LARGE_SHARE, NONE, PERTURBATION, PivotProblem, Pivots, TIGHT_MAX,
+};
+use crate::network::RoutingNetwork;
+use crate::rules::{PATHS_MAX, Rule, Shares, nearest_alive_slot};
 
 impl Pivots {
-    /// The key that a rule gives a demand: a path, or [`COMPOSITE`] where it splits.
-    pub(super) fn first_key(&self, net: &Network, rule: Rule, src: usize, dst: usize) -> u16 {
+    /// The first key of a demand under a rule: a path, or [`COMPOSITE`] if the rule splits the demand.
+    pub(super) fn first_key(&self, net: &RoutingNetwork, rule: Rule, src: usize, dst: usize) -> u16 {
         let (a, b) = (net.host(src), net.host(dst));
         if a == b {
             let spread = rule == Rule::Weighted && !net.is_direct(src, dst);
             return if spread { COMPOSITE } else { 0 };
         }
         match rule {
-            Rule::Direct | Rule::DestinationRail => pick(net.slots_between(a, b), net.home[dst]) as u16,
-            Rule::SourceRail => pick(net.slots_between(a, b), net.home[src]) as u16,
+            Rule::Direct | Rule::DestinationRail => nearest_alive_slot(net.slots_between(a, b), net.home[dst]) as u16,
+            Rule::SourceRail => nearest_alive_slot(net.slots_between(a, b), net.home[src]) as u16,
             Rule::Stripe | Rule::Weighted | Rule::TwoRails => COMPOSITE,
         }
     }
 
-    pub(super) fn start(&mut self, net: &Network, start: &Start) {
-        let Start { sums, loads, coarse, .. } = *start;
+    pub(super) fn start(&mut self, net: &RoutingNetwork, start: &PivotProblem) {
+        let PivotProblem { sums, loads, coarse, .. } = *start;
         let links = net.links.len();
         self.pairs.clear();
         self.between = 0;
@@ -48,10 +50,10 @@ impl Pivots {
         self.first_basis(links, top);
     }
 
-    /// The demands that move by themselves; what has one path only is fixed. In the coarse stage the small ones between hosts stay with
-    /// all that their host sends to the other.
-    fn list_demands(&mut self, net: &Network, start: &Start, top: f64) {
-        let Start { demand, sums, rule, coarse, .. } = *start;
+    /// Lists the demands that move alone. A demand with one path is fixed. In the coarse stage, small demands between hosts move together in
+    /// `list_hosts`.
+    fn list_demands(&mut self, net: &RoutingNetwork, start: &PivotProblem, top: f64) {
+        let PivotProblem { demand, sums, rule, coarse, .. } = *start;
         let hosts = net.host_count();
         let mut from = start.from.map(|p| p.exceptions.iter().enumerate().peekable());
         let mut shares = Shares::default();
@@ -73,7 +75,7 @@ impl Pivots {
                 let inside = a == b;
                 if net.path_count(src, dst) < 2 {
                     if coarse && !inside {
-                        continue; // with the traffic of its hosts, below
+                        continue; // moves with the traffic of its hosts, see `list_hosts`
                     }
                     let only = if inside { 0 } else { net.slots_between(a, b).trailing_zeros() as usize };
                     net.path(src, dst, only).for_each(|l| self.fixed[l as usize] += bytes * net.inverse[l as usize]);
@@ -100,13 +102,13 @@ impl Pivots {
                     self.host_col[a * n + dst] -= bytes;
                 }
                 self.between += usize::from(!inside);
-                self.pairs.push(Pair { src: src as u16, dst: dst as u16, bytes, key, hosts: false, own });
+                self.pairs.push(DemandPair { src: src as u16, dst: dst as u16, bytes, key, hosts: false, own });
             }
         }
     }
 
-    /// What is left between every two hosts, as one.
-    fn list_hosts(&mut self, net: &Network) {
+    /// Lists the remaining traffic of every pair of hosts as one pair.
+    fn list_hosts(&mut self, net: &RoutingNetwork) {
         let hosts = net.host_count();
         for p in (0..hosts * hosts).filter(|p| p / hosts != p % hosts) {
             let (a, b) = (p / hosts, p % hosts);
@@ -114,13 +116,20 @@ impl Pivots {
                 continue;
             }
             self.between += 1;
-            self.pairs.push(Pair { src: a as u16, dst: b as u16, bytes: 1.0, key: COMPOSITE, hosts: true, own: NONE });
+            self.pairs.push(DemandPair {
+                src: a as u16,
+                dst: b as u16,
+                bytes: 1.0,
+                key: COMPOSITE,
+                hosts: true,
+                own: NONE,
+            });
         }
     }
 
-    /// The tightest link alone, after ties are broken.
+    /// Starts the basis with the most loaded link, after breaking ties.
     fn first_basis(&mut self, links: usize, top: f64) {
-        // A fixed scatter of the numbers 0 to 1 (multiples of the golden ratio).
+        // Fixed numbers spread over 0 to 1: multiples of the golden ratio.
         let scatter = |e: usize| (e as f64 * 0.618_033_988_749_895).fract();
         self.load.iter_mut().enumerate().for_each(|(e, l)| *l += top * PERTURBATION * scatter(e + 1));
         let mut tightest = 0;
@@ -142,7 +151,7 @@ impl Pivots {
             v.resize(self.stride, 0.0);
         }
         if self.columns.is_empty() {
-            self.columns.push(Column::default());
+            self.columns.push(BasicColumn::default());
         }
         self.columns[0].entries.clear();
         self.columns[0].pair = NONE;

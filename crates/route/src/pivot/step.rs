@@ -1,13 +1,13 @@
-//! One step of the simplex method: the entering column, how far it may go, and what it takes the place of.
+//! One step of the simplex method: the entering column, the ratio test, and the exchange in the basis.
 
-use super::{Blocking, COMPOSITE, Column, Entering, NONE, Pair, Pivots};
-use crate::network::Network;
+use super::{BasicColumn, Blocking, COMPOSITE, DemandPair, Entering, NONE, Pivots};
+use crate::network::RoutingNetwork;
 
 impl Pivots {
-    /// Seconds that moving a demand from its key to a path adds to each link.
-    fn entries(&mut self, net: &Network, pair: u32, path: u16, out: &mut Vec<(u32, f64)>) {
+    /// Computes the seconds that moving a demand from its key to a path adds to each link, into `out`.
+    fn entries(&mut self, net: &RoutingNetwork, pair: u32, path: u16, out: &mut Vec<(u32, f64)>) {
         let pair = self.pairs[pair as usize];
-        let Pair { src, dst, bytes, key, hosts, .. } = pair;
+        let DemandPair { src, dst, bytes, key, hosts, .. } = pair;
         let (src, dst) = (usize::from(src), usize::from(dst));
         let mut scratch = std::mem::take(&mut self.scratch);
         out.clear();
@@ -43,12 +43,12 @@ impl Pivots {
         self.scratch = scratch;
     }
 
-    /// One step of the simplex method. `false`: numbers are no longer to be trusted.
-    pub(super) fn pivot(&mut self, net: &Network, entering: Entering) -> bool {
+    /// One step of the simplex method. `false` if rounding errors make the result unreliable.
+    pub(super) fn pivot(&mut self, net: &RoutingNetwork, entering: Entering) -> bool {
         let k = self.rows.len();
         let stride = self.stride;
         while self.columns.len() <= k {
-            self.columns.push(Column::default());
+            self.columns.push(BasicColumn::default());
         }
         let mut new = std::mem::take(&mut self.columns[k]);
         new.entries.clear();
@@ -82,7 +82,7 @@ impl Pivots {
             self.columns[k] = new;
             return false;
         };
-        // Move.
+        // Take the step.
         let fall = self.step[0];
         self.load.iter_mut().zip(&self.delta).for_each(|(l, d)| *l += length * d);
         self.congestion -= length * fall;
@@ -97,8 +97,8 @@ impl Pivots {
         fine
     }
 
-    /// How far the step may go, and what stops it.
-    fn ratio_test(&mut self, new: &Column) -> Option<(f64, Blocking)> {
+    /// The length of the step and what limits it.
+    fn ratio_test(&mut self, new: &BasicColumn) -> Option<(f64, Blocking)> {
         let k = self.rows.len();
         let tiny = 1e-11 * self.congestion;
         let fall = self.step[0];
@@ -140,8 +140,8 @@ impl Pivots {
         best
     }
 
-    /// Brings the entering column (or slack) into the basis in place of what blocked it.
-    fn exchange(&mut self, net: &Network, entering: Entering, blocking: Blocking, mut new: Column) -> bool {
+    /// Replaces what limited the step by the entering column or slack. `false` if the pivot element is too small.
+    fn exchange(&mut self, net: &RoutingNetwork, entering: Entering, blocking: Blocking, mut new: BasicColumn) -> bool {
         let k = self.rows.len();
         match (entering, blocking) {
             (Entering::Path { .. }, Blocking::Link(e)) => {
@@ -169,7 +169,7 @@ impl Pivots {
             (_, Blocking::Key(pair)) => {
                 let own = (1..k).filter(|&c| self.columns[c].pair == pair);
                 let Some(heir) = own.max_by(|&a, &b| self.columns[a].share.total_cmp(&self.columns[b].share)) else {
-                    // The whole demand moves: its key is another path now, and the basis stays.
+                    // The whole demand moves to the path, which becomes its key. The basis does not change.
                     self.pairs[pair as usize].key = new.path;
                     self.columns[k] = new;
                     return true;
@@ -194,8 +194,8 @@ impl Pivots {
         }
     }
 
-    /// A basic column of a demand becomes its key; the old key takes the column's place, with share 0.
-    fn new_key(&mut self, net: &Network, pair: u32, heir: usize, entering_too: bool) {
+    /// Makes a basic column of a demand its key. The old key takes the column's position with share 0.
+    fn new_key(&mut self, net: &RoutingNetwork, pair: u32, heir: usize, entering_too: bool) {
         let k = self.rows.len();
         let others: Vec<usize> = (1..k).filter(|&c| c != heir && self.columns[c].pair == pair).collect();
         for r in 0..k {

@@ -1,14 +1,14 @@
-//! A square of bytes: row sends, column receives.
+//! Reads a demand as a square CSV of bytes: the row is the sender, the column the receiver.
 
-use super::{finish, too_large};
+use super::{build_demand, size_error};
 use crate::demand::{Demand, RANKS_MAX};
 use topology::ReadError;
 
-const REMEDY: &str = "a demand is a square of whole numbers of bytes, one line per sending rank, separated by commas; lines that start with # are skipped";
+const REMEDY: &str = "a demand is a square of whole numbers of bytes: one line per sending rank, numbers separated by commas; lines that start with # are skipped";
 
-/// Reads it. Lines starting with `#` and empty lines are skipped. O(text).
+/// Reads a demand. Skips empty lines and lines that start with `#`. Errors give line and column. O(text).
 pub fn read(text: &str, file: &str) -> Result<Demand, ReadError> {
-    if let Some(e) = too_large(file, text.len()) {
+    if let Some(e) = size_error(file, text.len()) {
         return Err(e);
     }
     let mut bytes = Vec::new();
@@ -46,13 +46,13 @@ pub fn read(text: &str, file: &str) -> Result<Demand, ReadError> {
         }
         rows += 1;
         if rows > ranks {
-            let message = format!("a line more than the {ranks} columns");
+            let message = format!("this line is number {rows}, but there are {ranks} columns");
             return Err(ReadError::at(file, text, start, content.len(), message, REMEDY));
         }
     }
     if rows != ranks || ranks == 0 {
-        let message = format!("the file has {rows} lines of {ranks} numbers: no square");
+        let message = format!("the file has {rows} lines of {ranks} numbers, which is not a square");
         return Err(ReadError::at(file, text, text.trim_end().len(), 1, message, REMEDY));
     }
-    finish(file, ranks, bytes)
+    build_demand(file, ranks, bytes)
 }

@@ -1,49 +1,50 @@
-//! Real Mixture-of-Experts routing: the token-to-expert files of deepseek-ai/ESFT.
+//! Reads recorded Mixture-of-Experts routing: the token-to-expert files of deepseek-ai/ESFT.
 //!
-//! One line per sample: expert ids, separated by tabs, a fixed number per token; two tabs; their weights.
+//! One line per sample: expert ids separated by tabs, a fixed number per token; two tabs; the weights of the experts.
 
-use super::too_large;
+use super::size_error;
 use crate::demand::{Demand, DemandError, RANKS_MAX};
 use topology::ReadError;
 
-const REMEDY: &str = "a routing file has one line per sample: expert ids separated by tabs, two tabs, as many weights";
+const REMEDY: &str =
+    "a routing file has one line per sample: expert ids separated by tabs, two tabs, and as many weights";
 /// Most experts of a layer.
 pub const EXPERTS_MAX: u32 = 4096;
 /// Most experts of one token.
 pub const EXPERTS_PER_TOKEN_MAX: usize = 64;
 
-/// Which experts each token goes to.
+/// The experts of each token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routing {
-    /// Experts of one layer.
+pub struct ExpertRouting {
+    /// Number of experts of the layer.
     pub experts: u32,
-    /// Experts of one token.
+    /// Number of experts of one token.
     pub per_token: usize,
     /// Expert ids, token after token.
     pub ids: Vec<u16>,
 }
 
-/// How tokens are laid out over ranks.
+/// How tokens and experts spread over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dispatch {
-    /// Ranks, each with an equal part of the experts, in order; and an equal part of the tokens.
+pub struct DispatchLayout {
+    /// Number of ranks. Each holds an equal, consecutive part of the experts and of the tokens.
     pub ranks: usize,
     /// Bytes of one token's activation.
     pub bytes_per_token: u64,
-    /// Use only the first so many tokens, repeated if there are fewer.
+    /// Number of tokens of the batch: the file's first tokens, repeated if it has fewer. `None`: all tokens of the file.
     pub tokens: Option<usize>,
 }
 
-/// Reads it: `experts` in the layer, `per_token` for each token. O(text).
-pub fn read(text: &str, file: &str, experts: u32, per_token: usize) -> Result<Routing, ReadError> {
-    if let Some(e) = too_large(file, text.len()) {
+/// Reads the routing of a layer with `experts` experts, `per_token` of them per token. Errors give line and column. O(text).
+pub fn read(text: &str, file: &str, experts: u32, per_token: usize) -> Result<ExpertRouting, ReadError> {
+    if let Some(e) = size_error(file, text.len()) {
         return Err(e);
     }
     if !(1..=EXPERTS_MAX).contains(&experts) || !(1..=EXPERTS_PER_TOKEN_MAX.min(experts as usize)).contains(&per_token)
     {
         let message =
             format!("{per_token} of {experts} experts per token; at most {EXPERTS_PER_TOKEN_MAX} of {EXPERTS_MAX}");
-        return Err(ReadError::in_file(file, message, "name the layer's experts and how many a token goes to"));
+        return Err(ReadError::in_file(file, message, "give the number of experts of the layer and of one token"));
     }
     let mut ids = Vec::new();
     let mut offset = 0;
@@ -68,24 +69,24 @@ pub fn read(text: &str, file: &str, experts: u32, per_token: usize) -> Result<Ro
             at += cell.len() + 1;
         }
         if !(ids.len() - before).is_multiple_of(per_token) {
-            let message = format!("{} expert ids are not {per_token} for every token", ids.len() - before);
+            let message = format!("{} expert ids are not a multiple of {per_token} per token", ids.len() - before);
             return Err(ReadError::at(file, text, start, list.len(), message, REMEDY));
         }
     }
     if ids.is_empty() {
-        return Err(ReadError::in_file(file, "no token in the file", REMEDY));
+        return Err(ReadError::in_file(file, "the file has no token", REMEDY));
     }
-    Ok(Routing { experts, per_token, ids })
+    Ok(ExpertRouting { experts, per_token, ids })
 }
 
-impl Routing {
-    /// How many tokens.
+impl ExpertRouting {
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.ids.len() / self.per_token
     }
 
-    /// Bytes of the dispatch: every token once to each rank that has one of its experts. O(tokens x experts of a token).
-    pub fn demand(&self, d: &Dispatch) -> Result<Demand, DemandError> {
+    /// Bytes of the dispatch: every token goes once to each rank that holds one of its experts. O(tokens x experts of a token).
+    pub fn demand(&self, d: &DispatchLayout) -> Result<Demand, DemandError> {
         if d.ranks == 0 || d.ranks > RANKS_MAX || d.ranks > self.experts as usize {
             return Err(DemandError::Ranks(d.ranks));
         }

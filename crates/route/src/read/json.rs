@@ -1,16 +1,16 @@
-//! A demand in JSON: rows, or single entries.
+//! Reads a demand from JSON: rows, or single entries.
 
-use super::{finish, json_error, too_large};
+use super::{build_demand, json_error, size_error};
 use crate::demand::{Demand, RANKS_MAX};
 use serde::Deserialize;
 use topology::ReadError;
 
-const REMEDY: &str = r#"write {"bytes": [[0, 5], [7, 0]]} (row sends), the rows alone, or {"ranks": 2, "demands": [{"src": 0, "dst": 1, "bytes": 5}]}"#;
+const REMEDY: &str = r#"write {"bytes": [[0, 5], [7, 0]]} (one row per sender), the rows alone, or {"ranks": 2, "demands": [{"src": 0, "dst": 1, "bytes": 5}]}"#;
 
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "neither rows of bytes nor {bytes} nor {ranks, demands}, or a number is not whole, negative or too large"
+    expecting = "not rows of bytes, {bytes} or {ranks, demands}; or a number is negative, not whole or too large"
 )]
 enum Form {
     Rows(Vec<Vec<u64>>),
@@ -39,12 +39,12 @@ struct Entry {
     bytes: u64,
 }
 
-/// Reads it. Entries of the same pair are added. O(text).
+/// Reads a demand. Adds entries of the same pair. O(text).
 pub fn read(text: &str, file: &str) -> Result<Demand, ReadError> {
-    if let Some(e) = too_large(file, text.len()) {
+    if let Some(e) = size_error(file, text.len()) {
         return Err(e);
     }
-    // Syntax first: its errors have a place, those of the untagged forms below have none.
+    // Check the syntax first: serde gives a position for syntax errors, but none for errors in untagged enums.
     serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|e| json_error(file, text, &e, REMEDY))?;
     let form: Form = serde_json::from_str(text).map_err(|e| json_error(file, text, &e, REMEDY))?;
     let whole = |m: String| ReadError::in_file(file, m, REMEDY);
@@ -54,7 +54,7 @@ pub fn read(text: &str, file: &str) -> Result<Demand, ReadError> {
             if let Some((i, r)) = rows.iter().enumerate().find(|(_, r)| r.len() != ranks) {
                 return Err(whole(format!("row {i} has {} numbers, but there are {ranks} rows", r.len())));
             }
-            finish(file, ranks, rows.into_iter().flatten().collect())
+            build_demand(file, ranks, rows.into_iter().flatten().collect())
         }
         Form::Sparse(s) => {
             let mut demand = Demand::new(s.ranks).map_err(|e| whole(e.to_string()))?;

@@ -1,9 +1,9 @@
-//! PARAM comms replays (github facebookresearch/param): an all_to_allv per rank as it was recorded.
+//! Reads PARAM comms replays (github facebookresearch/param): one recorded all_to_allv per rank.
 //!
-//! A replay file is one rank's list of operations; `in_split` are the elements that the rank sends to each, `out_split` those that it gets.
-//! A demand needs the files of all ranks, in rank order. Where splits are empty the operation sends equal parts.
+//! A replay file is one rank's list of operations. `in_split` holds the elements that the rank sends to each rank, `out_split` the elements
+//! that it receives. A demand needs the files of all ranks in rank order. An operation with empty splits sends equal parts.
 
-use super::{finish, json_error, too_large};
+use super::{build_demand, json_error, size_error};
 use crate::demand::{Demand, RANKS_MAX};
 use serde::Deserialize;
 use topology::ReadError;
@@ -26,7 +26,7 @@ struct Op {
     world_size: Option<usize>,
 }
 
-/// Bytes of an element.
+/// Bytes of one element; `None` for an unknown type.
 fn width(dtype: Option<&str>) -> Option<u64> {
     Some(match dtype.unwrap_or("float").to_ascii_lowercase().as_str() {
         "byte" | "char" | "int8" | "uint8" | "bool" => 1,
@@ -37,18 +37,18 @@ fn width(dtype: Option<&str>) -> Option<u64> {
     })
 }
 
-/// Reads the `nth` (from 0) all-to-all of every file. `files` are (name, text) in rank order. O(text).
+/// Reads the `nth` all-to-all (from 0) of every file. `files` are (name, text) in rank order. O(text).
 pub fn read(files: &[(String, String)], nth: usize) -> Result<Demand, ReadError> {
     let Some(first) = files.first() else { return Err(ReadError::in_file("", "no replay file", REMEDY)) };
     let ranks = files.len();
     if ranks > RANKS_MAX {
-        return Err(ReadError::in_file(&first.0, format!("{ranks} files; at most {RANKS_MAX} ranks"), REMEDY));
+        return Err(ReadError::in_file(&first.0, format!("{ranks} files, but at most {RANKS_MAX} ranks"), REMEDY));
     }
     let mut bytes = vec![0u64; ranks * ranks];
     let mut arrives: Vec<Vec<u64>> = Vec::new();
     for (rank, (file, text)) in files.iter().enumerate() {
         let fail = |m: String| ReadError::in_file(file, m, REMEDY);
-        if let Some(e) = too_large(file, text.len()) {
+        if let Some(e) = size_error(file, text.len()) {
             return Err(e);
         }
         let ops: Vec<Op> = serde_json::from_str(text).map_err(|e| json_error(file, text, &e, REMEDY))?;
@@ -58,15 +58,15 @@ pub fn read(files: &[(String, String)], nth: usize) -> Result<Demand, ReadError>
         let count = ops.iter().filter(wanted).count();
         let Some(op) = ops.iter().filter(wanted).nth(nth) else {
             return Err(fail(format!(
-                "the file has {count} all-to-all operations; number {nth} (from 0) was asked for"
+                "the file has {count} all-to-all operations, so number {nth} (from 0) does not exist"
             )));
         };
         let width = width(op.dtype.as_deref())
-            .ok_or_else(|| fail(format!("dtype `{}` is not known", op.dtype.clone().unwrap_or_default())))?;
+            .ok_or_else(|| fail(format!("unknown dtype `{}`", op.dtype.clone().unwrap_or_default())))?;
         let world = op.world_size.unwrap_or(op.in_split.len().max(op.out_split.len()));
         let named = [op.in_split.len(), op.out_split.len(), world].into_iter().filter(|n| *n > 0);
         if let Some(n) = named.into_iter().find(|n| *n != ranks) {
-            return Err(fail(format!("the operation is of {n} ranks, but {ranks} files were given")));
+            return Err(fail(format!("the operation has {n} ranks, but {ranks} files were given")));
         }
         let equal = vec![op.in_msg / ranks as u64; ranks];
         let sends = if op.in_split.is_empty() { &equal } else { &op.in_split };
@@ -81,11 +81,11 @@ pub fn read(files: &[(String, String)], nth: usize) -> Result<Demand, ReadError>
             let sent = bytes[src * ranks + rank];
             if sent != expected {
                 let message = format!(
-                    "rank {rank} expects {expected} bytes of rank {src}, which sends {sent}; the files are not of one operation or not in rank order"
+                    "rank {rank} expects {expected} bytes from rank {src}, which sends {sent}: the files belong to different operations or are not in rank order"
                 );
                 return Err(ReadError::in_file(&files[rank].0, message, REMEDY));
             }
         }
     }
-    finish(&first.0, ranks, bytes)
+    build_demand(&first.0, ranks, bytes)
 }

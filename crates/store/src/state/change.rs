@@ -127,7 +127,10 @@ impl State {
             let mut going_on: Vec<(f64, String)> = Vec::new();
             for g in gpus.gpus() {
                 let host = &cluster.host(g.host).name;
-                tx.prepare_cached(insert).map_err(fail)?.execute(params![host, g.gpu, at_unix_s, reason]).map_err(fail)?;
+                tx.prepare_cached(insert)
+                    .map_err(fail)?
+                    .execute(params![host, g.gpu, at_unix_s, reason])
+                    .map_err(fail)?;
                 let mut statement = tx.prepare_cached(running).map_err(fail)?;
                 let job = statement.query_row(params![host, g.gpu], |r| Ok((r.get(0)?, r.get(1)?))).optional();
                 going_on.extend(job.map_err(fail)?);
@@ -277,7 +280,8 @@ pub(super) fn take(
         }
     }
     let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-    let jobs: i64 = tx.prepare_cached("SELECT count(*) FROM job").and_then(|mut s| s.query_row([], |r| r.get(0))).map_err(fail)?;
+    let jobs: i64 =
+        tx.prepare_cached("SELECT count(*) FROM job").and_then(|mut s| s.query_row([], |r| r.get(0))).map_err(fail)?;
     if jobs as usize >= JOBS_MAX {
         return Err(StateError::TooManyJobs { max: JOBS_MAX });
     }

@@ -59,7 +59,10 @@ pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
         }
         Ok(())
     });
-    Migrations::new(vec![first, M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?))])
+    Migrations::new(vec![
+        first,
+        M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?)),
+    ])
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ const PROBES: usize = 3;
 /// Most requests per number of GPUs: 31 numbers of GPUs make 31 000 requests, a few minutes.
 const REQUESTS_PER_K_MAX: u64 = 1_000;
 /// `nvidia-smi topo -m` of an 8x H100 host with one NIC per GPU, composed after NVIDIA's DGX H100 user guide.
-const TOPO_MATRIX: &str = include_str!("hgx-h100.topo.txt");
+const TOPO_MATRIX: &str = include_str!("../../../../examples/hgx-h100.topo.txt");
 
 /// Arguments of `linkwise-lab demo`.
 #[derive(clap::Args)]

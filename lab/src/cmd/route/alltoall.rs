@@ -3,8 +3,8 @@
 use super::sheet::{Cell, Sheet, ratio};
 use super::{Compared, compare, network};
 use console::Failure;
-use route::traffic::{self, Shape};
-use route::{NetworkOptions, Planner, Rule};
+use route::traffic::{self, TrafficShape};
+use route::{Planner, RoutingOptions, Rule};
 
 /// Bytes that each rank sends.
 const BYTES_PER_RANK: u64 = 256 << 20;
@@ -28,14 +28,14 @@ pub fn hotspot() -> Result<Sheet, Failure> {
         "All-to-all with a hot rank on rails2x4, 256 MiB a rank: time over the optimum",
         &columns,
     );
-    let net = network("rails2x4", &NetworkOptions::default())?;
+    let net = network("rails2x4", &RoutingOptions::default())?;
     let mut planner = Planner::default();
     let mut optimal = 0;
     let ratios = [None, Some(0.4), Some(0.5), Some(0.6), Some(0.7), Some(0.8), Some(0.9), Some(1.0)];
     for r in ratios {
         let demand = match r {
             Some(r) => traffic::hotspot(8, BYTES_PER_RANK, r, 0),
-            None => Shape::Balanced.demand(8, BYTES_PER_RANK, 0),
+            None => TrafficShape::Balanced.demand(8, BYTES_PER_RANK, 0),
         };
         let c = compare(&mut planner, &net, &demand)?;
         optimal += usize::from(c.rule(Rule::Stripe) < 1.0005);
@@ -60,8 +60,8 @@ pub fn shapes() -> Result<Sheet, Failure> {
     let mut sheet = Sheet::new("shapes", "Other shapes of traffic, mean of 12 seeds: time over the optimum", &columns);
     let mut planner = Planner::default();
     for name in ["mesh4", "cube8", "rails2x4"] {
-        let net = network(name, &NetworkOptions::default())?;
-        for shape in Shape::SKEWED {
+        let net = network(name, &RoutingOptions::default())?;
+        for shape in TrafficShape::SKEWED {
             let mut sum = [0.0; 7];
             for seed in 0..12 {
                 let c = compare(&mut planner, &net, &shape.demand(net.rank_count(), BYTES_PER_RANK, seed))?;

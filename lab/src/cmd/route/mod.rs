@@ -13,7 +13,7 @@ mod time;
 
 use ::report::Report;
 use console::Failure;
-use route::{Demand, Network, NetworkOptions, Planner, Rule, exact};
+use route::{Demand, Planner, RoutingNetwork, RoutingOptions, Rule, exact};
 use sheet::Sheet;
 use std::path::PathBuf;
 
@@ -128,8 +128,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// A built-in network.
-fn network(name: &str, options: &NetworkOptions) -> Result<Network, Failure> {
-    Network::of(&cluster(name)?, options).map_err(Failure::input)
+fn network(name: &str, options: &RoutingOptions) -> Result<RoutingNetwork, Failure> {
+    RoutingNetwork::of(&cluster(name)?, options).map_err(Failure::input)
 }
 
 /// Everything that is compared on one demand.
@@ -159,14 +159,14 @@ impl Compared {
     }
 }
 
-fn compare(planner: &mut Planner, net: &Network, demand: &Demand) -> Result<Compared, Failure> {
+fn compare(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Result<Compared, Failure> {
     let optimum_s = exact::plan(net, demand).map_err(failed)?.congestion_s;
     let plan = planner.plan(net, demand).map_err(failed)?;
     let mut rules = Vec::new();
     for rule in Rule::BASELINES {
-        rules.push((rule, planner.rule(net, demand, rule).map_err(failed)?.congestion_s / optimum_s));
+        rules.push((rule, planner.plan_rule(net, demand, rule).map_err(failed)?.congestion_s / optimum_s));
     }
-    let mwu = ::papers::nimble::plan(net, demand, &::papers::nimble::Settings::default()).map_err(failed)?;
+    let mwu = ::papers::nimble::plan(net, demand, &::papers::nimble::MwuSettings::default()).map_err(failed)?;
     Ok(Compared {
         optimum_s,
         rules,

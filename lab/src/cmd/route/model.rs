@@ -4,7 +4,7 @@ use super::failed;
 use super::network;
 use super::sheet::{Cell, Sheet, ratio};
 use console::Failure;
-use route::{Demand, Network, NetworkOptions, Plan, Planner, Rule, exact, traffic};
+use route::{Demand, Planner, RoutePlan, RoutingNetwork, RoutingOptions, Rule, exact, traffic};
 
 /// A model's experts: NIMBLE does not name its own, so two that bracket what is in use, in bf16, one expert a token.
 struct Experts {
@@ -38,9 +38,9 @@ impl Experts {
 
 /// Seconds of dispatch and combine under a way of planning.
 fn both_ways(
-    net: &Network,
+    net: &RoutingNetwork,
     dispatch: &Demand,
-    mut plan: impl FnMut(&Network, &Demand) -> Result<Plan, Failure>,
+    mut plan: impl FnMut(&RoutingNetwork, &Demand) -> Result<RoutePlan, Failure>,
 ) -> Result<f64, Failure> {
     Ok(plan(net, dispatch)?.completion_s + plan(net, &transposed(dispatch)?)?.completion_s)
 }
@@ -64,7 +64,7 @@ pub fn moe() -> Result<Sheet, Failure> {
         "Mixture-of-experts block (dispatch, compute, combine) on rails2x4: times as fast as with the destination's rail",
         &columns,
     );
-    let net = network("rails2x4", &NetworkOptions::default())?;
+    let net = network("rails2x4", &RoutingOptions::default())?;
     let mut planner = Planner::default();
     let mut means = Vec::new();
     for model in &MODELS {
@@ -78,7 +78,7 @@ pub fn moe() -> Result<Sheet, Failure> {
                 let compute = model.compute_s(received as f64 / token_bytes as f64);
                 let mut rule = |r: Rule| {
                     Ok::<f64, Failure>(
-                        compute + both_ways(&net, &dispatch, |n, d| planner.rule(n, d, r).map_err(failed))?,
+                        compute + both_ways(&net, &dispatch, |n, d| planner.plan_rule(n, d, r).map_err(failed))?,
                     )
                 };
                 let base = rule(Rule::DestinationRail)?;

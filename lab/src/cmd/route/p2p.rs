@@ -3,7 +3,7 @@
 use super::sheet::{Cell, Sheet, ratio};
 use super::{compare, network};
 use console::Failure;
-use route::{Demand, Network, NetworkOptions, Planner, Rule};
+use route::{Demand, Planner, RoutingNetwork, RoutingOptions, Rule};
 
 const MIB: u64 = 1 << 20;
 /// Measured by NIMBLE on hardware (figure 6a): paths, GB/s.
@@ -11,14 +11,14 @@ const PATHS_PUBLISHED: [(usize, f64); 3] = [(1, 120.0), (2, 213.1), (3, 278.2)];
 /// Figure 6b: rails, GB/s; only the ends are known.
 const RAILS_PUBLISHED: [(usize, Option<f64>); 4] = [(1, Some(45.1)), (2, None), (3, None), (4, Some(170.0))];
 
-fn one_pair(net: &Network, src: usize, dst: usize, bytes: u64) -> Result<Demand, Failure> {
+fn one_pair(net: &RoutingNetwork, src: usize, dst: usize, bytes: u64) -> Result<Demand, Failure> {
     let mut d = Demand::new(net.rank_count()).map_err(Failure::input)?;
     d.set(src, dst, bytes).map_err(Failure::input)?;
     Ok(d)
 }
 
 /// GB/s of one message: by congestion, and with the model's relays and pieces at two sizes.
-fn rates(net: &Network, src: usize, dst: usize) -> Result<(f64, f64, [f64; 3]), Failure> {
+fn rates(net: &RoutingNetwork, src: usize, dst: usize) -> Result<(f64, f64, [f64; 3]), Failure> {
     let mut planner = Planner::default();
     let large = one_pair(net, src, dst, 256 * MIB)?;
     let c = compare(&mut planner, net, &large)?;
@@ -37,7 +37,7 @@ pub fn paths() -> Result<Sheet, Failure> {
     let columns = ["paths", "static rules", "optimum", "linkwise", "1 MiB*", "16 MiB*", "256 MiB*", "NIMBLE, measured"];
     let mut sheet = Sheet::new("paths", "One pair inside a host (mesh4), GB/s", &columns);
     for (paths, published) in PATHS_PUBLISHED {
-        let net = network("mesh4", &NetworkOptions { relays_max: Some(paths - 1), ..NetworkOptions::default() })?;
+        let net = network("mesh4", &RoutingOptions { relays_max: Some(paths - 1), ..RoutingOptions::default() })?;
         let (optimum, linkwise, modelled) = rates(&net, 0, 1)?;
         let direct = 120.0;
         let mut row = vec![
@@ -50,7 +50,7 @@ pub fn paths() -> Result<Sheet, Failure> {
         row.push(Cell::Number(published, 1));
         sheet.row(row);
     }
-    let costs = route::model::Costs::default();
+    let costs = route::model::RelayCosts::default();
     sheet.note(format!(
         "* with the model of relays and pieces, direct where that is sooner. By it a second path pays from {:.1} MiB, three from {:.1} MiB; NIMBLE \
          uses one path up to 1 MB.",
@@ -67,12 +67,12 @@ pub fn rails() -> Result<Sheet, Failure> {
         ["rails", "one rail", "two-rails", "stripe", "optimum", "linkwise", "16 MiB*", "256 MiB*", "NIMBLE, measured"];
     let mut sheet = Sheet::new("rails", "One pair between hosts (rails2x4), GB/s", &columns);
     for (rails, published) in RAILS_PUBLISHED {
-        let net = network("rails2x4", &NetworkOptions { rails_max: Some(rails), ..NetworkOptions::default() })?;
+        let net = network("rails2x4", &RoutingOptions { rails_max: Some(rails), ..RoutingOptions::default() })?;
         let (optimum, linkwise, modelled) = rates(&net, 0, 4)?;
         let mut planner = Planner::default();
         let demand = one_pair(&net, 0, 4, 256 * MIB)?;
         let mut rule = |r: Rule| -> Result<Cell, Failure> {
-            let s = planner.rule(&net, &demand, r).map_err(super::failed)?.congestion_s;
+            let s = planner.plan_rule(&net, &demand, r).map_err(super::failed)?.congestion_s;
             Ok(Cell::Number(256.0 * MIB as f64 / s * 1e-9, 1))
         };
         let mut row =
@@ -99,7 +99,7 @@ pub fn skew() -> Result<Sheet, Failure> {
         &columns,
     );
     for (name, label) in [("mesh4", "4 on a host"), ("rails2x4", "8 on two hosts")] {
-        let net = network(name, &NetworkOptions::default())?;
+        let net = network(name, &RoutingOptions::default())?;
         let n = net.rank_count();
         let mut planner = Planner::default();
         for factor in [1, 2, 4, 8, 16] {

@@ -6,9 +6,9 @@ use super::routing::files;
 use super::sheet::{Cell, Sheet};
 use console::Failure;
 use indicatif::ProgressBar;
-use route::read::Dispatch;
-use route::traffic::{Shape, Wear};
-use route::{Demand, Network, NetworkOptions, Planner, exact};
+use route::read::DispatchLayout;
+use route::traffic::{LinkCondition, TrafficShape};
+use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
 use std::path::Path;
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ struct Judged {
     pivots: u32,
 }
 
-fn judge(planner: &mut Planner, net: &Network, demand: &Demand, what: &str) -> Result<Judged, Failure> {
+fn judge(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand, what: &str) -> Result<Judged, Failure> {
     let begin = Instant::now();
     let best = exact::plan(net, demand).map_err(failed)?;
     let reference_us = 1e6 * begin.elapsed().as_secs_f64();
@@ -77,23 +77,23 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
     let mut planner = Planner::default();
     for (name, share) in CLUSTERS {
         let cluster = super::cluster(name)?;
-        let whole = network(name, &NetworkOptions::default())?;
+        let whole = network(name, &RoutingOptions::default())?;
         let n = whole.rank_count();
         let seeds = ((seeds as f64 * share).ceil() as u64).max(1);
         let bar = ProgressBar::new(3 * seeds * 6).with_message(name);
         let mut all: Vec<Judged> = Vec::new();
-        for wear in Wear::ALL {
+        for wear in LinkCondition::ALL {
             for seed in 0..seeds {
-                let options = NetworkOptions { overrides: wear.overrides(&whole, seed), ..NetworkOptions::default() };
-                let net = Network::of(&cluster, &options).map_err(Failure::input)?;
-                for shape in Shape::SKEWED {
+                let options = RoutingOptions { overrides: wear.overrides(&whole, seed), ..RoutingOptions::default() };
+                let net = RoutingNetwork::of(&cluster, &options).map_err(Failure::input)?;
+                for shape in TrafficShape::SKEWED {
                     let demand = shape.demand(n, n as u64 * (32 << 20), seed);
                     let what = format!("{name}, {} links, {}, seed {seed}", wear.name(), shape.name());
                     all.push(judge(&mut planner, &net, &demand, &what)?);
                     bar.inc(1);
                 }
                 if let Some((file, routing)) = real.get(seed as usize % real.len().max(1)) {
-                    let d = Dispatch { ranks: n, bytes_per_token: 14336, tokens: Some(64 << 10) };
+                    let d = DispatchLayout { ranks: n, bytes_per_token: 14336, tokens: Some(64 << 10) };
                     let demand = routing.demand(&d).map_err(Failure::input)?;
                     all.push(judge(&mut planner, &net, &demand, &format!("{name}, {file}, seed {seed}"))?);
                 }
@@ -143,20 +143,20 @@ pub fn relays() -> Result<Sheet, Failure> {
     );
     for (name, seeds) in [("mesh4", 10u64), ("cube8", 6), ("rails2x4", 4)] {
         let cluster = super::cluster(name)?;
-        let whole = network(name, &NetworkOptions::default())?;
-        for wear in Wear::ALL {
+        let whole = network(name, &RoutingOptions::default())?;
+        for wear in LinkCondition::ALL {
             let (mut one, mut planned, mut series) = (Vec::new(), Vec::new(), 0);
             for seed in 0..seeds {
                 let mut options =
-                    NetworkOptions { overrides: wear.overrides(&whole, seed), ..NetworkOptions::default() };
-                let net = Network::of(&cluster, &options).map_err(Failure::input)?;
+                    RoutingOptions { overrides: wear.overrides(&whole, seed), ..RoutingOptions::default() };
+                let net = RoutingNetwork::of(&cluster, &options).map_err(Failure::input)?;
                 options.one_relay = true;
-                let short = Network::of(&cluster, &options).map_err(Failure::input)?;
+                let short = RoutingNetwork::of(&cluster, &options).map_err(Failure::input)?;
                 series = series.max(net.relays_in_series());
-                for shape in Shape::SKEWED {
+                for shape in TrafficShape::SKEWED {
                     let demand = shape.demand(net.rank_count(), 256 << 20, seed);
                     let any = exact::any_path_optimum_s(&net, &demand).map_err(failed)?;
-                    let over = |n: &Network| -> Result<f64, Failure> {
+                    let over = |n: &RoutingNetwork| -> Result<f64, Failure> {
                         Ok(100.0 * (exact::plan(n, &demand).map_err(failed)?.congestion_s / any - 1.0).max(0.0))
                     };
                     one.push(over(&short)?);

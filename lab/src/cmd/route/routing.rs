@@ -4,8 +4,8 @@ use super::sheet::{Cell, Sheet, ratio};
 use super::{compare, network};
 use console::Failure;
 use files::read_text;
-use route::read::{self, Dispatch, Routing};
-use route::{Demand, NetworkOptions, Planner, Rule, traffic};
+use route::read::{self, DispatchLayout, ExpertRouting};
+use route::{Demand, Planner, RoutingOptions, Rule, traffic};
 use std::path::Path;
 
 /// Experts of ESFT's model and of each of its tokens.
@@ -17,7 +17,7 @@ const BYTES_PER_TOKEN: u64 = 4096;
 const SIZES: [(usize, &str); 4] = [(4, "mesh4"), (8, "rails2x4"), (16, "rails4x4"), (32, "rails4x8")];
 
 /// Every routing file below a folder, by name.
-pub fn files(data: &Path) -> Result<Vec<(String, Routing)>, Failure> {
+pub fn files(data: &Path) -> Result<Vec<(String, ExpertRouting)>, Failure> {
     let root = data.join("moe").join("esft");
     let mut found = Vec::new();
     let list = |dir: &Path| -> Result<Vec<std::path::PathBuf>, Failure> {
@@ -77,11 +77,11 @@ pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
     };
     let mut planner = Planner::default();
     for (ep, cluster) in SIZES {
-        let net = network(cluster, &NetworkOptions::default())?;
+        let net = network(cluster, &RoutingOptions::default())?;
         let real: Vec<Demand> = found
             .iter()
             .map(|(name, r)| {
-                let d = Dispatch { ranks: ep, bytes_per_token: BYTES_PER_TOKEN, tokens: Some(64 << 10) };
+                let d = DispatchLayout { ranks: ep, bytes_per_token: BYTES_PER_TOKEN, tokens: Some(64 << 10) };
                 r.demand(&d).map_err(|e| Failure::input(format!("{name}: {e}")))
             })
             .collect::<Result<_, _>>()?;

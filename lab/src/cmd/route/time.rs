@@ -4,16 +4,16 @@ use super::failed;
 use super::network;
 use super::sheet::{Cell, Sheet};
 use console::Failure;
-use route::network::Override;
-use route::traffic::{Shape, Wear};
-use route::{Demand, Network, NetworkOptions, Planner, exact};
+use route::network::LinkOverride;
+use route::traffic::{LinkCondition, TrafficShape};
+use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
 use std::time::Instant;
 
 /// Repetitions of one planning.
 const REPEATS: usize = 31;
 
 /// Median seconds of planning, workspace warm.
-fn planning_s(planner: &mut Planner, net: &Network, demand: &Demand, repeats: usize) -> Result<f64, Failure> {
+fn planning_s(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand, repeats: usize) -> Result<f64, Failure> {
     planner.plan(net, demand).map_err(failed)?;
     let mut times = Vec::new();
     for _ in 0..repeats {
@@ -32,7 +32,7 @@ pub fn stencil() -> Result<Sheet, Failure> {
     let mut planner = Planner::default();
     for (mb, published) in [(16u64, [32.1, 37.4]), (256, [36.3, 48.0])] {
         for (name, published) in ["mesh4", "rails2x4"].into_iter().zip(published) {
-            let net = network(name, &NetworkOptions::default())?;
+            let net = network(name, &RoutingOptions::default())?;
             let n = net.rank_count();
             let mut d = Demand::new(n).map_err(Failure::input)?;
             for i in 0..n - 1 {
@@ -74,7 +74,7 @@ pub fn speed() -> Result<Sheet, Failure> {
         &columns,
     );
     let mut planner = Planner::default();
-    let three: Vec<Override> =
+    let three: Vec<LinkOverride> =
         ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"].iter().filter_map(|o| o.parse().ok()).collect();
     // What is wrong with the links: nothing, three slow ones, or every one has a rate of its own.
     let cases: [(&str, &str, u64); 12] = [
@@ -95,13 +95,13 @@ pub fn speed() -> Result<Sheet, Failure> {
         let overrides = match label {
             "none" => Vec::new(),
             "three" => three.clone(),
-            _ => Wear::Unequal.overrides(&network(name, &NetworkOptions::default())?, 1),
+            _ => LinkCondition::Unequal.overrides(&network(name, &RoutingOptions::default())?, 1),
         };
-        let options = NetworkOptions { overrides, ..NetworkOptions::default() };
+        let options = RoutingOptions { overrides, ..RoutingOptions::default() };
         let net = network(name, &options)?;
         let n = net.rank_count();
         let (mut closed, mut corrected, mut reference, mut gap) = (Vec::new(), Vec::new(), f64::NAN, 0.0f64);
-        for shape in Shape::SKEWED {
+        for shape in TrafficShape::SKEWED {
             for seed in 0..seeds {
                 let demand = shape.demand(n, n as u64 * (64 << 20), seed);
                 let us = 1e6 * planning_s(&mut planner, &net, &demand, if n > 64 { 5 } else { REPEATS })?;
@@ -112,7 +112,7 @@ pub fn speed() -> Result<Sheet, Failure> {
                 } else {
                     corrected.push(us)
                 }
-                if n <= 32 && reference.is_nan() && shape == Shape::HeavyTailed {
+                if n <= 32 && reference.is_nan() && shape == TrafficShape::HeavyTailed {
                     let begin = Instant::now();
                     exact::plan(&net, &demand).map_err(failed)?;
                     reference = 1e6 * begin.elapsed().as_secs_f64();

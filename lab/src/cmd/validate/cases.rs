@@ -3,7 +3,7 @@
 use super::system::{self, Words};
 use super::table::{Kind, Row, Table, shortened};
 use console::Failure;
-use fabric::{Constants, Fabric, Run};
+use fabric::{Constants, Fabric, RunOptions};
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, catalog};
 
@@ -37,7 +37,7 @@ pub struct Case {
     /// The size; peaks without a size are judged at 8 GiB.
     pub size: Bytes,
     /// How it ran.
-    pub run: Run,
+    pub run: RunOptions,
     /// What was measured.
     pub measured_gb_per_s: f64,
     /// Plateau or part of a sweep.
@@ -253,7 +253,7 @@ impl Cases {
                 allocation,
                 collective,
                 size,
-                run: Run::default(),
+                run: RunOptions::default(),
                 measured_gb_per_s: busbw,
                 plateau: size.0 >= PLATEAU_BYTES,
                 place: format!("{}:{}", file_name(&table.name), row.line),

@@ -7,7 +7,7 @@
 
 use super::cases::Cases;
 use super::score::{Report, predict, score};
-use fabric::constants::{ClassConstants, Curve, NetworkConstants};
+use fabric::constants::{ClassConstants, LatencyCurve, NetworkConstants};
 use fabric::{Constants, Fabric, GpuClass};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -91,7 +91,7 @@ pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
 
 /// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
 fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
-    fn curve(c: &mut Curve, see: &mut dyn FnMut(&mut f64, f64)) {
+    fn curve(c: &mut LatencyCurve, see: &mut dyn FnMut(&mut f64, f64)) {
         [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power]
             .into_iter()
             .for_each(|v| see(v, CURVE_FACTOR));

@@ -2,7 +2,7 @@
 //!
 //! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
 
-use fabric::{GpuClass, Run};
+use fabric::{GpuClass, RunOptions};
 use topology::nccl::Algorithm;
 use topology::{
     Allocation, Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostType, Network, NetworkClass, Nic, NvLinkFabric,
@@ -45,7 +45,7 @@ pub struct Case {
     /// The GPUs.
     pub allocation: Allocation,
     /// How the collective ran.
-    pub run: Run,
+    pub run: RunOptions,
 }
 
 /// Why a row is left out.
@@ -357,5 +357,5 @@ pub fn interpret(w: &Words) -> Result<Case, Reason> {
     };
     let allocation = Allocation::new(counts.iter().enumerate().map(|(i, &c)| (HostId(i as u32), GpuMask::first(c))));
     let out_of_place = !note.contains("in-place") && !note.contains("in place");
-    Ok(Case { cluster, allocation, run: Run { algorithm, out_of_place } })
+    Ok(Case { cluster, allocation, run: RunOptions { algorithm, out_of_place } })
 }

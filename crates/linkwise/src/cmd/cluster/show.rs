@@ -53,7 +53,8 @@ pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
     }
     for x in s.suspects.iter().take(SUSPECTS_SHOWN) {
         let (rate, probability) = (100.0 * x.factor, 100.0 * x.probability);
-        out += &wrap(&format!("suspected: {} at {rate:.0} % of its rate, probability {probability:.0} %", x.component), 2);
+        out +=
+            &wrap(&format!("suspected: {} at {rate:.0} % of its rate, probability {probability:.0} %", x.component), 2);
     }
     if s.suspects.len() > SUSPECTS_SHOWN {
         out += &format!("and {} less probable suspects\n", s.suspects.len() - SUSPECTS_SHOWN);

@@ -113,13 +113,13 @@ pub fn by_model(
     let mut counts: Vec<u32> = more.collect();
     counts.dedup();
     for m in counts {
-        let after = c.on(m).busbw(collective, size).map_or(0.0, |b| b.busbw.gb_per_s());
+        let after = c.with_channels(m).busbw(collective, size).map_or(0.0, |b| b.busbw.gb_per_s());
         let even = if m.is_multiple_of(n) { format!(", {} of each search channel", m / n) } else { String::new() };
         offer(vec![("NCCL_MIN_NCHANNELS", m.to_string())], after, format!("{m} channels instead of {now}{even}"));
     }
     let choice = c.choice(collective, size);
     let mut ways: Vec<(Algorithm, Protocol, f64)> = c
-        .ways(collective, size)
+        .all_choices(collective, size)
         .into_iter()
         .filter(|w| choice.is_none_or(|x| (x.algorithm, x.protocol) != (w.algorithm, w.protocol)))
         .filter_map(|w| Some((w.algorithm, w.protocol, c.busbw_of(collective, size, &w, &constants)?.busbw.gb_per_s())))
@@ -200,7 +200,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             // What the library really does under the setting, not what the setting asks for.
             a.after_gb_per_s = case.as_run(&report).ok().and_then(|c| {
                 let d = new?;
-                let w = c.way(case.collective, size, d.algorithm, d.protocol)?;
+                let w = c.choice_with(case.collective, size, d.algorithm, d.protocol)?;
                 let k = LoadConstants::of(case.cluster.network.class);
                 Some(c.busbw_of(case.collective, size, &w, &k)?.busbw.gb_per_s())
             });
@@ -270,7 +270,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Which NIC carries which channel.
-fn nics(r: &nccl_bench::Report) -> Vec<(u32, u32, u32, Option<u8>)> {
+fn nics(r: &nccl_bench::BenchReport) -> Vec<(u32, u32, u32, Option<u8>)> {
     let mut all: Vec<_> = r.connections.iter().map(|c| (c.channel, c.from, c.to, c.nic)).collect();
     all.sort_unstable();
     all

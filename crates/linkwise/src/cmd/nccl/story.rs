@@ -2,7 +2,7 @@
 
 use super::view::{Case, Cell};
 
-use nccl_model::{Communicator, Limit, LoadConstants};
+use nccl_model::{CallLimit, Communicator, LoadConstants};
 use topology::Bytes;
 use topology::nccl::GraphKind;
 use topology::{GpuMask, HostId};
@@ -13,33 +13,33 @@ const NOTABLE: f64 = 0.10;
 const PERMUTED_HOSTS_MAX: usize = 5;
 
 /// What sets the bandwidth of a call.
-pub fn limit(case: &Case, limit: &Limit) -> String {
+pub fn limit(case: &Case, limit: &CallLimit) -> String {
     let host = |h: HostId| case.cluster.host(h).name.as_str();
     let nic = |h: HostId, n: u8| {
         case.cluster.type_of(h).nics.get(usize::from(n)).map_or_else(|| format!("NIC {n}"), |n| n.name.clone())
     };
     match limit {
-        Limit::Nic { host: h, nic: n, on_it, channels, even } if *on_it > even * 1.01 => format!(
+        CallLimit::Nic { host: h, nic: n, on_it, channels, even } if *on_it > even * 1.01 => format!(
             "copies that do not divide: {} of {} carries {on_it:.0} of {channels} channels, {even:.1} if they were even ({:.0} % lost)",
             nic(*h, *n),
             host(*h),
             100.0 * (1.0 - even / on_it)
         ),
-        Limit::Nic { host: h, nic: n, on_it, channels, .. } => {
+        CallLimit::Nic { host: h, nic: n, on_it, channels, .. } => {
             format!(
                 "the NICs: {} of {} carries {on_it:.0} of {channels} channels, as even as can be",
                 nic(*h, *n),
                 host(*h)
             )
         }
-        Limit::CrossingNics { host: h, nic: n, on_it, channels } => format!(
+        CallLimit::CrossingNics { host: h, nic: n, on_it, channels } => format!(
             "crossing NICs: {on_it:.0} of {channels} channels come into {} through {}, which is not beside the GPU that receives",
             host(*h),
             nic(*h, *n)
         ),
-        Limit::Channels { channels } => format!("the channel count: {channels} channels, each at its own ceiling"),
-        Limit::NvLink => "the links inside the hosts".into(),
-        Limit::Latency => "latency: too few bytes to fill a link".into(),
+        CallLimit::Channels { channels } => format!("the channel count: {channels} channels, each at its own ceiling"),
+        CallLimit::NvLink => "the links inside the hosts".into(),
+        CallLimit::Latency => "latency: too few bytes to fill a link".into(),
     }
 }
 
@@ -63,7 +63,7 @@ fn fewest_channels(case: &Case, c: &Communicator) -> Option<String> {
     if c.members().len() < 2 {
         return None;
     }
-    let of = |m: &nccl_model::Member| m.graph_of(GraphKind::Ring).map_or(0, |g| g.channel_count);
+    let of = |m: &nccl_model::MemberHost| m.graph_of(GraphKind::Ring).map_or(0, |g| g.channel_count);
     let least = c.members().iter().min_by_key(|m| of(m))?;
     let most = c.members().iter().max_by_key(|m| of(m))?;
     (of(least) < of(most)).then(|| {
@@ -112,9 +112,9 @@ fn better_ways(case: &Case, c: &Communicator, cells: &[Cell]) -> Vec<String> {
     for cell in cells {
         let (collective, size) = (cell.decision.collective, cell.decision.size_bytes);
         let Some(now) = cell.expected_gb_per_s() else { continue };
-        let ways = c.ways(collective, size).into_iter();
+        let ways = c.all_choices(collective, size).into_iter();
         let other =
-            |w: &nccl_model::Choice| (w.algorithm, w.protocol) != (cell.decision.algorithm, cell.decision.protocol);
+            |w: &nccl_model::CallChoice| (w.algorithm, w.protocol) != (cell.decision.algorithm, cell.decision.protocol);
         let best = ways
             .filter(other)
             .filter_map(|w| Some((c.busbw_of(collective, size, &w, &constants)?.busbw.gb_per_s(), w)))

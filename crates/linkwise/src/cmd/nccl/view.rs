@@ -2,8 +2,8 @@
 
 use console::Failure;
 use console::load_cluster;
-use nccl_bench::{Bench, BenchError, Node, Report, Spec};
-use nccl_model::{Busbw, Communicator, LoadConstants};
+use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
+use nccl_model::{Communicator, ExpectedBusbw, LoadConstants};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
@@ -137,7 +137,7 @@ pub fn communicator_of(cluster: &str, gpus: Option<&str>, nccl: Version) -> Resu
 pub struct Cell {
     pub decision: Decision,
     /// What the loads of its rings and trees let it have.
-    pub expected: Option<Busbw>,
+    pub expected: Option<ExpectedBusbw>,
     /// What linkwise's physics says of the same GPUs, GB/s busbw.
     pub physics_gb_per_s: f64,
     /// The last measurement of this very size, GB/s busbw.
@@ -194,9 +194,9 @@ impl Case {
     }
 
     /// What the real library does on simulated hosts with these settings.
-    pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<Report, Failure> {
-        let nodes = self.order.iter().map(|&(h, m)| Node::new(h, m)).collect();
-        let mut spec = Spec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
+    pub fn bench(&self, settings: &[(String, String)], sizes: &[u64]) -> Result<BenchReport, Failure> {
+        let nodes = self.order.iter().map(|&(h, m)| SimulatedNode::new(h, m)).collect();
+        let mut spec = BenchSpec::new(self.cluster.clone(), nodes, self.version).with_calls(&[self.collective], sizes);
         spec.env = settings.to_vec();
         if spec.rank_count() > RANKS_OF_A_QUICK_RUN {
             eprintln!(
@@ -212,10 +212,10 @@ impl Case {
     }
 
     /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
-    pub fn as_run(&self, report: &Report) -> Result<Communicator, Failure> {
+    pub fn as_run(&self, report: &BenchReport) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
         let (channels, nvls) = (report.channels.coll, report.channels.nvls);
-        Communicator::of_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
+        Communicator::from_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
             .map_err(Failure::impossible)
     }
 
@@ -233,7 +233,7 @@ impl Case {
         decisions
             .map(|decision| {
                 let Decision { collective, size_bytes, algorithm, protocol, .. } = decision;
-                let way = c.way(collective, size_bytes, algorithm, protocol);
+                let way = c.choice_with(collective, size_bytes, algorithm, protocol);
                 let of_size = |m: &&(u64, f64)| m.0 == size_bytes;
                 Cell {
                     expected: way.and_then(|w| c.busbw_of(collective, size_bytes, &w, &constants)),

@@ -2,13 +2,13 @@
 
 use super::reading::provenance;
 use console::Failure;
+use engine::ReadingIn;
 use job::report::files;
-use measure::plugin_trace::{self, Line, Places};
+use measure::plugin_trace::{self, RankGpus, TraceLine};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use engine::ReadingIn;
 use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Most calls of all communicators; later ones are left out and counted.
@@ -24,7 +24,7 @@ pub fn is_one(path: &Path) -> bool {
     files.first().is_some_and(|f| {
         let mut beginning = Vec::new();
         let read = File::open(f).and_then(|f| f.take(4096).read_to_end(&mut beginning));
-        read.is_ok() && plugin_trace::is_one(&String::from_utf8_lossy(&beginning))
+        read.is_ok() && plugin_trace::is_plugin_trace(&String::from_utf8_lossy(&beginning))
     })
 }
 
@@ -41,7 +41,7 @@ struct Call {
 /// What the plugin's traces of a job say.
 #[derive(Default)]
 pub struct Traces {
-    places: Places,
+    places: RankGpus,
     /// Ranks of every communicator.
     comms: BTreeMap<String, u32>,
     calls: BTreeMap<(String, u64), (Kind, Call)>,
@@ -66,8 +66,8 @@ impl Traces {
         Ok(t)
     }
 
-    fn take(&mut self, line: Line) {
-        self.places.take(&line);
+    fn take(&mut self, line: TraceLine) {
+        self.places.add_line(&line);
         match line.kind.as_str() {
             "process" => {
                 self.scripted |= line.scripted;

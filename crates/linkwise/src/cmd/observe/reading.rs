@@ -3,7 +3,7 @@
 use console::Failure;
 use engine::{ObservedJob, ReadingIn};
 use files::read_text;
-use measure::nccl_tests::{Report, parse_json, parse_text};
+use measure::nccl_tests::{NcclTestsReport, parse_json, parse_text};
 use measure::trace::{FILE_BYTES_MAX, parse_trace};
 use std::path::Path;
 use topology::{Bytes, Cluster, Collective};
@@ -20,7 +20,7 @@ pub fn of_nccl_tests(
 ) -> Result<Vec<ReadingIn>, Failure> {
     let text = read_text(file, OUTPUT_BYTES_MAX)?;
     let json = text.trim_start().starts_with('{');
-    let report: Report = if json { parse_json(&text) } else { parse_text(&text) }
+    let report: NcclTestsReport = if json { parse_json(&text) } else { parse_text(&text) }
         .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let ranks = job.gpus.gpu_count();
     if !report.ranks.is_empty() && report.ranks.len() != ranks {

@@ -3,9 +3,9 @@
 use console::Failure;
 use console::load_cluster;
 use files::read_limited;
-use route::network::Override;
-use route::read::{self, Dispatch, Kind};
-use route::{Demand, Network, NetworkOptions, builtin};
+use route::network::LinkOverride;
+use route::read::{self, DemandFormat, DispatchLayout};
+use route::{Demand, RoutingNetwork, RoutingOptions, builtin};
 use std::path::PathBuf;
 use topology::{Bytes, Cluster};
 
@@ -17,7 +17,7 @@ pub struct On {
     pub cluster: String,
     /// A link that runs at another rate: FROM>TO=GB_PER_S, or FROM>TO=xSHARE; 0 is dead. Repeatable
     #[arg(long = "link", value_name = "FROM>TO=RATE")]
-    pub links: Vec<Override>,
+    pub links: Vec<LinkOverride>,
     /// Most that a GPU reads of what it forwards for others, GB/s
     #[arg(long, value_name = "GB_PER_S")]
     pub relay_read: Option<f64>,
@@ -28,14 +28,14 @@ pub struct On {
 
 impl On {
     /// The network.
-    pub fn network(&self) -> Result<Network, Failure> {
-        let options = NetworkOptions {
+    pub fn network(&self) -> Result<RoutingNetwork, Failure> {
+        let options = RoutingOptions {
             relay_read_gb_per_s: self.relay_read,
             relay_write_gb_per_s: self.relay_write,
             overrides: self.links.clone(),
-            ..NetworkOptions::default()
+            ..RoutingOptions::default()
         };
-        Network::of(&self::cluster(&self.cluster)?, &options).map_err(Failure::input)
+        RoutingNetwork::of(&self::cluster(&self.cluster)?, &options).map_err(Failure::input)
     }
 }
 
@@ -93,20 +93,20 @@ impl Traffic {
         }
         let (name, text) = &texts[0];
         let kind = match self.ep {
-            Some(_) => Kind::Esft,
-            None => read::detect(text),
+            Some(_) => DemandFormat::Esft,
+            None => read::detect_format(text),
         };
-        if texts.len() > 1 && kind != Kind::Param {
+        if texts.len() > 1 && kind != DemandFormat::Param {
             return Err(Failure::input(format!(
                 "{} files were given, but {name} is no PARAM replay; only replays come as a file per rank",
                 texts.len()
             )));
         }
         match kind {
-            Kind::Csv => read::csv(text, name).map_err(Failure::from),
-            Kind::Json => read::json(text, name).map_err(Failure::from),
-            Kind::Param => read::param(&texts, self.operation).map_err(Failure::from),
-            Kind::Esft => {
+            DemandFormat::Csv => read::csv(text, name).map_err(Failure::from),
+            DemandFormat::Json => read::json(text, name).map_err(Failure::from),
+            DemandFormat::Param => read::param(&texts, self.operation).map_err(Failure::from),
+            DemandFormat::Esft => {
                 let ep = self.ep.ok_or_else(|| {
                     Failure::input(format!(
                         "{name} looks like a routing file (tokens to experts); say over how many ranks its experts are spread: --ep {ranks}"
@@ -116,7 +116,8 @@ impl Traffic {
                     return Err(Failure::input(format!("--tokens takes 1 to {TOKENS_MAX}")));
                 }
                 let routing = read::esft(text, name, self.experts, self.experts_per_token)?;
-                let dispatch = Dispatch { ranks: ep, bytes_per_token: self.bytes_per_token.0, tokens: self.tokens };
+                let dispatch =
+                    DispatchLayout { ranks: ep, bytes_per_token: self.bytes_per_token.0, tokens: self.tokens };
                 routing.demand(&dispatch).map_err(|e| Failure::input(format!("{name}: {e}")))
             }
         }

@@ -4,7 +4,7 @@ use super::input::{On, Traffic};
 use super::print;
 use console::DrawnFormat as Format;
 use console::Failure;
-use route::{Demand, Network, Plan, PlanError, Planner, PlannerEntry, Rule, Settings};
+use route::{Demand, PlanError, Planner, PlannerEntry, PlannerSettings, RoutePlan, RoutingNetwork, Rule};
 use std::io::Write;
 use std::time::Instant;
 
@@ -52,16 +52,16 @@ pub fn failed(e: PlanError) -> Failure {
 /// A plan and what is said about it.
 pub struct Answer {
     pub cluster: String,
-    pub net: Network,
+    pub net: RoutingNetwork,
     pub demand: Demand,
     pub planner: PlannerEntry,
-    pub plan: Plan,
+    pub plan: RoutePlan,
     /// Of whole bytes.
     pub congestion_s: f64,
     pub bottleneck: usize,
     pub planning_us: f64,
     /// Static rules: plan or why there is none.
-    pub baselines: Vec<(Rule, Plan)>,
+    pub baselines: Vec<(Rule, RoutePlan)>,
     /// Bytes on every link, with the direct rule and with this plan.
     pub before: Vec<u64>,
     pub after: Vec<u64>,
@@ -82,7 +82,7 @@ impl Answer {
 fn answer(args: &Args) -> Result<Answer, Failure> {
     let net = args.on.network()?;
     let demand = args.traffic.demand(net.rank_count())?;
-    let mut planner = Planner::new(Settings::default());
+    let mut planner = Planner::new(PlannerSettings::default());
     let begin = Instant::now();
     let mut plan = (args.planner.plan)(&mut planner, &net, &demand).map_err(failed)?;
     let mut times = vec![begin.elapsed().as_secs_f64()];
@@ -95,7 +95,7 @@ fn answer(args: &Args) -> Result<Answer, Failure> {
     let planning_us = stats::upper_median(&times) * 1e6;
     let mut baselines = Vec::new();
     for rule in Rule::BASELINES {
-        baselines.push((rule, planner.rule(&net, &demand, rule).map_err(failed)?));
+        baselines.push((rule, planner.plan_rule(&net, &demand, rule).map_err(failed)?));
     }
     let before = baselines[0].1.link_bytes(&net, &demand);
     let after = plan.link_bytes(&net, &demand);

@@ -4,7 +4,7 @@ use super::plan::Answer;
 use ::report::{Axis, BarSeries, Place, Plot};
 use comfy_table::Table;
 use console::{Failure, text_of};
-use route::plan::Reason;
+use route::plan::PlanReason;
 use serde_json::json;
 use std::io::Write;
 use topology::Bytes;
@@ -38,14 +38,16 @@ fn finite(v: f64) -> Option<f64> {
 fn reason(a: &Answer) -> String {
     let rule = a.plan.rule;
     match a.plan.reason {
-        Reason::RuleIsEnough => format!("the rule {rule} is provably near enough to the optimum; nothing to correct"),
-        Reason::Corrected => {
+        PlanReason::RuleIsEnough => {
+            format!("the rule {rule} is provably near enough to the optimum; nothing to correct")
+        }
+        PlanReason::Corrected => {
             format!("{rule}, corrected for {} pairs in {} pivots", a.plan.exception_count(), a.plan.pivots)
         }
-        Reason::SmallMessages => {
+        PlanReason::SmallMessages => {
             format!("the rule {rule}: with messages this small, relays and pieces cost more than they save (model)")
         }
-        Reason::AsAsked => "as asked".into(),
+        PlanReason::AsAsked => "as asked".into(),
     }
 }
 

@@ -1,91 +1,91 @@
-//! The hosts of a job that spans hosts, those that are alike told once.
+//! The hosts of a job on several hosts, grouped by kind.
 //!
-//! A job on hundreds of hosts has few kinds of them: what a host does between hosts depends on its type, its GPUs' NICs and their health.
-//! Everything that the network's physics computes per host it computes per kind, or per pair of neighbours in the ring.
+//! The network traffic of a host depends on its type, its GPUs' NICs and their health, so a job on hundreds of hosts has few kinds of hosts.
+//! [`crate::network`] computes per kind, or per pair of neighbouring kinds in the ring, instead of per host.
 
 use crate::constants::GpuClass;
 use crate::estimate::Fabric;
 use topology::{Allocation, HostId};
 
-/// One host's part in a job that spans hosts.
+/// A kind of host of a job: the GPUs and NICs that the job uses there.
 #[derive(Clone, Debug)]
-pub struct Side {
-    /// The host; of hosts that are alike the first.
+pub struct JobHost {
+    /// The first host of this kind.
     pub host: HostId,
-    /// GPUs of the job on it.
+    /// Number of the job's GPUs on the host.
     pub gpus: usize,
-    /// The NICs that these GPUs stand beside, and their rates (line rate times health), ascending by index.
+    /// The NICs next to these GPUs: (index, rate in GB/s as line rate times health), ascending by index.
     pub nics: Vec<(u8, f64)>,
-    /// Line rate of one healthy NIC.
+    /// Line rate of one healthy NIC, GB/s.
     pub line: f64,
-    /// Does the host have one NIC (or more) for every GPU, and does the job use the whole host?
+    /// Whether the job uses all GPUs of the host, and each has one NIC.
     pub whole_rail: bool,
-    /// Plateau of a ring inside the host, GB/s; infinite for one GPU.
+    /// Bus bandwidth of a ring inside the host for large messages, GB/s; infinite for one GPU.
     pub ring_gb_per_s: f64,
-    /// Do its switches multicast?
+    /// Whether its NVSwitches multicast.
     pub multicast: bool,
     /// The generation of its GPUs.
     pub class: GpuClass,
 }
 
-/// The sides of a job.
+/// The hosts of a job.
 #[derive(Clone, Debug, Default)]
-pub struct Sides {
-    /// Sides that differ, in the order in which hosts show them first.
-    pub kinds: Vec<Side>,
-    /// Kind of every host, in the order of the ring.
+pub struct JobHosts {
+    /// The different kinds, in the order of their first host.
+    pub kinds: Vec<JobHost>,
+    /// Index of every host's kind, in the order of the ring.
     pub order: Vec<u32>,
-    /// GPUs in all.
+    /// Number of GPUs.
     pub ranks: usize,
 }
 
-impl Sides {
-    /// How many hosts.
+impl JobHosts {
+    /// Number of hosts.
     pub fn hosts(&self) -> usize {
         self.order.len()
     }
-    /// The kind of the host at a place of the ring.
+    /// Index of the kind of the host at a position of the ring.
     pub fn kind(&self, at: usize) -> usize {
         self.order[at] as usize
     }
-    /// The first host of a kind, as its place in the ring.
+    /// Position in the ring of the first host of a kind.
     pub fn first_of(&self, kind: usize) -> usize {
         self.order.iter().position(|k| *k as usize == kind).unwrap_or(0)
     }
 }
 
 impl Fabric<'_> {
-    /// The sides of an allocation. O(hosts x kinds).
-    pub(crate) fn sides(&self, allocation: &Allocation) -> Sides {
-        /// What hosts that are alike share; those with NICs below their rate are like nobody.
+    /// The hosts of an allocation. O(hosts x kinds).
+    pub(crate) fn job_hosts(&self, allocation: &Allocation) -> JobHosts {
+        /// Equal for hosts of one kind. A host with a degraded NIC is its own kind.
         #[derive(Clone, Copy, PartialEq)]
-        struct Key {
+        struct HostKey {
             host_type: usize,
             mask: u32,
             host: Option<HostId>,
         }
-        let mut sides = Sides { kinds: Vec::new(), order: Vec::with_capacity(allocation.host_count()), ranks: 0 };
-        let mut keys: Vec<Key> = Vec::new();
+        let mut job = JobHosts { kinds: Vec::new(), order: Vec::with_capacity(allocation.host_count()), ranks: 0 };
+        let mut keys: Vec<HostKey> = Vec::new();
         for &(host, mask) in allocation.parts() {
             let h = self.cluster().host(host);
             let healthy = h.nic_health.iter().all(|f| *f == 1.0);
-            let key = Key { host_type: h.host_type, mask: mask.0, host: (!healthy).then_some(host) };
-            sides.ranks += mask.count();
-            // Neighbours are often alike.
-            let kind = match sides.order.last() {
+            let key = HostKey { host_type: h.host_type, mask: mask.0, host: (!healthy).then_some(host) };
+            job.ranks += mask.count();
+            // Neighbours are often of one kind.
+            let kind = match job.order.last() {
                 Some(&last) if keys[last as usize] == key => last as usize,
                 _ => keys.iter().position(|k| *k == key).unwrap_or(keys.len()),
             };
             if kind == keys.len() {
                 keys.push(key);
-                sides.kinds.push(self.side(host, mask));
+                job.kinds.push(self.job_host(host, mask));
             }
-            sides.order.push(kind as u32);
+            job.order.push(kind as u32);
         }
-        sides
+        job
     }
 
-    fn side(&self, host: HostId, mask: topology::GpuMask) -> Side {
+    fn job_host(&self, host: HostId, mask: topology::GpuMask) -> JobHost {
         let t = self.cluster().type_of(host);
         let touched = t.nics_touched(mask);
         let mut nics: Vec<(u8, f64)> = (0..t.nics.len())
@@ -94,10 +94,10 @@ impl Fabric<'_> {
             .collect();
         let line = nics.iter().map(|n| t.nics[usize::from(n.0)].line_rate.gb_per_s()).fold(0.0, f64::max);
         if nics.is_empty() {
-            nics.push((0, 0.0)); // a host without NICs reaches nobody
+            nics.push((0, 0.0)); // a host without NICs has no bandwidth to other hosts
         }
         let alone = mask.count() < 2;
-        Side {
+        JobHost {
             host,
             gpus: mask.count(),
             whole_rail: mask == t.all_gpus() && nics.len() == t.gpu_count(),
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn telling_alike_hosts_once_changes_no_limit(
+        fn grouping_hosts_by_kind_changes_no_limit(
             types in 1usize..5,
             degraded: bool,
             masks in proptest::collection::vec(prop_oneof![Just(0u32), Just(255), Just(15), 1u32..256], HOSTS),
@@ -143,18 +143,18 @@ mod tests {
             let f = Fabric::new(&cluster);
             let a = Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))));
             prop_assume!(a.host_count() >= 2);
-            let once = f.sides(&a);
-            let apart = Sides {
+            let once = f.job_hosts(&a);
+            let apart = JobHosts {
                 kinds: once.order.iter().map(|k| once.kinds[*k as usize].clone()).collect(),
                 order: (0..once.hosts() as u32).collect(),
                 ranks: once.ranks,
             };
             let c = Constants::default();
             for size in [1e5, 1e7, 1e9] {
-                let agreement = network::agree(&once, size);
-                prop_assert_eq!(&agreement, &network::agree(&apart, size));
+                let choice = network::predict_nccl_choice(&once, size);
+                prop_assert_eq!(&choice, &network::predict_nccl_choice(&apart, size));
                 for algorithm in [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree] {
-                    let limit = |s: &Sides| network::limit(s, &agreement, Some(algorithm), 0.93, &c);
+                    let limit = |s: &JobHosts| network::limit(s, &choice, Some(algorithm), 0.93, &c);
                     prop_assert_eq!(limit(&once), limit(&apart));
                 }
             }
