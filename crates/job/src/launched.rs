@@ -40,8 +40,8 @@ impl Task {
         })
     }
 
-    /// Where the tasks meet where nobody else says it: all on one host by the job's name. `None` on several hosts, or where that is not known.
-    pub fn meeting(&self) -> Option<String> {
+    /// The rendezvous of tasks that are all on one host, named after the job. `None` on several hosts, or if that is unknown.
+    pub fn rendezvous(&self) -> Option<String> {
         let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
         Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
@@ -101,14 +101,14 @@ mod tests {
             ("SLURM_STEP_ID", "2"),
         ];
         let task = of(&slurm).unwrap();
-        assert_eq!((task.number, task.count, task.meeting().as_deref()), (3, 8, Some("local:77.2")));
+        assert_eq!((task.number, task.count, task.rendezvous().as_deref()), (3, 8, Some("local:77.2")));
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "0"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
             ("PMIX_NAMESPACE", "a/b c@1"),
         ];
-        assert_eq!(of(&mpi).unwrap().meeting().as_deref(), Some("local:a-b-c-1"));
+        assert_eq!(of(&mpi).unwrap().rendezvous().as_deref(), Some("local:a-b-c-1"));
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
             ("SLURM_STEP_NODELIST", "n[0-1]"),
         ];
         let task = of(&slurm).unwrap();
-        assert_eq!((task.meeting(), task.hosts_known), (None, true));
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, true));
         let mpi = [("PMI_RANK", "0"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("PMI_JOBID", "j")];
         let task = of(&mpi).unwrap();
-        assert_eq!((task.meeting(), task.hosts_known), (None, false));
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, false));
     }
 
     #[test]

@@ -36,6 +36,9 @@ enum Command {
     Cluster(cmd::cluster::Commands),
     /// Record the bandwidth that a job achieved
     Observe(cmd::observe::Args),
+    /// Show, correct and withdraw stored readings
+    #[command(subcommand)]
+    Readings(cmd::readings::Commands),
     /// Find hosts, GPUs and NICs that are slower than identical hardware
     Doctor(cmd::doctor::Args),
     /// Explain NCCL's choices on some GPUs, and find settings worth trying
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Place(a) => cmd::place::run(*a),
         Command::Cluster(a) => cmd::cluster::run(a),
         Command::Observe(a) => cmd::observe::run(a),
+        Command::Readings(a) => cmd::readings::run(a),
         Command::Doctor(a) => cmd::doctor::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
         Command::Tune(a) => cmd::tune::run(a),

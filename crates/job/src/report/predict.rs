@@ -4,7 +4,7 @@ use super::Report;
 use super::gather::Key;
 use crate::JobError;
 use ::tune::Arm;
-use measure::plugin_trace::Places;
+use measure::plugin_trace::RankGpus;
 use nccl_model::{Communicator, LoadConstants};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -95,7 +95,14 @@ impl Model {
     }
 
     /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".
-    pub fn predict(&self, key: &Key, comm: &str, auto: &str, arm: &str, places: &Places) -> Result<Prediction, String> {
+    pub fn predict(
+        &self,
+        key: &Key,
+        comm: &str,
+        auto: &str,
+        arm: &str,
+        places: &RankGpus,
+    ) -> Result<Prediction, String> {
         let known = self.known.as_ref().ok_or("no model: the hardware is not said; --cluster names it")?;
         let mut gpus = self.gpus.borrow_mut();
         let gpus = gpus.entry(comm.to_string()).or_insert_with(|| known.gpus(key, comm, places));
@@ -110,7 +117,7 @@ impl Model {
 }
 
 impl Known {
-    fn gpus(&self, key: &Key, comm: &str, places: &Places) -> Result<Allocation, String> {
+    fn gpus(&self, key: &Key, comm: &str, places: &RankGpus) -> Result<Allocation, String> {
         let ranks = key.ranks as usize;
         let Some(all) = &self.gpus else {
             let names = places.gpus(comm, key.ranks).map_err(|e| format!("{e}; or name the GPUs with --gpus"))?;

@@ -22,9 +22,9 @@ hosts need the same LINKWISE_* variables. How to combine it with a launcher:
   torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
   srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
   mpirun     one host: linkwise run -- mpirun ...; several hosts: mpirun -x VARIABLE ..., or
-             mpirun ... linkwise run --meeting PLACE -- python train.py
+             mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
 
-Ranks find each other at --meeting, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
+Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
 workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.
 
 If linkwise runs once per task (after srun or mpirun), task 0 writes the report. --trace keeps the traces of every task, and `linkwise tune \
@@ -54,8 +54,8 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
     /// Rendezvous of several hosts: tcp:HOST:PORT, or folder:PATH on a shared file system
-    #[arg(long, value_name = "PLACE")]
-    meeting: Option<String>,
+    #[arg(long, alias = "meeting", value_name = "ADDRESS")]
+    rendezvous: Option<String>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -196,8 +196,8 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     if args.kernel_times {
         command.env("LINKWISE_KERNEL_TIMES", "1");
     }
-    if let Some(place) = &args.meeting {
-        command.env("LINKWISE_MEETING", place);
+    if let Some(place) = &args.rendezvous {
+        command.env("LINKWISE_RENDEZVOUS", place);
     }
     // Where neither the user nor a launcher of several hosts says where to meet. A launcher around this very process has said it: others like it
     // would name other places.
@@ -205,15 +205,17 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
     let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let alone = || Some(format!("local:{}-{unique}", std::process::id()));
-    match task.map_or_else(alone, Task::meeting).filter(|_| !by_launcher) {
-        Some(place) => command.env("LINKWISE_MEETING_ELSE", place),
-        None => command.env_remove("LINKWISE_MEETING_ELSE"), // another `linkwise run` around this one knew less
+    command.env_remove("LINKWISE_MEETING_ELSE"); // the former name, perhaps set by an older `linkwise run` around this one
+    match task.map_or_else(alone, Task::rendezvous).filter(|_| !by_launcher) {
+        Some(place) => command.env("LINKWISE_RENDEZVOUS_FALLBACK", place),
+        None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // another `linkwise run` around this one knew less
     };
-    let known = args.meeting.is_some() || said("LINKWISE_MEETING") || by_launcher;
-    if let Some(t) = task.filter(|t| t.meeting().is_none() && !t.hosts_known && !known && !args.observe) {
+    let named = args.rendezvous.is_some() || said("LINKWISE_RENDEZVOUS") || said("LINKWISE_MEETING");
+    let known = named || by_launcher;
+    if let Some(t) = task.filter(|t| t.rendezvous().is_none() && !t.hosts_known && !known && !args.observe) {
         eprintln!(
-            "linkwise: {} tasks, perhaps on several hosts, are not told where to meet: unless the command says it (torchrun sets MASTER_ADDR and \
-             MASTER_PORT) everything stays at AUTO; --meeting tcp:HOST:PORT says it (any of the hosts)",
+            "linkwise: {} tasks, perhaps on several hosts, have no rendezvous: unless the command sets one (torchrun sets MASTER_ADDR and \
+             MASTER_PORT) all communicators stay at AUTO; give --rendezvous tcp:HOST:PORT with any of the hosts",
             t.count
         );
     }

@@ -1,7 +1,7 @@
 //! The events of a campaign as progress on standard error.
 
 use console::{Progress, say};
-use measure::Event;
+use measure::CampaignEvent;
 use std::io::IsTerminal;
 
 /// Shows the events of one campaign.
@@ -12,10 +12,10 @@ pub struct CampaignProgress {
 
 impl CampaignProgress {
     /// Shows an event.
-    pub fn on_event(&mut self, event: Event) {
+    pub fn on_event(&mut self, event: CampaignEvent) {
         match event {
-            Event::Stage { points: 0, .. } => {}
-            Event::Stage { name, points, already } => {
+            CampaignEvent::Stage { points: 0, .. } => {}
+            CampaignEvent::Stage { name, points, already } => {
                 self.stage = None; // the old stage's bar goes first
                 let stored = if already > 0 { format!(", {already} stored already") } else { String::new() };
                 if !std::io::stderr().is_terminal() {
@@ -23,12 +23,12 @@ impl CampaignProgress {
                 }
                 self.stage = Some(Progress::new(&name, points));
             }
-            Event::Taken(n) => {
+            CampaignEvent::Taken(n) => {
                 if let Some(stage) = &self.stage {
                     stage.advance(n);
                 }
             }
-            Event::Note(note) => match &self.stage {
+            CampaignEvent::Note(note) => match &self.stage {
                 Some(stage) => stage.say(&format!("note: {note}")),
                 None => say(&format!("note: {note}")),
             },

@@ -1,24 +1,24 @@
-//! Which GPU each rank of a communicator had, from what its process could see.
+//! The GPU of each rank of a communicator, derived from what its process could see.
 //!
-//! NCCL tells a plugin the rank, not the GPU. The process knows its host's name, `CUDA_VISIBLE_DEVICES` and its number on the host. From these
-//! follows: a process with several ranks of a communicator has the GPUs that it sees in order; one that sees a single GPU has that one; any
-//! other has the GPU of its number on the host, as programs under torchrun, mpirun and srun take it.
+//! NCCL tells a plugin the rank but not the GPU. The process knows its host's name, `CUDA_VISIBLE_DEVICES` and its local rank. A process with several
+//! ranks of a communicator uses its visible GPUs in order. A process that sees one GPU uses that one. Any other process uses the GPU with the number
+//! of its local rank, as programs under torchrun, mpirun and srun do.
 
-use super::Line;
+use super::TraceLine;
 use std::collections::BTreeMap;
 
-/// Most GPUs that a process can see.
+/// Limit on visible GPUs of a process.
 const VISIBLE_MAX: usize = 64;
-/// Most ranks in all.
-const PLACES_MAX: usize = 1 << 20;
+/// Limit on ranks in all.
+const RANK_ENTRIES_MAX: usize = 1 << 20;
 
-/// A GPU: name of the host and index as `nvidia-smi` counts.
+/// Host name, and index as `nvidia-smi` counts.
 pub type Gpu = (String, usize);
 
 #[derive(Debug, Clone, Default)]
-struct Here {
+struct ProcessInfo {
     host: Option<String>,
-    /// `Err`: not a list of indexes.
+    /// `Err`: not a list of indices.
     visible: Option<Result<Vec<usize>, String>>,
     local_rank: Option<u32>,
 }
@@ -29,17 +29,17 @@ struct Member {
     ordinal: u32,
 }
 
-/// See the module. Lines are to be given in the order of the files.
+/// See the module documentation. Lines must be added in the order of the files.
 #[derive(Debug, Clone, Default)]
-pub struct Places {
-    processes: Vec<Here>,
+pub struct RankGpus {
+    processes: Vec<ProcessInfo>,
     members: BTreeMap<String, BTreeMap<i64, Member>>,
     count: usize,
 }
 
-impl Places {
-    /// A line of a trace; only `process` and `comm` say something about places.
-    pub fn take(&mut self, line: &Line) {
+impl RankGpus {
+    /// Adds a line of a trace. Only `process` and `comm` lines matter.
+    pub fn add_line(&mut self, line: &TraceLine) {
         match line.kind.as_str() {
             "process" => {
                 let visible = line.visible_gpus.as_deref().filter(|v| !v.trim().is_empty()).map(|text| {
@@ -48,9 +48,9 @@ impl Places {
                     indexes.filter(|l| l.len() <= VISIBLE_MAX).ok_or_else(|| text.chars().take(60).collect())
                 });
                 let host = line.host_name.clone();
-                self.processes.push(Here { host, visible, local_rank: line.local_rank });
+                self.processes.push(ProcessInfo { host, visible, local_rank: line.local_rank });
             }
-            "comm" if self.count < PLACES_MAX && !self.processes.is_empty() => {
+            "comm" if self.count < RANK_ENTRIES_MAX && !self.processes.is_empty() => {
                 self.count += 1;
                 let member = Member { process: self.processes.len() - 1, ordinal: line.ordinal };
                 self.members.entry(line.comm.clone()).or_default().insert(line.rank, member);
@@ -62,12 +62,12 @@ impl Places {
     /// The GPUs of a communicator in the order of its ranks. O(ranks log ranks).
     ///
     /// # Errors
-    /// What is missing, and of which rank.
+    /// Names the rank and what is missing.
     pub fn gpus(&self, comm: &str, ranks: u32) -> Result<Vec<Gpu>, String> {
         let none = BTreeMap::new();
         let members = self.members.get(comm).unwrap_or(&none);
         let all = 0..i64::from(ranks.min(super::RANKS_MAX));
-        // First who is missing: without it nothing else is of use.
+        // Missing ranks first: without them no other error matters.
         let found = all.clone().map_while(|rank| members.get(&rank));
         let found: Vec<&Member> = found.collect();
         if (found.len() as i64) < all.end {
@@ -83,7 +83,7 @@ impl Places {
             let alone = of_process.get(&member.process) == Some(&1);
             let gpu = self.gpu(member, alone).map_err(|what| format!("rank {rank}: {what}"))?;
             if let Some(other) = taken.insert(gpu.clone(), rank) {
-                return Err(format!("ranks {other} and {rank} both seem to have GPU {} of host {}", gpu.1, gpu.0));
+                return Err(format!("ranks {other} and {rank} both appear to use GPU {} of host {}", gpu.1, gpu.0));
             }
             gpus.push(gpu);
         }
@@ -92,9 +92,11 @@ impl Places {
 
     fn gpu(&self, member: &Member, alone: bool) -> Result<Gpu, String> {
         let here = self.processes.get(member.process).cloned().unwrap_or_default();
-        let host = here.host.ok_or("its process did not write the name of its host")?;
+        let host = here.host.ok_or("its process did not record its host name")?;
         let seen = match here.visible {
-            Some(Err(text)) => return Err(format!("CUDA_VISIBLE_DEVICES is `{text}`, no list of GPU numbers")),
+            Some(Err(text)) => {
+                return Err(format!("CUDA_VISIBLE_DEVICES is `{text}`, which is not a list of GPU numbers"));
+            }
             Some(Ok(list)) => Some(list),
             None => None,
         };
@@ -102,14 +104,14 @@ impl Places {
             _ if !alone => member.ordinal as usize,
             (Some(list), _) if list.len() == 1 => 0,
             (_, Some(local)) => local as usize,
-            (_, None) => return Err("no launcher said its number on the host, and it sees several GPUs".into()),
+            (_, None) => return Err("its process sees several GPUs, and no launcher gave its local rank".into()),
         };
         match &seen {
             None => Ok((host, at)),
             Some(list) => list
                 .get(at)
                 .map(|g| (host.clone(), *g))
-                .ok_or_else(|| format!("it is number {at} on host {host}, but sees {} GPUs only", list.len())),
+                .ok_or_else(|| format!("its local index is {at} on host {host}, but it sees only {} GPUs", list.len())),
         }
     }
 }
@@ -118,18 +120,18 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn process(host: &str, visible: Option<&str>, local_rank: Option<u32>) -> Line {
+    fn process(host: &str, visible: Option<&str>, local_rank: Option<u32>) -> TraceLine {
         let (host_name, visible_gpus) = (Some(host.to_owned()), visible.map(String::from));
-        Line { kind: "process".into(), host_name, visible_gpus, local_rank, ..Line::default() }
+        TraceLine { kind: "process".into(), host_name, visible_gpus, local_rank, ..TraceLine::default() }
     }
 
-    fn comm(rank: i64, ordinal: u32) -> Line {
-        Line { kind: "comm".into(), comm: "0a".into(), rank, ordinal, ..Line::default() }
+    fn comm(rank: i64, ordinal: u32) -> TraceLine {
+        TraceLine { kind: "comm".into(), comm: "0a".into(), rank, ordinal, ..TraceLine::default() }
     }
 
-    fn gpus(lines: &[Line], ranks: u32) -> Result<Vec<Gpu>, String> {
-        let mut p = Places::default();
-        lines.iter().for_each(|l| p.take(l));
+    fn gpus(lines: &[TraceLine], ranks: u32) -> Result<Vec<Gpu>, String> {
+        let mut p = RankGpus::default();
+        lines.iter().for_each(|l| p.add_line(l));
         p.gpus("0a", ranks)
     }
 
@@ -150,12 +152,12 @@ mod tests {
             (vec![process("a", None, Some(0)), comm(0, 0)], "rank 1 of 2 is in none of these traces"),
             (
                 vec![process("a", Some("0"), None), comm(0, 0), process("a", Some("0"), None), comm(1, 0)],
-                "both seem to have GPU 0",
+                "both appear to use GPU 0",
             ),
-            (vec![process("a", Some("GPU-1b"), None), comm(0, 0)], "`GPU-1b`, no list of GPU numbers"),
-            (vec![process("a", Some("0,1"), None), comm(0, 0)], "no launcher said"),
-            (vec![process("a", Some("0,1"), Some(5)), comm(0, 0)], "sees 2 GPUs only"),
-            (vec![Line { kind: "process".into(), ..Line::default() }, comm(0, 0)], "name of its host"),
+            (vec![process("a", Some("GPU-1b"), None), comm(0, 0)], "`GPU-1b`, which is not a list of GPU numbers"),
+            (vec![process("a", Some("0,1"), None), comm(0, 0)], "no launcher gave"),
+            (vec![process("a", Some("0,1"), Some(5)), comm(0, 0)], "sees only 2 GPUs"),
+            (vec![TraceLine { kind: "process".into(), ..TraceLine::default() }, comm(0, 0)], "its host name"),
         ] {
             let ranks =
                 if what.contains("in none") { 2 } else { lines.iter().filter(|l| l.kind == "comm").count() as u32 };

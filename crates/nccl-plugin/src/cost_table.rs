@@ -1,26 +1,27 @@
-//! NCCL's cost table, as a tuner gets it: one row per algorithm, one column per protocol, microseconds; negative where NCCL cannot or must not.
+//! NCCL's cost table as a tuner receives it: one row per algorithm, one column per protocol, microseconds. A negative entry is unavailable.
 
 use tune::{Algorithm, Arm, Protocol};
 
-/// Entries of the table in which arms lie: 7 algorithms x 3 protocols.
+/// Entries that arms refer to: 7 algorithms x 3 protocols.
 pub const ENTRIES: usize = 21;
-/// An entry this high is not there in effect: NCCL 2.29 and older ignore 3.6e9 and more, 2.31 marks what has to be opted in with 1.7e38.
+/// Entries from this cost on count as unavailable: NCCL 2.29 and older ignore 3.6e9 and more; 2.31 marks options that need an opt-in with 1.7e38.
 const FORBIDDEN_US: f32 = 1e9;
-/// NCCL multiplies all ring costs by 1024 where rings would lose precision (FP8 sums over more than 8 ranks).
+/// NCCL multiplies ring costs by 1024 where rings lose precision (FP8 sums over more than 8 ranks). A ring this many times above the best entry
+/// counts as demoted.
 const DEMOTION: f32 = 200.0;
 
-/// A table of a call, with the strides that NCCL said.
+/// The table of one call, with the strides that NCCL passes.
 #[derive(Debug)]
-pub struct Costs<'a> {
+pub struct CostTable<'a> {
     costs: &'a mut [f32],
     algorithms: usize,
     protocols: usize,
 }
 
-impl<'a> Costs<'a> {
-    /// `None` where the size is not the product of the strides.
+impl<'a> CostTable<'a> {
+    /// `None` if the length is not the product of the strides.
     pub fn new(costs: &'a mut [f32], algorithms: usize, protocols: usize) -> Option<Self> {
-        (algorithms.checked_mul(protocols) == Some(costs.len())).then_some(Costs { costs, algorithms, protocols })
+        (algorithms.checked_mul(protocols) == Some(costs.len())).then_some(CostTable { costs, algorithms, protocols })
     }
 
     fn at(&self, algorithm: usize, protocol: usize) -> Option<f32> {
@@ -28,10 +29,10 @@ impl<'a> Costs<'a> {
             return None;
         }
         let cost = *self.costs.get(algorithm * self.protocols + protocol)?;
-        (0.0..FORBIDDEN_US).contains(&cost).then_some(cost) // not for NaN either
+        (0.0..FORBIDDEN_US).contains(&cost).then_some(cost) // excludes NaN
     }
 
-    /// Which entries are possible, bit 3 x algorithm + protocol; and the cheapest of them, which is AUTO.
+    /// The possible entries, as bits 3 x algorithm + protocol, and the cheapest one, which is AUTO.
     #[inline]
     pub fn survey(&self) -> Survey {
         let (mut mask, mut best, mut best_cost) = (0u32, u8::MAX, f32::INFINITY);
@@ -46,7 +47,7 @@ impl<'a> Costs<'a> {
                 }
             }
         }
-        // A ring that NCCL demotes must not be chosen by anybody.
+        // A ring that NCCL demotes is not an option.
         let rings = 0b111 << (3 * Algorithm::Ring as usize);
         if mask & !rings != 0 {
             for p in 0..Protocol::ALL.len() {
@@ -59,9 +60,9 @@ impl<'a> Costs<'a> {
         Survey { mask, best, best_cost }
     }
 
-    /// Makes an arm the cheapest, where it is possible; the rest of the table stays as it is. True if NCCL will take it.
+    /// Makes an arm the cheapest entry if it is possible, and changes no other entry. Returns whether NCCL will use the arm.
     ///
-    /// Never writes a negative, never revives an entry, never needs a tie: releases break ties differently.
+    /// Never writes a negative value, never revives an entry, and never creates a tie: releases break ties differently.
     #[inline]
     pub fn prefer(&mut self, arm: Arm, survey: &Survey) -> bool {
         let Some((a, p)) = arm.forced else { return false };
@@ -73,7 +74,7 @@ impl<'a> Costs<'a> {
             return true;
         }
         let below = survey.best_cost * 0.999;
-        // Nothing is below 0, and a number so small that it cannot be lowered is not a cost.
+        // No cost is below 0, and a denormal cost that cannot be lowered is not a cost.
         if !(below < survey.best_cost && below > 0.0) {
             return false;
         }
@@ -87,33 +88,33 @@ impl<'a> Costs<'a> {
     }
 }
 
-/// What a table says.
+/// Summary of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Survey {
     /// Possible entries, bit 3 x algorithm + protocol.
     pub mask: u32,
-    /// The cheapest entry, or 255 where nothing is possible.
+    /// The cheapest entry, or 255 if none is possible.
     pub best: u8,
-    /// Its cost in microseconds.
+    /// Its cost, microseconds.
     pub best_cost: f32,
 }
 
 impl Survey {
-    /// Of a call without a table: anything may be possible.
+    /// For a call without a table: every entry may be possible.
     pub const UNKNOWN: Survey = Survey { mask: (1 << ENTRIES) - 1, best: u8::MAX, best_cost: 0.0 };
 
-    /// Every entry was unavailable: a question about something else (symmetric kernels), not a call.
+    /// No entry is possible: the question concerns something else (symmetric kernels), not a call.
     pub fn is_empty(&self) -> bool {
         self.best == u8::MAX
     }
 }
 
-/// The algorithm and protocol of an entry.
+/// Algorithm and protocol of an entry.
 pub fn entry(i: u8) -> Option<(Algorithm, Protocol)> {
     Some((Algorithm::of_number(usize::from(i) / 3)?, Protocol::of_number(usize::from(i) % 3)?))
 }
 
-/// The entry of an arm that is not AUTO.
+/// The entry of an arm; `None` for AUTO.
 pub fn entry_of(arm: Arm) -> Option<u8> {
     arm.forced.map(|(a, p)| 3 * a as u8 + p as u8)
 }
@@ -139,7 +140,7 @@ mod tests {
         ) {
             let arm = Arm::new(Algorithm::ALL[a], Protocol::ALL[p]);
             let mut after = before.clone();
-            let mut costs = Costs::new(&mut after, algorithms, protocols).unwrap();
+            let mut costs = CostTable::new(&mut after, algorithms, protocols).unwrap();
             let survey = costs.survey();
             let taken = costs.prefer(arm, &survey);
             let target = a * protocols + p;
@@ -166,7 +167,7 @@ mod tests {
         #[test]
         fn auto_touches_nothing((before, algorithms, protocols) in tables()) {
             let mut after = before.clone();
-            let mut costs = Costs::new(&mut after, algorithms, protocols).unwrap();
+            let mut costs = CostTable::new(&mut after, algorithms, protocols).unwrap();
             let survey = costs.survey();
             prop_assert!(!costs.prefer(Arm::AUTO, &survey));
             prop_assert!(before.iter().zip(&after).all(|(x, y)| x.to_bits() == y.to_bits()));
@@ -178,7 +179,7 @@ mod tests {
         let mut table = vec![-1.0f32; ENTRIES];
         table[2] = 50.0; // tree
         table[5] = 40.0 * 1024.0; // ring, demoted
-        let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+        let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
         let survey = costs.survey();
         assert_eq!((survey.mask, survey.best), (1 << 2, 2));
         assert!(!costs.prefer(Arm::new(Algorithm::Ring, Protocol::Simple), &survey));
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn a_table_of_unavailable_entries_is_recognised() {
         let mut table = vec![-1.0f32; ENTRIES];
-        assert!(Costs::new(&mut table, 7, 3).unwrap().survey().is_empty());
-        assert!(Costs::new(&mut table, 7, 4).is_none());
+        assert!(CostTable::new(&mut table, 7, 3).unwrap().survey().is_empty());
+        assert!(CostTable::new(&mut table, 7, 4).is_none());
     }
 }

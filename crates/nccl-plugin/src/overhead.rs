@@ -1,27 +1,27 @@
-//! What the plugin costs the job: time spent in its own entries, by kind, and of its thread.
+//! Overhead of the plugin: time spent in its entry points, by kind, and CPU time of its thread.
 //!
-//! Looking at the clock costs as much as a small entry, so that after the first calls of a thread only every 256th entry is timed and counts
-//! for all; one that was interrupted for long counts once for what is above [`LONG_NS`]. Borders between epochs, where a call may wait for
-//! other ranks, are always timed, and kept apart.
+//! Reading the clock costs as much as a short entry. After a thread's first calls only every 256th entry is therefore timed, and stands for all 256.
+//! The part of an interrupted entry above [`LONG_NS`] counts once. Boundaries between epochs, where a call may wait for other ranks, are always timed
+//! and counted separately.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Entries of a thread that are all timed, and how many entries one stands for afterwards.
+/// The first entries of a thread, all timed; and the entries that one timed entry stands for afterwards.
 const FIRST: u32 = 512;
 const EVERY: u32 = 256;
-/// No entry takes this long by itself: the thread was interrupted.
+/// No entry takes this long itself: the thread was interrupted.
 const LONG_NS: u64 = 4_000;
 
-/// Why NCCL or the program called.
+/// Kind of entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// A decision.
     Decide = 0,
-    /// An event of the profiler, or a step of the program.
+    /// A profiler event, or a step of the program.
     Event = 1,
-    /// A communicator comes or goes: always timed.
+    /// Init or finalize of a communicator: always timed.
     Setup = 2,
 }
 
@@ -30,7 +30,7 @@ static NS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 static BORDERS_NS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Entries until the next one that is timed; how many were there, up to [`FIRST`]; time at borders.
+    /// Per thread: entries until the next timed one; entries seen, up to [`FIRST`]; time at boundaries, ns.
     static LEFT: Cell<u32> = const { Cell::new(0) };
     static SEEN: Cell<u32> = const { Cell::new(0) };
     static BORDER_NS: Cell<u64> = const { Cell::new(0) };
@@ -66,8 +66,8 @@ fn timed<T>(kind: Entry, f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs what a call does at the border of an epoch, inside of an entry.
-pub fn border<T>(f: impl FnOnce() -> T) -> T {
+/// Runs a call's work at an epoch boundary, inside an entry.
+pub fn boundary<T>(f: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let result = f();
     let took = begin.elapsed().as_nanos() as u64;
@@ -76,24 +76,23 @@ pub fn border<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What the plugin has cost the process so far.
+/// Overhead of the process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Decisions, about.
+    /// Decisions, estimated.
     pub decisions: u64,
-    /// Nanoseconds in them, without borders.
+    /// Nanoseconds in decisions, without boundaries.
     pub decide_ns: u64,
-    /// Events, about.
+    /// Events, estimated.
     pub events: u64,
-    /// Nanoseconds in them.
+    /// Nanoseconds in events.
     pub event_ns: u64,
     /// Nanoseconds in inits and finalizes.
     pub setup_ns: u64,
-    /// Nanoseconds of calls at borders of epochs, waiting for other ranks included.
-    pub border_ns: u64,
+    /// Nanoseconds of calls at epoch boundaries, including waits for other ranks.
+    pub boundary_ns: u64,
 }
 
-/// Of this process, so far.
 pub fn so_far() -> Cost {
     let load = |of: &[AtomicU64; 3], kind: Entry| of.get(kind as usize).map_or(0, |c| c.load(Ordering::Relaxed));
     Cost {
@@ -102,11 +101,11 @@ pub fn so_far() -> Cost {
         events: load(&COUNTS, Entry::Event),
         event_ns: load(&NS, Entry::Event),
         setup_ns: load(&NS, Entry::Setup),
-        border_ns: BORDERS_NS.load(Ordering::Relaxed),
+        boundary_ns: BORDERS_NS.load(Ordering::Relaxed),
     }
 }
 
-/// Nanoseconds that the calling thread has computed; 0 where the kernel does not say.
+/// CPU time of the calling thread, nanoseconds; 0 if the kernel does not provide it.
 pub fn of_this_thread_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
@@ -116,7 +115,7 @@ pub fn of_this_thread_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// In a thread of its own: what other tests' entries add is not below what this one's do.
+    /// Differences are lower bounds, since other tests add to the same counters.
     #[test]
     fn entries_are_counted_and_borders_kept_apart() {
         let before = so_far();
@@ -125,16 +124,16 @@ mod tests {
             for _ in 0..n {
                 entry(Entry::Decide, || std::hint::black_box(1 + 1));
             }
-            entry(Entry::Setup, || border(|| std::thread::sleep(std::time::Duration::from_millis(300))));
+            entry(Entry::Setup, || boundary(|| std::thread::sleep(std::time::Duration::from_millis(300))));
         })
         .join()
         .unwrap();
         let after = so_far();
         assert!(after.decisions - before.decisions >= u64::from(n - EVERY), "{after:?}");
         assert!(after.decide_ns > before.decide_ns, "{after:?}");
-        assert!(after.border_ns - before.border_ns >= 300_000_000, "{after:?}");
+        assert!(after.boundary_ns - before.boundary_ns >= 300_000_000, "{after:?}");
         assert!(
-            after.setup_ns - before.setup_ns < after.border_ns - before.border_ns,
+            after.setup_ns - before.setup_ns < after.boundary_ns - before.boundary_ns,
             "the wait is not in the entry: {after:?}"
         );
     }

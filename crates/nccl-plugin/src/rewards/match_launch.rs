@@ -1,17 +1,17 @@
-//! Which decision a launch belongs to. NCCL gives events no number that decisions have, too: they are told by collective, size and order.
+//! Matches launches with decisions. NCCL gives them no common number, so collective, size and order decide.
 
-use crate::comm::Decision;
+use crate::comm::CallDecision;
 use crate::events::Enqueued;
 use std::collections::VecDeque;
 
-/// Takes the oldest decision that a launch may have come from: of the same size, and with what it asked for, where that was possible. Older
-/// ones of that size are given up: their launches were never told, or ran something else, and must not get the times of later ones. `None`
-/// where no decision fits. `recent`: in the order of calls. Cost: one pass.
-pub fn asked_for(recent: &mut VecDeque<Decision>, w: &Enqueued, ranks: u32) -> Option<Decision> {
+/// Removes and returns the oldest decision that the launch may belong to: of the same size and, if it was possible, with the launched algorithm and
+/// protocol. Older decisions of that size are dropped: their launches were not reported or ran otherwise, and later launches must not be matched with
+/// them. `None` if no decision fits. `recent` is in the order of calls. O(recent).
+pub fn match_launch(recent: &mut VecDeque<CallDecision>, w: &Enqueued, ranks: u32) -> Option<CallDecision> {
     let bytes = w.count.saturating_mul(u64::from(w.element_bytes));
     let of_all = bytes.saturating_mul(u64::from(ranks));
-    let same_size = |d: &Decision| d.collective == w.collective && (d.bytes == bytes || d.bytes == of_all);
-    let same_arm = |d: &Decision| match d.arm.forced.filter(|_| d.taken) {
+    let same_size = |d: &CallDecision| d.collective == w.collective && (d.bytes == bytes || d.bytes == of_all);
+    let same_arm = |d: &CallDecision| match d.arm.forced.filter(|_| d.taken) {
         Some((a, p)) => w.algorithm.is_none_or(|x| x == a) && w.protocol.is_none_or(|x| x == p),
         None => true,
     };
@@ -49,15 +49,18 @@ mod tests {
         }
     }
 
-    fn match_all(decisions: &[Decision], launches: &[Enqueued]) -> Vec<Option<u64>> {
-        let mut recent: VecDeque<Decision> = decisions.iter().copied().collect();
-        launches.iter().map(|w| asked_for(&mut recent, w, 8).map(|d| d.call)).collect()
+    fn match_all(decisions: &[CallDecision], launches: &[Enqueued]) -> Vec<Option<u64>> {
+        let mut recent: VecDeque<CallDecision> = decisions.iter().copied().collect();
+        launches.iter().map(|w| match_launch(&mut recent, w, 8).map(|d| d.call)).collect()
     }
 
     #[test]
     fn launches_go_to_their_decisions_in_order_and_by_size() {
-        let decisions =
-            [Decision::of_test(0, 64, RING), Decision::of_test(1, 4096, TREE), Decision::of_test(2, 64, RING)];
+        let decisions = [
+            CallDecision::for_test(0, 64, RING),
+            CallDecision::for_test(1, 4096, TREE),
+            CallDecision::for_test(2, 64, RING),
+        ];
         let launches = [launch(64, RING), launch(64, RING), launch(4096, TREE), launch(64, RING)];
         assert_eq!(match_all(&decisions, &launches), [Some(0), Some(2), Some(1), None]);
     }
@@ -65,19 +68,19 @@ mod tests {
     #[test]
     fn a_lost_launch_costs_its_own_time_and_no_other() {
         let decisions = [
-            Decision::of_test(0, 64, RING),
-            Decision::of_test(1, 64, TREE),
-            Decision::of_test(2, 64, RING),
-            Decision::of_test(3, 64, TREE),
+            CallDecision::for_test(0, 64, RING),
+            CallDecision::for_test(1, 64, TREE),
+            CallDecision::for_test(2, 64, RING),
+            CallDecision::for_test(3, 64, TREE),
         ];
         let launches = [launch(64, TREE), launch(64, RING), launch(64, TREE)]; // the first was lost
         assert_eq!(match_all(&decisions, &launches), [Some(1), Some(2), Some(3)]);
     }
 
     #[test]
-    fn what_ran_otherwise_than_asked_is_nobodys() {
-        let not_taken = Decision { taken: false, ..Decision::of_test(1, 64, TREE) };
-        let decisions = [Decision::of_test(0, 64, TREE), not_taken, Decision::of_test(2, 64, Arm::AUTO)];
+    fn a_launch_that_fits_no_decision_is_unmatched() {
+        let not_taken = CallDecision { taken: false, ..CallDecision::for_test(1, 64, TREE) };
+        let decisions = [CallDecision::for_test(0, 64, TREE), not_taken, CallDecision::for_test(2, 64, Arm::AUTO)];
         let launches = [launch(64, RING), launch(64, RING)];
         assert_eq!(match_all(&decisions, &launches), [Some(1), Some(2)]);
     }
@@ -85,6 +88,6 @@ mod tests {
     #[test]
     fn sizes_that_cannot_be_fit_nothing() {
         let w = Enqueued { count: u64::MAX, element_bytes: 8, ..launch(64, RING) };
-        assert_eq!(match_all(&[Decision::of_test(0, 64, RING)], &[w]), [None]);
+        assert_eq!(match_all(&[CallDecision::for_test(0, 64, RING)], &[w]), [None]);
     }
 }
