@@ -112,6 +112,13 @@ fn help_pages_fit_80_columns() {
         let prose: Vec<&str> = help.lines().filter(|l| !l.trim_start().starts_with("linkwise ")).collect();
         too_wide(&prose.join("\n"), &format!("{page:?}"));
         assert!(help.lines().all(|l| l.chars().count() <= 100), "{page:?}: {help}");
+        if page == ["run"] {
+            assert!(
+                help.contains("experimental") && help.contains("not") && help.contains("run on GPUs yet"),
+                "{help}"
+            );
+            assert!(help.contains("round-robin") && help.contains("MASTER_ADDR"), "{help}");
+        }
     }
 }
 

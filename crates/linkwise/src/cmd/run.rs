@@ -11,27 +11,7 @@ use std::process::{Command, ExitStatus};
 
 /// Arguments of `linkwise run`.
 #[derive(clap::Args)]
-#[command(long_about = "Run a job with linkwise's NCCL plugin, and report at its end.
-
-The plugin may change NCCL's choices of algorithm, protocol and channels; --observe changes nothing. It is experimental: the plugin has not \
-been run on GPUs yet.
-
-Every process that the command starts on this host inherits the settings, with torchrun, mpirun, srun and python alike. Ranks on other \
-hosts need the same LINKWISE_* variables. How to combine it with a launcher:
-
-  torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
-  srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
-  mpirun     one host: linkwise run -- mpirun ...; several hosts: mpirun -x VARIABLE ..., or
-             mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
-
-Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
-workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.
-
-If linkwise runs once per task (after srun or mpirun), task 0 writes the report. --trace keeps the traces of every task, and `linkwise tune \
-report` reads all of them.
-
-Signals go to the command. The exit code is the command's, even if the report fails.")]
-#[command(after_help = format!("Policies:\n{}", autotune::list_of_policies()))]
+#[command(after_help = after_help())]
 pub struct Args {
     /// Policy that tries arms and keeps the best (listed below) [default: adaptive]
     #[arg(long, value_name = "NAME")]
@@ -59,6 +39,30 @@ pub struct Args {
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+const HELP: &str = "\
+The plugin may change NCCL's choices of algorithm, protocol and channels; --observe changes nothing. It is experimental: the plugin has not \
+been run on GPUs yet.
+
+Every process that the command starts on this host inherits the settings, with torchrun, mpirun, srun and python alike. Ranks on other \
+hosts need the same LINKWISE_* variables. How to combine it with a launcher:
+
+  torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
+  srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
+  mpirun     one host: linkwise run -- mpirun ...; several hosts: mpirun -x VARIABLE ..., or
+             mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
+
+Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
+workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.
+
+If linkwise runs once per task (after srun or mpirun), task 0 writes the report. --trace keeps the traces of every task, and `linkwise tune \
+report` reads all of them.
+
+Signals go to the command. The exit code is the command's, even if the report fails.";
+
+fn after_help() -> String {
+    format!("{HELP}\n\nPolicies:\n{}", autotune::list_of_policies())
 }
 
 /// Runs it. Ends the process with the command's exit code where that is not 0.
