@@ -1,7 +1,6 @@
 //! The command line of linkwise.
 
 mod cmd;
-mod learning;
 mod store_errors;
 
 use clap::{CommandFactory, Parser, Subcommand};
