@@ -32,6 +32,7 @@ mod place;
 mod plausible;
 mod readings;
 mod request;
+mod sampling;
 mod teach;
 mod watch;
 
@@ -59,4 +60,5 @@ pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };
 pub use request::{ConstraintsIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
+pub use sampling::UncertaintySampler;
 pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

@@ -2,7 +2,7 @@
 
 #[test]
 fn the_engine_imports_the_rooms_below_it_and_no_door() {
-    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "place", "predict", "store", "topology"]);
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "measure", "place", "predict", "store", "topology"]);
 }
 
 #[test]

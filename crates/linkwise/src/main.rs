@@ -2,7 +2,6 @@
 
 mod cmd;
 mod interrupt;
-mod learning;
 mod plugin_library;
 mod store_errors;
 

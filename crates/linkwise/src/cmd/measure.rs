@@ -320,7 +320,7 @@ fn campaign(
             }
             progress.on_event(event);
         };
-        let mut model = crate::learning::Learning::new(cluster, &[], fabric::Constants::default());
+        let mut model = engine::UncertaintySampler::new(cluster, &[], fabric::Constants::default());
         Campaign::new(&plan, store, backend, &expected, &now, &mut on_event).or_failure()?.with_model(&mut model).run()
     };
     drop(progress);

@@ -6,7 +6,7 @@ use store::Measurement;
 use topology::{Allocation, Cluster};
 
 /// Gaussian processes, fitted again after every round of samples.
-pub struct Learning<'a> {
+pub struct UncertaintySampler<'a> {
     cluster: &'a Cluster,
     /// Readings that are known besides those of the campaign: intra tables.
     known: &'a [Measurement],
@@ -14,14 +14,14 @@ pub struct Learning<'a> {
     model: Option<Model>,
 }
 
-impl<'a> Learning<'a> {
+impl<'a> UncertaintySampler<'a> {
     /// Knows nothing but `known` yet.
     pub fn new(cluster: &'a Cluster, known: &'a [Measurement], constants: fabric::Constants) -> Self {
-        Learning { cluster, known, constants, model: None }
+        UncertaintySampler { cluster, known, constants, model: None }
     }
 }
 
-impl Uncertainty for Learning<'_> {
+impl Uncertainty for UncertaintySampler<'_> {
     fn refit(&mut self, measured: &[Measurement]) -> Result<(), String> {
         let all: Vec<Measurement> = self.known.iter().chain(measured).cloned().collect();
         let options = FitOptions::of(Kind::Gp).constants(self.constants.clone());
