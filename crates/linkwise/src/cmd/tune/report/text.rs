@@ -2,7 +2,7 @@
 
 use super::{Report, Row};
 use ::report::TABLE_ROWS_MAX;
-use comfy_table::CellAlignment;
+use comfy_table::{CellAlignment, ColumnConstraint};
 use console::wrap;
 use topology::Bytes;
 
@@ -280,6 +280,10 @@ pub fn text(report: &Report) -> String {
         let mut table = console::table(&head, ..0);
         for row in cells.rows {
             table.add_row(row);
+        }
+        // The name of the collective is never broken.
+        if let Some(c) = table.column_mut(0) {
+            c.set_constraint(ColumnConstraint::ContentWidth);
         }
         for (i, (_, right)) in cells.head.iter().enumerate() {
             if let Some(c) = table.column_mut(i).filter(|_| *right) {
