@@ -50,8 +50,8 @@ hosts need the same LINKWISE_* variables. How to combine it with a launcher:
 
   torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
   srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
-  mpirun     one host: linkwise run -- mpirun ...; several hosts: mpirun -x VARIABLE ..., or
-             mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
+  mpirun     one host: linkwise run -- mpirun ...
+             several: mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
 
 Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
 workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.

@@ -281,9 +281,11 @@ pub fn text(report: &Report) -> String {
         for row in cells.rows {
             table.add_row(row);
         }
-        // The name of the collective is never broken.
-        if let Some(c) = table.column_mut(0) {
-            c.set_constraint(ColumnConstraint::ContentWidth);
+        // Names of collectives and arms are never broken; sentences are.
+        for (i, _) in cells.head.iter().enumerate().filter(|(_, (name, right))| !right && *name != "why") {
+            if let Some(c) = table.column_mut(i) {
+                c.set_constraint(ColumnConstraint::ContentWidth);
+            }
         }
         for (i, (_, right)) in cells.head.iter().enumerate() {
             if let Some(c) = table.column_mut(i).filter(|_| *right) {
