@@ -1,7 +1,7 @@
 //! `linkwise-lab reproduce`: the papers' tables and figures, published numbers beside ours.
 
-use crate::papers::{Effort, bandpilot, litegd};
 use crate::published::data_folder;
+use crate::reproduce::{Effort, bandpilot, litegd};
 use console::Failure;
 use std::path::PathBuf;
 

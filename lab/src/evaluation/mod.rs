@@ -2,6 +2,7 @@
 
 pub mod accuracy;
 pub mod ceiling;
+mod contended;
 pub mod guides;
 pub mod methods;
 pub mod online;

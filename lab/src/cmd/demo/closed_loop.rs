@@ -6,7 +6,7 @@
 use super::Fit;
 use super::folder::Folder;
 use super::product::{Linkwise, arg};
-use super::source::Bandwidths;
+use super::source::DemoTruth;
 use crate::store_errors::OrFailure;
 use console::Failure;
 use predict::Model;
@@ -68,7 +68,7 @@ pub struct Event {
 
 /// The simulated cluster with its slow NIC.
 struct Hardware<'a> {
-    truth: &'a Bandwidths,
+    truth: &'a DemoTruth,
     model: &'a Model,
     effects: Effects<'a>,
     slow: Option<Component>,
@@ -88,7 +88,7 @@ impl Hardware<'_> {
 }
 
 /// Plays it, with files of their own: `loop.state`, `loop.db` (which begins as a copy of `demo.db`) and `loop-model.json`.
-pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, seed: u64) -> Result<Loop, Failure> {
+pub fn play(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, folder: &Folder, seed: u64) -> Result<Loop, Failure> {
     let building = folder.temporary_folder()?;
     let [db, state, model] = FILES.map(|f| building.path().join(f));
     files::copy_atomic(&folder.claim("demo.db")?, &db)?;
@@ -192,7 +192,7 @@ impl Commands<'_> {
     /// The defect that the readings speak for, as `linkwise observe` judges them.
     fn defect(&self) -> Result<Option<Defect>, Failure> {
         let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
-        let model = Model::load(&text, ::papers::models()).map_err(Failure::impossible)?;
+        let model = Model::load(&text, papers::models()).map_err(Failure::impossible)?;
         let store = Store::open(Path::new(&self.store), self.cluster).or_failure()?;
         let mut rows = store.measurements(&Query::usable()).or_failure()?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
@@ -296,7 +296,7 @@ impl Loop {
     }
 
     /// What happened, in sentences.
-    pub fn sentences(&self, truth: &Bandwidths) -> Vec<String> {
+    pub fn sentences(&self, truth: &DemoTruth) -> Vec<String> {
         let rest = if truth.is_simulated() {
             "SIMULATED as all bandwidths here"
         } else {

@@ -17,7 +17,7 @@ use console::{Failure, print};
 use folder::Folder;
 use predict::{FitOptions, Kind, Model, fit};
 use product::Linkwise;
-use source::Bandwidths;
+use source::DemoTruth;
 use std::path::PathBuf;
 use std::time::Instant;
 use store::{Measurement, Query, Store};
@@ -60,7 +60,7 @@ pub struct Args {
 /// What the report needs to know of a run.
 struct Run<'a> {
     cluster: &'a Cluster,
-    truth: &'a Bandwidths,
+    truth: &'a DemoTruth,
     seed: u64,
     per_k: usize,
     taken: Taken,
@@ -173,7 +173,7 @@ fn import(folder: &Folder) -> Result<Cluster, Failure> {
 fn measure(
     folder: &Folder,
     cluster: &Cluster,
-    truth: &Bandwidths,
+    truth: &DemoTruth,
     seed: u64,
 ) -> Result<(Vec<Measurement>, Taken), Failure> {
     // Built beside its place and moved there when complete, so that a killed demo leaves the old store or none.
@@ -190,7 +190,7 @@ fn measure(
 }
 
 /// Step 3. The physics has no constant that was fitted on measurements: it must not know the tables that it is judged by.
-fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &Bandwidths, seed: u64) -> Result<Fit, Failure> {
+fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &DemoTruth, seed: u64) -> Result<Fit, Failure> {
     let options = |kind| FitOptions::of(kind).constants(fabric::Constants::unfitted());
     let begun = Instant::now();
     let (gp, report) = fit(cluster, rows, &options(Kind::Gp)).map_err(Failure::impossible)?;

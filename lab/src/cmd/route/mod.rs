@@ -166,7 +166,7 @@ fn compare(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Resu
     for rule in Rule::BASELINES {
         rules.push((rule, planner.plan_rule(net, demand, rule).map_err(failed)?.congestion_s / optimum_s));
     }
-    let mwu = ::papers::nimble::plan(net, demand, &::papers::nimble::MwuSettings::default()).map_err(failed)?;
+    let mwu = papers::nimble::plan(net, demand, &papers::nimble::MwuSettings::default()).map_err(failed)?;
     Ok(Compared {
         optimum_s,
         rules,
