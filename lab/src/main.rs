@@ -9,7 +9,6 @@ mod output;
 mod published;
 mod reproduce;
 mod scenarios;
-mod store_errors;
 mod trials;
 
 use clap::{CommandFactory, Parser, Subcommand};

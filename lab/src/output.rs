@@ -3,6 +3,7 @@
 use comfy_table::{ColumnConstraint, Table};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,19 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The text of a table in the one style of the programs; the columns after the first `text_columns` are numbers. Names stay on one line.
 pub fn table<S: AsRef<str>>(head: &[S], text_columns: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table: Table = console::table(head, text_columns..);
+    table_of(head, text_columns..head.len(), rows)
+}
+
+/// The same with text before and after the columns of `numbers`.
+pub fn table_of<S: AsRef<str>>(
+    head: &[S],
+    numbers: Range<usize>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let mut table: Table = console::table(head, numbers.clone());
     let rows: Vec<Vec<String>> = rows.into_iter().collect();
     let widest = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
-    for (i, column) in table.column_iter_mut().enumerate().take(text_columns) {
+    for (i, column) in table.column_iter_mut().enumerate().filter(|(i, _)| !numbers.contains(i)) {
         if widest(i).max(head[i].as_ref().chars().count()) <= NAME_WIDTH_MAX {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The folder of the published data where the user names none: `LINKWISE_DATA`, else `../shared/data` beside the current folder.
+/// The folder of the published data where the user names none: `LINKWISE_DATA`, else `../shared/data` from the current folder.
 pub fn data_folder() -> Option<PathBuf> {
     if let Some(d) = std::env::var_os("LINKWISE_DATA") {
         return Some(PathBuf::from(d)).filter(|d| d.is_dir());

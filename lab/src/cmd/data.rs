@@ -3,7 +3,7 @@
 //! Conversion is limited to CSV: column names and order, line endings, byte order marks, sizes with units. Logs of nccl-tests are
 //! read by `linkwise measure`'s backend, topology files by `linkwise topology import`.
 
-use super::validate::table::{Kind, Row, Table, shortened};
+use super::validate::table::{Kind, Table, TableRow, shortened};
 use crate::output::table;
 use console::Failure;
 use console::Format;
@@ -209,7 +209,7 @@ fn check(path: &Path, root: &Path) -> (Checked, Option<Table>) {
     (checked, Some(table))
 }
 
-fn check_row(table: &Table, row: &Row, problems: &mut Vec<String>) {
+fn check_row(table: &Table, row: &TableRow, problems: &mut Vec<String>) {
     let number =
         |column: &str, low: f64, high: f64, problems: &mut Vec<String>| match table.number(row, column, low, high) {
             Ok(v) => v,

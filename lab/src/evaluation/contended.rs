@@ -6,8 +6,8 @@
 
 use place::{Contention, Objective, Request};
 use predict::{BandwidthModel, Part};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Irregularity, Optimum, Parts, Truth};
+use topology::{Allocation, GpuMask, HostId};
+use truths::{About, Irregularity, Optimum, Parts, Truth};
 
 /// Most nodes of an enumeration, each with up to three bandwidths of the truth: about a second.
 const NODES_MAX: u64 = 300_000;
@@ -70,23 +70,8 @@ impl ContendedTruth<'_> {
 }
 
 impl Truth for ContendedTruth<'_> {
-    fn name(&self) -> &str {
-        self.truth.name()
-    }
-    fn description(&self) -> &str {
-        self.truth.description()
-    }
-    fn cluster(&self) -> &Cluster {
-        self.truth.cluster()
-    }
-    fn size(&self) -> Bytes {
-        self.truth.size()
-    }
-    fn collective(&self) -> Collective {
-        self.truth.collective()
-    }
-    fn simulated(&self) -> bool {
-        self.truth.simulated()
+    fn about(&self) -> &About {
+        self.truth.about()
     }
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
         self.truth.of_parts(parts, irregularity)?;

@@ -13,4 +13,4 @@ mod summary;
 
 pub use replay::{Missing, Settings, run_seed};
 pub use requests::{Load, scenarios};
-pub use summary::{Method, Summary, quantile, summary};
+pub use summary::{Method, Summary, summary};

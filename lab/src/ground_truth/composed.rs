@@ -13,8 +13,8 @@ use super::tables::{CountKey, CountRows, IntraRows, files, read_counts, read_int
 use super::{Options, Switch};
 use console::Failure;
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Irregularity, Optimum, Parts, Truth};
+use topology::{Allocation, Cluster, GpuMask, HostId};
+use truths::{About, Irregularity, Optimum, Parts, Truth};
 
 /// Tables of host types: name in the catalog, and the name of host and file.
 const TYPES: [(&str, &str); 5] =
@@ -39,11 +39,7 @@ pub enum Rule {
 /// A cluster whose hosts were measured and whose network follows from a rule.
 #[derive(Clone, Debug)]
 pub struct ComposedCluster {
-    name: String,
-    description: String,
-    cluster: Cluster,
-    size: Bytes,
-    collective: Collective,
+    about: About,
     /// By host.
     intra: Vec<IntraRows>,
     between: Between,
@@ -143,11 +139,14 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Composed
         description += &format!("; {changed} flagged rows {}", options.outliers.word());
     }
     Ok(ComposedCluster {
-        name: format!("composed {}", cluster.name),
-        description,
-        cluster: shown(cluster, options),
-        size,
-        collective,
+        about: About {
+            name: format!("composed {}", cluster.name),
+            description,
+            cluster: shown(cluster, options),
+            size,
+            collective,
+            simulated: true,
+        },
         intra,
         between,
         whole_numbers: options.switch.is_none() && options.rule == Rule::PublicCode,
@@ -175,24 +174,8 @@ impl ComposedCluster {
 }
 
 impl Truth for ComposedCluster {
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        self.size
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    /// Composed, not measured.
-    fn simulated(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
     fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         let value = match parts {

@@ -4,8 +4,8 @@ use super::outliers::{self, Outliers};
 use super::tables::{CountKey, CountRows, H100_HOSTS, IntraRows, files, read_counts, read_intra};
 use console::Failure;
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Irregularity, Parts, Truth};
+use topology::{Allocation, Cluster, GpuMask, HostId};
+use truths::{About, Irregularity, Parts, Truth};
 
 /// Was this cluster measured as a whole: four HGX H100 or fewer?
 pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
@@ -16,11 +16,7 @@ pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
 /// One size of the measured cluster.
 #[derive(Clone, Debug)]
 pub struct MeasuredCluster {
-    name: String,
-    description: String,
-    cluster: Cluster,
-    size: Bytes,
-    collective: Collective,
+    about: About,
     /// By host; hosts without a table have no rows.
     intra: Vec<IntraRows>,
     counts: CountRows,
@@ -55,14 +51,17 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Mea
     let of_size = |counts: CountRows| {
         let (size, collective) = (counts.size, counts.collective);
         let mut measured = MeasuredCluster {
-            name: format!("measured h100 {size}"),
-            description: format!(
-                "measured: sorted counts over hosts ({} rows), subsets inside a host; {collective} {size}",
-                counts.by_counts.len()
-            ),
-            cluster: cluster.clone(),
-            size,
-            collective,
+            about: About {
+                name: format!("measured h100 {size}"),
+                description: format!(
+                    "measured: sorted counts over hosts ({} rows), subsets inside a host; {collective} {size}",
+                    counts.by_counts.len()
+                ),
+                cluster: cluster.clone(),
+                size,
+                collective,
+                simulated: false,
+            },
             intra: cluster
                 .host_ids()
                 .map(|h| {
@@ -81,7 +80,7 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Mea
             for (h, rows) in cluster.host_ids().zip(&mut measured.intra) {
                 changed += outliers::intra(cluster.type_of(h), rows, outliers);
             }
-            measured.description += &format!("; {changed} flagged rows {}", outliers.word());
+            measured.about.description += &format!("; {changed} flagged rows {}", outliers.word());
         }
         measured
     };
@@ -103,23 +102,8 @@ impl MeasuredCluster {
 }
 
 impl Truth for MeasuredCluster {
-    fn name(&self) -> &str {
-        &self.name
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        self.size
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    fn simulated(&self) -> bool {
-        false
+    fn about(&self) -> &About {
+        &self.about
     }
     fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         match parts {

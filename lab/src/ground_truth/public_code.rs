@@ -7,8 +7,8 @@ use super::tables::{CountKey, CountRows, IntraRows, files, h100_hosts, read_all_
 use console::Failure;
 use std::collections::HashMap;
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, HostType, catalog};
-use truths::{Irregularity, Parts, Truth};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, HostType, catalog};
+use truths::{About, Irregularity, Parts, Truth};
 
 /// Message size of the table over several hosts.
 pub const SIZE: Bytes = Bytes::gib(2);
@@ -22,8 +22,7 @@ const SUBSETS: usize = (1 << 8) - 1 - 8;
 /// The truth of BandPilot's public code on one cluster.
 #[derive(Clone, Debug)]
 pub struct PublicCode {
-    /// The cluster as the requests see it.
-    pub cluster: Cluster,
+    about: About,
     /// The table, single hosts too.
     pub counts: CountRows,
     /// Rows that the files of requests give away, cut to integers. For judging only: no model learns from them.
@@ -76,7 +75,17 @@ impl PublicCode {
         })?;
         let intra = (cluster.types.len() > 1).then(|| mixed_intra(dir, &cluster)).transpose()?;
         let smallest = counts.by_counts.values().copied().fold(f64::INFINITY, f64::min);
-        Ok(PublicCode { cluster, counts, recovered: HashMap::new(), intra, smallest })
+        let about = About {
+            name: "BandPilot's public code".to_owned(),
+            description:
+                "the 2 GiB table in whole numbers; on the mixed cluster at most the hosts' own 16 MiB readings"
+                    .to_owned(),
+            cluster,
+            size: counts.size,
+            collective: counts.collective,
+            simulated: intra.is_some(),
+        };
+        Ok(PublicCode { about, counts, recovered: HashMap::new(), intra, smallest })
     }
 
     /// The tables inside the hosts, by host; empty where the table's row of one host is the truth.
@@ -133,10 +142,10 @@ impl PublicCode {
         if self.intra.is_some() {
             return Ok(Vec::new());
         }
-        let map = h100_hosts(&self.cluster)?;
+        let map = h100_hosts(self.cluster())?;
         let mut out = Vec::new();
         for file in files(dir, "intra_h100_")? {
-            let rows = read_table(&file, &self.cluster, &map)?;
+            let rows = read_table(&file, self.cluster(), &map)?;
             out.extend(rows.into_iter().map(|r| r.measurement).filter(|m| m.size == SIZE));
         }
         Ok(out)
@@ -148,23 +157,8 @@ fn key(parts: Parts) -> Option<CountKey> {
 }
 
 impl Truth for PublicCode {
-    fn name(&self) -> &str {
-        "BandPilot's public code"
-    }
-    fn description(&self) -> &str {
-        "the 2 GiB table in whole numbers; on the mixed cluster at most the hosts' own 16 MiB readings"
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        self.counts.size
-    }
-    fn collective(&self) -> Collective {
-        self.counts.collective
-    }
-    fn simulated(&self) -> bool {
-        self.intra.is_some()
+    fn about(&self) -> &About {
+        &self.about
     }
     fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         if parts.iter().map(|p| p.1.count()).sum::<usize>() < 2 {

@@ -3,7 +3,7 @@
 
 use fabric::{Constants, Fabric, FabricTables};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Irregularity, Keyed, Parts, Truth};
+use truths::{About, Irregularity, Keyed, Parts, Truth};
 
 /// Its name for `--truth`.
 pub const NAME: &str = "fabric";
@@ -19,8 +19,7 @@ const SIZE: Bytes = Bytes::gib(2);
 /// The simulated fabric of one cluster, all-reduce of 2 GiB.
 #[derive(Clone, Debug)]
 pub struct SimulatedFabric {
-    description: String,
-    cluster: Cluster,
+    about: About,
     tables: FabricTables,
     seed: u64,
     irregularity: f64,
@@ -34,11 +33,17 @@ impl SimulatedFabric {
         }
         let tables = Fabric::with_constants(cluster, Constants::default()).tables();
         Ok(SimulatedFabric {
-            description: format!(
-                "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
-                100.0 * irregularity
-            ),
-            cluster: cluster.clone(),
+            about: About {
+                name: NAME.to_owned(),
+                description: format!(
+                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
+                    100.0 * irregularity
+                ),
+                cluster: cluster.clone(),
+                size: SIZE,
+                collective: Collective::AllReduce,
+                simulated: true,
+            },
             tables,
             seed,
             irregularity,
@@ -57,23 +62,8 @@ impl SimulatedFabric {
 }
 
 impl Truth for SimulatedFabric {
-    fn name(&self) -> &str {
-        NAME
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        SIZE
-    }
-    fn collective(&self) -> Collective {
-        Collective::AllReduce
-    }
-    fn simulated(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
         let (&(host, mask), several) = (parts.first()?, parts.len() > 1);
@@ -81,7 +71,7 @@ impl Truth for SimulatedFabric {
             return Some(0.0);
         }
         let a = Allocation::new(parts.iter().copied());
-        let base = self.tables.on(&self.cluster).estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
+        let base = self.tables.on(&self.about.cluster).estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
         // What belongs to a host and its subsets shows in measured tables; what belongs to a count vector is the surprise.
         let surprise = match several {
             false => self.factor(Keyed::new(self.seed, 0xfab2).parts(&[(host, mask)])),
@@ -95,12 +85,12 @@ impl Truth for SimulatedFabric {
     }
     /// Rings and trees carry at most twice what the tightest host's links and NICs do.
     fn at_most(&self, chosen: Parts, _gpus: usize, irregularity: Irregularity) -> f64 {
-        let fabric = self.tables.on(&self.cluster);
+        let fabric = self.tables.on(&self.about.cluster);
         let limit = |&(h, m): &(HostId, GpuMask)| {
-            let t = self.cluster.type_of(h);
+            let t = self.about.cluster.type_of(h);
             let nics = t.nics_touched(m);
             let rates =
-                (0..t.nics.len()).filter(|i| nics >> i & 1 == 1).map(|i| self.cluster.nic_rate(h, i).gb_per_s());
+                (0..t.nics.len()).filter(|i| nics >> i & 1 == 1).map(|i| self.about.cluster.nic_rate(h, i).gb_per_s());
             let inside = if m.count() < 2 { f64::INFINITY } else { fabric.intra(h, m).ring_gb_per_s };
             inside.min(rates.sum())
         };
@@ -134,11 +124,11 @@ impl Truth for SimulatedFabric {
     }
     /// Every number stands twice, once negative: only masks of equal numbers are comparable.
     fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
-        let t = self.cluster.type_of(host);
+        let t = self.about.cluster.type_of(host);
         let nics = t.nics_touched(mask);
         let touched = (0..t.nics.len()).filter(|i| nics >> i & 1 == 1);
-        let ring = self.tables.on(&self.cluster).intra(host, mask).ring_gb_per_s;
-        let rates = touched.map(|i| self.cluster.nic_rate(host, i).gb_per_s());
+        let ring = self.tables.on(&self.about.cluster).intra(host, mask).ring_gb_per_s;
+        let rates = touched.map(|i| self.about.cluster.nic_rate(host, i).gb_per_s());
         // The count of NICs first, so that lists of other lengths are never taken for equal.
         let all = [f64::from(nics.count_ones()), ring].into_iter().chain(rates);
         Some(all.flat_map(|v| [v, -v]).collect())

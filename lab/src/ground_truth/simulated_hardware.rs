@@ -4,7 +4,7 @@ use measure::simulated::{Irregularity as Hardware, on_fabric};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Irregularity, Parts, Truth};
+use truths::{About, Irregularity, Parts, Truth};
 
 /// GPUs per host, in host order.
 type HostCounts = Vec<(HostId, u8)>;
@@ -14,9 +14,7 @@ type HostCounts = Vec<(HostId, u8)>;
 /// Over several hosts a bandwidth belongs to the GPUs per host: the GPUs of an H100 host are alike to its network. Each is computed once.
 #[derive(Debug)]
 pub struct SimulatedHardware {
-    description: String,
-    cluster: Cluster,
-    size: Bytes,
+    about: About,
     hardware: Hardware,
     /// By host and mask, GB/s.
     intra: Vec<HashMap<GpuMask, f64>>,
@@ -36,9 +34,14 @@ impl SimulatedHardware {
             masks.map(|m| (m, of_mask(h, m))).collect()
         };
         SimulatedHardware {
-            description: format!("the hardware that `measure --simulated` measures, seed {seed}"),
-            cluster: cluster.clone(),
-            size,
+            about: About {
+                name: "simulated hardware".to_owned(),
+                description: format!("the hardware that `measure --simulated` measures, seed {seed}"),
+                cluster: cluster.clone(),
+                size,
+                collective: Collective::AllReduce,
+                simulated: true,
+            },
             hardware,
             intra: cluster.host_ids().map(of_host).collect(),
             over_hosts: Mutex::default(),
@@ -55,29 +58,16 @@ impl SimulatedHardware {
         let mut known = self.over_hosts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *known.entry(key).or_insert_with(|| {
             let first = Allocation::new(parts.iter().map(|&(h, m)| (h, GpuMask::first(m.count()))));
-            on_fabric(&self.cluster, self.hardware).truth(&first, Collective::AllReduce, self.size).gb_per_s()
+            on_fabric(&self.about.cluster, self.hardware)
+                .truth(&first, Collective::AllReduce, self.about.size)
+                .gb_per_s()
         })
     }
 }
 
 impl Truth for SimulatedHardware {
-    fn name(&self) -> &str {
-        "simulated hardware"
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        self.size
-    }
-    fn collective(&self) -> Collective {
-        Collective::AllReduce
-    }
-    fn simulated(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
     fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         match parts {

@@ -1,4 +1,4 @@
-//! The papers' tables and figures, published numbers beside ours.
+//! The papers' tables and figures: published numbers and ours.
 
 pub mod bandpilot;
 pub mod litegd;

@@ -7,6 +7,7 @@
 use super::reader::{Load, Scenario};
 use crate::ground_truth::PublicCode;
 use topology::{Allocation, GpuMask, HostId};
+use truths::Truth;
 
 /// Truths that were derived from shares are integers up to rounding in the file (demands have four decimals).
 const INTEGER_TOLERANCE: f64 = 2e-3;
@@ -23,7 +24,7 @@ impl PublicCode {
     fn merged(&self, a: &Allocation, b: &Allocation) -> Option<Allocation> {
         let parts = a.parts().iter().map(|&(h, m)| {
             let n = m.count() + b.mask(h).count();
-            (n <= self.cluster.type_of(h).gpu_count()).then_some((h, GpuMask::first(n)))
+            (n <= self.cluster().type_of(h).gpu_count()).then_some((h, GpuMask::first(n)))
         });
         parts.collect::<Option<Vec<_>>>().map(Allocation::new)
     }
@@ -119,12 +120,12 @@ impl PublicCode {
     pub fn judge(&self, s: &Scenario, a: &Allocation) -> Option<f64> {
         let by_counts = self.intra().is_empty();
         let alike = |b: &Allocation| match by_counts {
-            true => self.cluster.host_ids().all(|h| a.mask(h).count() == b.mask(h).count()),
+            true => self.cluster().host_ids().all(|h| a.mask(h).count() == b.mask(h).count()),
             false => a == b,
         };
         self.shared(s, a).or_else(|| s.peers.iter().find(|p| alike(&p.gpus)).map(|p| p.truth_gb_per_s)).or_else(|| {
             let best = s.optimum_counts.as_ref().filter(|_| by_counts)?;
-            let same = self.cluster.host_ids().all(|h| a.mask(h).count() == usize::from(best[h.index()]));
+            let same = self.cluster().host_ids().all(|h| a.mask(h).count() == usize::from(best[h.index()]));
             same.then_some(s.optimum_gb_per_s)
         })
     }

@@ -12,6 +12,7 @@ use rand_chacha::rand_core::SeedableRng;
 use std::time::Instant;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Collective, GpuMask, HostId};
+use truths::Truth;
 
 /// More allocations than samples are drawn where a design may name rows that the table lacks.
 const DRAWS_PER_SAMPLE: usize = 4;
@@ -56,7 +57,7 @@ fn measured(a: Allocation, gb_per_s: f64) -> Measurement {
 
 /// Readings over several hosts, by design. The table's rows only: nothing that was recovered from files of requests.
 pub fn samples(truth: &PublicCode, settings: &Settings, seed: u64) -> Vec<Measurement> {
-    let cluster = &truth.cluster;
+    let cluster = truth.cluster();
     let n = settings.samples;
     if settings.design != DesignKind::Random {
         let idle = cluster.usable();
@@ -126,7 +127,7 @@ pub fn request(s: &Scenario) -> Request {
 pub fn learn(truth: &PublicCode, inside: &[Measurement], settings: &Settings, seed: u64) -> Result<Model, String> {
     let rows = lessons(truth, inside, settings, seed);
     let options = FitOptions::of(Kind::Gp).constants(fabric::Constants::unfitted());
-    fit(&truth.cluster, &rows, &options).map(|f| f.0).map_err(|e| e.to_string())
+    fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(|e| e.to_string())
 }
 
 /// Decides every request.
@@ -139,7 +140,7 @@ pub fn decide(truth: &PublicCode, model: &dyn BandwidthModel, scenarios: &[Scena
             let mut answer = None;
             for _ in 0..TIMED {
                 let start = Instant::now();
-                let a = place::answer(&truth.cluster, model, &request).map_err(|e| format!("{}: {e}", s.id))?;
+                let a = place::answer(truth.cluster(), model, &request).map_err(|e| format!("{}: {e}", s.id))?;
                 us = us.min(start.elapsed().as_secs_f64() * 1e6);
                 answer = Some(a);
             }

@@ -5,6 +5,7 @@ use super::replay::{Replay, Settings};
 use crate::evaluation::{Summary, summary};
 use crate::ground_truth::PublicCode;
 use crate::output::table;
+use truths::Truth;
 
 /// One method on one set of requests.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -93,7 +94,7 @@ pub fn report(
                 beyond_optimum += usize::from(v > 1.0001 * s.optimum_gb_per_s);
                 ours.push((s.load, gbe(i, v)));
                 let counts: Vec<String> =
-                    truth.cluster.host_ids().map(|h| d.choice.mask(h).count().to_string()).collect();
+                    truth.cluster().host_ids().map(|h| d.choice.mask(h).count().to_string()).collect();
                 lowest.push((s.id.clone(), gbe(i, v), counts.join("+")));
             }
         }
@@ -122,7 +123,7 @@ pub fn report(
     let decision_us = (stats::nearest_quantile_of_sorted(&us, 0.5), stats::nearest_quantile_of_sorted(&us, 0.99));
     let theirs = methods.iter().find(|m| m.method == "BandPilot").and_then(|m| m.decision_ms_median);
     ScenarioReport {
-        cluster: truth.cluster.name.clone(),
+        cluster: truth.cluster().name.clone(),
         requests: scenarios.len(),
         seeds: seeds.to_vec(),
         samples: (settings.samples, replays.iter().map(|r| r.samples).min().unwrap_or(0)),

@@ -72,7 +72,7 @@ pub fn simulated() -> Vec<Entry> {
         let means_us = vec![1_000.0, 800.0, 1_400.0, 1_300.0];
         Spec { is_shuffled: false, overlap: Some(Overlap { means_us, phase_calls: 50, is_told }), ..four() }
     };
-    add("overlap", "the best arm is another beside computation, in phases of 50 calls; policies are told", flip(true));
+    add("overlap", "the best arm is another during computation, in phases of 50 calls; policies are told", flip(true));
     add("overlap-untold", "the same, and policies must find out", flip(false));
     let worse = targets::in_use_worsens(&calm, AUTO_US, "", 1_400).swap_remove(0);
     add("worse", "CV 10 %, at call 600 the arm in use takes 1.3 times as long", worse);

@@ -149,7 +149,7 @@ pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     Spec { change: Some((600, Change::Unused(0.7))), calls: 600 + 2_000 + 60, ..base }
 }
 
-/// All targets. `log` is the published reward log's exploitation samples, where they are at hand: their shape is an environment as well.
+/// All targets. `log` holds the exploitation samples of the published reward log, if there is one: their shape is an environment as well.
 pub fn all(log: Option<&Noise>) -> Vec<Target> {
     let mut out = Vec::new();
     let mut target = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {

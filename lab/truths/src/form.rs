@@ -1,8 +1,8 @@
 //! From a formula to a truth: irregularity, noise and the masks that matter are the same for all formulas.
 
 use crate::randomness::{Keyed, NORMAL_MAX};
-use crate::truth::{Irregularity, Parts, Truth, undominated};
-use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
+use crate::truth::{About, Irregularity, Parts, Truth, undominated};
+use topology::{Bytes, GpuMask, HostId};
 
 /// Deviation of one reading of the intra tables; they are read once per subset, at leisure.
 const NOISE_ONE_HOST: f64 = 0.01;
@@ -24,10 +24,7 @@ pub(crate) trait Form: Send + Sync {
 
 /// A formula with seeded irregularity and noise.
 pub(crate) struct Simulated<F> {
-    pub name: &'static str,
-    pub description: String,
-    pub cluster: Cluster,
-    pub collective: Collective,
+    pub about: About,
     pub form: F,
     pub seed: u64,
     /// Deviation of the log factor of every count vector (which host gives how many GPUs).
@@ -37,23 +34,8 @@ pub(crate) struct Simulated<F> {
 }
 
 impl<F: Form> Truth for Simulated<F> {
-    fn name(&self) -> &str {
-        self.name
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        SIZE
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    fn simulated(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {

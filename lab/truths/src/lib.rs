@@ -21,4 +21,4 @@ pub use enumerate::{NODES_MAX, enumerate};
 pub use families::{with_one_nic, with_own_nics, with_shared_nics};
 pub use names::{IRREGULARITY_MAX, NAMES, by_name};
 pub use randomness::Keyed;
-pub use truth::{Irregularity, Optimum, Parts, Truth, undominated};
+pub use truth::{About, Irregularity, Optimum, Parts, Truth, undominated};

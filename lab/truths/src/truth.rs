@@ -33,7 +33,7 @@ impl Optimum {
     }
 }
 
-/// Does a bandwidth include the irregularity that nobody can know beforehand?
+/// Does a bandwidth include the irregularity of single allocations, which no model can predict?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irregularity {
     /// Yes: the bandwidth that the very GPUs get.
@@ -60,24 +60,55 @@ pub fn undominated<M: AsRef<[f64]>>(
     kept.into_iter().map(|k| k.1).collect()
 }
 
+/// What a truth is about.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its name, as on the command line.
+    pub name: String,
+    /// One line: form, source, constants.
+    pub description: String,
+    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
+    /// the truth says that GPUs share them.
+    pub cluster: Cluster,
+    /// Message size.
+    pub size: Bytes,
+    /// Collective.
+    pub collective: Collective,
+    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
+    pub simulated: bool,
+}
+
 /// What every allocation of one cluster really gets, for one collective at one size.
 ///
 /// A truth is a function: the same allocation always has the same bandwidth; only [`Truth::measured`] adds noise. GB/s are 1e9 bytes per
 /// second of bus bandwidth. A single GPU has no collective traffic: its bandwidth is 0.
 pub trait Truth: Send + Sync {
-    /// Its name, as on the command line.
-    fn name(&self) -> &str;
-    /// One line: form, source, constants.
-    fn description(&self) -> &str;
-    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
-    /// the truth says that GPUs share them.
-    fn cluster(&self) -> &Cluster;
+    /// Its name, cluster and collective.
+    fn about(&self) -> &About;
+    /// See [`About::name`].
+    fn name(&self) -> &str {
+        &self.about().name
+    }
+    /// See [`About::description`].
+    fn description(&self) -> &str {
+        &self.about().description
+    }
+    /// See [`About::cluster`].
+    fn cluster(&self) -> &Cluster {
+        &self.about().cluster
+    }
     /// Message size.
-    fn size(&self) -> Bytes;
+    fn size(&self) -> Bytes {
+        self.about().size
+    }
     /// Collective.
-    fn collective(&self) -> Collective;
-    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
-    fn simulated(&self) -> bool;
+    fn collective(&self) -> Collective {
+        self.about().collective
+    }
+    /// See [`About::simulated`].
+    fn simulated(&self) -> bool {
+        self.about().simulated
+    }
 
     /// The bandwidth of some GPUs; none if the truth has no row for them.
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64>;

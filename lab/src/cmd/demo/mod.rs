@@ -11,7 +11,6 @@ mod replay;
 mod source;
 mod words;
 
-use crate::store_errors::OrFailure;
 use console::load_cluster;
 use console::{Failure, print};
 use folder::Folder;
@@ -67,7 +66,7 @@ struct Run<'a> {
     fit: Fit,
     replay: replay::Replay,
     explained: Option<explain::Explained>,
-    closed: closed_loop::Loop,
+    closed: closed_loop::ClosedLoop,
 }
 
 /// What the store holds after step 2.
@@ -176,13 +175,13 @@ fn measure(
     truth: &DemoTruth,
     seed: u64,
 ) -> Result<(Vec<Measurement>, Taken), Failure> {
-    // Built beside its place and moved there when complete, so that a killed demo leaves the old store or none.
+    // Built in a temporary folder and moved when complete: a killed demo leaves the old store or none.
     let building = folder.temporary_folder()?;
     let path = building.path().join("demo.db");
     let (rows, how) = {
-        let mut store = Store::create(&path, cluster).or_failure()?;
+        let mut store = Store::create(&path, cluster).map_err(Failure::input)?;
         let how = truth.take_into(&mut store, cluster, SAMPLES, seed)?;
-        (store.measurements(&Query::usable().size(SIZE)).or_failure()?, how)
+        (store.measurements(&Query::usable().size(SIZE)).map_err(Failure::input)?, how)
     };
     folder.adopt(&path, "demo.db")?;
     let multi = rows.iter().filter(|m| m.allocation.host_count() > 1).count();

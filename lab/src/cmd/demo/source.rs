@@ -5,7 +5,6 @@ use crate::evaluation::sampling::Readings;
 use crate::ground_truth::tables::{H100_HOSTS, h100_hosts, read_table};
 use crate::ground_truth::{MeasuredCluster, Outliers, SimulatedHardware, measured};
 use crate::published;
-use crate::store_errors::OrFailure;
 use console::Failure;
 use measure::design::DesignKind;
 use measure::simulated::on_fabric;
@@ -142,7 +141,7 @@ fn import(
     let mut tables = 0;
     for (host, _) in H100_HOSTS {
         let file = folder.join(format!("intra_{host}_16mib.csv"));
-        store.insert_batch(&read_table(&file, cluster, &map)?).or_failure()?;
+        store.insert_batch(&read_table(&file, cluster, &map)?).map_err(Failure::input)?;
         tables += 1;
     }
     let read = |a: &Allocation| truth.busbw_gb_per_s(a);
@@ -156,7 +155,7 @@ fn import(
             Record { run_id: None, measurement: m }
         })
         .collect();
-    store.insert_batch(&multi).or_failure()?;
+    store.insert_batch(&multi).map_err(Failure::input)?;
     let rows = truth.splits().len();
     Ok(format!(
         "{tables} published intra tables imported, and {} of the {rows} published multi-host rows read as samples \
@@ -187,7 +186,7 @@ fn campaign(
     let mut backend = on_fabric(cluster, simulated.hardware());
     let mut tell = |_| {};
     let summary = Campaign::new(&plan, store, &mut backend, &expected, &console::now_unix_s, &mut tell)
-        .or_failure()?
+        .map_err(Failure::input)?
         .run()
         .map_err(Failure::impossible)?;
     Ok(format!(

@@ -1,12 +1,12 @@
 //! What the demo prints: every number with its unit, simulated ones called so.
 
-use super::closed_loop::Loop;
+use super::closed_loop::ClosedLoop;
 use super::explain::{Explained, split};
 use super::folder::Folder;
 use super::replay::{NOTICEABLE_GAIN, Replay, summary_of};
 use super::source::{DataSource, DemoTruth};
 use super::{Fit, Taken};
-use crate::output::table;
+use crate::output::{table, table_of};
 use std::path::Path;
 use topology::Cluster;
 
@@ -47,7 +47,7 @@ pub fn opening(found: &DataSource, seed: u64) -> String {
         DataSource::Published(folder) => format!("real published H100 measurements, from {}", folder.display()),
         DataSource::Simulated(why) => format!("a SIMULATED cluster ({why})"),
     };
-    format!("linkwise-lab demo, seed {seed}\n{}", wrap(&format!("DemoTruth: {what}"), 0))
+    format!("linkwise-lab demo, seed {seed}\n{}", wrap(&format!("Bandwidths: {what}"), 0))
 }
 
 /// Step 1: the command and what it found.
@@ -167,15 +167,15 @@ pub fn explained(explained: Option<&Explained>, truth: &DemoTruth) -> String {
     out += &wrap(&e.request, 2);
     e.reasons.iter().for_each(|r| out += &wrap(r, 2));
     let (head, rows) = choices_table(e, truth);
-    out + &table(&head, 2, rows)
+    out + &table_of(&head, 2..4, rows)
 }
 
 /// Step 6: the loop, closed.
-pub fn closed_loop(told: &Loop, truth: &DemoTruth) -> String {
+pub fn closed_loop(told: &ClosedLoop, truth: &DemoTruth) -> String {
     let mut out = heading(6, "The loop, closed: a NIC drops to half its rate (SIMULATED)");
     told.sentences(truth).iter().for_each(|s| out += &wrap(s, 2));
     let (head, rows) = told.table();
-    out += &table(&head, 1, rows);
+    out += &table_of(&head, 1..3, rows);
     told.verdict.iter().for_each(|s| out += &wrap(s, 2));
     out
 }

@@ -2,7 +2,7 @@
 
 use super::{Protocol, TruthResult};
 use crate::evaluation::replay::{Best, Run};
-use crate::evaluation::{Load, Missing, Summary, quantile, summary};
+use crate::evaluation::{Load, Missing, Summary, summary};
 use crate::output::table;
 use console::Failure;
 use console::Format;
@@ -40,11 +40,11 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Every method on one truth.
-pub fn lines(ground: &TruthResult) -> Vec<MethodLine> {
-    let Some(first) = ground.results.first() else { return Vec::new() };
+pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
+    let Some(first) = result.results.first() else { return Vec::new() };
     let mut out: Vec<MethodLine> = (0..first.runs.len())
         .filter_map(|i| {
-            let runs: Vec<&Run> = ground.results.iter().map(|r| &r.runs[i]).collect();
+            let runs: Vec<&Run> = result.results.iter().map(|r| &r.runs[i]).collect();
             let gbe: Vec<(usize, f64)> =
                 runs.iter().flat_map(|r| r.k.iter().copied().zip(r.gbe_pct.iter().copied())).collect();
             let loss: Vec<(usize, f64)> =
@@ -60,7 +60,11 @@ pub fn lines(ground: &TruthResult) -> Vec<MethodLine> {
                 gbe: summary(gbe.iter().map(|g| g.1))?,
                 loss_gb_per_s: mean(loss.iter().map(|l| l.1)),
                 by_k: by_k(&gbe, &loss),
-                decide_us: Some((quantile(&decide, 0.5), quantile(&decide, 0.99), quantile(&predict, 0.5))),
+                decide_us: Some((
+                    stats::quantile_of_sorted(&decide, 0.5),
+                    stats::quantile_of_sorted(&decide, 0.99),
+                    stats::quantile_of_sorted(&predict, 0.5),
+                )),
                 evaluations: mean(runs.iter().flat_map(|r| r.evaluations.iter().map(|e| *e as f64))),
                 unanswered: runs.iter().map(|r| r.unanswered).sum(),
                 fit_s: mean(runs.iter().map(|r| r.fit_s)),
@@ -68,7 +72,7 @@ pub fn lines(ground: &TruthResult) -> Vec<MethodLine> {
             })
         })
         .collect();
-    if let Some(c) = &ground.ceiling
+    if let Some(c) = &result.ceiling
         && let Some(gbe) = summary(c.iter().map(|g| g.1))
     {
         out.push(MethodLine {
@@ -93,7 +97,7 @@ fn by_k(gbe: &[(usize, f64)], loss: &[(usize, f64)]) -> Vec<(usize, f64, f64)> {
 }
 
 /// The protocol in words.
-pub fn protocol(p: &Protocol, ground: &TruthResult) -> String {
+pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
     let missing = match p.settings.missing {
         Missing::LeaveOut => "requests with a candidate that has no row are left out",
         Missing::Restrict => "neither a method nor the optimum may take a candidate without a row",
@@ -110,7 +114,7 @@ pub fn protocol(p: &Protocol, ground: &TruthResult) -> String {
             p.settings.contention.name()
         ),
     };
-    let simulated = if ground.simulated { "SIMULATED, not measured: " } else { "measured: " };
+    let simulated = if result.simulated { "SIMULATED, not measured: " } else { "measured: " };
     format!(
         "Protocol: cluster {}, k = 2 to {} (a single GPU has no collective traffic), {} random availabilities per k (free GPUs even between k \
          and all), seeds {} to {};\nthe papers' networks learn from 250 random multi-host samples, linkwise's models from {} ({}), all \
@@ -123,19 +127,19 @@ pub fn protocol(p: &Protocol, ground: &TruthResult) -> String {
         p.seeds.last().unwrap_or(&0),
         p.ours.0,
         p.ours.1.name(),
-        ground.name,
-        ground.description,
+        result.name,
+        result.description,
     )
 }
 
 /// Prints everything.
-pub fn all(p: &Protocol, grounds: &[TruthResult], every_k: bool, format: Format) -> Result<(), Failure> {
+pub fn all(p: &Protocol, results: &[TruthResult], every_k: bool, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
-        let all: Vec<Value> = grounds.iter().map(|g| as_json(p, g)).collect();
+        let all: Vec<Value> = results.iter().map(|g| as_json(p, g)).collect();
         println!("{}", serde_json::to_string_pretty(&all).map_err(Failure::input)?);
         return Ok(());
     }
-    for (i, g) in grounds.iter().enumerate() {
+    for (i, g) in results.iter().enumerate() {
         if i > 0 {
             println!();
         }

@@ -66,7 +66,7 @@ fn published() -> Result<Vec<Characterization>, Failure> {
 
 /// Table 2 as the paper prints it: only the best arm and AUTO are known.
 fn of_table_2() -> Characterization {
-    // A gap that is printed as 0.0 beside another arm is below 0.05 and not a tie.
+    // A gap that is printed as 0.0 next to another arm is below 0.05 and not a tie.
     let times = |(arm, ms, gap): (&str, f64, f64)| {
         let gap = if arm != "AUTO" && gap == 0.0 { 0.01 } else { gap };
         BTreeMap::from([("AUTO".to_owned(), ms * (1.0 + gap / 100.0)), (arm.to_owned(), ms)])
@@ -122,7 +122,7 @@ fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
     differences
 }
 
-/// What the bandit's public reward log says beside the paper's Table 3 and Figure 5 for that run.
+/// What the bandit's public reward log says, compared with the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::stats;
     println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");

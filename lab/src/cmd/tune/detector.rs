@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// Coefficients of variation that every case is played with.
 const CVS: [f64; 4] = [0.03, 0.05, 0.10, 0.20];
-/// Steps of the made-up cases: how much longer calls take beside computation.
+/// Steps of the made-up cases: how much longer calls take during computation.
 const STEPS: [f64; 5] = [0.0, 0.05, 0.10, 0.20, 0.50];
 
 struct Case {

@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// What one policy came to in one environment.
-pub struct Line {
+pub struct PolicyScore {
     /// The policy.
     pub policy: String,
     /// Its runs.
@@ -90,7 +90,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut results = Vec::new();
     for entry in &chosen {
         let lines = policies.iter().map(|policy| {
-            Ok(Line { policy: policy.clone(), score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))? })
+            Ok(PolicyScore {
+                policy: policy.clone(),
+                score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))?,
+            })
         });
         results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
     }

@@ -1,6 +1,6 @@
 //! What `linkwise tune` prints.
 
-use super::evaluate::Line;
+use super::evaluate::PolicyScore;
 use super::targets::TargetResult;
 use crate::output::table;
 use crate::trials::Settings;
@@ -138,7 +138,12 @@ IQR, SD: AUTO's > the policy's, second half
 -: the run was too short for the figure";
 
 /// Scores by environment.
-pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, format: Format) -> Result<(), Failure> {
+pub fn scores(
+    entries: &[Entry],
+    results: &[Vec<PolicyScore>],
+    settings: &Settings,
+    format: Format,
+) -> Result<(), Failure> {
     if format == Format::Json {
         let environments: Vec<_> = entries
             .iter()
@@ -158,7 +163,8 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
         print!("{}", wrap(&about, 2));
         print!("{}", decisions(lines));
         if !entry.spec.is_shuffled {
-            let ends = |l: &Line| wrap(&format!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)), 2);
+            let ends =
+                |l: &PolicyScore| wrap(&format!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)), 2);
             lines.iter().for_each(|l| print!("{}", ends(l)));
         }
         println!("\n{}", costs(entry, lines));
@@ -188,19 +194,19 @@ pub fn source(entry: &Entry) -> &'static str {
     if entry.is_made_up { "simulated, levels made up" } else { "published levels, simulated calls" }
 }
 
-fn decisions(lines: &[Line]) -> String {
+fn decisions(lines: &[PolicyScore]) -> String {
     let (head, rows) = decision_rows(lines);
     table(&head, 1, rows)
 }
 
 /// Head and rows of the table of decisions. Columns that say nothing here (no change, one rank) are left out.
-pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
+pub fn decision_rows(lines: &[PolicyScore]) -> (Vec<String>, Vec<Vec<String>>) {
     let has_change = lines.iter().any(|l| l.score.outcomes.iter().any(|o| o.recovered_after.is_some()));
     let do_ranks_differ = lines.iter().any(|l| l.score.mean(|o| o.differing_calls as f64) > 0.0);
     let mut head = vec!["policy", "right@20", "@40", "@200", "decided@", "wrong %", "slower %"];
     head.extend(if has_change { &["back p50", "back p90"][..] } else { &[] });
     head.extend(do_ranks_differ.then_some("ranks differ"));
-    let row = |Line { policy, score: s }: &Line| {
+    let row = |PolicyScore { policy, score: s }: &PolicyScore| {
         let mut row = vec![
             policy.clone(),
             percent(s.right_after(20)),
@@ -219,9 +225,9 @@ pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
     (head.into_iter().map(str::to_owned).collect(), lines.iter().map(row).collect())
 }
 
-fn costs(entry: &Entry, lines: &[Line]) -> String {
+fn costs(entry: &Entry, lines: &[PolicyScore]) -> String {
     let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
-    let rows = lines.iter().map(|Line { policy, score: s }| {
+    let rows = lines.iter().map(|PolicyScore { policy, score: s }| {
         let pair = |f: fn(&::trial::Outcome) -> (f64, f64)| {
             let number = |us: f64| match us / 1e3 {
                 ms if ms >= 10.0 => format!("{ms:.0}"),

@@ -1,7 +1,7 @@
 //! What `linkwise-lab validate` prints.
 
 use super::fit::Cross;
-use super::score::{Family, Report, RowError, Stats};
+use super::score::{Family, RowError, Stats, ValidationReport};
 use crate::output::table;
 use console::Failure;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ fn signed(v: Option<f64>) -> String {
     v.map_or("-".into(), |v| format!("{v:+.1}"))
 }
 
-fn families(out: &mut String, report: &Report) {
+fn families(out: &mut String, report: &ValidationReport) {
     let head =
         ["source", "system", "collective", "rows", "left out", "median %", "p90 %", "signed %", "plateau %", "sweep %"];
     let row = |f: &Family| {
@@ -34,7 +34,7 @@ fn families(out: &mut String, report: &Report) {
     *out += &table(&head, 3, report.families.iter().map(row));
 }
 
-fn overall(out: &mut String, title: &str, report: &Report) {
+fn overall(out: &mut String, title: &str, report: &ValidationReport) {
     let o = &report.overall;
     let _ = writeln!(out, "\n{title}: {} families, {} rows, {} left out", o.families, o.all.rows, o.left_out);
     let head = ["median over families", "rows", "median %", "p90 %", "signed %"];
@@ -53,7 +53,7 @@ fn overall(out: &mut String, title: &str, report: &Report) {
 }
 
 /// For people.
-pub fn text(report: &Report, cross: Option<&Cross>) -> String {
+pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
     let mut out = String::new();
     families(&mut out, report);
     overall(&mut out, "Overall", report);
@@ -97,7 +97,7 @@ pub fn text(report: &Report, cross: Option<&Cross>) -> String {
 }
 
 /// For scripts.
-pub fn json(report: &Report, cross: Option<&Cross>) -> Result<String, Failure> {
+pub fn json(report: &ValidationReport, cross: Option<&Cross>) -> Result<String, Failure> {
     let mut value = serde_json::to_value(report).map_err(Failure::input)?;
     if let (Some(c), Some(map)) = (cross, value.as_object_mut()) {
         map.insert("cross_fit".into(), serde_json::to_value(c).map_err(Failure::input)?);
