@@ -55,7 +55,7 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let mut out = heading(1, "A cluster of what nvidia-smi topo -m prints on one of its hosts");
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
-    out += &format!("      {} -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
+    out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = topology::draw::text(cluster);
     // The head of the drawing; the report shows all of it.
     drawn
