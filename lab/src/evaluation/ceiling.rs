@@ -8,7 +8,7 @@ use predict::{BandwidthModel, Correction, FitOptions, Kind, Oracle, Part, fit};
 use std::collections::HashMap;
 use store::Measurement;
 use topology::{Allocation, GpuMask};
-use truths::Truth;
+use truths::{Irregularity, Truth};
 
 /// Candidates that are followed when rows are missing.
 const KEEP: usize = 400;
@@ -61,7 +61,7 @@ pub fn leave_one_out(
     let mut out = Vec::new();
     for seed in seeds {
         for s in scenarios(cluster, settings.per_k, *seed) {
-            let optimum = truth.optimum(&s.free, s.k, false);
+            let optimum = truth.optimum(&s.free, s.k, Irregularity::With);
             let Some(best) = optimum.best.filter(|b| *b > 0.0) else { continue };
             if optimum.missing && settings.missing == Missing::LeaveOut {
                 continue;

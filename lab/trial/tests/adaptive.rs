@@ -3,8 +3,8 @@
 //! The limits here leave room for the luck of a hundred runs (three standard deviations below an aim that is just met); round-robin
 //! runs in the same environment where a limit would otherwise prove nothing.
 
-use trial::aims::{Measure, all};
 use trial::policies::build;
+use trial::targets::{Measure, all};
 use trial::{Environment, Noise, Score, Simulated, Spec, run};
 use tune::Options;
 
@@ -137,7 +137,7 @@ fn an_arm_seen_to_be_hopeless_is_looked_at_once_in_two_thousand_calls() {
     const RUNS: u64 = 100;
     // One look that is much better than it should be is followed by another: so not quite all runs.
     for (cv, least) in [(0.05, 99), (0.10, 94), (0.20, 84)] {
-        let spec = trial::aims::twelve_arms(&Noise::LogNormal { cv }, 1_000.0, "twelve");
+        let spec = trial::targets::twelve_arms(&Noise::LogNormal { cv }, 1_000.0, "twelve");
         let once = (1..=RUNS).filter(|seed| most_looks_at_hopeless(&spec, cv, *seed) <= 1).count();
         println!("CV {cv}: at most one look in {once} of {RUNS} runs");
         assert!(once >= least, "CV {cv}: {once} of {RUNS}");

@@ -1,9 +1,9 @@
-//! `linkwise-lab tune play`: a policy for anybody's own program, over lines of JSON.
+//! `linkwise-lab tune play`: a policy for any program, over lines of JSON.
 //!
 //! It writes one decision, reads one sample, and so on until its input ends:
 //! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is flushed. The
 //! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) tells of the same call. `overlapped` (true or
-//! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs beside
+//! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs during
 //! computation, and how large it is. Calls of unlike size have policies of their own, one per bucket of sizes ([`::tune::bucket`]); a size
 //! that is not said is that of the call before. Other fields and empty lines are passed over. Anything else ends it: one error with the
 //! line's number, exit code 2.
@@ -41,7 +41,7 @@ pub struct Args {
     /// Price of a channel, as a share of the time, 0 to 1
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     channel_price: f64,
-    /// What the policy `profile` goes by: a file of `linkwise tune profile`; with `--overlap`, of calls beside computation as well
+    /// Profile for the policy `profile`: a file of `linkwise tune profile`, with `--overlap` also of calls during computation
     #[arg(long, value_name = "FILE")]
     profile: Option<std::path::PathBuf>,
     /// Size of the first call, and of all if no line says another
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn the_fuzz_targets_corpus_is_read_or_refused() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_sample");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/tune_sample");
         let read = |name: &str| {
             sample(&std::fs::read(format!("{folder}/{name}.json")).unwrap()).map(|r| (r.time_us, r.channels))
         };

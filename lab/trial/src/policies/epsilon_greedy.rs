@@ -51,7 +51,7 @@ impl Policy for EpsilonGreedy {
     }
 
     fn decide(&mut self, _: Context) -> Decision {
-        // Two draws a call whatever they are used for, so that streams of equal seeds stay together.
+        // Always two draws per call, so that streams of equal seeds stay aligned.
         let (explore, arm) = (self.random.unit() < EPSILON, self.random.below(self.arms.len()));
         let arm = if explore { arm } else { self.in_use() };
         self.ledger.decided(arm);

@@ -12,7 +12,7 @@ const PRIOR_SD: f64 = 1.0;
 const NOISE_SD_FIRST: f64 = 0.2;
 
 /// Draws a mean for every arm from its posterior (normal, the variance of noise pooled over arms) and plays the lowest. The random
-/// numbers come from a seed that all ranks share, one draw per arm and call whatever happens, so ranks agree.
+/// numbers come from a seed that all ranks share, always one draw per arm and call, so ranks agree.
 pub struct Thompson {
     arms: Vec<Arm>,
     auto: usize,
