@@ -1,8 +1,8 @@
 //! The file of an offline run: which arm to use at which size, what that stands on, and a hash over it.
 
 use ::tune::Arm;
-use ::tune::gates::Verdict;
-use ::tune::profile::{Line, Profile};
+use ::tune::gates::GateVerdict;
+use ::tune::profile::{Profile, ProfileLine};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -62,7 +62,7 @@ pub struct Provenance {
     /// Launches that these are spread over at most, the arms taking turns.
     pub rounds: u32,
     /// What came of that in the time that was given.
-    pub kept: Kept,
+    pub kept: Coverage,
     /// What whoever uses the policy should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
@@ -71,7 +71,7 @@ pub struct Provenance {
 /// What fitted into the time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct Coverage {
     /// The time that was given.
     pub minutes: f64,
     /// What the launches took, seconds.
@@ -128,7 +128,7 @@ impl SizeLine {
         let one = |i: usize| {
             let samples = turns_us[i].concat();
             let some = |f: fn(&[f64]) -> f64| (!samples.is_empty()).then(|| f(&samples));
-            let verdict: Option<Verdict> = verdicts[i];
+            let verdict: Option<GateVerdict> = verdicts[i];
             ArmLine {
                 samples: samples.len(),
                 median_us: some(::stats::median),
@@ -192,11 +192,11 @@ impl PolicyFile {
     pub fn profile(&self, is_overlapped: bool) -> Result<Profile, String> {
         let arms = self.arms.iter().map(|a| a.parse()).collect::<Result<Vec<Arm>, String>>()?;
         let lines = if is_overlapped { &self.overlapped } else { &self.isolated };
-        let line = |l: &SizeLine| -> Result<Line, String> {
+        let line = |l: &SizeLine| -> Result<ProfileLine, String> {
             let unknown = || format!("size {}: `{}` is not among the arms", l.size_bytes, l.use_arm);
             let use_arm = self.arms.iter().position(|a| *a == l.use_arm).ok_or_else(unknown)?;
             let medians_us = l.arms.iter().map(|a| a.median_us.unwrap_or(0.0)).collect();
-            Ok(Line { size_bytes: l.size_bytes, medians_us, use_arm })
+            Ok(ProfileLine { size_bytes: l.size_bytes, medians_us, use_arm })
         };
         let profile = Profile { arms, lines: lines.iter().map(line).collect::<Result<_, _>>()? };
         profile.check()?;
@@ -228,7 +228,7 @@ mod tests {
             iterations: 50,
             warmup: 10,
             rounds: 5,
-            kept: Kept {
+            kept: Coverage {
                 minutes: 2.0,
                 took_s: 100.5,
                 turns: 5,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// One of several.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct LaunchedTask {
     /// Counted from 0.
     pub number: u32,
     /// How many there are; two or more.
@@ -22,14 +22,14 @@ pub struct Task {
 /// torchrun is no launcher of `linkwise run`: it starts Python programs.
 const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
 
-impl Task {
+impl LaunchedTask {
     /// From the environment; `None` where there is one `linkwise run` for the job, or none that says otherwise.
-    pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<Task> {
+    pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
         LAUNCHERS.iter().find_map(|launcher| {
             let place = launcher.process(&env)?;
             let listed = slurm_host_list(&env).is_some();
             let in_slurm = SLURM.job.iter().any(|k| env(k).is_some());
-            let task = Task {
+            let task = LaunchedTask {
                 number: place.rank,
                 count: place.processes,
                 on_host: launcher.on_host(&env),
@@ -41,7 +41,7 @@ impl Task {
     }
 
     /// Where the tasks meet where nobody else says it: all on one host by the job's name. `None` on several hosts, or where that is not known.
-    pub fn meeting(&self) -> Option<String> {
+    pub fn rendezvous(&self) -> Option<String> {
         let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
         Some(format!("local:{}", job.chars().take(80).map(word).collect::<String>()))
@@ -87,8 +87,8 @@ mod tests {
         |k| vars.iter().find(|v| v.0 == k).map(|v| v.1.to_string())
     }
 
-    fn of(vars: &[(&str, &str)]) -> Option<Task> {
-        Task::of(env(vars))
+    fn of(vars: &[(&str, &str)]) -> Option<LaunchedTask> {
+        LaunchedTask::of(env(vars))
     }
 
     #[test]
@@ -101,14 +101,14 @@ mod tests {
             ("SLURM_STEP_ID", "2"),
         ];
         let task = of(&slurm).unwrap();
-        assert_eq!((task.number, task.count, task.meeting().as_deref()), (3, 8, Some("local:77.2")));
+        assert_eq!((task.number, task.count, task.rendezvous().as_deref()), (3, 8, Some("local:77.2")));
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "0"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
             ("PMIX_NAMESPACE", "a/b c@1"),
         ];
-        assert_eq!(of(&mpi).unwrap().meeting().as_deref(), Some("local:a-b-c-1"));
+        assert_eq!(of(&mpi).unwrap().rendezvous().as_deref(), Some("local:a-b-c-1"));
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
             ("SLURM_STEP_NODELIST", "n[0-1]"),
         ];
         let task = of(&slurm).unwrap();
-        assert_eq!((task.meeting(), task.hosts_known), (None, true));
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, true));
         let mpi = [("PMI_RANK", "0"), ("PMI_SIZE", "8"), ("MPI_LOCALNRANKS", "4"), ("PMI_JOBID", "j")];
         let task = of(&mpi).unwrap();
-        assert_eq!((task.meeting(), task.hosts_known), (None, false));
+        assert_eq!((task.rendezvous(), task.hosts_known), (None, false));
     }
 
     #[test]

@@ -24,12 +24,12 @@ fn passed(status: &str) -> impl Iterator<Item = i32> {
 }
 
 /// Passes them on until it ends.
-pub struct Passing {
+pub struct SignalForwarder {
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
-impl Passing {
+impl SignalForwarder {
     /// To the process of this number.
     pub fn to(child: u32, mut signals: Signals) -> Self {
         let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
@@ -43,7 +43,7 @@ impl Passing {
                 }
             }
         });
-        Passing { handle, thread }
+        SignalForwarder { handle, thread }
     }
 
     /// The command has ended.

@@ -1,7 +1,7 @@
 //! Policies by name: those of [`tune`].
 
 use tune::registry::POLICIES;
-use tune::{Arm, Options, Policy};
+use tune::{Arm, Policy, PolicyOptions};
 
 /// The policy where none is named: the first that is registered.
 pub fn default_name() -> &'static str {
@@ -19,5 +19,5 @@ pub fn check(name: &str) -> Result<(), String> {
 
 /// A policy for some arms. Only the leader of a communicator has one, so its random numbers, if it draws any, need not be those of other ranks.
 pub fn build(name: &str, arms: &[Arm], size_bytes: u64) -> Option<Box<dyn Policy>> {
-    tune::build(name, arms, &Options { size_bytes, ..Options::default() }).ok()
+    tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()
 }

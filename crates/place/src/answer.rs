@@ -1,7 +1,7 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
-use crate::decide::{Reading, decide};
+use crate::decide::{ProbeReading, decide};
 use crate::exact::{Scored, SearchResult, promote_by_lower_confidence_bound};
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
@@ -10,7 +10,7 @@ use crate::request::{Refusal, Request};
 use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
-use predict::{BandwidthModel, Part, Prediction};
+use predict::{BandwidthModel, HostShare, Prediction};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -80,7 +80,7 @@ impl Answer {
         let of_candidates = readings
             .iter()
             .map(|(a, v)| match all.iter().position(|c| c.allocation == *a) {
-                Some(candidate) => Ok(Reading { candidate, busbw_gb_per_s: *v }),
+                Some(candidate) => Ok(ProbeReading { candidate, busbw_gb_per_s: *v }),
                 None => Err(a.clone()),
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -156,7 +156,7 @@ struct Layout {
 impl Layout {
     fn of(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, choice: &Allocation) -> Layout {
         let hosts = ranks::host_order(cluster, choice.parts());
-        let table = model.part_table(request.size);
+        let table = model.share_table(request.size);
         let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
         let pods = pods.unwrap_or_default();
         let ranks = ranks::rank_order(&hosts, &pods);
@@ -164,8 +164,8 @@ impl Layout {
     }
 }
 
-fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {
-    let table = model.part_table(request.size);
+fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<HostShare> {
+    let table = model.share_table(request.size);
     allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::ordered::judge;
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
 use branch_and_bound::branch_and_bound;
-use predict::{BandwidthModel, Candidates, Part, Prediction};
+use predict::{BandwidthModel, Candidates, HostShare, Prediction};
 use topology::{Allocation, Cluster};
 
 pub use best::{OTHER_HOSTS, best_of};
@@ -148,7 +148,14 @@ pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
 
 /// Every combination, in the order of the hosts.
 pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candidates) {
-    fn go(options: &[HostOptions], shape: &Shape, i: usize, left: Left, chosen: &mut Vec<Part>, out: &mut Candidates) {
+    fn go(
+        options: &[HostOptions],
+        shape: &Shape,
+        i: usize,
+        left: Left,
+        chosen: &mut Vec<HostShare>,
+        out: &mut Candidates,
+    ) {
         if left.gpus == 0 {
             out.push(chosen);
             return;

@@ -6,7 +6,7 @@
 //! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
-use predict::{BandwidthModel, Candidates, Part, PartTable};
+use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
 /// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
@@ -15,18 +15,18 @@ pub struct MergeRule {
     /// The name in flags and request lines.
     pub name: &'static str,
     /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None: no host could hold it.
-    pub join: fn(&PartTable, &Part, GpuMask) -> Option<Part>,
+    pub join: fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>,
 }
 
 /// The rule that ships: the union of the very GPUs.
-fn union(table: &PartTable, part: &Part, others: GpuMask) -> Option<Part> {
+fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<HostShare> {
     Some(if others.is_empty() { *part } else { table.part(part.host, part.mask.union(others)) })
 }
 
 /// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if a host cannot hold its merged share.
-fn joined(merge: &Merge, table: &PartTable, a: &[Part], b: &[Part], out: &mut Vec<Part>) -> bool {
+fn joined(merge: &Merge, table: &HostShareTable, a: &[HostShare], b: &[HostShare], out: &mut Vec<HostShare>) -> bool {
     out.clear();
-    let join = merge.rule.map_or(union as fn(&PartTable, &Part, GpuMask) -> Option<Part>, |r| r.join);
+    let join = merge.rule.map_or(union as fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>, |r| r.join);
     for p in a {
         let others = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
         match join(table, p, others) {
@@ -37,7 +37,7 @@ fn joined(merge: &Merge, table: &PartTable, a: &[Part], b: &[Part], out: &mut Ve
     true
 }
 
-fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
+fn parts(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
@@ -66,7 +66,7 @@ impl Meeting {
 /// Running jobs as the merge sees them.
 #[derive(Clone, Debug)]
 pub(crate) struct Merge {
-    jobs: Vec<Vec<Part>>,
+    jobs: Vec<Vec<HostShare>>,
     demands: Vec<f64>,
     /// A rule of the caller; None: the union of the very GPUs.
     pub rule: Option<&'static MergeRule>,
@@ -74,7 +74,7 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Of running jobs that span hosts.
-    pub fn new(table: &PartTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
+    pub fn new(table: &HostShareTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
         Merge {
             jobs: running.iter().map(|r| parts(table, &r.gpus)).collect(),
             demands: running.iter().map(|r| r.demand_gb_per_s).collect(),
@@ -83,7 +83,7 @@ impl Merge {
     }
 
     /// The jobs that contend with a candidate.
-    pub fn met<'a>(&'a self, c: &'a [Part]) -> impl Iterator<Item = usize> + 'a {
+    pub fn met<'a>(&'a self, c: &'a [HostShare]) -> impl Iterator<Item = usize> + 'a {
         (0..self.jobs.len()).filter(move |&j| {
             c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
         })
@@ -104,7 +104,7 @@ impl Merge {
         candidates: &Candidates,
         unlimited: bool,
     ) -> Vec<Meeting> {
-        let table = model.part_table(size);
+        let table = model.share_table(size);
         let mut merged = Candidates::new();
         let mut ends = Vec::with_capacity(candidates.len());
         let mut set = Vec::new();

@@ -6,7 +6,7 @@
 use crate::merge::Merge;
 use crate::physical::Sharing;
 use crate::request::{Contention, Request};
-use predict::{BandwidthModel, Candidates, Part, PartTable};
+use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use std::cell::Cell;
 use topology::{Allocation, Cluster};
 
@@ -65,14 +65,14 @@ impl Effect {
 impl<'a> Objective<'a> {
     /// Prepares. O(jobs) predictions.
     pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
-        let table = model.part_table(request.size);
+        let table = model.share_table(request.size);
         let running: Vec<Running> = request
             .jobs
             .iter()
             .enumerate()
             .filter(|(_, j)| j.gpus.host_count() > 1)
             .map(|(job, j)| {
-                let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
                 let demand_gb_per_s = j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
@@ -86,12 +86,12 @@ impl<'a> Objective<'a> {
     }
 
     /// The parts that searches combine.
-    pub fn table(&self) -> &'a PartTable {
-        self.model.part_table(self.request.size)
+    pub fn table(&self) -> &'a HostShareTable {
+        self.model.share_table(self.request.size)
     }
 
     /// The part of some GPUs of a host.
-    pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> Part {
+    pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> HostShare {
         self.table().part(host, mask)
     }
 
@@ -137,7 +137,7 @@ impl<'a> Objective<'a> {
     }
 
     /// The effect of a choice on the new job and on the running jobs.
-    pub fn effect(&self, parts: &[Part]) -> Effect {
+    pub fn effect(&self, parts: &[HostShare]) -> Effect {
         let mut one = Candidates::new();
         one.push(parts);
         let alone = self.model.mean(self.request.size, parts);
@@ -160,7 +160,7 @@ impl<'a> Objective<'a> {
                     Some((r, _)) if r.job == i => next.next().map_or((0.0, 0.0), |n| n.1),
                     _ => {
                         let j = &self.request.jobs[i];
-                        let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                        let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
                         let v = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
                         (v, v)
                     }

@@ -1,7 +1,7 @@
 //! Pods: which counts per host they can fill exactly, on which host each lies, and with which GPUs.
 
 use crate::baselines::packed;
-use predict::PartTable;
+use predict::HostShareTable;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 
@@ -211,7 +211,11 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
 
 /// The GPUs of every pod in the request's order, for a choice given host by host in rank order: pods of one size are numbered in that
 /// order too, so that pod 0 holds the first ranks. None if the pods do not fill the counts.
-pub fn place_pods(table: &PartTable, pods: &[usize], hosts: &[(HostId, GpuMask)]) -> Option<Vec<(HostId, GpuMask)>> {
+pub fn place_pods(
+    table: &HostShareTable,
+    pods: &[usize],
+    hosts: &[(HostId, GpuMask)],
+) -> Option<Vec<(HostId, GpuMask)>> {
     let counts: Vec<usize> = hosts.iter().map(|(_, m)| m.count()).collect();
     let sizes = pack(pods, &counts)?;
     let mut numbers: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -247,9 +251,9 @@ pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Opti
 
 /// Cuts a host's GPUs into pods of these sizes (largest first): the worst-connected pod as well connected as possible, then the sum; between
 /// equals low indices together. Ascending by first GPU. O(3^GPUs) at worst, a few hundred steps on eight GPUs.
-fn split(table: &PartTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec<GpuMask> {
+fn split(table: &HostShareTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec<GpuMask> {
     struct Split<'a> {
-        table: &'a PartTable,
+        table: &'a HostShareTable,
         host: HostId,
         sizes: &'a [usize],
         /// Best `(worst, sum)` and its first pod, by what is left: that tells how many pods are placed.

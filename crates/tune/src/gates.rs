@@ -6,7 +6,7 @@
 //!
 //! The samples of one launch share its memory, its connections and its moment: a launch that is slow is slow in all of them. So the
 //! halves of gate 4 are odd and even **turns** (launches) where there are two or more. Where there is only one, odd and even samples
-//! are all there is to compare, and [`Verdict::turns`] says that another launch was never asked.
+//! are all there is to compare, and [`GateVerdict::turns`] says that another launch was never asked.
 
 use std::fmt;
 
@@ -53,7 +53,7 @@ impl Gate {
 
 /// What the gates found.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Verdict {
+pub struct GateVerdict {
     /// The first gate that failed; `None` when all passed.
     pub failed: Option<Gate>,
     /// Samples of the candidate and of AUTO after trimming.
@@ -72,14 +72,14 @@ pub struct Verdict {
     pub improvement_min: f64,
 }
 
-impl Verdict {
+impl GateVerdict {
     /// All five passed.
     pub fn is_passed(&self) -> bool {
         self.failed.is_none()
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for GateVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gain = 100.0 * self.improvement;
         match self.failed {
@@ -103,7 +103,7 @@ impl fmt::Display for Verdict {
 }
 
 /// [`check_turns`] of samples that are not known to come from several launches.
-pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> Verdict {
+pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> GateVerdict {
     check_turns(&[candidate], &[auto], size_bytes)
 }
 
@@ -122,13 +122,13 @@ fn halves(turns: &[impl AsRef<[f64]>], common: &[usize]) -> [Vec<f64>; 2] {
 
 /// Holds a candidate's times against AUTO's at one size; any unit, the same for both. Turn i of both ran at about the same time; a
 /// turn may be empty. All numbers are given whichever gate fails.
-pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64) -> Verdict {
+pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64) -> GateVerdict {
     let is_in = |turns: &[T], i: usize| turns.get(i).is_some_and(|t| !t.as_ref().is_empty());
     let common: Vec<usize> = (0..candidate.len()).filter(|i| is_in(candidate, *i) && is_in(auto, *i)).collect();
     let ([c0, c1], [a0, a1]) = (halves(candidate, &common), halves(auto, &common));
     let all = |turns: &[T]| turns.iter().flat_map(|t| t.as_ref()).copied().collect::<Vec<f64>>();
     let (candidate, auto) = (stats::iqr_trimmed(&all(candidate)), stats::iqr_trimmed(&all(auto)));
-    let mut verdict = Verdict {
+    let mut verdict = GateVerdict {
         failed: None,
         samples: (candidate.len(), auto.len()),
         p: stats::mann_whitney_below(&candidate, &auto),

@@ -19,5 +19,5 @@ pub mod round_robin;
 pub use arm::Arm;
 pub use nccl_types::{Algorithm, Collective, Protocol};
 pub use objective::Objective;
-pub use policy::{Context, Decision, Phase, Policy, Sample};
-pub use registry::{Options, build};
+pub use policy::{ArmDecision, Context, Phase, Policy, Sample};
+pub use registry::{PolicyOptions, build};

@@ -31,7 +31,7 @@ impl fmt::Display for Phase {
 
 /// The arm of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision {
+pub struct ArmDecision {
     /// Position in the list of arms that the policy was made with.
     pub arm: usize,
     /// Why.
@@ -61,7 +61,7 @@ pub trait Policy: Send {
     fn name(&self) -> &'static str;
 
     /// The arm of the next call.
-    fn decide(&mut self, context: Context) -> Decision;
+    fn decide(&mut self, context: Context) -> ArmDecision;
 
     /// What a call took. A sample that makes no sense (a call never decided, an arm out of range, a time that is not finite and above 0)
     /// counts as lost.

@@ -5,15 +5,15 @@
 
 use crate::arm::Arm;
 use crate::bucket;
-use crate::gates::{self, Verdict};
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use crate::gates::{self, GateVerdict};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
 
 /// The most sizes of one table.
 pub const SIZES_MAX: usize = 64;
 
 /// What was measured at one size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct ProfileLine {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
     /// Median time of each arm, microseconds, in the order of the table's arms; 0 where an arm has none.
@@ -28,31 +28,35 @@ pub struct Profile {
     /// The arms.
     pub arms: Vec<Arm>,
     /// One line per size, rising.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ProfileLine>,
 }
 
 impl Profile {
     /// [`Profile::line_of_turns`] where each arm's samples count as one turn.
-    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (ProfileLine, Vec<Option<GateVerdict>>) {
         let turns: Vec<Vec<Vec<f64>>> = samples_us.iter().map(|s| vec![s.clone()]).collect();
         Profile::line_of_turns(arms, &turns, size_bytes)
     }
 
     /// The line of one size from the samples of each arm, in the order of the arms and by turn, and the verdict on each arm other than
     /// AUTO. Of the arms that pass all gates the one with the lowest median is used.
-    pub fn line_of_turns(arms: &[Arm], turns_us: &[Vec<Vec<f64>>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+    pub fn line_of_turns(
+        arms: &[Arm],
+        turns_us: &[Vec<Vec<f64>>],
+        size_bytes: u64,
+    ) -> (ProfileLine, Vec<Option<GateVerdict>>) {
         let median_us = |turns: &Vec<Vec<f64>>| match turns.concat() {
             none if none.is_empty() => 0.0,
             samples => stats::median(&samples),
         };
         let medians_us: Vec<f64> = turns_us.iter().map(median_us).collect();
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
-        let verdicts: Vec<Option<Verdict>> = (0..arms.len())
+        let verdicts: Vec<Option<GateVerdict>> = (0..arms.len())
             .map(|i| (i != auto).then(|| gates::check_turns(&turns_us[i], &turns_us[auto], size_bytes)))
             .collect();
         let passed = (0..arms.len()).filter(|i| verdicts[*i].is_some_and(|v| v.is_passed()));
         let use_arm = passed.min_by(|a, b| medians_us[*a].total_cmp(&medians_us[*b])).unwrap_or(auto);
-        (Line { size_bytes, medians_us, use_arm }, verdicts)
+        (ProfileLine { size_bytes, medians_us, use_arm }, verdicts)
     }
 
     /// Checks what a file may have wrong.
@@ -176,9 +180,9 @@ impl Policy for Static {
         self.name
     }
 
-    fn decide(&mut self, context: Context) -> Decision {
+    fn decide(&mut self, context: Context) -> ArmDecision {
         self.current = usize::from(crate::overlap::told(context).unwrap_or(false));
-        Decision { arm: self.in_use(), phase: Phase::Exploit }
+        ArmDecision { arm: self.in_use(), phase: Phase::Exploit }
     }
 
     fn learn(&mut self, _: Sample) {}
@@ -202,7 +206,7 @@ mod tests {
     }
 
     fn profile(lines: &[(u64, [f64; 3], usize)]) -> Profile {
-        let line = |l: &(u64, [f64; 3], usize)| Line { size_bytes: l.0, medians_us: l.1.to_vec(), use_arm: l.2 };
+        let line = |l: &(u64, [f64; 3], usize)| ProfileLine { size_bytes: l.0, medians_us: l.1.to_vec(), use_arm: l.2 };
         Profile { arms: arms(), lines: lines.iter().map(line).collect() }
     }
 

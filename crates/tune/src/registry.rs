@@ -11,7 +11,7 @@ use crate::round_robin::RoundRobin;
 
 /// What a policy may be made with, besides arms.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Options {
+pub struct PolicyOptions {
     /// Random numbers of policies that draw; the same on every rank. None that ships draws.
     pub seed: u64,
     /// This process's rank. None that ships looks at it: ranks would disagree.
@@ -32,11 +32,12 @@ pub struct Options {
 pub const INNER: &str = "adaptive";
 
 /// Makes a policy for checked arms. `auto` is AUTO's place among them; `known` is where a policy that keeps others finds them.
-pub type Make = fn(known: &[Entry], arms: &[Arm], auto: usize, options: &Options) -> Result<Box<dyn Policy>, String>;
+pub type Make =
+    fn(known: &[PolicyEntry], arms: &[Arm], auto: usize, options: &PolicyOptions) -> Result<Box<dyn Policy>, String>;
 
 /// A policy that is built by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct PolicyEntry {
     /// Its name on the command line.
     pub name: &'static str,
     /// What it is, in one line.
@@ -46,18 +47,20 @@ pub struct Entry {
 }
 
 /// The policies that ship, the default first.
-pub const POLICIES: &[Entry] = &[
-    Entry {
+pub const POLICIES: &[PolicyEntry] = &[
+    PolicyEntry {
         name: "adaptive",
         about: "races, a watch on the arm in use, cheap looks at the others (the default)",
-        make: |_, arms, auto, o| Ok(Box::new(Adaptive::new(arms, auto, o.objective, adaptive::Care::default()))),
+        make: |_, arms, auto, o| {
+            Ok(Box::new(Adaptive::new(arms, auto, o.objective, adaptive::AdaptiveConfig::default())))
+        },
     },
-    Entry {
+    PolicyEntry {
         name: "round-robin",
         about: "ten rounds, trimmed means, 5 % gate (the paper's v2)",
         make: |_, arms, auto, o| Ok(Box::new(RoundRobin::new(arms, auto, o.objective))),
     },
-    Entry {
+    PolicyEntry {
         name: "profile",
         about: "what an offline measurement found, never learning (the paper's tuner)",
         make: |_, arms, auto, o| {
@@ -65,7 +68,7 @@ pub const POLICIES: &[Entry] = &[
             Ok(Box::new(alone.with_overlapped(arms, auto, o.profile_overlapped.as_ref(), o.size_bytes)))
         },
     },
-    Entry {
+    PolicyEntry {
         name: "overlap",
         about: "one policy for calls alone and one for calls beside computation",
         make: |known, arms, _, o| {
@@ -77,7 +80,7 @@ pub const POLICIES: &[Entry] = &[
             Ok(Box::new(Overlap::new(arms, o.objective, inner()?, inner()?)))
         },
     },
-    Entry {
+    PolicyEntry {
         name: "auto",
         about: "what NCCL does by itself, always",
         make: |_, _, auto, _| Ok(Box::new(Static::auto(auto))),
@@ -105,7 +108,7 @@ pub fn check_arms(arms: &[Arm]) -> Result<usize, String> {
 ///
 /// # Errors
 /// An unknown name, arms that [`check_arms`] refuses, or options that the policy cannot use.
-pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+pub fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dyn Policy>, String> {
     build_from(POLICIES, name, arms, options)
 }
 
@@ -113,7 +116,12 @@ pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Poli
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_from(known: &[Entry], name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+pub fn build_from(
+    known: &[PolicyEntry],
+    name: &str,
+    arms: &[Arm],
+    options: &PolicyOptions,
+) -> Result<Box<dyn Policy>, String> {
     let auto = check_arms(arms)?;
     let entry = known.iter().find(|e| e.name == name).ok_or_else(|| {
         let names: Vec<_> = known.iter().map(|e| e.name).collect();

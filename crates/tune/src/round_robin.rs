@@ -6,7 +6,7 @@
 use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
 use stats::iqr_trimmed_mean;
 
 /// Rounds of exploration: the paper's M.
@@ -106,14 +106,14 @@ impl Policy for RoundRobin {
         }
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
+    fn decide(&mut self, _: Context) -> ArmDecision {
         if self.chosen.is_none() && self.is_time_to_choose() {
             self.chosen = Some(self.choose());
         }
         let call = self.ledger.next_call();
         let decision = match call < self.explore_calls() {
-            true => Decision { arm: (call % self.arms.len() as u64) as usize, phase: Phase::Explore },
-            false => Decision { arm: self.in_use(), phase: Phase::Exploit },
+            true => ArmDecision { arm: (call % self.arms.len() as u64) as usize, phase: Phase::Explore },
+            false => ArmDecision { arm: self.in_use(), phase: Phase::Exploit },
         };
         self.ledger.decided(decision.arm);
         decision

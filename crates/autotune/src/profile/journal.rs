@@ -4,7 +4,7 @@
 //! the first launch stands the plan that was made from it and from the time that was given then: more time later goes on with it.
 
 use super::launch::Launch;
-use super::samples::Place;
+use super::samples::LaunchSite;
 use crate::ProfileError;
 use files::read_limited;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ const SECONDS_MAX: f64 = 1e7;
 /// What a run is.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct JournalHeader {
     /// Names the format; [`VERSION`].
     pub linkwise_tune_samples: u32,
     /// The command.
@@ -51,7 +51,7 @@ pub struct Head {
 /// What one launch said.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct LaunchRecord {
     /// What was launched.
     pub launch: Launch,
     /// How long it took, seconds.
@@ -65,13 +65,13 @@ pub struct Entry {
     /// Because results were compared and found wrong.
     pub is_wrong: bool,
     /// Where it ran.
-    pub place: Place,
+    pub place: LaunchSite,
 }
 
 /// The plan, as far as it does not follow from the first launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptPlan {
+pub struct JournaledPlan {
     /// Turns.
     pub turns: u32,
     /// Samples of one launch.
@@ -82,17 +82,17 @@ pub struct KeptPlan {
 
 /// A line after the first.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Line {
+pub enum JournalLine {
     /// A launch.
-    Launch(Box<Entry>),
+    Launch(Box<LaunchRecord>),
     /// The plan.
-    Plan(KeptPlan),
+    Plan(JournaledPlan),
 }
 
 /// How the plan's line begins; no launch's does.
 const PLAN: &str = "{\"turns\":";
 
-impl Entry {
+impl LaunchRecord {
     /// A file may hold anything.
     fn check(&self) -> Result<(), String> {
         if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
@@ -107,7 +107,7 @@ impl Entry {
 }
 
 /// What a journal holds after its head, each with its line.
-pub type Numbered = Vec<(usize, Line)>;
+pub type Numbered = Vec<(usize, JournalLine)>;
 
 /// An open journal.
 pub struct Journal {
@@ -132,7 +132,11 @@ impl Journal {
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
-    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), ProfileError> {
+    pub fn open(
+        path: &Path,
+        head: &JournalHeader,
+        is_anew: bool,
+    ) -> Result<(Journal, JournalHeader, Numbered), ProfileError> {
         let fail = |e: &dyn std::fmt::Display| ProfileError::file("write", path, e);
         let found = match path.exists() && !is_anew {
             true => read(path, head)?,
@@ -156,13 +160,13 @@ impl Journal {
     }
 
     /// Adds a launch; it is on disk when this returns.
-    pub fn add(&mut self, entry: &Entry) -> Result<(), ProfileError> {
+    pub fn add(&mut self, entry: &LaunchRecord) -> Result<(), ProfileError> {
         let line = serde_json::to_string(entry).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
 
     /// Adds the plan.
-    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), ProfileError> {
+    pub fn add_plan(&mut self, plan: &JournaledPlan) -> Result<(), ProfileError> {
         let line = serde_json::to_string(plan).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
@@ -180,11 +184,11 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Profi
 }
 
 /// Head, the other lines, and whether the last one is whole.
-type Found = (Head, Numbered, bool);
+type Found = (JournalHeader, Numbered, bool);
 
 /// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
 /// middle of a character.
-fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
+fn read(path: &Path, wanted: &JournalHeader) -> Result<Option<Found>, ProfileError> {
     let bytes = read_limited(path, BYTES_MAX)?;
     let is_whole = bytes.ends_with(b"\n");
     let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
@@ -192,11 +196,11 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
     let mut lines = lines.filter(|l| !l.1.trim_ascii().is_empty());
     let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
     let head = serde_json::from_slice(first);
-    let head: Head = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
+    let head: JournalHeader = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
     if lines.clone().next().is_none() && is_whole {
         return Ok(None);
     }
-    if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
+    if (JournalHeader { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
         return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
     }
     let mut found = Vec::new();
@@ -208,7 +212,7 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
         };
         match line(text) {
             Ok(line) => {
-                if let Line::Launch(entry) = &line {
+                if let JournalLine::Launch(entry) = &line {
                     entry.check().map_err(|e| bad(number, &e))?;
                 }
                 found.push((number, line));
@@ -220,19 +224,19 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
     Ok(Some((head, found, is_whole)))
 }
 
-fn line(text: &str) -> Result<Line, serde_json::Error> {
+fn line(text: &str) -> Result<JournalLine, serde_json::Error> {
     if text.starts_with(PLAN) {
-        return serde_json::from_str(text).map(Line::Plan);
+        return serde_json::from_str(text).map(JournalLine::Plan);
     }
-    serde_json::from_str(text).map(|entry| Line::Launch(Box::new(entry)))
+    serde_json::from_str(text).map(|entry| JournalLine::Launch(Box::new(entry)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> JournalHeader {
+        JournalHeader {
             linkwise_tune_samples: VERSION,
             command: vec!["prüfe".into()],
             beside: None,
@@ -247,12 +251,12 @@ mod tests {
         }
     }
 
-    fn entry(failure: &str) -> Entry {
+    fn entry(failure: &str) -> LaunchRecord {
         let (arm, sizes) = ("AUTO".to_owned(), vec![8]);
         let launch = Launch { arm, sizes, is_overlapped: false, iterations: 5, warmup: 0, is_checked: true };
         let failure = Some(failure.to_owned());
-        let (times_us, place) = (BTreeMap::new(), Place::default());
-        Entry { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
+        let (times_us, place) = (BTreeMap::new(), LaunchSite::default());
+        LaunchRecord { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
     }
 
     #[test]
@@ -261,7 +265,7 @@ mod tests {
         let path = folder.path().join("x.samples.jsonl");
         let (mut journal, ..) = Journal::open(&path, &head(), true).unwrap();
         journal.add(&entry("erster")).unwrap();
-        journal.add_plan(&KeptPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
+        journal.add_plan(&JournaledPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
         let whole = std::fs::read(&path).unwrap().len();
         journal.add(&entry("größer als ö")).unwrap();
         let bytes = std::fs::read(&path).unwrap();

@@ -53,7 +53,7 @@ pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
 
 /// Why a launch gave nothing.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Failed {
+pub enum LaunchError {
     /// The program, in words, and what it had printed: it cannot be started, did not end in time, or failed.
     Program {
         /// What happened, with the end of what it said.
@@ -65,9 +65,9 @@ pub enum Failed {
     Beside(String),
 }
 
-impl From<String> for Failed {
-    fn from(why: String) -> Failed {
-        Failed::Program { why, output: String::new() }
+impl From<String> for LaunchError {
+    fn from(why: String) -> LaunchError {
+        LaunchError::Program { why, output: String::new() }
     }
 }
 
@@ -79,9 +79,9 @@ struct Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    fn start(line: &'a str) -> Result<Beside<'a>, Failed> {
+    fn start(line: &'a str) -> Result<Beside<'a>, LaunchError> {
         let words = ["sh".into(), "-c".into(), line.to_owned()];
-        let cannot = |e| Failed::Beside(format!("--beside `{}` cannot be started: {e}", one_line(line, 80)));
+        let cannot = |e| LaunchError::Beside(format!("--beside `{}` cannot be started: {e}", one_line(line, 80)));
         let mut group = Group::start(guarded(&words)).map_err(cannot)?;
         drop(drain(group.child.stdout.take()));
         let said = drain(group.child.stderr.take());
@@ -89,7 +89,7 @@ impl<'a> Beside<'a> {
     }
 
     /// It must still run when a launch begins and when it has ended.
-    fn check(&mut self) -> Result<(), Failed> {
+    fn check(&mut self) -> Result<(), LaunchError> {
         let status = match self.group.child.try_wait() {
             Ok(None) => return Ok(()),
             Ok(Some(status)) => status.to_string(),
@@ -97,7 +97,7 @@ impl<'a> Beside<'a> {
         };
         self.group.kill();
         let said = self.said.recv_timeout(GRACE).unwrap_or_default().text();
-        Err(Failed::Beside(format!(
+        Err(LaunchError::Beside(format!(
             "--beside `{}` ended ({status}) before the launch that it should run beside: {}; give a command that computes until it is killed",
             one_line(self.line, 80),
             last_lines(&said, "")
@@ -113,7 +113,12 @@ fn last_lines(stderr: &str, stdout: &str) -> String {
 
 /// Runs it to its end and returns its standard output. A run over the time limit is killed; when it has ended, what it started and left
 /// is killed, too.
-pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, Failed> {
+pub fn run(
+    command: &[String],
+    launch: &Launch,
+    beside: Option<&str>,
+    timeout: Duration,
+) -> Result<String, LaunchError> {
     let arm: Arm = launch.arm.parse()?;
     let words = nccl_tests::words(command, launch);
     let program = words.first().ok_or_else(|| "no command".to_owned())?;
@@ -151,7 +156,7 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
         Ok(None) => format!("no end within {:.1} s; it was killed (--timeout)", timeout.as_secs_f64()),
         Err(e) => format!("cannot wait for `{program}`: {e}"),
     };
-    Err(Failed::Program { why, output: out.text() })
+    Err(LaunchError::Program { why, output: out.text() })
 }
 
 /// A started program in a process group of its own; whatever happens it ends with all that it started.
@@ -239,9 +244,9 @@ mod tests {
         Launch { arm, sizes, is_overlapped: false, iterations: 10, warmup: 5, is_checked: true }
     }
 
-    fn why(said: Result<String, Failed>) -> String {
+    fn why(said: Result<String, LaunchError>) -> String {
         match said {
-            Err(Failed::Program { why, .. }) => why,
+            Err(LaunchError::Program { why, .. }) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -286,7 +291,9 @@ mod tests {
         let program = strings(&["/bin/sh", "-c", "sleep 0.5; echo linkwise_step_time_us=5"]);
         let overlapped = Launch { is_overlapped: true, ..launch("AUTO", &[8]) };
         for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it said nothing")] {
-            let Err(Failed::Beside(e)) = run(&program, &overlapped, Some(line), LONG) else { panic!("{line} passed") };
+            let Err(LaunchError::Beside(e)) = run(&program, &overlapped, Some(line), LONG) else {
+                panic!("{line} passed")
+            };
             assert!(e.contains(words) && e.contains("before the launch"), "{e}");
         }
         assert_eq!(run(&program, &overlapped, Some("sleep 60"), LONG).unwrap(), "linkwise_step_time_us=5\n");

@@ -1,6 +1,6 @@
 //! Traces, read and brought together by communicator, collective and size.
 
-use super::{Cost, Process, Report, Steps};
+use super::{JobReport, PluginCost, PluginProcess, StepTimes};
 use crate::JobError;
 use ::report::one_line;
 use ::tune::{Arm, Collective};
@@ -23,7 +23,7 @@ const NEVER_MAX: usize = 1000;
 
 /// Calls of one collective and size bucket in one communicator.
 #[derive(Debug, Default)]
-pub struct Key {
+pub struct CallGroup {
     /// Ranks of the communicator.
     pub ranks: u32,
     /// Its nodes.
@@ -53,7 +53,7 @@ pub struct Key {
     pub arm_calls: BTreeMap<String, u64>,
     /// Times that decide, by arm, and what they are.
     pub times: BTreeMap<String, Vec<f64>>,
-    /// See [`Key::times`].
+    /// See [`CallGroup::times`].
     pub source: String,
     /// GPU times that all ranks agreed on, by arm.
     pub agreed_kernels: BTreeMap<String, Vec<f64>>,
@@ -64,13 +64,13 @@ pub struct Key {
 }
 
 /// By communicator, collective and bucket.
-pub type Keys = BTreeMap<(String, String, u8), Key>;
+pub type Keys = BTreeMap<(String, String, u8), CallGroup>;
 
 /// What was read.
 #[derive(Debug, Default)]
-pub struct Gathered {
+pub struct GatheredTraces {
     /// All but the rows.
-    pub report: Report,
+    pub report: JobReport,
     /// By communicator, collective and bucket.
     pub keys: Keys,
     /// Where ranks are.
@@ -117,8 +117,8 @@ fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobErr
 }
 
 /// Reads files. The first that is no trace is an error that says where.
-pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
-    let mut g = Gathered::default();
+pub fn read(files: &[PathBuf]) -> Result<GatheredTraces, JobError> {
+    let mut g = GatheredTraces::default();
     for path in files {
         let file = File::open(path).map_err(|source| JobError::Io { path: path.clone(), source })?;
         let end = plugin_trace::read(BufReader::new(file), |line| {
@@ -137,14 +137,14 @@ pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
     Ok(g)
 }
 
-impl Gathered {
+impl GatheredTraces {
     fn take(&mut self, line: Line) {
         self.places.take(&line);
         match line.kind.as_str() {
             "process" => {
                 self.end_of_process();
                 let text = |t: &str, most: usize| one_line(t, most);
-                self.report.processes.push(Process {
+                self.report.processes.push(PluginProcess {
                     host: text(&line.host, 32),
                     host_name: line.host_name.as_deref().map(|n| text(n, 64)),
                     pid: line.pid,
@@ -201,7 +201,7 @@ impl Gathered {
             return;
         }
         let process = self.process;
-        let new = || Key { rank: i64::MAX, collective: Some(collective), bucket, ..Key::default() };
+        let new = || CallGroup { rank: i64::MAX, collective: Some(collective), bucket, ..CallGroup::default() };
         let key = self.keys.entry(id).or_insert_with(new);
         match line.kind.as_str() {
             "call" => key.call(line, process),
@@ -215,7 +215,7 @@ impl Gathered {
         let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
         self.process += 1;
         if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
-            self.report.steps = Some(Steps {
+            self.report.steps = Some(StepTimes {
                 count: steps.len(),
                 total_ms: steps.iter().sum(),
                 median_ms: super::row::median(&steps).unwrap_or(0.0),
@@ -229,11 +229,11 @@ impl Gathered {
     }
 }
 
-fn of_cost(c: &Line) -> Cost {
+fn of_cost(c: &Line) -> PluginCost {
     let run_us = (c.run_us as f64).max(1.0);
     let entries = c.decide_us as f64 + c.event_us as f64 + c.setup_us as f64 + c.border_us as f64;
     let each = |us: u64, n: u64| us as f64 * 1e3 / n.max(1) as f64;
-    Cost {
+    PluginCost {
         run_s: run_us / 1e6,
         share: entries / run_us,
         decisions: c.decisions,
@@ -246,7 +246,7 @@ fn of_cost(c: &Line) -> Cost {
     }
 }
 
-impl Key {
+impl CallGroup {
     fn call(&mut self, line: Line, process: u64) {
         // Every rank writes its calls; one of them counts.
         if line.rank < self.rank {

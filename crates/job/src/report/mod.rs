@@ -5,17 +5,17 @@ mod predict;
 mod row;
 
 pub use gather::files;
-pub use predict::{Hardware, Prediction};
-pub use row::{Row, median};
+pub use predict::{CallPrediction, Hardware};
+pub use row::{CallRow, median};
 
 use crate::JobError;
-use predict::Model;
+use predict::CallModel;
 use serde::Serialize;
 use std::path::PathBuf;
 
 /// A process that loaded the plugin.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Process {
+pub struct PluginProcess {
     /// Its host, as a hash.
     pub host: String,
     /// The host's name, where it was written.
@@ -36,7 +36,7 @@ pub struct Process {
 
 /// Steps that the program said, of the process that said most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Steps {
+pub struct StepTimes {
     /// How many.
     pub count: usize,
     /// All of them, milliseconds.
@@ -47,7 +47,7 @@ pub struct Steps {
 
 /// What the plugin cost, of the process in which it cost the greatest share of the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Cost {
+pub struct PluginCost {
     /// From the first communicator on, seconds.
     pub run_s: f64,
     /// Time in all of the plugin's entries over time of the run.
@@ -70,7 +70,7 @@ pub struct Cost {
 
 /// What was too much for a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct OmittedCounts {
     /// Calls of (communicator, collective, size) beyond those that a report holds.
     pub calls: u64,
     /// Communicators whose ranks and nodes are not known for that reason.
@@ -83,11 +83,11 @@ pub struct LeftOut {
 
 /// What traces say.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct JobReport {
     /// Processes that loaded the plugin.
-    pub processes: Vec<Process>,
+    pub processes: Vec<PluginProcess>,
     /// What they called.
-    pub rows: Vec<Row>,
+    pub rows: Vec<CallRow>,
     /// Communicators that stayed at AUTO, and why.
     pub never: Vec<String>,
     /// How often ranks waited for a verdict.
@@ -103,14 +103,14 @@ pub struct Report {
     /// Traces whose last line is cut off.
     pub cut_off: u64,
     /// What was too much.
-    pub left_out: LeftOut,
+    pub left_out: OmittedCounts,
     /// Steps, if the program said any.
-    pub steps: Option<Steps>,
+    pub steps: Option<StepTimes>,
     /// What the plugin cost, if it said so.
-    pub cost: Option<Cost>,
+    pub cost: Option<PluginCost>,
 }
 
-impl Report {
+impl JobReport {
     /// From files and folders; predictions come from NCCL's model where the hardware is known. O(bytes of the traces).
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl Report {
     pub fn read(paths: &[PathBuf], hardware: Option<&Hardware>) -> Result<Self, JobError> {
         let gathered = gather::read(&files(paths)?)?;
         let mut report = gathered.report;
-        let model = Model::new(hardware, &report)?;
+        let model = CallModel::new(hardware, &report)?;
         // Kernels are compared with the steps, or else with the run.
         let beside_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
         report.rows = row::rows(gathered.keys, beside_ms, |key, comm, auto, arm| {

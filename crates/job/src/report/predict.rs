@@ -1,7 +1,7 @@
 //! What a model of NCCL expects of a communicator's calls, where its hardware is known.
 
-use super::Report;
-use super::gather::Key;
+use super::JobReport;
+use super::gather::CallGroup;
 use crate::JobError;
 use ::tune::Arm;
 use measure::plugin_trace::Places;
@@ -25,7 +25,7 @@ pub struct Hardware {
 
 /// What a model expects of one call. Never a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Prediction {
+pub struct CallPrediction {
     /// Whose model, and whether it was checked against the library on hosts like these.
     pub model: String,
     /// Time of what AUTO chose, microseconds.
@@ -63,25 +63,25 @@ fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
 }
 
 /// What is known of the hardware.
-pub struct Model {
-    known: Option<Known>,
+pub struct CallModel {
+    known: Option<KnownHardware>,
     /// By communicator.
     gpus: RefCell<BTreeMap<String, Result<Allocation, String>>>,
     built: RefCell<BTreeMap<Allocation, Result<Communicator, String>>>,
 }
 
-struct Known {
+struct KnownHardware {
     cluster: Cluster,
     gpus: Option<Allocation>,
     version: Version,
 }
 
-impl Model {
+impl CallModel {
     /// Of some hardware; without any, no call has a prediction.
     ///
     /// # Errors
     /// The release is neither given nor known from the traces.
-    pub fn new(hardware: Option<&Hardware>, report: &Report) -> Result<Model, JobError> {
+    pub fn new(hardware: Option<&Hardware>, report: &JobReport) -> Result<CallModel, JobError> {
         let known = |h: &Hardware| {
             let traced = report.processes.first().and_then(|p| of_interfaces(p.tuner_api, p.profiler_api));
             let version = match h.nccl {
@@ -89,13 +89,20 @@ impl Model {
                 None if report.processes.is_empty() => nccl_model::releases::NEWEST,
                 None => traced.ok_or(JobError::UnknownRelease)?,
             };
-            Ok(Known { cluster: h.cluster.clone(), gpus: h.gpus.clone(), version })
+            Ok(KnownHardware { cluster: h.cluster.clone(), gpus: h.gpus.clone(), version })
         };
-        Ok(Model { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
+        Ok(CallModel { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
     }
 
     /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".
-    pub fn predict(&self, key: &Key, comm: &str, auto: &str, arm: &str, places: &Places) -> Result<Prediction, String> {
+    pub fn predict(
+        &self,
+        key: &CallGroup,
+        comm: &str,
+        auto: &str,
+        arm: &str,
+        places: &Places,
+    ) -> Result<CallPrediction, String> {
         let known = self.known.as_ref().ok_or("no model: the hardware is not said; --cluster names it")?;
         let mut gpus = self.gpus.borrow_mut();
         let gpus = gpus.entry(comm.to_string()).or_insert_with(|| known.gpus(key, comm, places));
@@ -109,8 +116,8 @@ impl Model {
     }
 }
 
-impl Known {
-    fn gpus(&self, key: &Key, comm: &str, places: &Places) -> Result<Allocation, String> {
+impl KnownHardware {
+    fn gpus(&self, key: &CallGroup, comm: &str, places: &Places) -> Result<Allocation, String> {
         let ranks = key.ranks as usize;
         let Some(all) = &self.gpus else {
             let names = places.gpus(comm, key.ranks).map_err(|e| format!("{e}; or name the GPUs with --gpus"))?;
@@ -140,7 +147,7 @@ impl Known {
         ))
     }
 
-    fn of_call(&self, c: &Communicator, key: &Key, auto: &str, arm: &str) -> Option<Prediction> {
+    fn of_call(&self, c: &Communicator, key: &CallGroup, auto: &str, arm: &str) -> Option<CallPrediction> {
         let collective = key.collective?;
         let size = key.bytes / key.calls.max(1);
         let constants = LoadConstants::of(self.cluster.network.class);
@@ -157,7 +164,7 @@ impl Known {
             })
             .min_by(|a, b| a.1.total_cmp(&b.1))?;
         let checked = if c.checked() { "checked on hosts like these" } else { "not checked on hosts like these" };
-        Some(Prediction {
+        Some(CallPrediction {
             model: format!("model of NCCL {}, {checked}", self.version),
             auto_us: auto_expected.time_us,
             auto_busbw_gb_per_s: auto_expected.busbw.gb_per_s(),

@@ -1,13 +1,13 @@
 //! One row: a collective and size in a communicator, with what it came to.
 
-use super::Prediction;
-use super::gather::{Key, Keys};
+use super::CallPrediction;
+use super::gather::{CallGroup, Keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Calls of one collective and size in one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct CallRow {
     /// The collective.
     pub collective: String,
     /// The middle of the size bucket.
@@ -52,7 +52,7 @@ pub struct Row {
     pub busbw_gb_per_s: Option<f64>,
     /// What a model expects, or (in JSON as `no_model`) why there is none.
     #[serde(serialize_with = "or_why_not")]
-    pub predicted: Result<Prediction, String>,
+    pub predicted: Result<CallPrediction, String>,
     /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds. Where times are those of steps or of
     /// intervals, these are counted, not the calls in them; rows of the same steps do not add up then.
     pub saved_ms: Option<f64>,
@@ -60,14 +60,14 @@ pub struct Row {
     pub break_even_calls: Option<u64>,
 }
 
-fn or_why_not<S: serde::Serializer>(predicted: &Result<Prediction, String>, s: S) -> Result<S::Ok, S::Error> {
+fn or_why_not<S: serde::Serializer>(predicted: &Result<CallPrediction, String>, s: S) -> Result<S::Ok, S::Error> {
     match predicted {
         Ok(p) => p.serialize(s),
         Err(why) => BTreeMap::from([("no_model", why)]).serialize(s),
     }
 }
 
-impl Row {
+impl CallRow {
     /// The arm has shorter kernels and makes what decides longer than AUTO does, or the other way round.
     pub fn disagrees(&self) -> bool {
         let better = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(auto, arm)| arm < auto);
@@ -92,12 +92,12 @@ fn variance(times: &[f64]) -> Option<f64> {
 pub fn rows(
     keys: Keys,
     beside_ms: Option<f64>,
-    predict: impl Fn(&Key, &str, &str, &str) -> Result<Prediction, String>,
-) -> Vec<Row> {
-    let of = |((comm, collective, _), k): ((String, String, u8), Key)| {
+    predict: impl Fn(&CallGroup, &str, &str, &str) -> Result<CallPrediction, String>,
+) -> Vec<CallRow> {
+    let of = |((comm, collective, _), k): ((String, String, u8), CallGroup)| {
         row(collective, &k, beside_ms, &|auto, arm| predict(&k, &comm, auto, arm))
     };
-    let mut rows: Vec<Row> = keys.into_iter().map(of).collect();
+    let mut rows: Vec<CallRow> = keys.into_iter().map(of).collect();
     rows.retain(|r| r.calls > 0);
     rows.sort_by(|a, b| {
         b.bytes.cmp(&a.bytes).then_with(|| (&a.collective, a.size_bytes).cmp(&(&b.collective, b.size_bytes)))
@@ -107,10 +107,10 @@ pub fn rows(
 
 fn row(
     collective: String,
-    k: &Key,
+    k: &CallGroup,
     beside_ms: Option<f64>,
-    predict: &dyn Fn(&str, &str) -> Result<Prediction, String>,
-) -> Row {
+    predict: &dyn Fn(&str, &str) -> Result<CallPrediction, String>,
+) -> CallRow {
     let most = |m: &BTreeMap<String, u64>| m.iter().max_by_key(|(_, n)| **n).map(|(a, _)| a.clone());
     let auto = most(&k.autos).unwrap_or_else(|| "AUTO".into());
     let (arm, because) = match &k.finding {
@@ -149,7 +149,7 @@ fn row(
     let bytes_of_one = k.bytes as f64 / k.calls.max(1) as f64;
     let factor = k.collective.map(|c| c.bus_factor(k.ranks as usize));
     let busbw = arm_kernel_us.or(auto_kernel_us).zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f);
-    Row {
+    CallRow {
         collective,
         size_bytes: ::tune::bucket::middle(k.bucket),
         ranks: k.ranks,

@@ -17,10 +17,10 @@ pub mod race;
 use crate::arm::Arm;
 use crate::ledger::{PENDING_MAX, TIME_US_MAX};
 use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use monitor::Monitor;
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use monitor::ArmMonitor;
 use noise::Noise;
-use race::{Race, Verdict, WIDE};
+use race::{Race, RaceVerdict, WIDE};
 use std::collections::VecDeque;
 
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
@@ -32,7 +32,7 @@ const HOPELESS_CALLS: u64 = 2000;
 /// Samples that settle whether an arm is hopeless, where the first ones leave it open.
 const HOPELESS_SAMPLES: f64 = 4.0;
 /// AUTO's share of the looking, at least: it is what everything is held against.
-const LOOKING_AT_AUTO: f64 = 0.25;
+const EXPLORATION_OF_AUTO: f64 = 0.25;
 /// How far above the arm in use, on the logarithm, an arm may lie and still run in a race for the best.
 const PERHAPS_BEST: f64 = 0.1;
 /// Evidence that a looked-at arm has become better, which starts a race.
@@ -40,24 +40,31 @@ const SURPRISE: f64 = 4.0;
 
 /// How careful the policy is.
 #[derive(Debug, Clone, Copy)]
-pub struct Care {
+pub struct AdaptiveConfig {
     /// The least improvement over AUTO that is worth a change (0.02 is 2 %).
     pub gate: f64,
     /// Chance of leaving AUTO for nothing in the first race.
-    pub doubt_first: f64,
+    pub false_switch_prob_first: f64,
     /// The same in a race because the arm in use has changed.
-    pub doubt_change: f64,
+    pub false_switch_prob_change: f64,
     /// The same in a race because a look at another arm was surprising.
-    pub doubt_look: f64,
+    pub false_switch_prob_look: f64,
     /// Share of time that looking at other arms may cost.
-    pub looking: f64,
+    pub exploration_budget: f64,
     /// Samples per arm after which an undecided first race ends.
     pub limit: u32,
 }
 
-impl Default for Care {
+impl Default for AdaptiveConfig {
     fn default() -> Self {
-        Care { gate: 0.02, doubt_first: 0.012, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
+        AdaptiveConfig {
+            gate: 0.02,
+            false_switch_prob_first: 0.012,
+            false_switch_prob_change: 0.003,
+            false_switch_prob_look: 0.0004,
+            exploration_budget: 0.006,
+            limit: 18,
+        }
     }
 }
 
@@ -111,7 +118,7 @@ enum Hope {
 #[derive(Debug, Clone)]
 enum State {
     Racing(Race),
-    Settled(Monitor),
+    Settled(ArmMonitor),
 }
 
 /// See the [module](self).
@@ -121,7 +128,7 @@ pub struct Adaptive {
     auto: usize,
     in_use: usize,
     objective: Objective,
-    care: Care,
+    config: AdaptiveConfig,
     state: State,
     tracks: Vec<Track>,
     call: u64,
@@ -132,7 +139,7 @@ pub struct Adaptive {
 
 impl Adaptive {
     /// For these arms, of which `auto` is AUTO.
-    pub fn new(arms: &[Arm], auto: usize, objective: Objective, care: Care) -> Adaptive {
+    pub fn new(arms: &[Arm], auto: usize, objective: Objective, config: AdaptiveConfig) -> Adaptive {
         let all: Vec<usize> = (0..arms.len()).collect();
         let track = Track {
             used: false,
@@ -150,8 +157,8 @@ impl Adaptive {
             auto,
             in_use: auto,
             objective,
-            care,
-            state: State::Settled(Monitor::new(&[], Noise::one_mode(0.1))),
+            config,
+            state: State::Settled(ArmMonitor::new(&[], Noise::one_mode(0.1))),
             tracks: vec![track; arms.len()],
             call: 0,
             pending: VecDeque::new(),
@@ -159,7 +166,7 @@ impl Adaptive {
             because: "nothing known yet".into(),
         };
         if arms.len() > 1 {
-            policy.state = State::Racing(Race::new(&all, auto, auto, care.doubt_first, care.limit));
+            policy.state = State::Racing(Race::new(&all, auto, auto, config.false_switch_prob_first, config.limit));
         }
         policy
     }
@@ -212,10 +219,11 @@ impl Adaptive {
         let others = (self.arms.len() - 1).max(1) as f64;
         let even = 1.0 / others;
         if self.in_use == self.auto {
-            return self.care.looking * even;
+            return self.config.exploration_budget * even;
         }
-        let of_auto = even.max(LOOKING_AT_AUTO);
-        self.care.looking * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
+        let of_auto = even.max(EXPLORATION_OF_AUTO);
+        self.config.exploration_budget
+            * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
     }
 
     /// Whether an arm is worth looking at, by what is known.
@@ -270,7 +278,7 @@ impl Adaptive {
         others.dedup();
         self.races += 1;
         let noise = self.noise();
-        let race = Race::new(&others, self.auto, self.in_use, doubt, self.care.limit);
+        let race = Race::new(&others, self.auto, self.in_use, doubt, self.config.limit);
         self.state = State::Racing(race.with_noise(noise));
     }
 
@@ -293,7 +301,7 @@ impl Adaptive {
             t.samples = r.samples.len() as f64;
             t.lone = if race.noise.doubtful_mode(&r.samples) > 0.0 { r.samples.len() } else { 0 };
         }
-        self.state = State::Settled(Monitor::new(&samples, race.noise));
+        self.state = State::Settled(ArmMonitor::new(&samples, race.noise));
         for a in 0..self.arms.len() {
             self.tracks[a].surprise = 0.0;
             self.tracks[a].follow = 0;
@@ -307,20 +315,20 @@ impl Adaptive {
     }
 
     fn learn_in_race(&mut self, arm: usize, log_time: f64) {
-        let gate = (1.0 + self.care.gate).ln();
+        let gate = (1.0 + self.config.gate).ln();
         let State::Racing(race) = &mut self.state else { return };
         race.learn(arm, log_time);
         let verdict = race.verdict(gate);
         let (next, words) = match verdict {
-            Verdict::Open => return,
-            Verdict::BackAndOn => {
+            RaceVerdict::Open => return,
+            RaceVerdict::BackAndOn => {
                 self.in_use = self.auto;
                 self.because = "AUTO is faster again".into();
                 return;
             }
-            Verdict::Over => (self.in_use, None),
-            Verdict::Back => (self.auto, Some("AUTO is faster again")),
-            Verdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
+            RaceVerdict::Over => (self.in_use, None),
+            RaceVerdict::Back => (self.auto, Some("AUTO is faster again")),
+            RaceVerdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
         };
         let race = race.clone();
         let c = race.compare(next, self.auto);
@@ -355,7 +363,7 @@ impl Adaptive {
             .filter(|&a| self.tracks[a].samples < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
             .collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
-        self.race(others, self.care.doubt_change);
+        self.race(others, self.config.false_switch_prob_change);
     }
 
     fn learn_look(&mut self, arm: usize, log_time: f64) {
@@ -390,7 +398,7 @@ impl Adaptive {
         }
         if t.surprise > SURPRISE {
             t.surprise = 0.0;
-            self.race(vec![arm], self.care.doubt_look);
+            self.race(vec![arm], self.config.false_switch_prob_look);
         }
     }
 }
@@ -400,7 +408,7 @@ impl Policy for Adaptive {
         "adaptive"
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
+    fn decide(&mut self, _: Context) -> ArmDecision {
         // Samples that never come must not keep a race going.
         if let State::Racing(race) = &self.state
             && race.is_starved()
@@ -427,7 +435,7 @@ impl Policy for Adaptive {
         self.tracks[arm].seen = self.call;
         self.remember(arm, role);
         let phase = if role == Role::Use { Phase::Exploit } else { Phase::Explore };
-        Decision { arm, phase }
+        ArmDecision { arm, phase }
     }
 
     fn learn(&mut self, sample: Sample) {

@@ -19,7 +19,7 @@ const MEMORY: f64 = 64.0;
 
 /// Level and shape of the arm in use, and two cumulative sums that tell when it has become slower or faster.
 #[derive(Debug, Clone)]
-pub struct Monitor {
+pub struct ArmMonitor {
     /// Location of the logarithm of its times.
     pub level: f64,
     /// Their shape.
@@ -35,10 +35,10 @@ pub struct Monitor {
     away: (f64, f64),
 }
 
-impl Monitor {
+impl ArmMonitor {
     /// From the samples of the race that put the arm in use.
-    pub fn new(samples: &[f64], noise: Noise) -> Monitor {
-        Monitor {
+    pub fn new(samples: &[f64], noise: Noise) -> ArmMonitor {
+        ArmMonitor {
             level: noise.location(samples),
             noise,
             weight: samples.len() as f64,

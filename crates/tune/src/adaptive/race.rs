@@ -6,7 +6,7 @@ use super::noise::Noise;
 /// When evidence is looked at, and how much doubt each look may spend. Looking ever so often at ever more samples finds "significance" by
 /// itself, so every look has its share of the chance of being fooled.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct InterimCheck {
     /// Samples of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
     pub pairs: f64,
     /// Share of the race's doubt that may be spent here.
@@ -14,19 +14,19 @@ pub struct Look {
 }
 
 /// The looks of a race. Sums to 1. A look that was skipped, because samples come in epochs, is not made up for.
-pub const LOOKS: &[Look] = &[
-    Look { pairs: 4.0, share: 0.01 },
-    Look { pairs: 5.0, share: 0.03 },
-    Look { pairs: 6.0, share: 0.06 },
-    Look { pairs: 6.4, share: 0.12 },
-    Look { pairs: 7.0, share: 0.42 },
-    Look { pairs: 9.0, share: 0.06 },
-    Look { pairs: 12.0, share: 0.10 },
-    Look { pairs: 16.0, share: 0.14 },
-    Look { pairs: 22.0, share: 0.02 },
-    Look { pairs: 30.0, share: 0.02 },
-    Look { pairs: 40.0, share: 0.01 },
-    Look { pairs: 70.0, share: 0.01 },
+pub const INTERIM_CHECKS: &[InterimCheck] = &[
+    InterimCheck { pairs: 4.0, share: 0.01 },
+    InterimCheck { pairs: 5.0, share: 0.03 },
+    InterimCheck { pairs: 6.0, share: 0.06 },
+    InterimCheck { pairs: 6.4, share: 0.12 },
+    InterimCheck { pairs: 7.0, share: 0.42 },
+    InterimCheck { pairs: 9.0, share: 0.06 },
+    InterimCheck { pairs: 12.0, share: 0.10 },
+    InterimCheck { pairs: 16.0, share: 0.14 },
+    InterimCheck { pairs: 22.0, share: 0.02 },
+    InterimCheck { pairs: 30.0, share: 0.02 },
+    InterimCheck { pairs: 40.0, share: 0.01 },
+    InterimCheck { pairs: 70.0, share: 0.01 },
 ];
 
 /// Calls without any sample after which a race is given up; far more than an epoch holds.
@@ -74,7 +74,7 @@ pub struct Runner {
     lost: u32,
     /// Logarithms of the times that came.
     pub samples: Vec<f64>,
-    /// Looks of [`LOOKS`] that it has behind it.
+    /// Looks of [`INTERIM_CHECKS`] that it has behind it.
     looked: usize,
 }
 
@@ -87,7 +87,7 @@ fn rivals_tested(rivals: f64) -> f64 {
 
 /// What a race has shown so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Verdict {
+pub enum RaceVerdict {
     /// Nothing yet.
     Open,
     /// This arm beats AUTO, and no other arm is as likely the best.
@@ -255,16 +255,16 @@ impl Race {
     }
 
     /// What the samples show. `gate` is the least improvement worth a change, on the logarithm.
-    pub fn verdict(&mut self, gate: f64) -> Verdict {
+    pub fn verdict(&mut self, gate: f64) -> RaceVerdict {
         // Two modes make evidence dear to weigh: every fourth sample is soon enough.
         let two_modes = self.noise.modes.is_some();
         let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
         if two_modes && !came.is_multiple_of(4) {
-            return Verdict::Open;
+            return RaceVerdict::Open;
         }
         let best = self.best_challenger().filter(|&b| b != self.in_use);
         if let Some(best) = best.filter(|&b| self.passes(b, gate, two_modes)) {
-            return Verdict::Switch(best);
+            return RaceVerdict::Switch(best);
         }
         let promising = best.is_some_and(|b| {
             let c = self.compare(b, self.auto);
@@ -275,7 +275,7 @@ impl Race {
         let enough = auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4;
         if self.in_use != self.auto && enough && self.compare(self.auto, self.in_use).p_faster < 0.05 {
             self.in_use = self.auto;
-            return if promising { Verdict::BackAndOn } else { Verdict::Back };
+            return if promising { RaceVerdict::BackAndOn } else { RaceVerdict::Back };
         }
         // Is there anything left to gain? An arm that seems better costs nothing to try further.
         let wide = two_modes || self.noise.sigma > WIDE;
@@ -289,13 +289,13 @@ impl Race {
                 c.effect - 2.0 * c.error - self.noise.doubtful_mode(&r.samples) > -gate
             });
         if !(tried >= limit || hopeless) {
-            return Verdict::Open;
+            return RaceVerdict::Open;
         }
         // The arm in use came into this race because it changed: what spoke for it before does not count any more.
         if self.in_use != self.auto && self.compare(self.in_use, self.auto).p_faster > 0.05 {
-            return Verdict::Back;
+            return RaceVerdict::Back;
         }
-        Verdict::Over
+        RaceVerdict::Over
     }
 
     /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new samples are there.
@@ -305,7 +305,7 @@ impl Race {
         let have = count(best).min(count(self.auto)) as u32;
         let pairs = 2.0 / (1.0 / count(best) as f64 + 1.0 / count(self.auto) as f64);
         let looked = self.runner(best).looked;
-        let due = LOOKS.iter().take_while(|l| l.pairs <= pairs + 1e-9).count();
+        let due = INTERIM_CHECKS.iter().take_while(|l| l.pairs <= pairs + 1e-9).count();
         if due <= looked && !two_modes {
             return false;
         }
@@ -319,7 +319,7 @@ impl Race {
             // A Bayes factor holds however often it is looked at: it needs no shares.
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
-            let share = LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
+            let share = INTERIM_CHECKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
             let care = if self.noise.sigma > BROAD && rivals <= RIVALS_FEW { SHARE_BROAD } else { 1.0 };
             self.doubt * care / rivals_tested(rivals) * share
         };
@@ -334,7 +334,7 @@ impl Race {
         let against_auto = self.compare(best, self.auto);
         // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
         let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
-        let passes = f64::from(have) >= LOOKS[0].pairs
+        let passes = f64::from(have) >= INTERIM_CHECKS[0].pairs
             && against_auto.p_faster < doubt
             && against_auto.effect <= -gate
             && !wonder;

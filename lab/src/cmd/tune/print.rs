@@ -99,7 +99,10 @@ pub fn targets(
     for (i, policy) in policies.iter().enumerate() {
         println!("{policy}: {} of {} targets met", met(i), rows.len());
     }
-    println!("{} runs of each environment, seeds from {}; environments in docs/research/tuning.md.", settings.runs, settings.seed);
+    println!(
+        "{} runs of each environment, seeds from {}; environments in docs/research/tuning.md.",
+        settings.runs, settings.seed
+    );
     if !has_log {
         println!(
             "The published reward log was not found: targets on its rewards are left out (set LINKWISE_DATA to the data folder)."

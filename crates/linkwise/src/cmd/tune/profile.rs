@@ -3,8 +3,8 @@
 use super::policy_table::policy_table;
 use crate::cmd::nccl::{collective, communicator_of};
 use autotune::ProfileError;
-use autotune::policy_file::Kept;
-use autotune::profile::{self, Event, Options, Profiled};
+use autotune::policy_file::Coverage;
+use autotune::profile::{self, ProfileEvent, ProfileOptions, ProfileResult};
 use console::{Failure, Format, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let communicator =
         args.cluster.as_deref().map(|c| communicator_of(c, args.gpus.as_deref(), args.nccl)).transpose()?;
     let arms = profile::arms_of(&args.arms, args.channels.as_deref(), collective, &sizes, communicator.as_ref());
-    let options = Options {
+    let options = ProfileOptions {
         arms: arms.map_err(failure)?,
         collective,
         sizes: args.sizes.clone(),
@@ -114,9 +114,9 @@ fn failure(e: ProfileError) -> Failure {
     if e.is_malformed() { Failure::input(e) } else { Failure::impossible(e) }
 }
 
-fn show(bar: &ProgressBar, event: &Event) {
+fn show(bar: &ProgressBar, event: &ProfileEvent) {
     match event {
-        Event::Resumed { launches, began_s_ago, journal } => bar.suspend(|| {
+        ProfileEvent::Resumed { launches, began_s_ago, journal } => bar.suspend(|| {
             say(&format!(
                 "{launches} launch{} of a run that began {} ago taken over from {}; --restart measures again",
                 if *launches == 1 { "" } else { "es" },
@@ -124,8 +124,8 @@ fn show(bar: &ProgressBar, event: &Event) {
                 journal.display()
             ));
         }),
-        Event::Planned { .. } => bar.suspend(|| say_plan(event)),
-        Event::Launching { arm, done, left, seconds_left } => {
+        ProfileEvent::Planned { .. } => bar.suspend(|| say_plan(event)),
+        ProfileEvent::Launching { arm, done, left, seconds_left } => {
             bar.set_length((done + left) as u64);
             bar.set_position(*done as u64);
             bar.set_message(match seconds_left {
@@ -136,8 +136,8 @@ fn show(bar: &ProgressBar, event: &Event) {
     }
 }
 
-fn say_plan(event: &Event) {
-    let Event::Planned {
+fn say_plan(event: &ProfileEvent) {
+    let ProfileEvent::Planned {
         turns,
         launches_per_turn,
         iterations,
@@ -189,8 +189,8 @@ fn bar(format: Format) -> ProgressBar {
     bar
 }
 
-fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
-    let Profiled { file, tables, journal } = profiled;
+fn report(args: &Args, profiled: &ProfileResult) -> Result<(), Failure> {
+    let ProfileResult { file, tables, journal } = profiled;
     if args.format == Format::Json {
         return console::print_json(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
@@ -213,7 +213,7 @@ fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
     Ok(())
 }
 
-fn what_is_missing(kept: &Kept) -> String {
+fn what_is_missing(kept: &Coverage) -> String {
     let more = "the same command with more --minutes goes on from there";
     let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; {more}."));
     let names: Vec<String> = kept.sizes_left_out.iter().map(|s| Bytes(*s).to_string()).collect();
