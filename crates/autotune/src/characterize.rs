@@ -1,4 +1,4 @@
-//! How good is AUTO, and what does computation change? Best arms and AUTO's gap, by size, from policy files and sweeps.
+//! How far AUTO is from the best arm, alone and during computation, by size, from policy files and sweeps.
 
 use crate::policy_file::{self, PolicyFile};
 use crate::sweep::{Sweep, parse_sweep, sweep_arm};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// Times of one kind of execution: size in bytes, then milliseconds by arm.
 pub type Times = BTreeMap<u64, BTreeMap<String, f64>>;
 
-/// How good AUTO was on one set of GPUs.
+/// AUTO and the best arms on one set of GPUs.
 pub struct Characterization {
-    /// What it is of.
+    /// Name of the measured system.
     pub name: String,
     /// Calls alone.
     pub alone: Times,
@@ -41,7 +41,7 @@ pub struct SizeRow {
     pub size_bytes: u64,
     /// Alone.
     pub alone: Option<BestArm>,
-    /// Beside computation.
+    /// During computation.
     pub overlapped: Option<BestArm>,
     /// Whether computation changes the arm with the lowest median; unknown where one of both is. May be chance.
     pub is_flip: Option<bool>,
@@ -123,7 +123,7 @@ impl Characterization {
         }
     }
 
-    /// The text of a policy file or of a sweep; `name` is shown above its table.
+    /// Reads the text of a policy file or of a sweep; `name` is shown above its table.
     ///
     /// # Errors
     /// Neither form, or a sweep without one time of AUTO.
@@ -191,9 +191,9 @@ impl Characterization {
 /// AUTO's gap at one size, in the first topology and another.
 #[derive(Debug, Serialize)]
 pub struct Amplification {
-    /// What the gap is of.
+    /// Name of the measured system.
     pub topology: String,
-    /// Calls beside computation; otherwise alone.
+    /// True for calls during computation.
     pub is_overlapped: bool,
     /// Whole buffer, bytes.
     pub size_bytes: u64,

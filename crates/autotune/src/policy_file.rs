@@ -1,4 +1,4 @@
-//! The file of an offline run: which arm to use at which size, what that stands on, and a hash over it.
+//! The policy file of an offline run: the arm for each size, the measurements behind it, and a hash.
 
 use ::tune::Arm;
 use ::tune::gates::GateVerdict;
@@ -23,7 +23,7 @@ pub struct PolicyFile {
     pub arms: Vec<String>,
     /// By size, rising: calls alone.
     pub isolated: Vec<SizeLine>,
-    /// By size, rising: calls beside computation; empty if that was not measured.
+    /// By size, rising: calls during computation; empty if not measured.
     pub overlapped: Vec<SizeLine>,
     /// SHA-256 over this file with this field empty, as compact JSON.
     pub sha256: String,
@@ -35,23 +35,23 @@ pub struct PolicyFile {
 pub struct Provenance {
     /// The command that was run.
     pub command: String,
-    /// The command that ran beside the overlapped part, if linkwise started it.
+    /// The background command of the overlapped part, if linkwise started one.
     pub beside: Option<String>,
     /// The collective that the arms are of.
     pub collective: String,
-    /// Ranks, where the command said them.
+    /// Ranks, where the output gives them.
     pub ranks: Option<u32>,
     /// Hosts of these ranks.
     pub hosts: Option<u32>,
     /// Ranks of the host that has most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_host: Option<u32>,
-    /// The kinds of GPUs, where the command said them.
+    /// The models of the GPUs, where the output gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<String>,
     /// linkwise's version.
     pub linkwise: String,
-    /// NCCL's version, where the command said it.
+    /// NCCL's version, where the output gives it.
     pub nccl_version: Option<String>,
     /// Start, seconds since 1970.
     pub started_unix_s: u64,
@@ -61,20 +61,20 @@ pub struct Provenance {
     pub warmup: u32,
     /// Launches that these are spread over at most, the arms taking turns.
     pub rounds: u32,
-    /// What came of that in the time that was given.
+    /// The part of the plan that the time allowed.
     pub kept: Coverage,
-    /// What whoever uses the policy should know.
+    /// Warnings for users of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What fitted into the time.
+/// The measurements that fitted into the given time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coverage {
     /// The time that was given.
     pub minutes: f64,
-    /// What the launches took, seconds.
+    /// Time of all launches, seconds.
     pub took_s: f64,
     /// Complete turns.
     pub turns: u32,
@@ -108,7 +108,7 @@ pub struct ArmLine {
     pub median_us: Option<f64>,
     /// Their interquartile range, microseconds.
     pub iqr_us: Option<f64>,
-    /// What the gates said against AUTO; none for AUTO itself.
+    /// The result of the gates against AUTO; none for AUTO itself.
     pub verdict: Option<String>,
     /// The gate that failed, if one did.
     pub failed_gate: Option<String>,
@@ -168,7 +168,7 @@ impl PolicyFile {
     /// Reads a file. Pure; O(bytes).
     ///
     /// # Errors
-    /// In words: not such a file, another version, a hash that does not fit, arms or sizes that make no sense.
+    /// In words: not a policy file, another version, a wrong hash, or impossible arms or sizes.
     pub fn read(text: &str) -> Result<PolicyFile, String> {
         if text.len() > FILE_BYTES_MAX {
             return Err(format!("larger than {} MiB", FILE_BYTES_MAX >> 20));
@@ -188,7 +188,7 @@ impl PolicyFile {
         Ok(file)
     }
 
-    /// What policies go by: calls alone, or beside computation.
+    /// The table of a policy, for calls alone or during computation.
     pub fn profile(&self, is_overlapped: bool) -> Result<Profile, String> {
         let arms = self.arms.iter().map(|a| a.parse()).collect::<Result<Vec<Arm>, String>>()?;
         let lines = if is_overlapped { &self.overlapped } else { &self.isolated };
@@ -246,7 +246,7 @@ mod tests {
         let read = PolicyFile::read(&file().text().unwrap()).unwrap();
         assert_eq!(read, file());
         assert_eq!(read.profile(false).unwrap().arm_for(1 << 22).to_string(), "TREE/SIMPLE");
-        assert!(read.profile(true).is_err(), "nothing was measured beside computation");
+        assert!(read.profile(true).is_err(), "nothing was measured during computation");
     }
 
     #[test]

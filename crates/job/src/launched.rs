@@ -1,29 +1,29 @@
-//! What is known of launchers: `linkwise run` that one of them started several times for one job, and commands that start others elsewhere.
+//! Launchers: those that started `linkwise run` as several tasks of one job, and commands that start processes on other hosts.
 
 use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// One of several.
+/// One of several `linkwise run` that a launcher started for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaunchedTask {
     /// Counted from 0.
     pub number: u32,
-    /// How many there are; two or more.
+    /// Number of tasks; two or more.
     pub count: u32,
-    /// How many of them are on this host, where the launcher says it.
+    /// Number of tasks on this host, if the launcher gives it.
     pub on_host: Option<u32>,
-    /// What the tasks of this job have in common and others have not.
+    /// An identity of the job that all its tasks share.
     pub job: Option<String>,
-    /// Slurm says on which hosts they are: the plugin meets on the first.
+    /// True if Slurm lists the hosts: the plugin then uses the first as rendezvous.
     pub hosts_known: bool,
 }
 
-/// torchrun is no launcher of `linkwise run`: it starts Python programs.
+/// Without torchrun, which starts Python programs and never `linkwise run`.
 const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
 
 impl LaunchedTask {
-    /// From the environment; `None` where there is one `linkwise run` for the job, or none that says otherwise.
+    /// From the environment; `None` where one `linkwise run` serves the whole job, or no launcher is recognised.
     pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
         LAUNCHERS.iter().find_map(|launcher| {
             let place = launcher.process(&env)?;
@@ -40,7 +40,7 @@ impl LaunchedTask {
         })
     }
 
-    /// Where the tasks meet where nobody else says it: all on one host by the job's name. `None` on several hosts, or where that is not known.
+    /// The default rendezvous of tasks that all run on one host, from the job's name. `None` on several hosts or if unknown.
     pub fn rendezvous(&self) -> Option<String> {
         let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
@@ -67,7 +67,7 @@ pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<St
     let program = Path::new(command.first()?).file_name()?.to_str()?;
     let hosts = slurm_hosts(&env);
     let reaches = match program {
-        // Outside of an allocation srun makes one, wherever there is room.
+        // Outside of an allocation srun creates one, on any hosts.
         "srun" => hosts.is_none_or(|n| n > 1),
         "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
             hosts.is_some_and(|n| n > 1)

@@ -21,13 +21,13 @@ pub enum Bottleneck {
         /// Which.
         host: HostId,
     },
-    /// The NICs that the chosen GPUs of a host touch.
+    /// The NICs that the chosen GPUs of a host use.
     Nic {
-        /// Which host.
+        /// The host.
         host: HostId,
         /// Names of the NICs.
         nics: Vec<String>,
-        /// Their rate together, GB/s.
+        /// Sum of their rates, GB/s.
         gb_per_s: f64,
     },
     /// A link between hosts, or a tier of switches.
@@ -37,7 +37,7 @@ pub enum Bottleneck {
     },
     /// The message is too small to fill any link.
     Latency,
-    /// One GPU: nothing to communicate with.
+    /// A single GPU, which has no collective traffic.
     None,
 }
 
@@ -67,8 +67,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the measured winner becomes the choice, what
-    /// is now expected of it its prediction. `Err` is an allocation that is not among the candidates.
+    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the winner becomes the choice, with its
+    /// expectation after the measurements as prediction. `Err` is an allocation that is not among the candidates.
     pub fn decided(
         mut self,
         cluster: &Cluster,
@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-/// How many runner-ups an answer carries.
+/// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
 /// Answers a request by exact search, or above thresholds where that is too large. The choice among the best few is that of

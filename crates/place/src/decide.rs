@@ -1,4 +1,4 @@
-//! Probing: choose, measure the few candidates that readings can decide between, decide.
+//! Probing: measure the few candidates between which readings can decide, then decide.
 //!
 //! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] picks the candidates to
 //! measure, the caller measures, and [`decide`] uses the readings.
@@ -28,7 +28,7 @@ pub struct ProbeDecision {
 /// Share of a prediction's variance that depends on the hosts; the rest is common to all allocations of a split.
 const OF_THE_HOSTS: f64 = 0.2;
 
-/// What the readings say about one candidate.
+/// The expectation of one candidate after the readings.
 #[derive(Clone, Copy)]
 struct Belief {
     /// Expected `ln(bandwidth / predicted)`, given the readings.
@@ -38,8 +38,8 @@ struct Belief {
     measured: bool,
 }
 
-/// What readings say of every candidate: of itself, shrunk by how noisy repeated measurements are (`sd² / (sd² + noise²)` of the surprise
-/// is believed), and, of the best split, on which hosts ever. In logarithms.
+/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by `sd² / (sd² + noise²)` of the
+/// surprise, where `noise` is that of repeated measurements; readings of the best split also shift that split on other hosts.
 fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Belief> {
     let surprises = |i: usize| -> Vec<f64> {
         let mean = candidates[i].prediction.busbw_gb_per_s;
@@ -73,18 +73,16 @@ fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) 
         .collect()
 }
 
-/// How much better than `best` a candidate of `score` turns out on average, counting nothing where it turns out worse (expected improvement;
-/// Jones, Schonlau and Welch 1998). All in GB/s.
+/// Expected improvement of a candidate of `score` over `best`, GB/s: outcomes below `best` count as 0 (Jones, Schonlau and Welch 1998).
 fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     let sd = sd.max(1e-9);
     let z = (score - best) / sd;
     sd * (z * stats::normal_cdf(z) + stats::normal_density(z))
 }
 
-/// Which of the candidates to measure next, most promising first, given the readings so far: the choice, whose reading says whether to look
-/// further, then those that are expected to gain most over the best. At most `count`, each only once. Asking again after every reading
-/// is better than measuring a whole list: a choice that disappoints sends the next probe to another split, one that does not to the same
-/// split on other hosts. O(count x n).
+/// The candidates to measure next, most promising first, given the readings so far: the choice, then the candidates with the largest
+/// expected improvement over it. At most `count`, each once. Callers should ask again after every reading: if the choice
+/// disappoints, the next probe is another split, otherwise the same split on other hosts. O(count x n).
 pub fn worth_measuring(
     candidates: &[Scored],
     readings: &[ProbeReading],
@@ -106,7 +104,7 @@ pub fn worth_measuring(
             _ => open.into_iter().reduce(|a, b| if gain(&b) > gain(&a) { b } else { a }).unwrap_or(0),
         };
         order.push(next);
-        // As if the reading equalled the prediction.
+        // Assume that the reading equals the prediction.
         let busbw = candidates[next].prediction.busbw_gb_per_s * beliefs[next].ln_shift.exp();
         supposed.push(ProbeReading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
     }
@@ -117,7 +115,7 @@ pub fn worth_measuring(
 /// relative).
 ///
 /// An unmeasured candidate must beat the measured ones by one of its own standard deviations: the maximum of many predictions is biased
-/// upward, the readings of its rivals are not. `None` without candidates.
+/// upward, readings are not. `None` without candidates.
 pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Option<ProbeDecision> {
     let beliefs = beliefs(candidates, readings, repeat_noise);
     let any = beliefs.iter().any(|b| b.measured);
@@ -125,7 +123,7 @@ pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f6
     for (i, (c, b)) in candidates.iter().zip(&beliefs).enumerate() {
         let v = c.prediction.busbw_gb_per_s * b.ln_shift.exp();
         let d = ProbeDecision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * b.sd };
-        // A reading is of the allocation alone; among other jobs, what the search maximised is off by the same share.
+        // A reading is of the allocation without other jobs; the score among other jobs changes by the same share.
         let penalty = if any && !b.measured { b.sd } else { 0.0 };
         let score = c.score_gb_per_s * (b.ln_shift - penalty).exp();
         if best.as_ref().is_none_or(|b| score > b.0) {

@@ -1,4 +1,4 @@
-//! Which GPUs a job gets: requests, searches, baselines, explanations.
+//! Placement: requests, searches, baselines and explanations.
 
 mod answer;
 pub mod baselines;

@@ -1,8 +1,8 @@
 //! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that share a host are merged virtually.
 //!
-//! Only jobs that span hosts contend, and only with jobs on whose hosts they are. For a candidate C and a running job J, the GPUs of J on
+//! Two jobs contend only if both span hosts and share one. For a candidate C and a running job J, the GPUs of J on
 //! C's hosts join C, and the GPUs of C on J's hosts join J; both share the smaller bandwidth of the two merged sets. Over several
-//! jobs the smallest counts. If the demands exceed it, each job gets a share in proportion to its demand. A job without demand
+//! jobs the smallest counts. If the sum of the demands exceeds it, each job gets a share in proportion to its demand. A job without demand
 //! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
@@ -14,11 +14,11 @@ use topology::{Allocation, Bytes, GpuMask, HostId};
 pub struct MergeRule {
     /// The name in flags and request lines.
     pub name: &'static str,
-    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None: no host could hold it.
+    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None if the host cannot hold it.
     pub join: fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>,
 }
 
-/// The rule that ships: the union of the very GPUs.
+/// The shipped rule: the union of the exact GPUs.
 fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<HostShare> {
     Some(if others.is_empty() { *part } else { table.part(part.host, part.mask.union(others)) })
 }
@@ -46,7 +46,7 @@ fn parts(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
 pub(crate) struct Meeting {
     /// Smallest bandwidth of the merged sets, GB/s; infinite without contention.
     pub capacity_gb_per_s: f64,
-    /// Demand of the contending jobs together, GB/s.
+    /// Sum of the demands of the contending jobs, GB/s.
     pub others_gb_per_s: f64,
 }
 
@@ -56,19 +56,19 @@ impl Meeting {
         let demand = alone_gb_per_s + self.others_gb_per_s;
         if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
     }
-    /// What a search maximises: the new job's share less what the others lose. For weights up to 1 it rises with both bandwidths.
+    /// The score of a search: the new job's share less the loss of the others. For weights up to 1 it rises with both bandwidths.
     pub fn score(&self, alone_gb_per_s: f64, loss_weight: f64) -> f64 {
         let share = self.share(alone_gb_per_s);
         alone_gb_per_s * share - loss_weight * self.others_gb_per_s * (1.0 - share)
     }
 }
 
-/// Running jobs as the merge sees them.
+/// The running jobs as inputs of the merge.
 #[derive(Clone, Debug)]
 pub(crate) struct Merge {
     jobs: Vec<Vec<HostShare>>,
     demands: Vec<f64>,
-    /// A rule of the caller; None: the union of the very GPUs.
+    /// A rule of the caller; None: the union of the exact GPUs.
     pub rule: Option<&'static MergeRule>,
 }
 

@@ -10,7 +10,7 @@ use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use std::cell::Cell;
 use topology::{Allocation, Cluster};
 
-/// A request seen through a model.
+/// A request with the model that judges its candidates.
 pub struct Objective<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
@@ -24,7 +24,7 @@ pub struct Objective<'a> {
     batches: Cell<u64>,
 }
 
-/// How the running jobs share with a candidate.
+/// How the running jobs share bandwidth with a candidate.
 pub(crate) enum Rule<'a> {
     /// Virtual merge.
     Merge(Merge),
@@ -32,7 +32,7 @@ pub(crate) enum Rule<'a> {
     Physical(Sharing<'a>),
 }
 
-/// A job that can contend, as the model sees it.
+/// A job that can contend, with its shares of hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     /// Index into the request's jobs.
@@ -85,12 +85,12 @@ impl<'a> Objective<'a> {
         Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
     }
 
-    /// The parts that searches combine.
+    /// The shares of hosts that searches combine.
     pub fn table(&self) -> &'a HostShareTable {
         self.model.share_table(self.request.size)
     }
 
-    /// The part of some GPUs of a host.
+    /// The share of these GPUs of a host.
     pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> HostShare {
         self.table().part(host, mask)
     }
@@ -131,7 +131,7 @@ impl<'a> Objective<'a> {
         &self.rule
     }
 
-    /// Can a running job contend? A job inside one host, or one that uses no bandwidth, cannot.
+    /// True if a running job can contend. A job inside one host, or one that uses no bandwidth, cannot.
     pub fn contended(&self) -> bool {
         self.running.iter().any(|r| r.demand_gb_per_s > 0.0)
     }
@@ -175,7 +175,7 @@ impl<'a> Objective<'a> {
         self.evaluations.get()
     }
 
-    /// Batches so far: each is one call of the model, and needs the result of the batch before.
+    /// Batches so far; each is one call of the model that needs the result of the previous batch.
     pub fn batches(&self) -> u64 {
         self.batches.get()
     }

@@ -10,16 +10,16 @@ pub struct HostOptions {
     pub by_count: Vec<Vec<HostShare>>,
 }
 
-/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s. Compared only between masks that serve the job equally.
+/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s; decides between masks that serve the job equally.
 fn leftover_gb_per_s(table: &HostShareTable, part: &HostShare, free: GpuMask) -> f64 {
     table.intra_gb_per_s(part.host, free.minus(part.mask))
 }
 
 /// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
 ///
-/// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, and more of it never lowers
-/// a prediction: the best one stays; between equals, the one that leaves the best-connected rest. Masks with
-/// different NIC rates all stay, since a correction may prefer either. O(2^GPUs) per host.
+/// Masks of one count whose NICs have equal rate differ for every model in intra bandwidth only, and more of it never lowers a
+/// prediction. The mask with most is kept; among equals, the one that leaves the best-connected GPUs free. Of masks with different
+/// NIC rates all are kept, since a correction may prefer either. O(2^GPUs) per host.
 pub fn host_options(table: &HostShareTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
     free.parts()
         .iter()

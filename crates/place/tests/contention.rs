@@ -55,7 +55,7 @@ fn allocation(masks: &[u32]) -> Allocation {
     Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))))
 }
 
-/// Jobs on GPUs that nobody else has: every GPU belongs to one of them, is free, or neither.
+/// Jobs on disjoint GPUs: every GPU belongs to one job, is free, or neither.
 fn world(owner: &[u8], jobs: usize) -> (Allocation, Vec<Allocation>) {
     let of = |who: u8| {
         let masks: Vec<u32> = owner
@@ -93,7 +93,7 @@ fn owners() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0u8, 0, 0, 1, 1, 2, 3]), 24)
 }
 
-/// A merge rule of a caller: GPUs 0 to n - 1 of a host stand for any n of them.
+/// A merge rule of a caller: GPUs 0 to n - 1 of a host represent any n GPUs.
 const BY_COUNTS: Contention = Contention::MergeBy(&MergeRule {
     name: "by-counts",
     join: |table, part, others| {

@@ -88,7 +88,7 @@ prop_compose! {
     ) -> (Cluster, Request) {
         let cluster = catalog::cluster(catalog::CLUSTERS[which]).unwrap();
         let free = thinned(&masks);
-        // Single-host jobs on what is not free: they hold NICs, and contend with nobody.
+        // Single-host jobs on GPUs that are not free: they hold NICs and contend with no job.
         let held = |h: u32, m: u32| Allocation::new([(HostId(h), GpuMask(m).minus(free.mask(HostId(h))))]);
         let jobs = job.iter().enumerate().map(|(h, m)| held(h as u32, *m)).filter(|a| !a.is_empty());
         let jobs = jobs.enumerate().map(|(i, gpus)| Job { id: i.to_string(), gpus, demand_gb_per_s: None }).collect();
@@ -264,7 +264,7 @@ fn every_refusal_says_what_was_found_and_has_a_code_of_its_own() {
     type Change = Box<dyn Fn(&mut Request)>;
     let cases: Vec<(&str, &str, Change)> = vec![
         ("no_gpus", "at least one", Box::new(|r| r.gpus = 0)),
-        ("not_enough_free", "33 GPUs are wanted and 32", Box::new(|r| r.gpus = 33)),
+        ("not_enough_free", "33 GPUs are requested and 32", Box::new(|r| r.gpus = 33)),
         ("empty_pod", "pod 1 has 0", Box::new(|r| r.pods = vec![8, 0])),
         ("pods_sum", "7 GPUs together, but 8", Box::new(|r| r.pods = vec![4, 3])),
         ("pods_sum", "together, but 8", Box::new(|r| r.pods = vec![usize::MAX, 9])),
@@ -401,7 +401,7 @@ fn limits_on_hosts_of_a_large_cluster_are_found_too_large_at_once() {
     let options = place::options::host_options(model.share_table(SIZE), &r.free, r.gpus);
     let start = std::time::Instant::now();
     assert_eq!(place::shape::Shape::new(&r, &options).unwrap_err().code(), "too_large_for_exact");
-    // Milliseconds; counting all of them would take longer than anybody waits.
+    // Milliseconds; counting every one would take far too long.
     assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
     // Few choices on many hosts are few.
     let whole = Request { pods: vec![8; 1279], ..Request::new(1279 * 8, cluster.usable(), SIZE) };

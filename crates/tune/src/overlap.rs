@@ -1,4 +1,4 @@
-//! Calls beside computation and calls alone are decided separately: overlap changes which arm is best.
+//! Separate decisions for calls during computation and calls alone: overlap changes the best arm.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 3.1 (6 of 9 sizes change their best arm under overlap) and its overlap-aware tuner.
 
@@ -14,10 +14,10 @@ use crate::policy::{ArmDecision, Context, Policy, Sample};
 /// Share of a step that must be computation for a call to count as overlapped, where only the intensity is known.
 pub const INTENSITY_MIN: f64 = 0.05;
 
-/// Two policies of one kind, one for calls alone and one for calls beside computation.
+/// Two policies of one kind, one for calls alone and one for calls during computation.
 ///
 /// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`OverlapDetector`]
-/// makes of the samples; while that knows nothing, alone.
+/// infers from the samples; without a result, alone.
 pub struct Overlap {
     arms: Vec<Arm>,
     objective: Objective,
@@ -88,7 +88,7 @@ impl Policy for Overlap {
 
     fn because(&self) -> String {
         let [alone, overlapped] = [&self.inner[0], &self.inner[1]].map(|p| p.because());
-        format!("alone: {alone}; beside computation: {overlapped}")
+        format!("alone: {alone}; during computation: {overlapped}")
     }
 }
 

@@ -1,7 +1,7 @@
 //! The paper's offline tuner: a policy that was measured before the job and does not learn.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. Brittle when
-//! the job lands on other nodes; the trial shows it.
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. The result
+//! does not transfer to other nodes, as the trial shows.
 
 use crate::arm::Arm;
 use crate::bucket;
@@ -11,7 +11,7 @@ use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
 /// The most sizes of one table.
 pub const SIZES_MAX: usize = 64;
 
-/// What was measured at one size.
+/// The measurements at one size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProfileLine {
     /// Whole buffer, bytes.
@@ -59,10 +59,10 @@ impl Profile {
         (ProfileLine { size_bytes, medians_us, use_arm }, verdicts)
     }
 
-    /// Checks what a file may have wrong.
+    /// Checks a table from a file.
     ///
     /// # Errors
-    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, times that make no sense, arms without AUTO.
+    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, impossible times, arms without AUTO.
     pub fn check(&self) -> Result<(), String> {
         crate::registry::check_arms(&self.arms)?;
         if self.lines.is_empty() || self.lines.len() > SIZES_MAX {
@@ -87,8 +87,8 @@ impl Profile {
 
     /// The arm for a size. Between two lines that agree, theirs. Where they differ, the one of the two arms with the lower
     /// interpolated median if that is below AUTO's, too: an arm that passed its gates at one end may be far slower than AUTO before the
-    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, as far as one power of two;
-    /// further out nothing was measured and AUTO is used.
+    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, up to one power of two;
+    /// further out AUTO.
     pub fn arm_for(&self, size_bytes: u64) -> Arm {
         let above = self.lines.partition_point(|l| l.size_bytes < size_bytes);
         let (low, high) = (above.checked_sub(1).and_then(|i| self.lines.get(i)), self.lines.get(above));
@@ -129,10 +129,10 @@ impl Profile {
     }
 }
 
-/// Uses what a [`Profile`] says, for ever; of calls beside computation, what another says, if there is one and they are told.
+/// Always uses the arm of a [`Profile`]; calls that are known to run during computation use a second profile, if there is one.
 pub struct Static {
     name: &'static str,
-    /// Alone, and beside computation.
+    /// Arms for calls alone and for calls during computation.
     kinds: [Use; 2],
     current: usize,
 }
@@ -144,7 +144,7 @@ struct Use {
 }
 
 impl Static {
-    /// For calls of `size_bytes`. AUTO where there is no profile, or where the arm that it names is not to be had.
+    /// For calls of `size_bytes`. AUTO without a profile, or where its arm is not available.
     pub fn new(arms: &[Arm], auto: usize, profile: Option<&Profile>, size_bytes: u64) -> Self {
         let (arm, because) = match profile.map(|p| p.arm_for(size_bytes)) {
             None => (auto, "AUTO: no profile was given".into()),
@@ -158,7 +158,7 @@ impl Static {
         Static { name: "profile", kinds: [one.clone(), one], current: 0 }
     }
 
-    /// The same, with a profile of its own for calls that are told to run beside computation.
+    /// The same, with a second profile for calls that are known to run during computation.
     pub fn with_overlapped(self, arms: &[Arm], auto: usize, overlapped: Option<&Profile>, size_bytes: u64) -> Self {
         if overlapped.is_none() {
             return self;

@@ -1,7 +1,7 @@
 //! The paper's online tuner (v2): every arm in turn for M rounds, then the one with the lowest IQR-trimmed mean for ever, if it
 //! beats AUTO by the gate.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code has no gate; [`RoundRobin::without_gate`] is that.
+//! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code, which is [`RoundRobin::without_gate`], has no gate.
 
 use crate::arm::Arm;
 use crate::ledger::Ledger;
@@ -23,7 +23,7 @@ pub struct RoundRobin {
     ledger: Ledger,
     /// Costs in microseconds, per arm, of the exploration calls.
     costs_us: Vec<Vec<f64>>,
-    /// What was chosen, once exploration is over.
+    /// The chosen arm, once exploration is over.
     chosen: Option<Chosen>,
 }
 
@@ -59,7 +59,7 @@ impl RoundRobin {
         self.costs_us.iter().map(Vec::len).sum()
     }
 
-    /// All samples are there, or as many calls again have passed as exploration had: what has not come by then is lost.
+    /// All samples are there, or as many calls again have passed as exploration had: missing samples count as lost.
     fn is_time_to_choose(&self) -> bool {
         let next = self.ledger.next_call();
         next >= self.explore_calls()
@@ -146,7 +146,7 @@ mod tests {
         ["TREE/SIMPLE", "TREE/LL128", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect()
     }
 
-    /// Runs `calls` calls; an arm takes what `time` says.
+    /// Runs `calls` calls; `time` gives the time of each arm.
     fn run(policy: &mut dyn Policy, calls: u64, time: impl Fn(u64, usize) -> Option<f64>) -> Vec<usize> {
         (0..calls)
             .map(|call| {

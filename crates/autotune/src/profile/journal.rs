@@ -1,7 +1,7 @@
-//! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
+//! The journal of finished launches, next to the policy file, from which an interrupted run continues.
 //!
-//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. After
-//! the first launch stands the plan that was made from it and from the time that was given then: more time later goes on with it.
+//! One JSON object per line: first the settings of the run (a run with other settings cannot continue it), then one line per launch. The
+//! plan follows the first launch; a run that continues with more time keeps that plan.
 
 use super::launch::Launch;
 use super::samples::LaunchSite;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: usize = 256 << 20;
 /// The version of the format.
 pub const VERSION: u32 = 3;
-/// Longest launch that an entry may tell of, seconds.
+/// Longest launch of a record, seconds.
 const SECONDS_MAX: f64 = 1e7;
 
-/// What a run is.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JournalHeader {
@@ -28,7 +28,7 @@ pub struct JournalHeader {
     pub linkwise_tune_samples: u32,
     /// The command.
     pub command: Vec<String>,
-    /// What ran beside it.
+    /// Its background command.
     pub beside: Option<String>,
     /// The collective that the arms are of.
     pub collective: String,
@@ -36,7 +36,7 @@ pub struct JournalHeader {
     pub arms: Vec<String>,
     /// Sizes, bytes.
     pub sizes: Vec<u64>,
-    /// Beside computation as well.
+    /// True if calls during computation are measured as well.
     pub overlap: bool,
     /// Samples of each arm and size.
     pub iterations: u32,
@@ -48,7 +48,7 @@ pub struct JournalHeader {
     pub started_unix_s: u64,
 }
 
-/// What one launch said.
+/// The result of one launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchRecord {
@@ -58,11 +58,11 @@ pub struct LaunchRecord {
     pub seconds: f64,
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
-    /// Results were compared, and all were right.
+    /// True if the program compared its results and all were right.
     pub is_checked: bool,
-    /// Why there are none.
+    /// Why there are no times.
     pub failure: Option<String>,
-    /// Because results were compared and found wrong.
+    /// True if the program compared its results and found wrong ones.
     pub is_wrong: bool,
     /// Where it ran.
     pub place: LaunchSite,
@@ -106,7 +106,7 @@ impl LaunchRecord {
     }
 }
 
-/// What a journal holds after its head, each with its line.
+/// The lines of a journal after its header, with their numbers.
 pub type Numbered = Vec<(usize, JournalLine)>;
 
 /// An open journal.
@@ -115,20 +115,20 @@ pub struct Journal {
     path: PathBuf,
 }
 
-/// The name of a file that stands beside a policy file.
-pub fn beside(policy: &Path, ending: &str) -> PathBuf {
+/// The path of a file next to a policy file.
+pub fn sibling(policy: &Path, ending: &str) -> PathBuf {
     let mut name = policy.file_name().unwrap_or_default().to_os_string();
     name.push(ending);
     policy.with_file_name(name)
 }
 
-/// The journal's name beside a policy file.
+/// The path of a policy file's journal.
 pub fn path_of(policy: &Path) -> PathBuf {
-    beside(policy, ".samples.jsonl")
+    sibling(policy, ".samples.jsonl")
 }
 
 impl Journal {
-    /// Opens or begins the journal. Returns what it holds, each with its line; the head is that of the run's first part.
+    /// Opens or begins the journal. Returns its lines with their numbers; the header is that of the run's first part.
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
@@ -177,7 +177,7 @@ impl Journal {
     }
 }
 
-/// What is wrong with a line of a journal, and what to do.
+/// The error of a journal's line, with a remedy.
 pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> ProfileError {
     let remedy = "move the file away, or start over with --restart";
     ProfileError::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
@@ -186,8 +186,7 @@ pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> Profi
 /// Head, the other lines, and whether the last one is whole.
 type Found = (JournalHeader, Numbered, bool);
 
-/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
-/// middle of a character.
+/// The content of a journal; `None` without a launch. A last line that a kill cut off is skipped, also one cut inside a character.
 fn read(path: &Path, wanted: &JournalHeader) -> Result<Option<Found>, ProfileError> {
     let bytes = read_limited(path, BYTES_MAX)?;
     let is_whole = bytes.ends_with(b"\n");

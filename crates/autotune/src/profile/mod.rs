@@ -12,7 +12,7 @@ mod schedule;
 mod table;
 
 pub use arms::{known, of as arms_of};
-pub use journal::{beside, path_of as journal_of};
+pub use journal::{path_of as journal_of, sibling};
 pub use nccl_tests::{check as check_command, collective as collective_of_command, is_one as is_nccl_tests};
 
 use crate::ProfileError;
@@ -31,7 +31,7 @@ use topology::{Bytes, Collective};
 /// Longest time that can be given, minutes: a week.
 const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 
-/// What is measured, with which program.
+/// The options of an offline run.
 #[derive(Debug, Clone)]
 pub struct ProfileOptions {
     /// The arms, AUTO among them ([`arms_of`]).
@@ -51,7 +51,7 @@ pub struct ProfileOptions {
     /// Measure with computation as well.
     pub overlap: bool,
     /// A shell command that computes during the overlapped launches.
-    pub beside: Option<String>,
+    pub background_command: Option<String>,
     /// Longest time of one launch, seconds.
     pub timeout_s: f64,
     /// The policy file; the journal and the plugin's tables lie in the same folder.
@@ -66,12 +66,12 @@ pub struct ProfileOptions {
     pub written_by: String,
 }
 
-/// What happens during a run, for whoever shows progress.
+/// Progress of a run.
 #[derive(Debug)]
 pub enum ProfileEvent<'a> {
     /// Launches of an earlier part of this run count.
     Resumed {
-        /// How many.
+        /// Their number.
         launches: usize,
         /// Seconds since that part began.
         began_s_ago: u64,
@@ -92,9 +92,9 @@ pub enum ProfileEvent<'a> {
         launches_left: usize,
         /// Seconds left.
         seconds_left: f64,
-        /// What starting the program takes, seconds.
+        /// Time to start the program, seconds.
         start_s: f64,
-        /// What everything that was asked for would take, seconds.
+        /// Time of everything requested, seconds.
         seconds_of_all: f64,
     },
     /// A launch begins.
@@ -110,7 +110,7 @@ pub enum ProfileEvent<'a> {
     },
 }
 
-/// What a run found, and where it was written.
+/// The result of a run and its files.
 #[derive(Debug)]
 pub struct ProfileResult {
     /// The policy.
@@ -164,9 +164,9 @@ fn check_options(o: &ProfileOptions) -> Result<Duration, ProfileError> {
     if !(o.minutes > 0.0 && o.minutes <= MINUTES_MAX) {
         return Err(ProfileError::input(format!("--minutes {:?}: above 0 and at most {MINUTES_MAX}", o.minutes)));
     }
-    if o.overlap && o.beside.is_none() && nccl_tests::is_one(&o.command) {
+    if o.overlap && o.background_command.is_none() && nccl_tests::is_one(&o.command) {
         return Err(ProfileError::input(
-            "nccl-tests do not compute: with --overlap, name a program that does with --beside 'COMMAND'",
+            "nccl-tests do not compute: with --overlap, name a program that does with --background 'COMMAND'",
         ));
     }
     if o.output.is_dir() || o.output.file_name().is_none() {
@@ -178,9 +178,9 @@ fn check_options(o: &ProfileOptions) -> Result<Duration, ProfileError> {
 /// Writes the policy file and the tables; a table of overlapped calls that this run did not measure is removed.
 fn write(options: &ProfileOptions, file: &PolicyFile) -> Result<Vec<PathBuf>, ProfileError> {
     write_atomic(&options.output, file.text().map_err(ProfileError::impossible)?)?;
-    let mut tables = vec![journal::beside(&options.output, ".table")];
+    let mut tables = vec![journal::sibling(&options.output, ".table")];
     write_atomic(&tables[0], table::text(file, false).map_err(ProfileError::impossible)?)?;
-    let overlapped = journal::beside(&options.output, ".overlapped.table");
+    let overlapped = journal::sibling(&options.output, ".overlapped.table");
     if options.overlap {
         write_atomic(&overlapped, table::text(file, true).map_err(ProfileError::impossible)?)?;
         tables.push(overlapped);
@@ -190,7 +190,7 @@ fn write(options: &ProfileOptions, file: &PolicyFile) -> Result<Vec<PathBuf>, Pr
     Ok(tables)
 }
 
-/// One run: its plan, what it has measured, and where that is kept.
+/// One run: its plan, its measurements and their journal.
 struct Run<'o> {
     options: &'o ProfileOptions,
     head: JournalHeader,
@@ -303,7 +303,7 @@ impl Run<'_> {
         let overlapped = if options.overlap { lines(true) } else { Vec::new() };
         let provenance = Provenance {
             command: options.command.join(" "),
-            beside: options.beside.clone(),
+            beside: options.background_command.clone(),
             collective: options.collective.name().to_owned(),
             ranks: place.ranks,
             hosts: place.hosts,
@@ -358,7 +358,7 @@ fn head(o: &ProfileOptions, ask: &PlanRequest) -> JournalHeader {
     JournalHeader {
         linkwise_tune_samples: journal::VERSION,
         command: o.command.clone(),
-        beside: o.beside.clone(),
+        beside: o.background_command.clone(),
         collective: o.collective.name().to_owned(),
         arms: o.arms.iter().map(ToString::to_string).collect(),
         sizes: ask.sizes.clone(),
@@ -384,14 +384,14 @@ fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, ProfileError> {
 /// One launch. A background computation that ended ends the whole run: no overlapped launch could succeed.
 fn one(options: &ProfileOptions, launch: Launch, timeout: Duration) -> Result<LaunchRecord, ProfileError> {
     let start = Instant::now();
-    let said = launch::run(&options.command, &launch, options.beside.as_deref(), timeout);
+    let said = launch::run(&options.command, &launch, options.background_command.as_deref(), timeout);
     let seconds = start.elapsed().as_secs_f64();
     let read = match said {
         Ok(output) => samples::read(&output, &launch.sizes, launch.warmup),
         Err(LaunchError::Program { why, output }) => {
             Err(samples::wrong(&output).map_or(OutputError::Unreadable(why), OutputError::Wrong))
         }
-        Err(LaunchError::Beside(why)) => return Err(ProfileError::input(why)),
+        Err(LaunchError::Background(why)) => return Err(ProfileError::input(why)),
     };
     let (times_us, place) = (Default::default(), LaunchSite::default());
     let empty = LaunchRecord { launch, seconds, times_us, is_checked: false, failure: None, is_wrong: false, place };

@@ -1,21 +1,21 @@
-//! What fits into the time that was given: arms x sizes x samples, in turns.
+//! Plans the arms, sizes and samples that fit into the given time, in turns.
 //!
-//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its samples. One pilot launch of AUTO tells all three; the plan
+//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its samples. One pilot launch of AUTO measures all three; the plan
 //! follows from it and gives up, in this order: many turns of few samples, samples (down to [`ITERATIONS_MIN`]), sizes, turns. Pure.
 
 /// Fewest samples of an arm that a plan goes down to: enough for the gates at the effects that they ask for.
 pub const ITERATIONS_MIN: u32 = 20;
 /// Samples of the pilot launch.
 pub const PILOT_ITERATIONS: u32 = 5;
-/// The share of the time that is planned; the rest is for what takes longer than the pilot told.
+/// The share of the time that is planned; the rest is for launches that take longer than the pilot.
 const PLANNED_SHARE: f64 = 0.9;
 
-/// What is asked for.
+/// The requested measurements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanRequest {
     /// Arms.
     pub arms: usize,
-    /// Kinds of execution: alone, and perhaps beside computation.
+    /// Kinds of execution: alone, and possibly during computation.
     pub kinds: usize,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
@@ -27,7 +27,7 @@ pub struct PlanRequest {
     pub turns: u32,
 }
 
-/// What launches cost, seconds.
+/// Cost of a launch, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LaunchCost {
     /// Start and end of a launch, whatever it measures.
@@ -38,10 +38,10 @@ pub struct LaunchCost {
     pub iteration_s: f64,
 }
 
-/// What will be done.
+/// The measurements that fit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LaunchPlan {
-    /// Turns: in each of them every arm is launched, the first arm changing.
+    /// Turns: each launches every arm, in rotating order.
     pub turns: u32,
     /// Samples of one launch.
     pub iterations: u32,
@@ -49,13 +49,13 @@ pub struct LaunchPlan {
     pub sizes: Vec<u64>,
     /// Launches of one turn.
     pub launches: usize,
-    /// What it should take, seconds.
+    /// Expected time, seconds.
     pub seconds: f64,
 }
 
 impl LaunchCost {
     /// From one launch that took `wall_s` for `warmup` and `iterations` samples of each size, whose times were `times_s`. A sample of
-    /// nccl-tests with `-n 1` stands for four calls (a first one and the timed one, out of place and in place) and its warm-up
+    /// nccl-tests with `-n 1` is four calls (a first one and the timed one, out of place and in place) and its warm-up
     /// calls every power of two between the sizes; a step of another program for itself. The checks of results count to the start.
     pub fn of_pilot(wall_s: f64, times_s: &[f64], iterations: u32, warmup: u32, is_nccl_tests: bool) -> LaunchCost {
         let (sum, max) = (times_s.iter().sum::<f64>(), times_s.iter().copied().fold(0.0, f64::max));
@@ -78,7 +78,7 @@ impl PlanRequest {
     fn with(&self, turns: u32, iterations_in_all: u32, sizes: &[u64], cost: &LaunchCost) -> LaunchPlan {
         let iterations = iterations_in_all.div_ceil(turns);
         let launches = self.arms * self.kinds * self.groups(sizes.len());
-        // The pilot's launch measured all sizes, or the largest one; a part of them costs its share.
+        // The pilot's launch measured all sizes, or the largest one; a part of the sizes costs its share.
         let share = if self.is_in_one_go { sizes.len() as f64 / self.sizes.len() as f64 } else { 1.0 };
         let launch_s = cost.start_s + cost.warmup_s + f64::from(iterations) * cost.iteration_s * share;
         let seconds = f64::from(turns) * launches as f64 * launch_s;
@@ -134,7 +134,7 @@ impl PlanRequest {
         if fits { Ok(self.with(turns, in_all, sizes, cost)) } else { Err("this is no plan of that run".into()) }
     }
 
-    /// What everything that was asked for would take, seconds.
+    /// Time of everything requested, seconds.
     pub fn seconds_of_all(&self, cost: &LaunchCost) -> f64 {
         self.with(self.turns.min(self.iterations).max(1), self.iterations, &self.sizes, cost).seconds / PLANNED_SHARE
     }

@@ -1,4 +1,4 @@
-//! Times out of what a program printed.
+//! Reads times from a program's output.
 //!
 //! Two kinds of programs: nccl-tests (each row's out-of-place time is a sample of its size), and any other program that prints a
 //! line per step: `linkwise_step_time_us=123.4`, or JSON with that field. Other lines are passed over.
@@ -11,7 +11,7 @@ pub const STEP: &str = "linkwise_step_time_us";
 /// Most samples of one launch.
 const SAMPLES_MAX: usize = 1_000_000;
 
-/// Where a launch ran, as far as it said so: samples of two places cannot be compared.
+/// The ranks, hosts and GPUs of a launch, as far as its output gives them. Samples of two sites cannot be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchSite {
@@ -28,7 +28,7 @@ pub struct LaunchSite {
 }
 
 impl LaunchSite {
-    /// What is known of both and differs, in words: this one's, then the other's.
+    /// The first known difference, in words: this site's value, then the other's.
     pub fn difference(&self, other: &LaunchSite) -> Option<String> {
         fn of<T: PartialEq + std::fmt::Display>(a: &Option<T>, b: &Option<T>, name: &str) -> Option<String> {
             let (a, b) = (a.as_ref()?, b.as_ref()?);
@@ -59,18 +59,18 @@ impl LaunchSite {
     }
 }
 
-/// What one launch said.
+/// The times in the output of one launch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LaunchOutput {
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
-    /// Results were compared, and all were right.
+    /// True if the program compared its results and all were right.
     pub is_checked: bool,
     /// Where it ran.
     pub place: LaunchSite,
 }
 
-/// Why an output is of no use.
+/// Why an output gives no times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum OutputError {
     /// It cannot be read, or holds no times.
@@ -99,7 +99,7 @@ fn wrong_of(report: &measure::nccl_tests::Report) -> Option<String> {
     found.map(|found| format!("{found}: this arm computes wrong results"))
 }
 
-/// The wrong results in the output of a launch that failed, be it for them (nccl-tests end with an error then) or cut off.
+/// The wrong results in the output of a launch that failed because of them (nccl-tests end with an error then) or was cut off.
 pub fn wrong(output: &str) -> Option<String> {
     let whole_lines = &output[..output.rfind('\n').map_or(0, |i| i + 1)];
     wrong_of(&measure::nccl_tests::parse_text(whole_lines).ok()?)
@@ -115,7 +115,7 @@ pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, Ou
     if !steps.is_empty() {
         let times: Vec<f64> = steps.into_iter().skip(warmup as usize).collect();
         if times.is_empty() {
-            let why = format!("no step is left after {warmup} of warm-up; print more of them, or lower --warmup");
+            let why = format!("no step is left after {warmup} of warm-up; print more steps, or lower --warmup");
             return Err(why.into());
         }
         let size = sizes.first().copied().unwrap_or(0);
@@ -132,7 +132,7 @@ pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, Ou
     let kind = |r: &measure::nccl_tests::Row| (r.dtype.clone(), r.redop.clone(), r.root);
     for row in &report.rows {
         if kind(row) != kind(&report.rows[0]) {
-            let why = "rows of several datatypes, operations or roots: profile one of them at a time (-d, -o, -r)";
+            let why = "rows of several datatypes, operations or roots: profile one at a time (-d, -o, -r)";
             return Err(why.to_owned().into());
         }
         // nccl-tests round sizes down to whole elements on every rank.

@@ -1,5 +1,5 @@
-//! Which launch comes next, and when it is enough: a function of what was asked, of the plan and of the launches so far, so that a run that
-//! was cut off goes on as it would have gone, and one that ended early goes on when it is given more time. Pure.
+//! The next launch of a run, or its end: a pure function of the request, the plan and the launches so far. So an interrupted run continues
+//! as it would have, and a run that ended early continues when it gets more time.
 //!
 //! An arm that computed wrong results once, in whatever launch, is out for good. Where the program can compare results, a launch does so
 //! until one of that arm, those sizes and that kind of execution has succeeded: before that the arm may not be chosen.
@@ -18,7 +18,7 @@ const HOPELESS: f64 = 2.0;
 const PATIENCE: f64 = 10.0;
 const PATIENCE_S: f64 = 10.0;
 
-/// Where a run stands.
+/// The state of a run.
 pub struct Schedule {
     ask: PlanRequest,
     arms: Vec<Arm>,
@@ -33,16 +33,16 @@ pub struct Schedule {
     stopped: Option<String>,
 }
 
-/// What to do.
+/// The next step of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextStep {
-    /// This launch.
+    /// Run this launch.
     Launch(Launch),
-    /// Nothing: everything is measured, or the time is up.
+    /// Stop: everything is measured, or the time is up.
     Done,
     /// AUTO's first launch failed: there is nothing to compare with.
     NoAuto(String),
-    /// Not even the least plan fits.
+    /// Even the smallest plan needs more time.
     TooShort(LaunchPlan),
 }
 
@@ -102,7 +102,7 @@ impl Schedule {
         NextStep::Done
     }
 
-    /// Takes what the launch said that came next.
+    /// Records the result of the next launch.
     pub fn put(&mut self, entry: LaunchRecord) {
         self.entries.push(entry);
         if self.entries.len() > 1 {
@@ -135,7 +135,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// What launches cost by the pilot; none if it failed.
+    /// Cost of launches, from the pilot; none if it failed.
     fn cost(&self) -> Option<LaunchCost> {
         let pilot = self.entries.first().filter(|e| e.failure.is_none() && !e.times_us.is_empty())?;
         let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::stats::mean(t)).collect();
@@ -199,8 +199,8 @@ impl Schedule {
         })
     }
 
-    /// Why an arm's samples of a size may not be used, however good they are. AUTO is what NCCL does anyway: it needs no proof, but wrong
-    /// results rule out its times, too.
+    /// Why an arm's samples of a size may not be used, however good they are. AUTO is NCCL's own choice and
+    /// needs no proof, but wrong results rule out its times, too.
     pub fn untrusted(&self, arm: &str, size: u64, is_overlapped: bool) -> Option<String> {
         if let Some(why) = self.computes_wrong(arm) {
             return Some(format!("ruled out: {why}"));
@@ -238,7 +238,7 @@ impl Schedule {
         self.entries.iter().map(|e| e.seconds).sum()
     }
 
-    /// What a launch should take: as long as the same one did, else as the pilot tells.
+    /// Expected time of a launch: that of the same launch before, else from the pilot.
     fn expected_s(&self, launch: &Launch) -> f64 {
         let same = |e: &&LaunchRecord| {
             (&e.launch.arm, &e.launch.sizes, e.launch.is_overlapped)
@@ -251,7 +251,7 @@ impl Schedule {
         })
     }
 
-    /// The longest that a launch may take, seconds; none: nothing is known yet.
+    /// Longest time of a launch, seconds; `None` before the pilot.
     pub fn limit_s(&self, launch: &Launch) -> Option<f64> {
         matches!(self.planned, Some(Ok(_))).then(|| PATIENCE_S + PATIENCE * self.expected_s(launch))
     }
@@ -261,7 +261,7 @@ impl Schedule {
         self.planned.as_ref().and_then(|p| p.as_ref().ok()).map(|(p, c)| (p, c))
     }
 
-    /// What all that was asked for would take, seconds.
+    /// Time of everything requested, seconds.
     pub fn seconds_of_all(&self) -> Option<f64> {
         Some(self.entries.first()?.seconds + self.ask.seconds_of_all(&self.cost()?))
     }

@@ -1,4 +1,4 @@
-//! What a model of NCCL expects of a communicator's calls, where its hardware is known.
+//! Predictions of NCCL's model for a communicator's calls, where its hardware is known.
 
 use super::JobReport;
 use super::gather::CallGroup;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Allocation, Cluster};
 
-/// Which hardware a job ran on.
+/// The hardware of a job.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     /// Its cluster.
@@ -23,22 +23,22 @@ pub struct Hardware {
     pub nccl: Option<Version>,
 }
 
-/// What a model expects of one call. Never a measurement.
+/// A model's prediction for one call; never a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CallPrediction {
-    /// Whose model, and whether it was checked against the library on hosts like these.
+    /// The model, and whether it was checked against the library on such hosts.
     pub model: String,
-    /// Time of what AUTO chose, microseconds.
+    /// Time of AUTO's choice, microseconds.
     pub auto_us: f64,
-    /// Bus bandwidth of what AUTO chose, GB/s.
+    /// Bus bandwidth of AUTO's choice, GB/s.
     pub auto_busbw_gb_per_s: f64,
     /// Time of the arm in use, microseconds.
     pub arm_us: Option<f64>,
-    /// The shortest of all ways that NCCL has here.
+    /// The fastest algorithm and protocol that NCCL has here.
     pub best: String,
     /// Its time, microseconds.
     pub best_us: f64,
-    /// How much shorter the best is than what AUTO chose, as a share: what there may be to win at most.
+    /// The largest possible gain: how much faster the best is than AUTO's choice, as a share.
     pub headroom: f64,
 }
 
@@ -46,7 +46,7 @@ fn way(arm: &str) -> Option<(Algorithm, Protocol)> {
     arm.parse::<Arm>().ok()?.forced
 }
 
-/// The release by the interfaces that it uses.
+/// The release that uses these interfaces.
 fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
     let minor = match (tuner, profiler) {
         (2, _) => 21,
@@ -62,7 +62,7 @@ fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
     Some(Version { major: 2, minor, patch: None })
 }
 
-/// What is known of the hardware.
+/// Predicts the calls of a job on known hardware.
 pub struct CallModel {
     known: Option<KnownHardware>,
     /// By communicator.
@@ -77,7 +77,7 @@ struct KnownHardware {
 }
 
 impl CallModel {
-    /// Of some hardware; without any, no call has a prediction.
+    /// For this hardware; without any, no call has a prediction.
     ///
     /// # Errors
     /// The release is neither given nor known from the traces.
@@ -94,7 +94,7 @@ impl CallModel {
         Ok(CallModel { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
     }
 
-    /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".
+    /// The prediction for a group's calls, with AUTO's choice and with the arm in use. The error begins with "no model".
     pub fn predict(
         &self,
         key: &CallGroup,
@@ -103,7 +103,7 @@ impl CallModel {
         arm: &str,
         places: &Places,
     ) -> Result<CallPrediction, String> {
-        let known = self.known.as_ref().ok_or("no model: the hardware is not said; --cluster names it")?;
+        let known = self.known.as_ref().ok_or("no model: the hardware is unknown; name it with --cluster")?;
         let mut gpus = self.gpus.borrow_mut();
         let gpus = gpus.entry(comm.to_string()).or_insert_with(|| known.gpus(key, comm, places));
         let gpus = gpus.clone().map_err(|e| format!("no model: {e}"))?;
@@ -130,7 +130,7 @@ impl KnownHardware {
         if all.gpu_count() == ranks {
             return Ok(all.clone());
         }
-        // A communicator inside a host, of hosts that are all alike to it.
+        // A communicator inside one host; the job's hosts are all equal.
         let mut parts = all.parts().iter();
         if let Some(&(host, mask)) = parts.next()
             && key.nodes == 1
@@ -140,7 +140,7 @@ impl KnownHardware {
             return Ok(Allocation::new([(host, mask)]));
         }
         Err(format!(
-            "a communicator of {ranks} ranks on {} nodes, and --gpus names {} on {}: which of them?",
+            "a communicator of {ranks} ranks on {} nodes does not match --gpus, which names {} on {}; name its GPUs only",
             key.nodes,
             all.gpu_count(),
             all.host_count()
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_tell_the_release() {
+    fn interfaces_determine_the_release() {
         let of = |t, p| of_interfaces(t, p).map(|v| v.minor);
         assert_eq!([of(4, 0), of(4, 4), of(5, 5), of(5, 6), of(6, 6), of(6, 7)], [26, 27, 28, 29, 30, 32].map(Some));
         assert_eq!(of(0, 0), None);

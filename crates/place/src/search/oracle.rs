@@ -16,9 +16,9 @@ pub const SUBSETS_MAX: u128 = 50_000;
 /// Oracle of both papers (GBE's denominator): the allocation with the highest score of all.
 ///
 /// BandPilot searches by brute force, LiteGD (section 5.3) by the best intra-host group per host and count, combined over all splits and
-/// pruned; the latter is exact only where nothing but intra bandwidth tells the GPUs of a host apart. Here:
+/// pruned; the latter is exact only where the GPUs of a host differ in intra bandwidth alone. Here:
 ///
-/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, all of them are judged: exact for any model;
+/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, every k-subset is judged: exact for any model;
 /// - else, without other jobs, [`crate::exact`]: exact for models that see a host's GPUs through their number, NIC rate and intra bandwidth
 ///   and never fall when the latter rises;
 /// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, same NIC rate alone and merged
@@ -92,7 +92,7 @@ fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Ca
     go(objective, free.parts(), k, &mut Vec::new(), out);
 }
 
-/// What other GPU sets of the host must match to stand for this one.
+/// The properties in which GPU sets of a host are interchangeable.
 #[derive(PartialEq)]
 struct Seen {
     /// NIC rates, alone and merged with every job on the host.

@@ -149,7 +149,7 @@ pub(super) fn mix(h: u64, v: u64) -> u64 {
     hasher.finish()
 }
 
-/// Tells candidates apart.
+/// The identity of a candidate.
 pub(super) fn signature(parts: &[HostShare]) -> u64 {
     parts.iter().fold(0, |h, p| mix(h, u64::from(p.host.0) << 32 | u64::from(p.mask.0)))
 }

@@ -25,7 +25,7 @@ pub struct Row {
     pub effect: f64,
 }
 
-/// What every part of a candidate must reach, besides the intra threshold.
+/// The minimum of every share of a candidate, in addition to the intra threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
     /// NIC rate, GB/s.

@@ -1,13 +1,13 @@
-//! Is computation running beside the calls? From their times alone.
+//! Detects from the times of calls whether computation runs at the same time.
 //!
-//! The model: calls run in one of two regimes, alone or beside computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
-//! mean log time of its own in each (computation may make one arm slower and another faster), the noise round it is normal and the
-//! same for all. That is a hidden Markov model with two states; its levels and noise are fitted to the newest samples by expectation
-//! and maximisation, and it is believed only where it explains them better than one regime does, steady or drifting, by the Bayesian
-//! information criterion. What it says about the next call is its filtered probability.
+//! The model: calls run in one of two regimes, alone or during computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
+//! mean log time in each regime (computation may make one arm slower and another faster) and normal noise of one deviation for all.
+//! That is a hidden Markov model with two states; expectation-maximisation fits its levels and noise to the newest samples. The model
+//! is used only where it explains them better than one regime does, steady or drifting, by the Bayesian information criterion. The
+//! result for the next call is its filtered probability.
 //!
-//! How well that can work at all: [`RegimeFilter`] with the true levels is the best that any detector can do that sees nothing but times and does
-//! not know when phases end. The trial puts both side by side.
+//! The upper limit: [`RegimeFilter`] with the true levels is the best detector that sees only times and does not know when phases end.
+//! The trial compares both.
 
 use std::collections::VecDeque;
 
@@ -17,21 +17,21 @@ pub const SAMPLES_MAX: usize = 384;
 pub const SAMPLES_MIN: usize = 24;
 /// Share of calls that begin a new phase: phases of 50 calls.
 pub const HAZARD: f64 = 0.02;
-/// Samples between two fits, while nothing is believed and then.
+/// Samples between two fits, before and after a detection.
 const FIT_EVERY: [usize; 2] = [8, 16];
-/// Rounds of expectation and maximisation in a fit from nothing, and from the one before.
+/// Rounds of expectation-maximisation in a fit from scratch, and in one from the previous fit.
 const FIT_ROUNDS: [usize; 2] = [4, 2];
-/// One fit in so many begins from nothing even where there is one before: it may be the worse of two optima.
+/// One fit in this many starts from scratch, since the previous fit may be the worse of two optima.
 const FRESH_EVERY: u32 = 4;
 /// Prior standard deviation of a level round the arm's mean, in log time: steps of a few tens of percent.
 const STEP_SD: f64 = 0.25;
-/// Smallest noise that is believed, in log time.
+/// Smallest noise, in log time.
 const NOISE_MIN: f64 = 0.005;
 /// Smallest mean step that counts, in log time: a difference of 2 % is not worth two policies.
 const STEP_MIN: f64 = 0.02;
-/// Nats beyond the criterion before two regimes are believed; none to go on believing.
+/// Nats beyond the criterion that a detection needs; a detection that holds needs none.
 const MARGIN: f64 = 3.0;
-/// Half of the window whose mean begins a fit from nothing.
+/// Half of the window whose mean starts a fit from scratch.
 const SMOOTH: usize = 5;
 
 /// A sample: the arm and the log of its time.
@@ -44,7 +44,7 @@ pub struct RegimeFilter {
 }
 
 impl Default for RegimeFilter {
-    /// Nothing is known.
+    /// No result.
     fn default() -> Self {
         RegimeFilter { second: 0.5 }
     }
@@ -111,11 +111,11 @@ impl Regimes {
     }
 }
 
-/// Finds the two regimes in the times of the calls. The slower one is taken for overlap. `None` while one regime explains the samples
+/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains the samples
 /// as well.
 ///
-/// It cannot tell computation from anything else that changes all calls for a while, and a step that is small beside the noise is beyond it
-/// and everyone else; the trial scores both (`linkwise tune evaluate --detector`).
+/// Anything else that changes all calls for a while looks like computation, and a step that is small compared with the noise is not
+/// detectable; the trial scores both (`linkwise-lab tune evaluate --detector`).
 #[derive(Debug, Clone)]
 pub struct OverlapDetector {
     arms: usize,
@@ -133,13 +133,13 @@ impl OverlapDetector {
         OverlapDetector { arms, samples, since_fit: 0, fits: 0, regimes: None, filter: RegimeFilter::default() }
     }
 
-    /// The probability that the next call is overlapped; `None` while nothing is known.
+    /// The probability that the next call is overlapped; `None` without a result.
     pub fn probability(&self) -> Option<f64> {
         let second = self.filter.probability();
         self.regimes.as_ref().map(|r| if r.slower == 1 { second } else { 1.0 - second })
     }
 
-    /// What the samples say about the next call; `None` while nothing is known.
+    /// What the samples say about the next call; `None` without a result.
     pub fn is_overlapped(&self) -> Option<bool> {
         self.probability().map(|p| p > 0.5)
     }
@@ -233,7 +233,7 @@ fn means(samples: &[Sample], arms: usize) -> Vec<f64> {
     sums.into_iter().map(|(sum, n)| sum / f64::max(n, 1.0)).collect()
 }
 
-/// Probabilities of the second regime to begin with: the arm with most samples tells by its moving mean, above or below its own.
+/// Probabilities of the second regime to begin with: from the moving mean of the arm with most samples, above or below its overall mean.
 fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
     let count = |arm: usize| samples.iter().filter(|s| s.0 == arm).count();
     let most = (0..arms).max_by_key(|a| (count(*a), arms - a)).unwrap_or(0);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn an_arm_that_gets_faster_beside_computation_does_not_turn_the_answer_round() {
-        // One arm alone, another beside computation: each is slower where it is not used.
+        // One arm alone, another during computation: each is slower where it is not used.
         let mut d = OverlapDetector::new(3);
         let mut r = Random::new(3);
         let levels = |overlapped: bool| if overlapped { [100.0, 80.0, 130.0] } else { [70.0, 110.0, 100.0] };

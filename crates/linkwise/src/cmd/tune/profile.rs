@@ -54,16 +54,16 @@ pub struct Args {
     /// Turns that the samples are spread over, at most
     #[arg(long, default_value_t = 5, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=1_000))]
     rounds: u32,
-    /// Measure beside computation as well (LINKWISE_OVERLAP=1); nccl-tests need --beside for that
+    /// Measure calls during computation as well (LINKWISE_OVERLAP=1); nccl-tests need --background for that
     #[arg(long)]
     overlap: bool,
-    /// Shell command that computes; runs beside the overlapped launches
-    #[arg(long, requires = "overlap", value_name = "COMMAND")]
-    beside: Option<String>,
-    /// Longest time of one launch; ten times what the first lets expect is enough, too
+    /// Shell command that computes; runs during the overlapped launches
+    #[arg(long, alias = "beside", requires = "overlap", value_name = "COMMAND")]
+    background: Option<String>,
+    /// Longest time of one launch; ten times the expected time is a limit, too
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = number::real)]
     timeout: f64,
-    /// The policy file; samples go to a file beside it, from which a run that was cut off goes on
+    /// The policy file; samples go to a file next to it, from which an interrupted run continues
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Begin anew even if there are samples
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         warmup: args.warmup,
         rounds: args.rounds,
         overlap: args.overlap,
-        beside: args.beside.clone(),
+        background_command: args.background.clone(),
         timeout_s: args.timeout,
         output: args.output.clone(),
         restart: args.restart,
@@ -194,7 +194,7 @@ fn report(args: &Args, profiled: &ProfileResult) -> Result<(), Failure> {
     if args.format == Format::Json {
         return console::print_json(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
-    for (name, lines) in [("calls alone", &file.isolated), ("beside computation", &file.overlapped)] {
+    for (name, lines) in [("calls alone", &file.isolated), ("during computation", &file.overlapped)] {
         if lines.is_empty() {
             continue;
         }
@@ -207,7 +207,7 @@ fn report(args: &Args, profiled: &ProfileResult) -> Result<(), Failure> {
     file.provenance.warnings.iter().for_each(|w| println!("Warning: {w}."));
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), journal.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
-    for (table, when) in tables.iter().zip(["", "   (if its calls run beside computation)"]) {
+    for (table, when) in tables.iter().zip(["", "   (if its calls run during computation)"]) {
         println!("      linkwise run --profile {} -- JOB{when}", table.display());
     }
     Ok(())

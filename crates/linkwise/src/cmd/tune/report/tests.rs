@@ -197,7 +197,7 @@ fn observing_shows_what_was_called_and_nothing_was_chosen() {
 
 #[test]
 fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
-    assert!(text(&read(TRACE)).contains("1 rows: no model: the hardware is not said; --cluster names it"));
+    assert!(text(&read(TRACE)).contains("1 rows: no model: the hardware is unknown; name it with --cluster"));
     let on = |cluster: &str, gpus: Option<&str>| ModelArgs {
         cluster: Some(cluster.into()),
         gpus: gpus.map(String::from),
@@ -222,7 +222,7 @@ fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
     let r = read_with(TRACE, &on("h100", Some("n0 n1"))).unwrap_or_else(|e| panic!("{e}"));
     assert!(r.rows[0].predicted.is_ok(), "inside a host, and both hosts are alike");
     let r = read_with(TRACE, &on("h100", Some("n0:0 n0:1"))).unwrap_or_else(|e| panic!("{e}"));
-    assert!(r.rows[0].predicted.as_ref().unwrap_err().contains("which of them?"));
+    assert!(r.rows[0].predicted.as_ref().unwrap_err().contains("name its GPUs only"));
     let e = read_with(TRACE, &on("h100", Some("n99"))).err().unwrap().to_string();
     assert!(e.contains("--gpus") && e.contains("n99"), "{e}");
 }
