@@ -41,7 +41,7 @@ run() {
   }
   runs=$((runs + 1))
 }
-local=LINKWISE_MEETING=local:sanitize-$$
+local=LINKWISE_RENDEZVOUS=local:sanitize-$$
 observe="LINKWISE_MODE=observe LINKWISE_TRACE=$scratch/trace"
 adaptive="LINKWISE_MODE=adaptive $local"
 table="LINKWISE_MODE=profile LINKWISE_PROFILE=$scratch/table LINKWISE_PROCESS=0/8"

@@ -2,15 +2,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use measure::plugin_trace::{LINE_BYTES_MAX, Places, RANKS_MAX, SIZE_BYTES_MAX, TIME_US_MAX, read};
+use measure::plugin_trace::{LINE_BYTES_MAX, RankGpus, RANKS_MAX, SIZE_BYTES_MAX, TIME_US_MAX, read};
 use std::collections::{BTreeMap, BTreeSet};
 
 fuzz_target!(|bytes: &[u8]| {
-    let (mut places, mut comms, mut lines) = (Places::default(), BTreeMap::new(), 0u64);
+    let (mut places, mut comms, mut lines) = (RankGpus::default(), BTreeMap::new(), 0u64);
     let end = read(bytes, |l| {
         assert!((0.0..=TIME_US_MAX).contains(&l.time_us) && l.kernel_us.is_none_or(|t| (0.0..=TIME_US_MAX).contains(&t)));
         assert!(l.ranks <= RANKS_MAX && l.size_bytes <= SIZE_BYTES_MAX && l.bucket < 64);
-        places.take(&l);
+        places.add_line(&l);
         if l.kind == "comm" {
             comms.insert(l.comm.clone(), l.ranks.min(256));
         }

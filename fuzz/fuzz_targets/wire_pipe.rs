@@ -8,7 +8,7 @@ use wire::Frames;
 use wire::pipe::{Pipe, Side};
 
 const CAPACITY: usize = 16;
-const WORDS: usize = Pipe::<Arc<[AtomicU64]>>::words_of(CAPACITY);
+const WORDS: usize = Pipe::<Arc<[AtomicU64]>>::words_needed(CAPACITY);
 
 fuzz_target!(|bytes: &[u8]| {
     let words: Arc<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
@@ -40,8 +40,8 @@ fuzz_target!(|bytes: &[u8]| {
                     assert!(n <= 8 * CAPACITY);
                 }
             }
-            2 => drop(pipe.may_sleep(step[0] & 1 == 0)),
-            _ => drop((pipe.must_ring_for_bytes(), pipe.must_ring_for_room())),
+            2 => drop(pipe.prepare_to_sleep(step[0] & 1 == 0)),
+            _ => drop((pipe.must_wake_reader(), pipe.must_wake_writer())),
         }
     }
 });

@@ -3,8 +3,6 @@
 mod cmd;
 mod evaluation;
 mod ground_truth;
-#[path = "../../crates/linkwise/src/learning.rs"]
-mod learning;
 mod papers;
 mod published;
 mod scenarios;

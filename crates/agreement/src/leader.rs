@@ -1,16 +1,17 @@
-//! The rank that proposes and decides.
+//! The rank that proposes epochs and decides on them.
 
-use crate::{Epoch, KeyPlan, ToLeader, ToMember};
+use crate::{Epoch, SlotPlan, ToLeader, ToMember};
 use std::sync::Arc;
 
-/// The least number of calls between the farthest rank and the first call of a proposal.
+/// Least distance, in calls, from the farthest rank to the first call of a proposal.
 pub const AHEAD_MIN: u64 = 4;
-/// The most.
+/// Largest such distance, in calls.
 pub const AHEAD_MAX: u64 = 1 << 20;
 
-/// When a message that is not answered is repeated, microseconds. Connections lose nothing while they stand, so this is for those that broke.
+/// Interval at which unanswered messages are repeated, microseconds. An open connection loses nothing; repeats replace messages lost with a
+/// connection.
 pub const REPEAT_US: u64 = 100_000;
-/// When a proposal that not everybody acknowledges is given up, microseconds.
+/// Age at which a proposal without all acknowledgements is aborted, microseconds.
 pub const GIVE_UP_US: u64 = 2_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,37 +21,39 @@ enum Stage {
     Decided { epoch: Arc<Epoch>, commit: bool },
 }
 
-/// How a proposal ended.
+/// The outcome of a proposal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Ended {
-    /// The epoch.
+pub struct EndedProposal {
     pub epoch: Arc<Epoch>,
-    /// In force, or void.
+    /// True if the epoch was committed, false if it is void.
     pub committed: bool,
 }
 
-/// The leader's part of the agreement. See the crate's drawing. Times are microseconds of any one clock and decide only when messages are
-/// repeated and when a proposal is given up: never what is safe.
+/// The leader's part of the agreement, as drawn in the crate documentation.
+///
+/// The owner calls [`propose`](Leader::propose), passes every member's message to [`on_message`](Leader::on_message) and calls [`tick`](Leader::tick)
+/// regularly. Times are microseconds of any one clock. They decide when messages are repeated and when a proposal is aborted; safety does not depend
+/// on them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Leader {
     stage: Stage,
-    /// Who has answered the message of the stage, by position in the roster.
+    /// By position in the roster: has this member answered the message of the current stage?
     answered: Vec<bool>,
     missing: usize,
     last_number: u64,
-    /// The most calls that any member has said to have begun.
+    /// The largest number of begun calls that any member has reported.
     farthest: u64,
-    /// Calls between the farthest rank and a proposal's first call: doubled by every refusal.
+    /// Calls from the farthest rank to a proposal's first call. A refusal doubles it, a commit shrinks it by one eighth.
     ahead: u64,
     ahead_min: u64,
     repeat_us: u64,
     give_up_us: u64,
     sent_us: u64,
-    ended: Option<Ended>,
+    ended: Option<EndedProposal>,
 }
 
 impl Leader {
-    /// Of so many members (one of them itself). Repeats unanswered messages after `repeat_us` and gives a proposal up after `give_up_us`.
+    /// A leader of `members` ranks, itself included. It repeats unanswered messages after `repeat_us` and aborts a proposal after `give_up_us`.
     pub fn new(members: usize, repeat_us: u64, give_up_us: u64) -> Self {
         Leader {
             stage: Stage::Idle,
@@ -67,28 +70,28 @@ impl Leader {
         }
     }
 
-    /// The first proposal is so many calls ahead of the farthest rank.
+    /// Sets the distance, in calls, from the farthest rank to the first proposal's first call.
     pub fn ahead(mut self, calls: u64) -> Self {
         self.ahead = calls.min(AHEAD_MAX);
         self.ahead_min = self.ahead_min.min(self.ahead);
         self
     }
 
-    /// Nothing is under way.
+    /// No proposal or verdict is in progress.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Idle
     }
 
-    /// The most calls that any member is known to have begun.
+    /// The largest number of begun calls that any member has reported.
     pub fn farthest(&self) -> u64 {
         self.farthest
     }
 
-    /// Proposes plans from a call that no member has begun as far as is known. Messages go to `send` (position in the roster, message).
-    /// `None` while something else is under way.
+    /// Proposes plans that apply from a call which, by the leader's knowledge, no member has begun. `send` gets (position in the roster, message).
+    /// Returns `None` while another proposal is in progress.
     pub fn propose(
         &mut self,
-        plans: Vec<KeyPlan>,
+        plans: Vec<SlotPlan>,
         begun_here: u64,
         now_us: u64,
         mut send: impl FnMut(usize, ToMember),
@@ -107,11 +110,11 @@ impl Leader {
     fn begin_stage(&mut self, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
         self.answered.fill(false);
         self.missing = self.answered.len();
-        self.say(now_us, send);
+        self.send_pending(now_us, send);
     }
 
-    /// Says the message of the stage to everybody who has not answered it.
-    fn say(&mut self, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
+    /// Sends the message of the current stage to every member that has not answered it.
+    fn send_pending(&mut self, now_us: u64, send: &mut impl FnMut(usize, ToMember)) {
         let message = match &self.stage {
             Stage::Idle => return,
             Stage::Proposed { epoch, .. } => ToMember::Propose(epoch.clone()),
@@ -131,19 +134,19 @@ impl Leader {
                 true => (self.ahead - self.ahead / 8).max(self.ahead_min),
                 false => (self.ahead * 2).min(AHEAD_MAX),
             };
-            self.ended = Some(Ended { epoch: epoch.clone(), committed: commit });
+            self.ended = Some(EndedProposal { epoch: epoch.clone(), committed: commit });
             self.stage = Stage::Decided { epoch, commit };
             self.begin_stage(now_us, send);
         }
     }
 
-    /// Takes what a member said.
-    pub fn on(&mut self, from: usize, message: &ToLeader, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
+    /// Handles a message of the member at position `from`. O(members) when it completes a stage, else O(1).
+    pub fn on_message(&mut self, from: usize, message: &ToLeader, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
         let (epoch, begun) = match message {
             ToLeader::Ack { epoch, begun } | ToLeader::Refuse { epoch, begun } | ToLeader::Confirm { epoch, begun } => {
                 (*epoch, *begun)
             }
-            ToLeader::Samples(_) | ToLeader::Stop => return,
+            ToLeader::Readings(_) | ToLeader::Stop => return,
         };
         if from >= self.answered.len() {
             return;
@@ -176,29 +179,29 @@ impl Leader {
         }
     }
 
-    /// Time passes: repeats what was not answered, gives up a proposal that not everybody acknowledges.
+    /// To be called regularly: repeats unanswered messages and aborts a proposal whose time is over.
     pub fn tick(&mut self, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
         if let Stage::Proposed { since_us, .. } = self.stage
             && now_us.saturating_sub(since_us) >= self.give_up_us
         {
             self.decide(false, now_us, &mut send);
         } else if now_us.saturating_sub(self.sent_us) >= self.repeat_us {
-            self.say(now_us, &mut send);
+            self.send_pending(now_us, &mut send);
         }
     }
 
-    /// Voids what is proposed and not decided: nobody must wait for a leader that leaves.
-    pub fn leave(&mut self, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
+    /// Aborts a proposal that is not decided, so that no member waits for a leader that leaves.
+    pub fn abort_undecided(&mut self, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
         self.decide(false, now_us, &mut send);
     }
 
-    /// How the last proposal ended, said once.
-    pub fn ended(&mut self) -> Option<Ended> {
+    /// The outcome of the last proposal; each outcome is returned once.
+    pub fn take_ended(&mut self) -> Option<EndedProposal> {
         self.ended.take()
     }
 
-    /// Positions of members that have not answered.
-    pub fn silent(&self) -> impl Iterator<Item = usize> + '_ {
+    /// Positions of the members that have not answered.
+    pub fn unanswered(&self) -> impl Iterator<Item = usize> + '_ {
         self.answered.iter().enumerate().filter(|(_, a)| !**a).map(|(i, _)| i)
     }
 }

@@ -1,9 +1,9 @@
-//! Ranks deciding alike.
+//! Agreement between the ranks of a communicator on which arm each call uses.
 //!
-//! NCCL hangs, or worse, when two ranks run one collective with different algorithms, so a choice may change only at a call that every rank
-//! knows beforehand. One rank of a communicator leads. It proposes an [`Epoch`]: from call N on, these arms. Every rank acknowledges that it
-//! holds the proposal and has not begun call N; only then the leader publishes the verdict. A rank that has acknowledged and reaches call N
-//! without a verdict waits; it never guesses. A rank that had begun call N refuses, and the epoch is void for everybody.
+//! NCCL hangs, or worse, if two ranks run one collective with different algorithms. A choice may therefore change only at a call that every rank
+//! knows in advance. One rank of the communicator leads. It proposes an [`Epoch`]: from call N on, these arms. Every rank acknowledges that it holds
+//! the proposal and has not begun call N. Only then does the leader publish the verdict. A rank that has acknowledged and reaches call N without a
+//! verdict waits; it never guesses. A rank that has begun call N refuses, which voids the epoch for all ranks.
 //!
 //! ```text
 //!  leader    idle ──propose──► proposed ──all acknowledged──► decided: commit ──all confirmed──► idle
@@ -12,10 +12,14 @@
 //!              └────proposal, call N begun──► refused for ever  └──abort──► free
 //! ```
 //!
-//! Failures: processes stop for good, messages are lost, delayed without bound or sent twice; nobody forges. In every such schedule **two live
-//! ranks never use different arms for one call** ([`leader`], [`member`]: functions of their inputs, without clock or I/O; shown in `tests/`).
-//! What may happen is that a bound rank waits: for the leader's verdict, or for the end of the job if the leader's process is gone, without
-//! which a collective cannot complete anyway, for the leader is one of the communicator's own ranks.
+//! Fault model: processes may stop forever; messages may be lost, delayed without bound or duplicated; no process forges messages. In every such
+//! schedule **two live ranks never use different arms for one call**. [`leader`] and [`member`] are functions of their inputs, without clock or I/O;
+//! `tests/` shows the property.
+//!
+//! A bound rank may have to wait: for the leader's verdict, or for the end of the job if the leader's process has stopped. The leader is a rank of
+//! the communicator, so without it no collective completes in any case.
+
+#![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
 pub mod epoch;
 pub mod launcher;
@@ -25,9 +29,9 @@ pub mod message;
 pub mod roster;
 pub mod transport;
 
-pub use epoch::{Epoch, KeyPlan, Run, Slot};
+pub use epoch::{ArmRun, Epoch, Slot, SlotPlan};
 pub use leader::Leader;
-pub use member::{At, Member};
-pub use message::{RankSample, Source, ToLeader, ToMember};
-pub use roster::{Announcement, Disagreement, Place, ProcessId, Roster};
-pub use transport::{Endpoint, Event, Meeting};
+pub use member::{CallAction, Member};
+pub use message::{RankReading, TimeSource, ToLeader, ToMember};
+pub use roster::{Announcement, Disagreement, MemberId, ProcessId, Roster};
+pub use transport::{Endpoint, Rendezvous, TransportEvent};

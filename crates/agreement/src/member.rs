@@ -4,54 +4,61 @@ use crate::{Epoch, ToLeader, ToMember};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most epochs that are in force from a call which a slow rank has not begun; it refuses more.
+/// Limit on committed epochs whose first call this rank has not begun. A slow rank refuses further proposals.
 pub const DUE_MAX: usize = 8;
 
 /// What to do at a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum At {
-    /// On with the arms in force.
-    Go,
-    /// This epoch is in force from here on.
+pub enum CallAction {
+    /// Use the arms in force.
+    Proceed,
+    /// Install this epoch, which applies from this call on, then ask again.
     Switch(Arc<Epoch>),
-    /// Its verdict is not known yet: wait, then ask again.
+    /// The verdict on the proposal is unknown: wait for a message, then ask again.
     Wait,
 }
 
-/// One rank's part of the agreement. See the crate's drawing.
+/// One rank's part of the agreement, as drawn in the crate documentation.
 ///
-/// Whoever uses it from two threads orders three things: a call is counted as begun *before* [`border`](Member::border) is looked at for it; the
-/// count that [`on`](Member::on) gets is read *after* the border of the proposal is visible; and [`at`](Member::at) is not asked between that and
-/// the answer, nor the border set to an older value. Then an acknowledged first call cannot have begun, and none passes it unseen.
+/// A user with two threads (calls on one, messages on the other) must ensure three orders. A call is counted as begun *before* its thread reads
+/// [`boundary`](Member::boundary). The `begun` passed to [`on_message`](Member::on_message) is read *after* the proposal's boundary is visible to the
+/// calling thread. Between that read and the answer, [`action_at`](Member::action_at) is not called and the boundary is not set to an older value.
+/// Then a first call that was acknowledged cannot have begun, and no call passes it unseen.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Member {
-    /// In force from first calls that have not come, in their order.
+    /// Committed epochs whose first call has not been reached, ascending.
     due: VecDeque<Arc<Epoch>>,
-    /// Acknowledged; the verdict decides. Its first call is after those of `due`.
+    /// The acknowledged proposal that waits for its verdict. Its first call is after those of `due`.
     bound: Option<Arc<Epoch>>,
-    /// Proposals up to this number are answered for good: refused, void or in force.
+    /// Proposals up to this number have a final answer: refused, void or committed.
     settled: u64,
-    /// The last one of them that was committed.
+    /// The last committed epoch.
     committed: u64,
 }
 
 impl Member {
-    /// The call at which something may change: [`at`](Member::at) must be asked for it and all after it. `u64::MAX`: none.
-    pub fn border(&self) -> u64 {
+    /// The next call at which the arms may change: from this call on, ask [`action_at`](Member::action_at). `u64::MAX` if there is none.
+    pub fn boundary(&self) -> u64 {
         self.due.front().or(self.bound.as_ref()).map_or(u64::MAX, |e| e.from_call)
     }
 
-    /// Takes a message of the leader. `begun` is how many calls have begun; `can` says whether the arms of an epoch are all possible here.
-    pub fn on(&mut self, message: &ToMember, begun: u64, can: impl FnOnce(&Epoch) -> bool) -> Option<ToLeader> {
+    /// Handles a message of the leader and returns the answer to send. `begun`: number of calls begun. `can_run`: whether this rank can run all arms
+    /// of an epoch.
+    pub fn on_message(
+        &mut self,
+        message: &ToMember,
+        begun: u64,
+        can_run: impl FnOnce(&Epoch) -> bool,
+    ) -> Option<ToLeader> {
         match message {
-            ToMember::Propose(e) => self.proposed(e, begun, can),
+            ToMember::Propose(e) => self.on_proposal(e, begun, can_run),
             ToMember::Commit(n) => {
                 if let Some(e) = self.bound.take_if(|e| e.number == *n) {
                     self.committed = *n;
                     self.settled = *n;
                     self.due.push_back(e);
                 }
-                // A verdict on what was never held is not confirmed: no leader of ours says that.
+                // A commit of a proposal that this rank never held is not confirmed: a correct leader never sends one.
                 (self.committed >= *n).then_some(ToLeader::Confirm { epoch: *n, begun })
             }
             ToMember::Abort(n) => {
@@ -62,19 +69,19 @@ impl Member {
         }
     }
 
-    fn proposed(&mut self, e: &Arc<Epoch>, begun: u64, can: impl FnOnce(&Epoch) -> bool) -> Option<ToLeader> {
+    fn on_proposal(&mut self, e: &Arc<Epoch>, begun: u64, can_run: impl FnOnce(&Epoch) -> bool) -> Option<ToLeader> {
         let (ack, refuse) = (ToLeader::Ack { epoch: e.number, begun }, ToLeader::Refuse { epoch: e.number, begun });
         if e.number <= self.settled {
-            // Late or doubled. What was committed needs no answer; the rest was refused or is void.
+            // Late or duplicated. A committed proposal needs no answer; any other was refused or is void.
             return (e.number > self.committed).then_some(refuse);
         }
         if let Some(held) = &self.bound {
-            // A leader has one proposal at a time: another one is not held, and not refused for good either.
+            // A leader has one proposal at a time, so another one is not held. The refusal is not final.
             return Some(if held.number == e.number { ack } else { refuse });
         }
         let after_due = self.due.back().is_none_or(|d| d.from_call < e.from_call) && self.due.len() < DUE_MAX;
-        // Begun calls are 0 to begun - 1.
-        if begun > e.from_call || !after_due || !can(e) {
+        // Calls 0 to begun - 1 have begun.
+        if begun > e.from_call || !after_due || !can_run(e) {
             self.settled = e.number;
             return Some(refuse);
         }
@@ -82,21 +89,20 @@ impl Member {
         Some(ack)
     }
 
-    /// What to do at a call, which counts as begun. Ask again after [`At::Switch`]: more than one epoch may begin at a call that was long
-    /// in coming.
-    pub fn at(&mut self, call: u64) -> At {
+    /// What to do at a call that counts as begun. Ask again after [`CallAction::Switch`]: several epochs may begin between two calls of a slow rank.
+    pub fn action_at(&mut self, call: u64) -> CallAction {
         if self.due.front().is_some_and(|e| call >= e.from_call)
             && let Some(epoch) = self.due.pop_front()
         {
-            return At::Switch(epoch);
+            return CallAction::Switch(epoch);
         }
         match &self.bound {
-            Some(e) if call >= e.from_call => At::Wait,
-            _ => At::Go,
+            Some(e) if call >= e.from_call => CallAction::Wait,
+            _ => CallAction::Proceed,
         }
     }
 
-    /// The epoch that waits for its verdict.
+    /// The acknowledged epoch that waits for its verdict.
     pub fn bound_to(&self) -> Option<&Arc<Epoch>> {
         self.bound.as_ref()
     }
@@ -113,36 +119,45 @@ mod tests {
     #[test]
     fn a_bound_member_waits_at_the_first_call_and_switches_on_the_verdict() {
         let mut m = Member::default();
-        assert_eq!(m.border(), u64::MAX);
+        assert_eq!(m.boundary(), u64::MAX);
         let e = epoch(1, 10);
-        assert_eq!(m.on(&ToMember::Propose(e.clone()), 10, |_| true), Some(ToLeader::Ack { epoch: 1, begun: 10 }));
-        assert_eq!((m.border(), m.at(9), m.at(10)), (10, At::Go, At::Wait));
-        assert_eq!(m.on(&ToMember::Commit(1), 11, |_| true), Some(ToLeader::Confirm { epoch: 1, begun: 11 }));
-        assert_eq!((m.at(9), m.at(10), m.at(10)), (At::Go, At::Switch(e), At::Go));
+        assert_eq!(
+            m.on_message(&ToMember::Propose(e.clone()), 10, |_| true),
+            Some(ToLeader::Ack { epoch: 1, begun: 10 })
+        );
+        assert_eq!((m.boundary(), m.action_at(9), m.action_at(10)), (10, CallAction::Proceed, CallAction::Wait));
+        assert_eq!(m.on_message(&ToMember::Commit(1), 11, |_| true), Some(ToLeader::Confirm { epoch: 1, begun: 11 }));
+        assert_eq!(
+            (m.action_at(9), m.action_at(10), m.action_at(10)),
+            (CallAction::Proceed, CallAction::Switch(e), CallAction::Proceed)
+        );
     }
 
     #[test]
-    fn a_member_that_has_begun_the_first_call_refuses_for_ever() {
+    fn a_member_that_has_begun_the_first_call_refuses_for_good() {
         let mut m = Member::default();
         let refused = Some(ToLeader::Refuse { epoch: 1, begun: 11 });
-        assert_eq!(m.on(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
-        assert_eq!(m.on(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
-        assert_eq!(m.on(&ToMember::Commit(1), 11, |_| true), None, "a verdict that cannot be");
-        assert_eq!((m.border(), m.at(12)), (u64::MAX, At::Go));
+        assert_eq!(m.on_message(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
+        assert_eq!(m.on_message(&ToMember::Propose(epoch(1, 10)), 11, |_| true), refused);
+        assert_eq!(m.on_message(&ToMember::Commit(1), 11, |_| true), None, "a verdict that cannot be");
+        assert_eq!((m.boundary(), m.action_at(12)), (u64::MAX, CallAction::Proceed));
     }
 
     #[test]
     fn a_void_epoch_frees_the_member_and_a_late_proposal_of_it_is_refused() {
         let mut m = Member::default();
-        m.on(&ToMember::Propose(epoch(1, 10)), 0, |_| true);
-        m.on(&ToMember::Abort(1), 0, |_| true);
-        assert_eq!(m.at(10), At::Go);
-        assert_eq!(m.on(&ToMember::Propose(epoch(1, 10)), 0, |_| true), Some(ToLeader::Refuse { epoch: 1, begun: 0 }));
+        m.on_message(&ToMember::Propose(epoch(1, 10)), 0, |_| true);
+        m.on_message(&ToMember::Abort(1), 0, |_| true);
+        assert_eq!(m.action_at(10), CallAction::Proceed);
+        assert_eq!(
+            m.on_message(&ToMember::Propose(epoch(1, 10)), 0, |_| true),
+            Some(ToLeader::Refuse { epoch: 1, begun: 0 })
+        );
     }
 
     #[test]
-    fn arms_that_are_not_possible_here_are_refused() {
-        let answer = Member::default().on(&ToMember::Propose(epoch(1, 10)), 0, |_| false);
+    fn arms_that_this_rank_cannot_run_are_refused() {
+        let answer = Member::default().on_message(&ToMember::Propose(epoch(1, 10)), 0, |_| false);
         assert_eq!(answer, Some(ToLeader::Refuse { epoch: 1, begun: 0 }));
     }
 }

@@ -1,4 +1,4 @@
-//! What leader and members say to one another. Every message may be lost, late or doubled.
+//! Messages between leader and members. Each may be lost, delayed or duplicated.
 
 use crate::Epoch;
 use crate::epoch::Slot;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use tune::Collective;
 use wire::{Malformed, Reader, Writer};
 
-/// [`RankSample::time_us`] of a call of which no time will come: nobody need wait for it.
+/// [`RankReading::time_us`] of a call whose time will never be known, so that the leader does not wait for it.
 pub const NO_TIME: f64 = 0.0;
-/// Most samples in one message.
-pub const SAMPLES_MAX: usize = 4096;
+/// Limit on readings in one message.
+pub const READINGS_MAX: usize = 4096;
 
 /// From the leader to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ToMember {
-    /// Hold this; say whether you have not begun its first call.
+    /// Asks the member to hold this epoch unless it has begun the epoch's first call.
     Propose(Arc<Epoch>),
-    /// Everybody holds the epoch of this number: it is in force from its first call.
+    /// All members hold the epoch of this number: it applies from its first call.
     Commit(u64),
     /// The epoch of this number is void.
     Abort(u64),
@@ -25,66 +25,60 @@ pub enum ToMember {
 /// From a member to the leader.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToLeader {
-    /// Held, and its first call not begun; it will wait there for the verdict.
+    /// The member holds the proposal, has not begun its first call, and will wait there for the verdict.
     Ack {
-        /// The epoch's number.
         epoch: u64,
         /// Calls that this member has begun.
         begun: u64,
     },
-    /// Not held: its first call has begun, or it cannot be obeyed here.
+    /// The member does not hold the proposal: it has begun the first call, or cannot run an arm.
     Refuse {
-        /// The epoch's number.
         epoch: u64,
         /// Calls that this member has begun.
         begun: u64,
     },
-    /// The verdict has arrived.
+    /// The member has received the verdict.
     Confirm {
-        /// The epoch's number.
         epoch: u64,
         /// Calls that this member has begun.
         begun: u64,
     },
-    /// What calls took here.
-    Samples(Vec<RankSample>),
-    /// The operator wants AUTO, for good.
+    /// Times of calls on this rank.
+    Readings(Vec<RankReading>),
+    /// The operator requests AUTO for the rest of the job.
     Stop,
 }
 
-/// What a call took on one rank.
+/// The time of one call on one rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RankSample {
-    /// The epoch that it ran in.
+pub struct RankReading {
+    /// The epoch in which the call ran.
     pub epoch: u64,
-    /// Its slot.
     pub slot: Slot,
-    /// Its number among the calls of the slot in that epoch.
+    /// Number of the call among those of its slot in that epoch, from 0.
     pub k: u64,
-    /// Where the time comes from.
-    pub source: Source,
+    pub source: TimeSource,
     /// Microseconds, or [`NO_TIME`].
     pub time_us: f64,
 }
 
-/// Where a time comes from, best first.
+/// What a time measures, most meaningful first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Source {
-    /// A training step, as the program said.
+pub enum TimeSource {
+    /// A training step, reported by the program.
     Step = 0,
-    /// The interval between outermost groups.
+    /// From one outermost NCCL group to the next.
     Interval = 1,
-    /// The interval between calls of a slot, where NCCL does not tell groups.
+    /// From one call of a slot to the next, where NCCL does not report groups.
     Calls = 2,
-    /// GPU time of the kernel.
+    /// The kernel on the GPU.
     Kernel = 3,
     /// Given by a test.
     Scripted = 4,
 }
 
 impl ToMember {
-    /// As bytes.
     pub fn write(&self, w: &mut Writer) {
         match self {
             ToMember::Propose(e) => e.write(w.u8(0)),
@@ -97,25 +91,23 @@ impl ToMember {
         }
     }
 
-    /// From bytes.
     pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(match r.u8()? {
             0 => ToMember::Propose(Arc::new(Epoch::read(r)?)),
             1 => ToMember::Commit(r.u64()?),
             2 => ToMember::Abort(r.u64()?),
-            _ => return Err(Malformed("no such message to a member")),
+            _ => return Err(Malformed("unknown kind of message to a member")),
         })
     }
 }
 
 impl ToLeader {
-    /// As bytes.
     pub fn write(&self, w: &mut Writer) {
         match self {
             ToLeader::Ack { epoch, begun } => w.u8(0).u64(*epoch).u64(*begun),
             ToLeader::Refuse { epoch, begun } => w.u8(1).u64(*epoch).u64(*begun),
             ToLeader::Confirm { epoch, begun } => w.u8(2).u64(*epoch).u64(*begun),
-            ToLeader::Samples(all) => {
+            ToLeader::Readings(all) => {
                 w.u8(3).len(all.len());
                 for s in all {
                     w.u64(s.epoch).u8(s.slot.collective.number()).u8(s.slot.bucket).u64(s.k);
@@ -127,12 +119,11 @@ impl ToLeader {
         };
     }
 
-    /// From bytes.
     pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let kind = r.u8()?;
         if kind == 3 {
-            let n = r.len(SAMPLES_MAX, 27)?;
-            return (0..n).map(|_| sample(r)).collect::<Result<_, _>>().map(ToLeader::Samples);
+            let n = r.len(READINGS_MAX, 27)?;
+            return (0..n).map(|_| sample(r)).collect::<Result<_, _>>().map(ToLeader::Readings);
         }
         if kind == 4 {
             return Ok(ToLeader::Stop);
@@ -142,41 +133,41 @@ impl ToLeader {
             0 => ToLeader::Ack { epoch, begun },
             1 => ToLeader::Refuse { epoch, begun },
             2 => ToLeader::Confirm { epoch, begun },
-            _ => return Err(Malformed("no such message to the leader")),
+            _ => return Err(Malformed("unknown kind of message to the leader")),
         })
     }
 }
 
-fn sample(r: &mut Reader<'_>) -> Result<RankSample, Malformed> {
+fn sample(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
     let epoch = r.u64()?;
-    let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("no such collective"))?;
+    let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
     let bucket = r.u8()?;
     if usize::from(bucket) >= crate::epoch::BUCKETS {
-        return Err(Malformed("no such size bucket"));
+        return Err(Malformed("the size bucket is above 63"));
     }
     let k = r.u64()?;
     let source = match r.u8()? {
-        0 => Source::Step,
-        1 => Source::Interval,
-        2 => Source::Calls,
-        3 => Source::Kernel,
-        4 => Source::Scripted,
-        _ => return Err(Malformed("no such source of times")),
+        0 => TimeSource::Step,
+        1 => TimeSource::Interval,
+        2 => TimeSource::Calls,
+        3 => TimeSource::Kernel,
+        4 => TimeSource::Scripted,
+        _ => return Err(Malformed("unknown source of a time")),
     };
     let time_us = r.f64()?;
-    Ok(RankSample { epoch, slot: Slot { collective, bucket }, k, source, time_us })
+    Ok(RankReading { epoch, slot: Slot { collective, bucket }, k, source, time_us })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::epoch::{KeyPlan, Run, arm_of_code};
+    use crate::epoch::{ArmRun, SlotPlan, arm_of_code};
     use proptest::prelude::*;
 
     fn epochs() -> impl Strategy<Value = Epoch> {
         let arm = (0u32..=7, 0u32..3, 0u32..=64)
             .prop_map(|(a, p, c)| arm_of_code(if a == 0 { c } else { a << 16 | p << 8 | c }).unwrap());
-        let run = (arm.clone(), 1u32..1000).prop_map(|(arm, calls)| Run { arm, calls });
+        let run = (arm.clone(), 1u32..1000).prop_map(|(arm, calls)| ArmRun { arm, calls });
         let key = ((0usize..5, 0u8..64), (proptest::collection::vec(run, 0..5), arm));
         let keys = proptest::collection::btree_map(key.0, key.1, 0..10);
         (any::<u64>(), any::<u64>(), keys).prop_map(|(number, from_call, keys)| Epoch {
@@ -184,7 +175,7 @@ mod tests {
             from_call,
             plans: keys
                 .into_iter()
-                .map(|((c, bucket), (runs, settled))| KeyPlan {
+                .map(|((c, bucket), (runs, settled))| SlotPlan {
                     slot: Slot { collective: Collective::tuned_of_number(c).unwrap(), bucket },
                     runs,
                     settled,
@@ -195,7 +186,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_proposal_reads_back_as_it_was_written(epoch in epochs()) {
+        fn a_proposal_survives_encoding(epoch in epochs()) {
             let message = ToMember::Propose(Arc::new(epoch));
             let mut w = Writer::default();
             message.write(&mut w);
@@ -211,14 +202,14 @@ mod tests {
         }
 
         #[test]
-        fn what_members_say_reads_back(kind in 0u8..5, epoch: u64, begun: u64, k: u64, time_us in 0.0f64..1e9) {
+        fn messages_of_members_survive_encoding(kind in 0u8..5, epoch: u64, begun: u64, k: u64, time_us in 0.0f64..1e9) {
             let slot = Slot { collective: Collective::AllReduce, bucket: 20 };
             let message = match kind {
                 0 => ToLeader::Ack { epoch, begun },
                 1 => ToLeader::Refuse { epoch, begun },
                 2 => ToLeader::Confirm { epoch, begun },
                 3 => ToLeader::Stop,
-                _ => ToLeader::Samples(vec![RankSample { epoch, slot, k, source: Source::Kernel, time_us }; 3]),
+                _ => ToLeader::Readings(vec![RankReading { epoch, slot, k, source: TimeSource::Kernel, time_us }; 3]),
             };
             let mut w = Writer::default();
             message.write(&mut w);

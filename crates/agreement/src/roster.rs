@@ -1,36 +1,34 @@
-//! Who takes part: every rank of a communicator announces itself; when all have, they know one another and who leads.
+//! Membership: every rank of a communicator announces itself; once all have, each rank computes the same roster and the same leader.
 
 use wire::{Malformed, Reader, Writer};
 
-/// Most ranks of a communicator that agree.
+/// Limit on ranks of a communicator that can agree.
 pub const RANKS_MAX: usize = 4096;
-/// Most members of one process in one communicator.
-pub const LOCAL_MAX: u32 = 64;
+/// Limit on members of one communicator in one process.
+pub const MEMBERS_PER_PROCESS_MAX: u32 = 64;
 
-/// A process, by a number that no other process of the job has.
+/// A number that identifies a process within the job.
 pub type ProcessId = u64;
 
-/// "This rank of this communicator is here."
+/// Says that a rank of a communicator exists.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Announcement {
     /// NCCL's identifier of the communicator, the same on all its ranks.
     pub comm: u64,
-    /// The rank, or -1 where NCCL does not say.
+    /// -1 if NCCL does not provide it.
     pub rank: i32,
-    /// How many ranks there are.
+    /// Ranks of the communicator.
     pub size: u32,
-    /// Hash over the host's identity.
+    /// Hash of the host's identity.
     pub host: u64,
-    /// The process.
     pub process: ProcessId,
-    /// Counts the process's members of this communicator.
+    /// Index of this member among those that its process has in the communicator.
     pub ordinal: u32,
-    /// Hash over all that must be the same on every rank: mode, policy, profile, version.
+    /// Hash of everything that all ranks must share: mode, policy, profile, version.
     pub settings: u64,
 }
 
 impl Announcement {
-    /// As bytes.
     pub fn write(&self, w: &mut Writer) {
         w.u64(self.comm)
             .i32(self.rank)
@@ -41,7 +39,6 @@ impl Announcement {
             .u64(self.settings);
     }
 
-    /// From bytes.
     pub fn read(r: &mut Reader<'_>) -> Result<Self, Malformed> {
         let a = Announcement {
             comm: r.u64()?,
@@ -54,44 +51,42 @@ impl Announcement {
         };
         if a.size == 0
             || a.size as usize > RANKS_MAX
-            || a.ordinal >= LOCAL_MAX
+            || a.ordinal >= MEMBERS_PER_PROCESS_MAX
             || a.rank >= a.size as i32
             || a.rank < -1
         {
-            return Err(Malformed("an announcement that cannot be"));
+            return Err(Malformed("an announcement has impossible values"));
         }
         Ok(a)
     }
 }
 
-/// The place of one member.
+/// Identifies one member of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Its rank, or -1.
+pub struct MemberId {
+    /// -1 if unknown.
     pub rank: i32,
-    /// Its process.
     pub process: ProcessId,
-    /// Its number in that process.
+    /// Index among the members that the process has in the communicator.
     pub ordinal: u32,
 }
 
-/// Everybody, in one order that all members compute alike; the first leads.
+/// All members of a communicator, in an order that every member computes alike. The first one leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Roster {
-    /// The communicator.
     pub comm: u64,
-    /// By rank, or by process where ranks are not known.
-    pub places: Vec<Place>,
+    /// Ascending by rank, or by process if ranks are unknown.
+    pub members: Vec<MemberId>,
 }
 
-/// Why there will be no roster: the communicator stays at AUTO for good.
+/// Why a communicator gets no roster and stays at AUTO.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Disagreement {
-    /// Ranks were started with different settings (mode, policy, profile or version of the plugin).
+    /// Ranks have different settings (mode, policy, profile or plugin version).
     Settings,
-    /// Ranks do not say the same number of ranks, or more of them announced than there are.
+    /// Ranks announced different sizes, or more ranks announced than the size.
     Size,
-    /// One rank is there twice, or some know their rank and others do not.
+    /// A rank announced twice, or only some ranks know their number.
     Ranks,
 }
 
@@ -99,17 +94,18 @@ impl std::fmt::Display for Disagreement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Disagreement::Settings => {
-                "ranks have different settings; give every rank the same LINKWISE_* variables, file and plugin"
+                "the ranks have different settings; give every rank the same LINKWISE_* variables, settings file and plugin"
             }
             Disagreement::Size => {
-                "ranks announced different numbers of ranks; is the place of meeting that of another job?"
+                "the ranks announced different communicator sizes; does another job use the same rendezvous?"
             }
-            Disagreement::Ranks => "a rank announced itself twice; is the place of meeting that of another job?",
+            Disagreement::Ranks => "a rank announced itself twice; does another job use the same rendezvous?",
         })
     }
 }
 
-/// `None` while somebody is missing; then everybody, or why not. A function of the set of announcements: who computes it finds the same.
+/// The roster, once all ranks have announced, or why there will be none. `None` while announcements are missing. Depends only on the set of
+/// announcements, so all processes compute the same.
 pub fn assemble(all: &[Announcement]) -> Option<Result<Roster, Disagreement>> {
     let first = all.first()?;
     if all.iter().any(|a| a.size != first.size) || all.len() > first.size as usize {
@@ -121,13 +117,13 @@ pub fn assemble(all: &[Announcement]) -> Option<Result<Roster, Disagreement>> {
     if all.iter().any(|a| a.settings != first.settings) {
         return Some(Err(Disagreement::Settings));
     }
-    let mut places: Vec<Place> =
-        all.iter().map(|a| Place { rank: a.rank, process: a.process, ordinal: a.ordinal }).collect();
-    places.sort();
-    let known = places.iter().filter(|p| p.rank >= 0).count();
-    let twice = places.windows(2).any(|w| matches!(w, [a, b] if (a.rank >= 0 && a.rank == b.rank) || a == b));
-    if twice || (known != 0 && known != places.len()) {
+    let mut members: Vec<MemberId> =
+        all.iter().map(|a| MemberId { rank: a.rank, process: a.process, ordinal: a.ordinal }).collect();
+    members.sort();
+    let known = members.iter().filter(|p| p.rank >= 0).count();
+    let twice = members.windows(2).any(|w| matches!(w, [a, b] if (a.rank >= 0 && a.rank == b.rank) || a == b));
+    if twice || (known != 0 && known != members.len()) {
         return Some(Err(Disagreement::Ranks));
     }
-    Some(Ok(Roster { comm: first.comm, places }))
+    Some(Ok(Roster { comm: first.comm, members }))
 }

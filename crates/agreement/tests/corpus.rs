@@ -1,4 +1,4 @@
-//! The hand-written corpus of the fuzz target is what it is meant to be.
+//! The fuzz target's hand-written corpus decodes to the packets it stands for.
 
 use agreement::ToMember;
 use agreement::transport::packet::Packet;

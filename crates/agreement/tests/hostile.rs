@@ -1,10 +1,10 @@
-//! Others on the network and in the folder who are wrong, slow, many, or lie.
+//! Hostile or broken peers on the network and in the folder: wrong tokens, slow bytes, crowds, false claims.
 
 mod common;
 
 use agreement::transport::packet::Packet;
-use agreement::transport::{Folder, Inside, STRANGERS_MAX, Sockets};
-use agreement::{Disagreement, Endpoint, Event, Meeting, Place, ProcessId, Roster};
+use agreement::transport::{Folder, IntraNodeTransport, Sockets, UNAUTHENTICATED_MAX};
+use agreement::{Disagreement, Endpoint, MemberId, ProcessId, Rendezvous, Roster, TransportEvent};
 use common::{PATIENCE, announcement, tcp, unique};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,33 +12,33 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use wire::{Address, FRAME_BYTES_MAX, Link, Listener};
 
-fn until<E: Endpoint>(ends: &mut [E], done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
+fn until<E: Endpoint>(ends: &mut [E], done: impl FnMut(&[Vec<TransportEvent>]) -> bool) -> Vec<Vec<TransportEvent>> {
     common::until(ends.iter_mut().map(|e| e as _).collect(), done)
 }
 
-fn local(name: &str) -> Meeting {
-    Meeting::Local(format!("{}-{name}", std::process::id()))
+fn local(name: &str) -> Rendezvous {
+    Rendezvous::Local(format!("{}-{name}", std::process::id()))
 }
 
-/// Where a process of this test can raise its hand at a local meeting.
-fn place(meeting: &Meeting) -> Address {
-    match meeting {
-        Meeting::Local(n) => Address::Local(format!("linkwise-meeting-{n}")),
-        Meeting::Tcp { host, port } => format!("tcp:{host}:{port}").parse().unwrap(),
-        Meeting::Folder(_) => panic!("a folder"),
+/// The address of a local or TCP rendezvous.
+fn address_of(rendezvous: &Rendezvous) -> Address {
+    match rendezvous {
+        Rendezvous::Local(n) => Address::Local(format!("linkwise-rendezvous-{n}")),
+        Rendezvous::Tcp { host, port } => format!("tcp:{host}:{port}").parse().unwrap(),
+        Rendezvous::Folder(_) => panic!("a folder"),
     }
 }
 
-fn sockets(meeting: &Meeting, process: ProcessId) -> Sockets {
-    Sockets::new(meeting.clone(), b"t", None, process, process).unwrap()
+fn sockets(rendezvous: &Rendezvous, process: ProcessId) -> Sockets {
+    Sockets::new(rendezvous.clone(), b"t", None, process, process).unwrap()
 }
 
-fn is_complete(events: &[Event]) -> bool {
-    matches!(events, [Event::Complete(_), ..])
+fn is_complete(events: &[TransportEvent]) -> bool {
+    matches!(events, [TransportEvent::Complete(_), ..])
 }
 
-/// Two members of a communicator announce and get their roster; the first keeps the register.
-fn two_meet(ends: &mut [Sockets], comm: u64, ids: &[ProcessId]) -> Duration {
+/// Two members of a communicator announce themselves and get their roster; the first keeps the register. Returns the time taken.
+fn connect_pair(ends: &mut [Sockets], comm: u64, ids: &[ProcessId]) -> Duration {
     let begin = Instant::now();
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(comm, i as i32, 2, ids[i]));
@@ -48,21 +48,21 @@ fn two_meet(ends: &mut [Sockets], comm: u64, ids: &[ProcessId]) -> Duration {
     begin.elapsed()
 }
 
-/// Somebody who knows the token and may say anything, and hears what comes.
+/// A peer that knows the token, sends any packet and reads the replies.
 struct Raw(Link);
 
 impl Raw {
     fn connect(at: &Address) -> Self {
         let begin = Instant::now();
         loop {
-            match Link::connect(at, b"t", PATIENCE, Inside::Socket) {
+            match Link::connect(at, b"t", PATIENCE, IntraNodeTransport::Socket) {
                 Ok(link) => return Raw(link),
                 Err(e) => assert!(begin.elapsed() < PATIENCE, "{e}"),
             }
         }
     }
 
-    fn hear(&mut self) -> Vec<Packet> {
+    fn packets(&mut self) -> Vec<Packet> {
         let mut got = Vec::new();
         self.0.flush();
         self.0.receive(|f| got.push(Packet::read(&f).unwrap()));
@@ -71,22 +71,22 @@ impl Raw {
 }
 
 #[test]
-fn thousands_of_silent_connections_keep_nobody_from_meeting() {
+fn thousands_of_silent_connections_do_not_block_announcements() {
     let ids = [unique(1), unique(2)];
-    for meeting in [local("crowd"), tcp()] {
-        let mut keeper = [sockets(&meeting, ids[0])];
+    for rendezvous in [local("crowd"), tcp()] {
+        let mut keeper = [sockets(&rendezvous, ids[0])];
         keeper[0].announce(announcement(1, 0, 9, ids[0]));
         let begin = Instant::now();
-        while !keeper[0].keeps_register() && begin.elapsed() < PATIENCE {
+        while !keeper[0].is_register() && begin.elapsed() < PATIENCE {
             keeper[0].poll(Duration::from_millis(2), &mut Vec::new());
         }
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|s| {
-            // A hundred at a time, again and again, each open until the next hundred is there.
+            // 100 connections at a time; each batch stays open until the next one is there.
             let crowd = s.spawn(|| {
                 let (mut before, mut count) = (Vec::new(), 0);
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) || count < 3000 {
-                    let now: Vec<Crowd> = (0..100).filter_map(|_| Crowd::connect(&place(&meeting))).collect();
+                    let now: Vec<Crowd> = (0..100).filter_map(|_| Crowd::connect(&address_of(&rendezvous))).collect();
                     count += now.len();
                     drop(std::mem::replace(&mut before, now));
                     std::thread::sleep(Duration::from_millis(2));
@@ -94,8 +94,8 @@ fn thousands_of_silent_connections_keep_nobody_from_meeting() {
                 count
             });
             let [keeper] = keeper;
-            let mut ends = [keeper, sockets(&meeting, ids[1])];
-            let took = two_meet(&mut ends, 2, &ids);
+            let mut ends = [keeper, sockets(&rendezvous, ids[1])];
+            let took = connect_pair(&mut ends, 2, &ids);
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
             let mut open = 0;
             while !crowd.is_finished() {
@@ -104,13 +104,13 @@ fn thousands_of_silent_connections_keep_nobody_from_meeting() {
                 open = open.max(ends[0].connections());
             }
             assert!(took < PATIENCE);
-            assert!(open <= STRANGERS_MAX + 1, "{open} connections were kept");
+            assert!(open <= UNAUTHENTICATED_MAX + 1, "{open} connections were kept");
             assert!(crowd.join().unwrap() >= 3000);
         });
     }
 }
 
-/// A connection that says nothing.
+/// A silent connection.
 #[allow(dead_code, reason = "it is only held")]
 enum Crowd {
     Tcp(TcpStream),
@@ -131,11 +131,11 @@ impl Crowd {
 }
 
 #[test]
-fn a_connection_of_one_byte_now_and_then_keeps_nobody_waiting() {
-    let (meeting, ids) = (tcp(), [unique(10), unique(11)]);
-    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
-    two_meet(&mut ends, 1, &ids);
-    let Address::Tcp(at) = place(&meeting) else { panic!() };
+fn a_connection_that_sends_single_slow_bytes_delays_no_message() {
+    let (rendezvous, ids) = (tcp(), [unique(10), unique(11)]);
+    let mut ends = [sockets(&rendezvous, ids[0]), sockets(&rendezvous, ids[1])];
+    connect_pair(&mut ends, 1, &ids);
+    let Address::Tcp(at) = address_of(&rendezvous) else { panic!() };
     let mut slow = TcpStream::connect(at).unwrap();
     slow.write_all(&[8]).unwrap();
     let begin = Instant::now();
@@ -143,18 +143,18 @@ fn a_connection_of_one_byte_now_and_then_keeps_nobody_waiting() {
         let _ = slow.write(&[0]);
         ends[1].send(ids[0], &[k]);
         let events = until(&mut ends, |e| !e[0].is_empty());
-        assert_eq!(events[0], [Event::Message { from: ids[1], body: vec![k] }]);
+        assert_eq!(events[0], [TransportEvent::Message { from: ids[1], body: vec![k] }]);
     }
     assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
 }
 
 #[test]
-fn over_tcp_another_token_is_told_nothing() {
-    let (meeting, ids) = (tcp(), [unique(15), unique(16)]);
-    let mut keeper = [sockets(&meeting, ids[0])];
+fn a_tcp_peer_with_another_token_receives_nothing() {
+    let (rendezvous, ids) = (tcp(), [unique(15), unique(16)]);
+    let mut keeper = [sockets(&rendezvous, ids[0])];
     keeper[0].announce(announcement(1, 0, 2, ids[0]));
     keeper[0].poll(Duration::ZERO, &mut Vec::new());
-    let mut other = Link::connect(&place(&meeting), b"guess", PATIENCE, Inside::Socket).unwrap();
+    let mut other = Link::connect(&address_of(&rendezvous), b"guess", PATIENCE, IntraNodeTransport::Socket).unwrap();
     other.send(&Packet::Announce(announcement(1, 1, 2, ids[1]), Vec::new()).bytes());
     let begin = Instant::now();
     while !other.is_broken() && begin.elapsed() < PATIENCE {
@@ -168,10 +168,10 @@ fn over_tcp_another_token_is_told_nothing() {
 
 #[test]
 fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
-    let (meeting, ids) = (tcp(), [unique(20), unique(21)]);
-    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
-    two_meet(&mut ends, 1, &ids);
-    let Address::Tcp(at) = place(&meeting) else { panic!() };
+    let (rendezvous, ids) = (tcp(), [unique(20), unique(21)]);
+    let mut ends = [sockets(&rendezvous, ids[0]), sockets(&rendezvous, ids[1])];
+    connect_pair(&mut ends, 1, &ids);
+    let Address::Tcp(at) = address_of(&rendezvous) else { panic!() };
     let mut raw = TcpStream::connect(at).unwrap();
     let too_long = (FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
     raw.write_all(&[9u32.to_le_bytes().as_slice(), b"lnkwise2t", &too_long].concat()).unwrap();
@@ -186,28 +186,28 @@ fn a_frame_over_the_limit_ends_its_connection_and_no_other() {
     assert!(ended);
     ends[1].send(ids[0], b"still here");
     let events = until(&mut ends, |e| !e[0].is_empty());
-    assert_eq!(events[0], [Event::Message { from: ids[1], body: b"still here".to_vec() }]);
+    assert_eq!(events[0], [TransportEvent::Message { from: ids[1], body: b"still here".to_vec() }]);
 }
 
 #[test]
-fn a_connection_speaks_for_one_process_and_is_dropped_when_it_claims_another() {
-    let (meeting, ids) = (local("liar"), [unique(30), unique(31)]);
-    let mut ends = [sockets(&meeting, ids[0]), sockets(&meeting, ids[1])];
-    two_meet(&mut ends, 1, &ids);
+fn a_connection_that_claims_to_be_another_process_is_dropped() {
+    let (rendezvous, ids) = (local("liar"), [unique(30), unique(31)]);
+    let mut ends = [sockets(&rendezvous, ids[0]), sockets(&rendezvous, ids[1])];
+    connect_pair(&mut ends, 1, &ids);
     let me = unique(32);
     let lies = [
         Packet::Message { from: ids[1], body: b"vote".to_vec() },
         Packet::Announce(announcement(2, 0, 2, ids[1]), Vec::new()),
         Packet::Forget { comm: 1, process: ids[1] },
         Packet::Complete {
-            roster: Roster { comm: 1, places: vec![Place { rank: 0, process: me, ordinal: 0 }] },
+            roster: Roster { comm: 1, members: vec![MemberId { rank: 0, process: me, ordinal: 0 }] },
             host: 1,
             addresses: Vec::new(),
         },
-        Packet::Never { comm: 1, why: Disagreement::Size },
+        Packet::Disagreed { comm: 1, reason: Disagreement::Size },
     ];
     for lie in lies {
-        let mut liar = Raw::connect(&place(&meeting));
+        let mut liar = Raw::connect(&address_of(&rendezvous));
         liar.0.send(&Packet::Hello(me).bytes());
         liar.0.send(&lie.bytes());
         let begin = Instant::now();
@@ -217,7 +217,7 @@ fn a_connection_speaks_for_one_process_and_is_dropped_when_it_claims_another() {
             let mut got = Vec::new();
             ends[0].poll(Duration::from_millis(2), &mut got);
             assert_eq!(got, [], "{lie:?}");
-            liar.hear();
+            liar.packets();
         }
         assert!(liar.0.is_broken(), "{lie:?}");
         assert!(
@@ -225,133 +225,140 @@ fn a_connection_speaks_for_one_process_and_is_dropped_when_it_claims_another() {
             "{lie:?}"
         );
     }
-    // Nothing that they said counts.
-    assert!(two_meet(&mut ends, 3, &ids) < PATIENCE);
+    // Their claims have no effect.
+    assert!(connect_pair(&mut ends, 3, &ids) < PATIENCE);
 }
 
 #[test]
 fn a_wrong_rank_or_size_costs_that_communicator_its_tuning() {
     for (k, (rank, size, why)) in [(0, 2, Disagreement::Ranks), (1, 3, Disagreement::Size)].into_iter().enumerate() {
-        let (meeting, id, liar) = (local(&format!("rank-{k}")), unique(40), unique(41));
-        let mut ends = [sockets(&meeting, id)];
+        let (rendezvous, id, liar) = (local(&format!("rank-{k}")), unique(40), unique(41));
+        let mut ends = [sockets(&rendezvous, id)];
         ends[0].announce(announcement(1, 0, 2, id));
         ends[0].poll(Duration::ZERO, &mut Vec::new());
-        let mut raw = Raw::connect(&place(&meeting));
+        let mut raw = Raw::connect(&address_of(&rendezvous));
         raw.0.send(&Packet::Announce(announcement(1, rank, size, liar), Vec::new()).bytes());
         let events = until(&mut ends, |e| !e[0].is_empty());
-        assert_eq!(events[0], [Event::Never { comm: 1, why: why.clone() }]);
-        let (begin, mut heard) = (Instant::now(), Vec::new());
-        while heard.len() < 2 && begin.elapsed() < PATIENCE {
-            heard.extend(raw.hear());
+        assert_eq!(events[0], [TransportEvent::Disagreed { comm: 1, reason: why.clone() }]);
+        let (begin, mut received) = (Instant::now(), Vec::new());
+        while received.len() < 2 && begin.elapsed() < PATIENCE {
+            received.extend(raw.packets());
         }
-        assert_eq!(heard, [Packet::Hello(id), Packet::Never { comm: 1, why }]);
+        assert_eq!(received, [Packet::Hello(id), Packet::Disagreed { comm: 1, reason: why }]);
     }
 }
 
-/// A register and leader of this test's own making: what the other side does can be seen, and cut.
-struct Stage {
-    meeting: Meeting,
-    at_meeting: Listener,
+/// A register and leader controlled by the test, so that it can read and cut each connection.
+struct FakeRegister {
+    rendezvous: Rendezvous,
+    at_rendezvous: Listener,
     at_leader: Listener,
     leader: ProcessId,
     leader_address: Address,
 }
 
-impl Stage {
+impl FakeRegister {
     fn new(name: &str, n: u64) -> Self {
-        let (meeting, leader) = (local(name), unique(n));
+        let (rendezvous, leader) = (local(name), unique(n));
         let leader_address = Address::Local(format!("linkwise-{leader:016x}"));
-        let at_meeting = Listener::bind(&place(&meeting)).unwrap();
-        Stage { at_meeting, at_leader: Listener::bind(&leader_address).unwrap(), meeting, leader, leader_address }
+        let at_rendezvous = Listener::bind(&address_of(&rendezvous)).unwrap();
+        FakeRegister {
+            at_rendezvous,
+            at_leader: Listener::bind(&leader_address).unwrap(),
+            rendezvous,
+            leader,
+            leader_address,
+        }
     }
 
-    /// The next connection to a listener, while `end` is polled.
-    fn next(&self, at: &Listener, end: &mut Sockets) -> Raw {
+    /// The next connection to a listener; polls `end` meanwhile.
+    fn next_connection(&self, at: &Listener, end: &mut Sockets) -> Raw {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             end.poll(Duration::from_millis(2), &mut Vec::new());
-            if let Some(link) = Link::accept(at, b"t", Inside::Memory).unwrap() {
+            if let Some(link) = Link::accept(at, b"t", IntraNodeTransport::SharedMemory).unwrap() {
                 return Raw(link);
             }
         }
-        panic!("nobody came");
+        panic!("no connection arrived");
     }
 
-    /// What a connection says next.
-    fn hears(&self, from: &mut Raw, end: &mut Sockets) -> Packet {
+    /// The next packet from a connection.
+    fn next_packet(&self, from: &mut Raw, end: &mut Sockets) -> Packet {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
-            if let Some(packet) = from.hear().into_iter().next() {
+            if let Some(packet) = from.packets().into_iter().next() {
                 return packet;
             }
             end.poll(Duration::from_millis(2), &mut Vec::new());
         }
-        panic!("nothing was said");
+        panic!("no packet arrived");
     }
 
-    /// A member, whose roster this process leads, and its connection to the leader.
-    fn member(&self, n: u64, inside: Inside) -> (Sockets, Raw, Raw) {
+    /// A member of a roster that this process leads, its connection to the register and that to the leader.
+    fn member(&self, n: u64, intra_node: IntraNodeTransport) -> (Sockets, Raw, Raw) {
         let id = unique(n);
-        let mut end = Sockets::new(self.meeting.clone(), b"t", None, id, 1).unwrap().inside(inside);
+        let mut end =
+            Sockets::new(self.rendezvous.clone(), b"t", None, id, 1).unwrap().intra_node_transport(intra_node);
         end.announce(announcement(7, 1, 2, id));
-        let mut up = self.next(&self.at_meeting, &mut end);
-        assert!(matches!(self.hears(&mut up, &mut end), Packet::Announce(a, _) if a.process == id));
-        let place = |rank, process| Place { rank, process, ordinal: 0 };
-        let roster = Roster { comm: 7, places: vec![place(0, self.leader), place(1, id)] };
+        let mut up = self.next_connection(&self.at_rendezvous, &mut end);
+        assert!(matches!(self.next_packet(&mut up, &mut end), Packet::Announce(a, _) if a.process == id));
+        let address_of = |rank, process| MemberId { rank, process, ordinal: 0 };
+        let roster = Roster { comm: 7, members: vec![address_of(0, self.leader), address_of(1, id)] };
         let addresses = vec![self.leader_address.clone()];
         up.0.send(&Packet::Hello(unique(999)).bytes());
         up.0.send(&Packet::Complete { roster, host: 1, addresses }.bytes());
-        let mut down = self.next(&self.at_leader, &mut end);
-        assert_eq!(self.hears(&mut down, &mut end), Packet::Hello(id));
+        let mut down = self.next_connection(&self.at_leader, &mut end);
+        assert_eq!(self.next_packet(&mut down, &mut end), Packet::Hello(id));
         (end, up, down)
     }
 }
 
 #[test]
 fn a_member_whose_connection_to_the_leader_breaks_connects_again() {
-    let stage = Stage::new("again", 50);
-    let (mut end, _up, mut down) = stage.member(51, Inside::Socket);
+    let register = FakeRegister::new("again", 50);
+    let (mut end, _up, mut down) = register.member(51, IntraNodeTransport::Socket);
     for k in 0..3 {
         drop(down);
-        down = stage.next(&stage.at_leader, &mut end);
-        assert_eq!(stage.hears(&mut down, &mut end), Packet::Hello(unique(51)));
-        end.send(stage.leader, &[k]);
-        assert_eq!(stage.hears(&mut down, &mut end), Packet::Message { from: unique(51), body: vec![k] });
+        down = register.next_connection(&register.at_leader, &mut end);
+        assert_eq!(register.next_packet(&mut down, &mut end), Packet::Hello(unique(51)));
+        end.send(register.leader, &[k]);
+        assert_eq!(register.next_packet(&mut down, &mut end), Packet::Message { from: unique(51), body: vec![k] });
     }
 }
 
 #[test]
 fn a_member_whose_connection_to_the_register_breaks_announces_again() {
-    let stage = Stage::new("register-again", 55);
-    let (mut end, up, _down) = stage.member(56, Inside::Socket);
+    let register = FakeRegister::new("register-again", 55);
+    let (mut end, up, _down) = register.member(56, IntraNodeTransport::Socket);
     drop(up);
-    let mut up = stage.next(&stage.at_meeting, &mut end);
-    assert!(matches!(stage.hears(&mut up, &mut end), Packet::Announce(a, _) if a.process == unique(56)));
+    let mut up = register.next_connection(&register.at_rendezvous, &mut end);
+    assert!(matches!(register.next_packet(&mut up, &mut end), Packet::Announce(a, _) if a.process == unique(56)));
 }
 
 #[test]
-fn after_a_break_over_shared_memory_the_next_connection_does_without() {
-    let stage = Stage::new("memory-breaks", 60);
-    let (mut end, up, mut down) = stage.member(61, Inside::Memory);
+fn after_a_break_over_shared_memory_the_next_connection_uses_the_socket() {
+    let register = FakeRegister::new("memory-breaks", 60);
+    let (mut end, up, mut down) = register.member(61, IntraNodeTransport::SharedMemory);
     let begin = Instant::now();
     while !down.0.is_in_memory() && begin.elapsed() < PATIENCE {
         end.poll(Duration::from_millis(2), &mut Vec::new());
-        down.hear();
+        down.packets();
     }
     assert!(down.0.is_in_memory() && up.0.has_memory());
     drop(down);
-    let mut down = stage.next(&stage.at_leader, &mut end);
-    assert_eq!(stage.hears(&mut down, &mut end), Packet::Hello(unique(61)));
+    let mut down = register.next_connection(&register.at_leader, &mut end);
+    assert_eq!(register.next_packet(&mut down, &mut end), Packet::Hello(unique(61)));
     assert!(!down.0.has_memory());
-    end.send(stage.leader, b"as ever");
+    end.send(register.leader, b"as ever");
     let said = Packet::Message { from: unique(61), body: b"as ever".to_vec() };
-    assert_eq!(stage.hears(&mut down, &mut end), said);
+    assert_eq!(register.next_packet(&mut down, &mut end), said);
 }
 
-// The folder.
+// Transport through a folder.
 
 fn in_folder(root: &Path, token: &[u8], ids: &[ProcessId]) -> Vec<Folder> {
-    ids.iter().map(|p| Folder::of_job(root, token, *p).unwrap()).collect()
+    ids.iter().map(|p| Folder::for_job(root, token, *p).unwrap()).collect()
 }
 
 fn announce_all(ends: &mut [Folder], comm: u64, ids: &[ProcessId]) {
@@ -361,9 +368,9 @@ fn announce_all(ends: &mut [Folder], comm: u64, ids: &[ProcessId]) {
 }
 
 #[test]
-fn what_an_earlier_job_left_in_the_folder_is_not_seen() {
+fn leftovers_of_an_earlier_job_in_the_folder_are_ignored() {
     let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(70), unique(71), unique(72)]);
-    // It was killed: its announcements and a message stay behind.
+    // A process was killed: its announcements and a message are left over.
     let mut dead = in_folder(folder.path(), b"job 1", &ids[2..]);
     dead[0].announce(announcement(5, 0, 2, ids[2]));
     dead[0].poll(Duration::ZERO, &mut Vec::new());
@@ -376,7 +383,7 @@ fn what_an_earlier_job_left_in_the_folder_is_not_seen() {
 }
 
 #[test]
-fn what_a_job_of_the_same_token_left_in_the_folder_costs_the_tuning_and_is_said() {
+fn leftovers_of_a_job_with_the_same_token_disable_tuning_with_a_message() {
     let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(73), unique(74), unique(75)]);
     let mut dead = in_folder(folder.path(), b"job", &ids[2..]);
     dead[0].announce(announcement(5, 0, 2, ids[2]));
@@ -386,7 +393,10 @@ fn what_a_job_of_the_same_token_left_in_the_folder_costs_the_tuning_and_is_said(
     let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
     for got in &events {
         assert!(
-            matches!(got.as_slice(), [Event::Never { comm: 5, why: Disagreement::Size | Disagreement::Ranks }]),
+            matches!(
+                got.as_slice(),
+                [TransportEvent::Disagreed { comm: 5, reason: Disagreement::Size | Disagreement::Ranks }]
+            ),
             "{events:?}"
         );
     }
@@ -397,13 +407,13 @@ fn job(root: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn half_written_files_are_skipped_until_they_are_whole() {
+fn half_written_files_are_skipped_until_they_are_complete() {
     let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(76), unique(77)]);
     let mut ends = in_folder(folder.path(), b"", &ids);
     announce_all(&mut ends, 5, &ids);
     ends[0].poll(Duration::ZERO, &mut Vec::new());
     ends[1].poll(Duration::ZERO, &mut Vec::new());
-    // One that is cut, as some network file systems show it for a moment, and what is no announcement at all.
+    // A truncated file, as some network file systems briefly show, and files that are no announcements.
     let room = job(folder.path()).join("comm-0000000000000005");
     let path = room.join(format!("{:016x}-0", ids[1]));
     let whole = std::fs::read(&path).unwrap();
@@ -420,7 +430,7 @@ fn half_written_files_are_skipped_until_they_are_whole() {
     std::fs::write(&path, &whole).unwrap();
     let events = until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
     assert!(events.iter().all(|e| is_complete(e)), "{events:?}");
-    // Messages: nonsense names, nonsense in them, and a pipe in the inbox.
+    // In the inbox: invalid names, invalid contents, and a pipe.
     let inbox = job(folder.path()).join(format!("box-{:016x}", ids[0]));
     std::fs::write(inbox.join("nonsense"), b"?").unwrap();
     std::fs::write(inbox.join("zz-1"), b"?").unwrap();
@@ -428,17 +438,17 @@ fn half_written_files_are_skipped_until_they_are_whole() {
     std::fs::write(inbox.join(format!("{:016x}-0", ids[1])), vec![0; FRAME_BYTES_MAX + 1]).unwrap();
     ends[1].send(ids[0], b"sense");
     let events = until(&mut ends, |e| !e[0].is_empty());
-    assert_eq!(events[0], [Event::Message { from: ids[1], body: b"sense".to_vec() }]);
+    assert_eq!(events[0], [TransportEvent::Message { from: ids[1], body: b"sense".to_vec() }]);
 }
 
 #[test]
-fn a_folder_that_vanishes_stops_messages_is_said_once_and_works_again_when_it_is_back() {
+fn a_vanished_folder_is_reported_once_and_works_again_when_it_is_back() {
     let (folder, ids) = (tempfile::tempdir().unwrap(), [unique(80), unique(81)]);
     let root = folder.path().join("meeting");
     let mut ends = in_folder(&root, b"", &ids);
     announce_all(&mut ends, 5, &ids);
     until(&mut ends, |e| e.iter().all(|e| is_complete(e)));
-    // Gone, with something in its place: it cannot be made again.
+    // A file in place of the folder: the folder cannot be created again.
     std::fs::remove_dir_all(&root).unwrap();
     std::fs::write(&root, b"").unwrap();
     let (begin, mut notes) = (Instant::now(), Vec::new());
@@ -451,7 +461,7 @@ fn a_folder_that_vanishes_stops_messages_is_said_once_and_works_again_when_it_is
         }
         notes.extend(ends[0].notes());
     }
-    assert!(matches!(notes.as_slice(), [n] if n.contains("nothing goes through")), "{notes:?}");
+    assert!(matches!(notes.as_slice(), [n] if n.contains("is unusable")), "{notes:?}");
     std::fs::remove_file(&root).unwrap();
     let begin = Instant::now();
     let mut events = Vec::new();
@@ -460,26 +470,26 @@ fn a_folder_that_vanishes_stops_messages_is_said_once_and_works_again_when_it_is
         ends[1].send(ids[0], b"here");
         ends[0].poll(Duration::ZERO, &mut events);
     }
-    assert!(events.contains(&Event::Message { from: ids[1], body: b"here".to_vec() }));
-    assert!(ends[0].notes().iter().any(|n| n.contains("there again")));
+    assert!(events.contains(&TransportEvent::Message { from: ids[1], body: b"here".to_vec() }));
+    assert!(ends[0].notes().iter().any(|n| n.contains("usable again")));
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_refused_with_what_to_do() {
+fn an_unusable_folder_is_refused_with_a_remedy() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    let refused = |root: &Path| Folder::of_job(root, b"", 1).map(|_| ()).unwrap_err().to_string();
-    // Under a file; where not even root may make folders.
+    let refused = |root: &Path| Folder::for_job(root, b"", 1).map(|_| ()).unwrap_err().to_string();
+    // Below a regular file, and where not even root may create folders.
     for root in [file.join("under"), Path::new("/sys/kernel/linkwise").into()] {
         let e = refused(&root);
         assert!(e.contains(root.to_str().unwrap()) && e.contains("choose a folder"), "{e}");
     }
-    // Where others have prepared the job's folder.
-    drop(Folder::of_job(folder.path(), b"", 1).unwrap());
+    // A job folder that other users can write to.
+    drop(Folder::for_job(folder.path(), b"", 1).unwrap());
     let job = std::fs::read_dir(folder.path()).unwrap().flatten().find(|e| e.path().is_dir()).unwrap().path();
     assert_eq!(std::fs::metadata(&job).unwrap().permissions().mode() & 0o777, 0o700);
     std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(refused(folder.path()).contains("can be changed by others"));
+    assert!(refused(folder.path()).contains("can be written by other users"));
 }

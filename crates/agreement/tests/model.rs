@@ -1,7 +1,7 @@
-//! Every schedule of two small instances, by a model checker: two ranks and two proposals, three ranks and one proposal; every message may be lost,
-//! late, doubled, in any order; everybody may stop at any point.
+//! Model checking of every schedule of two small instances: two ranks with two proposals, three ranks with one proposal. Every message may be lost,
+//! late or duplicated, in any order; every process may stop at any point.
 
-use agreement::{At, Leader, Member, ToLeader, ToMember};
+use agreement::{CallAction, Leader, Member, ToLeader, ToMember};
 use stateright::{Checker, Model, Property};
 use std::collections::BTreeSet;
 
@@ -10,16 +10,16 @@ struct State {
     leader: Leader,
     members: Vec<Member>,
     begun: Vec<u64>,
-    /// A call has begun and waits.
+    /// A call has begun and waits for the verdict.
     waits: Vec<bool>,
     in_force: Vec<u64>,
-    /// The epoch of every call, by rank.
+    /// Epoch of each call, by rank.
     used: Vec<Vec<u64>>,
     proposed: u64,
-    /// What the leader has decided to be in force.
+    /// Epochs that the leader has committed.
     committed: BTreeSet<u64>,
-    /// Everything that was ever said: it may arrive at any time, and again. Never arriving is being lost.
-    said: BTreeSet<(bool, usize, Vec<u8>)>,
+    /// All messages sent so far. Each may arrive at any time and repeatedly; one that never arrives is lost.
+    sent: BTreeSet<(bool, usize, Vec<u8>)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -27,21 +27,21 @@ enum Action {
     Call(usize),
     Propose,
     GiveUp,
-    Hear(bool, usize, Vec<u8>),
+    Deliver(bool, usize, Vec<u8>),
 }
 
-/// The protocol, or with one rule of it broken, to see that the checker finds the schedule.
+/// The protocol, or the protocol with one rule broken, to show that the checker finds the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rule {
-    /// As the crate does.
+    /// The crate's protocol.
     Agreed,
-    /// A proposal is in force for a rank when it hears it.
+    /// A rank uses a proposal on arrival.
     AsItArrives,
-    /// A bound rank that reaches the first call without a verdict goes on with what it has.
+    /// A bound rank that reaches the first call without a verdict continues with its arms.
     GuessesVoid,
-    /// A bound rank that reaches the first call without a verdict takes the proposal for decided.
+    /// A bound rank that reaches the first call without a verdict treats the proposal as committed.
     GuessesInForce,
-    /// A rank that has begun the first call acknowledges all the same.
+    /// A rank that has begun the first call acknowledges anyway.
     NoVeto,
     /// The leader decides without the last rank's acknowledgement.
     OneIsMissing,
@@ -49,36 +49,36 @@ enum Rule {
 
 struct Job {
     rule: Rule,
-    /// The first leads.
+    /// The first one leads.
     ranks: usize,
-    /// Calls of each.
+    /// Calls per rank.
     calls: u64,
     proposals: u64,
 }
 
 impl State {
-    /// What the leader says goes to its own rank at once, as in the plugin, and onto the network for the others.
-    fn say(&mut self, messages: Vec<(usize, ToMember)>, rule: Rule) {
+    /// Messages of the leader reach its own rank at once, as in the plugin, and enter the network for the others.
+    fn send_pending(&mut self, messages: Vec<(usize, ToMember)>, rule: Rule) {
         for (to, m) in messages {
             if to == 0 {
-                if let Some(answer) = self.hear(0, &m, rule) {
-                    self.answered(0, &answer, rule);
+                if let Some(answer) = self.deliver(0, &m, rule) {
+                    self.on_answer(0, &answer, rule);
                 }
             } else {
                 let mut w = wire::Writer::default();
                 m.write(&mut w);
-                self.said.insert((true, to, w.0));
+                self.sent.insert((true, to, w.0));
             }
         }
     }
 
-    fn hear(&mut self, i: usize, message: &ToMember, rule: Rule) -> Option<ToLeader> {
+    fn deliver(&mut self, i: usize, message: &ToMember, rule: Rule) -> Option<ToLeader> {
         if let (Rule::AsItArrives, ToMember::Propose(e)) = (rule, message) {
             self.in_force[i] = e.number;
         }
         let begun = self.begun[i];
-        let answer = self.members[i].on(message, if rule == Rule::NoVeto { 0 } else { begun }, |_| true);
-        // How far a rank is only helps the leader to choose the first call; here it never knows better than its own count, which is worse.
+        let answer = self.members[i].on_message(message, if rule == Rule::NoVeto { 0 } else { begun }, |_| true);
+        // The reported count only helps the leader to choose the first call. Here the leader knows no more than its own count, the worst case.
         answer.map(|a| match a {
             ToLeader::Ack { epoch, .. } => ToLeader::Ack { epoch, begun: 0 },
             ToLeader::Refuse { epoch, .. } => ToLeader::Refuse { epoch, begun: 0 },
@@ -87,14 +87,14 @@ impl State {
         })
     }
 
-    fn answered(&mut self, i: usize, message: &ToLeader, rule: Rule) {
+    fn on_answer(&mut self, i: usize, message: &ToLeader, rule: Rule) {
         let mut out = Vec::new();
-        self.leader.on(i, message, 0, |to, m| out.push((to, m)));
+        self.leader.on_message(i, message, 0, |to, m| out.push((to, m)));
         if let (Rule::OneIsMissing, ToLeader::Ack { .. }) = (rule, message) {
-            self.leader.on(self.members.len() - 1, message, 0, |to, m| out.push((to, m)));
+            self.leader.on_message(self.members.len() - 1, message, 0, |to, m| out.push((to, m)));
         }
-        self.committed.extend(self.leader.ended().filter(|e| e.committed).map(|e| e.epoch.number));
-        self.say(out, rule);
+        self.committed.extend(self.leader.take_ended().filter(|e| e.committed).map(|e| e.epoch.number));
+        self.send_pending(out, rule);
     }
 }
 
@@ -112,7 +112,7 @@ impl Model for Job {
             used: vec![Vec::new(); self.ranks],
             proposed: 0,
             committed: BTreeSet::new(),
-            said: BTreeSet::new(),
+            sent: BTreeSet::new(),
         }]
     }
 
@@ -124,7 +124,7 @@ impl Model for Job {
         if !s.leader.is_idle() {
             actions.push(Action::GiveUp);
         }
-        actions.extend(s.said.iter().map(|(m, i, b)| Action::Hear(*m, *i, b.clone())));
+        actions.extend(s.sent.iter().map(|(m, i, b)| Action::Deliver(*m, *i, b.clone())));
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
@@ -136,15 +136,15 @@ impl Model for Job {
                 }
                 let call = s.begun[i] - 1;
                 s.waits[i] = loop {
-                    match s.members[i].at(call) {
-                        At::Go => break false,
-                        At::Switch(e) => s.in_force[i] = e.number,
-                        At::Wait if self.rule == Rule::GuessesVoid => break false,
-                        At::Wait if self.rule == Rule::GuessesInForce => {
+                    match s.members[i].action_at(call) {
+                        CallAction::Proceed => break false,
+                        CallAction::Switch(e) => s.in_force[i] = e.number,
+                        CallAction::Wait if self.rule == Rule::GuessesVoid => break false,
+                        CallAction::Wait if self.rule == Rule::GuessesInForce => {
                             let number = s.members[i].bound_to().map_or(0, |e| e.number);
-                            s.members[i].on(&ToMember::Commit(number), s.begun[i], |_| true);
+                            s.members[i].on_message(&ToMember::Commit(number), s.begun[i], |_| true);
                         }
-                        At::Wait => break self.rule != Rule::AsItArrives,
+                        CallAction::Wait => break self.rule != Rule::AsItArrives,
                     }
                 };
                 if !s.waits[i] {
@@ -156,27 +156,27 @@ impl Model for Job {
                 let mut out = Vec::new();
                 s.leader.propose(Vec::new(), s.begun[0], 0, |to, m| out.push((to, m)));
                 s.proposed += 1;
-                s.say(out, self.rule);
+                s.send_pending(out, self.rule);
             }
             Action::GiveUp => {
                 let mut out = Vec::new();
                 s.leader.tick(10, |to, m| out.push((to, m)));
-                s.say(out, self.rule);
+                s.send_pending(out, self.rule);
             }
-            Action::Hear(true, i, bytes) => {
+            Action::Deliver(true, i, bytes) => {
                 let message = ToMember::read(&mut wire::Reader::new(&bytes)).unwrap();
-                if let Some(answer) = s.hear(i, &message, self.rule) {
+                if let Some(answer) = s.deliver(i, &message, self.rule) {
                     let mut w = wire::Writer::default();
                     answer.write(&mut w);
-                    s.said.insert((false, i, w.0));
+                    s.sent.insert((false, i, w.0));
                 }
             }
-            Action::Hear(false, i, bytes) => {
+            Action::Deliver(false, i, bytes) => {
                 let message = ToLeader::read(&mut wire::Reader::new(&bytes)).unwrap();
-                s.answered(i, &message, self.rule);
+                s.on_answer(i, &message, self.rule);
             }
         }
-        let _ = s.leader.ended();
+        let _ = s.leader.take_ended();
         (s != *last).then_some(s)
     }
 
@@ -187,10 +187,10 @@ impl Model for Job {
                 pairs.into_iter().all(|(a, b)| a.iter().zip(b).all(|(x, y)| x == y))
             }),
             Property::<Self>::always(
-                "nobody uses what the leader has not decided: without it the last common arm stays",
+                "no rank uses arms that the leader has not committed: the last common arm stays",
                 |_, s| s.used.iter().flatten().all(|e| *e == 0 || s.committed.contains(e)),
             ),
-            Property::<Self>::sometimes("an epoch is used by everybody", |_, s| {
+            Property::<Self>::sometimes("all ranks use an epoch", |_, s| {
                 s.used.iter().all(|u| u.last().is_some_and(|e| *e > 0))
             }),
             Property::<Self>::sometimes("a bound rank waits", |_, s| s.waits.iter().any(|w| *w)),
@@ -208,7 +208,7 @@ impl Model for Job {
 }
 
 const SAFE: &str = "no two ranks run one call with different arms";
-/// More states than this fill the memory of a small machine.
+/// More states exceed the memory of a small machine.
 const STATES_MAX: usize = 3_000_000;
 
 fn check(job: Job) {
@@ -225,16 +225,16 @@ fn check(job: Job) {
 }
 
 #[test]
-fn in_no_schedule_two_ranks_run_one_call_with_different_arms() {
+fn in_no_schedule_do_two_ranks_run_one_call_with_different_arms() {
     check(Job { rule: Rule::Agreed, ranks: 2, calls: 5, proposals: 2 });
     check(Job { rule: Rule::Agreed, ranks: 3, calls: 3, proposals: 1 });
     if std::env::var_os("LINKWISE_MODEL_LARGE").is_some() {
-        check(Job { rule: Rule::Agreed, ranks: 2, calls: 6, proposals: 3 }); // 700,000 states, half a minute
+        check(Job { rule: Rule::Agreed, ranks: 2, calls: 6, proposals: 3 }); // 700,000 states, 30 s
     }
 }
 
 #[test]
-fn the_checker_finds_the_schedule_that_breaks_a_job_with_any_rule_broken() {
+fn the_checker_finds_a_breaking_schedule_for_every_broken_rule() {
     use Rule::*;
     for rule in [AsItArrives, GuessesVoid, GuessesInForce, NoVeto, OneIsMissing] {
         let job = Job { rule, ranks: 2, calls: 3, proposals: 1 };

@@ -1,30 +1,30 @@
-//! Hundreds of ranks on a simulated network: messages are delayed (some a hundredfold), lost and doubled, ranks are slow, late, or stop for good.
-//! At every call all ranks that make it must have the same epoch in force.
+//! Hundreds of ranks on a simulated network. Messages are delayed (some a hundredfold), lost and duplicated; ranks are slow, late, or stop forever.
+//! At each call all ranks that make it must have the same epoch in force.
 //!
-//! `LINKWISE_SIMULATION_STEPS=10000000 cargo test -p agreement --test simulation` runs longer (`make test-plugin-matrix` does).
+//! `LINKWISE_SIMULATION_STEPS=10000000 cargo test -p agreement --test simulation` runs longer, as `make test-plugin-matrix` does.
 
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
-use agreement::{At, Leader, Member, ToLeader, ToMember};
+use agreement::{CallAction, Leader, Member, ToLeader, ToMember};
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
-/// How ranks come to an arm: as the crate does, or with one rule of it broken, to see that the check finds it.
+/// The protocol, or the protocol with one rule broken, to show that the check detects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Rule {
-    /// As the crate does.
+    /// The crate's protocol.
     Agreed,
-    /// A proposal is used when it arrives.
+    /// A rank uses a proposal on arrival.
     AsItArrives,
-    /// Every rank draws its own random arm, as a first version of such a plugin did.
+    /// Each rank draws its own random arm.
     OwnRandomNumbers,
-    /// A bound rank that reaches the first call without a verdict goes on with what it has.
+    /// A bound rank that reaches the first call without a verdict continues with its arms.
     GuessesVoid,
-    /// A bound rank that reaches the first call without a verdict takes the proposal for decided.
+    /// A bound rank that reaches the first call without a verdict treats the proposal as committed.
     GuessesInForce,
-    /// A rank that has begun the first call acknowledges all the same: the first call need not be beyond every counter.
+    /// A rank that has begun the first call acknowledges anyway, so the first call need not be ahead of every rank.
     NoVeto,
     /// The leader decides when half of the ranks have acknowledged.
     HalfIsEnough,
@@ -35,22 +35,22 @@ struct World {
     ranks: usize,
     steps: u64,
     seed: u64,
-    /// Of messages.
+    /// Share of messages.
     lost: f64,
     doubled: f64,
-    /// Of messages that take a hundred times as long.
+    /// Share of messages that take 100 times as long.
     slow_messages: f64,
-    /// Ranks that take ten times as long per call.
+    /// Ranks whose calls take 10 times as long.
     slow_ranks: usize,
-    /// Ranks that stop for good after some time.
+    /// Ranks that stop forever at some time.
     dying: usize,
-    /// When the leader stops for good, us.
+    /// Time at which the leader stops forever, us.
     leader_dies: Option<u64>,
-    /// Each millisecond one rank's connection to the leader breaks with this probability: nothing arrives for 100 ms, in either direction.
+    /// Probability per millisecond that one rank's connection to the leader breaks: nothing arrives for 100 ms in either direction.
     breaks: f64,
-    /// When the leader repeats what is not answered, us.
+    /// Interval at which the leader repeats unanswered messages, us.
     repeat_us: u64,
-    /// How many calls a rank may be ahead of the slowest that lives: kernels wait for one another.
+    /// Calls by which a rank may be ahead of the slowest live rank: kernels wait for each other.
     drift: u64,
 }
 
@@ -85,21 +85,21 @@ enum What {
 
 #[derive(Default, Debug)]
 struct Outcome {
-    /// A call that two ranks made with different arms.
+    /// A call that two ranks made with different arms: its number and both epochs.
     divergence: Option<(u64, u32, u32)>,
     committed: u64,
     aborted: u64,
     calls: u64,
     waits_us: Vec<u64>,
     steps: u64,
-    /// What each rank has in force at the end, and the call at which it waits.
+    /// By rank: the epoch in force at the end, and the call at which the rank waits.
     ends: Vec<(u32, Option<u64>)>,
-    /// Bound at the end, and to which first call.
+    /// By rank: the first call of the proposal that the rank is bound to at the end.
     bound: Vec<Option<u64>>,
     broken: u64,
 }
 
-/// How many living ranks have begun how many calls.
+/// Live ranks by number of calls begun.
 struct Pace(BTreeMap<u64, usize>);
 
 impl Pace {
@@ -107,7 +107,7 @@ impl Pace {
         self.0.keys().next().copied().unwrap_or(0)
     }
 
-    /// A rank goes from one count to the next, or stops for good. True where the slowest are faster now.
+    /// A rank goes to another count or stops forever. True if the slowest rank is farther now.
     fn moved(&mut self, from: u64, to: Option<u64>) -> bool {
         let before = self.slowest();
         *self.0.get_mut(&from).unwrap() -= 1;
@@ -117,7 +117,7 @@ impl Pace {
     }
 }
 
-/// A call takes 50 to 150 us, a message 50 to 150 us each way.
+/// A call takes 50 to 150 us, a message 50 to 150 us in each direction.
 fn run(world: &World, rule: Rule) -> Outcome {
     let mut rng = ChaCha8Rng::seed_from_u64(world.seed);
     let n = world.ranks;
@@ -158,7 +158,7 @@ fn run(world: &World, rule: Rule) -> Outcome {
         if out.steps > world.steps {
             break;
         }
-        // Sends with what can happen to a message.
+        // Sends a message through the simulated network.
         macro_rules! send {
             ($what:expr) => {{
                 let message = $what;
@@ -195,7 +195,7 @@ fn run(world: &World, rule: Rule) -> Outcome {
             What::ToMember(i, _) | What::ToLeader(i, _) if now < cut_until[i] => {}
             What::ToLeader(..) | What::LeaderTick if !alive[0] => {}
             What::Call(i) if alive[i] => {
-                // A call that waits for a verdict has begun, and is not begun twice.
+                // A call that waits for a verdict has begun already.
                 if waiting[i].is_none() {
                     if begun[i] > pace.slowest() + world.drift {
                         held.push(i);
@@ -208,19 +208,19 @@ fn run(world: &World, rule: Rule) -> Outcome {
                 }
                 let call = begun[i] - 1;
                 let wait = loop {
-                    match members[i].at(call) {
-                        At::Go => break false,
-                        At::Switch(e) => in_force[i] = e.number as u32,
-                        At::Wait if rule == Rule::GuessesVoid => break false,
-                        At::Wait if rule == Rule::GuessesInForce => {
+                    match members[i].action_at(call) {
+                        CallAction::Proceed => break false,
+                        CallAction::Switch(e) => in_force[i] = e.number as u32,
+                        CallAction::Wait if rule == Rule::GuessesVoid => break false,
+                        CallAction::Wait if rule == Rule::GuessesInForce => {
                             let number = members[i].bound_to().map_or(0, |e| e.number);
-                            members[i].on(&ToMember::Commit(number), begun[i], |_| true);
+                            members[i].on_message(&ToMember::Commit(number), begun[i], |_| true);
                         }
-                        At::Wait => break rule != Rule::AsItArrives,
+                        CallAction::Wait => break rule != Rule::AsItArrives,
                     }
                 };
                 if wait && rule != Rule::OwnRandomNumbers {
-                    waiting[i].get_or_insert(now); // until a message comes
+                    waiting[i].get_or_insert(now); // until a message arrives
                     continue;
                 }
                 if let Some(since) = waiting[i].take() {
@@ -251,7 +251,8 @@ fn run(world: &World, rule: Rule) -> Outcome {
                 {
                     in_force[i] = e.number as u32;
                 }
-                if let Some(answer) = members[i].on(&message, if rule == Rule::NoVeto { 0 } else { begun[i] }, |_| true)
+                if let Some(answer) =
+                    members[i].on_message(&message, if rule == Rule::NoVeto { 0 } else { begun[i] }, |_| true)
                 {
                     let mut w = wire::Writer::default();
                     answer.write(&mut w);
@@ -262,12 +263,12 @@ fn run(world: &World, rule: Rule) -> Outcome {
             What::ToLeader(i, bytes) => {
                 let message = ToLeader::read(&mut wire::Reader::new(&bytes)).unwrap();
                 let mut say = Vec::new();
-                leader.on(i, &message, now, |to, m| say.push((to, m)));
+                leader.on_message(i, &message, now, |to, m| say.push((to, m)));
                 if let (Rule::HalfIsEnough, ToLeader::Ack { epoch, .. }) = (rule, &message) {
                     let who = acks.entry(*epoch).or_default();
                     who.insert(i);
                     if who.len() * 2 > n {
-                        (0..n).for_each(|k| leader.on(k, &message, now, |to, m| say.push((to, m))));
+                        (0..n).for_each(|k| leader.on_message(k, &message, now, |to, m| say.push((to, m))));
                     }
                 }
                 for (to, m) in say {
@@ -290,7 +291,7 @@ fn run(world: &World, rule: Rule) -> Outcome {
                 at(&mut heap, now + 1000, What::LeaderTick);
             }
         }
-        if let Some(ended) = leader.ended() {
+        if let Some(ended) = leader.take_ended() {
             out.committed += u64::from(ended.committed);
             out.aborted += u64::from(!ended.committed);
             if ended.committed {
@@ -309,11 +310,11 @@ fn steps() -> u64 {
     std::env::var("LINKWISE_SIMULATION_STEPS").ok().and_then(|s| s.parse().ok()).unwrap_or(World::default().steps)
 }
 
-fn measured(what: &str, out: &mut Outcome) -> u64 {
+fn run_and_report(what: &str, out: &mut Outcome) -> u64 {
     let longest = out.waits_us.last().copied().unwrap_or(0);
     let p99 = out.waits_us.get(out.waits_us.len() * 99 / 100).copied().unwrap_or(0);
     println!(
-        "512 ranks, {what}: {} steps, {} calls, {} epochs committed, {} void; {} waits, 99 % under {:.1} ms, longest {:.1} ms",
+        "512 ranks, {what}: {} steps, {} calls, {} epochs committed, {} void; {} waits, p99 {:.1} ms, longest {:.1} ms",
         out.steps,
         out.calls,
         out.committed,
@@ -323,27 +324,27 @@ fn measured(what: &str, out: &mut Outcome) -> u64 {
         longest as f64 / 1e3,
     );
     assert_eq!(out.divergence, None);
-    assert!(out.committed > 0, "arms do change: {} committed, {} void", out.committed, out.aborted);
+    assert!(out.committed > 0, "epochs were committed: {} committed, {} void", out.committed, out.aborted);
     longest
 }
 
 #[test]
 fn five_hundred_ranks_never_run_one_call_with_different_arms() {
-    // What the aim is about: TCP loses nothing, it delays.
-    let longest = measured(
+    // The target concerns TCP, which delays messages but loses none.
+    let longest = run_and_report(
         "1 % of messages late",
         &mut run(&World { steps: steps(), lost: 0.0, ..World::default() }, Rule::Agreed),
     );
     assert!(longest < 50_000, "a bound rank waited {longest} us");
     let lost = World { steps: steps() / 3, ..World::default() };
-    measured("and 0.1 % lost", &mut run(&lost, Rule::Agreed));
+    run_and_report("and 0.1 % lost", &mut run(&lost, Rule::Agreed));
     let mut out = run(&World { steps: steps() / 3, lost: 0.0, breaks: 0.1, ..World::default() }, Rule::Agreed);
-    measured("and breaks of 100 ms, 100 a second", &mut out);
+    run_and_report("and breaks of 100 ms, 100 a second", &mut out);
     assert!(out.broken > 10, "{}", out.broken);
 }
 
 #[test]
-fn bad_networks_and_dying_ranks_never_make_ranks_differ() {
+fn ranks_agree_on_bad_networks_and_when_ranks_die() {
     for seed in 0..if steps() > 5_000_000 { 200 } else { 20 } {
         let world = World {
             ranks: 3 + (seed as usize % 7) * 5,
@@ -356,7 +357,7 @@ fn bad_networks_and_dying_ranks_never_make_ranks_differ() {
             dying: seed as usize % 2,
             leader_dies: (seed % 5 == 4).then_some(20_000 + 1000 * seed),
             breaks: if seed % 3 == 0 { 0.1 } else { 0.0 },
-            repeat_us: 20_000, // as much is lost
+            repeat_us: 20_000, // shorter, since many messages are lost
             drift: if seed % 5 == 0 { u64::MAX / 2 } else { 16 },
         };
         let out = run(&world, Rule::Agreed);
@@ -365,7 +366,7 @@ fn bad_networks_and_dying_ranks_never_make_ranks_differ() {
     }
 }
 
-/// The leader stops at this time, in a small world whose ranks go on; kernels do not wait for it, so that what they do can be seen.
+/// The leader stops at this time while the other ranks go on. Kernels do not wait for the leader here, so that the ranks' behaviour can be observed.
 fn without_a_leader(dies_us: u64, seed: u64) -> Outcome {
     let world = World { ranks: 8, steps: 200_000, seed, slow_ranks: 0, leader_dies: Some(dies_us), ..World::default() };
     run(&world, Rule::Agreed)
@@ -377,13 +378,13 @@ fn a_leader_that_dies_leaves_ranks_with_the_last_common_arm_or_waiting_for_its_v
     for seed in 0..400 {
         let out = without_a_leader(20_000 + 37 * seed, seed);
         assert_eq!(out.divergence, None);
-        // Those that live: what they have in force is what the last common call had, or they wait just where they are bound.
+        // Each live rank uses the arms of the last common call or waits exactly at the call it is bound to.
         let live = || out.ends.iter().zip(&out.bound).skip(1);
         for ((_, waits), bound) in live() {
             assert_eq!(
                 waits.is_some(),
                 bound.is_some(),
-                "who is bound gets to its first call and waits; who is not goes on: {out:?}"
+                "a bound rank waits at its first call, any other goes on: {out:?}"
             );
             assert!(waits.is_none_or(|call| Some(call) == *bound), "{out:?}");
         }
@@ -402,12 +403,12 @@ fn a_leader_that_dies_leaves_ranks_with_the_last_common_arm_or_waiting_for_its_v
     assert!(all_went_on > 0 && all_wait > 0, "both were seen");
 }
 
-/// Every broken rule is found.
+/// Each broken rule is detected.
 #[test]
-fn the_same_check_fails_with_any_rule_broken() {
+fn the_check_detects_every_broken_rule() {
     use Rule::*;
     let quiet = World { ranks: 64, steps: 300_000, ..World::default() };
-    // Counters far apart, and a first call just ahead: otherwise the leader's choice alone would hide that nobody vetoes.
+    // Counters far apart and a first call close ahead: otherwise the leader's choice alone would hide a missing veto.
     let wild = World { drift: u64::MAX / 2, slow_messages: 0.2, ..quiet.clone() };
     for rule in [AsItArrives, OwnRandomNumbers, GuessesVoid, GuessesInForce, NoVeto, HalfIsEnough] {
         let found = |world: &World| (1..6).any(|seed| run(&World { seed, ..world.clone() }, rule).divergence.is_some());

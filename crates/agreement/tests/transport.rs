@@ -1,36 +1,36 @@
-//! Endpoints in one process, as processes of a job would have them.
+//! Endpoints of several processes of a job, all in one test process.
 
 mod common;
 
 use agreement::roster::Announcement;
-use agreement::transport::{Folder, Inside, Sockets};
-use agreement::{Disagreement, Endpoint, Event, Meeting, ProcessId};
+use agreement::transport::{Folder, IntraNodeTransport, Sockets};
+use agreement::{Disagreement, Endpoint, ProcessId, Rendezvous, TransportEvent};
 use common::{PATIENCE, announcement, tcp, unique};
 use std::time::{Duration, Instant};
 
-fn until(ends: &mut [Box<dyn Endpoint>], done: impl FnMut(&[Vec<Event>]) -> bool) -> Vec<Vec<Event>> {
+fn until(ends: &mut [Box<dyn Endpoint>], done: impl FnMut(&[Vec<TransportEvent>]) -> bool) -> Vec<Vec<TransportEvent>> {
     common::until(ends.iter_mut().map(|e| e.as_mut() as _).collect(), done)
 }
 
-fn sockets(meeting: &Meeting, token: &[u8], process: ProcessId, host: u64) -> Box<dyn Endpoint> {
-    Box::new(Sockets::new(meeting.clone(), token, None, process, host).unwrap())
+fn sockets(rendezvous: &Rendezvous, token: &[u8], process: ProcessId, host: u64) -> Box<dyn Endpoint> {
+    Box::new(Sockets::new(rendezvous.clone(), token, None, process, host).unwrap())
 }
 
-/// All meet, and everybody sends a message to the leader, who answers.
-fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
+/// All announce themselves; then each member sends to the leader and the leader answers.
+fn connect_and_exchange(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(77, i as i32, ids.len() as u32, ids[i]));
     }
-    // The last one keeps the register.
+    // Polling in reverse order makes the last one keep the register.
     ends.reverse();
     let mut events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
     ends.reverse();
     events.reverse();
     for got in &events {
-        let [Event::Complete(roster)] = got.as_slice() else { panic!("{events:?}") };
-        assert_eq!(roster.places.iter().map(|p| p.process).collect::<Vec<_>>(), ids);
+        let [TransportEvent::Complete(roster)] = got.as_slice() else { panic!("{events:?}") };
+        assert_eq!(roster.members.iter().map(|p| p.process).collect::<Vec<_>>(), ids);
     }
-    // The leader speaks first: it is reached by its members, and need not be the one that keeps the register.
+    // The leader sends first: its members connect to it, and it need not keep the register.
     for _ in 0..20 {
         until(&mut ends, |_| true);
         for end in &mut ends {
@@ -42,7 +42,7 @@ fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
     }
     let events = until(&mut ends, |e| e[1..].iter().all(|e| e.len() == 1));
     for got in &events[1..] {
-        assert_eq!(got.as_slice(), [Event::Message { from: ids[0], body: b"proposal".to_vec() }]);
+        assert_eq!(got.as_slice(), [TransportEvent::Message { from: ids[0], body: b"proposal".to_vec() }]);
     }
     for end in ends.iter_mut().skip(1) {
         end.send(ids[0], b"to the leader");
@@ -51,7 +51,7 @@ fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
     let mut from: Vec<ProcessId> = events[0]
         .iter()
         .map(|e| match e {
-            Event::Message { from, body } if body == b"to the leader" => *from,
+            TransportEvent::Message { from, body } if body == b"to the leader" => *from,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -62,7 +62,7 @@ fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
     }
     let events = until(&mut ends, |e| e[1..].iter().all(|e| e.len() == 1));
     for got in &events[1..] {
-        assert_eq!(got.as_slice(), [Event::Message { from: ids[0], body: b"to a member".to_vec() }]);
+        assert_eq!(got.as_slice(), [TransportEvent::Message { from: ids[0], body: b"to a member".to_vec() }]);
     }
     for end in &mut ends {
         end.forget(77);
@@ -71,58 +71,72 @@ fn meet_and_talk(mut ends: Vec<Box<dyn Endpoint>>, ids: &[ProcessId]) {
 }
 
 #[test]
-fn processes_of_a_host_meet_and_talk() {
+fn processes_of_a_host_communicate() {
     let ids: Vec<ProcessId> = (0..5).map(unique).collect();
-    let meeting = Meeting::Local(format!("{}-meet", std::process::id()));
-    meet_and_talk(ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect(), &ids);
+    let rendezvous = Rendezvous::Local(format!("{}-meet", std::process::id()));
+    connect_and_exchange(ids.iter().map(|p| sockets(&rendezvous, b"t", *p, 1)).collect(), &ids);
 }
 
 #[test]
-fn processes_of_a_host_meet_and_talk_through_shared_memory() {
+fn processes_of_a_host_communicate_through_shared_memory() {
     let ids: Vec<ProcessId> = (60..65).map(unique).collect();
-    let meeting = Meeting::Local(format!("{}-memory", std::process::id()));
-    let mut ends: Vec<Sockets> =
-        ids.iter().map(|p| Sockets::new(meeting.clone(), b"t", None, *p, 1).unwrap().inside(Inside::Memory)).collect();
+    let rendezvous = Rendezvous::Local(format!("{}-memory", std::process::id()));
+    let mut ends: Vec<Sockets> = ids
+        .iter()
+        .map(|p| {
+            Sockets::new(rendezvous.clone(), b"t", None, *p, 1)
+                .unwrap()
+                .intra_node_transport(IntraNodeTransport::SharedMemory)
+        })
+        .collect();
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(5, i as i32, 5, ids[i]));
     }
-    // The first keeps the register and leads: the others have one connection each, to it.
-    let (begin, memories) = (Instant::now(), |ends: &[Sockets]| ends.iter().map(|e| e.memories()).collect::<Vec<_>>());
-    while memories(&ends) != [4, 1, 1, 1, 1] && begin.elapsed() < PATIENCE {
+    // The first keeps the register and leads; each other process has one connection, to it.
+    let (begin, memory_connections) =
+        (Instant::now(), |ends: &[Sockets]| ends.iter().map(|e| e.memory_connections()).collect::<Vec<_>>());
+    while memory_connections(&ends) != [4, 1, 1, 1, 1] && begin.elapsed() < PATIENCE {
         ends.iter_mut().for_each(|e| e.poll(Duration::from_millis(2), &mut Vec::new()));
     }
-    assert_eq!(memories(&ends), [4, 1, 1, 1, 1]);
+    assert_eq!(memory_connections(&ends), [4, 1, 1, 1, 1]);
     drop(ends);
-    let meeting = Meeting::Local(format!("{}-memory-2", std::process::id()));
-    let memory = |p: &ProcessId| Sockets::new(meeting.clone(), b"t", None, *p, 1).unwrap().inside(Inside::Memory);
-    meet_and_talk(ids.iter().map(|p| Box::new(memory(p)) as Box<dyn Endpoint>).collect(), &ids);
+    let rendezvous = Rendezvous::Local(format!("{}-memory-2", std::process::id()));
+    let memory = |p: &ProcessId| {
+        Sockets::new(rendezvous.clone(), b"t", None, *p, 1)
+            .unwrap()
+            .intra_node_transport(IntraNodeTransport::SharedMemory)
+    };
+    connect_and_exchange(ids.iter().map(|p| Box::new(memory(p)) as Box<dyn Endpoint>).collect(), &ids);
 }
 
 #[test]
-fn processes_of_several_hosts_meet_over_tcp() {
+fn processes_of_several_hosts_communicate_over_tcp() {
     let ids: Vec<ProcessId> = (10..14).map(unique).collect();
-    let meeting = tcp();
-    meet_and_talk(ids.iter().map(|p| sockets(&meeting, b"t", *p, *p)).collect(), &ids);
+    let rendezvous = tcp();
+    connect_and_exchange(ids.iter().map(|p| sockets(&rendezvous, b"t", *p, *p)).collect(), &ids);
 }
 
 #[test]
-fn processes_meet_in_a_folder_and_leave_it_empty() {
+fn processes_communicate_through_a_folder_and_leave_it_empty() {
     let ids: Vec<ProcessId> = (20..24).map(unique).collect();
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("job");
-    meet_and_talk(ids.iter().map(|p| Box::new(Folder::new(&root, *p).unwrap()) as Box<dyn Endpoint>).collect(), &ids);
+    connect_and_exchange(
+        ids.iter().map(|p| Box::new(Folder::new(&root, *p).unwrap()) as Box<dyn Endpoint>).collect(),
+        &ids,
+    );
     assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0, "the folder is the user's and stays");
 }
 
 #[test]
-fn who_has_another_token_never_takes_part() {
+fn a_process_with_another_token_is_excluded() {
     let ids: Vec<ProcessId> = (30..32).map(unique).collect();
-    let meeting = Meeting::Local(format!("{}-token", std::process::id()));
-    let mut ends = vec![sockets(&meeting, b"right", ids[0], 1), sockets(&meeting, b"wrong", ids[1], 1)];
+    let rendezvous = Rendezvous::Local(format!("{}-token", std::process::id()));
+    let mut ends = vec![sockets(&rendezvous, b"right", ids[0], 1), sockets(&rendezvous, b"wrong", ids[1], 1)];
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(1, i as i32, 2, ids[i]));
     }
-    // Until the one that keeps the register has heard, and dropped, the other.
+    // Until the process that keeps the register has read the other's token and dropped it.
     let (begin, mut notes, mut events) = (Instant::now(), Vec::new(), Vec::new());
     while notes.is_empty() && begin.elapsed() < PATIENCE {
         for end in &mut ends {
@@ -138,32 +152,32 @@ fn who_has_another_token_never_takes_part() {
 }
 
 #[test]
-fn different_settings_are_said_to_everybody() {
+fn different_settings_are_reported_to_every_process() {
     let ids: Vec<ProcessId> = (40..42).map(unique).collect();
-    let meeting = Meeting::Local(format!("{}-settings", std::process::id()));
-    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect();
+    let rendezvous = Rendezvous::Local(format!("{}-settings", std::process::id()));
+    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&rendezvous, b"t", *p, 1)).collect();
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(Announcement { settings: i as u64, ..announcement(1, i as i32, 2, ids[i]) });
     }
     let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
     for got in events {
-        assert_eq!(got, [Event::Never { comm: 1, why: Disagreement::Settings }]);
+        assert_eq!(got, [TransportEvent::Disagreed { comm: 1, reason: Disagreement::Settings }]);
     }
 }
 
 #[test]
-fn the_register_may_go_and_another_process_keeps_the_next() {
+fn another_process_takes_over_the_register() {
     let ids: Vec<ProcessId> = (50..53).map(unique).collect();
-    let meeting = Meeting::Local(format!("{}-register", std::process::id()));
-    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&meeting, b"t", *p, 1)).collect();
+    let rendezvous = Rendezvous::Local(format!("{}-register", std::process::id()));
+    let mut ends: Vec<_> = ids.iter().map(|p| sockets(&rendezvous, b"t", *p, 1)).collect();
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(1, i as i32, 3, ids[i]));
     }
     until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
-    ends.remove(0); // polled first: it keeps the register
+    ends.remove(0); // it is polled first, so it keeps the register
     for (i, end) in ends.iter_mut().enumerate() {
         end.announce(announcement(2, i as i32, 2, ids[i + 1]));
     }
     let events = until(&mut ends, |e| e.iter().all(|e| !e.is_empty()));
-    assert!(events.iter().all(|e| matches!(e.as_slice(), [Event::Complete(r)] if r.comm == 2)), "{events:?}");
+    assert!(events.iter().all(|e| matches!(e.as_slice(), [TransportEvent::Complete(r)] if r.comm == 2)), "{events:?}");
 }

@@ -1,7 +1,6 @@
 //! The command line of linkwise.
 
 mod cmd;
-mod learning;
 mod store_errors;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -32,6 +31,9 @@ enum Command {
     Cluster(cmd::cluster::Commands),
     /// Record what a job got
     Observe(cmd::observe::Args),
+    /// Show, correct and withdraw stored readings
+    #[command(subcommand)]
+    Readings(cmd::readings::Commands),
     /// Which hosts, GPUs and NICs are slower than their like?
     Doctor(cmd::doctor::Args),
     /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Place(a) => cmd::place::run(*a),
         Command::Cluster(a) => cmd::cluster::run(a),
         Command::Observe(a) => cmd::observe::run(a),
+        Command::Readings(a) => cmd::readings::run(a),
         Command::Doctor(a) => cmd::doctor::run(a),
         Command::Nccl(a) => cmd::nccl::run(a),
         Command::Tune(a) => cmd::tune::run(a),

@@ -1,6 +1,7 @@
-//! Errors of the store and of the state as failures of a command.
+//! Errors of the engine, the store and the state as failures of a command.
 
 use console::Failure;
+use engine::{EngineError, ErrorKind};
 use store::{StateError, StoreError};
 
 /// A result whose error becomes a [`Failure`]: a refusal ends with exit code 1, bad input with 2.
@@ -18,5 +19,14 @@ impl<T> OrFailure<T> for Result<T, StateError> {
 impl<T> OrFailure<T> for Result<T, StoreError> {
     fn or_failure(self) -> Result<T, Failure> {
         self.map_err(Failure::input)
+    }
+}
+
+impl<T> OrFailure<T> for Result<T, EngineError> {
+    fn or_failure(self) -> Result<T, Failure> {
+        self.map_err(|e| match e.kind() {
+            ErrorKind::Impossible | ErrorKind::Busy => Failure::impossible(e),
+            ErrorKind::Malformed | ErrorKind::Broken => Failure::input(e),
+        })
     }
 }

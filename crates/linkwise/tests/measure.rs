@@ -130,9 +130,9 @@ done
     ]);
     assert_eq!(code, 1);
     assert!(
-        err.contains("was started 5 times in a row without one answer")
+        err.contains("was started 5 times in a row without an answer")
             && err.contains("broken")
-            && err.contains("the same command goes on"),
+            && err.contains("rerun the same command to resume"),
         "{err}"
     );
 }
@@ -238,7 +238,7 @@ fn bad_input_is_one_error_and_exit_code_2() {
         (vec!["--cluster", "h100"], "nothing to do"),
         (vec!["--cluster", "h100", "--backend", "simulated"], "--store FILE is missing"),
         (vec!["--cluster", "nowhere", "--backend", "simulated", "--store", &store], "nowhere"),
-        (with(&["--sizes", "16MiB,3XB"]), "--sizes: `3XB` has an unknown unit"),
+        (with(&["--sizes", "16MiB,3XB"]), "--sizes: `3XB` has the unknown unit"),
         (with(&["--sizes", "1MiB,1024KiB"]), "--sizes: `1024KiB` is given twice"),
         (with(&["--sizes", "0"]), "--sizes: `0` is not between"),
         (with(&["--idle", "n0:0,n0:99"]), "--idle: `n0:99`: host `n0` has GPUs 0 to 7"),

@@ -133,7 +133,10 @@ fn jobs_of_the_state_are_the_contention_and_a_committed_name_is_taken() {
     let v = json(d, &args);
     assert_eq!(v["contention"]["jobs"][0]["id"], "old", "{v}");
     assert!(names(&v["gpus"]).iter().all(|g| !["n0:0", "n0:1", "n1:0", "n1:1"].contains(&g.as_str())));
-    assert!(refused(d, &args, 1).contains("job `new` holds"));
+    let again = json(d, &args);
+    assert_eq!((&again["gpus"], &again["committed"]["repeated"]), (&v["gpus"], &Value::Bool(true)));
+    let larger = ["place", "--state", "s", "--model", "m.json", "--gpus", "9", "--commit", "new"];
+    assert!(refused(d, &larger, 1).contains("job `new` holds"));
     let now = json(d, &["cluster", "show", "--state", "s", "--format", "json"]);
     assert_eq!(now["jobs"].as_array().map(Vec::len), Some(2));
     let e = refused(d, &["place", "--cluster", "het-ra", "--state", "s", "--model", "m.json", "--gpus", "8"], 2);

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 fn linkwise(args: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_linkwise"));
     c.args(args);
-    for name in ["PLUGIN", "MODE", "CONFIG", "PROFILE", "MEETING", "TRACE"] {
+    for name in ["PLUGIN", "MODE", "CONFIG", "PROFILE", "RENDEZVOUS", "MEETING", "TRACE"] {
         c.env_remove(format!("LINKWISE_{name}"));
     }
     c

@@ -81,7 +81,7 @@ fn a_signal_goes_to_the_command() {
 
 #[test]
 fn the_command_gets_the_settings_and_its_output_is_its_own() {
-    let show = "echo $LINKWISE_MODE $NCCL_TUNER_PLUGIN ${LINKWISE_MEETING_ELSE%%:*}";
+    let show = "echo $LINKWISE_MODE $NCCL_TUNER_PLUGIN ${LINKWISE_RENDEZVOUS_FALLBACK%%:*}";
     let out = linkwise(&["run", "--", "sh", "-c", show]).output().unwrap();
     let said = String::from_utf8(out.stdout).unwrap();
     let mut words = said.split_whitespace();
@@ -195,9 +195,9 @@ fn a_job_leaves_no_folder_behind() {
     }
 }
 
-/// What the command is told about meeting: by the user, and for want of anything else.
-fn meeting(args: &[&str], vars: &[(&str, &str)]) -> (String, String, String) {
-    let show = ["--", "sh", "-c", "echo \"$LINKWISE_MEETING\"; echo \"$LINKWISE_MEETING_ELSE\""];
+/// The rendezvous that the command gets: the user's, the fallback, and the messages.
+fn rendezvous(args: &[&str], vars: &[(&str, &str)]) -> (String, String, String) {
+    let show = ["--", "sh", "-c", "echo \"$LINKWISE_RENDEZVOUS\"; echo \"$LINKWISE_RENDEZVOUS_FALLBACK\""];
     let out = linkwise(&[&["run"], args, &show].concat()).envs(vars.iter().copied()).output().unwrap();
     let said = String::from_utf8(out.stdout.clone()).unwrap();
     let mut lines = said.lines().map(str::to_string);
@@ -205,36 +205,37 @@ fn meeting(args: &[&str], vars: &[(&str, &str)]) -> (String, String, String) {
 }
 
 #[test]
-fn what_the_user_says_about_meeting_is_passed_on_and_the_rest_is_left_to_the_launcher() {
-    let (said, other, _) = meeting(&[], &[]);
+fn the_users_rendezvous_is_passed_on_and_otherwise_the_launcher_decides() {
+    let (said, other, _) = rendezvous(&[], &[]);
     assert!(said.is_empty() && other.starts_with("local:"), "{said} {other}");
     // Started by torchrun itself, once per worker: every one of them would name another place.
-    let (said, other, err) = meeting(&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]);
+    let (said, other, err) = rendezvous(&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]);
     assert!(said.is_empty() && other.is_empty() && !err.contains("AUTO"), "{said} {other} {err}");
-    let (said, other, _) = meeting(&[], &[("MASTER_ADDR", "n0")]); // which is not enough to meet there
+    let (said, other, _) = rendezvous(&[], &[("MASTER_ADDR", "n0")]); // which is not enough to meet there
     assert!(said.is_empty() && other.starts_with("local:"), "{said} {other}");
-    assert_eq!(meeting(&["--meeting", "tcp:n0:5000"], &[]).0, "tcp:n0:5000");
-    assert_eq!(meeting(&[], &[("LINKWISE_MEETING", "tcp:n0:5000")]).0, "tcp:n0:5000");
+    assert_eq!(rendezvous(&["--meeting", "tcp:n0:5000"], &[]).0, "tcp:n0:5000", "the former name");
+    assert_eq!(rendezvous(&["--rendezvous", "tcp:n0:5000"], &[]).0, "tcp:n0:5000");
+    assert_eq!(rendezvous(&[], &[("LINKWISE_RENDEZVOUS", "tcp:n0:5000")]).0, "tcp:n0:5000");
 }
 
 #[test]
 fn tasks_of_several_hosts_are_not_told_to_meet_on_one() {
     let mpi = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "8"), ("OMPI_COMM_WORLD_LOCAL_SIZE", "4")];
     // Around all of this another `linkwise run`, which knew one host.
-    let outer = ("LINKWISE_MEETING_ELSE", "local:outer");
-    let (said, other, err) = meeting(&[], &[&mpi[..], &[outer]].concat());
+    let outer = ("LINKWISE_RENDEZVOUS_FALLBACK", "local:outer");
+    let (said, other, err) = rendezvous(&[], &[&mpi[..], &[outer]].concat());
     assert_eq!((said.as_str(), other.as_str()), ("", ""));
-    assert!(err.contains("8 tasks, perhaps on several hosts, are not told where to meet: unless the command says it"));
+    assert!(err.contains("8 tasks, perhaps on several hosts, have no rendezvous: unless the command sets one"));
     // Nothing is said where it would not be true.
     for (args, more) in [
-        (&["--meeting", "tcp:n0:5000"][..], &[][..]),
+        (&["--rendezvous", "tcp:n0:5000"][..], &[][..]),
         (&["--observe"], &[]),
         (&[], &[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500")]),
-        (&[], &[("LINKWISE_MEETING", "tcp:n0:5000")]),
+        (&[], &[("LINKWISE_RENDEZVOUS", "tcp:n0:5000")]),
         // The plugin finds the first host in Slurm's list.
         (&[], &[("SLURM_NNODES", "2"), ("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "n[0-1]")]),
     ] {
-        let (_, other, err) = meeting(args, &[&mpi[..], more].concat());
+        let (_, other, err) = rendezvous(args, &[&mpi[..], more].concat());
         assert!(other.is_empty() && !err.contains("AUTO"), "{args:?} {more:?}: {err}");
     }
 }
@@ -277,7 +278,7 @@ fn of_several_tasks_each_has_its_folder_and_task_0_reports() {
     let said = err(&c.output().unwrap());
     assert!(said.contains("This is task 0 of 2: processes of the others are not in it; --trace FOLDER"), "{said}");
     // What they meet by is the job's, not the task's.
-    let mut c = linkwise(&["run", "--", "sh", "-c", "echo $LINKWISE_MEETING_ELSE"]);
+    let mut c = linkwise(&["run", "--", "sh", "-c", "echo $LINKWISE_RENDEZVOUS_FALLBACK"]);
     c.env("SLURM_PROCID", "1")
         .env("SLURM_STEP_NUM_TASKS", "2")
         .env("SLURM_STEP_TASKS_PER_NODE", "2")

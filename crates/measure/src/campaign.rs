@@ -1,9 +1,9 @@
-//! Campaigns: intra tables, spot checks and multi-host samples, from the first point to the last, however often interrupted.
+//! Campaigns: intra tables, spot checks and a multi-host sample, resumable after an interruption.
 //!
-//! For every size: the full table of one host of each type; spot checks on the other hosts of the type, and the full table of those that
-//! deviate; then the samples of a design. After each stage readings far from their like are taken again, up to twice; the median
-//! wins, the others are kept as rejected. A stage decides from stored readings alone, and every reading has a run id made
-//! of backend, point and repetition: a campaign that was killed goes on where it was and ends with the same points.
+//! For every size a campaign measures the full table of one host of each type, spot checks on the other hosts of the type and the full table of those
+//! that deviate, then the points of a design. After each stage it repeats outliers up to twice; the median counts, and the other readings are stored
+//! as rejected. A stage decides from stored readings only, and each reading has a run id made of backend, point and repetition: an interrupted
+//! campaign continues where it was and ends with the same points.
 
 use crate::backend::{Backend, BackendError, Point, Reading};
 use crate::design::{DesignKind, Uncertainty, adaptive_round, design};
@@ -14,96 +14,93 @@ use std::collections::HashMap;
 use store::{Measurement, Quality, Query, Record, Store, StoreError};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Repetitions of a reading that lies far from its like.
+/// Limit on repetitions of an outlier.
 pub const REPETITIONS_MAX: u32 = 2;
 /// Points that may fail in a row before the campaign stops.
 pub const FAILURES_IN_ROW_MAX: usize = 10;
-/// A host deviates from its type if the median of its spot checks does by more (log units) ...
+/// A host deviates from its type if the median of its spot checks differs by more than this (log units) ...
 pub const SPOT_MEDIAN_MAX: f64 = 0.05;
-/// ... or any single one does.
+/// ... or a single spot check by more than this.
 pub const SPOT_SINGLE_MAX: f64 = 0.15;
 /// Rounds of an adaptive design.
 const ADAPTIVE_ROUNDS: usize = 8;
 
-/// What to measure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// GPUs that may be used.
+pub struct CampaignPlan {
+    /// The GPUs to use.
     pub idle: Allocation,
-    /// What to run.
     pub collective: Collective,
-    /// Each size gets tables and samples.
+    /// Sizes, each with its own tables and sample.
     pub sizes: Vec<Bytes>,
-    /// Take intra tables?
+    /// Measure intra tables and spot checks.
     pub intra: bool,
-    /// Multi-host samples per size.
-    pub samples: usize,
+    /// Multi-host allocations per size.
+    pub sample_size: usize,
     /// How they are chosen.
     pub design: DesignKind,
-    /// Of designs and spot checks.
+    /// Seed of designs and spot checks.
     pub seed: u64,
-    /// Most GPU-minutes of this run; none = no limit.
+    /// Limit on GPU-minutes of this run; `None` is unlimited.
     pub budget_gpu_minutes: Option<f64>,
 }
 
-/// What a plan would take, repetitions and full tables of deviating hosts not counted.
+/// Cost of a plan before its start, without repetitions and without the tables of deviating hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outlook {
+pub struct CampaignEstimate {
     /// Points of the plan.
     pub points: usize,
-    /// Those in the store already.
+    /// Points that have a reading in the store.
     pub already: usize,
-    /// GPU-minutes of the rest.
+    /// GPU-minutes of the other points.
     pub gpu_minutes: f64,
-    /// Wall-clock seconds of the rest.
+    /// Wall-clock seconds of the other points.
     pub seconds: f64,
 }
 
-/// What happens, for whoever shows it.
+/// Progress of a campaign.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A stage of so many points begins.
+pub enum CampaignEvent {
+    /// A stage begins.
     Stage {
-        /// `intra table n0, 16MiB` and the like.
+        /// For instance `intra tables of n0, 16MiB`.
         name: String,
-        /// Points to take in it.
+        /// Points to measure.
         points: usize,
-        /// Points of it known already.
+        /// Points of the stage that have a reading.
         already: usize,
     },
-    /// So many more points of the stage are in the store.
+    /// This many more points of the stage are in the store.
     Taken(usize),
-    /// Something worth a line.
+    /// A line for the user.
     Note(String),
 }
 
 /// Counts of one kind of stage.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct StageSummary {
-    /// `intra tables`, `spot checks`, `multi-host samples`.
+    /// `intra tables`, `spot checks` or `multi-host samples`.
     pub name: String,
-    /// Points that have a reading now.
+    /// Points that have a reading.
     pub points: usize,
     /// Readings taken by this run, repetitions included.
     pub readings_taken: usize,
-    /// Points that gave no reading.
+    /// Points without a reading.
     pub failed: usize,
-    /// Points whose first reading was far from its like.
+    /// Points whose first reading was an outlier.
     pub outliers: usize,
     /// Readings rejected after repetition.
     pub rejected: usize,
     /// Outliers that could not be repeated.
     pub suspect: usize,
-    /// Seconds that runs kept GPUs busy, one after the other.
+    /// Seconds for which runs occupied GPUs, added up.
     pub run_seconds: f64,
-    /// The same times GPUs, in minutes.
+    /// The same times their GPUs, minutes.
     pub gpu_minutes: f64,
 }
 
-/// How a campaign ended.
+/// Result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Summary {
-    /// By kind of stage.
+pub struct CampaignSummary {
     pub stages: Vec<StageSummary>,
     /// Hosts whose spot checks deviated and that got a full table.
     pub deviating_hosts: Vec<String>,
@@ -111,7 +108,7 @@ pub struct Summary {
     pub stopped_by_budget: bool,
 }
 
-impl Summary {
+impl CampaignSummary {
     /// Readings taken by this run.
     pub fn readings_taken(&self) -> usize {
         self.stages.iter().map(|s| s.readings_taken).sum()
@@ -120,7 +117,7 @@ impl Summary {
     pub fn gpu_minutes(&self) -> f64 {
         self.stages.iter().map(|s| s.gpu_minutes).sum()
     }
-    /// Points that gave no reading.
+    /// Points without a reading.
     pub fn failed(&self) -> usize {
         self.stages.iter().map(|s| s.failed).sum()
     }
@@ -129,13 +126,12 @@ impl Summary {
 /// Why a campaign stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError {
-    /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The backend cannot go on. What was taken is in the store.
-    #[error("{0}. What was measured so far is stored; the same command goes on from there")]
+    /// The backend cannot continue. All readings so far are in the store.
+    #[error("{0}. All readings so far are stored; rerun the same command to resume")]
     Backend(String),
-    /// The model of an adaptive design.
+    /// The model of an adaptive design failed.
     #[error("the adaptive design's model: {0}")]
     Model(String),
 }
@@ -151,22 +147,22 @@ impl<E: Into<CampaignError>> From<E> for Stop {
     }
 }
 
-/// Where multi-host readings should lie: GB/s of an allocation.
+/// Expected bandwidth of a multi-host allocation, GB/s.
 pub type Expected<'a> = &'a dyn Fn(&Allocation, Collective, Bytes) -> f64;
 
 /// One run of a plan.
 pub struct Campaign<'a> {
-    plan: &'a Plan,
+    plan: &'a CampaignPlan,
     cluster: Cluster,
     store: &'a mut Store,
     backend: &'a mut dyn Backend,
     expected: Expected<'a>,
     model: Option<&'a mut dyn Uncertainty>,
     now_unix_s: &'a dyn Fn() -> f64,
-    tell: &'a mut dyn FnMut(Event),
+    on_event: &'a mut dyn FnMut(CampaignEvent),
     known: HashMap<String, f64>,
     failures_in_row: usize,
-    summary: Summary,
+    summary: CampaignSummary,
 }
 
 const INTRA: usize = 0;
@@ -174,14 +170,15 @@ const SPOT: usize = 1;
 const MULTI: usize = 2;
 
 impl<'a> Campaign<'a> {
-    /// Reads what the store already has. `expected` judges multi-host readings, `now_unix_s` stamps new ones, `tell` hears what happens.
+    /// Reads the known readings from the store. Multi-host readings are compared with `expected`; new ones get the time `now_unix_s`; `on_event`
+    /// receives the progress.
     pub fn new(
-        plan: &'a Plan,
+        plan: &'a CampaignPlan,
         store: &'a mut Store,
         backend: &'a mut dyn Backend,
         expected: Expected<'a>,
         now_unix_s: &'a dyn Fn() -> f64,
-        tell: &'a mut dyn FnMut(Event),
+        on_event: &'a mut dyn FnMut(CampaignEvent),
     ) -> Result<Self, StoreError> {
         let query = Query { run_prefix: Some(format!("{}/{}/", backend.identity(), plan.collective)), ..Query::all() };
         let known = store
@@ -192,7 +189,7 @@ impl<'a> Campaign<'a> {
         let stage = |name: &str| StageSummary { name: name.into(), ..StageSummary::default() };
         let stages = vec![stage("intra tables"), stage("spot checks"), stage("multi-host samples")];
         let cluster = store.cluster().clone();
-        let summary = Summary { stages, ..Summary::default() };
+        let summary = CampaignSummary { stages, ..CampaignSummary::default() };
         Ok(Campaign {
             plan,
             cluster,
@@ -201,32 +198,32 @@ impl<'a> Campaign<'a> {
             expected,
             model: None,
             now_unix_s,
-            tell,
+            on_event,
             known,
             failures_in_row: 0,
             summary,
         })
     }
 
-    /// Lets an adaptive design ask this model.
+    /// Sets the model that an adaptive design asks.
     pub fn with_model(mut self, model: &'a mut dyn Uncertainty) -> Self {
         self.model = Some(model);
         self
     }
 
-    /// What is left to do, before anything is done.
-    pub fn outlook(&self) -> Outlook {
-        let mut outlook = Outlook::default();
+    /// Cost of the remaining points, before the start.
+    pub fn estimate(&self) -> CampaignEstimate {
+        let mut estimate = CampaignEstimate::default();
         let mut add = |points: &[Point], width: usize| {
             for p in points {
-                outlook.points += 1;
+                estimate.points += 1;
                 if self.known.contains_key(&self.run_id(p)) {
-                    outlook.already += 1;
+                    estimate.already += 1;
                     continue;
                 }
                 let seconds = self.backend.expected(p).0;
-                outlook.gpu_minutes += seconds * p.allocation.gpu_count() as f64 / 60.0;
-                outlook.seconds += seconds / width.max(1) as f64;
+                estimate.gpu_minutes += seconds * p.allocation.gpu_count() as f64 / 60.0;
+                estimate.seconds += seconds / width.max(1) as f64;
             }
         };
         for &size in &self.plan.sizes {
@@ -239,11 +236,11 @@ impl<'a> Campaign<'a> {
             add(&spots, self.backend.width().min(checks.len()));
             add(&self.layout().sample_points(size), 1);
         }
-        outlook
+        estimate
     }
 
     /// Runs the plan to its end, or to the end of the budget.
-    pub fn run(mut self) -> Result<Summary, CampaignError> {
+    pub fn run(mut self) -> Result<CampaignSummary, CampaignError> {
         for &size in &self.plan.sizes {
             match self.run_size(size) {
                 Ok(()) => {}
@@ -265,15 +262,15 @@ impl<'a> Campaign<'a> {
             self.take_tables(&deviating, size)?;
         }
         if self.plan.design == DesignKind::Adaptive && self.model.is_some() {
-            self.take_adaptive(size)
+            self.take_adaptive_sample(size)
         } else {
             let points = self.layout().sample_points(size);
             self.take(
                 MULTI,
-                &format!("{} multi-host samples ({}), {size}", points.len(), self.design_name()),
+                &format!("sample of {} multi-host allocations ({}), {size}", points.len(), self.design_name()),
                 &points,
             )?;
-            self.settle_multi(&points)
+            self.repeat_multi_outliers(&points)
         }
     }
 
@@ -289,7 +286,7 @@ impl<'a> Campaign<'a> {
     }
 
     fn run_id(&self, p: &Point) -> String {
-        let gpus = self.cluster.gpu_names(&p.allocation).join(" ");
+        let gpus = self.cluster.gpu_list(&p.allocation);
         format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition)
     }
 
@@ -299,11 +296,11 @@ impl<'a> Campaign<'a> {
 
     // ---- taking readings ----------------------------------------------------------------------------------------------
 
-    /// Takes what is missing of `points`, in batches of different hosts, each batch stored before the next begins.
+    /// Measures the points without a reading, in batches on different hosts. Each batch is stored before the next begins.
     fn take(&mut self, stage: usize, name: &str, points: &[Point]) -> Result<(), Stop> {
         let missing: Vec<&Point> = points.iter().filter(|p| self.value(p).is_none()).collect();
         let already = points.len() - missing.len();
-        (self.tell)(Event::Stage { name: name.into(), points: missing.len(), already });
+        (self.on_event)(CampaignEvent::Stage { name: name.into(), points: missing.len(), already });
         if points.first().is_some_and(|p| p.repetition == 0) {
             self.summary.stages[stage].points += already;
         }
@@ -336,7 +333,10 @@ impl<'a> Campaign<'a> {
                     self.failures_in_row += 1;
                     self.summary.stages[stage].failed += usize::from(p.repetition == 0);
                     let gpus = self.cluster.gpu_list(&p.allocation);
-                    (self.tell)(Event::Note(format!("no reading of {gpus}, {} {}: {why}", p.collective, p.size)));
+                    (self.on_event)(CampaignEvent::Note(format!(
+                        "no reading for {gpus}, {} {}: {why}",
+                        p.collective, p.size
+                    )));
                     if self.failures_in_row >= FAILURES_IN_ROW_MAX {
                         fatal = Some(format!("{FAILURES_IN_ROW_MAX} points failed in a row, the last with: {why}"));
                     }
@@ -348,7 +348,7 @@ impl<'a> Campaign<'a> {
         for r in &records {
             self.known.extend(r.run_id.clone().map(|id| (id, r.measurement.busbw.gb_per_s())));
         }
-        (self.tell)(Event::Taken(batch.len()));
+        (self.on_event)(CampaignEvent::Taken(batch.len()));
         fatal.map_or(Ok(()), |why| Err(Stop::Error(CampaignError::Backend(why))))
     }
 
@@ -366,7 +366,7 @@ impl<'a> Campaign<'a> {
 
     // ---- stages -------------------------------------------------------------------------------------------------------
 
-    /// Full tables of several hosts at a time, then their outliers again.
+    /// Measures full tables of several hosts at once, then repeats their outliers.
     fn take_tables(&mut self, hosts: &[HostId], size: Bytes) -> Result<(), Stop> {
         let tables: Vec<Vec<Point>> = hosts.iter().map(|h| self.layout().table_points(*h, size)).collect();
         if tables.is_empty() {
@@ -375,36 +375,37 @@ impl<'a> Campaign<'a> {
         let names: Vec<&str> = hosts.iter().map(|h| self.cluster.host(*h).name.as_str()).collect();
         let name = format!("intra tables of {}, {size}", names.join(", "));
         self.take(INTRA, &name, &interleaved(&tables))?;
-        let mut far = Vec::new();
+        let mut outliers = Vec::new();
         for (h, table) in hosts.iter().zip(&tables) {
             let readings: Vec<(&Point, f64)> = table.iter().filter_map(|p| Some((p, self.value(p)?))).collect();
             let masks: Vec<(GpuMask, f64)> = readings.iter().map(|(p, v)| (p.allocation.mask(*h), *v)).collect();
-            far.extend(outlier::intra(self.cluster.type_of(*h), &masks).into_iter().map(|i| readings[i].0.clone()));
+            outliers
+                .extend(outlier::intra(self.cluster.type_of(*h), &masks).into_iter().map(|i| readings[i].0.clone()));
         }
-        self.settle(INTRA, &far)
+        self.repeat_outliers(INTRA, &outliers)
     }
 
-    /// Spot checks; returns the hosts that deviate from the host their type was measured on.
+    /// Measures spot checks and returns the hosts that deviate from the reference host of their type.
     fn take_spot_checks(&mut self, checks: &[(HostId, HostId)], size: Bytes) -> Result<Vec<HostId>, Stop> {
         let spots: Vec<Vec<Point>> = checks.iter().map(|(h, r)| self.layout().spot_points(*h, *r, size)).collect();
         if spots.is_empty() {
             return Ok(Vec::new());
         }
         self.take(SPOT, &format!("spot checks of {} hosts, {size}", checks.len()), &interleaved(&spots))?;
-        let mut far = Vec::new();
+        let mut outliers = Vec::new();
         for ((_, r), points) in checks.iter().zip(&spots) {
             let ratios = self.ratios(points, *r);
             let centre = median(&ratios.iter().map(|x| x.1).collect::<Vec<_>>());
-            far.extend(ratios.iter().filter(|x| (x.1 - centre).abs() > SPOT_SINGLE_MAX).map(|x| x.0.clone()));
+            outliers.extend(ratios.iter().filter(|x| (x.1 - centre).abs() > SPOT_SINGLE_MAX).map(|x| x.0.clone()));
         }
-        self.settle(SPOT, &far)?;
+        self.repeat_outliers(SPOT, &outliers)?;
         let mut deviating = Vec::new();
         for ((h, r), points) in checks.iter().zip(&spots) {
             let ratios: Vec<f64> = self.ratios(points, *r).iter().map(|x| x.1).collect();
             if median(&ratios).abs() > SPOT_MEDIAN_MAX || ratios.iter().any(|x| x.abs() > SPOT_SINGLE_MAX) {
                 let name = self.cluster.host(*h).name.clone();
                 let percent = 100.0 * (median(&ratios).exp() - 1.0);
-                (self.tell)(Event::Note(format!(
+                (self.on_event)(CampaignEvent::Note(format!(
                     "{name} deviates from {} by {percent:+.1} % (median of {} spot checks): measuring its full table",
                     self.cluster.host(*r).name,
                     ratios.len()
@@ -418,37 +419,37 @@ impl<'a> Campaign<'a> {
         Ok(deviating)
     }
 
-    /// Log-ratio of every spot check to the same subset of the reference host, best values of both.
+    /// Log-ratio of each spot check to the same GPU subset of the reference host, from the best values of both.
     fn ratios<'p>(&self, points: &'p [Point], reference: HostId) -> Vec<(&'p Point, f64)> {
         let mut out = Vec::new();
         for p in points {
             let mask = p.allocation.parts().first().map_or(GpuMask::EMPTY, |x| x.1);
             let there = self.layout().point(Allocation::new([(reference, mask)]), p.size);
-            if let (Some(a), Some(b)) = (self.settled(p), self.settled(&there)) {
+            if let (Some(a), Some(b)) = (self.best_value(p), self.best_value(&there)) {
                 out.push((p, (a.max(1e-9) / b.max(1e-9)).ln()));
             }
         }
         out
     }
 
-    fn settle_multi(&mut self, points: &[Point]) -> Result<(), Stop> {
+    fn repeat_multi_outliers(&mut self, points: &[Point]) -> Result<(), Stop> {
         let readings: Vec<(&Point, f64)> = points.iter().filter_map(|p| Some((p, self.value(p)?))).collect();
         let judged: Vec<(Allocation, f64, f64)> = readings
             .iter()
             .map(|(p, v)| (p.allocation.clone(), *v, (self.expected)(&p.allocation, p.collective, p.size)))
             .collect();
-        let far: Vec<Point> =
+        let outliers: Vec<Point> =
             outlier::multi(&self.cluster, &judged).into_iter().map(|i| readings[i].0.clone()).collect();
-        self.settle(MULTI, &far)
+        self.repeat_outliers(MULTI, &outliers)
     }
 
-    /// Rounds: the model learns what is measured and names what it knows least about.
-    fn take_adaptive(&mut self, size: Bytes) -> Result<(), Stop> {
-        let per_round = self.plan.samples.div_ceil(ADAPTIVE_ROUNDS).max(4);
+    /// Measures in rounds: the model learns the readings and chooses the allocations about which it is most uncertain.
+    fn take_adaptive_sample(&mut self, size: Bytes) -> Result<(), Stop> {
+        let per_round = self.plan.sample_size.div_ceil(ADAPTIVE_ROUNDS).max(4);
         let (cluster, idle, seed) = (self.cluster.clone(), self.plan.idle.clone(), self.plan.seed);
         let mut taken: Vec<Allocation> = Vec::new();
-        while taken.len() < self.plan.samples {
-            let n = per_round.min(self.plan.samples - taken.len());
+        while taken.len() < self.plan.sample_size {
+            let n = per_round.min(self.plan.sample_size - taken.len());
             let chosen = if taken.is_empty() {
                 design(&cluster, &idle, n, DesignKind::Adaptive, seed)
             } else {
@@ -463,16 +464,16 @@ impl<'a> Campaign<'a> {
             let points: Vec<Point> = chosen.iter().map(|a| self.layout().point(a.clone(), size)).collect();
             self.take(
                 MULTI,
-                &format!("adaptive samples {} to {}, {size}", taken.len() + 1, taken.len() + points.len()),
+                &format!("adaptive sample, allocations {} to {}, {size}", taken.len() + 1, taken.len() + points.len()),
                 &points,
             )?;
             taken.extend(chosen);
         }
         let points: Vec<Point> = taken.into_iter().map(|a| self.layout().point(a, size)).collect();
-        self.settle_multi(&points)
+        self.repeat_multi_outliers(&points)
     }
 
-    /// First readings of the tables and of `taken`, in the order of the plan: the same after a restart as without one.
+    /// First readings of the tables and of `taken`, in the order of the plan, so that a resumed campaign trains the model alike.
     fn measured(&self, taken: &[Allocation], size: Bytes) -> Vec<Measurement> {
         let (tables, _) = self.layout().hosts();
         let tables = tables.iter().flat_map(|h| self.layout().table_points(*h, size));
@@ -488,7 +489,7 @@ impl<'a> Campaign<'a> {
 
     // ---- outliers -----------------------------------------------------------------------------------------------------
 
-    /// All readings of a point, by repetition.
+    /// Readings of a point by repetition, with their run ids.
     fn readings(&self, p: &Point) -> Vec<(String, f64)> {
         (0..=REPETITIONS_MAX)
             .filter_map(|repetition| {
@@ -498,20 +499,20 @@ impl<'a> Campaign<'a> {
             .collect()
     }
 
-    /// The value that stands for a point: its only reading, or the median of several.
-    fn settled(&self, p: &Point) -> Option<f64> {
+    /// The value of a point: its only reading, or the median of several.
+    fn best_value(&self, p: &Point) -> Option<f64> {
         let readings: Vec<f64> = self.readings(p).into_iter().map(|r| r.1).collect();
-        (!readings.is_empty()).then(|| outlier::verdict(&readings).0)
+        (!readings.is_empty()).then(|| outlier::resolve_readings(&readings).0)
     }
 
-    /// Takes outliers again: once, and if that disagrees with the first reading once more. Then says which readings to believe.
-    fn settle(&mut self, stage: usize, far: &[Point]) -> Result<(), Stop> {
-        self.summary.stages[stage].outliers += far.len();
-        if far.is_empty() {
+    /// Repeats outliers once, and a second time if the two readings disagree. Then marks each reading as good, rejected or suspect.
+    fn repeat_outliers(&mut self, stage: usize, outliers: &[Point]) -> Result<(), Stop> {
+        self.summary.stages[stage].outliers += outliers.len();
+        if outliers.is_empty() {
             return Ok(());
         }
         for repetition in 1..=REPETITIONS_MAX {
-            let again: Vec<Point> = far
+            let again: Vec<Point> = outliers
                 .iter()
                 .filter(|p| match self.readings(p)[..] {
                     [(_, a), (_, b)] if repetition == 2 => !outlier::agree(a, b),
@@ -528,10 +529,10 @@ impl<'a> Campaign<'a> {
             }
         }
         let mut changes = Vec::new();
-        for p in far {
+        for p in outliers {
             let readings = self.readings(p);
             let values: Vec<f64> = readings.iter().map(|r| r.1).collect();
-            let (_, rejected) = outlier::verdict(&values);
+            let (_, rejected) = outlier::resolve_readings(&values);
             let s = &mut self.summary.stages[stage];
             if let [(only, _)] = &readings[..] {
                 s.suspect += 1;
@@ -548,13 +549,14 @@ impl<'a> Campaign<'a> {
     }
 }
 
-/// Points of several hosts in turn, so that hosts next to each other in the list can go in one batch.
+/// Interleaves the points of several hosts, so that neighbours can share a batch.
 fn interleaved(groups: &[Vec<Point>]) -> Vec<Point> {
     let longest = groups.iter().map(Vec::len).max().unwrap_or(0);
     (0..longest).flat_map(|i| groups.iter().filter_map(move |g| g.get(i).cloned())).collect()
 }
 
-/// Consecutive points that share no host, at most `width` together. Points over several hosts go alone: they would share the network.
+/// Splits consecutive points into batches of at most `width` on different hosts. A multi-host point is a batch of its own: others would share its
+/// network.
 fn batches(points: &[&Point], width: usize) -> Vec<Vec<Point>> {
     let mut out: Vec<Vec<Point>> = Vec::new();
     for p in points {

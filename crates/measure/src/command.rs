@@ -1,8 +1,8 @@
-//! The command backend: the user's own benchmark, started once, spoken to in lines of JSON.
+//! The command backend: the user's own benchmark, started once, with one JSON object per line in both directions.
 //!
-//! linkwise writes `{"id":1,"gpus":["n0:0","n1:3"],"collective":"all_reduce","size_bytes":16777216}`; the command answers
-//! `{"id":1,"busbw_gb_per_s":123.4}` (also `time_us`, `algorithm`, `protocol`, `channels`, `nccl_version`) or
-//! `{"id":1,"error":"..."}`. It ends when its standard input does.
+//! linkwise writes `{"id":1,"gpus":["n0:0","n1:3"],"collective":"all_reduce","size_bytes":16777216}`. The command answers
+//! `{"id":1,"busbw_gb_per_s":123.4}` (optionally with `time_us`, `algorithm`, `protocol`, `channels`, `nccl_version`) or `{"id":1,"error":"..."}`. It
+//! must exit when its standard input closes.
 //!
 //! ```text
 //! stopped ──start──► idle ──request──► waiting ──answer with this id──► idle
@@ -10,9 +10,10 @@
 //!    └──── kill, reap ◄── timeout, crash, flood of garbage ──► start again (limited), next attempt
 //! ```
 //!
-//! Three threads move bytes (in, out, standard error), so a command that neither reads nor writes costs a time limit and nothing else.
+//! Three threads move bytes (standard input, output and error), so a command that neither reads nor writes only costs the time limit.
 
 use crate::backend::{Backend, BackendError, Point, Reading};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -24,73 +25,74 @@ use store::Source;
 use topology::{Bandwidth, Cluster, Seconds};
 use wait_timeout::ChildExt;
 
-/// Longest answer line, bytes; the rest of a longer line is dropped and the line counts as garbage.
+/// Longest answer line, bytes. A longer line is dropped and counts as invalid.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Lines that are no answer to this request before the command counts as broken.
+/// Lines without the requested answer after which the command counts as broken.
 pub const GARBAGE_LINES_MAX: usize = 10_000;
-/// How much of the command's standard error is kept for messages, bytes.
+/// Bytes of the command's standard error kept for messages.
 pub const STDERR_BYTES_KEPT: usize = 2_000;
 /// Lines read ahead.
 const LINES_AHEAD: usize = 64;
-/// How long the command may take to end after its standard input closed.
+/// Time that the command gets to exit after its standard input has closed.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How patient linkwise is with the command.
+/// The command and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommandOptions {
     /// Run by `sh -c`.
     pub command: String,
-    /// Per attempt of a point.
+    /// Time limit per attempt.
     pub timeout: Duration,
-    /// Attempts of one point.
+    /// Attempts per point.
     pub attempts: u32,
-    /// Starts in a row without an answer between them, before linkwise gives up.
+    /// Limit on consecutive starts without an answer.
     pub starts_max: u32,
 }
 
 impl CommandOptions {
-    /// Two minutes and three attempts a point, five fruitless starts.
+    /// 120 s and 3 attempts per point, 5 starts.
     pub fn new(command: impl Into<String>) -> Self {
         CommandOptions { command: command.into(), timeout: Duration::from_secs(120), attempts: 3, starts_max: 5 }
     }
 }
 
-/// The user's benchmark.
+/// The user's benchmark as a backend.
 pub struct CommandBackend<'c> {
     cluster: &'c Cluster,
     options: CommandOptions,
-    running: Option<Running>,
+    running: Option<CommandProcess>,
     next_id: u64,
     fruitless_starts: u32,
     took: Option<f64>,
 }
 
 impl<'c> CommandBackend<'c> {
-    /// Starts nothing yet.
+    /// Does not start the command yet.
     pub fn new(cluster: &'c Cluster, options: CommandOptions) -> Self {
         CommandBackend { cluster, options, running: None, next_id: 1, fruitless_starts: 0, took: None }
     }
 
-    /// Process id of the command, while it runs.
+    /// Process id of the command while it runs.
     pub fn process_id(&self) -> Option<u32> {
         self.running.as_ref().map(|r| r.child.id())
     }
 
-    fn attempt(&mut self, point: &Point) -> Result<Reading, Attempt> {
+    fn attempt(&mut self, point: &Point) -> Result<Reading, AttemptError> {
         if self.running.is_none() {
             if self.fruitless_starts >= self.options.starts_max {
                 let n = self.fruitless_starts;
-                return Err(Attempt::GiveUp(format!(
-                    "`{}` was started {n} times in a row without one answer",
+                return Err(AttemptError::GiveUp(format!(
+                    "`{}` was started {n} times in a row without an answer",
                     self.options.command
                 )));
             }
             self.fruitless_starts += 1;
-            let started = Running::start(&self.options.command);
-            self.running =
-                Some(started.map_err(|e| Attempt::GiveUp(format!("cannot start `{}`: {e}", self.options.command)))?);
+            let started = CommandProcess::start(&self.options.command);
+            self.running = Some(
+                started.map_err(|e| AttemptError::GiveUp(format!("cannot start `{}`: {e}", self.options.command)))?,
+            );
         }
-        let Some(running) = &self.running else { return Err(Attempt::Failed("it is not running".into())) };
+        let Some(running) = &self.running else { return Err(AttemptError::Failed("it is not running".into())) };
         let id = self.next_id;
         self.next_id += 1;
         let request = json!({
@@ -100,25 +102,29 @@ impl<'c> CommandBackend<'c> {
             "size_bytes": point.size.0,
         });
         let start = Instant::now();
-        let _ = running.requests.send(format!("{request}\n")); // a writer that is gone shows as a closed output below
+        let _ = running.requests.send(format!("{request}\n")); // if the writer has ended, the closed output shows it below
         let answer = running.wait_for(id, start + self.options.timeout);
         match answer {
             Ok(answer) => {
                 self.fruitless_starts = 0;
                 let took = start.elapsed().as_secs_f64();
                 self.took = Some(took);
-                reading_of(&answer, Seconds(took)).map_err(Attempt::Failed)
+                reading_of(&answer, Seconds(took)).map_err(AttemptError::Failed)
             }
             Err(why) => {
-                let said = self.running.take().map(Running::stop).unwrap_or_default();
-                let said = if said.is_empty() { said } else { format!("; its standard error ends with: {said}") };
-                Err(Attempt::Failed(format!("{}{said}", why.words(self.options.timeout))))
+                let stderr_tail = self.running.take().map(CommandProcess::stop).unwrap_or_default();
+                let stderr_tail = if stderr_tail.is_empty() {
+                    stderr_tail
+                } else {
+                    format!("; its standard error ends with: {stderr_tail}")
+                };
+                Err(AttemptError::Failed(format!("{}{stderr_tail}", why.message(self.options.timeout))))
             }
         }
     }
 }
 
-enum Attempt {
+enum AttemptError {
     Failed(String),
     GiveUp(String),
 }
@@ -138,8 +144,8 @@ impl Backend for CommandBackend<'_> {
         for _ in 0..self.options.attempts.max(1) {
             match self.attempt(point) {
                 Ok(reading) => return Ok(reading),
-                Err(Attempt::Failed(why)) => last = why,
-                Err(Attempt::GiveUp(why)) => {
+                Err(AttemptError::Failed(why)) => last = why,
+                Err(AttemptError::GiveUp(why)) => {
                     let because = if last.is_empty() { last } else { format!(" (last: {last})") };
                     return Err(BackendError::Fatal(format!("{why}{because}")));
                 }
@@ -149,17 +155,17 @@ impl Backend for CommandBackend<'_> {
     }
 }
 
-/// What an answer with the right id says.
+/// The reading in an answer with the right id.
 fn reading_of(answer: &Value, took: Seconds) -> Result<Reading, String> {
     if let Some(e) = answer.get("error").filter(|e| !e.is_null()) {
         let text = e.as_str().map_or_else(|| e.to_string(), str::to_owned);
-        return Err(format!("the command says: {}", text.chars().take(300).collect::<String>()));
+        return Err(format!("the command reports: {}", text.chars().take(300).collect::<String>()));
     }
     let busbw = answer
         .get("busbw_gb_per_s")
         .and_then(Value::as_f64)
         .filter(|b| (0.0..=store::measurement::BUSBW_GB_PER_S_MAX).contains(b));
-    let busbw = busbw.ok_or("the answer has no usable `busbw_gb_per_s`; a number of GB/s was expected")?;
+    let busbw = busbw.ok_or("the answer has no valid `busbw_gb_per_s`; a number of GB/s was expected")?;
     let text = |name: &str| answer.get(name).and_then(Value::as_str).map(|t| t.chars().take(100).collect::<String>());
     let mut reading = Reading::new(Bandwidth::from_gb_per_s(busbw), took);
     reading.time =
@@ -171,7 +177,7 @@ fn reading_of(answer: &Value, took: Seconds) -> Result<Reading, String> {
     Ok(reading)
 }
 
-/// Why no answer came.
+/// Why there is no answer.
 enum NoAnswer {
     Timeout,
     Ended,
@@ -179,27 +185,27 @@ enum NoAnswer {
 }
 
 impl NoAnswer {
-    fn words(&self, timeout: Duration) -> String {
+    fn message(&self, timeout: Duration) -> String {
         match self {
             NoAnswer::Timeout => format!("no answer within {} s", timeout.as_secs_f64()),
             NoAnswer::Ended => "the command ended without an answer".into(),
-            NoAnswer::Garbage => format!("{GARBAGE_LINES_MAX} lines without the answer"),
+            NoAnswer::Garbage => format!("{GARBAGE_LINES_MAX} lines and none is the answer"),
         }
     }
 }
 
-/// The started command and its three threads.
-struct Running {
+/// The running command and its three threads.
+struct CommandProcess {
     child: Child,
     requests: Sender<String>,
-    /// Lines of standard output; none for a line that was too long.
+    /// Lines of standard output; `None` for a line over the limit.
     lines: Receiver<Option<String>>,
-    said: Arc<Mutex<Vec<u8>>>,
+    stderr_tail: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Running {
-    fn start(command: &str) -> std::io::Result<Running> {
-        // A process group of its own, so that what the shell started ends with it.
+impl CommandProcess {
+    fn start(command: &str) -> std::io::Result<CommandProcess> {
+        // In its own process group, so that processes started by the shell end with it.
         let mut child = Command::new("sh")
             .args(["-c", command])
             .process_group(0)
@@ -209,7 +215,7 @@ impl Running {
             .spawn()?;
         let (requests, to_write) = mpsc::channel::<String>();
         let (to_read, lines) = mpsc::sync_channel(LINES_AHEAD);
-        let said = Arc::new(Mutex::new(Vec::new()));
+        let stderr_tail = Arc::new(Mutex::new(Vec::new()));
         if let Some(mut stdin) = child.stdin.take() {
             std::thread::spawn(move || {
                 for line in to_write {
@@ -223,13 +229,13 @@ impl Running {
             std::thread::spawn(move || read_lines(BufReader::new(stdout), &to_read));
         }
         if let Some(stderr) = child.stderr.take() {
-            let said = Arc::clone(&said);
-            std::thread::spawn(move || keep_tail(stderr, &said));
+            let stderr_tail = Arc::clone(&stderr_tail);
+            std::thread::spawn(move || keep_tail(stderr, &stderr_tail));
         }
-        Ok(Running { child, requests, lines, said })
+        Ok(CommandProcess { child, requests, lines, stderr_tail })
     }
 
-    /// The answer with this id. Answers to older requests and garbage are passed over.
+    /// Waits for the answer with this id. Skips invalid lines and answers to older requests.
     fn wait_for(&self, id: u64, deadline: Instant) -> Result<Value, NoAnswer> {
         for _ in 0..GARBAGE_LINES_MAX {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -247,28 +253,24 @@ impl Running {
         Err(NoAnswer::Garbage)
     }
 
-    /// Kills the command and everything it started, reaps it, and returns the end of its standard error.
+    /// Kills the command and its children, and returns the end of its standard error.
     fn stop(mut self) -> String {
         self.kill();
-        self.said.lock().map_or_else(|_| String::new(), |s| String::from_utf8_lossy(&s).trim().replace('\n', " | "))
+        self.stderr_tail
+            .lock()
+            .map_or_else(|_| String::new(), |s| String::from_utf8_lossy(&s).trim().replace('\n', " | "))
     }
 
     fn kill(&mut self) {
-        // The shell's own `kill` reaches the whole group; the standard library reaches only the child.
-        let group = format!("kill -s KILL -- -{}", self.child.id());
-        let _ = Command::new("sh")
-            .args(["-c", &group])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
+        // The group has the child's number (`process_group(0)`), which its remaining members keep in use.
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Drop for Running {
-    /// Closes its standard input, gives it a moment to end by itself, then kills and reaps it.
+impl Drop for CommandProcess {
+    /// Closes its standard input, waits up to [`GRACE`], then kills and reaps it.
     fn drop(&mut self) {
         self.requests = mpsc::channel().0;
         let _ = self.child.wait_timeout(GRACE);
@@ -295,12 +297,12 @@ fn read_lines(mut from: impl BufRead, to: &SyncSender<Option<String>>) {
     }
 }
 
-fn keep_tail(mut from: impl Read, said: &Mutex<Vec<u8>>) {
+fn keep_tail(mut from: impl Read, stderr_tail: &Mutex<Vec<u8>>) {
     let mut block = [0u8; 4096];
     while let Ok(n @ 1..) = from.read(&mut block) {
-        let Ok(mut said) = said.lock() else { return };
-        said.extend_from_slice(&block[..n]);
-        let over = said.len().saturating_sub(STDERR_BYTES_KEPT);
-        said.drain(..over);
+        let Ok(mut stderr_tail) = stderr_tail.lock() else { return };
+        stderr_tail.extend_from_slice(&block[..n]);
+        let over = stderr_tail.len().saturating_sub(STDERR_BYTES_KEPT);
+        stderr_tail.drain(..over);
     }
 }

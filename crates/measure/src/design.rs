@@ -1,7 +1,7 @@
-//! Designs: which multi-host allocations are worth measuring.
+//! Designs: samples of multi-host allocations to measure.
 //!
-//! A design is a function of cluster, idle GPUs, number and seed. It never repeats an allocation, uses idle GPUs only, and
-//! prefers splits (host type and count, sorted) that it has not taken yet, since GPUs of a type are alike until measured otherwise.
+//! A design is a function of cluster, idle GPUs, number and seed. It uses only idle GPUs, never repeats an allocation, and prefers splits (host type
+//! and count, sorted) that are not yet in the sample: GPUs of a type count as equal until measured otherwise.
 
 use crate::features::{distance, features};
 use crate::intra::random_mask;
@@ -10,39 +10,39 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, GpuMask, HostId};
 
-/// Most samples of one design.
-pub const SAMPLES_MAX: usize = 10_000;
-/// Draws without anything new before a design is taken as exhausted.
+/// Limit on allocations of one design.
+pub const SAMPLE_SIZE_MAX: usize = 10_000;
+/// Draws without a new allocation after which a design is exhausted.
 const FRUITLESS_DRAWS_MAX: usize = 2_000;
-/// Draws that must bring a new split before a known split is taken.
+/// Draws to find a new split before a known split is accepted.
 const DRAWS_FOR_NEW_SPLIT: usize = 40;
-/// Most candidates of `worst-case` and of farthest-point.
+/// Limit on candidates of `worst-case` and of farthest-point.
 const CANDIDATES_MAX: usize = 20_000;
-/// One sample in so many of `stratified` is drawn evenly.
+/// One in this many allocations of `stratified` is drawn evenly.
 const EVEN_ONE_IN: usize = 3;
-/// How often a host's GPUs are drawn without looking at their links.
+/// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
-/// Of so many GPUs all subsets are looked at, of more only [`MASKS_TRIED`].
+/// Up to this many GPUs all subsets are compared, above it [`MASKS_TRIED`] random ones.
 const SUBSETS_OF_MAX: usize = 8;
-/// Subsets tried for the best-linked mask.
+/// Random subsets compared to find a well-linked one.
 const MASKS_TRIED: usize = 100;
 
-/// How to choose.
+/// How to choose a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DesignKind {
     /// A random number of random GPUs.
     Random,
-    /// Spread over host counts and splits, with weight on the near-balanced ones that decisions compare.
+    /// Spread over host counts and splits, weighted toward the near-balanced ones that placement decisions compare.
     #[default]
     Stratified,
     /// The most unbalanced splits of every host count.
     WorstCase,
-    /// Where the model is uncertain; without a model, farthest-point over [`features`].
+    /// Allocations with the most uncertain prediction; without a model, farthest-point over [`features`].
     Adaptive,
 }
 
 impl DesignKind {
-    /// The word on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             DesignKind::Random => "random",
@@ -53,18 +53,18 @@ impl DesignKind {
     }
 }
 
-/// A model that knows how sure it is; the adaptive design asks it.
+/// A model that reports its uncertainty, for the adaptive design.
 pub trait Uncertainty {
     /// Learns from all readings of the campaign so far.
     fn refit(&mut self, measured: &[store::Measurement]) -> Result<(), String>;
-    /// Standard deviation of the predicted log bandwidth of every allocation, in order.
+    /// Standard deviation of the predicted log bandwidth of each allocation, in order.
     fn std(&self, allocations: &[Allocation]) -> Vec<f64>;
 }
 
-/// Up to `n` allocations over two hosts or more, fewer if there are no more. `adaptive` without a model is farthest-point. O(n x hosts), and
-/// O(n x candidates) for farthest-point.
+/// A sample of up to `n` allocations over two hosts or more; fewer if there are no more. `Adaptive` here means farthest-point. O(n x hosts);
+/// farthest-point O(n x candidates).
 pub fn design(cluster: &Cluster, idle: &Allocation, n: usize, kind: DesignKind, seed: u64) -> Vec<Allocation> {
-    let n = n.min(SAMPLES_MAX);
+    let n = n.min(SAMPLE_SIZE_MAX);
     match kind {
         DesignKind::Random => Sampler::new(cluster, idle, seed).take(n, |s, _| s.any()),
         DesignKind::Stratified => stratified(cluster, idle, n, seed),
@@ -73,8 +73,8 @@ pub fn design(cluster: &Cluster, idle: &Allocation, n: usize, kind: DesignKind, 
     }
 }
 
-/// The next `n` of an adaptive design: the candidates that the model knows least about, no two of one split. `taken` are
-/// left out.
+/// The next `n` allocations of an adaptive design: the candidates with the most uncertain prediction, at most one per split while there are enough
+/// splits. Skips those in `taken`.
 pub fn adaptive_round(
     cluster: &Cluster,
     idle: &Allocation,
@@ -95,7 +95,7 @@ pub fn adaptive_round(
     fresh.into_iter().chain(again).take(n).map(|i| pool[i].clone()).collect()
 }
 
-/// Host type and count of every part, sorted: what two allocations must share to be alike before measuring.
+/// Host type and count of every part, sorted. Allocations with the same split count as equal before measuring.
 fn split(cluster: &Cluster, a: &Allocation) -> Vec<(usize, usize)> {
     let mut s: Vec<_> = a.parts().iter().map(|(h, m)| (cluster.host(*h).host_type, m.count())).collect();
     s.sort_unstable();
@@ -106,7 +106,7 @@ fn candidates(n: usize) -> usize {
     (n * 8).clamp(200, CANDIDATES_MAX).max(n)
 }
 
-/// Numbers of hosts worth telling apart: every one up to 6, then in growing steps up to `hosts`.
+/// Host counts to sample: every one up to 6, then in growing steps up to `hosts`.
 fn host_counts(hosts: usize) -> Vec<usize> {
     let mut all: Vec<usize> = (2..=hosts.min(6)).collect();
     while let Some(&last) = all.last().filter(|&&l| l < hosts) {
@@ -127,7 +127,7 @@ impl<'a> Sampler<'a> {
         Sampler { cluster, idle, fabric: fabric::Fabric::new(cluster), rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
-    /// Draws until there are `n` different allocations over several hosts; `draw` gets the number already taken.
+    /// Draws until there are `n` different multi-host allocations; `draw` gets the number already taken.
     fn take(mut self, n: usize, mut draw: impl FnMut(&mut Self, usize) -> Allocation) -> Vec<Allocation> {
         let (mut out, mut known, mut splits) = (Vec::new(), HashSet::new(), HashSet::new());
         let mut fruitless = 0;
@@ -140,7 +140,7 @@ impl<'a> Sampler<'a> {
                 out.push(a);
                 fruitless = 0;
                 if !new_split {
-                    patience /= 2; // splits run out: waiting for the last ones is not worth it
+                    patience /= 2; // few splits are left, so do not wait long for the last ones
                 }
             } else {
                 fruitless += 1;
@@ -172,7 +172,7 @@ impl<'a> Sampler<'a> {
         hosts
     }
 
-    /// Counts of `base` or one more on every host, as far as it has them.
+    /// `base` or `base + 1` GPUs on every host, limited to its idle GPUs.
     fn balanced(&mut self, hosts: usize, base: usize) -> Allocation {
         let chosen = self.hosts(hosts);
         let one_more = self.rng.random_bool(0.5);
@@ -183,7 +183,7 @@ impl<'a> Sampler<'a> {
         Allocation::new(parts.collect::<Vec<_>>())
     }
 
-    /// Any counts; the first host has at most `base`.
+    /// Any counts; the first host has at most `base` GPUs.
     fn arbitrary(&mut self, hosts: usize, base: usize) -> Allocation {
         let chosen = self.hosts(hosts);
         let parts = chosen.into_iter().enumerate().map(|(i, (h, idle))| {
@@ -193,8 +193,8 @@ impl<'a> Sampler<'a> {
         Allocation::new(parts.collect::<Vec<_>>())
     }
 
-    /// Mostly the GPUs that a dispatcher would take of those that happen to be free, since these are what decisions compare: of a random
-    /// part of the idle ones the best subset by the physics of the host's links. Else random ones.
+    /// Usually the GPUs that a scheduler would take: the best subset, by the physics of the host's links, of a random part of the idle GPUs.
+    /// Otherwise random ones.
     fn mask(&mut self, host: HostId, idle: GpuMask, count: usize) -> GpuMask {
         let count = count.clamp(1, idle.count());
         if count == 1 || count == idle.count() || self.rng.random_bool(RANDOM_MASK) {
@@ -208,18 +208,17 @@ impl<'a> Sampler<'a> {
             false => (0..MASKS_TRIED).map(|_| random_mask(free, count, &mut self.rng)).collect(),
         };
         let best = tried.iter().map(|m| physics(*m)).fold(0.0, f64::max);
-        // GPUs that the physics cannot tell apart are alike until measured: any of the best.
+        // Subsets that the physics cannot distinguish count as equal: take any of the best.
         let best: Vec<GpuMask> = tried.into_iter().filter(|m| physics(*m) >= 0.999 * best).collect();
         best[self.rng.random_range(0..best.len())]
     }
 }
 
-/// Spread over host counts and smallest counts, with weight on what decisions compare.
+/// A sample spread over host counts and smallest counts, weighted toward the allocations that placement compares.
 ///
-/// A dispatcher weighs near-balanced splits of many GPUs against each other; thin or lopsided ones seldom win, and a few of them
-/// tell the model how bad they are. So from a pool that is even over splits, each is drawn (without replacement) with weight
-/// `smallest x (smallest / largest)²`, counted in NIC rate where hosts differ; every third is drawn evenly, so that the model
-/// knows the rest of the space as well.
+/// A scheduler compares near-balanced splits of many GPUs. Thin or lopsided splits seldom win, and a few of them teach the model how slow they are.
+/// From a pool that is even over splits, allocations are drawn without replacement with weight `smallest x (smallest / largest)²`, counted in NIC
+/// rate if hosts differ. Every third one is drawn evenly, so that the model also knows the rest of the space.
 fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
     let strata = host_counts(idle.host_count());
     let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
@@ -227,13 +226,12 @@ fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<
     let pool = Sampler::new(cluster, idle, seed).take(candidates(n), move |s, taken| {
         let hosts = strata[taken % strata.len()];
         let base = 1 + (taken / strata.len() + draws) % most;
-        draws += 1; // another base when this one brought nothing new
+        draws += 1; // try another base if this one yields nothing new
         if draws.is_multiple_of(3) { s.balanced(hosts, base) } else { s.arbitrary(hosts, most) }
     });
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x57a7_1f1e);
     let mut splits = HashSet::new();
-    // Weighted order without replacement: the largest of ln(u) / weight first (Efraimidis and Spirakis). Splits that came up
-    // before go behind all new ones.
+    // Weighted order without replacement: largest ln(u) / weight first (Efraimidis and Spirakis). Splits that came up before go behind all new ones.
     let mut keyed: Vec<(bool, f64, Allocation)> = pool
         .into_iter()
         .map(|a| {
@@ -254,7 +252,7 @@ fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<
     out
 }
 
-/// The thinnest and the fattest network side of an allocation's hosts, in NICs of 10 GB/s; GPU counts where no NIC is known.
+/// The smallest and largest NIC rate of the allocation's hosts, in units of 10 GB/s; GPU counts where no NIC is known.
 fn extremes(cluster: &Cluster, a: &Allocation) -> (f64, f64) {
     let sides = a.parts().iter().map(|&(h, m)| {
         let touched = cluster.type_of(h).nics_touched(m);
@@ -270,7 +268,7 @@ fn worst_case(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<
     let pool = Sampler::new(cluster, idle, seed).take(candidates(n), |s, taken| {
         s.arbitrary(strata[taken % strata.len()], 1 + taken / strata.len() % most.div_ceil(2))
     });
-    // Most unbalanced first within every host count, then the host counts in turn.
+    // Most unbalanced first within each host count, then the host counts in turn.
     let imbalance = |a: &Allocation| {
         let counts = a.counts();
         let (min, max) = (counts.iter().min().copied().unwrap_or(1), counts.iter().max().copied().unwrap_or(1));

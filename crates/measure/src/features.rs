@@ -1,9 +1,9 @@
-//! Count-vector features: what a multi-host allocation looks like before anything is measured.
+//! Count-vector features: a description of a multi-host allocation before anything is measured.
 
 use topology::{Allocation, Cluster};
 
-/// Numbers in which neighbouring allocations should carry alike: hosts, smallest, largest and mean count, fewest NICs touched (all in
-/// logarithms), and every host type's share of the GPUs. O(parts x GPUs x NICs).
+/// Features in which similar allocations are close: hosts; smallest, largest and mean GPU count; fewest NICs used (all as logarithms); and each host
+/// type's share of the GPUs. O(parts x GPUs x NICs).
 pub fn features(cluster: &Cluster, allocation: &Allocation) -> Vec<f64> {
     let counts = allocation.counts();
     let total: usize = counts.iter().sum();
@@ -24,7 +24,7 @@ pub fn features(cluster: &Cluster, allocation: &Allocation) -> Vec<f64> {
     f
 }
 
-/// Squared distance.
+/// Squared Euclidean distance.
 pub fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(x, y)| (x - y) * (x - y)).sum()
 }

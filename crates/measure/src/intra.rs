@@ -1,18 +1,18 @@
-//! Intra tables: which GPU subsets of a host to measure, and which of them should be alike.
+//! Intra tables: which GPU subsets of a host to measure, and which of them are equivalent by their links.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use topology::{GpuMask, HostType, PathKind};
 
-/// A host is measured completely up to this many GPUs (2^10 - 11 = 1,013 subsets).
+/// Hosts up to this many GPUs are measured completely (2^10 - 11 = 1,013 subsets).
 pub const GPUS_FULL_MAX: usize = 10;
-/// Above that: all pairs, and so many random subsets of every larger count.
+/// Larger hosts: all pairs, and this many random subsets of every larger count.
 pub const SUBSETS_PER_COUNT: usize = 24;
-/// Subsets measured to see whether a host is like the others of its type.
+/// Subsets measured to compare a host with the others of its type.
 pub const SPOT_CHECKS: usize = 8;
 
-/// The subsets (two GPUs or more) of `idle` that make an intra table, ascending by count, then by bits. All of them up to
-/// [`GPUS_FULL_MAX`] GPUs; else a seeded choice that has all pairs and the whole.
+/// The subsets of `idle`, two GPUs or more, of an intra table; ascending by count, then by bits. Up to [`GPUS_FULL_MAX`] GPUs all subsets; else a
+/// seeded choice with all pairs and the full set.
 pub fn table(idle: GpuMask, seed: u64) -> Vec<GpuMask> {
     let n = idle.count();
     let mut masks: Vec<GpuMask> = if n <= GPUS_FULL_MAX {
@@ -34,7 +34,7 @@ pub fn table(idle: GpuMask, seed: u64) -> Vec<GpuMask> {
     masks
 }
 
-/// `count` of the GPUs of `idle`, at random.
+/// `count` random GPUs of `idle`.
 pub fn random_mask(idle: GpuMask, count: usize, rng: &mut ChaCha8Rng) -> GpuMask {
     let mut gpus: Vec<usize> = idle.iter().collect();
     let count = count.min(gpus.len());
@@ -45,7 +45,7 @@ pub fn random_mask(idle: GpuMask, count: usize, rng: &mut ChaCha8Rng) -> GpuMask
     GpuMask::from_indices(gpus.into_iter().take(count))
 }
 
-/// [`SPOT_CHECKS`] subsets of a table, spread over the counts: the whole, pairs, and what lies between.
+/// [`SPOT_CHECKS`] subsets of a table, spread over the counts, the full set included.
 pub fn spot_checks(table: &[GpuMask], seed: u64) -> Vec<GpuMask> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut by_count: Vec<Vec<GpuMask>> = Vec::new();
@@ -56,7 +56,7 @@ pub fn spot_checks(table: &[GpuMask], seed: u64) -> Vec<GpuMask> {
         }
     }
     let mut picked = Vec::new();
-    // Largest counts first: the whole host touches every link.
+    // Largest counts first: the full host uses every link.
     while picked.len() < SPOT_CHECKS && by_count.iter().any(|g| !g.is_empty()) {
         for group in by_count.iter_mut().rev().filter(|g| !g.is_empty()) {
             if picked.len() < SPOT_CHECKS {
@@ -68,8 +68,8 @@ pub fn spot_checks(table: &[GpuMask], seed: u64) -> Vec<GpuMask> {
     picked
 }
 
-/// What a subset looks like from its links alone: for every GPU its links to the others, sorted, and all of that sorted. Subsets with equal
-/// classes should carry the same; the reverse need not hold. O(k² log k).
+/// Equivalence class of a subset by its links: each GPU's links to the others, sorted, and these rows sorted. Subsets with equal classes should have
+/// equal bandwidth; the converse need not hold. O(k² log k).
 pub fn class(host: &HostType, mask: GpuMask) -> Vec<Vec<PathKind>> {
     let mut rows: Vec<Vec<PathKind>> = mask
         .iter()

@@ -1,21 +1,20 @@
-//! Which points a plan consists of: a function of plan and cluster alone.
+//! The points of a plan: a function of plan and cluster.
 
 use crate::backend::Point;
-use crate::campaign::Plan;
+use crate::campaign::CampaignPlan;
 use crate::design::design;
 use crate::intra;
 use std::collections::HashSet;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
-/// The points of a plan on a cluster.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<'a> {
-    pub plan: &'a Plan,
+    pub plan: &'a CampaignPlan,
     pub cluster: &'a Cluster,
 }
 
 impl Layout<'_> {
-    /// Hosts for full tables (of every type the one with most idle GPUs), and for spot checks with the host they are compared to.
+    /// Hosts for full tables (of each type the one with most idle GPUs), and pairs of a host to spot-check and its reference host.
     pub fn hosts(&self) -> (Vec<HostId>, Vec<(HostId, HostId)>) {
         let (mut tables, mut checks) = (Vec::new(), Vec::new());
         if !self.plan.intra {
@@ -50,7 +49,7 @@ impl Layout<'_> {
         masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
     }
 
-    /// Subsets that are idle on both hosts.
+    /// Spot checks of GPU subsets that are idle on both hosts.
     pub fn spot_points(&self, host: HostId, reference: HostId, size: Bytes) -> Vec<Point> {
         let idle = &self.plan.idle;
         let both = GpuMask(idle.mask(host).0 & idle.mask(reference).0);
@@ -62,14 +61,13 @@ impl Layout<'_> {
     }
 
     pub fn sample_points(&self, size: Bytes) -> Vec<Point> {
-        let chosen = design(self.cluster, &self.plan.idle, self.plan.samples, self.plan.design, self.plan.seed);
+        let chosen = design(self.cluster, &self.plan.idle, self.plan.sample_size, self.plan.design, self.plan.seed);
         chosen.into_iter().map(|a| self.point(a, size)).collect()
     }
 }
 
-/// The points that a plan begins with whatever is measured: full tables, spot checks and samples (for an adaptive design, the
-/// farthest-point ones).
-pub fn first_points(plan: &Plan, cluster: &Cluster) -> Vec<Point> {
+/// The points known before the first reading: full tables, spot checks and the sample (for an adaptive design the farthest-point one).
+pub fn first_points(plan: &CampaignPlan, cluster: &Cluster) -> Vec<Point> {
     let layout = Layout { plan, cluster };
     let mut out = Vec::new();
     for &size in &plan.sizes {

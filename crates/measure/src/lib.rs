@@ -1,8 +1,12 @@
-//! What links did carry: backends that take readings, and campaigns that decide which to take.
+//! Measurement: backends that take readings, and campaigns that decide which ones to take.
 //!
-//! A [`Backend`] turns a [`Point`] into a [`Reading`]: `nccl_tests`, `command` (the user's own benchmark) and `simulated`. A
-//! [`campaign`] walks through intra tables, spot checks and multi-host samples of a [`design()`], re-measures outliers, and
-//! keeps everything in a [`store::Store`], from which a killed campaign goes on.
+//! A [`Backend`] turns a [`Point`] into a [`Reading`]: `nccl_tests`, `command` (the user's own benchmark) and `simulated`. A [`campaign`] measures
+//! intra tables, spot checks and the multi-host sample of a [`design()`], repeats outliers, and stores every reading in a [`store::Store`], from
+//! which an interrupted campaign resumes.
+//!
+//! A *reading* is one measurement; a *sample* is a set of allocations to measure.
+
+#![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
 
 pub mod backend;
 pub mod campaign;
@@ -19,6 +23,6 @@ pub mod trace;
 
 pub use backend::{Backend, BackendError, Point, Reading};
 
-pub use campaign::{Campaign, CampaignError, Event, Plan, Summary};
+pub use campaign::{Campaign, CampaignError, CampaignEvent, CampaignPlan, CampaignSummary};
 pub use design::{DesignKind, Uncertainty, design};
 pub use layout::first_points;

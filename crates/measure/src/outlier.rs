@@ -1,8 +1,7 @@
-//! Which readings lie far from what their like say.
+//! Outliers among readings.
 //!
-//! Inside one host the like are the subsets of the same class of links ([`crate::intra::class`]); over hosts they are the nearest
-//! count vectors, compared as log-ratio to the expected bandwidth. Both use medians, so one bad reading never decides
-//! about others.
+//! Within a host a reading is compared with subsets of the same class of links ([`crate::intra::class`]). Across hosts it is compared with its
+//! nearest count vectors, as log-ratio to the expected bandwidth. Both use medians, so one bad reading never decides about others.
 
 use crate::features::{distance, features};
 use crate::intra::class;
@@ -10,20 +9,20 @@ use stats::{mad_sd, mad_sd_about, median};
 use std::collections::BTreeMap;
 use topology::{Allocation, Cluster, GpuMask, HostType};
 
-/// A reading is an outlier beyond so many robust standard deviations ...
+/// A reading beyond this many robust standard deviations is an outlier ...
 pub const Z_MAX: f64 = 5.0;
-/// ... where the standard deviation is taken as at least this (log units) inside a host ...
+/// ... with at least this standard deviation (log units) within a host ...
 pub const SPREAD_INTRA_MIN: f64 = 0.015;
-/// ... and this over hosts, where the expectation itself is rough.
+/// ... and this across hosts, where the expectation is less accurate.
 pub const SPREAD_MULTI_MIN: f64 = 0.03;
-/// Smaller classes are not judged: of two that differ nobody knows which is wrong.
+/// Smaller classes are not judged: if two readings differ, either may be wrong.
 pub const CLASS_MIN: usize = 4;
-/// Neighbours that judge a count vector.
+/// Nearest neighbours with which a count vector is compared.
 pub const NEIGHBOURS: usize = 6;
-/// Two readings of one point agree within this (log units).
-pub const AGREE: f64 = 0.06;
+/// Two readings of a point agree within this difference (log units).
+pub const AGREEMENT_LOG_MAX: f64 = 0.06;
 
-/// Indices of outliers among the readings of one host (GB/s; zero or less is always one). O(n log n).
+/// Indices of the outliers among the readings of one host, GB/s. Zero or less is always an outlier. O(n log n).
 pub fn intra(host: &HostType, readings: &[(GpuMask, f64)]) -> Vec<usize> {
     let mut classes: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (i, (mask, gb_per_s)) in readings.iter().enumerate() {
@@ -42,7 +41,7 @@ pub fn intra(host: &HostType, readings: &[(GpuMask, f64)]) -> Vec<usize> {
     found
 }
 
-/// Indices of outliers among readings over hosts; each comes with its expected bandwidth (GB/s). O(n² d).
+/// Indices of the outliers among multi-host readings (allocation, reading and expected bandwidth, GB/s). O(n² d).
 pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usize> {
     let mut found: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 <= 0.0).collect();
     let usable: Vec<usize> = (0..readings.len()).filter(|&i| readings[i].1 > 0.0 && readings[i].2 > 0.0).collect();
@@ -68,15 +67,14 @@ pub fn multi(cluster: &Cluster, readings: &[(Allocation, f64, f64)]) -> Vec<usiz
     found
 }
 
-/// What repeated readings of one point come to: the median wins; which readings lie far from it.
-pub fn verdict(readings: &[f64]) -> (f64, Vec<bool>) {
+/// The value of a point with repeated readings, their median; and which readings disagree with it.
+pub fn resolve_readings(readings: &[f64]) -> (f64, Vec<bool>) {
     let positive: Vec<f64> = readings.iter().map(|r| r.max(1e-9)).collect();
-    // Of an even number, the upper middle one: contention and interruptions only ever slow a run down.
+    // Of an even number the upper middle one: contention and interruptions only slow a run down.
     let middle = if positive.is_empty() { 0.0 } else { stats::upper_median(&positive) };
-    (middle, positive.iter().map(|r| (r / middle).ln().abs() > AGREE).collect())
+    (middle, positive.iter().map(|r| (r / middle).ln().abs() > AGREEMENT_LOG_MAX).collect())
 }
 
-/// Do two readings of one point agree?
 pub fn agree(a: f64, b: f64) -> bool {
-    a > 0.0 && b > 0.0 && (a / b).ln().abs() <= AGREE
+    a > 0.0 && b > 0.0 && (a / b).ln().abs() <= AGREEMENT_LOG_MAX
 }

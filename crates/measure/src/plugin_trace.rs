@@ -1,63 +1,57 @@
-//! What the NCCL plugin wrote: one JSON object a line, one file a process ([`crate::trace`] reads what other programs write).
+//! The plugin's trace: one JSON object per line, one file per process ([`crate::trace`] reads the traces of other programs).
 //!
-//! A trace may come from anybody. Lines, files and fields have limits; what does not fit them is refused with its line. A last line that is
-//! cut off is no error, for the job may have been killed while it was written; it is counted.
+//! A trace is untrusted: lines, files and fields have limits, and a violation is an error with its line. A cut-off last line is no error, since the
+//! job may have been killed while writing it; it is counted.
 
-mod places;
+mod rank_gpus;
 
-pub use places::{Gpu, Places};
+pub use rank_gpus::{Gpu, RankGpus};
 
 use serde::Deserialize;
 use std::io::{BufRead, Read};
 
-/// Longest line, bytes. The plugin's own have some hundred.
+/// Longest line, bytes. The plugin writes some hundred.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// Largest file, bytes; the plugin's own limit is 64 MiB unless told otherwise.
+/// Largest file, bytes. The plugin's default limit is 64 MiB.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Longest time that is believed, microseconds: 11 days.
+/// Largest plausible time, microseconds: 11 days.
 pub const TIME_US_MAX: f64 = 1e12;
-/// Most ranks of a communicator that is believed.
+/// Largest plausible communicator, ranks.
 pub const RANKS_MAX: u32 = 1 << 20;
-/// Largest call that is believed, bytes.
+/// Largest plausible call, bytes.
 pub const SIZE_BYTES_MAX: u64 = 1 << 50;
 
-/// A line of a trace. Fields that a kind does not have are absent; fields of newer plugins are passed over.
+/// A line of a trace. Fields that its kind does not have keep their default; unknown fields of newer plugins are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct Line {
+pub struct TraceLine {
     /// `process`, `comm`, `call`, `launched`, `sample`, `finding`, `epoch`, `never`, `step`, `cost`, `end`, `full`.
     pub kind: String,
-    /// The communicator, hexadecimal.
     pub comm: String,
-    /// A rank, or -1 where NCCL does not say.
+    /// -1 if NCCL does not provide it.
     pub rank: i64,
-    /// Counts the communicator's ranks in this process.
+    /// Index of the rank among those that its process has in the communicator.
     pub ordinal: u32,
-    /// Ranks of the communicator.
     pub ranks: u32,
-    /// Its nodes.
     pub nodes: u32,
-    /// The collective, in capitals.
+    /// Such as `AllReduce`.
     pub collective: String,
     /// Bytes as NCCL counts them.
     pub size_bytes: u64,
     /// log2 of the size, rounded.
     pub bucket: u8,
-    /// What AUTO would have been.
+    /// The arm that AUTO would take.
     pub auto: String,
-    /// What was asked for, or (`launched`) what ran.
+    /// The arm requested or, for `launched`, the arm that ran.
     pub arm: String,
-    /// Channels of what ran.
+    /// Channels that ran.
     pub channels: u32,
-    /// Number of the call.
     pub call: Option<u64>,
-    /// Number of the outermost group of a call; 0 where NCCL does not say.
+    /// Number of the call's outermost group; 0 if NCCL does not report groups.
     pub group: u64,
-    /// Number of the epoch.
     pub epoch: u64,
-    /// What a time is: step, interval, calls, kernel, scripted.
+    /// What a time measures: step, interval, calls, kernel, scripted.
     pub source: String,
-    /// Microseconds.
     pub time_us: f64,
     /// GPU time, microseconds.
     pub kernel_us: Option<f64>,
@@ -65,55 +59,50 @@ pub struct Line {
     pub because: String,
     /// Why a communicator stays at AUTO.
     pub why: String,
-    /// Mode of the plugin.
     pub mode: String,
-    /// Policy of the plugin.
     pub policy: String,
-    /// Number of the process.
     pub pid: u64,
-    /// Hash of the host.
+    /// Hash that identifies the host.
     pub host: String,
-    /// Name of the host.
     pub host_name: Option<String>,
     /// `CUDA_VISIBLE_DEVICES`.
     pub visible_gpus: Option<String>,
     /// Number of the process on its host.
     pub local_rank: Option<u32>,
-    /// Times were given by a test.
+    /// A test's script gave the times.
     pub scripted: bool,
-    /// Interfaces that NCCL uses; 0: none.
+    /// Version of the tuner interface in use; 0 if none.
     pub tuner_api: u32,
-    /// The same of the profiler.
+    /// Version of the profiler interface in use; 0 if none.
     pub profiler_api: u32,
-    /// Waits for a verdict, and the longest.
+    /// Waits for a verdict.
     pub waits: u64,
-    /// Microseconds.
     pub longest_wait_us: u64,
-    /// Calls whose record was lost.
+    /// Dropped records.
     pub lost: u64,
     /// `cost`: microseconds since the plugin's thread began.
     pub run_us: u64,
-    /// Decisions, about.
+    /// Decisions, estimated.
     pub decisions: u64,
-    /// Microseconds in them.
+    /// Microseconds in decisions.
     pub decide_us: u64,
-    /// Events, about.
+    /// Events, estimated.
     pub events: u64,
-    /// Microseconds in them.
+    /// Microseconds in events.
     pub event_us: u64,
     /// Microseconds in inits and finalizes.
     pub setup_us: u64,
-    /// Microseconds at borders between epochs, waits included.
+    /// Microseconds at boundaries between epochs, including waits.
     pub border_us: u64,
-    /// Microseconds that the plugin's thread computed.
+    /// CPU time of the plugin's thread, microseconds.
     pub worker_us: u64,
 }
 
-impl Line {
-    /// The first field that cannot be. Names are not looked at: whoever uses one does.
+impl TraceLine {
+    /// The first field out of range. Names are checked where they are used.
     fn check(&self) -> Result<(), String> {
         if self.kind.is_empty() {
-            return Err("`kind` is missing: no line of a plugin's trace".into());
+            return Err("`kind` is missing: not a line of a plugin's trace".into());
         }
         let times = [("time_us", Some(self.time_us)), ("kernel_us", self.kernel_us)];
         for (name, value) in times {
@@ -122,7 +111,7 @@ impl Line {
             }
         }
         if self.ranks > RANKS_MAX || self.nodes > self.ranks.max(1) || self.rank >= i64::from(RANKS_MAX) {
-            return Err(format!("rank {} of {} ranks on {} nodes cannot be", self.rank, self.ranks, self.nodes));
+            return Err(format!("rank {} of {} ranks on {} nodes is impossible", self.rank, self.ranks, self.nodes));
         }
         if self.size_bytes > SIZE_BYTES_MAX {
             return Err(format!("`size_bytes` is {}; at most 2^50 were expected", self.size_bytes));
@@ -134,33 +123,28 @@ impl Line {
     }
 }
 
-/// What is wrong with a trace, and where.
+/// A trace that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// It cannot be read.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A line is wrong.
-    #[error(
-        "line {line}: {what}; this is no whole trace of the plugin: leave the file out, or cut it before this line"
-    )]
+    #[error("line {line}: {what}; the trace is damaged: leave the file out, or cut it before this line")]
     Line {
-        /// Counted from 1.
+        /// From 1.
         line: u64,
-        /// What was found.
         what: String,
     },
-    /// It is too long.
-    #[error("more than {} MiB; the plugin itself ends at LINKWISE_TRACE_BYTES_MAX", FILE_BYTES_MAX >> 20)]
+    /// The file exceeds [`FILE_BYTES_MAX`].
+    #[error("more than {} MiB; the plugin stops at LINKWISE_TRACE_BYTES_MAX", FILE_BYTES_MAX >> 20)]
     Long,
 }
 
 /// How a trace ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct End {
-    /// Whole lines.
+pub struct TraceEnd {
+    /// Complete lines.
     pub lines: u64,
-    /// The last line is cut off: the process was killed while it wrote.
+    /// The last line is cut off: the process was killed while writing it.
     pub cut_off: bool,
 }
 
@@ -168,8 +152,11 @@ pub struct End {
 ///
 /// # Errors
 /// A line that is longer than [`LINE_BYTES_MAX`], no JSON object, or has a field that cannot be; a file above [`FILE_BYTES_MAX`].
-pub fn read(mut input: impl BufRead, mut each: impl FnMut(Line) -> Result<(), String>) -> Result<End, TraceError> {
-    let (mut end, mut bytes, mut all) = (End::default(), Vec::new(), 0u64);
+pub fn read(
+    mut input: impl BufRead,
+    mut each: impl FnMut(TraceLine) -> Result<(), String>,
+) -> Result<TraceEnd, TraceError> {
+    let (mut end, mut bytes, mut all) = (TraceEnd::default(), Vec::new(), 0u64);
     loop {
         bytes.clear();
         let n = input.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut bytes)?;
@@ -189,27 +176,27 @@ pub fn read(mut input: impl BufRead, mut each: impl FnMut(Line) -> Result<(), St
             end.lines += u64::from(whole);
             continue;
         }
-        match serde_json::from_slice::<Line>(&bytes) {
+        match serde_json::from_slice::<TraceLine>(&bytes) {
             Err(_) if !whole => {
                 end.cut_off = true;
                 return Ok(end);
             }
-            Err(e) => return Err(wrong(in_short(&e))),
+            Err(e) => return Err(wrong(short_message(&e))),
             Ok(line) => line.check().and_then(|()| each(line)).map_err(wrong)?,
         }
         end.lines += 1;
     }
 }
 
-/// serde's words without its own count of lines, and not all of a text that somebody made long.
-fn in_short(e: &serde_json::Error) -> String {
+/// serde's message without its line number, shortened.
+fn short_message(e: &serde_json::Error) -> String {
     let text = e.to_string();
     let text = text.split(" at line").next().unwrap_or("");
     text.chars().filter(|c| !c.is_control()).take(160).collect()
 }
 
-/// Does this look like the beginning of a plugin's trace?
-pub fn is_one(beginning: &str) -> bool {
+/// True if this is the beginning of a plugin's trace.
+pub fn is_plugin_trace(beginning: &str) -> bool {
     let first = beginning.lines().next().unwrap_or("");
     first.starts_with('{') && first.contains("\"kind\":\"process\"")
 }
@@ -219,7 +206,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(text: &[u8]) -> Result<(Vec<Line>, End), String> {
+    fn all(text: &[u8]) -> Result<(Vec<TraceLine>, TraceEnd), String> {
         let mut lines = Vec::new();
         let end = read(text, |l| {
             lines.push(l);
@@ -232,7 +219,7 @@ mod tests {
     fn a_line_that_is_cut_off_at_the_end_is_counted_and_one_in_the_middle_refused() {
         let whole = "{\"kind\":\"step\",\"time_us\":5.0}\n";
         let (lines, end) = all(format!("{whole}\n{{\"kind\":\"st").as_bytes()).unwrap();
-        assert_eq!((lines.len(), end), (1, End { lines: 2, cut_off: true }));
+        assert_eq!((lines.len(), end), (1, TraceEnd { lines: 2, cut_off: true }));
         let said = all(format!("{whole}{{\"kind\":\"st\n{whole}").as_bytes()).unwrap_err();
         assert!(said.starts_with("line 2: control character") && said.contains("cut it before this line"), "{said}");
     }
@@ -249,7 +236,7 @@ mod tests {
             ("{\"kind\":\"launched\",\"kernel_us\":-0.5}", "`kernel_us` is -0.5"),
             ("{\"kind\":\"comm\",\"ranks\":-8}", "expected u32"),
             ("{\"kind\":\"comm\",\"ranks\":8,\"nodes\":9}", "rank -1 of 8 ranks on 9 nodes"),
-            ("{\"kind\":\"comm\",\"ranks\":4000000000}", "cannot be"),
+            ("{\"kind\":\"comm\",\"ranks\":4000000000}", "is impossible"),
             ("{\"kind\":\"call\",\"size_bytes\":18446744073709551615}", "`size_bytes`"),
             ("{\"kind\":\"sample\",\"bucket\":200}", "`bucket` is 200"),
             ("{\"kind\":7}", "expected a string"),
@@ -260,7 +247,7 @@ mod tests {
         }
     }
 
-    /// A line of a gigabyte is given up after 64 KiB: the reader never holds more.
+    /// A line of 1 GB is rejected after 64 KiB: the reader never holds more.
     #[test]
     fn an_endless_line_is_refused_early() {
         struct Endless(u64);
@@ -288,7 +275,7 @@ mod tests {
             let text = line.repeat(n);
             let at = cut.index(text.len() + 1);
             let (lines, end) = all(&text.as_bytes()[..at]).unwrap();
-            // The last one may be whole but for its end.
+            // The last line may be complete except for its newline.
             let whole = at / line.len() + usize::from((at + 1) % line.len() == 0);
             prop_assert_eq!(lines.len(), whole);
             prop_assert_eq!(end.cut_off, at % line.len() != 0 && (at + 1) % line.len() != 0);

@@ -1,7 +1,7 @@
 //! The simulated backend: an expected bandwidth with seeded irregularity and noise.
 //!
-//! Irregularity is a property of the simulated hardware: the same GPUs always show the same one. Noise differs between repetitions.
-//! Every reading is a function of the seed and the point alone, so order, batches and restarts change nothing.
+//! Irregularity is a property of the simulated hardware: the same GPUs always have the same one. Noise differs between repetitions. Every reading
+//! depends only on the seed and the point, so order, batches and restarts change nothing.
 
 use crate::backend::{Backend, BackendError, Point, Reading};
 use rand::{RngExt, SeedableRng};
@@ -9,14 +9,13 @@ use rand_chacha::ChaCha8Rng;
 use store::{Source, digest::fnv64};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
-/// How long nccl-tests takes for one point with its default counts; the published campaigns imply 2 to 6 s
-/// (`facts/placement-prototype.md`, pitfall 5).
+/// Duration of one nccl-tests point with default counts, s; the published campaigns imply 2 to 6 s (`facts/placement-prototype.md`, pitfall 5).
 pub const NOMINAL_SECONDS: f64 = 4.0;
 
-/// How irregular and noisy the simulated cluster is.
+/// Irregularity and noise of the simulated cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Irregularity {
-    /// Chooses the simulated hardware and its noise.
+    /// Seed of the simulated hardware and its noise.
     pub seed: u64,
     /// Standard deviation of the log factor of every host, every GPU subset of a host, and every split over hosts.
     pub irregularity: f64,
@@ -32,14 +31,14 @@ impl Default for Irregularity {
     }
 }
 
-/// Simulates the benchmark; `F` says what an allocation should get.
+/// The simulated backend; `F` gives the expected bandwidth of an allocation.
 pub struct Simulated<'c, F> {
     cluster: &'c Cluster,
     expected: F,
     options: Irregularity,
 }
 
-/// The simulated backend on the physics of `cluster`.
+/// The simulated backend with the physics of `cluster` as expectation.
 pub fn on_fabric(
     cluster: &Cluster,
     options: Irregularity,
@@ -49,12 +48,12 @@ pub fn on_fabric(
 }
 
 impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
-    /// On any expectation.
+    /// The simulated backend with any expectation.
     pub fn new(cluster: &'c Cluster, options: Irregularity, expected: F) -> Self {
         Simulated { cluster, expected, options }
     }
 
-    /// What the simulated hardware really gives, without noise.
+    /// The true bandwidth of the simulated hardware, without noise.
     pub fn truth(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Bandwidth {
         let base = (self.expected)(allocation, collective, size).gb_per_s();
         let sd = self.options.irregularity;
@@ -64,7 +63,7 @@ impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
             .iter()
             .map(|(h, _)| host_factor(&self.cluster.host(*h).name))
             .fold(f64::INFINITY, f64::min);
-        // Inside one host every subset differs; between hosts every split does.
+        // Within a host every subset has its own factor; across hosts every split does.
         let class = match allocation.parts() {
             [(h, mask)] => format!("{} {mask}", self.cluster.host(*h).name),
             parts => {
@@ -81,7 +80,7 @@ impl<'c, F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Simulated<'c, F> {
         ChaCha8Rng::seed_from_u64(fnv64(std::iter::once(seed.as_str()).chain(key.iter().copied())))
     }
 
-    /// A standard normal number that belongs to `key` .
+    /// A standard normal number for `key` (Box-Muller; another method would change all simulated readings).
     fn normal(&self, key: &[&str]) -> f64 {
         let mut rng = self.rng(key);
         let (u, v): (f64, f64) = (rng.random(), rng.random());

@@ -1,17 +1,16 @@
-//! What a job's own trace says of its collectives.
+//! Reads a job's own trace of its collectives.
 //!
-//! Two forms are read, told apart by their content:
+//! Two forms are distinguished by content:
 //!
-//! * **JSON lines**, one operation a line: `{"collective":"all_reduce","size_bytes":16777216,"busbw_gb_per_s":41.3}` or, instead of the
-//!   bandwidth, `"time_us":790.5`, from which it follows as nccl-tests defines it. `"at_unix_s":1.7e9` is optional. `size_bytes` is
-//!   nccl-tests' size: the whole buffer.
-//! * **PyTorch profiler** (Kineto, Chrome trace JSON, PyTorch 2.2 and later): events of category `kernel` whose names begin with
-//!   `ncclDevKernel` or `ncclKernel` and whose `args` hold `Collective name`, `In msg nelems`, `Out msg nelems`, `Group size` and `dtype`; `dur`
-//!   is in microseconds. The size is the larger of both element counts times the size of the type, as Meta's PARAM benchmarks take it.
-//!   A kernel waits for the slowest rank, so that its duration is an upper estimate of the transfer: of each size the
-//!   bandwidth that a tenth of the operations exceed is taken, not the middle one.
+//! * **JSON lines**, one operation per line: `{"collective":"all_reduce","size_bytes":16777216,"busbw_gb_per_s":41.3}`. Instead of the bandwidth a
+//!   line may have `"time_us":790.5`, from which it is computed as nccl-tests does. `"at_unix_s":1.7e9` is optional. `size_bytes` is nccl-tests' size:
+//!   the whole buffer.
+//! * **PyTorch profiler** (Kineto, Chrome trace JSON, PyTorch 2.2 and later): events of category `kernel` whose names begin with `ncclDevKernel` or
+//!   `ncclKernel` and whose `args` hold `Collective name`, `In msg nelems`, `Out msg nelems`, `Group size` and `dtype`; `dur` is in microseconds. The
+//!   size is the larger element count times the size of the type, as in Meta's PARAM benchmarks. A kernel waits for the slowest rank, so its duration
+//!   overestimates the transfer: the bandwidth of a size is the 90th percentile of its operations, not the median.
 //!
-//! Operations over other numbers of ranks than the job has GPUs (tensor-parallel groups and the like) are left out and counted.
+//! Operations over another number of ranks than the job has GPUs (such as tensor-parallel groups) are left out and counted.
 
 use crate::nccl_tests::ParseError;
 use serde::Deserialize;
@@ -19,49 +18,47 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use topology::{Bandwidth, Bytes, Collective, Seconds};
 
-/// Largest trace that is read.
+/// Largest trace, bytes.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Most operations.
+/// Limit on operations.
 pub const OPERATIONS_MAX: usize = 1_000_000;
-/// Most different (collective, size) pairs that a summary has; the most frequent are kept.
+/// Limit on (collective, size) pairs of a summary; the most frequent are kept.
 pub const KINDS_MAX: usize = 64;
-/// Longest operation that is believed, microseconds.
+/// Longest plausible operation, microseconds.
 const TIME_US_MAX: f64 = 1e9;
 
-/// Which form a trace has.
+/// Form of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// An operation a line.
+pub enum TraceForm {
+    /// One operation per line.
     JsonLines,
     /// PyTorch profiler.
     Kineto,
 }
 
-/// What a trace says.
+/// Summary of a trace.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Trace {
-    /// Its form.
-    pub form: Form,
-    /// One entry for every collective and size, the most frequent first.
-    pub kinds: Vec<Kind>,
-    /// Operations that were left out: of other numbers of ranks, without size, or not collectives known here.
+pub struct JobTrace {
+    pub form: TraceForm,
+    /// One entry per collective and size, the most frequent first.
+    pub kinds: Vec<OperationSummary>,
+    /// Operations left out: another number of ranks, no size, or an unknown collective.
     pub left_out: usize,
 }
 
 /// All operations of one collective and size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kind {
-    /// The collective.
+pub struct OperationSummary {
     pub collective: Collective,
-    /// Whole buffer.
+    /// The whole buffer.
     pub size: Bytes,
-    /// How many operations.
+    /// Number of operations.
     pub operations: usize,
-    /// Bus bandwidth: the median, or the 90th percentile of Kineto traces.
+    /// Bus bandwidth: the median, or the 90th percentile for Kineto traces.
     pub busbw: Bandwidth,
     /// Time of one operation at that bandwidth.
     pub time: Seconds,
-    /// When the last one ended, seconds since 1970, if said.
+    /// End of the last operation, seconds since 1970, if reported.
     pub at_unix_s: Option<f64>,
 }
 
@@ -69,36 +66,36 @@ pub struct Kind {
 ///
 /// # Errors
 /// Text of neither form, a line with a wrong or missing field, limits exceeded, a trace without any usable operation.
-pub fn parse_trace(text: &str, gpus: usize) -> Result<Trace, ParseError> {
+pub fn parse_trace(text: &str, gpus: usize) -> Result<JobTrace, ParseError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(ParseError::at(1, 1, format!("the trace is larger than {} MiB", FILE_BYTES_MAX >> 20)));
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut found = Found { operations: BTreeMap::new(), count: 0, left_out: 0, gpus };
+    let mut operations = TraceOperations { bandwidths: BTreeMap::new(), count: 0, left_out: 0, gpus };
     let first = text.lines().find(|l| !l.trim().is_empty()).unwrap_or("").trim();
-    // A trace file of the profiler begins with an object that is not closed on its line, or that holds everything.
+    // A profiler trace begins with an object that does not end on its line, or that holds everything.
     let form = if serde_json::from_str::<Line>(first).is_ok() || !text.contains("\"traceEvents\"") {
-        Form::JsonLines
+        TraceForm::JsonLines
     } else {
-        Form::Kineto
+        TraceForm::Kineto
     };
     match form {
-        Form::JsonLines => lines(text, &mut found)?,
-        Form::Kineto => kineto(text, &mut found)?,
+        TraceForm::JsonLines => lines(text, &mut operations)?,
+        TraceForm::Kineto => kineto(text, &mut operations)?,
     }
-    if found.operations.is_empty() {
-        let of_others = if found.left_out > 0 {
-            format!("; {} operations were of other group sizes or not collectives with a size", found.left_out)
+    if operations.bandwidths.is_empty() {
+        let of_others = if operations.left_out > 0 {
+            format!("; {} operations were of other group sizes or not collectives with a size", operations.left_out)
         } else {
             String::new()
         };
-        let message = format!("no collective over {gpus} ranks with its size and time is in the trace{of_others}");
+        let message = format!("the trace has no collective over {gpus} ranks with size and time{of_others}");
         return Err(ParseError::at(1, 1, message));
     }
-    Ok(found.summary(form))
+    Ok(operations.summary(form))
 }
 
-/// One line of the simple form.
+/// One line of the JSON-lines form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -109,42 +106,42 @@ struct Line {
     at_unix_s: Option<f64>,
 }
 
-/// Readings by kind: bandwidths and the latest time.
-struct Found {
-    operations: BTreeMap<(Collective, Bytes), (Vec<f64>, Option<f64>)>,
+/// Bandwidths, GB/s, and latest time by collective and size.
+struct TraceOperations {
+    bandwidths: BTreeMap<(Collective, Bytes), (Vec<f64>, Option<f64>)>,
     count: usize,
     left_out: usize,
     gpus: usize,
 }
 
-impl Found {
+impl TraceOperations {
     fn add(&mut self, collective: Collective, size: Bytes, gb_per_s: f64, at: Option<f64>) -> Result<(), String> {
         if self.count == OPERATIONS_MAX {
             return Err(format!("more than {OPERATIONS_MAX} operations; cut the trace"));
         }
         self.count += 1;
-        let kind = self.operations.entry((collective, size)).or_default();
+        let kind = self.bandwidths.entry((collective, size)).or_default();
         kind.0.push(gb_per_s);
         kind.1 = kind.1.into_iter().chain(at).reduce(f64::max);
         Ok(())
     }
 
-    fn summary(self, form: Form) -> Trace {
+    fn summary(self, form: TraceForm) -> JobTrace {
         let gpus = self.gpus;
         let kind = |((collective, size), (mut v, at_unix_s)): (_, (Vec<f64>, _))| {
             v.sort_by(f64::total_cmp);
             let at = match form {
-                Form::JsonLines => v.len() / 2,
-                Form::Kineto => v.len() * 9 / 10,
+                TraceForm::JsonLines => v.len() / 2,
+                TraceForm::Kineto => v.len() * 9 / 10,
             };
             let busbw = Bandwidth::from_gb_per_s(v[at.min(v.len() - 1)]);
             let time = size_seconds(collective, size, gpus, busbw.gb_per_s());
-            Kind { collective, size, operations: v.len(), busbw, time, at_unix_s }
+            OperationSummary { collective, size, operations: v.len(), busbw, time, at_unix_s }
         };
-        let mut kinds: Vec<Kind> = self.operations.into_iter().map(kind).collect();
+        let mut kinds: Vec<OperationSummary> = self.bandwidths.into_iter().map(kind).collect();
         kinds.sort_by_key(|k| (std::cmp::Reverse(k.operations), k.collective, k.size));
         kinds.truncate(KINDS_MAX);
-        Trace { form, kinds, left_out: self.left_out }
+        JobTrace { form, kinds, left_out: self.left_out }
     }
 }
 
@@ -152,7 +149,7 @@ fn size_seconds(c: Collective, size: Bytes, ranks: usize, gb_per_s: f64) -> Seco
     Seconds(size.as_f64() * c.bus_factor(ranks) / (gb_per_s * 1e9))
 }
 
-fn lines(text: &str, found: &mut Found) -> Result<(), ParseError> {
+fn lines(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
     for (i, text) in text.lines().enumerate().filter(|l| !l.1.trim().is_empty()) {
         let bad = |message: String| ParseError::at(i + 1, 1, message);
         let line: Line = serde_json::from_str(text).map_err(|e| {
@@ -170,33 +167,33 @@ fn lines(text: &str, found: &mut Found) -> Result<(), ParseError> {
         let gb_per_s = match (line.busbw_gb_per_s, line.time_us) {
             (Some(v), None) => v,
             (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => {
-                collective.busbw_gb_per_s(found.gpus, size.as_f64(), t * 1e-6)
+                collective.busbw_gb_per_s(operations.gpus, size.as_f64(), t * 1e-6)
             }
             (None, Some(t)) => return Err(bad(format!("`time_us` is {t}; 0 to {TIME_US_MAX} was expected"))),
             _ => return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into())),
         };
         if !(gb_per_s > 0.0 && gb_per_s <= store::measurement::BUSBW_GB_PER_S_MAX) {
-            return Err(bad(format!("the bus bandwidth is {gb_per_s} GB/s, which cannot be")));
+            return Err(bad(format!("the bus bandwidth is {gb_per_s} GB/s, which is impossible")));
         }
         if line.at_unix_s.is_some_and(|t| !(0.0..=1e11).contains(&t)) {
-            return Err(bad("`at_unix_s` is no time in seconds since 1970".into()));
+            return Err(bad("`at_unix_s` is not a time in seconds since 1970".into()));
         }
-        found.add(collective, size, gb_per_s, line.at_unix_s).map_err(bad)?;
+        operations.add(collective, size, gb_per_s, line.at_unix_s).map_err(bad)?;
     }
     Ok(())
 }
 
 const EXAMPLE: &str = r#"{"collective":"all_reduce","size_bytes":16777216,"time_us":790.5}"#;
 
-/// The part of a Chrome trace that matters here; everything else is skipped while it is read.
+/// The part of a Chrome trace that is read; the rest is skipped.
 #[derive(Deserialize)]
 struct Chrome {
     #[serde(rename = "traceEvents")]
-    events: Vec<Event>,
+    events: Vec<ChromeEvent>,
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct ChromeEvent {
     #[serde(default)]
     cat: Value,
     #[serde(default)]
@@ -207,7 +204,7 @@ struct Event {
     args: Option<Args>,
 }
 
-/// Values may be of any type: a trace has events of many makers.
+/// Values may have any type: a trace has events of many producers.
 #[derive(Deserialize)]
 struct Args {
     #[serde(rename = "Collective name", default)]
@@ -222,7 +219,7 @@ struct Args {
     dtype: Value,
 }
 
-fn kineto(text: &str, found: &mut Found) -> Result<(), ParseError> {
+fn kineto(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError> {
     let trace: Chrome = serde_json::from_str(text)
         .map_err(|e| ParseError::at(e.line().max(1), e.column().max(1), format!("not a profiler trace: {e}")))?;
     for e in trace.events {
@@ -231,16 +228,16 @@ fn kineto(text: &str, found: &mut Found) -> Result<(), ParseError> {
         if e.cat.as_str() != Some("kernel") || !is_nccl {
             continue;
         }
-        match operation(&e, found.gpus) {
-            Some((c, size, v)) => found.add(c, size, v, None).map_err(|m| ParseError::at(1, 1, m))?,
-            None => found.left_out += 1,
+        match operation(&e, operations.gpus) {
+            Some((c, size, v)) => operations.add(c, size, v, None).map_err(|m| ParseError::at(1, 1, m))?,
+            None => operations.left_out += 1,
         }
     }
     Ok(())
 }
 
-/// Collective, size and bandwidth of a kernel; none if it does not tell them or is not the whole job's.
-fn operation(e: &Event, gpus: usize) -> Option<(Collective, Bytes, f64)> {
+/// Collective, size and bandwidth, GB/s, of a kernel. `None` if a field is missing or the operation does not span the whole job.
+fn operation(e: &ChromeEvent, gpus: usize) -> Option<(Collective, Bytes, f64)> {
     let args = e.args.as_ref()?;
     let collective = match args.collective.as_str()? {
         "allreduce" | "all_reduce" | "allreduce_coalesced" => Collective::AllReduce,
@@ -295,7 +292,7 @@ mod tests {
                     {\"collective\":\"all_reduce\",\"size_bytes\":16000000,\"busbw_gb_per_s\":31}\n\
                     {\"collective\":\"all_gather\",\"size_bytes\":8,\"busbw_gb_per_s\":1}\n";
         let t = parse_trace(text, 16).unwrap();
-        assert_eq!((t.form, t.kinds.len(), t.kinds[0].operations), (Form::JsonLines, 2, 3));
+        assert_eq!((t.form, t.kinds.len(), t.kinds[0].operations), (TraceForm::JsonLines, 2, 3));
         // 16 MB in 1 ms are 16 GB/s of algorithm bandwidth, times 2 * 15 / 16.
         assert!((t.kinds[0].busbw.gb_per_s() - 30.0).abs() < 1e-9, "{t:?}");
         assert_eq!(t.kinds[0].at_unix_s, Some(5.0));
@@ -320,15 +317,15 @@ mod tests {
         let text =
             format!(r#"{{"schemaVersion":1,"distributedInfo":{{"rank":0}},"traceEvents":[{}]}}"#, events.join(","));
         let t = parse_trace(&text, 16).unwrap();
-        assert_eq!((t.form, t.kinds.len(), t.left_out), (Form::Kineto, 1, 2));
-        // The fastest kernel waited least: 1000 us of 16 MB.
+        assert_eq!((t.form, t.kinds.len(), t.left_out), (TraceForm::Kineto, 1, 2));
+        // The fastest kernel waited least: 1000 us for 16 MB.
         assert!((t.kinds[0].busbw.gb_per_s() - 30.0).abs() < 1e-9, "{t:?}");
     }
 
     #[test]
     fn errors_point_at_the_line_and_say_what_was_expected() {
         let cases = [
-            ("", "line 1, column 1: no collective over 4 ranks"),
+            ("", "line 1, column 1: the trace has no collective over 4 ranks"),
             ("hello", "line 1, column 1: expected value"),
             ("\n{\"collective\":\"x\",\"size_bytes\":1,\"time_us\":1}", "line 2, column 1: `x` is not a collective"),
             ("{\"collective\":\"reduce\",\"size_bytes\":1}", "line 1, column 1: one of `busbw_gb_per_s` and `time_us`"),
@@ -339,12 +336,12 @@ mod tests {
                 "line 1, column 1: the bus bandwidth is",
             ),
             ("{\"collective\":\"reduce\",\"size\":9}", "line 1, column 29: unknown field `size`"),
-            ("{\"traceEvents\":[]}", "line 1, column 1: no collective over 4 ranks"),
+            ("{\"traceEvents\":[]}", "line 1, column 1: the trace has no collective over 4 ranks"),
             ("{\"traceEvents\":3}", "line 1, column 16: not a profiler trace"),
         ];
         for (text, expected) in cases {
-            let found = parse_trace(text, 4).unwrap_err().to_string();
-            assert!(found.starts_with(expected), "{text}\n found    {found}\n expected {expected}");
+            let operations = parse_trace(text, 4).unwrap_err().to_string();
+            assert!(operations.starts_with(expected), "{text}\n found    {operations}\n expected {expected}");
         }
     }
 

@@ -1,13 +1,15 @@
-//! Campaigns: what they take, how they resume, and what they do about outliers.
+//! Campaigns: the readings they take, how they resume, and how they treat outliers.
 
 use measure::simulated::{Irregularity, Simulated};
-use measure::{Backend, BackendError, Campaign, DesignKind, Event, Plan, Point, Reading, Summary};
+use measure::{
+    Backend, BackendError, Campaign, CampaignEvent, CampaignPlan, CampaignSummary, DesignKind, Point, Reading,
+};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use store::{Place, Quality, Query, Source, Store};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
-/// A rough bound: 200 inside a host, 48 for every GPU of the smallest part over hosts.
+/// A rough bound, GB/s: 200 within a host; across hosts 48 per GPU of the smallest part.
 fn bound(a: &Allocation, _: Collective, _: Bytes) -> Bandwidth {
     let least = *a.counts().iter().min().unwrap() as f64;
     Bandwidth::from_gb_per_s(if a.host_count() == 1 { 200.0 } else { 48.0 * least })
@@ -17,23 +19,23 @@ fn cluster(name: &str) -> Cluster {
     topology::catalog::cluster(name).unwrap()
 }
 
-fn plan(c: &Cluster) -> Plan {
-    Plan {
+fn plan(c: &Cluster) -> CampaignPlan {
+    CampaignPlan {
         idle: c.usable(),
         collective: Collective::AllReduce,
         sizes: vec![Bytes::mib(16)],
         intra: true,
-        samples: 30,
+        sample_size: 30,
         design: DesignKind::Stratified,
         seed: 1,
         budget_gpu_minutes: None,
     }
 }
 
-/// Points of one batch, as allocations.
+/// The allocations of each batch.
 type Batches = Vec<Vec<Allocation>>;
 
-/// A backend with faults: ends for good after so many points; a slow host; outliers in first readings.
+/// A backend with faults: it ends after a number of points, has a slow host, and gives outliers as first readings.
 struct Faulty<B> {
     inner: B,
     ends_after: usize,
@@ -89,18 +91,18 @@ fn simulated(c: &Cluster, outlier_rate: f64) -> Simulated<'_, impl Fn(&Allocatio
 }
 
 fn run(
-    plan: &Plan,
+    plan: &CampaignPlan,
     store: &mut Store,
     backend: &mut dyn Backend,
-) -> (Result<Summary, measure::CampaignError>, Vec<Event>) {
+) -> (Result<CampaignSummary, measure::CampaignError>, Vec<CampaignEvent>) {
     let mut events = Vec::new();
-    let mut tell = |e| events.push(e);
+    let mut on_event = |e| events.push(e);
     let expected = |a: &Allocation, c, s| bound(a, c, s).gb_per_s();
-    let result = Campaign::new(plan, store, backend, &expected, &|| 1.0, &mut tell).unwrap().run();
+    let result = Campaign::new(plan, store, backend, &expected, &|| 1.0, &mut on_event).unwrap().run();
     (result, events)
 }
 
-/// Run id to bandwidth and quality.
+/// Bandwidth and quality by run id.
 fn content(store: &Store) -> BTreeMap<String, (String, Quality)> {
     let all = store.records(&Query::all()).unwrap();
     all.into_iter()
@@ -122,16 +124,16 @@ fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
     let p = plan(&c);
     let mut nothing = |_| {};
     let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
-    let outlook = Campaign::new(&p, &mut store, &mut quiet, &expected, &|| 1.0, &mut nothing).unwrap().outlook();
-    assert_eq!((outlook.points, outlook.already), (2 * 247 + 2 * 8 + 30, 0));
+    let estimate = Campaign::new(&p, &mut store, &mut quiet, &expected, &|| 1.0, &mut nothing).unwrap().estimate();
+    assert_eq!((estimate.points, estimate.already), (2 * 247 + 2 * 8 + 30, 0));
     let mut backend = Faulty::new(quiet);
     let summary = run(&p, &mut store, &mut backend).0.unwrap();
-    assert_eq!(summary.readings_taken(), outlook.points);
-    assert!((summary.gpu_minutes() - outlook.gpu_minutes).abs() < 1e-6);
+    assert_eq!(summary.readings_taken(), estimate.points);
+    assert!((summary.gpu_minutes() - estimate.gpu_minutes).abs() < 1e-6);
     let at = |h| store.count(&Query::all().place(Place::Host(HostId(h)))).unwrap();
     assert_eq!([at(0), at(1), at(2), at(3)], [247, 8, 247, 8]);
     assert_eq!(store.count(&Query::all().place(Place::SeveralHosts)).unwrap(), 30);
-    // Hosts in parallel for tables, never two points on one host, never two multi-host points together.
+    // Tables of several hosts in parallel; never two points on one host, never two multi-host points together.
     assert!(backend.batches.iter().filter(|b| b.len() == 2).count() >= 247);
     for b in &backend.batches {
         let hosts: Vec<HostId> = b.iter().flat_map(|a| a.parts().iter().map(|p| p.0)).collect();
@@ -144,7 +146,7 @@ fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
 fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
-    let p = Plan { sizes: vec![Bytes::mib(16), Bytes::gib(2)], ..plan(&c) };
+    let p = CampaignPlan { sizes: vec![Bytes::mib(16), Bytes::gib(2)], ..plan(&c) };
     let mut whole = fresh(folder.path(), "whole.db", &c);
     let summary = run(&p, &mut whole, &mut simulated(&c, 0.05)).0.unwrap();
     assert!(summary.stages.iter().any(|s| s.rejected > 0), "nothing interesting happened: {summary:?}");
@@ -160,7 +162,7 @@ fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
                     break;
                 }
                 Err(e) => {
-                    assert!(e.to_string().contains("on fire") && e.to_string().contains("goes on from there"), "{e}")
+                    assert!(e.to_string().contains("on fire") && e.to_string().contains("to resume"), "{e}")
                 }
             }
             assert!(attempt < 500);
@@ -170,7 +172,7 @@ fn a_campaign_stopped_anywhere_goes_on_to_the_same_store_as_one_that_was_not() {
     }
     let (again, events) = run(&p, &mut whole, &mut simulated(&c, 0.05));
     assert_eq!(again.unwrap().readings_taken(), 0);
-    assert!(events.iter().all(|e| !matches!(e, Event::Taken(_))));
+    assert!(events.iter().all(|e| !matches!(e, CampaignEvent::Taken(_))));
 }
 
 #[test]
@@ -207,7 +209,7 @@ fn a_host_that_deviates_gets_its_full_table_and_is_named() {
     let (summary, events) = run(&plan(&c), &mut store, &mut backend);
     assert!(summary.unwrap().deviating_hosts.contains(&"n2".to_owned()));
     assert_eq!(store.count(&Query::all().place(Place::Host(HostId(2)))).unwrap(), 247);
-    assert!(events.iter().any(|e| matches!(e, Event::Note(n) if n.starts_with("n2 deviates from n0 by -"))));
+    assert!(events.iter().any(|e| matches!(e, CampaignEvent::Note(n) if n.starts_with("n2 deviates from n0 by -"))));
 }
 
 #[test]
@@ -216,7 +218,7 @@ fn only_idle_gpus_are_touched() {
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
     let idle = c.parse_gpus(["n0:1 n0:2 n0:5 n1:0 n1:2 n3"]).unwrap();
-    let p = Plan { idle: idle.clone(), ..plan(&c) };
+    let p = CampaignPlan { idle: idle.clone(), ..plan(&c) };
     run(&p, &mut store, &mut simulated(&c, 0.1)).0.unwrap();
     let all = store.measurements(&Query::all()).unwrap();
     assert!(all.len() > 247 && all.iter().all(|m| idle.contains_all(&m.allocation)));
@@ -228,7 +230,7 @@ fn a_budget_ends_a_run_cleanly_and_the_next_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
     let mut store = fresh(folder.path(), "s.db", &c);
-    let p = Plan { budget_gpu_minutes: Some(20.0), ..plan(&c) };
+    let p = CampaignPlan { budget_gpu_minutes: Some(20.0), ..plan(&c) };
     let first = run(&p, &mut store, &mut simulated(&c, 0.0)).0.unwrap();
     assert!(first.stopped_by_budget && first.gpu_minutes() <= 20.0 && first.readings_taken() > 10);
     let rest = run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
@@ -256,7 +258,7 @@ fn failed_points_are_counted_and_tried_again_by_the_next_run_and_ten_in_a_row_st
 
 #[test]
 fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
-    /// Knows least about what is far from the mean of what it has seen: depends on readings, so a wrong replay would show.
+    /// Most uncertain far from the mean of the readings, so that a wrong replay would change the choice.
     #[derive(Default)]
     struct Model(f64);
     impl measure::Uncertainty for Model {
@@ -270,12 +272,12 @@ fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
     }
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");
-    let p = Plan { design: DesignKind::Adaptive, ..plan(&c) };
+    let p = CampaignPlan { design: DesignKind::Adaptive, ..plan(&c) };
     let with_model = |store: &mut Store, ends_after| {
         let mut backend = Faulty { ends_after, ..Faulty::new(simulated(&c, 0.0)) };
-        let (mut model, mut tell) = (Model::default(), |_| {});
+        let (mut model, mut on_event) = (Model::default(), |_| {});
         let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
-        Campaign::new(&p, store, &mut backend, &expected, &|| 1.0, &mut tell).unwrap().with_model(&mut model).run()
+        Campaign::new(&p, store, &mut backend, &expected, &|| 1.0, &mut on_event).unwrap().with_model(&mut model).run()
     };
     let mut whole = fresh(folder.path(), "whole.db", &c);
     with_model(&mut whole, usize::MAX).unwrap();

@@ -1,8 +1,8 @@
-//! The fuzz targets' hand-written corpora of measurements, replayed without a fuzzer.
+//! The hand-written corpora of the fuzz targets for measurements, replayed without a fuzzer.
 
 use std::path::PathBuf;
 
-/// How many files of a corpus are accepted.
+/// Number of files of a corpus that are accepted.
 fn accepted(target: &str, one: impl Fn(&str) -> bool) -> usize {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     std::fs::read_dir(&dir)

@@ -1,4 +1,4 @@
-//! Designs, the simulated hardware and the judgement of outliers.
+//! Designs, simulated hardware and outlier detection.
 
 use measure::simulated::{Irregularity, Simulated};
 use measure::{Backend, DesignKind, Point, design, outlier};
@@ -31,7 +31,7 @@ proptest! {
         prop_assert_eq!(d.iter().collect::<HashSet<_>>().len(), d.len());
         prop_assert!(d.iter().all(|a| a.host_count() >= 2 && idle.contains_all(a)));
         prop_assert_eq!(&d, &design(&c, &idle, n, KINDS[kind], seed));
-        // Enough is there when every host has a few GPUs.
+        // True if every host has several GPUs.
         if idle.host_count() >= 2 && masks.iter().all(|m| m.count_ones() >= 4) {
             prop_assert_eq!(d.len(), n, "{:?}", KINDS[kind]);
         }
@@ -200,8 +200,8 @@ fn outliers_over_hosts_are_found_by_their_neighbours() {
 
 #[test]
 fn the_median_of_three_wins_and_the_far_one_is_rejected() {
-    assert_eq!(outlier::verdict(&[100.0, 50.0, 101.0]), (100.0, vec![false, true, false]));
-    assert_eq!(outlier::verdict(&[50.0, 51.0]), (51.0, vec![false, false]));
+    assert_eq!(outlier::resolve_readings(&[100.0, 50.0, 101.0]), (100.0, vec![false, true, false]));
+    assert_eq!(outlier::resolve_readings(&[50.0, 51.0]), (51.0, vec![false, false]));
     assert!(outlier::agree(100.0, 104.0) && !outlier::agree(100.0, 90.0) && !outlier::agree(0.0, 0.0));
 }
 

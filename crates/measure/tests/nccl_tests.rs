@@ -1,4 +1,4 @@
-//! The readers of nccl-tests output and the command lines.
+//! Readers of nccl-tests output, and command lines.
 
 use measure::Point;
 use measure::nccl_tests::{LaunchOptions, Launcher, command_line, parse_json, parse_text};
@@ -114,7 +114,7 @@ fn what_is_wrong_with_a_json_file_is_told_with_its_field() {
         (JSON.replace("\"51.4\"", "\"nan\""), "`results[0].out_of_place.bus_bw` is `\"nan\"`, not a number"),
         (JSON.replace("16777216,\"count\"", "-1,\"count\""), "`results[0].size` is not a whole number"),
         ("{}".into(), "`results` is missing"),
-        (r#"{"results":[],"errors":["boom"]}"#.into(), "`results` is empty: the run gave nothing; errors: [\"boom\"]"),
+        (r#"{"results":[],"errors":["boom"]}"#.into(), "`results` is empty: the run has no result; errors: [\"boom\"]"),
         ("{\n\"results\": [}".into(), "line 2, column 13"),
         ("[".repeat(100_000), "recursion limit"),
     ];
@@ -224,12 +224,12 @@ fn a_run_that_hangs_ends_at_the_time_limit_and_one_that_fails_says_why() {
         other => panic!("{other:?}"),
     };
     let start = std::time::Instant::now();
-    assert!(why(with("exec sleep 1000")).contains("no end within 0.4 s"));
-    assert!(why(with("trap '' TERM; sleep 1000 & wait; wait")).contains("no end within 0.4 s"));
+    assert!(why(with("exec sleep 1000")).contains("still running after 0.4 s"));
+    assert!(why(with("trap '' TERM; sleep 1000 & wait; wait")).contains("still running after 0.4 s"));
     assert!(start.elapsed() < std::time::Duration::from_secs(20));
     let failed = why(with("echo 'n0: Test CUDA failure common.cu:1 invalid device ordinal' >&2; exit 2"));
     assert!(failed.contains("exit status: 2") && failed.contains("invalid device ordinal"), "{failed}");
     assert!(why(with("echo '1024 256 float sum -1 1 1 1 0 1 1 1 0'")).contains("no row of 16777216 bytes"));
-    assert!(why(with("echo '16777216 256 float sum -1 1 1 1 3 1 1 1 0'")).contains("3 wrong elements"));
+    assert!(why(with("echo '16777216 256 float sum -1 1 1 1 3 1 1 1 0'")).contains("3 elements are wrong"));
     assert_eq!(with("echo '16777216 256 float sum -1 1 1 7.5 0 1 1 1 0'").unwrap().busbw.gb_per_s(), 7.5);
 }

@@ -1,8 +1,8 @@
-//! What a decision costs, with many communicators: `cargo bench --profile dev -p nccl-plugin`.
+//! Time of a decision with many communicators: `cargo bench --profile dev -p nccl-plugin`.
 
-use agreement::{Epoch, KeyPlan, Run, Slot, ToMember};
-use linkwise_nccl::comm::{Call, Comm, Identity, RECORDS, Role};
-use linkwise_nccl::costs::Costs;
+use agreement::{ArmRun, Epoch, Slot, SlotPlan, ToMember};
+use linkwise_nccl::comm::{Call, Comm, Identity, RING_RECORDS, Role};
+use linkwise_nccl::cost_table::CostTable;
 use std::sync::Arc;
 use tune::{Algorithm, Arm, Collective, Protocol};
 
@@ -16,15 +16,15 @@ const BYTES: u64 = 1 << 20;
 fn comms(n: usize) -> Vec<Comm> {
     let make = |i: usize| {
         let who = Identity { id: i as u64, ordinal: 0, rank: 0, ranks: 8, nodes: 1 };
-        let comm = Comm::new(who, Role::Tune, RECORDS);
+        let comm = Comm::new(who, Role::Tune, RING_RECORDS);
         let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
-        let plan = KeyPlan {
+        let plan = SlotPlan {
             slot: Slot::of(Collective::AllReduce, BYTES),
-            runs: vec![Run { arm, calls: 1 << 30 }],
+            runs: vec![ArmRun { arm, calls: 1 << 30 }],
             settled: arm,
         };
-        comm.hear(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
-        comm.hear(&ToMember::Commit(1));
+        comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+        comm.on_message(&ToMember::Commit(1));
         comm
     };
     (0..n).map(make).collect()
@@ -35,11 +35,11 @@ fn decision(bencher: divan::Bencher<'_, '_>, n: usize) {
     let comms = comms(n);
     let mut at = 0;
     bencher.bench_local(|| {
-        at = (at + 97) % n; // not the one that is in the cache
+        at = (at + 97) % n; // not the communicator in the cache
         let mut table = [-1.0f32; 21];
         table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
         let mut channels = 0;
-        let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+        let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
         comms[at].call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut channels, |_| {});
         while comms[at].take_decision().is_some() {}
         table

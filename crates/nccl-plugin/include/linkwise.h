@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
- * linkwise: what a program may tell the plugin that NCCL has loaded.
+ * linkwise: lets a program report its training steps to the plugin that NCCL has loaded.
  *
- * Say where a training step begins and ends: the plugin then keeps what makes steps shorter, even where it makes a collective slower. Without
- * it the plugin goes by the times of the collectives alone. Cheap (tens of nanoseconds); any thread; does nothing where the plugin is off.
+ * With steps the plugin keeps the arms that make steps shorter, even if a collective gets slower. Without them it judges arms by the intervals
+ * between NCCL's groups. A call takes tens of nanoseconds, may come from any thread, and does nothing if the plugin is off.
  *
  * Get the functions by dlsym from the library that NCCL_TUNER_PLUGIN names, or link with -llinkwise_nccl. Both always return 0.
  */
@@ -12,9 +12,9 @@
 extern "C" {
 #endif
 
-/* A training step begins. A second begin without an end starts it anew. */
+/* A training step begins. A second begin without an end restarts the step. */
 int linkwise_step_begin(void);
-/* The step ends. An end without a begin is nothing. */
+/* The step ends. An end without a begin is ignored. */
 int linkwise_step_end(void);
 
 #ifdef __cplusplus

@@ -1,65 +1,56 @@
-//! One rank of one communicator: what happens at every call, and at the borders between epochs.
+//! One rank of one communicator: the path of each call, and the boundaries between epochs.
 //!
-//! The call path ([`Comm::call`]) touches only atomics of this rank. Only the thread that makes the communicator's calls writes the arms in
-//! force (NCCL makes them one after the other), so they need no lock. At the call where an epoch begins it takes the slow way
-//! ([`Comm::cross`]), which may lock and wait.
+//! The call path ([`Comm::call`]) touches only atomics of this rank. Only the thread that makes the communicator's calls writes the arms in force
+//! (NCCL makes calls one after the other), so they need no lock. At a call where an epoch may begin it takes the slow path
+//! ([`Comm::cross_boundary`]), which may lock and wait.
 //!
-//! Where NCCL does not tell communicators apart the whole job agrees instead ([`crate::job`]): its communicators follow the job's member, each
-//! at its own call of the number that was agreed on.
+//! On NCCL releases without communicator identifiers the whole job agrees instead ([`crate::job`]): communicators follow the job's member, each at
+//! its own call with the agreed number.
 
 mod agree;
+mod decision;
+mod runs;
 
-use crate::costs::{Costs, Survey};
-use agreement::epoch::{KEYS_MAX, RUN_KEYS_MAX, RUNS_MAX, arm_code, arm_of_code};
-use agreement::{At, Epoch, KeyPlan, Member, Slot};
+pub use decision::CallDecision;
+
+use crate::cost_table::{CostTable, Survey};
+use agreement::epoch::{RUN_SLOTS_MAX, SLOT_PLANS_MAX, arm_code, arm_of_code};
+use agreement::{CallAction, Epoch, Member, Slot, SlotPlan};
+use decision::GROUP_MAX;
+use runs::RunCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tune::{Algorithm, Arm, Collective, Protocol};
 use wire::Ring;
 
-/// Records between two looks of the worker, where only rewards need them: 64 calls in 5 ms are 12,800 a second. A lost record costs a sample; a
-/// larger ring pushes other things out of the cache (256 communicators with 256 records each: 290 ns at p99).
-pub const RECORDS: usize = 64;
-/// With a trace, which shall be complete.
-pub const RECORDS_TRACED: usize = 1024;
-/// How long a bound rank waits for the verdict before it says so.
+/// Decisions buffered between two polls of the worker, if only rewards need them: 64 calls in 5 ms are 12,800 per second. A dropped record costs one
+/// reading. A larger ring evicts other data from the cache (256 communicators with 256 records each: 290 ns at p99).
+pub const RING_RECORDS: usize = 64;
+/// The same with a trace, which should be complete.
+pub const RING_RECORDS_TRACED: usize = 1024;
+/// A bound rank that waits this long for the verdict logs a warning.
 pub const WAIT_BEFORE_LOG: Duration = Duration::from_secs(1);
-/// Slot values: nothing planned; a cell with runs; else one arm.
-const CELL: u32 = 1 << 31;
-const ARM: u32 = 1 << 30;
-/// Groups are counted up to here.
-const GROUP_MAX: u32 = 0xff_ffff;
+/// Bits of a slot's value: `RUNS_FLAG` and the index of its runs, or `ARM_FLAG` and an arm's code, or 0 for AUTO.
+const RUNS_FLAG: u32 = 1 << 31;
+const ARM_FLAG: u32 = 1 << 30;
 
-/// The arms of a slot with runs.
+/// State used only at boundaries and by the worker, behind a lock.
 #[derive(Debug, Default)]
-struct Cell {
-    /// Calls of the slot in the epoch.
-    k: AtomicU64,
-    /// The arm in force, until `k` is this.
-    until: AtomicU64,
-    arm: AtomicU32,
-    settled: AtomicU32,
-    run: AtomicU32,
-    runs: [(AtomicU32, AtomicU32); RUNS_MAX],
-}
-
-/// What only the borders need.
-#[derive(Debug, Default)]
-struct Slow {
+struct BoundaryState {
     member: Member,
-    /// Entries that calls of a slot were seen to have, and how that slot is used.
+    /// By slot: the cost-table entries that were possible in all its calls.
     masks: Vec<(Slot, u32)>,
-    /// How long this rank has waited for verdicts, and the longest wait.
+    /// The longest wait for a verdict, and the number of waits.
     waited: Duration,
     waits: u64,
     /// Calls that wait for a verdict now.
     waiting: u32,
-    /// They shall not wait any more.
+    /// The communicator has ended: calls no longer wait.
     ended: bool,
 }
 
-/// What a call was.
+/// One call as NCCL asks about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
     /// NCCL's number of the collective.
@@ -68,8 +59,8 @@ pub struct Call {
     pub bytes: u64,
 }
 
-/// What of a call the worker gets to know.
-struct Recorded {
+/// The part of a call reported to the worker thread.
+struct CallRecord {
     number: u64,
     call: Call,
     collective: Collective,
@@ -80,173 +71,80 @@ struct Recorded {
     survey: Survey,
 }
 
-/// Whether the communicator's arms come from an agreement.
+/// Where the communicator's arms come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Only looked at.
+    /// The communicator stays at AUTO; calls are recorded.
     Observe,
-    /// Ranks agree on arms.
+    /// Its own ranks agree on arms.
     Tune,
-    /// No communicator: the job as a whole, which others follow.
+    /// Not a communicator: the job as a whole, which communicators without an identifier follow.
     Job,
-    /// Follows the job.
+    /// It follows the job.
     Follow,
 }
 
-/// A rank of a communicator. The first line of its memory is what every call needs.
+/// One rank of a communicator.
+///
+/// NCCL's thread calls [`call`](Comm::call) and the setters; the worker calls all others. The first cache line holds what every call needs.
 #[derive(Debug)]
 #[repr(C, align(128))] // in the order of its fields
 pub struct Comm {
     /// Calls begun.
     begun: AtomicU64,
-    /// At this call something may change.
-    border: AtomicU64,
-    /// The epoch in force.
+    /// The next call at which the arms may change.
+    boundary: AtomicU64,
+    /// Number of the epoch in force.
     epoch: AtomicU64,
     role: Role,
     records: bool,
-    /// Records carry the time, which costs a look at the clock.
+    /// Records carry the time of the call, which costs a clock read.
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
-    /// The outermost group that the next calls belong to; 0 where NCCL does not say. And when it began, by this clock.
+    /// The outermost group of the next calls, 0 if NCCL does not report groups; and its begin in ns since `born`.
     group: AtomicU32,
     group_ns: AtomicU64,
     slots: Box<[AtomicU32]>,
-    cells: Box<[Cell]>,
+    cells: Box<[RunCell]>,
     ring: Ring,
-    slow: Mutex<Slow>,
+    boundary_state: Mutex<BoundaryState>,
     verdict: Condvar,
-    /// Without tables: the question that NCCL will repeat, plus 1, and its answer.
-    asked: AtomicU64,
-    answered: AtomicU32,
-    /// Of [`Role::Job`]: communicators that change at their own call of the same number. Locked before `slow`.
+    /// For calls without a table: the question that NCCL will repeat, plus 1, and its answer.
+    last_question: AtomicU64,
+    last_answer: AtomicU32,
+    /// Of [`Role::Job`]: communicators that change at their own call of the same number. Locked before `boundary_state`.
     followers: Mutex<Vec<Arc<Comm>>>,
-    /// Of [`Role::Follow`]: what an epoch with any plan puts in force.
-    table: Vec<KeyPlan>,
+    /// Of [`Role::Follow`]: the plans used while the job's epoch has any plan.
+    table: Vec<SlotPlan>,
     born: Instant,
-    /// The communicator's identifier; 0 where NCCL does not say.
+    /// NCCL's identifier of the communicator; on releases without one, a hash of its shape.
     pub id: u64,
-    /// Counts this process's members of the communicator.
+    /// Index of this rank among those that its process has in the communicator.
     pub ordinal: u32,
-    /// Its rank, or -1.
+    /// -1 if unknown.
     pub rank: i32,
-    /// Ranks.
     pub ranks: u32,
     /// Nodes as NCCL counts them.
     pub nodes: u32,
 }
 
-/// One decision, as the ring carries it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Decision {
-    /// Number of the call.
-    pub call: u64,
-    /// Bytes.
-    pub bytes: u64,
-    /// The collective.
-    pub collective: Collective,
-    /// What was asked for.
-    pub arm: Arm,
-    /// NCCL will take it (the entry was possible).
-    pub taken: bool,
-    /// Captured into a CUDA graph.
-    pub captured: bool,
-    /// The slot had runs in this epoch: `k` counts.
-    pub counted: bool,
-    /// Possible entries.
-    pub mask: u32,
-    /// The entry that is AUTO.
-    pub auto: u8,
-    /// The epoch.
-    pub epoch: u64,
-    /// The call's number among those of its slot in the epoch.
-    pub k: u64,
-    /// Nanoseconds since the communicator was made at which the call's group, or else the call, began; 0 where nobody wants to know.
-    pub at_ns: u64,
-    /// The outermost group, 24 bits of a count; 0 where NCCL does not say.
-    pub group: u32,
-}
-
-impl Decision {
-    fn pack(&self) -> wire::ring::Record {
-        let flags = u64::from(self.taken) | u64::from(self.captured) << 1 | u64::from(self.counted) << 2;
-        [
-            self.call,
-            self.bytes,
-            u64::from(arm_code(self.arm)) | u64::from(self.collective.number()) << 32 | flags << 40,
-            u64::from(self.mask) | u64::from(self.auto) << 32 | u64::from(self.group & GROUP_MAX) << 40,
-            self.epoch << 40 | (self.k & 0xff_ffff_ffff),
-            self.at_ns,
-        ]
-    }
-
-    fn unpack(r: &wire::ring::Record) -> Option<Self> {
-        let [call, bytes, arm, mask, epoch, at_ns] = *r;
-        Some(Decision {
-            call,
-            bytes,
-            collective: Collective::tuned_of_number((arm >> 32 & 0xff) as usize)?,
-            arm: arm_of_code(arm as u32).ok()?,
-            taken: arm >> 40 & 1 != 0,
-            captured: arm >> 41 & 1 != 0,
-            counted: arm >> 42 & 1 != 0,
-            mask: mask as u32,
-            auto: (mask >> 32) as u8,
-            epoch: epoch >> 40,
-            k: epoch & 0xff_ffff_ffff,
-            at_ns,
-            group: (mask >> 40) as u32 & GROUP_MAX,
-        })
-    }
-
-    /// The slot of the call.
-    pub fn slot(&self) -> Slot {
-        Slot::of(self.collective, self.bytes)
-    }
-
-    /// For tests: an AllReduce that was obeyed and counts, the first epoch's call of this number.
-    #[cfg(test)]
-    pub fn of_test(call: u64, bytes: u64, arm: Arm) -> Self {
-        Decision {
-            call,
-            bytes,
-            collective: Collective::AllReduce,
-            arm,
-            taken: true,
-            captured: false,
-            counted: true,
-            mask: u32::MAX,
-            auto: 0,
-            epoch: 1,
-            k: call,
-            at_ns: 0,
-            group: 0,
-        }
-    }
-}
-
-/// What [`Comm::new`] needs to know.
+/// Arguments of [`Comm::new`].
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
-    /// See [`Comm::id`].
     pub id: u64,
-    /// See [`Comm::ordinal`].
     pub ordinal: u32,
-    /// See [`Comm::rank`].
     pub rank: i32,
-    /// See [`Comm::ranks`].
     pub ranks: u32,
-    /// See [`Comm::nodes`].
     pub nodes: u32,
 }
 
 impl Comm {
-    /// A communicator at AUTO. `records`: how many decisions wait for the worker; 0: none go there.
+    /// A communicator at AUTO. `records`: decisions buffered for the worker; 0 buffers none.
     pub fn new(who: Identity, role: Role, records: usize) -> Self {
         Comm {
             begun: AtomicU64::new(0),
-            border: AtomicU64::new(u64::MAX),
+            boundary: AtomicU64::new(u64::MAX),
             epoch: AtomicU64::new(0),
             role,
             records: records > 0,
@@ -254,13 +152,13 @@ impl Comm {
             captured: AtomicBool::new(false),
             group: AtomicU32::new(0),
             group_ns: AtomicU64::new(0),
-            slots: (0..KEYS_MAX).map(|_| AtomicU32::new(0)).collect(),
-            cells: (0..RUN_KEYS_MAX).map(|_| Cell::default()).collect(),
+            slots: (0..SLOT_PLANS_MAX).map(|_| AtomicU32::new(0)).collect(),
+            cells: (0..RUN_SLOTS_MAX).map(|_| RunCell::default()).collect(),
             ring: Ring::new(records),
-            slow: Mutex::default(),
+            boundary_state: Mutex::default(),
             verdict: Condvar::new(),
-            asked: AtomicU64::new(0),
-            answered: AtomicU32::new(0),
+            last_question: AtomicU64::new(0),
+            last_answer: AtomicU32::new(0),
             followers: Mutex::default(),
             table: Vec::new(),
             born: Instant::now(),
@@ -272,13 +170,12 @@ impl Comm {
         }
     }
 
-    /// With the table that counts where the job's epochs have a plan at all.
-    pub fn with_table(mut self, table: Vec<KeyPlan>) -> Self {
+    /// Sets the plans that a follower uses while the job's epoch has any plan.
+    pub fn with_table(mut self, table: Vec<SlotPlan>) -> Self {
         self.table = table;
         self
     }
 
-    /// What its arms come from.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -288,7 +185,7 @@ impl Comm {
         self.timed.store(true, Ordering::Relaxed);
     }
 
-    /// When the communicator was made: the zero of its records' times.
+    /// When the communicator was made: time zero of its records.
     pub fn born(&self) -> Instant {
         self.born
     }
@@ -306,7 +203,7 @@ impl Comm {
         }
     }
 
-    /// NCCL says that the next calls belong to an outermost group of this number (of the process), which begins now if it is another one.
+    /// NCCL reports that the next calls belong to this outermost group of the process. A new number begins a group.
     pub fn set_group(&self, number: u64) {
         let group = (number % u64::from(GROUP_MAX)) as u32 + 1;
         if self.group.swap(group, Ordering::Relaxed) != group && self.timed.load(Ordering::Relaxed) {
@@ -314,37 +211,37 @@ impl Comm {
         }
     }
 
-    /// NCCL says that the group of the last calls is being launched: the next calls belong to another one.
+    /// NCCL reports that the group of the last calls is being launched: the next calls belong to another group.
     pub fn end_group(&self) {
         let group = self.group.load(Ordering::Relaxed) % GROUP_MAX + 1;
         self.group.store(group, Ordering::Relaxed);
     }
 
-    /// The next calls are, or are not, captured into a CUDA graph.
+    /// NCCL reports whether the next calls are captured into a CUDA graph.
     pub fn set_captured(&self, captured: bool) {
         self.captured.store(captured, Ordering::Relaxed);
     }
 
-    /// A call: puts the arm in force into its table. `channels` gets the arm's number of channels, if it has one. A table without any possible
-    /// entry is no call. Under 200 ns away from borders, without allocation, lock or system call.
+    /// One call: makes the arm in force the cheapest entry of the cost table and sets `channels` if the arm has a channel count. A table without a
+    /// possible entry is not a call. Under 200 ns away from boundaries; no allocation, lock or system call.
     #[inline]
-    pub fn call(&self, call: Call, costs: &mut Costs<'_>, channels: &mut i32, log: impl Fn(&str)) {
+    pub fn call(&self, call: Call, costs: &mut CostTable<'_>, channels: &mut i32, log: impl Fn(&str)) {
         let survey = costs.survey();
         let Some(collective) = Collective::tuned_of_number(call.collective) else { return };
         if survey.is_empty() {
             return;
         }
         let slot = Slot::of(collective, call.bytes);
-        let (number, arm, k, captured) = self.next(slot, log);
+        let (number, arm, k, captured) = self.next_arm(slot, log);
         let taken = costs.prefer(arm, &survey) || arm.forced.is_none();
         if let Some(n) = arm.channels.filter(|_| taken && may_set_channels(arm, &survey)) {
             *channels = i32::from(n);
         }
-        self.record(Recorded { number, call, collective, arm, taken, captured, k, survey });
+        self.record(CallRecord { number, call, collective, arm, taken, captured, k, survey });
     }
 
-    /// A call that has no table (tuner API v2): the algorithm and protocol to ask for, if any. `can` says which are always possible. NCCL 2.21
-    /// asks twice per call: the second time it gets the same answer, and it is not counted.
+    /// One call without a cost table (tuner API v2): returns the algorithm and protocol to request, if any. `can` tells which ones are always
+    /// possible. NCCL 2.21 asks twice per call; the second question gets the same answer and is not counted.
     pub fn call_without_table(
         &self,
         call: Call,
@@ -353,23 +250,23 @@ impl Comm {
     ) -> Option<(Algorithm, Protocol)> {
         let collective = Collective::tuned_of_number(call.collective)?;
         let question = (call.bytes << 3 | call.collective as u64).wrapping_add(1);
-        let arm = if self.asked.swap(0, Ordering::Relaxed) == question {
-            arm_of_code(self.answered.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)
+        let arm = if self.last_question.swap(0, Ordering::Relaxed) == question {
+            arm_of_code(self.last_answer.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO)
         } else {
-            let (number, arm, k, captured) = self.next(Slot::of(collective, call.bytes), log);
-            self.asked.store(question, Ordering::Relaxed);
-            self.answered.store(arm_code(arm), Ordering::Relaxed);
+            let (number, arm, k, captured) = self.next_arm(Slot::of(collective, call.bytes), log);
+            self.last_question.store(question, Ordering::Relaxed);
+            self.last_answer.store(arm_code(arm), Ordering::Relaxed);
             let taken = arm.forced.is_none_or(|(a, p)| can(a, p));
-            self.record(Recorded { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
+            self.record(CallRecord { number, call, collective, arm, taken, captured, k, survey: Survey::UNKNOWN });
             arm
         };
         arm.forced.filter(|(a, p)| can(*a, *p))
     }
 
     #[inline]
-    fn record(&self, r: Recorded) {
+    fn record(&self, r: CallRecord) {
         if self.records {
-            let decision = Decision {
+            let decision = CallDecision {
                 call: r.number,
                 bytes: r.call.bytes,
                 collective: r.collective,
@@ -389,68 +286,66 @@ impl Comm {
     }
 
     #[inline]
-    fn next(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
-        // SeqCst, with `propose`: either this call is seen as begun there, or its border is seen here.
+    fn next_arm(&self, slot: Slot, log: impl Fn(&str)) -> (u64, Arm, Option<u64>, bool) {
+        // SeqCst, paired with `on_message`: either the proposal sees this call as begun, or this call sees the proposal's boundary.
         let number = self.begun.fetch_add(1, Ordering::SeqCst);
-        if number >= self.border.load(Ordering::SeqCst) {
-            crate::cost::border(|| self.cross(number, log));
+        if number >= self.boundary.load(Ordering::SeqCst) {
+            crate::overhead::boundary(|| self.cross_boundary(number, log));
         }
         let captured = self.captured.load(Ordering::Relaxed);
         let value = self.slots.get(slot.index()).map_or(0, |s| s.load(Ordering::Relaxed));
-        if value & CELL == 0 {
-            let arm = if value & ARM == 0 { Arm::AUTO } else { arm_of_code(value & !ARM).unwrap_or(Arm::AUTO) };
+        if value & RUNS_FLAG == 0 {
+            let arm =
+                if value & ARM_FLAG == 0 { Arm::AUTO } else { arm_of_code(value & !ARM_FLAG).unwrap_or(Arm::AUTO) };
             return (number, arm, None, captured);
         }
-        let Some(cell) = self.cells.get((value & !CELL) as usize) else { return (number, Arm::AUTO, None, captured) };
+        let Some(cell) = self.cells.get((value & !RUNS_FLAG) as usize) else {
+            return (number, Arm::AUTO, None, captured);
+        };
         if captured {
-            let arm = arm_of_code(cell.settled.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO);
-            return (number, arm, None, true); // replayed for long: not a moment to explore, and not counted
+            return (number, cell.settled(), None, true); // a captured call is replayed for long: it does not explore and is not counted
         }
-        let k = cell.k.load(Ordering::Relaxed);
-        cell.k.store(k + 1, Ordering::Relaxed);
-        while k >= cell.until.load(Ordering::Relaxed) {
-            cell.next_run();
-        }
-        (number, arm_of_code(cell.arm.load(Ordering::Relaxed)).unwrap_or(Arm::AUTO), Some(k), false)
+        let (arm, k) = cell.next_call();
+        (number, arm, Some(k), false)
     }
 
-    /// At a border: installs what is in force from this call on, waits where this rank is bound and the verdict is not known.
+    /// At a boundary: installs the epochs that apply from this call on; waits if this rank is bound and the verdict is unknown.
     #[cold]
-    fn cross(&self, number: u64, log: impl Fn(&str)) {
-        let mut slow = self.slow();
+    fn cross_boundary(&self, number: u64, log: impl Fn(&str)) {
+        let mut boundary_state = self.boundary_state();
         let mut since: Option<Instant> = None;
         let mut said = false;
         loop {
-            match slow.member.at(number) {
-                At::Go => break,
-                At::Switch(epoch) => self.install(&epoch),
-                At::Wait if slow.ended => break,
-                At::Wait => {
+            match boundary_state.member.action_at(number) {
+                CallAction::Proceed => break,
+                CallAction::Switch(epoch) => self.install(&epoch),
+                CallAction::Wait if boundary_state.ended => break,
+                CallAction::Wait => {
                     let begin = *since.get_or_insert_with(Instant::now);
                     if begin.elapsed() >= WAIT_BEFORE_LOG && !said {
                         said = true;
-                        let epoch = slow.member.bound_to().map_or(0, |e| e.number);
+                        let epoch = boundary_state.member.bound_to().map_or(0, |e| e.number);
                         log(&format!(
                             "communicator {:016x} rank {}: call {number} waits for the verdict on epoch {epoch}; \
-                             if the rank that leads has ended the job cannot go on",
+                             if the leading rank has ended, the job cannot continue",
                             self.id, self.rank
                         ));
                     }
-                    slow.waiting += 1;
-                    slow = match self.verdict.wait_timeout(slow, Duration::from_millis(50)) {
+                    boundary_state.waiting += 1;
+                    boundary_state = match self.verdict.wait_timeout(boundary_state, Duration::from_millis(50)) {
                         Ok((guard, _)) => guard,
                         Err(e) => e.into_inner().0,
                     };
-                    slow.waiting -= 1;
+                    boundary_state.waiting -= 1;
                 }
             }
         }
         if let Some(begin) = since {
-            slow.waited = slow.waited.max(begin.elapsed());
-            slow.waits += 1;
+            boundary_state.waited = boundary_state.waited.max(begin.elapsed());
+            boundary_state.waits += 1;
         }
-        self.border.store(slow.member.border(), Ordering::SeqCst);
-        if slow.ended {
+        self.boundary.store(boundary_state.member.boundary(), Ordering::SeqCst);
+        if boundary_state.ended {
             self.verdict.notify_all();
         }
     }
@@ -464,13 +359,13 @@ impl Comm {
         for plan in plans {
             let value = match plan.runs.is_empty() {
                 true if plan.settled.is_auto() => 0,
-                true => ARM | arm_code(plan.settled),
+                true => ARM_FLAG | arm_code(plan.settled),
                 false => match cells.next() {
                     Some((i, cell)) => {
                         cell.set(plan);
-                        CELL | i as u32
+                        RUNS_FLAG | i as u32
                     }
-                    None => 0, // more than may be: `Epoch::read` refuses it
+                    None => 0, // over the limit; `Epoch::read` rejects such epochs
                 },
             };
             if let Some(s) = self.slots.get(plan.slot.index()) {
@@ -480,45 +375,45 @@ impl Comm {
         self.epoch.store(epoch.number, Ordering::Relaxed);
     }
 
-    /// Remembers which entries a slot's calls have.
-    pub fn saw(&self, slot: Slot, mask: u32) {
-        let mut slow = self.slow();
-        match slow.masks.iter().position(|(s, _)| *s == slot) {
-            Some(i) => slow.masks[i].1 &= mask,
-            None => slow.masks.push((slot, mask)), // at most one per slot: 320
+    /// Records which cost-table entries a call of the slot had.
+    pub fn note_entries(&self, slot: Slot, mask: u32) {
+        let mut boundary_state = self.boundary_state();
+        match boundary_state.masks.iter().position(|(s, _)| *s == slot) {
+            Some(i) => boundary_state.masks[i].1 &= mask,
+            None => boundary_state.masks.push((slot, mask)), // at most one per slot: 320
         }
     }
 
-    /// Calls begun; of a job, by the communicator that is farthest.
+    /// Calls begun; for the job, those of its farthest communicator.
     pub fn begun(&self) -> u64 {
         let followers = lock(&self.followers);
         let of_followers = followers.iter().map(|f| f.begun.load(Ordering::SeqCst)).max().unwrap_or(0);
         self.begun.load(Ordering::SeqCst).max(of_followers)
     }
 
-    /// The oldest decision that nobody has seen.
-    pub fn take_decision(&self) -> Option<Decision> {
+    /// Removes the oldest recorded decision.
+    pub fn take_decision(&self) -> Option<CallDecision> {
         loop {
-            if let Some(d) = Decision::unpack(&self.ring.pop()?) {
+            if let Some(d) = CallDecision::unpack(&self.ring.pop()?) {
                 return Some(d);
             }
         }
     }
 
-    /// Decisions that found no room in the ring.
+    /// Decisions dropped because the ring was full.
     pub fn decisions_lost(&self) -> u64 {
         self.ring.dropped()
     }
 
-    /// How often this rank waited for a verdict, and the longest wait.
+    /// Number of waits for a verdict, and the longest one.
     pub fn waits(&self) -> (u64, Duration) {
-        let slow = self.slow();
-        (slow.waits, slow.waited)
+        let boundary_state = self.boundary_state();
+        (boundary_state.waits, boundary_state.waited)
     }
 
-    /// A thread that panicked with the lock held left the member as it was: its methods do not panic half-way.
-    fn slow(&self) -> MutexGuard<'_, Slow> {
-        lock(&self.slow)
+    /// A panic with the lock held leaves the member consistent: its methods do not panic half-way.
+    fn boundary_state(&self) -> MutexGuard<'_, BoundaryState> {
+        lock(&self.boundary_state)
     }
 }
 
@@ -526,38 +421,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-impl Cell {
-    fn set(&self, plan: &agreement::KeyPlan) {
-        let settled = arm_code(plan.settled);
-        self.settled.store(settled, Ordering::Relaxed);
-        for (i, (arm, calls)) in self.runs.iter().enumerate() {
-            let run = plan.runs.get(i);
-            arm.store(run.map_or(settled, |r| arm_code(r.arm)), Ordering::Relaxed);
-            calls.store(run.map_or(0, |r| r.calls), Ordering::Relaxed);
-        }
-        self.k.store(0, Ordering::Relaxed);
-        self.until.store(0, Ordering::Relaxed);
-        self.run.store(0, Ordering::Relaxed);
-    }
-
-    /// The next run, or what is settled for good.
-    #[cold]
-    fn next_run(&self) {
-        let run = self.run.fetch_add(1, Ordering::Relaxed) as usize;
-        let (arm, calls) =
-            self.runs.get(run).map_or((0, 0), |(a, c)| (a.load(Ordering::Relaxed), c.load(Ordering::Relaxed)));
-        if calls == 0 {
-            self.arm.store(self.settled.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.until.store(u64::MAX, Ordering::Relaxed);
-        } else {
-            self.arm.store(arm, Ordering::Relaxed);
-            self.until.store(self.until.load(Ordering::Relaxed) + u64::from(calls), Ordering::Relaxed);
-        }
-    }
-}
-
-/// NCCL does not clamp the number of channels of CollNet: it is left alone there.
+/// NCCL does not limit the channel count of CollNet, so it is not set there.
 fn may_set_channels(arm: Arm, survey: &Survey) -> bool {
-    let algorithm = arm.forced.or_else(|| crate::costs::entry(survey.best)).map(|(a, _)| a);
+    let algorithm = arm.forced.or_else(|| crate::cost_table::entry(survey.best)).map(|(a, _)| a);
     !matches!(algorithm, Some(Algorithm::CollNetDirect | Algorithm::CollNetChain) | None)
 }

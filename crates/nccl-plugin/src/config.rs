@@ -1,49 +1,49 @@
-//! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. A variable wins over the file. What is wrong turns the plugin off, with
-//! one line in NCCL's log that says where.
+//! Settings: `LINKWISE_*` variables and one file, `LINKWISE_CONFIG`. Variables override the file. An error turns the plugin off and logs one line
+//! with its place.
 
 use crate::launcher;
 use crate::profile::Profile;
 use crate::rewards::Script;
-use agreement::Meeting;
+use agreement::Rendezvous;
 use agreement::launcher::{JobProcess, attempt, is_on_one_host, job, process};
-use agreement::transport::Inside;
+use agreement::transport::IntraNodeTransport;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Largest file of settings or profile.
+/// Largest settings file, table or script, bytes.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Largest trace by default: 64 MiB are some 400,000 calls.
+/// Default limit on a trace, bytes: 64 MiB hold about 400,000 calls.
 pub const TRACE_BYTES_MAX: u64 = 64 << 20;
+const EPOCH_CALLS_DEFAULT: u32 = 16;
 
 /// What the plugin does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Nothing.
     Off,
-    /// Writes down what NCCL does.
+    /// Records what NCCL does.
     Observe,
-    /// Applies a table.
+    /// Applies a fixed table.
     Profile,
     /// Tries arms and keeps the best.
     Adaptive,
 }
 
-/// All settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `LINKWISE_MODE`: off, observe, profile, adaptive.
     pub mode: Mode,
-    /// `LINKWISE_POLICY`: name of the policy in mode adaptive.
+    /// `LINKWISE_POLICY`: the policy of mode adaptive.
     pub policy: String,
     /// `LINKWISE_PROFILE`: the table of mode profile.
     pub profile: Option<Profile>,
-    /// `LINKWISE_MEETING`: where processes find one another.
-    pub meeting: Option<Meeting>,
-    /// `LINKWISE_TOKEN`: what they know of one another.
+    /// `LINKWISE_RENDEZVOUS`: where the job's processes find each other.
+    pub rendezvous: Option<Rendezvous>,
+    /// `LINKWISE_TOKEN`: shared by the job's processes; keeps other jobs out.
     pub token: String,
-    /// `LINKWISE_PROCESS`, or what the launcher says: which of the job's processes this is.
+    /// `LINKWISE_PROCESS`, or the launcher's variables: the number of this process in the job.
     pub process: Option<JobProcess>,
-    /// The same in all processes of one attempt of the job, and of no other.
+    /// Hash that is the same in all processes of one attempt of the job and differs between attempts.
     pub job: u64,
     /// `LINKWISE_BIND`: the address to listen at.
     pub bind: Option<IpAddr>,
@@ -51,49 +51,49 @@ pub struct Config {
     pub trace: Option<PathBuf>,
     /// `LINKWISE_TRACE_BYTES_MAX`.
     pub trace_bytes_max: u64,
-    /// `LINKWISE_STOP_FILE`: when this file appears, all ranks go back to AUTO for good.
+    /// `LINKWISE_STOP_FILE`: once this file exists, all ranks return to AUTO for the rest of the job.
     pub stop_file: Option<PathBuf>,
-    /// `LINKWISE_EXPLORE`: `connected` (algorithms that the communicator uses already) or `all`.
+    /// `LINKWISE_EXPLORE`: `connected` (algorithms that the communicator already uses) or `all`.
     pub explore_all: bool,
-    /// `LINKWISE_GRAPHS=none`: the program says that it captures no CUDA graphs; mode adaptive also where NCCL does not tell captured calls.
+    /// `LINKWISE_GRAPHS=none`: the program captures no CUDA graphs, so mode adaptive may run on releases that do not report captures.
     pub no_graphs: bool,
-    /// `LINKWISE_KERNEL_TIMES`: whether to ask NCCL for GPU times. Not said: where the release is known to bear it.
+    /// `LINKWISE_KERNEL_TIMES`: whether to request GPU times from NCCL. Default: on releases where this is known to be stable.
     pub kernel_times: Option<bool>,
-    /// `LINKWISE_REWARD`: what an arm is judged by; auto, step, interval or kernel.
+    /// `LINKWISE_REWARD`: the time that judges an arm.
     pub reward: Reward,
-    /// `LINKWISE_EPOCH_CALLS`: calls of a slot that one epoch decides on.
+    /// `LINKWISE_EPOCH_CALLS`: calls of a slot per epoch.
     pub epoch_calls: u32,
-    /// `LINKWISE_INSIDE`: how ranks of one host talk; socket or memory.
-    pub inside: Inside,
-    /// Only with `LINKWISE_TEST=1`.
+    /// `LINKWISE_INTRA_NODE_TRANSPORT`: how ranks of one host communicate; socket or memory.
+    pub intra_node_transport: IntraNodeTransport,
+    /// Read only with `LINKWISE_TEST=1`.
     pub test: TestOptions,
 }
 
-/// What an arm is judged by.
+/// The time that judges an arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reward {
-    /// Steps where the program says them, else intervals.
+    /// Steps if the program reports them, else intervals.
     Auto,
-    /// Steps as the program says them.
+    /// Steps reported by the program.
     Step,
-    /// The time from one call of a slot to the next.
+    /// The time from one group with the slot to the next.
     Interval,
-    /// GPU time of the kernel.
+    /// The kernel's time on the GPU.
     Kernel,
 }
 
-/// What tests may ask for and nobody else.
+/// Options for tests only.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TestOptions {
     /// `LINKWISE_TEST_REWARDS`: a file of times per arm.
     pub rewards: Option<Script>,
-    /// `LINKWISE_TEST_ALONE=1`: every rank decides for itself. Jobs hang.
+    /// `LINKWISE_TEST_ALONE=1`: each rank decides without the others. Real jobs hang.
     pub alone: bool,
-    /// `LINKWISE_TEST_PANIC=1`: every entry panics.
+    /// `LINKWISE_TEST_PANIC=1`: every entry point panics.
     pub panic: bool,
 }
 
-/// What is wrong with a setting, and where.
+/// A setting that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     /// A variable, or file:line.
@@ -108,16 +108,16 @@ impl std::fmt::Display for ConfigError {
     }
 }
 
-/// What a file may set.
+/// Names of settings in the file; the variable of `key` is `LINKWISE_KEY`.
 const KEYS: [&str; 16] = [
     "mode",
     "policy",
     "profile",
-    "meeting",
+    "rendezvous",
     "token",
     "process",
     "bind",
-    "inside",
+    "intra_node_transport",
     "trace",
     "trace_bytes_max",
     "stop_file",
@@ -127,144 +127,228 @@ const KEYS: [&str; 16] = [
     "epoch_calls",
     "reward",
 ];
+/// Former names of settings, still accepted in the file and as variables.
+const FORMER_KEYS: [(&str, &str); 2] = [("rendezvous", "meeting"), ("intra_node_transport", "inside")];
+/// Set by `linkwise run`: the rendezvous if neither the user nor a launcher names one. Also accepted under its former name.
+const RENDEZVOUS_FALLBACK: [&str; 2] = ["LINKWISE_RENDEZVOUS_FALLBACK", "LINKWISE_MEETING_ELSE"];
 const EPOCH_CALLS: &str = "a number of calls, 1 to 65536";
-/// What only tests set.
+/// Settings of tests only.
 const TEST_KEYS: [&str; 4] = ["test", "test_rewards", "test_alone", "test_panic"];
 
-/// A setting and where it was found.
-type Found = (String, String);
+/// The value of a setting and where it was found: a variable, or file:line.
+type Setting = (String, String);
 
-impl Config {
-    /// From variables and the file that they name. `read` reads a file of at most [`FILE_BYTES_MAX`] bytes.
-    pub fn load(
-        env: impl Fn(&str) -> Option<String>,
-        read: impl Fn(&Path) -> Result<String, String>,
+impl ConfigError {
+    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
+        ConfigError { place: place.into(), what: what.into() }
+    }
+}
+
+/// Where settings come from: variables, then the file that `LINKWISE_CONFIG` names.
+struct Sources<'a> {
+    env: &'a dyn Fn(&str) -> Option<String>,
+    read: &'a dyn Fn(&Path) -> Result<String, String>,
+    file: Vec<(String, Setting)>,
+}
+
+fn variable(key: &str) -> String {
+    format!("LINKWISE_{}", key.to_ascii_uppercase())
+}
+
+/// The current name of a setting.
+fn current_key(key: &str) -> &str {
+    FORMER_KEYS.iter().find(|(_, former)| *former == key).map_or(key, |(current, _)| current)
+}
+
+impl<'a> Sources<'a> {
+    fn open(
+        env: &'a dyn Fn(&str) -> Option<String>,
+        read: &'a dyn Fn(&Path) -> Result<String, String>,
     ) -> Result<Self, ConfigError> {
-        let variable = |key: &str| format!("LINKWISE_{}", key.to_ascii_uppercase());
-        let mut file: Vec<(String, Found)> = Vec::new();
+        let mut file = Vec::new();
         if let Some(path) = env("LINKWISE_CONFIG").filter(|p| !p.is_empty()) {
-            let text = read(Path::new(&path)).map_err(|what| ConfigError { place: path.clone(), what })?;
+            let text = read(Path::new(&path)).map_err(|what| ConfigError::new(&path, what))?;
             file = settings(&path, &text)?;
         }
-        let get = |key: &str| -> Option<Found> {
-            let set = env(&variable(key)).filter(|v| !v.is_empty()).map(|v| (v, variable(key)));
-            set.or_else(|| file.iter().find(|(k, _)| k == key).map(|(_, f)| f.clone()))
-        };
-        let text = |key: &str| get(key).map(|f| f.0);
-        let parsed = |key: &str, what: &str| -> Result<Option<u64>, ConfigError> {
-            let Some((v, place)) = get(key) else { return Ok(None) };
-            v.parse().map(Some).map_err(|_| ConfigError { place, what: format!("`{v}` is not {what}") })
-        };
-        let word = |key: &str, words: &[&str]| -> Result<Option<usize>, ConfigError> {
-            let Some((v, place)) = get(key) else { return Ok(None) };
-            let at = words.iter().position(|w| w.eq_ignore_ascii_case(&v));
-            at.map(Some).ok_or_else(|| ConfigError { place, what: format!("`{v}` is none of {}", words.join(", ")) })
-        };
-        let mode = match word("mode", &["off", "observe", "profile", "adaptive"])? {
+        Ok(Sources { env, read, file })
+    }
+
+    fn set_variable(&self, name: &str) -> Option<Setting> {
+        (self.env)(name).filter(|v| !v.is_empty()).map(|v| (v, name.into()))
+    }
+
+    fn get(&self, key: &str) -> Option<Setting> {
+        let former = FORMER_KEYS.iter().filter(|(current, _)| *current == key).map(|(_, former)| variable(former));
+        std::iter::once(variable(key))
+            .chain(former)
+            .find_map(|name| self.set_variable(&name))
+            .or_else(|| self.file.iter().find(|(k, _)| k == key).map(|(_, s)| s.clone()))
+    }
+
+    fn path(&self, key: &str) -> Option<PathBuf> {
+        self.get(key).map(|(v, _)| PathBuf::from(v))
+    }
+
+    fn number(&self, key: &str, expected: &str) -> Result<Option<u64>, ConfigError> {
+        let Some((v, place)) = self.get(key) else { return Ok(None) };
+        v.parse().map(Some).map_err(|_| ConfigError::new(place, format!("`{v}` is not {expected}")))
+    }
+
+    /// The position of the setting's value in `words`, in any case.
+    fn word(&self, key: &str, words: &[&str]) -> Result<Option<usize>, ConfigError> {
+        let Some((v, place)) = self.get(key) else { return Ok(None) };
+        let at = words.iter().position(|w| w.eq_ignore_ascii_case(&v));
+        at.map(Some).ok_or_else(|| ConfigError::new(place, format!("`{v}` is none of {}", words.join(", "))))
+    }
+
+    fn is_one(&self, key: &str) -> Result<bool, ConfigError> {
+        Ok(self.word(key, &["0", "1"])? == Some(1))
+    }
+
+    fn parsed<T>(&self, key: &str, wrong: impl Fn(&str, T::Err) -> String) -> Result<Option<T>, ConfigError>
+    where
+        T: std::str::FromStr,
+    {
+        let Some((v, place)) = self.get(key) else { return Ok(None) };
+        v.parse().map(Some).map_err(|e| ConfigError::new(place, wrong(&v, e)))
+    }
+
+    /// Parses the file that a setting names; `parse` reports errors with their line.
+    fn parsed_file<T>(
+        &self,
+        key: &str,
+        parse: impl Fn(&str) -> Result<T, (usize, String)>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some((path, place)) = self.get(key) else { return Ok(None) };
+        let text = (self.read)(Path::new(&path)).map_err(|e| ConfigError::new(place, format!("{path}: {e}")))?;
+        parse(&text).map(Some).map_err(|(line, what)| ConfigError::new(format!("{path}:{line}"), what))
+    }
+
+    fn mode(&self) -> Result<Mode, ConfigError> {
+        Ok(match self.word("mode", &["off", "observe", "profile", "adaptive"])? {
             Some(1) => Mode::Observe,
             Some(2) => Mode::Profile,
             Some(3) => Mode::Adaptive,
             _ => Mode::Off,
-        };
-        let profile = match get("profile") {
-            Some((path, place)) if mode == Mode::Profile => {
-                let text = read(Path::new(&path)).map_err(|e| ConfigError { place, what: format!("{path}: {e}") })?;
-                let wrong = |(line, what)| ConfigError { place: format!("{path}:{line}"), what };
-                Some(Profile::parse(&text).map_err(wrong)?)
-            }
-            None if mode == Mode::Profile => {
-                return Err(ConfigError {
-                    place: variable("mode"),
-                    what: "mode profile needs LINKWISE_PROFILE, the path of a table".into(),
-                });
-            }
-            _ => None,
-        };
-        let meeting = match get("meeting") {
-            Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
-            // The last: what `linkwise run` knows, which comes before launchers inside of it.
-            None => match (launcher::meeting(&env)?, env("LINKWISE_MEETING_ELSE").filter(|v| !v.is_empty())) {
-                (place, None) => place,
-                (Some(place), Some(_)) if !is_on_one_host(&env) => Some(place),
-                (_, Some(v)) => {
-                    Some(v.parse().map_err(|what| ConfigError { place: "LINKWISE_MEETING_ELSE".into(), what })?)
-                }
-            },
-        };
-        let bind = match get("bind") {
-            Some((v, place)) => {
-                let wrong = |_| ConfigError { place, what: format!("`{v}` is not an IP address") };
-                Some(v.parse().map_err(wrong)?)
-            }
-            None => None,
-        };
-        let token = get("token").or_else(|| job(&env).map(|j| (j, String::new())));
-        if let Some((t, place)) = &token
-            && t.len() > agreement::transport::TOKEN_BYTES_MAX
-        {
-            let most = agreement::transport::TOKEN_BYTES_MAX;
-            return Err(ConfigError { place: place.clone(), what: format!("a token has at most {most} bytes") });
-        }
-        let process = match get("process") {
-            Some((v, place)) => Some(v.parse().map_err(|what| ConfigError { place, what })?),
-            None => process(&env),
-        };
-        let mut test = TestOptions::default();
-        if word("test", &["0", "1"])? == Some(1) {
-            test.alone = word("test_alone", &["0", "1"])? == Some(1);
-            test.panic = word("test_panic", &["0", "1"])? == Some(1);
-            if let Some((path, place)) = get("test_rewards") {
-                let text = read(Path::new(&path)).map_err(|what| ConfigError { place, what })?;
-                let wrong = |(line, what)| ConfigError { place: format!("{path}:{line}"), what };
-                test.rewards = Some(Script::parse(&text).map_err(wrong)?);
-            }
-        }
-        let policy = match get("policy") {
-            Some((p, place)) => {
-                crate::policies::check(&p).map_err(|what| ConfigError { place, what })?;
-                p
-            }
-            None => crate::policies::default_name().into(),
-        };
-        let epoch_calls = match (parsed("epoch_calls", EPOCH_CALLS)?.unwrap_or(16), get("epoch_calls")) {
-            (n @ 1..=65_536, _) => n as u32,
-            (n, at) => {
-                let place = at.map(|f| f.1).unwrap_or_default();
-                return Err(ConfigError { place, what: format!("`{n}` is not {EPOCH_CALLS}") });
-            }
-        };
-        let token = token.map(|t| t.0).unwrap_or_default();
-        Ok(Config {
-            job: wire::bytes::hash(format!("job {token} {}", attempt(&env)).as_bytes()),
-            process,
-            mode,
-            policy,
-            profile,
-            meeting,
-            token,
-            bind,
-            trace: text("trace").map(PathBuf::from),
-            trace_bytes_max: parsed("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
-            stop_file: text("stop_file").map(PathBuf::from),
-            explore_all: word("explore", &["connected", "all"])? == Some(1),
-            no_graphs: word("graphs", &["told", "none"])? == Some(1),
-            kernel_times: word("kernel_times", &["0", "1"])?.map(|v| v == 1),
-            reward: match word("reward", &["auto", "step", "interval", "kernel"])? {
-                Some(1) => Reward::Step,
-                Some(2) => Reward::Interval,
-                Some(3) => Reward::Kernel,
-                _ => Reward::Auto,
-            },
-            epoch_calls,
-            inside: match word("inside", &["socket", "memory"])? {
-                Some(1) => Inside::Memory,
-                _ => Inside::Socket,
-            },
-            test,
         })
     }
 
-    /// Hash over what all ranks must have in common.
+    fn profile(&self, mode: Mode) -> Result<Option<Profile>, ConfigError> {
+        if mode != Mode::Profile {
+            return Ok(None);
+        }
+        let profile = self.parsed_file("profile", Profile::parse)?;
+        let missing = || ConfigError::new(variable("mode"), "mode profile needs LINKWISE_PROFILE, the path of a table");
+        profile.ok_or_else(missing).map(Some)
+    }
+
+    /// The user's setting; else the launcher's rendezvous, unless all ranks are on one host and `linkwise run` offers a local one; else the
+    /// fallback of `linkwise run`.
+    fn rendezvous(&self) -> Result<Option<Rendezvous>, ConfigError> {
+        if let Some(named) = self.parsed("rendezvous", |_, e| e)? {
+            return Ok(Some(named));
+        }
+        let by_launcher = launcher::rendezvous(&self.env)?;
+        let Some((fallback, place)) = RENDEZVOUS_FALLBACK.iter().find_map(|name| self.set_variable(name)) else {
+            return Ok(by_launcher);
+        };
+        if by_launcher.is_some() && !is_on_one_host(&self.env) {
+            return Ok(by_launcher);
+        }
+        fallback.parse().map(Some).map_err(|what| ConfigError::new(place, what))
+    }
+
+    fn token(&self) -> Result<String, ConfigError> {
+        let most = agreement::transport::TOKEN_BYTES_MAX;
+        match self.get("token").or_else(|| job(&self.env).map(|j| (j, "the launcher's job id".into()))) {
+            Some((t, place)) if t.len() > most => {
+                Err(ConfigError::new(place, format!("a token has at most {most} bytes, this one has {}", t.len())))
+            }
+            token => Ok(token.map(|(t, _)| t).unwrap_or_default()),
+        }
+    }
+
+    fn policy(&self) -> Result<String, ConfigError> {
+        let Some((name, place)) = self.get("policy") else { return Ok(crate::policies::default_name().into()) };
+        crate::policies::check(&name).map_err(|what| ConfigError::new(place, what))?;
+        Ok(name)
+    }
+
+    fn epoch_calls(&self) -> Result<u32, ConfigError> {
+        match self.number("epoch_calls", EPOCH_CALLS)? {
+            None => Ok(EPOCH_CALLS_DEFAULT),
+            Some(n @ 1..=65_536) => Ok(n as u32),
+            Some(n) => {
+                let place = self.get("epoch_calls").map(|(_, place)| place).unwrap_or_default();
+                Err(ConfigError::new(place, format!("`{n}` is not {EPOCH_CALLS}")))
+            }
+        }
+    }
+
+    fn reward(&self) -> Result<Reward, ConfigError> {
+        Ok(match self.word("reward", &["auto", "step", "interval", "kernel"])? {
+            Some(1) => Reward::Step,
+            Some(2) => Reward::Interval,
+            Some(3) => Reward::Kernel,
+            _ => Reward::Auto,
+        })
+    }
+
+    fn intra_node_transport(&self) -> Result<IntraNodeTransport, ConfigError> {
+        Ok(match self.word("intra_node_transport", &["socket", "memory"])? {
+            Some(1) => IntraNodeTransport::SharedMemory,
+            _ => IntraNodeTransport::Socket,
+        })
+    }
+
+    fn test(&self) -> Result<TestOptions, ConfigError> {
+        if !self.is_one("test")? {
+            return Ok(TestOptions::default());
+        }
+        Ok(TestOptions {
+            rewards: self.parsed_file("test_rewards", Script::parse)?,
+            alone: self.is_one("test_alone")?,
+            panic: self.is_one("test_panic")?,
+        })
+    }
+}
+
+impl Config {
+    /// Loads variables and the file that they name. `read` reads a file of at most [`FILE_BYTES_MAX`] bytes.
+    ///
+    /// # Errors
+    /// The first setting that is wrong, with its place.
+    pub fn load(
+        env: impl Fn(&str) -> Option<String>,
+        read: impl Fn(&Path) -> Result<String, String>,
+    ) -> Result<Self, ConfigError> {
+        let from = Sources::open(&env, &read)?;
+        let mode = from.mode()?;
+        let process = from.parsed("process", |_, e| e)?.or_else(|| process(&env));
+        let token = from.token()?;
+        Ok(Config {
+            mode,
+            policy: from.policy()?,
+            profile: from.profile(mode)?,
+            rendezvous: from.rendezvous()?,
+            process,
+            job: wire::bytes::hash(format!("job {token} {}", attempt(&env)).as_bytes()),
+            token,
+            bind: from.parsed("bind", |v, _| format!("`{v}` is not an IP address"))?,
+            trace: from.path("trace"),
+            trace_bytes_max: from.number("trace_bytes_max", "a number of bytes")?.unwrap_or(TRACE_BYTES_MAX),
+            stop_file: from.path("stop_file"),
+            explore_all: from.word("explore", &["connected", "all"])? == Some(1),
+            no_graphs: from.word("graphs", &["told", "none"])? == Some(1),
+            kernel_times: from.word("kernel_times", &["0", "1"])?.map(|v| v == 1),
+            reward: from.reward()?,
+            epoch_calls: from.epoch_calls()?,
+            intra_node_transport: from.intra_node_transport()?,
+            test: from.test()?,
+        })
+    }
+
+    /// Hash of all settings that must be the same on every rank.
     pub fn common(&self) -> u64 {
         let profile = self.profile.as_ref().map_or(0, |p| p.hash);
         let text = format!(
@@ -280,9 +364,9 @@ impl Config {
     }
 }
 
-/// `key = value` lines; `#` begins a comment.
-fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError> {
-    let mut all: Vec<(String, Found)> = Vec::new();
+/// Parses `key = value` lines; `#` begins a comment.
+fn settings(path: &str, text: &str) -> Result<Vec<(String, Setting)>, ConfigError> {
+    let mut all: Vec<(String, Setting)> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         let line = line.split_once('#').map_or(line, |(l, _)| l).trim();
         if line.is_empty() {
@@ -293,6 +377,7 @@ fn settings(path: &str, text: &str) -> Result<Vec<(String, Found)>, ConfigError>
         let (key, value) =
             line.split_once('=').ok_or_else(|| wrong(format!("`{line}` is not a setting; write key = value")))?;
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
+        let key = current_key(&key).to_owned();
         if !KEYS.contains(&key.as_str()) && !TEST_KEYS.contains(&key.as_str()) {
             return Err(wrong(format!("there is no setting `{key}`; there are {}", KEYS.join(", "))));
         }
@@ -325,7 +410,7 @@ mod tests {
     #[test]
     fn nothing_set_means_off() {
         let c = load(&[], "").unwrap();
-        assert_eq!((c.mode, c.meeting, c.test), (Mode::Off, None, TestOptions::default()));
+        assert_eq!((c.mode, c.rendezvous, c.test), (Mode::Off, None, TestOptions::default()));
     }
 
     #[test]
@@ -342,7 +427,7 @@ mod tests {
             ("mode\n", "/x:1", "write key = value"),
             ("\nmode = fast\n", "/x:2", "`fast` is none of off, observe, profile, adaptive"),
             ("mode = off\nmode = off\n", "/x:2", "twice"),
-            ("meeting = tcp:x\n", "/x:1", "no meeting place"),
+            ("rendezvous = tcp:x\n", "/x:1", "not a rendezvous"),
             ("bind = everywhere\n", "/x:1", "not an IP address"),
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
             ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
@@ -358,11 +443,29 @@ mod tests {
 
     #[test]
     fn ranks_of_a_host_talk_through_shared_memory_where_that_is_said() {
-        let inside = |set: &[(&str, &str)]| load(set, "").map(|c| c.inside).map_err(|e| e.to_string());
-        assert_eq!(inside(&[]), Ok(Inside::Socket));
-        assert_eq!(inside(&[("LINKWISE_INSIDE", "memory")]), Ok(Inside::Memory));
-        let wrong = inside(&[("LINKWISE_INSIDE", "pigeon")]).unwrap_err();
-        assert_eq!(wrong, "LINKWISE_INSIDE: `pigeon` is none of socket, memory");
+        let transport = |set: &[(&str, &str)]| load(set, "").map(|c| c.intra_node_transport).map_err(|e| e.to_string());
+        assert_eq!(transport(&[]), Ok(IntraNodeTransport::Socket));
+        assert_eq!(transport(&[("LINKWISE_INTRA_NODE_TRANSPORT", "memory")]), Ok(IntraNodeTransport::SharedMemory));
+        let wrong = transport(&[("LINKWISE_INTRA_NODE_TRANSPORT", "pigeon")]).unwrap_err();
+        assert_eq!(wrong, "LINKWISE_INTRA_NODE_TRANSPORT: `pigeon` is none of socket, memory");
+    }
+
+    #[test]
+    fn former_names_of_settings_are_accepted() {
+        let file = load(&[("LINKWISE_CONFIG", "/x")], "meeting = local:a\ninside = memory\n").unwrap();
+        let variables = load(&[("LINKWISE_MEETING", "local:a"), ("LINKWISE_INSIDE", "memory")], "").unwrap();
+        for c in [file, variables] {
+            assert_eq!(c.rendezvous, Some(Rendezvous::Local("a".into())));
+            assert_eq!(c.intra_node_transport, IntraNodeTransport::SharedMemory);
+        }
+        let both = [("LINKWISE_MEETING", "local:old"), ("LINKWISE_RENDEZVOUS", "local:new")];
+        assert_eq!(load(&both, "").unwrap().rendezvous, Some(Rendezvous::Local("new".into())));
+        let twice = load(&[("LINKWISE_CONFIG", "/x")], "meeting = local:a\nrendezvous = local:b\n").unwrap_err();
+        assert_eq!((twice.place.as_str(), twice.what.as_str()), ("/x:2", "`rendezvous` is set twice"));
+        let fallback = load(&[("LINKWISE_MEETING_ELSE", "local:x")], "").unwrap();
+        assert_eq!(fallback.rendezvous, Some(Rendezvous::Local("x".into())));
+        let wrong = load(&[("LINKWISE_MEETING", "x")], "").unwrap_err();
+        assert_eq!(wrong.place, "LINKWISE_MEETING");
     }
 
     #[test]
@@ -374,14 +477,14 @@ mod tests {
     #[test]
     fn a_launcher_says_where_to_meet() {
         let c = load(&[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500"), ("TORCHELASTIC_RUN_ID", "j")], "").unwrap();
-        assert_eq!(c.meeting, Some(Meeting::Tcp { host: "n0".into(), port: 31_217 }));
+        assert_eq!(c.rendezvous, Some(Rendezvous::Tcp { host: "n0".into(), port: 31_217 }));
         assert_eq!(c.token, "j");
-        // What comes from further out counts only where nobody else says anything.
-        let last = ("LINKWISE_MEETING_ELSE", "local:x");
-        let at = |set: &[(&str, &str)]| load(set, "").unwrap().meeting.map(|m| m.to_string());
+        // The fallback counts only if neither the user nor a launcher names a rendezvous.
+        let last = ("LINKWISE_RENDEZVOUS_FALLBACK", "local:x");
+        let at = |set: &[(&str, &str)]| load(set, "").unwrap().rendezvous.map(|m| m.to_string());
         assert_eq!(at(&[last]), Some("local:x".into()));
         assert_eq!(at(&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")]), Some("tcp:n0:1718".into()));
-        assert_eq!(at(&[last, ("LINKWISE_MEETING", "local:y")]), Some("local:y".into()));
+        assert_eq!(at(&[last, ("LINKWISE_RENDEZVOUS", "local:y")]), Some("local:y".into()));
         let one_host = [("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "8")];
         let inside = [&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")][..], &one_host].concat();
         assert_eq!(at(&inside), Some("local:x".into()), "no port that others can reach");

@@ -1,14 +1,14 @@
-//! Policies by name: those of [`tune`].
+//! The policies of [`tune`] by name.
 
 use tune::registry::POLICIES;
 use tune::{Arm, Policy, PolicyOptions};
 
-/// The policy where none is named: the first that is registered.
+/// The default policy: the first one registered.
 pub fn default_name() -> &'static str {
     POLICIES.first().map_or("auto", |p| p.name)
 }
 
-/// Is there a policy of this name? The error lists them.
+/// Checks a policy's name; the error lists all names.
 pub fn check(name: &str) -> Result<(), String> {
     if POLICIES.iter().any(|p| p.name == name) {
         return Ok(());
@@ -17,7 +17,7 @@ pub fn check(name: &str) -> Result<(), String> {
     Err(format!("there is no policy `{name}`; there are {}", known.join(", ")))
 }
 
-/// A policy for some arms. Only the leader of a communicator has one, so its random numbers, if it draws any, need not be those of other ranks.
+/// Builds a policy. Only the leader of a communicator has one, so its random numbers may differ from those of other ranks.
 pub fn build(name: &str, arms: &[Arm], size_bytes: u64) -> Option<Box<dyn Policy>> {
     tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()
 }

@@ -1,4 +1,4 @@
-//! A table of arms: one rule a line, the first that fits counts.
+//! A table of arms: one rule per line; the first one that matches applies.
 //!
 //! ```text
 //! # collective  from    to       arm              where
@@ -8,17 +8,16 @@
 //! ```
 //!
 //! Sizes are bytes as NCCL counts them (of all ranks for AllGather and ReduceScatter), from inclusive, to exclusive, powers of two: calls are
-//! told apart by the power of two nearest to their size ([`tune::bucket`]). With `bytes=rank` they are one rank's share, of the collectives
-//! where those differ: their best arm changes with that, and the rule carries over to other numbers of ranks.
+//! distinguished by the power of two nearest to their size ([`tune::bucket`]). With `bytes=rank`, allowed for those two collectives, sizes are one
+//! rank's share: their best arm depends on it, so the rule carries over to other numbers of ranks.
 
 use agreement::epoch::BUCKETS;
-use agreement::{KeyPlan, Slot};
+use agreement::{Slot, SlotPlan};
 use tune::{Arm, Collective};
 
-/// Most rules.
+/// Limit on rules.
 pub const RULES_MAX: usize = 4096;
 
-/// One line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rule {
     collective: Collective,
@@ -32,7 +31,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// The bucket that the rule goes by, of a slot's calls.
+    /// The size bucket that the rule compares, for calls of a slot.
     fn bucket(&self, slot: Slot, ranks: u32) -> u8 {
         match self.of_rank {
             true => tune::bucket::bucket(tune::bucket::middle(slot.bucket) / u64::from(ranks.max(1))),
@@ -41,16 +40,15 @@ impl Rule {
     }
 }
 
-/// The table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     rules: Vec<Rule>,
-    /// Over the text: ranks compare it before any of them uses the table.
+    /// Hash of the text. Ranks compare it before any of them uses the table.
     pub hash: u64,
 }
 
 impl Profile {
-    /// From text; an error has its line, counted from 1.
+    /// Parses a table. An error has its line, counted from 1.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut rules = Vec::new();
         for (i, line) in text.lines().enumerate() {
@@ -66,7 +64,7 @@ impl Profile {
         Ok(Profile { rules, hash: wire::bytes::hash(text.as_bytes()) })
     }
 
-    /// The arm of a slot in a communicator.
+    /// The arm of a slot in a communicator. O(rules).
     pub fn arm(&self, slot: Slot, ranks: u32, nodes: u32) -> Arm {
         let fits = |r: &&Rule| {
             r.collective == slot.collective
@@ -77,13 +75,13 @@ impl Profile {
         self.rules.iter().find(fits).map_or(Arm::AUTO, |r| r.arm)
     }
 
-    /// The plan of a communicator, without runs.
-    pub fn plans(&self, ranks: u32, nodes: u32) -> Vec<KeyPlan> {
+    /// The plans of a communicator, without runs.
+    pub fn plans(&self, ranks: u32, nodes: u32) -> Vec<SlotPlan> {
         let slots = Collective::TUNED
             .into_iter()
             .flat_map(|c| (0..BUCKETS as u8).map(move |bucket| Slot { collective: c, bucket }));
         slots
-            .map(|slot| KeyPlan { slot, runs: Vec::new(), settled: self.arm(slot, ranks, nodes) })
+            .map(|slot| SlotPlan { slot, runs: Vec::new(), settled: self.arm(slot, ranks, nodes) })
             .filter(|p| !p.settled.is_auto())
             .collect()
     }
@@ -109,11 +107,13 @@ fn rule(line: &str) -> Result<Rule, String> {
     let to = exponent(word("last size")?)?;
     let arm = word("arm")?.parse()?;
     if from >= to {
-        return Err("the sizes hold no bytes: from is inclusive, to exclusive".into());
+        return Err("the range of sizes is empty: FROM is inclusive, TO exclusive".into());
     }
     let mut rule = Rule { collective, from, to, arm, ranks: None, nodes: None, of_rank: false };
     for w in words {
-        let n = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{w}`: a number from 1"));
+        let n = |t: &str| {
+            t.parse::<u32>().ok().filter(|n| *n > 0).ok_or_else(|| format!("`{w}`: a number of 1 or more was expected"))
+        };
         match w.split_once('=') {
             Some(("ranks", t)) => rule.ranks = Some(n(t)?),
             Some(("nodes", t)) => rule.nodes = Some(n(t)?),
@@ -121,7 +121,7 @@ fn rule(line: &str) -> Result<Rule, String> {
                 rule.of_rank = true;
             }
             Some(("bytes", "rank")) => {
-                return Err(format!("`{w}`: a rank's share of {} is the whole", collective.capitals()));
+                return Err(format!("`{w}`: only AllGather and ReduceScatter have shares by rank"));
             }
             _ => return Err(format!("`{w}` is none of ranks=N, nodes=N, bytes=rank")),
         }
@@ -129,7 +129,7 @@ fn rule(line: &str) -> Result<Rule, String> {
     Ok(rule)
 }
 
-/// log2 of a size; `max` is above all.
+/// log2 of a size; `max` is above all sizes.
 fn exponent(text: &str) -> Result<u8, String> {
     if text == "max" {
         return Ok(BUCKETS as u8);
@@ -192,12 +192,12 @@ mod tests {
             ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
             ("AllReduce 1KB 2KiB AUTO", 1, "is not a size"),
             ("AllReduce 1000 2KiB AUTO", 1, "power of two"),
-            ("AllReduce 2KiB 2KiB AUTO", 1, "hold no bytes"),
+            ("AllReduce 2KiB 2KiB AUTO", 1, "range of sizes is empty"),
             ("AllReduce 1KiB", 1, "ends before"),
             ("Everything 1KiB 2KiB AUTO", 1, "collective"),
             ("AllReduce 1KiB 2KiB AUTO ranks=many", 1, "a number"),
             ("AllReduce 1KiB 2KiB AUTO fast", 1, "none of ranks=N"),
-            ("AllReduce 1KiB 2KiB AUTO bytes=rank", 1, "is the whole"),
+            ("AllReduce 1KiB 2KiB AUTO bytes=rank", 1, "only AllGather and ReduceScatter"),
         ] {
             let (at, said) = Profile::parse(text).unwrap_err();
             assert!(at == line && said.contains(what), "{text:?}: {at}: {said}");

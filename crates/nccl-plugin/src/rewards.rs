@@ -1,79 +1,79 @@
-//! What a call is worth, best first: the time of the step that it was part of; the interval between outermost groups; GPU time.
+//! The time that judges a call, most meaningful first: the training step that contains it, the interval between outermost groups, the GPU time.
 //!
-//! A step is said by the program. Without steps the beat of the program is taken from NCCL's groups: an **interval** begins with an outermost
-//! group (`ncclGroupStart`, or a call outside of any group) that calls a slot, and ends with the next outermost group that calls it again. In
-//! a training loop that is a step, with everything that the arm of a collective does to computation beside it. NCCL tells groups to its
-//! profiler from 2.27.3 on; where it does not, an interval runs from call to call, and samples say so ([`Source::Calls`]).
+//! The program reports steps. Without steps the rhythm of the program is taken from NCCL's groups: an **interval** begins with an outermost group
+//! (`ncclGroupStart`, or a call outside any group) that calls a slot, and ends with the next outermost group that calls it. In a training loop that
+//! is one step, including the arm's effect on concurrent computation. NCCL reports groups to its profiler from 2.27.3 on. Before that an interval
+//! runs from call to call, and readings are marked so ([`TimeSource::Calls`]).
 //!
-//! GPU times stand beside the others in reports; they decide only where `LINKWISE_REWARD` is `kernel`.
+//! Other GPU times appear in reports only; they judge arms if `LINKWISE_REWARD` is `kernel`.
 
-mod launched;
+mod match_launch;
 mod reduce;
 mod script;
 
-pub use launched::asked_for;
-pub use reduce::{Heard, Reduction};
+pub use match_launch::match_launch;
+pub use reduce::{Reduced, Reduction};
 pub use script::Script;
 
-use crate::comm::Decision;
+use crate::comm::CallDecision;
 use agreement::message::NO_TIME;
-use agreement::{RankSample, Slot, Source};
+use agreement::{RankReading, Slot, TimeSource};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Calls of one slot in one group after which groups are not believed any more: an event for the end of a group must have been lost.
+/// Calls of one slot in one group after which the group is no longer trusted: an event for its end must have been lost.
 const GROUP_CALLS_MAX: u32 = 4096;
 
-fn sample(d: &Decision, source: Source, time_us: f64) -> RankSample {
-    RankSample { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us }
+fn reading(d: &CallDecision, source: TimeSource, time_us: f64) -> RankReading {
+    RankReading { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us }
 }
 
-/// No time will come of this call.
-pub fn no_time(d: &Decision, source: Source) -> RankSample {
-    sample(d, source, NO_TIME)
+/// The reading of a call that will have no time.
+pub fn no_time(d: &CallDecision, source: TimeSource) -> RankReading {
+    reading(d, source, NO_TIME)
 }
 
-/// A step that lasted from one time to another, nanoseconds of the communicator's clock, judges the counted calls within it: those slots whose
-/// arm did not change in the step. `calls` are in the order of time; what is over is removed from them.
-pub fn of_step(calls: &mut VecDeque<Decision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankSample>) {
-    let within: Vec<Decision> =
+/// The readings of a step, given in nanoseconds of the communicator's clock. The step judges the counted calls within it of slots whose arm did not
+/// change during the step. `calls` are in order of time; those before `end_ns` are removed.
+pub fn time_step(calls: &mut VecDeque<CallDecision>, begin_ns: u64, end_ns: u64, out: &mut Vec<RankReading>) {
+    let within: Vec<CallDecision> =
         calls.iter().filter(|d| (begin_ns..end_ns).contains(&d.at_ns) && d.counted).copied().collect();
     // Calls between steps belong to none.
     let between = calls.iter().filter(|d| d.at_ns < begin_ns && d.counted);
-    out.extend(between.map(|d| sample(d, Source::Step, NO_TIME)));
+    out.extend(between.map(|d| reading(d, TimeSource::Step, NO_TIME)));
     calls.retain(|d| d.at_ns >= end_ns);
-    let mut slots: BTreeMap<Slot, (&Decision, bool)> = BTreeMap::new();
+    let mut slots: BTreeMap<Slot, (&CallDecision, bool)> = BTreeMap::new();
     for d in &within {
         let (first, constant) = slots.entry(d.slot()).or_insert((d, true));
         *constant &= (first.arm, first.epoch) == (d.arm, d.epoch);
     }
     for d in &within {
-        // One time per slot and step: the slot's calls in a step are not independent looks at it.
+        // One time per slot and step: several calls of a slot in one step are not independent readings.
         let judged = slots.get(&d.slot()).is_some_and(|(first, constant)| *constant && std::ptr::eq(*first, d));
         let time_us = if judged { (end_ns - begin_ns) as f64 / 1e3 } else { NO_TIME };
-        out.push(sample(d, Source::Step, time_us));
+        out.push(reading(d, TimeSource::Step, time_us));
     }
 }
 
-/// The beat of one rank, by slot. See the module.
+/// Intervals of one rank by slot. See the module documentation.
 #[derive(Debug, Default)]
 pub struct Intervals {
-    open: BTreeMap<Slot, Open>,
+    open: BTreeMap<Slot, OpenInterval>,
 }
 
-/// The calls of a slot in the last group that had any.
+/// The calls of a slot in its last group.
 #[derive(Debug)]
-struct Open {
-    first: Decision,
-    last: Decision,
-    /// All with one arm.
+struct OpenInterval {
+    first: CallDecision,
+    last: CallDecision,
+    /// All calls have one arm.
     constant: bool,
     calls: u32,
 }
 
 impl Intervals {
-    /// A counted call. Gives the interval that it ends, and says of which calls no time will come.
-    pub fn call(&mut self, d: &Decision, out: &mut Vec<RankSample>) {
-        let alike = |a: &Decision, b: &Decision| (a.arm, a.epoch) == (b.arm, b.epoch);
+    /// Handles a counted call: appends the reading of the interval that it ends, and readings without a time for calls that will have none.
+    pub fn call(&mut self, d: &CallDecision, out: &mut Vec<RankReading>) {
+        let alike = |a: &CallDecision, b: &CallDecision| (a.arm, a.epoch) == (b.arm, b.epoch);
         if let Some(open) = self.open.get_mut(&d.slot())
             && d.group != 0
             && d.group == open.first.group
@@ -81,18 +81,18 @@ impl Intervals {
         {
             open.constant &= alike(&open.first, d);
             (open.last, open.calls) = (*d, open.calls + 1);
-            out.push(sample(d, Source::Interval, NO_TIME)); // one time per group
+            out.push(reading(d, TimeSource::Interval, NO_TIME)); // one time per group
             return;
         }
-        let now = Open { first: *d, last: *d, constant: true, calls: 1 };
+        let now = OpenInterval { first: *d, last: *d, constant: true, calls: 1 };
         let Some(before) = self.open.insert(d.slot(), now) else { return };
         let first = &before.first;
         let grouped = first.group != 0 && d.group != 0 && first.group != d.group;
-        let source = if grouped { Source::Interval } else { Source::Calls };
-        // The next group must have the same arm, too: the host runs ahead of the GPU, and the end of an interval is a call of the next.
+        let source = if grouped { TimeSource::Interval } else { TimeSource::Calls };
+        // The next group must use the same arm too: the host runs ahead of the GPU, and an interval ends with a call of the next group.
         let whole = before.constant && alike(first, d) && d.k == before.last.k + 1 && d.at_ns > first.at_ns;
         let time_us = if whole { (d.at_ns - first.at_ns) as f64 / 1e3 } else { NO_TIME };
-        out.push(sample(first, source, time_us));
+        out.push(reading(first, source, time_us));
     }
 }
 
@@ -105,15 +105,15 @@ mod tests {
     const RING: Arm = Arm::new(Algorithm::Ring, Protocol::Ll);
     const TREE: Arm = Arm::new(Algorithm::Tree, Protocol::Ll);
 
-    fn call(k: u64, arm: Arm, at_ns: u64, bytes: u64) -> Decision {
-        Decision { at_ns, ..Decision::of_test(k, bytes, arm) }
+    fn call(k: u64, arm: Arm, at_ns: u64, bytes: u64) -> CallDecision {
+        CallDecision { at_ns, ..CallDecision::for_test(k, bytes, arm) }
     }
 
-    fn in_group(group: u32, d: Decision) -> Decision {
-        Decision { group, ..d }
+    fn in_group(group: u32, d: CallDecision) -> CallDecision {
+        CallDecision { group, ..d }
     }
 
-    fn times(calls: &[Decision]) -> Vec<(u64, Source, f64)> {
+    fn times(calls: &[CallDecision]) -> Vec<(u64, TimeSource, f64)> {
         let (mut intervals, mut out) = (Intervals::default(), Vec::new());
         calls.iter().for_each(|d| intervals.call(d, &mut out));
         out.iter().filter(|s| s.time_us != NO_TIME).map(|s| (s.k, s.source, s.time_us)).collect()
@@ -123,17 +123,17 @@ mod tests {
     fn a_step_judges_slots_whose_arm_did_not_change_in_it() {
         let mut calls = VecDeque::from([
             call(0, RING, 5, 1024),     // before the step
-            call(1, RING, 10, 1024),    // changes in it
-            call(0, TREE, 20, 1 << 20), // does not
-            call(1, TREE, 30, 1 << 20), // a second look at the same step
+            call(1, RING, 10, 1024),    // its arm changes during the step
+            call(0, TREE, 20, 1 << 20), // its arm does not change
+            call(1, TREE, 30, 1 << 20), // a second call in the same step
             call(2, TREE, 40, 1024),
-            call(2, TREE, 2000, 1 << 20), // after it
+            call(2, TREE, 2000, 1 << 20), // after the step
         ]);
         let mut out = Vec::new();
-        of_step(&mut calls, 10, 1010, &mut out);
-        let (judged, others): (Vec<RankSample>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);
+        time_step(&mut calls, 10, 1010, &mut out);
+        let (judged, others): (Vec<RankReading>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);
         let [only] = judged.as_slice() else { panic!("{out:?}") };
-        assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, Source::Step));
+        assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, TimeSource::Step));
         assert_eq!((calls.len(), others.len()), (1, 4), "of the other calls it is said that no time will come");
     }
 
@@ -145,13 +145,13 @@ mod tests {
             in_group(3, call(2, RING, 9_000, 8)), // group 2 had other slots
             in_group(4, call(3, RING, 20_000, 8)),
         ];
-        assert_eq!(times(&calls), [(0, Source::Interval, 8.0), (2, Source::Interval, 11.0)]);
+        assert_eq!(times(&calls), [(0, TimeSource::Interval, 8.0), (2, TimeSource::Interval, 11.0)]);
     }
 
     #[test]
     fn without_groups_an_interval_runs_from_call_to_call_and_says_so() {
         let calls = [call(4, RING, 1000, 8), call(5, RING, 3000, 8)];
-        assert_eq!(times(&calls), [(4, Source::Calls, 2.0)]);
+        assert_eq!(times(&calls), [(4, TimeSource::Calls, 2.0)]);
         assert_eq!(times(&[call(4, RING, 1000, 8), call(6, RING, 3000, 8)]), [], "one in between was lost");
         assert_eq!(times(&[call(4, RING, 1000, 8), call(5, TREE, 3000, 8)]), [], "another arm");
     }
@@ -171,17 +171,17 @@ mod tests {
         let calls: Vec<_> =
             (0..3 * u64::from(GROUP_CALLS_MAX)).map(|k| in_group(7, call(k, RING, 10 * k, 8))).collect();
         let found = times(&calls);
-        assert!(found.len() >= 2 && found.iter().all(|t| t.1 == Source::Calls), "{found:?}");
+        assert!(found.len() >= 2 && found.iter().all(|t| t.1 == TimeSource::Calls), "{found:?}");
     }
 
     proptest! {
-        /// Nobody waits for a time in vain, and no call has two.
+        /// Each call gets one reading, so that no time is awaited in vain.
         #[test]
         fn of_every_call_but_the_last_group_it_is_said_once_what_it_took(
             jumps in proptest::collection::vec((0u32..3, any::<bool>(), 1u64..1000), 1..60)
         ) {
             let (mut group, mut at) = (1, 0);
-            let calls: Vec<Decision> = jumps.iter().enumerate().map(|(k, (jump, ring, later))| {
+            let calls: Vec<CallDecision> = jumps.iter().enumerate().map(|(k, (jump, ring, later))| {
                 group += jump;
                 at += later;
                 in_group(group, call(k as u64, if *ring { RING } else { TREE }, at, 8))
@@ -194,7 +194,7 @@ mod tests {
             let expected: Vec<u64> = (0..calls.len() as u64).filter(|k| *k != begin).collect();
             prop_assert_eq!(said, expected);
             for s in out.iter().filter(|s| s.time_us != NO_TIME) {
-                prop_assert!(s.time_us > 0.0 && s.source == Source::Interval);
+                prop_assert!(s.time_us > 0.0 && s.source == TimeSource::Interval);
             }
         }
     }

@@ -1,17 +1,16 @@
-//! What a process writes: one JSON object a line, to one file that is only appended to and ends at a size. A full disk ends it, too, without
-//! a word to the job.
+//! The trace of a process: one JSON object per line, appended to one file of limited size. A full disk ends the trace without an error to the job.
 
-use crate::comm::{Comm, Decision};
+use crate::comm::{CallDecision, Comm};
+use crate::coordinator::auto_arm;
 use crate::events::Enqueued;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes collected before they are written.
+/// Bytes buffered before a write.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Trace {
     file: Option<File>,
@@ -20,12 +19,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Writes to `trace-<host>-<pid>.jsonl` in a folder, at most so many bytes.
+    /// Opens `trace-<host>-<pid>.jsonl` in a folder, for at most `most` bytes.
     pub fn in_folder(folder: &Path, host: u64, most: u64) -> std::io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(format!("trace-{host:016x}-{}.jsonl", std::process::id()));
         let mut file = File::options().create(true).append(true).read(true).open(path)?;
-        // All communicators may have ended and others come: what is there counts, and a full disk may have cut its last line.
+        // The process may have made communicators before: existing bytes count, and a full disk may have cut the last line.
         let mut left = most;
         let mut buffer = String::new();
         let there = file.metadata()?.len();
@@ -41,12 +40,11 @@ impl Trace {
         Ok(Trace { file: (left > 0).then_some(file), buffer, left })
     }
 
-    /// Is anything written?
     pub fn is_on(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Appends a line.
+    /// Appends a line. The last line of a full trace is `{"kind":"full"}`.
     pub fn line(&mut self, line: std::fmt::Arguments<'_>) {
         if self.file.is_none() {
             return;
@@ -68,7 +66,7 @@ impl Trace {
         }
     }
 
-    /// Writes what is collected.
+    /// Writes the buffered lines.
     pub fn flush(&mut self) {
         if let Some(file) = &mut self.file
             && !self.buffer.is_empty()
@@ -80,12 +78,12 @@ impl Trace {
     }
 }
 
-/// Longest name or list from the environment that is written down, bytes.
+/// Longest name or list from the environment that is written, bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Where this process runs, as members of an object: the host's name, the GPUs that it sees (`CUDA_VISIBLE_DEVICES`) and its number on the
-/// host as launchers say it. NCCL tells a plugin none of this.
-pub fn here(env: impl Fn(&str) -> Option<String>) -> String {
+/// Fields that say where this process runs: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the launcher's local rank. NCCL tells a plugin none
+/// of these.
+pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let text = |t: Option<String>| t.filter(|t| t.len() <= NAME_BYTES_MAX).map_or("null".into(), |t| quoted(&t));
     let local = agreement::launcher::local_rank(&env);
@@ -97,8 +95,27 @@ pub fn here(env: impl Fn(&str) -> Option<String>) -> String {
     )
 }
 
-/// What NCCL says it launched, and how long it took, where that is known.
-pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Decision>, kernel_us: Option<f64>) {
+/// Writes a decision.
+pub fn call(to: &mut Trace, comm: &Comm, d: &CallDecision) {
+    to.line(format_args!(
+        "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"group\":{},\"at_us\":{}}}",
+        comm.id,
+        comm.rank,
+        d.call,
+        d.collective.capitals(),
+        d.bytes,
+        auto_arm(d.auto),
+        d.arm,
+        d.taken,
+        d.captured,
+        d.epoch,
+        d.group,
+        d.at_ns / 1000
+    ));
+}
+
+/// Writes a collective that NCCL launched, and its GPU time if known.
+pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&CallDecision>, kernel_us: Option<f64>) {
     to.line(format_args!(
         "{{\"kind\":\"launched\",\"comm\":\"{:016x}\",\"rank\":{},\"collective\":\"{}\",\"count\":{},\"size_bytes\":{},\"bucket\":{},\"call\":{},\"arm\":\"{}/{}\",\"channels\":{},\"kernel_us\":{}}}",
         comm.id,
@@ -115,7 +132,7 @@ pub fn launched(to: &mut Trace, comm: &Comm, w: &Enqueued, matched: Option<&Deci
     ));
 }
 
-/// Steps that the program said.
+/// Writes the steps that the program reported.
 pub fn steps(to: &mut Trace, steps: &[crate::step::Step]) {
     for s in steps {
         let us = s.end.saturating_duration_since(s.begin).as_nanos() as f64 / 1e3;
@@ -123,20 +140,20 @@ pub fn steps(to: &mut Trace, steps: &[crate::step::Step]) {
     }
 }
 
-/// Tells from time to time what the plugin has cost so far: a job may end without a word.
+/// Writes the plugin's overhead from time to time, since a job may end without finalize.
 #[derive(Debug, Default)]
-pub struct Costs {
+pub struct CostReporter {
     due: Duration,
 }
 
-impl Costs {
-    /// `running`: since the worker began. From the thread of the worker.
-    pub fn tell(&mut self, to: &mut Trace, running: Duration, last: bool) {
+impl CostReporter {
+    /// `running`: time since the worker began. Must be called on the worker's thread.
+    pub fn write_if_due(&mut self, to: &mut Trace, running: Duration, last: bool) {
         if !to.is_on() || (running < self.due && !last) {
             return;
         }
         self.due = (running + running / 4).max(Duration::from_secs(1));
-        let (c, us) = (crate::cost::so_far(), |ns: u64| ns / 1000);
+        let (c, us) = (crate::overhead::so_far(), |ns: u64| ns / 1000);
         to.line(format_args!(
             "{{\"kind\":\"cost\",\"run_us\":{},\"decisions\":{},\"decide_us\":{},\"events\":{},\"event_us\":{},\"setup_us\":{},\"border_us\":{},\"worker_us\":{}}}",
             running.as_micros(),
@@ -145,8 +162,8 @@ impl Costs {
             c.events,
             us(c.event_ns),
             us(c.setup_ns),
-            us(c.border_ns),
-            us(crate::cost::of_this_thread_ns())
+            us(c.boundary_ns),
+            us(crate::overhead::of_this_thread_ns())
         ));
     }
 }

@@ -1,8 +1,8 @@
-//! Ranks in processes of their own, the real NCCL library, an adaptive policy: every rank runs every call with the same arm.
+//! Ranks in separate processes with the real NCCL library and an adaptive policy: all ranks run each call with the same arm.
 
 mod common;
 
-use common::{meeting, run, spec, with_plugin};
+use common::{rendezvous, run, spec, with_plugin};
 use nccl_bench::{Bench, BenchError, BenchSpec};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -11,15 +11,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 use topology::Collective;
 
-/// By rank, call by call.
+/// Arms by rank and call.
 type Logs = BTreeMap<i64, Vec<String>>;
 
-/// What ranks asked for (`call`), or what NCCL says it launched (`launched`).
+/// The arms that ranks requested (`call`) or that NCCL launched (`launched`).
 fn logs(folder: &Path, kind: &str) -> Logs {
     let mut ranks = Logs::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         let text = std::fs::read_to_string(entry.path()).unwrap();
-        // A process that was ended at the deadline may have left part of a line.
+        // A process killed at the deadline may leave a partial line.
         for line in text.split_inclusive('\n').filter(|l| l.ends_with('\n')) {
             let v: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
             if v["kind"] == kind {
@@ -33,9 +33,9 @@ fn logs(folder: &Path, kind: &str) -> Logs {
 
 const CALLS: usize = 2000;
 
-/// 2 hosts x 4 processes, one late by 300 ms. `None`: skipped.
+/// 2 hosts x 4 processes, one of them 300 ms late. `None`: skipped.
 fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
-    // One after the other: the second job has a deadline, and eight processes need the machine.
+    // One at a time: the second job has a deadline, and eight processes need the machine.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
                  AllReduce 20 NVLSTREE/SIMPLE 140\nnoise 0.15\n";
     std::fs::write(&script, times).unwrap();
     let trace = std::env::var_os("KEEP_TRACE").map_or(folder.path().join("trace"), std::path::PathBuf::from);
-    let meeting = meeting(&format!("{test}-{}", version.replace('.', "-")));
+    let rendezvous = rendezvous(&format!("{test}-{}", version.replace('.', "-")));
     let mut s = spec(&[4, 4], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
     s.process_per_rank = true;
     s.late = Some((5, Duration::from_millis(300)));
@@ -53,10 +53,10 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
     let settings = |trace: &Path| {
         [
             ("MODE", "adaptive".to_string()),
-            ("MEETING", meeting.clone()),
+            ("RENDEZVOUS", rendezvous.clone()),
             ("TRACE", trace.display().to_string()),
             ("EXPLORE", "all".into()),
-            ("GRAPHS", "none".into()), // 2.27 does not tell which calls are captured
+            ("GRAPHS", "none".into()), // 2.27 does not report captures
             ("KERNEL_TIMES", "0".into()),
             ("TEST", "1".into()),
             ("TEST_REWARDS", script.display().to_string()),
@@ -71,8 +71,8 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
         run(test, &with(&s, &trace))?;
         return Some((logs(&trace, "call"), logs(&trace, "launched")));
     }
-    // Ranks that connect different algorithms wait for one another for ever, as they would on hardware: the run ends at its deadline, which must
-    // come after they have begun to differ, also on a busy machine.
+    // Ranks that connect different algorithms wait for each other forever, as on hardware, so the run ends at its deadline. The deadline must come
+    // after they differ, also on a busy machine.
     let mut found = (Logs::new(), Logs::new());
     for deadline_s in [20, 60, 180] {
         s.deadline = Duration::from_secs(deadline_s);
@@ -95,7 +95,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
     Some(found)
 }
 
-/// Some call ran with different arms on two ranks.
+/// True if two ranks ran a call with different arms.
 fn differ(asked: &Logs) -> bool {
     let first = asked.values().next();
     first.is_some_and(|f| asked.values().any(|log| log.iter().zip(f).any(|(a, b)| a != b)))
@@ -114,7 +114,7 @@ fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
         for (rank, log) in &launched {
             assert_eq!(log, &launched[&0], "rank {rank} of {version}");
         }
-        // Most of the last calls: the very last one may be a look at another arm.
+        // Most of the last calls: the very last one may explore another arm.
         let best = asked[&0].iter().rev().take(200).filter(|call| call.contains("RING/SIMPLE")).count();
         assert!(best > 100, "{best} of the last 200 calls");
         let arms: std::collections::BTreeSet<_> = asked[&0].iter().collect();
@@ -126,5 +126,5 @@ fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
 fn without_agreement_ranks_run_one_call_with_different_arms() {
     let name = "without_agreement_ranks_run_one_call_with_different_arms";
     let Some((asked, _)) = job(name, "2.28", true) else { return };
-    assert!(differ(&asked), "every rank decided for itself, and nobody noticed");
+    assert!(differ(&asked), "each rank decided alone, but no difference was found");
 }

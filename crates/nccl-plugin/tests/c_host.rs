@@ -1,5 +1,5 @@
-//! The plugin in a host in C, which drives every interface through function pointers of NCCL's prototypes: `tests/host/host.c`. Under
-//! AddressSanitizer (with leaks) and UndefinedBehaviorSanitizer where the compiler has them; the library itself is instrumented only in
+//! The plugin in a C host that drives every interface through function pointers of NCCL's prototypes: `tests/host/host.c`. It runs under
+//! AddressSanitizer (with leak detection) and UndefinedBehaviorSanitizer if the compiler has them. The library itself is instrumented only in
 //! `scripts/sanitize-plugin.sh`.
 
 use std::io::{Read, Seek};
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The host, compiled once; an error says why it cannot be.
+/// The host, compiled once; an error says why it cannot be compiled.
 fn host() -> &'static Result<PathBuf, String> {
     static HOST: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     HOST.get_or_init(|| {
@@ -35,7 +35,7 @@ fn host() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// Runs a scenario; it must end by itself and well.
+/// Runs a scenario, which must end by itself and succeed.
 fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     let host = match host() {
         Ok(host) => host,
@@ -52,9 +52,9 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     for (variable, _) in std::env::vars_os().filter(|(n, _)| foreign(&n.to_string_lossy())) {
         command.env_remove(variable);
     }
-    command.env("RUST_BACKTRACE", "0"); // a panic is slow enough without
+    command.env("RUST_BACKTRACE", "0"); // backtraces slow panics down
     command.arg(library).arg(name).envs(settings.iter().map(|(k, v)| (*k, *v)));
-    // Into a file: a pipe that nobody reads would stop the host.
+    // Into a file: a pipe without a reader would block the host.
     let mut said = tempfile::tempfile().unwrap();
     let mut running = command.stderr(said.try_clone().unwrap()).spawn().unwrap();
     let begin = Instant::now();
@@ -80,18 +80,18 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     Some(())
 }
 
-/// A meeting place that nobody else has.
-fn meeting(test: &str) -> String {
+/// A rendezvous that no other test uses.
+fn rendezvous(test: &str) -> String {
     format!("local:c-host-{}-{test}", std::process::id())
 }
 
 #[test]
-fn every_interface_bears_every_question_and_changes_nothing_without_agreement() {
-    let name = "every_interface_bears_every_question_and_changes_nothing_without_agreement";
+fn every_interface_survives_every_question_and_changes_nothing_without_agreement() {
+    let name = "every_interface_survives_every_question_and_changes_nothing_without_agreement";
     let folder = tempfile::tempdir().unwrap();
     let [trace, profile] = ["trace", "profile"].map(|f| folder.path().join(f).to_str().unwrap().to_string());
     std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\n").unwrap();
-    let meeting = meeting("every");
+    let rendezvous = rendezvous("every");
     let panics = [("LINKWISE_TEST", "1"), ("LINKWISE_TEST_PANIC", "1")];
     let profiles = [("LINKWISE_PROFILE", profile.as_str()), ("RANK", "0"), ("WORLD_SIZE", "8")];
     for (mode, more) in [
@@ -102,7 +102,7 @@ fn every_interface_bears_every_question_and_changes_nothing_without_agreement() 
         ("profile", &profiles[..]),
         ("adaptive", &panics[..]),
     ] {
-        let mut settings = vec![("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str())];
+        let mut settings = vec![("LINKWISE_MODE", mode), ("LINKWISE_RENDEZVOUS", rendezvous.as_str())];
         settings.extend(more);
         if scenario(name, "every-version", &settings).is_none() {
             return;
@@ -132,8 +132,8 @@ fn a_table_in_force_changes_one_entry_from_the_agreed_call_on_counts_no_question
 }
 
 #[test]
-fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
-    let name = "corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once";
+fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once() {
+    let name = "corrupt_and_unreadable_files_turn_the_plugin_off_and_are_reported_once";
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
@@ -158,7 +158,7 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
         if scenario(name, "off", &settings).is_none() {
             return;
         }
-        // The same file as the table of a sound configuration.
+        // The table of a valid configuration is the same file.
         let settings = [
             ("LINKWISE_CONFIG", good.as_str()),
             ("LINKWISE_PROFILE", path.as_str()),
@@ -170,15 +170,15 @@ fn corrupt_and_unreadable_files_turn_the_plugin_off_and_are_said_once() {
 }
 
 #[test]
-fn nothing_outlives_finalize_and_a_second_finalize_is_passed_over() {
-    let name = "nothing_outlives_finalize_and_a_second_finalize_is_passed_over";
+fn nothing_outlives_finalize_and_a_second_finalize_is_ignored() {
+    let name = "nothing_outlives_finalize_and_a_second_finalize_is_ignored";
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let meeting = meeting("twice");
+    let rendezvous = rendezvous("twice");
     for mode in ["observe", "adaptive"] {
         let settings = [
             ("LINKWISE_MODE", mode),
-            ("LINKWISE_MEETING", meeting.as_str()),
+            ("LINKWISE_RENDEZVOUS", rendezvous.as_str()),
             ("LINKWISE_TRACE", trace.to_str().unwrap()),
         ];
         scenario(name, "twice", &settings);
@@ -189,20 +189,20 @@ fn nothing_outlives_finalize_and_a_second_finalize_is_passed_over() {
 #[test]
 fn sixteen_threads_make_and_end_512_communicators() {
     let name = "sixteen_threads_make_and_end_512_communicators";
-    let meeting = meeting("threads");
+    let rendezvous = rendezvous("threads");
     for mode in ["observe", "adaptive"] {
-        scenario(name, "threads", &[("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str())]);
+        scenario(name, "threads", &[("LINKWISE_MODE", mode), ("LINKWISE_RENDEZVOUS", rendezvous.as_str())]);
     }
 }
 
 #[test]
 fn forked_children_neither_hang_nor_harm_their_parent() {
     let name = "forked_children_neither_hang_nor_harm_their_parent";
-    let meeting = meeting("fork");
+    let rendezvous = rendezvous("fork");
     for mode in ["observe", "adaptive"] {
-        // What the parent's thread holds nobody has in a child.
+        // A child has no access to what the parent's thread holds.
         let settings =
-            [("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str()), ("ASAN_OPTIONS", "detect_leaks=0")];
+            [("LINKWISE_MODE", mode), ("LINKWISE_RENDEZVOUS", rendezvous.as_str()), ("ASAN_OPTIONS", "detect_leaks=0")];
         scenario(name, "fork", &settings);
     }
 }
@@ -210,12 +210,15 @@ fn forked_children_neither_hang_nor_harm_their_parent() {
 #[test]
 fn a_process_that_never_finalizes_ends_well() {
     let name = "a_process_that_never_finalizes_ends_well";
-    let meeting = meeting("exit");
+    let rendezvous = rendezvous("exit");
     for end in ["exit", "close"] {
         for mode in ["observe", "adaptive"] {
-            // Whatever a communicator has is still in use when the process ends: no leak.
-            let settings =
-                [("LINKWISE_MODE", mode), ("LINKWISE_MEETING", meeting.as_str()), ("ASAN_OPTIONS", "detect_leaks=0")];
+            // Memory of a live communicator is in use when the process ends: no leak.
+            let settings = [
+                ("LINKWISE_MODE", mode),
+                ("LINKWISE_RENDEZVOUS", rendezvous.as_str()),
+                ("ASAN_OPTIONS", "detect_leaks=0"),
+            ];
             scenario(name, end, &settings);
         }
     }

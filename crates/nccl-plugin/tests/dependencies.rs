@@ -1,4 +1,4 @@
-//! What a training process loads stays small.
+//! The dependencies of the library that a training process loads stay few.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn the_plugin_imports_tune_agreement_wire_and_little_else() {
     let mut names: Vec<&str> = text.lines().filter_map(|l| l.split_whitespace().next()).collect();
     names.sort();
     names.dedup();
-    // No database, no HTTP, no tracing, no runtime. rustix brings bitflags and linux-raw-sys; libc and errno on other systems than Linux.
+    // No database, HTTP, tracing or async runtime. rustix brings bitflags and linux-raw-sys, and libc and errno on systems other than Linux.
     let allowed = [
         "agreement",
         "bitflags",

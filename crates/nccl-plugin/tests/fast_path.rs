@@ -1,8 +1,8 @@
-//! The path of a call: no allocation, no system call, and what it costs with 256 communicators (aim: under 200 ns at p99).
+//! The path of a call makes no allocation and no system call; its time with 256 communicators (target: under 200 ns at p99).
 
-use agreement::{Epoch, KeyPlan, Run, Slot, ToMember};
-use linkwise_nccl::comm::{Call, Comm, Identity, RECORDS, Role};
-use linkwise_nccl::costs::Costs;
+use agreement::{ArmRun, Epoch, Slot, SlotPlan, ToMember};
+use linkwise_nccl::comm::{Call, Comm, Identity, RING_RECORDS, Role};
+use linkwise_nccl::cost_table::CostTable;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: the system's allocator, with a counter that allocates nothing.
+// SAFETY: the system's allocator with a counter that does not allocate.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: handed on.
+        // SAFETY: passed on unchanged.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: handed on.
+        // SAFETY: passed on unchanged.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -39,13 +39,13 @@ static ALLOCATOR: Counting = Counting;
 const BYTES: u64 = 1 << 20;
 
 fn comm(i: u64) -> Comm {
-    let comm = Comm::new(Identity { id: i, ordinal: 0, rank: 0, ranks: 8, nodes: 1 }, Role::Tune, RECORDS);
+    let comm = Comm::new(Identity { id: i, ordinal: 0, rank: 0, ranks: 8, nodes: 1 }, Role::Tune, RING_RECORDS);
     let arm = Arm::new(Algorithm::Tree, Protocol::Ll128);
     let slot = Slot::of(Collective::AllReduce, BYTES);
-    let plan = KeyPlan { slot, runs: vec![Run { arm, calls: 1 << 30 }], settled: arm };
-    comm.hear(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
-    comm.hear(&ToMember::Commit(1));
-    call(&comm); // over the border
+    let plan = SlotPlan { slot, runs: vec![ArmRun { arm, calls: 1 << 30 }], settled: arm };
+    comm.on_message(&ToMember::Propose(Arc::new(Epoch { number: 1, from_call: 0, plans: vec![plan] })));
+    comm.on_message(&ToMember::Commit(1));
+    call(&comm); // crosses the boundary
     comm
 }
 
@@ -54,14 +54,14 @@ fn call(comm: &Comm) -> [f32; 21] {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
     let mut channels = 0;
-    if let Some(mut costs) = Costs::new(black_box(&mut table), 7, 3) {
+    if let Some(mut costs) = CostTable::new(black_box(&mut table), 7, 3) {
         comm.call(Call { collective: 4, bytes: black_box(BYTES) }, &mut costs, &mut channels, |_| {});
     }
     table
 }
 
-/// 99th percentiles over 25,600 calls each, the least of some rounds (other work on the machine disturbs), the price of the clock taken
-/// off: of the plugin's call, and of the plain way to do the same, a table of communicators behind a lock.
+/// 99th percentiles over 25,600 calls each; the minimum of several rounds (other processes disturb), minus the cost of reading the clock: of the
+/// plugin's call, and of a simple alternative, a table of communicators behind a lock.
 fn p99_ns(comms: &[Comm]) -> (u128, u128) {
     const ROUNDS: usize = 40;
     let clock = (0..10_000).map(|_| Instant::now()).map(|t| t.elapsed().as_nanos()).min().unwrap_or(0);
@@ -106,12 +106,12 @@ fn a_call_allocates_nothing_and_costs_little_more_than_a_lookup_with_256_communi
     println!(
         "p99 of a decision with 256 communicators: {ours} ns (aim 200), with the time in its record {timed} ns; a lookup behind a lock {plain} ns"
     );
-    // A decision also reads, checks and writes a cost table and keeps a record. An allocation or a system call would cost far more.
+    // A decision also reads, checks and writes a cost table and writes a record. An allocation or system call would cost far more.
     assert!(ours <= 8 * plain.max(20), "p99 {ours} ns, {plain} ns for a lookup behind a lock");
 }
 
-/// What this thread does under a filter that ends it at any system call but its own end. (The clock costs none where the kernel offers it in the
-/// process; where it does not, it may be asked.) `None`: this kernel has no filter.
+/// Runs calls on this thread under a filter that ends the thread at any system call except its exit. (Clock reads make no system call if the kernel
+/// maps the clock into the process; otherwise they are allowed.) `None`: this kernel has no such filter.
 fn without_system_calls(seconds_max: u64, work: impl FnOnce() + Send + 'static) -> Option<bool> {
     static STAGE: AtomicU32 = AtomicU32::new(0);
     static ONE: Mutex<()> = Mutex::new(());
@@ -153,7 +153,7 @@ fn a_call_makes_no_system_call() {
         call(&comm);
         let done = without_system_calls(10, move || {
             for _ in 0..60 {
-                black_box(call(&comm)); // fewer than the ring holds: a full one is no other path, but drops
+                black_box(call(&comm)); // fewer than the ring holds: a full ring drops records
             }
             std::mem::forget(comm);
         });
@@ -189,7 +189,7 @@ mod interface {
     /// A communicator of 8 ranks.
     #[derive(Clone, Copy)]
     pub struct Context(*mut c_void);
-    // SAFETY: NCCL, too, asks from whatever thread it likes, one at a time.
+    // SAFETY: NCCL also calls from any thread, one at a time.
     unsafe impl Send for Context {}
 
     pub fn init() -> Context {
@@ -208,7 +208,7 @@ mod interface {
         assert_eq!(status, 0);
     }
     pub fn finalize(context: Context) {
-        // SAFETY: made above, given back once.
+        // SAFETY: made above, passed back once.
         assert_eq!(unsafe { (TUNER.finalize)(context.0) }, 0);
     }
 }
@@ -216,14 +216,14 @@ mod interface {
 #[test]
 fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
     let name = "the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call";
-    // Settings come from the environment: in a process of its own.
+    // In a separate process, since settings come from the environment.
     if std::env::var_os("LINKWISE_MODE").is_none() {
         let folder = tempfile::tempdir().unwrap();
         let out = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--nocapture"])
             .env("LINKWISE_MODE", "adaptive")
             .env("LINKWISE_GRAPHS", "none")
-            .env("LINKWISE_MEETING", format!("folder:{}", folder.path().display()))
+            .env("LINKWISE_RENDEZVOUS", format!("folder:{}", folder.path().display()))
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&out.stderr);
@@ -232,7 +232,7 @@ fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
         return;
     }
     let context = interface::init();
-    interface::choose(context); // what a thread does once
+    interface::choose(context); // per-thread setup
     let before = ALLOCATIONS.get();
     for _ in 0..2000 {
         interface::choose(context);
@@ -245,7 +245,7 @@ fn the_entry_that_nccl_calls_allocates_nothing_and_makes_no_system_call() {
     interface::finalize(context);
 }
 
-/// Installs the filter in this thread: seccomp in mode filter.
+/// Installs the filter in this thread: seccomp in filter mode.
 #[allow(unsafe_code)]
 fn filtered() -> bool {
     #[repr(C)]
@@ -272,7 +272,7 @@ fn filtered() -> bool {
         step(LOAD, 0, 0), // the number of the system call
         step(IF_EQUAL, 2, clock_gettime),
         step(IF_EQUAL, 1, EXIT as u32),
-        step(RETURN, 0, 0),           // end this thread
+        step(RETURN, 0, 0),           // ends this thread
         step(RETURN, 0, 0x7fff_0000), // allowed
     ];
     let program = Program { len: instructions.len() as u16, instructions: instructions.as_ptr() };
@@ -280,17 +280,17 @@ fn filtered() -> bool {
     unsafe { prctl(38, 1u64, 0u64, 0u64, 0u64) == 0 && prctl(22, 2u64, &raw const program, 0u64, 0u64) == 0 }
 }
 
-/// exit, of one thread, on x86-64 and aarch64.
+/// Number of the system call `exit` of one thread, on x86-64 and aarch64.
 const EXIT: i64 = if cfg!(target_arch = "aarch64") { 93 } else { 60 };
 
-/// The end of this thread alone, without what threads do at their end.
+/// Ends only this thread, without its destructors.
 #[allow(unsafe_code)]
 fn leave() -> ! {
     unsafe extern "C" {
         fn syscall(number: i64, ...) -> i64;
     }
     loop {
-        // SAFETY: a number.
+        // SAFETY: takes a number.
         unsafe { syscall(EXIT, 0) };
     }
 }

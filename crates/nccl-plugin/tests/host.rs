@@ -1,4 +1,4 @@
-//! The plugin in a host that is not NCCL: every interface, without a finalize, across fork, at exit, with wrong files.
+//! The plugin in a host other than NCCL: every interface, without finalize, across fork, at exit, with invalid files.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -31,7 +31,7 @@ fn every_interface_is_inert_when_nothing_is_configured() {
 #[test]
 fn without_the_other_ranks_no_interface_changes_a_table() {
     for mode in ["observe", "adaptive"] {
-        let out = check(&[("MODE", mode), ("MEETING", &format!("local:host-{mode}-{}", std::process::id()))], "200");
+        let out = check(&[("MODE", mode), ("RENDEZVOUS", &format!("local:host-{mode}-{}", std::process::id()))], "200");
         assert!(out.status.success(), "{out:?}");
         assert!(
             lines(&out).iter().all(|v| v["success"] == true && v["changed"] != true && v["revived"] != true),
@@ -58,8 +58,8 @@ fn files_that_cannot_be_read_or_written_cost_nothing() {
         &[("CONFIG", binary)],
         &[("MODE", "profile"), ("PROFILE", binary)],
         &[("MODE", "observe"), ("TRACE", "/proc/nowhere")],
-        &[("MODE", "adaptive"), ("MEETING", "folder:/proc/nowhere")],
-        &[("MODE", "adaptive"), ("MEETING", "tcp:host.invalid:99")],
+        &[("MODE", "adaptive"), ("RENDEZVOUS", "folder:/proc/nowhere")],
+        &[("MODE", "adaptive"), ("RENDEZVOUS", "tcp:host.invalid:99")],
         &[("MODE", "adaptive")],
     ] {
         let out = check(settings, "20");

@@ -1,12 +1,12 @@
-//! The job as a whole agrees on a table, where NCCL does not tell communicators apart: in random schedules, and in the real NCCL library.
+//! The job as a whole agrees on a table on releases that do not identify communicators: in random schedules, and in the real NCCL library.
 
 mod common;
 
 use agreement::{Leader, ToLeader, ToMember};
-use common::{decisions, meeting, run, spec, tells_communicators_apart, traces, with_plugin};
+use common::{decisions, rendezvous, run, spec, tells_communicators_apart, traces, with_plugin};
 use linkwise_nccl::comm::{Call, Comm, Identity, Role};
-use linkwise_nccl::costs::Costs;
-use linkwise_nccl::job::the_table;
+use linkwise_nccl::cost_table::CostTable;
+use linkwise_nccl::job::job_table_marker;
 use linkwise_nccl::profile::Profile;
 use nccl_bench::BenchSpec;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use topology::Collective;
 use topology::nccl::{Algorithm, Protocol};
 use tune::Arm;
 
-/// The releases without identifiers that are tried.
+/// The releases under test that have no identifiers.
 fn versions() -> Vec<String> {
     common::versions("2.24").into_iter().filter(|v| !tells_communicators_apart(v)).collect()
 }
@@ -30,18 +30,18 @@ fn job(version: &str, test: &str, folder: &std::path::Path) -> BenchSpec {
     let settings = [
         ("MODE", "profile"),
         ("PROFILE", profile.to_str().unwrap()),
-        ("MEETING", &meeting(&format!("{test}-{}", version.replace('.', "-")))),
+        ("RENDEZVOUS", &rendezvous(&format!("{test}-{}", version.replace('.', "-")))),
         ("TRACE", trace.to_str().unwrap()),
     ];
-    // Ring is what AUTO would take at this size.
+    // AUTO takes ring at this size.
     let mut s = with_plugin(spec(&[4], version).with_calls(&[Collective::AllReduce], &vec![8 << 20; 600]), &settings);
     s.process_per_rank = true;
     (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
-    s.late = Some((1, Duration::from_millis(300))); // time to meet, while the others are at their first calls
+    s.late = Some((1, Duration::from_millis(300))); // time to communicate while the others make their first calls
     s
 }
 
-/// Of each process: the arms of its calls.
+/// By process: the arms of its calls.
 fn arms(folder: &std::path::Path) -> Vec<Vec<String>> {
     let calls = |t: &Vec<serde_json::Value>| {
         t.iter().filter(|l| l["kind"] == "call").map(|l| l["arm"].as_str().unwrap().to_string()).collect()
@@ -50,14 +50,14 @@ fn arms(folder: &std::path::Path) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn where_communicators_have_no_identifier_a_table_is_obeyed_once_all_processes_hold_it() {
-    let name = "where_communicators_have_no_identifier_a_table_is_obeyed_once_all_processes_hold_it";
+fn without_identifiers_a_table_is_used_once_all_processes_hold_it() {
+    let name = "without_identifiers_a_table_is_used_once_all_processes_hold_it";
     for version in versions() {
         let folder = tempfile::tempdir().unwrap();
         let Some(report) = run(name, &job(&version, "job", folder.path())) else { return };
         let (first, last) = (&report.calls[0], &report.calls[599]);
         if version.starts_with("2.21") {
-            // It prints no line about a call that a tuner decides, and is not asked for channels: kernels of LL have fewer threads.
+            // This release logs no line about a call that a tuner decides and does not ask for channels: LL kernels have fewer threads.
             let threads = [first, last].map(|c| c.launch.unwrap().block);
             assert_eq!(threads, [640, 512], "{version}: AUTO is RING/LL128");
         } else {
@@ -90,29 +90,29 @@ fn processes_with_different_tables_all_stay_at_auto() {
     }
 }
 
-/// A process of the schedules below.
+/// A process of the random schedules below.
 struct Process {
     job: Arc<Comm>,
-    /// Its rank of every communicator, where it has one and made it, and has not ended it.
+    /// Its rank of each communicator, if it has one, has made it and has not ended it.
     comms: Vec<Option<Arc<Comm>>>,
     made: Vec<u64>,
 }
 
 const PROCESSES: usize = 3;
-/// Which processes have a rank in a communicator.
+/// True if the process has a rank in the communicator.
 const MEMBERS: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[1, 2], &[0, 2]];
 const CALLS: u64 = 60;
 
 fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
-    let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+    let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
     comm.call(Call { collective: 4, bytes: 1 << 20 }, &mut costs, &mut 0, |_| {});
     comm.take_decision().unwrap().arm
 }
 
-/// A random schedule: calls, messages in any order, lost or twice, communicators that come and go. Gives what every call ran with, on all its
-/// ranks; an error names the first difference.
+/// A random schedule: calls, messages in any order, lost or duplicated, communicators made and ended. Returns the arm of each call by rank; an error
+/// names the first difference.
 fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, String> {
     let mut state = seed | 1;
     let mut random = move |n: usize| {
@@ -139,7 +139,7 @@ fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, Stri
     for _ in 0..steps {
         let p = random(PROCESSES);
         match random(10) {
-            // A call, of a communicator that is made where it is not there.
+            // A call; makes the communicator first if it does not exist.
             0..=4 => {
                 let c = random(MEMBERS.len());
                 if !MEMBERS[c].contains(&p) || ended[p][c] {
@@ -148,11 +148,11 @@ fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, Stri
                 let process = &mut processes[p];
                 let comm = process.comms[c].get_or_insert_with(|| {
                     let comm = Arc::new(Comm::new(who(10 + c as u64, p), Role::Follow, 2).with_table(table.clone()));
-                    process.job.lead(&comm);
+                    process.job.add_follower(&comm);
                     comm
                 });
                 if process.made[c] == CALLS {
-                    process.job.release(comm);
+                    process.job.remove_follower(comm);
                     process.comms[c] = None;
                     ended[p][c] = true;
                 } else if !comm.would_wait() {
@@ -171,7 +171,7 @@ fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, Stri
                     down.swap_remove(i);
                 }
                 if random(8) > 0 {
-                    up.extend(processes[to].job.hear(&message).map(|answer| (to, answer)));
+                    up.extend(processes[to].job.on_message(&message).map(|answer| (to, answer)));
                 }
             }
             7 | 8 if !up.is_empty() => {
@@ -180,15 +180,15 @@ fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, Stri
                 if random(4) > 0 {
                     up.swap_remove(i);
                 }
-                leader.on(from, &message, now, |to, m| down.push((to, m)));
+                leader.on_message(from, &message, now, |to, m| down.push((to, m)));
             }
             _ => {
                 now += random(40) as u64;
                 leader.tick(now, |to, m| down.push((to, m)));
-                committed += usize::from(leader.ended().is_some_and(|e| e.committed));
-                // The table, then AUTO again (the stop file).
+                committed += usize::from(leader.take_ended().is_some_and(|e| e.committed));
+                // The table, then AUTO again (stop file).
                 if leader.is_idle() && committed < 2 {
-                    let plans = if committed == 0 { the_table() } else { Vec::new() };
+                    let plans = if committed == 0 { job_table_marker() } else { Vec::new() };
                     leader.propose(plans, processes[0].job.begun(), now, |to, m| down.push((to, m)));
                 }
                 down.truncate(64);
@@ -219,11 +219,11 @@ fn a_communicator_that_is_made_later_is_bound_by_what_was_agreed_before() {
     let who = |id| Identity { id, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
     let table = Profile::parse("AllReduce 0 max TREE/LL128\n").unwrap().plans(2, 1);
     let job = Comm::new(who(1), Role::Job, 0);
-    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: the_table() });
-    assert!(matches!(job.hear(&ToMember::Propose(epoch)), Some(ToLeader::Ack { .. })));
-    job.hear(&ToMember::Commit(1));
+    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: job_table_marker() });
+    assert!(matches!(job.on_message(&ToMember::Propose(epoch)), Some(ToLeader::Ack { .. })));
+    job.on_message(&ToMember::Commit(1));
     let later = Arc::new(Comm::new(who(2), Role::Follow, 8).with_table(table));
-    job.lead(&later);
+    job.add_follower(&later);
     let arms: Vec<String> = (0..5).map(|_| one_call(&later).to_string()).collect();
     assert_eq!(arms, ["AUTO", "AUTO", "AUTO", "TREE/LL128", "TREE/LL128"]);
 }
@@ -233,10 +233,10 @@ fn a_communicator_that_has_ended_still_counts() {
     let who = |id| Identity { id, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
     let job = Comm::new(who(1), Role::Job, 0);
     let gone = Arc::new(Comm::new(who(2), Role::Follow, 8));
-    job.lead(&gone);
+    job.add_follower(&gone);
     (0..5).for_each(|_| _ = one_call(&gone));
-    job.release(&gone);
-    // Its other ranks may be at call 2 and would switch at call 3, which this rank has made.
-    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: the_table() });
-    assert_eq!(job.hear(&ToMember::Propose(epoch)), Some(ToLeader::Refuse { epoch: 1, begun: 5 }));
+    job.remove_follower(&gone);
+    // The other ranks may be at call 2 and would switch at call 3, which this rank has already made.
+    let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: job_table_marker() });
+    assert_eq!(job.on_message(&ToMember::Propose(epoch)), Some(ToLeader::Refuse { epoch: 1, begun: 5 }));
 }

@@ -1,4 +1,4 @@
-//! What profiling costs a job, on the bench, in a test binary of its own: other tests beside it would be measured, too.
+//! Cost of observing for a job on the bench. In its own test binary, so that other tests are not measured.
 
 mod common;
 
@@ -14,14 +14,14 @@ fn trace(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn what_looking_costs_is_measured_beside_a_run_without_it() {
-    let name = "what_looking_costs_is_measured_beside_a_run_without_it";
+fn the_cost_of_observing_is_measured_against_a_run_without_it() {
+    let name = "the_cost_of_observing_is_measured_against_a_run_without_it";
     const CALLS: usize = 2000;
     let folder = tempfile::tempdir().unwrap();
     let traces = |round: usize| folder.path().join(format!("trace-{round}"));
     let plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 16; CALLS]);
     let mut us: [Vec<f64>; 3] = Default::default();
-    // One after the other, again and again: what else the machine does falls on all alike.
+    // Alternating, so that other load affects all alike.
     for round in 0..7 {
         let trace = traces(round);
         let observe = [("MODE", "observe"), ("KERNEL_TIMES", "1"), ("TRACE", trace.to_str().unwrap())];

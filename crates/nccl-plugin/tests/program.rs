@@ -1,5 +1,4 @@
-//! Programs around the plugin: one in C, compiled against `linkwise.h`, whose steps really take longer with some arms than with others; one in
-//! Python with `linkwise_step`.
+//! Programs that use the plugin: one in C, compiled against `linkwise.h`, whose steps take longer with some arms; one in Python with `linkwise_step`.
 
 mod common;
 
@@ -7,7 +6,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A compiler for C; `None`, with a SKIP line, without one.
+/// A C compiler; `None`, with a SKIP line, without one.
 fn compiled(test: &str, folder: &Path, source: &str) -> Option<PathBuf> {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.join("program");
@@ -59,10 +58,10 @@ fn train(test: &str, says: &str, reward: &str) -> Option<(String, Vec<Value>)> {
     let folder = tempfile::tempdir().unwrap();
     let program = compiled(test, folder.path(), "tests/program/program.c")?;
     let traces = folder.path().join("trace");
-    let meeting = common::meeting(test);
+    let rendezvous = common::rendezvous(test);
     let settings = [
         ("MODE", "adaptive"),
-        ("MEETING", meeting.as_str()),
+        ("RENDEZVOUS", rendezvous.as_str()),
         ("TRACE", traces.to_str().unwrap()),
         ("EXPLORE", "all"),
         ("REWARD", reward),
@@ -71,7 +70,7 @@ fn train(test: &str, says: &str, reward: &str) -> Option<(String, Vec<Value>)> {
     let out = with_settings(Command::new(program).arg(common::library()).args([says, "700"]), &settings);
     assert!(out.status.success(), "{out:?}");
     let trace = trace(&traces);
-    // Most of the last calls: the very last one may be a look at another arm.
+    // Most of the last calls: the very last one may explore another arm.
     let calls: Vec<&str> =
         trace.iter().filter(|v| v["kind"] == "call" && v["rank"] == 0).map(|v| v["arm"].as_str().unwrap()).collect();
     let mut counts = std::collections::BTreeMap::new();
@@ -80,7 +79,7 @@ fn train(test: &str, says: &str, reward: &str) -> Option<(String, Vec<Value>)> {
     Some((most, trace))
 }
 
-/// Times of one source and arm that all ranks have given.
+/// Times of one source and arm that all ranks have reported.
 fn samples(trace: &[Value], source: &str, arm: &str) -> Vec<f64> {
     let of = |v: &&Value| v["kind"] == "sample" && v["source"] == source && v["arm"] == arm;
     trace.iter().filter(of).map(|v| v["time_us"].as_f64().unwrap()).collect()
@@ -93,7 +92,7 @@ fn steps_decide_although_another_arm_has_shorter_kernels() {
     assert_eq!(last, "TREE/LL128", "the shortest step; TREE/LL has the shortest kernel");
     let (good, bad) = (samples(&trace, "step", "TREE/LL128"), samples(&trace, "step", "TREE/LL"));
     assert!(stats::upper_median(&good) < stats::upper_median(&bad), "{good:?} {bad:?}");
-    // Both are written down, and the GPU time is the last arriver's, without the 500 us that the other rank waits.
+    // The trace has both. The GPU time is that of the last rank, without the 500 us that the other one waits.
     for (arm, us) in [("TREE/LL128", 80.0), ("TREE/LL", 20.0), ("AUTO", 100.0)] {
         let kernels = samples(&trace, "kernel", arm);
         assert!(kernels.len() >= 3 && kernels.iter().all(|t| *t == us), "{arm}: {kernels:?}");
@@ -118,13 +117,13 @@ fn without_groups_the_interval_between_calls_decides_and_is_called_so() {
 }
 
 #[test]
-fn gpu_times_decide_only_where_they_are_asked_for() {
-    let name = "gpu_times_decide_only_where_they_are_asked_for";
+fn gpu_times_judge_arms_only_on_request() {
+    let name = "gpu_times_judge_arms_only_on_request";
     let Some((last, _)) = train(name, "steps", "kernel") else { return };
     assert_eq!(last, "TREE/LL", "the shortest kernel, in spite of its steps");
 }
 
-/// Runs Python code with the module on its path; `None`, with a SKIP line, where there is no Python.
+/// Runs Python code with the module on its path; `None`, with a SKIP line, without Python.
 fn python(test: &str, code: &str, settings: &[(&str, &str)], plugin: &str) -> Option<Output> {
     if Command::new("python3").arg("--version").output().is_err() {
         eprintln!("SKIP {test}: no python3");
@@ -136,7 +135,7 @@ fn python(test: &str, code: &str, settings: &[(&str, &str)], plugin: &str) -> Op
     Some(with_settings(&mut command, settings))
 }
 
-/// Stands in for NCCL: a communicator of 8 ranks, so that the plugin's worker runs and writes its trace.
+/// Stands in for NCCL: makes a communicator of 8 ranks, so that the plugin's worker runs and writes its trace.
 const STAND_IN: &str = r#"
 import ctypes, os, time
 import linkwise_step
@@ -154,8 +153,8 @@ assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(table[3])(context) == 0
 "#;
 
 #[test]
-fn python_says_steps_nested_ones_once_and_those_that_raise_too() {
-    let name = "python_says_steps_nested_ones_once_and_those_that_raise_too";
+fn python_reports_steps_nested_ones_once_and_those_that_raise_too() {
+    let name = "python_reports_steps_nested_ones_once_and_those_that_raise_too";
     let folder = tempfile::tempdir().unwrap();
     let said = r#"
 for _ in range(3):

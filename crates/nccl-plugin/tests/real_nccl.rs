@@ -1,20 +1,20 @@
-//! The plugin in the real NCCL library, on the bench.
+//! The plugin in the real NCCL library on the bench.
 
 mod common;
 
-use common::{FIVE, decisions, meeting, run, spec, tells_communicators_apart, with_plugin};
+use common::{FIVE, decisions, rendezvous, run, spec, tells_communicators_apart, with_plugin};
 use nccl_bench::BenchSpec;
 use std::time::Duration;
 use topology::Collective;
 use topology::nccl::{Algorithm, Protocol};
 
-/// The releases of the test; `LINKWISE_NCCL_VERSIONS` for others.
+/// The releases under test; `LINKWISE_NCCL_VERSIONS` selects others.
 fn versions() -> Vec<String> {
     common::versions("2.24 2.28 2.30 2.32")
 }
 
-/// Ranks that wait for one another, one of them late: time for the table to come into force also on a busy machine. One rank per process:
-/// before 2.27.3 it is the job that agrees.
+/// Ranks wait for each other, and one is late: time for the table to come into force, also on a busy machine. One rank per process: before 2.27.3 the
+/// job agrees.
 fn take_your_time(s: &mut BenchSpec) {
     s.process_per_rank = true;
     (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
@@ -41,14 +41,14 @@ fn a_profile_is_obeyed_once_all_ranks_hold_it() {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128@4\n").unwrap();
-    // Older ones: tests/job.rs.
+    // Older releases: tests/job.rs.
     for version in versions().iter().filter(|v| tells_communicators_apart(v)) {
         let sizes = vec![1 << 20; 400];
-        let meeting = meeting(&version.replace('.', "-"));
+        let rendezvous = rendezvous(&version.replace('.', "-"));
         let settings = [
             ("MODE", "profile"),
             ("PROFILE", profile.to_str().unwrap()),
-            ("MEETING", meeting.as_str()),
+            ("RENDEZVOUS", rendezvous.as_str()),
             ("KERNEL_TIMES", "0"),
         ];
         let mut s = with_plugin(spec(&[4], version).with_calls(&[Collective::AllReduce], &sizes), &settings);
@@ -65,8 +65,8 @@ fn a_panic_in_every_entry_changes_no_decision() {
     for version in versions() {
         let plain = spec(&[4], &version).with_calls(&FIVE, &[1 << 12, 1 << 24]);
         let Some(without) = run(name, &plain) else { return };
-        let meeting = meeting(&format!("panic-{}", version.replace('.', "-")));
-        let settings = [("MODE", "adaptive"), ("MEETING", meeting.as_str()), ("TEST", "1"), ("TEST_PANIC", "1")];
+        let rendezvous = rendezvous(&format!("panic-{}", version.replace('.', "-")));
+        let settings = [("MODE", "adaptive"), ("RENDEZVOUS", rendezvous.as_str()), ("TEST", "1"), ("TEST_PANIC", "1")];
         let with = run(name, &with_plugin(plain, &settings)).unwrap();
         assert_eq!(decisions(&without), decisions(&with), "{version}");
     }
@@ -78,12 +78,12 @@ fn what_the_user_forces_wins_over_a_profile() {
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128\n").unwrap();
-    let meeting = meeting("forced");
+    let rendezvous = rendezvous("forced");
     let trace = folder.path().join("trace");
     let settings = [
         ("MODE", "profile"),
         ("PROFILE", profile.to_str().unwrap()),
-        ("MEETING", meeting.as_str()),
+        ("RENDEZVOUS", rendezvous.as_str()),
         ("TRACE", trace.to_str().unwrap()),
         ("KERNEL_TIMES", "0"),
     ];
@@ -116,17 +116,17 @@ fn the_stop_file_brings_all_ranks_back_to_auto() {
     let folder = tempfile::tempdir().unwrap();
     let [profile, stop, trace] = ["profile", "stop", "trace"].map(|f| folder.path().join(f));
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL\n").unwrap();
-    let meeting = meeting("stop");
+    let rendezvous = rendezvous("stop");
     let settings = [
         ("MODE", "profile"),
         ("PROFILE", profile.to_str().unwrap()),
-        ("MEETING", meeting.as_str()),
+        ("RENDEZVOUS", rendezvous.as_str()),
         ("STOP_FILE", stop.to_str().unwrap()),
         ("TRACE", trace.to_str().unwrap()),
         ("KERNEL_TIMES", "0"),
     ];
     let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 2000]);
-    // One rank pauses in the middle: time for the operator.
+    // One rank pauses in the middle to give the operator time.
     plain.process_per_rank = true;
     (plain.in_step_every, plain.pause) = (10, Duration::from_millis(1));
     plain.late = Some((1, Duration::from_millis(1500)));
@@ -157,13 +157,13 @@ fn a_captured_call_takes_what_is_settled() {
     let name = "a_captured_call_takes_what_is_settled";
     let folder = tempfile::tempdir().unwrap();
     let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
-    // All alike, so what is settled is AUTO.
+    // All arms take the same time, so the policy settles on AUTO.
     let arms = ["TREE/LL", "TREE/LL128", "TREE/SIMPLE", "NVLS/SIMPLE", "RING/LL", "RING/LL128", "RING/SIMPLE"];
     std::fs::write(&script, arms.map(|arm| format!("AllReduce 20 {arm} 100\n")).concat()).unwrap();
-    let meeting = meeting("captured");
+    let rendezvous = rendezvous("captured");
     let settings = [
         ("MODE", "adaptive"),
-        ("MEETING", meeting.as_str()),
+        ("RENDEZVOUS", rendezvous.as_str()),
         ("TRACE", trace.to_str().unwrap()),
         ("EXPLORE", "all"),
         ("KERNEL_TIMES", "0"),
@@ -184,16 +184,16 @@ fn a_captured_call_takes_what_is_settled() {
 }
 
 #[test]
-fn where_nobody_tells_captured_calls_nothing_is_tried() {
-    let name = "where_nobody_tells_captured_calls_nothing_is_tried";
+fn without_reports_of_captured_calls_no_arm_is_tried() {
+    let name = "without_reports_of_captured_calls_no_arm_is_tried";
     let folder = tempfile::tempdir().unwrap();
-    // 2.27's profiler does not; later ones do, where they are loaded.
+    // 2.27's profiler does not report captures; later ones do if loaded.
     for (version, profiler) in [("2.27.7", true), ("2.28", false)] {
         let trace = folder.path().join(version);
-        let meeting = meeting(&format!("untold-{}", version.replace('.', "-")));
+        let rendezvous = rendezvous(&format!("untold-{}", version.replace('.', "-")));
         let settings = [
             ("MODE", "adaptive"),
-            ("MEETING", meeting.as_str()),
+            ("RENDEZVOUS", rendezvous.as_str()),
             ("TRACE", trace.to_str().unwrap()),
             ("EXPLORE", "all"),
         ];
@@ -215,7 +215,7 @@ fn where_nobody_tells_captured_calls_nothing_is_tried() {
 #[test]
 fn every_arm_of_the_five_collectives_is_obeyed() {
     let name = "every_arm_of_the_five_collectives_is_obeyed";
-    // On one H100 host; a size of its own for each arm, all in one table.
+    // One H100 host; each arm has its own size, all in one table.
     let rings = ["RING/LL", "RING/LL128", "RING/SIMPLE"];
     let with_nvls = ["RING/LL", "RING/LL128", "RING/SIMPLE", "NVLS/SIMPLE"];
     let reduce = ["TREE/LL", "TREE/LL128", "TREE/SIMPLE", "RING/LL", "RING/LL128", "RING/SIMPLE", "NVLS/SIMPLE"];
@@ -238,16 +238,16 @@ fn every_arm_of_the_five_collectives_is_obeyed() {
         }
     }
     std::fs::write(&profile, table).unwrap();
-    // 2.21 prints no line about a call that a tuner decides: see tests/job.rs.
+    // 2.21 logs no line about a call that a tuner decides: see tests/job.rs.
     for version in versions().into_iter().filter(|v| !v.starts_with("2.21")) {
-        let meeting = meeting(&format!("arms-{}", version.replace('.', "-")));
+        let rendezvous = rendezvous(&format!("arms-{}", version.replace('.', "-")));
         let settings = [
             ("MODE", "profile"),
             ("PROFILE", profile.to_str().unwrap()),
-            ("MEETING", meeting.as_str()),
+            ("RENDEZVOUS", rendezvous.as_str()),
             ("KERNEL_TIMES", "0"),
         ];
-        // Calls that no line is about, until all ranks hold the table.
+        // Calls of which no line is expected, until all ranks hold the table.
         let mut s =
             with_plugin(spec(&[4], &version).with_calls(&[Collective::AllReduce], &vec![1 << 12; 600]), &settings);
         s.calls.extend(&calls);
@@ -280,7 +280,7 @@ fn grouped_collectives_are_one_decision() {
         }
         let lines: Vec<_> = common::traces(&trace).remove(0);
         for ordinal in 0..4 {
-            // Four ranks in one process, told apart by their communicator's rank, or by nothing before 2.27.3.
+            // Four ranks in one process; identified by rank, or not at all before 2.27.3.
             let mine = |l: &&serde_json::Value| l["kind"] == "call" && (l["rank"] == ordinal || l["rank"] == -1);
             let sizes: Vec<u64> = lines.iter().filter(mine).map(|l| l["size_bytes"].as_u64().unwrap()).collect();
             let ranks = if tells_communicators_apart(&version) { 1 } else { 4 };
@@ -295,14 +295,14 @@ fn exploration_stays_with_algorithms_that_are_connected_unless_all_are_allowed()
     let tried = |explore: &str| {
         let folder = tempfile::tempdir().unwrap();
         let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
-        // A tree would be by far the best.
+        // A tree would be by far the fastest.
         let times = "AllReduce 20 TREE/LL 10\nAllReduce 20 TREE/LL128 11\nAllReduce 20 TREE/SIMPLE 12\nAllReduce 20 NVLS/SIMPLE 13\n\
                      AllReduce 20 RING/LL 80\nAllReduce 20 RING/LL128 90\nAllReduce 20 RING/SIMPLE 100\n";
         std::fs::write(&script, times).unwrap();
-        let meeting = meeting(&format!("connected-{explore}"));
+        let rendezvous = rendezvous(&format!("connected-{explore}"));
         let settings = [
             ("MODE", "adaptive"),
-            ("MEETING", meeting.as_str()),
+            ("RENDEZVOUS", rendezvous.as_str()),
             ("TRACE", trace.to_str().unwrap()),
             ("EXPLORE", explore),
             ("KERNEL_TIMES", "0"),

@@ -1,9 +1,9 @@
-//! Rewards in the real NCCL library, on the bench: groups as NCCL tells them, GPU times from all ranks. Kernels finish at once there, so
-//! GPU times are scripted; everything else is NCCL's own.
+//! Rewards in the real NCCL library on the bench: groups as NCCL reports them, GPU times of all ranks. Kernels finish at once there, so GPU times are
+//! scripted; everything else is NCCL's own.
 
 mod common;
 
-use common::{meeting, run, spec, with_plugin};
+use common::{rendezvous, run, spec, with_plugin};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
@@ -20,17 +20,17 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
     let name = "gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide";
     let folder = tempfile::tempdir().unwrap();
     let (script, traces) = (folder.path().join("script"), folder.path().join("trace"));
-    // TREE/LL has the shortest kernels and the longest steps. Rank 2 comes last; the others wait for it, each as long as it is early.
+    // TREE/LL has the shortest kernels and the longest steps. Rank 2 comes last; the others wait for it by their lead.
     let text = "AllReduce 20 TREE/LL 300\nAllReduce 20 TREE/LL128 120\nAllReduce 20 TREE/SIMPLE 130\nAllReduce 20 RING/LL 200\n\
                 AllReduce 20 RING/LL128 180\nAllReduce 20 RING/SIMPLE 90\nAllReduce 20 NVLSTREE/SIMPLE 140\n\
                 kernel AllReduce 20 TREE/LL 11\nkernel AllReduce 20 TREE/LL128 50\nkernel AllReduce 20 TREE/SIMPLE 60\n\
                 kernel AllReduce 20 RING/LL 70\nkernel AllReduce 20 RING/LL128 75\nkernel AllReduce 20 RING/SIMPLE 80\n\
                 kernel AllReduce 20 NVLSTREE/SIMPLE 85\nwaits 0 700\nwaits 1 40\nwaits 3 9\n";
     std::fs::write(&script, text).unwrap();
-    let meeting = meeting(name);
+    let rendezvous = rendezvous(name);
     let settings = [
         ("MODE", "adaptive"),
-        ("MEETING", meeting.as_str()),
+        ("RENDEZVOUS", rendezvous.as_str()),
         ("TRACE", traces.to_str().unwrap()),
         ("EXPLORE", "all"),
         ("KERNEL_TIMES", "0"),
@@ -55,13 +55,13 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
         assert!(!times.is_empty() && times.iter().all(|t| *t == us), "{arm}: {times:?}");
     }
     assert!(kernels.len() >= 40, "{}", kernels.len());
-    // Each rank alone saw more.
+    // Each single rank measured more.
     let alone = |rank: u64| {
         let of = |v: &&Value| v["kind"] == "launched" && v["rank"] == rank && v["arm"] == "TREE/LL";
         trace.iter().filter(of).find_map(|v| v["kernel_us"].as_f64()).unwrap()
     };
     assert_eq!([0, 1, 2, 3].map(alone), [711.0, 51.0, 11.0, 20.0]);
-    // Most of the last calls: the very last one may be a look at another arm.
+    // Most of the last calls: the very last one may explore another arm.
     let calls = trace.iter().filter(|v| v["kind"] == "call" && v["rank"] == 0);
     let best = calls.rev().take(100).filter(|v| v["arm"] == "RING/SIMPLE").count();
     assert!(best > 50, "the first reward wins: {best} of the last 100 calls");
@@ -72,23 +72,23 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
 }
 
 #[test]
-fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
-    let name = "nccl_tells_outermost_groups_and_intervals_run_between_them";
+fn nccl_reports_outermost_groups_and_intervals_run_between_them() {
+    let name = "nccl_reports_outermost_groups_and_intervals_run_between_them";
     const CALLS: usize = 1200;
-    // Groups of the API from 2.28 on (profiler v5 and later), launches of groups in 2.27.
+    // API groups from 2.28 on (profiler v5 and later), launches of groups in 2.27.
     for version in ["2.27.7", "2.28", "2.32"] {
         let folder = tempfile::tempdir().unwrap();
-        let meeting = meeting(&format!("groups-{}", version.replace('.', "-")));
+        let rendezvous = rendezvous(&format!("groups-{}", version.replace('.', "-")));
         let settings = [
             ("MODE", "adaptive"),
-            ("MEETING", meeting.as_str()),
+            ("RENDEZVOUS", rendezvous.as_str()),
             ("TRACE", folder.path().to_str().unwrap()),
             ("EXPLORE", "all"),
             ("KERNEL_TIMES", "0"),
-            ("GRAPHS", "none"), // 2.27 does not tell which calls are captured
+            ("GRAPHS", "none"), // 2.27 does not report captures
         ];
         let mut s = spec(&[2], version).with_calls(&[Collective::AllReduce], &vec![1 << 20; CALLS]);
-        // Not faster than a job makes them: no record is lost, and ranks agree on some epochs before the calls are over, also on a busy machine.
+        // Slow enough that no record is lost and that ranks agree on several epochs before the calls end, also on a busy machine.
         (s.process_per_rank, s.in_step_every, s.pause) = (true, 5, Duration::from_millis(2));
         if run(name, &with_plugin(s, &settings)).is_none() {
             return;
@@ -99,14 +99,14 @@ fn nccl_tells_outermost_groups_and_intervals_run_between_them() {
             .filter(|v| v["kind"] == "call" && v["rank"] == 0)
             .map(|v| v["group"].as_u64().unwrap())
             .collect();
-        // The bench makes every call in a group of its own.
+        // The bench makes each call in its own group.
         let differ = groups.windows(2).filter(|w| w[0] != w[1]).count();
         assert_eq!((groups.len(), differ), (CALLS, CALLS - 1), "{version}");
         let of = |source: &str| trace.iter().filter(|v| v["kind"] == "sample" && v["source"] == source).count();
         assert!(of("interval") >= 10, "{version}: {} intervals, {} between calls", of("interval"), of("calls"));
-        // 2.27 says nothing of the group that the very first call is in.
+        // 2.27 does not report the group of the very first call.
         assert!(of("calls") <= 2, "{version}: {}", of("calls"));
         let epochs = trace.iter().filter(|v| v["kind"] == "epoch").count();
-        assert!(epochs >= 3, "{version}: {epochs} epochs: times came, and nobody waited for those that could not");
+        assert!(epochs >= 3, "{version}: {epochs} epochs although some calls have no time");
     }
 }

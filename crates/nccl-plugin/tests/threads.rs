@@ -1,8 +1,8 @@
 //! A communicator's calls and the leader's messages come from different threads.
 
-use agreement::{Epoch, KeyPlan, Slot, ToLeader, ToMember};
+use agreement::{Epoch, Slot, SlotPlan, ToLeader, ToMember};
 use linkwise_nccl::comm::{Call, Comm, Identity, Role};
-use linkwise_nccl::costs::Costs;
+use linkwise_nccl::cost_table::CostTable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,20 +15,20 @@ fn comm(role: Role) -> Arc<Comm> {
 }
 
 fn epoch(number: u64, from_call: u64, arm: Arm) -> Arc<Epoch> {
-    let plan = KeyPlan { slot: Slot::of(Collective::AllReduce, BYTES), runs: Vec::new(), settled: arm };
+    let plan = SlotPlan { slot: Slot::of(Collective::AllReduce, BYTES), runs: Vec::new(), settled: arm };
     Arc::new(Epoch { number, from_call, plans: vec![plan] })
 }
 
 fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
     table[..6].copy_from_slice(&[60.0, 55.0, 70.0, 50.0, 65.0, 75.0]);
-    let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+    let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
     comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, |_| {});
     comm.take_decision().unwrap().arm
 }
 
-/// Proposals that come as close to the next call as they can, each with a verdict at once. Every call must run what was committed for it: were
-/// it otherwise on one rank, two ranks would run one call with different arms.
+/// Proposals as close to the next call as possible, each with an immediate verdict. Every call must run with the arms committed for it: otherwise two
+/// ranks could run one call with different arms.
 fn every_call_runs_what_was_committed_for_it(leader: &Comm, caller: &Comm) {
     const ROUNDS: u64 = 150_000;
     let over = AtomicBool::new(false);
@@ -38,12 +38,12 @@ fn every_call_runs_what_was_committed_for_it(leader: &Comm, caller: &Comm) {
             for number in 1..=ROUNDS {
                 let arm = Arm::new([Algorithm::Ring, Algorithm::Tree][number as usize % 2], Protocol::Ll);
                 let from_call = leader.begun() + number * 7 % 5;
-                match leader.hear(&ToMember::Propose(epoch(number, from_call, arm))) {
+                match leader.on_message(&ToMember::Propose(epoch(number, from_call, arm))) {
                     Some(ToLeader::Ack { .. }) => {
-                        leader.hear(&ToMember::Commit(number));
+                        leader.on_message(&ToMember::Commit(number));
                         committed.push((from_call, arm));
                     }
-                    _ => _ = leader.hear(&ToMember::Abort(number)),
+                    _ => _ = leader.on_message(&ToMember::Abort(number)),
                 }
             }
             over.store(true, Ordering::Release);
@@ -75,18 +75,18 @@ fn a_proposal_and_the_call_that_it_is_about_do_not_miss_one_another() {
 
 #[test]
 fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows() {
-    let table = vec![KeyPlan {
+    let table = vec![SlotPlan {
         slot: Slot::of(Collective::AllReduce, BYTES),
         runs: Vec::new(),
         settled: Arm::new(Algorithm::Tree, Protocol::Ll),
     }];
-    // One epoch a job, for its epochs stand for the table or for AUTO: what counts is from which call on.
+    // One epoch per job: its epochs mean the table or AUTO, so the call from which it applies is what counts.
     let mut in_time = 0;
     for round in 0..2000u64 {
         let job = comm(Role::Job);
         let who = Identity { id: 2, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
         let follower = Arc::new(Comm::new(who, Role::Follow, 64).with_table(table.clone()));
-        job.lead(&follower);
+        job.add_follower(&follower);
         let stop = AtomicBool::new(false);
         let (committed, arms) = std::thread::scope(|s| {
             let calls = s.spawn(|| {
@@ -101,9 +101,9 @@ fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows(
             }
             let committed = (1..=50u64).find_map(|number| {
                 let from_call = job.begun() + (number + round) % 3;
-                let e = Arc::new(Epoch { number, from_call, plans: linkwise_nccl::job::the_table() });
-                let acknowledged = matches!(job.hear(&ToMember::Propose(e)), Some(ToLeader::Ack { .. }));
-                job.hear(&if acknowledged { ToMember::Commit(number) } else { ToMember::Abort(number) });
+                let e = Arc::new(Epoch { number, from_call, plans: linkwise_nccl::job::job_table_marker() });
+                let acknowledged = matches!(job.on_message(&ToMember::Propose(e)), Some(ToLeader::Ack { .. }));
+                job.on_message(&if acknowledged { ToMember::Commit(number) } else { ToMember::Abort(number) });
                 acknowledged.then_some(from_call)
             });
             while committed.is_some_and(|n| follower.begun() <= n) {
@@ -122,13 +122,13 @@ fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows(
 #[test]
 fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that_it_waits() {
     let comm = comm(Role::Tune);
-    let bound = comm.hear(&ToMember::Propose(epoch(1, 0, Arm::new(Algorithm::Tree, Protocol::Ll))));
+    let bound = comm.on_message(&ToMember::Propose(epoch(1, 0, Arm::new(Algorithm::Tree, Protocol::Ll))));
     assert!(matches!(bound, Some(ToLeader::Ack { .. })));
     let said = std::sync::Mutex::new(Vec::new());
     let arm = std::thread::scope(|s| {
         let waits = s.spawn(|| {
             let mut table = [50.0f32; 21];
-            let mut costs = Costs::new(&mut table, 7, 3).unwrap();
+            let mut costs = CostTable::new(&mut table, 7, 3).unwrap();
             let log = |text: &str| said.lock().unwrap().push(text.to_string());
             comm.call(Call { collective: 4, bytes: BYTES }, &mut costs, &mut 0, log);
             comm.take_decision().unwrap().arm
@@ -137,7 +137,7 @@ fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that
         while said.lock().unwrap().is_empty() && begin.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        std::thread::sleep(Duration::from_millis(500)); // time to say it again
+        std::thread::sleep(Duration::from_millis(500)); // time for a second warning
         assert!(!waits.is_finished(), "bound: it must not guess");
         assert!(comm.end(), "a call waited");
         waits.join().unwrap()
@@ -145,5 +145,5 @@ fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that
     assert_eq!(arm, Arm::AUTO);
     let said = said.into_inner().unwrap();
     assert!(matches!(said.as_slice(), [one] if one.contains("waits for the verdict on epoch 1")), "{said:?}");
-    assert!(!comm.end(), "nobody waits any more");
+    assert!(!comm.end(), "no call waits any more");
 }

@@ -169,7 +169,8 @@ fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocati
     allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
+/// What limits an allocation, by physics.
+pub fn bottleneck(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, a: &Allocation) -> Bottleneck {
     if a.gpu_count() < 2 {
         return Bottleneck::None;
     }

@@ -19,7 +19,7 @@ pub mod search;
 pub mod shape;
 pub mod threshold;
 
-pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with};
+pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with, bottleneck};
 pub use decide::{ProbeDecision, ProbeReading, decide, worth_measuring};
 pub use exact::{Scored, SearchResult, exact, promote_by_lower_confidence_bound};
 pub use merge::MergeRule;

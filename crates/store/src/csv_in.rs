@@ -10,7 +10,7 @@
 
 use crate::digest::fnv64;
 use crate::measurement::{Measurement, Quality, Record, Source};
-use crate::sqlite::allocation_of;
+use crate::rows::allocation_of;
 use std::collections::HashMap;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
@@ -187,7 +187,7 @@ pub fn parse_csv(text: &str, file: &str, cluster: &Cluster, map: &HostMap) -> Re
 /// The name of an imported row: file, content and how often that content came before.
 fn import_id(file: &str, cluster: &Cluster, m: &Measurement, seen: &mut HashMap<u64, u32>) -> String {
     let base = base_name(file);
-    let text = crate::sqlite::allocation_text(cluster, &m.allocation);
+    let text = crate::rows::allocation_text(cluster, &m.allocation);
     let digest = fnv64([base, &text, m.collective.name(), &m.size.0.to_string(), &m.busbw.gb_per_s().to_string()]);
     let nth = seen.entry(digest).or_insert(0);
     *nth += 1;

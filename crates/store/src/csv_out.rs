@@ -1,7 +1,7 @@
 //! Measurements as CSV, one header for everything.
 
 use crate::measurement::Record;
-use crate::sqlite::allocation_text;
+use crate::rows::allocation_text;
 use std::io::Write;
 use topology::Cluster;
 

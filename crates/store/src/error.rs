@@ -52,6 +52,27 @@ pub enum StoreError {
     /// A measurement that no store takes.
     #[error("a measurement cannot be stored: {0}")]
     Invalid(String),
+    /// No reading has this number.
+    #[error("the store {} has no reading {id}; `linkwise readings list` shows the readings", .path.display())]
+    UnknownReading {
+        /// The file.
+        path: PathBuf,
+        /// The number.
+        id: i64,
+    },
+    /// The reading was withdrawn before.
+    #[error("reading {id} was withdrawn by {who} already ({why})")]
+    Withdrawn {
+        /// The number.
+        id: i64,
+        /// By whom.
+        who: String,
+        /// Why.
+        why: String,
+    },
+    /// An idempotency key was used for another request.
+    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    KeyReused(String),
     /// SQLite or the file system refused.
     #[error("cannot {doing} the store {}: {why}", .path.display())]
     Io {
@@ -65,6 +86,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// An error of idempotency keys.
+    pub(crate) fn of_key(path: &std::path::Path, e: crate::once::KeyError) -> Self {
+        match e {
+            crate::once::KeyError::Reused(key) => StoreError::KeyReused(key),
+            crate::once::KeyError::Damaged(why) => StoreError::Damaged { path: path.into(), why },
+            crate::once::KeyError::Sql(e) => StoreError::of("write to", path, &e),
+        }
+    }
+
     /// Turns an error of SQLite into the sentence that fits it.
     pub(crate) fn of(doing: &'static str, path: &std::path::Path, e: &rusqlite::Error) -> Self {
         use rusqlite::ErrorCode as C;

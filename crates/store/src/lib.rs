@@ -5,6 +5,9 @@
 //! often it is offered, so a resumed campaign repeats nothing.
 //!
 //! A [`State`] is the operator's: which job holds which GPU, in a file of its own.
+//!
+//! Doors and the engine see both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take decided values, never a
+//! closure, so that nothing slow can run inside a transaction. Writes take an idempotency key ([`Once`]).
 
 pub mod csv_in;
 pub mod csv_out;
@@ -12,8 +15,12 @@ pub mod digest;
 pub mod error;
 pub mod identity;
 pub mod measurement;
+pub mod once;
 pub mod query;
+mod readings;
+mod rows;
 mod schema;
+mod seam;
 mod sqlite;
 pub mod state;
 
@@ -21,6 +28,9 @@ pub use csv_in::{CsvError, FILE_BYTES_MAX as CSV_FILE_BYTES_MAX, HostMap, parse_
 pub use csv_out::{CSV_HEADER, write_csv};
 pub use error::StoreError;
 pub use measurement::{Measurement, Quality, Record, Source};
+pub use once::{Done, Once};
 pub use query::{Place, Query};
+pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged};
+pub use seam::{ClusterStateStore, ReadingStore};
 pub use sqlite::{Inserted, Store};
 pub use state::{State, StateError};

@@ -30,18 +30,32 @@ pub struct Query {
     pub quality: Option<Quality>,
     /// With rejected readings as well (when `quality` is none).
     pub with_rejected: bool,
+    /// With withdrawn readings as well.
+    pub with_withdrawn: bool,
     /// Only here.
     pub place: Place,
+    /// Only readings of which at least one GPU is on one of these hosts (an index answers it); empty: of any.
+    pub touching: Vec<HostId>,
     /// Only runs whose id starts so.
     pub run_prefix: Option<String>,
+    /// Only of this job.
+    pub job: Option<String>,
+    /// Only the reading of this number.
+    pub id: Option<i64>,
+    /// Only readings stored after the one of this number: what is new since the last look.
+    pub after: Option<i64>,
+    /// Only readings up to the one of this number.
+    pub until: Option<i64>,
+    /// Only so many of these, the newest ones.
+    pub newest: Option<usize>,
 }
 
 impl Query {
-    /// Everything that may be used to fit: all but rejected readings.
+    /// Everything that may be used to fit: all but rejected and withdrawn readings.
     pub fn usable() -> Self {
         Query::default()
     }
-    /// Everything, rejected readings too.
+    /// Everything that was not withdrawn, rejected readings too.
     pub fn all() -> Self {
         Query { with_rejected: true, ..Query::default() }
     }
@@ -58,6 +72,16 @@ impl Query {
     /// In this place only.
     pub fn place(mut self, place: Place) -> Self {
         self.place = place;
+        self
+    }
+    /// Touching these hosts only.
+    pub fn touching(mut self, hosts: impl IntoIterator<Item = HostId>) -> Self {
+        self.touching = hosts.into_iter().collect();
+        self
+    }
+    /// Only the newest so many.
+    pub fn newest(mut self, count: usize) -> Self {
+        self.newest = Some(count);
         self
     }
 }

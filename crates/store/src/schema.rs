@@ -1,12 +1,13 @@
 //! The tables, as a list of migrations: a new version is a new entry at the end, never an edit.
 
-use rusqlite_migration::{M, Migrations};
+use rusqlite::{Transaction, params};
+use rusqlite_migration::{HookResult, M, Migrations};
 
 /// `lkws` in the database header: tells a store from any other SQLite file.
 pub const APPLICATION_ID: i64 = 0x6c6b_7773;
 
 /// How many schema versions this build knows.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 
 const V1: &str = "
 PRAGMA application_id = 1818982259;
@@ -34,9 +35,53 @@ CREATE TABLE measurement (
 CREATE INDEX measurement_by_question ON measurement (collective, size_bytes, host);
 ";
 
+/// Which hosts a reading is of, what people did to readings, and how often what is known already has changed.
+const V2: &str = "
+ALTER TABLE measurement ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX measurement_by_job ON measurement (job) WHERE job IS NOT NULL;
+CREATE TABLE reading_host (
+    host TEXT NOT NULL,
+    reading INTEGER NOT NULL REFERENCES measurement (id) ON DELETE CASCADE,
+    PRIMARY KEY (host, reading)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE reading_change (
+    id INTEGER PRIMARY KEY,
+    reading INTEGER NOT NULL REFERENCES measurement (id),
+    what TEXT NOT NULL,
+    old_busbw_gb_per_s REAL,
+    new_busbw_gb_per_s REAL,
+    who TEXT NOT NULL,
+    why TEXT NOT NULL,
+    at_unix_s REAL NOT NULL
+) STRICT;
+CREATE INDEX reading_change_by_reading ON reading_change (reading);
+CREATE TABLE revision (one INTEGER PRIMARY KEY CHECK (one = 1), changes INTEGER NOT NULL) STRICT;
+INSERT INTO revision VALUES (1, 0);
+";
+
 /// All of them.
 pub fn migrations() -> Migrations<'static> {
-    Migrations::new(vec![M::up(V1)])
+    Migrations::new(vec![M::up(V1), M::up_with_hook(V2, fill)])
+}
+
+/// The rest of version 2: the table of keys, and the hosts of readings that are there.
+fn fill(tx: &Transaction<'_>) -> HookResult {
+    tx.execute_batch(crate::once::TABLE)?;
+    let mut read = tx.prepare("SELECT id, allocation FROM measurement")?;
+    let mut rows = read.query([])?;
+    let mut insert = tx.prepare("INSERT OR IGNORE INTO reading_host (host, reading) VALUES (?1, ?2)")?;
+    while let Some(row) = rows.next()? {
+        let (id, text): (i64, String) = row.try_into()?;
+        let mut last = "";
+        for gpu in text.split(' ') {
+            let host = gpu.rsplit_once(':').map_or(gpu, |(host, _)| host);
+            if host != last {
+                insert.execute(params![host, id])?;
+                last = host;
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use crate::error::StoreError;
 use crate::identity::{difference, fingerprint, identity};
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
+use crate::rows::{COLUMNS, allocation_text, clause, record_of};
 use crate::schema;
-use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, TransactionBehavior, params};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// How long a writer waits for another process before it gives up.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,13 +29,10 @@ pub struct Inserted {
 /// The measurements of one cluster.
 #[derive(Debug)]
 pub struct Store {
-    path: PathBuf,
-    conn: Connection,
-    cluster: Cluster,
+    pub(crate) path: PathBuf,
+    pub(crate) conn: Connection,
+    pub(crate) cluster: Cluster,
 }
-
-const COLUMNS: &str = "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
-                       nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
 
 impl Store {
     /// Opens a store that exists and belongs to `cluster`. Migrates an older schema.
@@ -76,13 +73,17 @@ impl Store {
         conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
         // FULL: what was acknowledged survives a power cut as well; a benchmark takes seconds, an fsync milliseconds.
         conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
-        if version < schema::VERSION {
-            schema::migrations().to_latest(&mut conn).map_err(|e| StoreError::Io {
-                doing: "migrate",
-                path: path.into(),
-                why: e.to_string(),
-            })?;
-        }
+        conn.set_transaction_behavior(TransactionBehavior::Immediate);
+        let migrated = if version < schema::VERSION { schema::migrations().to_latest(&mut conn) } else { Ok(()) };
+        conn.set_transaction_behavior(TransactionBehavior::Deferred); // reads take no lock
+        if let Err(e) = migrated
+            && number(&conn, "PRAGMA user_version")? != schema::VERSION
+        {
+            return Err(match e {
+                rusqlite_migration::Error::RusqliteError { err, .. } => StoreError::of("migrate", path, &err),
+                e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
+            });
+        } // else another process was first
         let mut store = Store { path: path.into(), conn, cluster: cluster.clone() };
         store.claim(cluster)?;
         Ok(store)
@@ -149,61 +150,40 @@ impl Store {
 
     /// Stores all records in one transaction, or none of them.
     pub fn insert_batch(&mut self, records: &[Record]) -> Result<Inserted, StoreError> {
+        self.check_records(records)?;
+        let ids = self.write(|tx, cluster, path| insert(tx, cluster, path, records))?;
+        let added = ids.iter().flatten().count();
+        Ok(Inserted { added, already: records.len() - added })
+    }
+
+    /// Does the store take these?
+    pub(crate) fn check_records(&self, records: &[Record]) -> Result<(), StoreError> {
         let gpus: usize = self.cluster.gpu_count();
+        let all = all_gpus(&self.cluster);
         for r in records {
             r.measurement.check().map_err(StoreError::Invalid)?;
             if r.run_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > RUN_ID_BYTES_MAX) {
                 return Err(StoreError::Invalid(format!("run_id: it has not 1 to {RUN_ID_BYTES_MAX} bytes")));
             }
-            if r.measurement.allocation.gpu_count() > gpus
-                || !all_gpus(&self.cluster).contains_all(&r.measurement.allocation)
-            {
+            if r.measurement.allocation.gpu_count() > gpus || !all.contains_all(&r.measurement.allocation) {
                 let why = format!("allocation: it has GPUs that cluster `{}` has not", self.cluster.name);
                 return Err(StoreError::Invalid(why));
             }
         }
-        let (path, cluster) = (&self.path, &self.cluster);
+        Ok(())
+    }
+
+    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
+    pub(crate) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let Store { path, conn, cluster } = self;
         let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
-        let mut inserted = Inserted::default();
-        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        {
-            let sql = format!(
-                "INSERT INTO measurement ({COLUMNS}, host) VALUES \
-                 (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) ON CONFLICT (run_id) DO NOTHING"
-            );
-            let mut insert = tx.prepare_cached(&sql).map_err(fail)?;
-            for Record { run_id, measurement: m } in records {
-                let host = match m.allocation.parts() {
-                    [(h, _)] => Some(cluster.host(*h).name.as_str()),
-                    _ => None,
-                };
-                let n = insert
-                    .execute(params![
-                        run_id,
-                        allocation_text(cluster, &m.allocation),
-                        m.collective.name(),
-                        m.size.0 as i64,
-                        m.busbw.gb_per_s(),
-                        m.time.map(|t| t.0),
-                        m.algorithm,
-                        m.protocol,
-                        m.channels,
-                        m.nccl_version,
-                        m.contention,
-                        m.job,
-                        m.taken_at_unix_s,
-                        m.source.name(),
-                        m.provenance,
-                        m.quality.name(),
-                        host,
-                    ])
-                    .map_err(fail)?;
-                inserted.added += n;
-                inserted.already += 1 - n;
-            }
-        }
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
         tx.commit().map_err(fail)?;
-        Ok(inserted)
+        Ok(value)
     }
 
     /// Changes the quality of stored runs, all in one transaction; unknown run ids are left alone. Returns how many changed.
@@ -211,20 +191,19 @@ impl Store {
         &mut self,
         changes: impl IntoIterator<Item = (&'a str, Quality)>,
     ) -> Result<usize, StoreError> {
-        let path = &self.path;
-        let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
-        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        let mut changed = 0;
-        for (run_id, quality) in changes {
-            changed += tx
-                .execute(
-                    "UPDATE measurement SET quality = ?2 WHERE run_id = ?1 AND quality <> ?2",
-                    params![run_id, quality.name()],
-                )
-                .map_err(fail)?;
-        }
-        tx.commit().map_err(fail)?;
-        Ok(changed)
+        self.write(|tx, _, path| {
+            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+            let sql = "UPDATE measurement SET quality = ?2 WHERE run_id = ?1 AND quality <> ?2";
+            let mut update = tx.prepare_cached(sql).map_err(fail)?;
+            let mut changed = 0;
+            for (run_id, quality) in changes {
+                changed += update.execute(params![run_id, quality.name()]).map_err(fail)?;
+            }
+            if changed > 0 {
+                tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+            }
+            Ok(changed)
+        })
     }
 
     /// The measurements asked for, in the order they were stored.
@@ -232,10 +211,10 @@ impl Store {
         Ok(self.records(query)?.into_iter().map(|r| r.measurement).collect())
     }
 
-    /// As [`Store::measurements`], with run ids.
+    /// As [`Store::measurements`], with run ids. About 400 bytes of memory and 5 us each.
     pub fn records(&self, query: &Query) -> Result<Vec<Record>, StoreError> {
-        let (clause, values) = self.clause(query);
-        let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {clause} ORDER BY id");
+        let (clause, values) = clause(&self.cluster, query);
+        let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {clause}");
         let mut statement = self.conn.prepare_cached(&sql).map_err(|e| self.error("read", &e))?;
         let index = self.cluster.host_index();
         let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(|e| self.error("read", &e))?;
@@ -245,13 +224,16 @@ impl Store {
                 .map_err(|why| StoreError::Damaged { path: self.path.clone(), why })?;
             out.push(record);
         }
+        if query.newest.is_some() {
+            out.reverse(); // they came newest first
+        }
         Ok(out)
     }
 
     /// How many measurements fit the question.
     pub fn count(&self, query: &Query) -> Result<usize, StoreError> {
-        let (clause, values) = self.clause(query);
-        let sql = format!("SELECT count(*) FROM measurement WHERE {clause}");
+        let (clause, values) = clause(&self.cluster, query);
+        let sql = format!("SELECT count(*) FROM (SELECT 1 FROM measurement WHERE {clause})");
         self.conn
             .query_row(&sql, rusqlite::params_from_iter(values), |r| r.get::<_, i64>(0))
             .map(|n| n as usize)
@@ -285,43 +267,6 @@ impl Store {
             self.conn.query_row("PRAGMA integrity_check(1)", [], |r| r.get(0)).map_err(|e| self.error("check", &e))?;
         if why == "ok" { Ok(()) } else { Err(StoreError::Damaged { path: self.path.clone(), why }) }
     }
-
-    fn clause(&self, q: &Query) -> (String, Vec<Value>) {
-        let mut clause = vec!["1".to_owned()];
-        let mut values: Vec<Value> = Vec::new();
-        let mut is = |column: &str, op: &str, value: Value| {
-            values.push(value);
-            clause.push(format!("{column} {op} ?{}", values.len()));
-        };
-        if let Some(c) = q.collective {
-            is("collective", "=", c.name().to_owned().into());
-        }
-        if let Some(s) = q.size {
-            is("size_bytes", "=", (s.0 as i64).into());
-        }
-        if let Some(s) = q.source {
-            is("source", "=", s.name().to_owned().into());
-        }
-        match q.quality {
-            Some(quality) => is("quality", "=", quality.name().to_owned().into()),
-            None if q.with_rejected => {}
-            None => is("quality", "<>", Quality::Rejected.name().to_owned().into()),
-        }
-        if let Some(prefix) = &q.run_prefix {
-            values.push(prefix.clone().into());
-            clause.push(format!("substr(run_id, 1, length(?{0})) = ?{0}", values.len()));
-        }
-        match q.place {
-            Place::Any => {}
-            Place::OneHost => clause.push("host IS NOT NULL".into()),
-            Place::SeveralHosts => clause.push("host IS NULL".into()),
-            Place::Host(h) => {
-                values.push(self.cluster.host(h).name.clone().into());
-                clause.push(format!("host = ?{}", values.len()));
-            }
-        }
-        (clause.join(" AND "), values)
-    }
 }
 
 /// Every GPU of a cluster, drained ones too: measurements may be older than a drain.
@@ -329,55 +274,55 @@ fn all_gpus(cluster: &Cluster) -> Allocation {
     Allocation::new(cluster.host_ids().map(|h| (h, cluster.type_of(h).all_gpus())))
 }
 
-/// The canonical text of an allocation: `n0:0 n0:1`.
-pub(crate) fn allocation_text(cluster: &Cluster, allocation: &Allocation) -> String {
-    cluster.gpu_names(allocation).join(" ")
-}
-
-/// The reverse of [`allocation_text`]; also takes commas. Duplicates and unknown GPUs are errors.
-pub(crate) fn allocation_of(
+/// Inserts records; the number that each got, none where its run is known already.
+pub(crate) fn insert(
+    tx: &Transaction<'_>,
     cluster: &Cluster,
-    index: &HashMap<&str, HostId>,
-    text: &str,
-) -> Result<Allocation, String> {
-    let mut gpus = Vec::new();
-    let mut seen = HashSet::new();
-    for t in text.split([' ', ',']).filter(|t| !t.is_empty()) {
-        let g = cluster.parse_gpu_indexed(index, t)?;
-        if !seen.insert(g) {
-            return Err(format!("`{t}` is named twice"));
+    path: &Path,
+    records: &[Record],
+) -> Result<Vec<Option<i64>>, StoreError> {
+    let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+    let sql = format!(
+        "INSERT INTO measurement ({COLUMNS}, host) VALUES \
+         (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17) ON CONFLICT (run_id) DO NOTHING"
+    );
+    let mut insert = tx.prepare_cached(&sql).map_err(fail)?;
+    let touch = "INSERT INTO reading_host (host, reading) VALUES (?1, ?2)";
+    let mut touch = tx.prepare_cached(touch).map_err(fail)?;
+    let mut ids = Vec::with_capacity(records.len());
+    for Record { run_id, measurement: m } in records {
+        let host = match m.allocation.parts() {
+            [(h, _)] => Some(cluster.host(*h).name.as_str()),
+            _ => None,
+        };
+        let n = insert.execute(params![
+            run_id,
+            allocation_text(cluster, &m.allocation),
+            m.collective.name(),
+            m.size.0 as i64,
+            m.busbw.gb_per_s(),
+            m.time.map(|t| t.0),
+            m.algorithm,
+            m.protocol,
+            m.channels,
+            m.nccl_version,
+            m.contention,
+            m.job,
+            m.taken_at_unix_s,
+            m.source.name(),
+            m.provenance,
+            m.quality.name(),
+            host,
+        ]);
+        if n.map_err(fail)? == 0 {
+            ids.push(None);
+            continue;
         }
-        gpus.push(g);
+        let id = tx.last_insert_rowid();
+        for (h, _) in m.allocation.parts() {
+            touch.execute(params![cluster.host(*h).name, id]).map_err(fail)?;
+        }
+        ids.push(Some(id));
     }
-    if gpus.is_empty() {
-        return Err("no GPU is named; write for example `n0:0 n0:1`".into());
-    }
-    Ok(Allocation::from_gpus(gpus))
-}
-
-fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, HostId>) -> Result<Record, String> {
-    fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
-        row.get(i).map_err(|e| format!("a measurement cannot be read: {e}"))
-    }
-    let text: String = get(row, 1)?;
-    Ok(Record {
-        run_id: get(row, 0)?,
-        measurement: Measurement {
-            allocation: allocation_of(cluster, index, &text).map_err(|e| format!("allocation `{text}`: {e}"))?,
-            collective: get::<String>(row, 2)?.parse()?,
-            size: Bytes(get::<i64>(row, 3)?.max(0) as u64),
-            busbw: Bandwidth::from_gb_per_s(get(row, 4)?),
-            time: get::<Option<f64>>(row, 5)?.map(Seconds),
-            algorithm: get(row, 6)?,
-            protocol: get(row, 7)?,
-            channels: get(row, 8)?,
-            nccl_version: get(row, 9)?,
-            contention: get(row, 10)?,
-            job: get(row, 11)?,
-            taken_at_unix_s: get(row, 12)?,
-            source: get::<String>(row, 13)?.parse()?,
-            provenance: get(row, 14)?,
-            quality: get::<String>(row, 15)?.parse()?,
-        },
-    })
+    Ok(ids)
 }

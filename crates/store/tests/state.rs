@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use store::State;
-use store::state::{Allocated, DecideError, NewJob, Snapshot, StateError};
+use store::state::{Allocated, Commit, Committed, NewJob, Snapshot, StateError};
 use topology::{Allocation, Cluster, GpuId};
 
 const PATH: &str = "LINKWISE_STATE_TEST_FILE";
@@ -57,25 +57,20 @@ fn worker_of_the_state_tests() {
         let wanted = 1 + next(&mut random) as usize % 3;
         let wanted =
             if role == "fill" { wanted.min(state.snapshot().unwrap().free.gpu_count().max(1)) } else { wanted };
-        let taken = state.decide(f64::from(n), |now| {
-            let gpus = some(now, wanted, &mut random).ok_or(())?;
-            let job = NewJob {
-                id: id.clone(),
-                gpus: gpus.clone(),
-                demand_gb_per_s: None,
-                predicted_gb_per_s: None,
-                size: None,
-            };
-            Ok((job, gpus))
-        });
-        match taken {
-            Ok(gpus) => {
-                writeln!(out, "HAVE {id} {}", state.cluster().gpu_names(&gpus).join(" ")).unwrap();
-                mine.push(id);
+        // Decided on a snapshot, committed if it still stands: another worker may have been faster.
+        let now = state.snapshot().unwrap();
+        match some(&now, wanted, &mut random) {
+            Some(gpus) => {
+                let none = (None, None, None);
+                let (demand_gb_per_s, predicted_gb_per_s, size) = none;
+                let job = NewJob { id: id.clone(), gpus, demand_gb_per_s, predicted_gb_per_s, size };
+                if commit(&mut state, &job, &now, "any", f64::from(n)) == Committed::Granted {
+                    writeln!(out, "HAVE {id} {}", state.cluster().gpu_names(&job.gpus).join(" ")).unwrap();
+                    mine.push(id);
+                }
             }
-            Err(DecideError::Refused(())) if role == "fill" && state.snapshot().unwrap().free.is_empty() => break,
-            Err(DecideError::Refused(())) => {}
-            Err(DecideError::State(e)) => panic!("{e}"),
+            None if role == "fill" && is_full(&state) => break,
+            None => {}
         }
         out.flush().unwrap();
         if role == "churn" && (mine.len() > 3 || is_full(&state)) && !mine.is_empty() {
@@ -85,6 +80,10 @@ fn worker_of_the_state_tests() {
             state.release(&[gone]).unwrap();
         }
     }
+}
+
+fn commit(state: &mut State, job: &NewJob, snapshot: &Snapshot, request: &str, at_unix_s: f64) -> Committed {
+    state.commit(&Commit { job, snapshot, request, answer: "told", once: None, at_unix_s }).unwrap()
 }
 
 fn is_full(state: &State) -> bool {
@@ -227,7 +226,7 @@ fn drained_gpus_are_not_given_out_and_running_jobs_keep_theirs() {
     s.allocate(&a, 1.0).unwrap();
     let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
     let on = s.drain(&n0, "fan", 2.0).unwrap();
-    assert_eq!(on.iter().map(|j| j.id.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(on.jobs_going_on, ["a"]);
     s.drain(&n0, "fan 3", 3.0).unwrap();
     let now = s.snapshot().unwrap();
     assert_eq!((now.free.gpu_count(), now.drained.len(), now.drained[0].reason.as_str()), (7, 8, "fan 3"));
@@ -322,4 +321,122 @@ fn a_damaged_state_gives_an_error_and_no_panic() {
             let _ = s.release(&["j1".into()]);
         }
     }
+}
+
+#[test]
+fn a_decision_stands_while_its_hosts_and_the_suspects_are_as_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(3), 1.0).unwrap();
+    let now = s.snapshot().unwrap();
+    let (a, b) = (job(&s, "a", "n0:0 n1:0"), job(&s, "b", "n1:1"));
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
+    let shares_a_host = commit(&mut s, &b, &now, "B", 1.0);
+    assert_eq!(shares_a_host, Committed::Changed, "what `a` costs it was not known");
+    let elsewhere = job(&s, "c", "n2:0 n2:1");
+    assert_eq!(commit(&mut s, &elsewhere, &now, "C", 1.0), Committed::Granted, "`a` is on other hosts");
+    let now = s.snapshot().unwrap();
+    let suspect = |probability| store::state::Suspect {
+        defect: 0,
+        host: topology::HostId(0),
+        component: "nic 1".into(),
+        factor: 0.5,
+        probability,
+    };
+    assert!(s.set_suspects(&[suspect(0.7)]).unwrap());
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    let now = s.snapshot().unwrap();
+    assert!(!s.set_suspects(&[suspect(0.7)]).unwrap(), "the same suspects void no decision");
+    assert_eq!(s.version().unwrap(), now.version);
+    s.drain(&s.cluster().parse_gpus(["n1:7"]).unwrap(), "", 2.0).unwrap();
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    let now = s.snapshot().unwrap();
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Granted);
+}
+
+#[test]
+fn a_repeated_commit_is_answered_alike_and_another_request_for_the_job_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    let now = s.snapshot().unwrap();
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
+    let other_gpus = job(&s, "a", "n1:0");
+    let now = s.snapshot().unwrap();
+    let again = commit(&mut s, &other_gpus, &now, "A", 2.0);
+    assert_eq!(again, Committed::Repeated("told".into()));
+    assert_eq!(s.answered("a", "A", None).unwrap().as_deref(), Some("told"));
+    assert!(matches!(s.answered("a", "B", None), Err(StateError::JobExists { .. })));
+    s.release(&["a".into()]).unwrap();
+    assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
+
+    // Under a key the answer stays, whatever became of the job.
+    let once = store::Once::new("k1", "A").unwrap();
+    let snapshot = s.snapshot().unwrap();
+    let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), at_unix_s: 3.0 };
+    assert_eq!(s.commit(&c).unwrap(), Committed::Granted);
+    let (first, second) =
+        (s.release_once(&["a".into()], None, 4.0).unwrap(), s.answered("a", "A", Some(&once)).unwrap());
+    assert_eq!((first.value.jobs.len(), second.as_deref()), (1, Some("x")));
+    let other = store::Once::new("k1", "B").unwrap();
+    assert!(matches!(s.answered("a", "B", Some(&other)), Err(StateError::KeyReused(_))));
+}
+
+#[test]
+fn a_write_under_a_key_is_done_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
+    let a = job(&s, "a", "n0:0");
+    let key = |k: &str| store::Once::new(k, k).unwrap();
+    let (x, r, d, u) = (key("x"), key("r"), key("d"), key("u"));
+    assert!(!s.allocate_once(&a, Some(&x), 1.0).unwrap().repeated);
+    let first = s.release_once(&["a".into()], Some(&r), 2.0).unwrap();
+    let again = s.release_once(&["a".into()], Some(&r), 3.0).unwrap();
+    assert_eq!((first.value, again.repeated), (again.value, true));
+    assert!(s.allocate_once(&a, Some(&x), 4.0).unwrap().repeated, "a late repetition does not allocate again");
+    assert_eq!(s.snapshot().unwrap().jobs.len(), 0);
+    let n0 = s.cluster().parse_gpus(["n0"]).unwrap();
+    s.drain_once(&n0, "fan", Some(&d), 5.0).unwrap();
+    assert_eq!(s.undrain_once(&n0, Some(&u), 6.0).unwrap().value, 8);
+    assert!(s.drain_once(&n0, "fan", Some(&d), 7.0).unwrap().repeated);
+    assert_eq!(s.undrain_once(&n0, Some(&u), 8.0).unwrap(), store::Done { value: 8, repeated: true });
+    assert!(s.snapshot().unwrap().drained.is_empty());
+}
+
+#[test]
+fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.state");
+    let c = cluster(2);
+    drop(State::init(&path, &c, 5.0).unwrap());
+    // What the first version wrote: its tables, and nothing that came later.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE version; DROP TABLE request_key; DROP TABLE held; DROP TABLE job;
+         CREATE TABLE job (id TEXT PRIMARY KEY, since_unix_s REAL NOT NULL, demand_gb_per_s REAL, predicted_gb_per_s REAL,
+             size_bytes INTEGER) STRICT;
+         CREATE TABLE held (host TEXT NOT NULL, gpu INTEGER NOT NULL,
+             job TEXT NOT NULL REFERENCES job (id) ON DELETE CASCADE, UNIQUE (host, gpu)) STRICT;
+         CREATE INDEX held_by_job ON held (job);
+         INSERT INTO job VALUES ('a', 2.0, NULL, 40.0, 16777216);
+         INSERT INTO held VALUES ('n0', 3, 'a'), ('n1', 3, 'a');
+         INSERT INTO drained VALUES ('n1', 0, 3.0, 'fan');
+         PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    // Two that open it at the same moment migrate it once.
+    let opened: Vec<_> = std::thread::scope(|s| {
+        let all: Vec<_> = (0..4).map(|_| s.spawn(|| State::open(&path).map(|s| s.snapshot().unwrap()))).collect();
+        all.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
+    });
+    for now in opened {
+        let a = now.job("a").unwrap();
+        assert_eq!((a.gpus.gpu_count(), a.predicted_gb_per_s, now.drained.len()), (2, Some(40.0), 1));
+        assert_eq!((now.free.gpu_count(), now.version), (13, 1));
+    }
+    let mut s = State::open(&path).unwrap();
+    assert_eq!(
+        s.release_once(&["a".into()], Some(&store::Once::new("k", "").unwrap()), 9.0).unwrap().value.jobs.len(),
+        1
+    );
 }

@@ -194,7 +194,7 @@ fn files_that_are_no_store_get_one_clear_sentence() {
     drop(Store::create(&at("newer.db"), &cluster()).unwrap());
     let newer = rusqlite::Connection::open(at("newer.db")).unwrap();
     newer.execute_batch("PRAGMA user_version = 7").unwrap();
-    assert!(refused(&at("newer.db")).contains("schema version 7; this linkwise knows up to 1"));
+    assert!(refused(&at("newer.db")).contains("schema version 7; this linkwise knows up to 2"));
 }
 
 #[test]

@@ -1,15 +1,12 @@
-//! Where a process listens.
-
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Longest name of a local socket; the kernel takes 107 bytes.
+/// Longest name of a local socket, bytes. Linux allows 107.
 const NAME_BYTES_MAX: usize = 100;
 
-/// Where a process listens.
+/// Where a process listens. Text form: `tcp:HOST:PORT` or `local:NAME`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// Host and port.
     Tcp(SocketAddr),
     /// Name of an abstract Unix socket.
     Local(String),
@@ -43,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_read_back_as_they_are_written() {
+    fn addresses_survive_formatting() {
         for text in ["tcp:127.0.0.1:80", "tcp:[::1]:80", "local:abc"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

@@ -1,14 +1,14 @@
-//! Frames: a length (u32, little-endian) and that many bytes.
+//! Frames: a length (u32, little-endian) followed by that many bytes.
 
 use crate::Malformed;
 
-/// The longest frame: a plan of 64 keys for 512 ranks takes 10 KiB; a full roster of 4,096 ranks 100 KiB.
+/// The longest frame. For scale: a plan of 64 slots for 512 ranks takes 10 KiB, a full roster of 4,096 ranks 100 KiB.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// The header in front of a frame.
+/// Bytes of the length in front of a frame.
 pub const HEADER_BYTES: usize = 4;
 
-/// Appends `body` as a frame. `false`, and nothing appended, where it is too long.
+/// Appends `body` as a frame. Returns `false` and appends nothing if `body` exceeds [`FRAME_BYTES_MAX`].
 pub fn append(out: &mut Vec<u8>, body: &[u8]) -> bool {
     if body.len() > FRAME_BYTES_MAX {
         return false;
@@ -18,7 +18,7 @@ pub fn append(out: &mut Vec<u8>, body: &[u8]) -> bool {
     true
 }
 
-/// Bytes as they come, cut into frames. Holds at most one frame and what arrived behind it.
+/// Cuts a byte stream into frames. Buffers one incomplete frame and the bytes that arrived with it.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Appends what arrived.
+    /// Appends received bytes.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.at > 0 {
             self.bytes.drain(..self.at);
@@ -35,12 +35,12 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, `None` until more has arrived, an error where a length is over the limit: the stream is useless then.
+    /// The next complete frame; `None` until more bytes arrive. An error if a length exceeds the limit: the stream cannot be used further.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
         self.next_frame_up_to(FRAME_BYTES_MAX)
     }
 
-    /// With a lower limit: for who is not trusted yet.
+    /// As [`next_frame`](Frames::next_frame) with a lower limit, for peers that have not authenticated.
     pub fn next_frame_up_to(&mut self, most: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         let Some((head, rest)) = left.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -62,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_come_out_whole_however_they_are_cut(
+        fn frames_are_reassembled_from_any_chunks(
             bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..10),
             cut in 1usize..20,
         ) {
@@ -81,7 +81,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_give_frames_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_yield_frames_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut frames = Frames::default();
             frames.feed(&bytes);
             while let Ok(Some(f)) = frames.next_frame() {

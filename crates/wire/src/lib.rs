@@ -1,8 +1,7 @@
-//! How linkwise processes talk: values in bytes ([`bytes`]), frames of them ([`frame`]), connections that carry frames ([`link`]) over sockets
-//! ([`socket`]) or, inside a host, through memory that both map ([`memory`], [`pipe`]); and a ring of records between two threads ([`ring`]).
+//! Communication between linkwise processes: value encoding ([`bytes`]), frames ([`frame`]), connections that carry frames ([`link`]) over sockets
+//! ([`socket`]) or, within one host, shared memory ([`memory`], [`pipe`]); and a ring of records between two threads ([`ring`]).
 //!
-//! Whatever arrives is hostile until it has been read: every length has a limit, nothing is allocated for a length that was only claimed, and
-//! no input panics. Nothing here waits without a deadline.
+//! All input is untrusted: every length has a limit, a claimed length causes no allocation, and no input causes a panic. Every wait has a deadline.
 
 pub mod address;
 pub mod bytes;
@@ -16,6 +15,6 @@ pub mod socket;
 pub use address::Address;
 pub use bytes::{Malformed, Reader, Writer};
 pub use frame::{FRAME_BYTES_MAX, Frames};
-pub use link::{Inside, Link};
+pub use link::{IntraNodeTransport, Link};
 pub use ring::Ring;
 pub use socket::Listener;

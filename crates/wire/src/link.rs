@@ -1,16 +1,16 @@
-//! A connection that carries frames: over a socket or, inside a host, through shared memory.
+//! A connection that carries frames, over a socket or, within one host, through shared memory.
 //!
-//! It begins with a hello from the side that connects: a magic number and the token of the job. Whoever does not say it within
-//! [`HELLO_MS_MAX`] is dropped, and nothing else that it says is read. A hello that comes with a file offers shared memory ([`Memory`]):
+//! The connecting side first sends a hello: a magic number and the job's token. A peer that sends no valid hello within [`HELLO_MS_MAX`] is dropped,
+//! and none of its other bytes are interpreted. A hello with a file descriptor attached offers shared memory ([`Memory`]):
 //!
 //! ```text
-//! A  hello + file ──────────► B  checks and maps it; sends an empty frame: "what follows comes through the memory"
-//! A  maps nothing new  ◄───── B  (or uses the socket on: nothing else changes)
-//! A  an empty frame ────────► B
+//! A  hello + file ──────────► B  checks and maps the file; sends an empty frame: its next frames come through memory
+//! A                    ◄───── B  (or stays on the socket)
+//! A  an empty frame ────────► B  A's next frames come through memory
 //! ```
 //!
-//! From then on the socket carries only bells (bytes that wake who waits for the socket) and the news of the other side's end. Memory that says
-//! what cannot be ends the connection with [`Link::why`]; its owner connects again without memory.
+//! After the switch the socket carries only wake-up bytes and the notice that the peer has closed. Invalid contents of shared memory end the
+//! connection with [`Link::broken_reason`]; its owner reconnects without shared memory.
 
 use crate::frame::{self, Frames, HEADER_BYTES};
 use crate::memory::Memory;
@@ -23,110 +23,125 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a new connection may take to say who it is.
+/// Time limit for the hello of a new connection, milliseconds.
 pub const HELLO_MS_MAX: u64 = 5_000;
-/// Longest token.
+/// Longest token, bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
-/// Unsent bytes of one connection; a peer that does not read for so long is dropped.
+/// Limit on unsent bytes of one connection. A peer that falls this far behind is dropped.
 pub const BACKLOG_BYTES_MAX: usize = 16 << 20;
-/// Words of each direction's ring in shared memory: 64 KiB, six proposals of the largest common kind.
+/// Words of each direction's ring in shared memory: 64 KiB, room for six common proposals of the largest size.
 pub const RING_WORDS: usize = 8192;
-/// Words of one connection's shared memory: whole pages.
-pub const MEMORY_WORDS: usize = Pipe::<Memory>::words_of(RING_WORDS).next_multiple_of(512);
-/// Bytes read at once.
+/// Words of one connection's shared memory, rounded up to whole pages.
+pub const MEMORY_WORDS: usize = Pipe::<Memory>::words_needed(RING_WORDS).next_multiple_of(512);
+/// Bytes per read from a socket.
 const READ_BYTES: usize = 64 << 10;
-/// "linkwise" and the version of the protocol.
+/// "linkwise" and the protocol version.
 const MAGIC: &[u8; 8] = b"lnkwise2";
-/// "What follows comes through the memory."
+/// [`Link::broken_reason`] after the peer has closed the connection.
+pub const PEER_CLOSED: &str = "the peer closed the connection";
+/// [`Link::broken_reason`] after a hello with another token.
+pub const WRONG_TOKEN: &str = "wrong token";
+/// Announces that all further frames come through shared memory.
 const EMPTY_FRAME: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
 
 /// How bytes travel between processes of one host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Inside {
+pub enum IntraNodeTransport {
     /// Through the local socket.
     #[default]
     Socket,
-    /// Through shared memory, where the other side takes it; the socket wakes.
-    Memory,
+    /// Through shared memory if the peer accepts it; the socket carries the wake-ups.
+    SharedMemory,
 }
 
-/// Who the other side is.
+/// State of the peer.
+///
+/// `Connecting` becomes `Ready` at the first successful write; `Unauthenticated` becomes `Ready` with a valid hello. Both end the connection at
+/// `until`.
 #[derive(Debug)]
-enum Other {
-    /// It was connected to, or said the token.
-    Known,
-    /// It is being connected to.
-    Awaited { until: Instant },
-    /// It has to say the token first.
-    Stranger { token: Vec<u8>, until: Instant, inside: Inside, file: Option<OwnedFd> },
+enum PeerState {
+    /// This side connected to it, or it sent the token.
+    Ready,
+    /// The TCP connection is not yet established.
+    Connecting { until: Instant },
+    /// It connected to this side and has not sent the token.
+    Unauthenticated { token: Vec<u8>, until: Instant, intra_node: IntraNodeTransport, file: Option<OwnedFd> },
 }
 
-/// Where unsent bytes go.
+/// Where [`Link::flush`] writes: `Socket`, then `Switching` once both sides hold the memory, then `SharedMemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum SendPath {
     Socket,
-    /// First so many bytes of an empty frame.
+    /// The number of bytes of the empty frame that are still to be written to the socket.
     Switching(usize),
-    Memory,
+    SharedMemory,
 }
 
-/// See the module.
+/// A connection. See the module documentation.
 #[derive(Debug)]
 pub struct Link {
     stream: Stream,
-    other: Other,
+    peer: PeerState,
     frames: Frames,
     unsent: Vec<u8>,
     sent: usize,
     memory: Option<Pipe<Memory>>,
-    out: Way,
-    /// Both sides hold the memory: go over to it when what is unsent has gone.
-    switch: bool,
-    /// What comes comes through the memory.
-    in_memory: bool,
+    send_path: SendPath,
+    /// Both sides hold the memory: switch to it once all unsent bytes are written.
+    switch_to_memory: bool,
+    /// The peer has switched: its frames come through shared memory.
+    receives_from_memory: bool,
     broken: Option<Cow<'static, str>>,
 }
 
 impl Link {
-    fn new(stream: Stream, other: Other) -> Self {
+    fn new(stream: Stream, peer: PeerState) -> Self {
         Link {
             stream,
-            other,
+            peer,
             frames: Frames::default(),
             unsent: Vec::new(),
             sent: 0,
             memory: None,
-            out: Way::Socket,
-            switch: false,
-            in_memory: false,
+            send_path: SendPath::Socket,
+            switch_to_memory: false,
+            receives_from_memory: false,
             broken: None,
         }
     }
 
-    /// Connects and says the token. Does not wait: a TCP connection that is not there after `patience` is broken.
-    pub fn connect(address: &Address, token: &[u8], patience: Duration, inside: Inside) -> io::Result<Self> {
+    /// Connects and sends the hello without blocking. A TCP connection that is not established after `timeout` becomes broken.
+    pub fn connect(
+        address: &Address,
+        token: &[u8],
+        timeout: Duration,
+        intra_node: IntraNodeTransport,
+    ) -> io::Result<Self> {
         let stream = Stream::connect(address)?;
-        let other = match &stream {
-            Stream::Tcp(_) => Other::Awaited { until: Instant::now() + patience },
-            Stream::Local(_) => Other::Known,
+        let peer = match &stream {
+            Stream::Tcp(_) => PeerState::Connecting { until: Instant::now() + timeout },
+            Stream::Local(_) => PeerState::Ready,
         };
-        let mut link = Link::new(stream, other);
+        let mut link = Link::new(stream, peer);
         let mut hello = Vec::new();
         frame::append(&mut hello, &[MAGIC, token].concat());
-        if inside == Inside::Memory && matches!(address, Address::Local(_)) && link.offer(&hello)? {
+        if intra_node == IntraNodeTransport::SharedMemory
+            && matches!(address, Address::Local(_))
+            && link.offer_memory(&hello)?
+        {
             return Ok(link);
         }
         link.unsent = hello;
         link.flush();
-        // TCP inside a host refuses at once.
+        // On the loopback interface TCP refuses at once.
         if link.is_broken() { Err(ErrorKind::ConnectionRefused.into()) } else { Ok(link) }
     }
 
-    /// The hello, with memory. `false`: no memory can be had here.
-    fn offer(&mut self, hello: &[u8]) -> io::Result<bool> {
+    /// Sends the hello with shared memory attached. `false` if the kernel provides no such memory.
+    fn offer_memory(&mut self, hello: &[u8]) -> io::Result<bool> {
         let Ok(mut memory) = Memory::new(MEMORY_WORDS) else { return Ok(false) };
         let Some(file) = memory.file() else { return Ok(false) };
-        // Nothing was sent before: there is room for a hello, or something is wrong.
+        // The socket is new, so its buffer has room for a hello; a partial write means that something is wrong.
         if self.stream.write_with_file(hello, file)? != hello.len() {
             return Err(ErrorKind::WriteZero.into());
         }
@@ -135,104 +150,107 @@ impl Link {
         Ok(true)
     }
 
-    /// The next connection that waits at a listener, if any. It has said nothing yet. `inside`: whether memory is taken that it offers. An error
-    /// where there are too many open files, for instance: the listener will call again at once.
-    pub fn accept(at: &Listener, token: &[u8], inside: Inside) -> io::Result<Option<Self>> {
+    /// The next pending connection of a listener, if any; it is unauthenticated. `intra_node` says whether to accept shared memory that it offers.
+    ///
+    /// # Errors
+    /// For instance too many open files. The listener stays readable, so the caller must pause before it tries again.
+    pub fn accept(at: &Listener, token: &[u8], intra_node: IntraNodeTransport) -> io::Result<Option<Self>> {
         let until = Instant::now() + Duration::from_millis(HELLO_MS_MAX);
-        let stranger = || Other::Stranger { token: token.to_vec(), until, inside, file: None };
-        Ok(at.accept()?.map(|stream| Link::new(stream, stranger())))
+        let unauthenticated = || PeerState::Unauthenticated { token: token.to_vec(), until, intra_node, file: None };
+        Ok(at.accept()?.map(|stream| Link::new(stream, unauthenticated())))
     }
 
-    /// The own address on a TCP connection: what the peer's network reaches us at.
-    pub fn own_ip(&self) -> Option<std::net::IpAddr> {
-        self.stream.own_ip()
+    /// This side's address on a TCP connection: the address at which the peer's network reaches this host.
+    pub fn local_ip(&self) -> Option<std::net::IpAddr> {
+        self.stream.local_ip()
     }
 
-    /// The other side is there and, where it has to, has said the token.
-    pub fn is_known(&self) -> bool {
-        matches!(self.other, Other::Known)
+    /// The connection is established and, if it was accepted, authenticated.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.peer, PeerState::Ready)
     }
 
-    /// Frames go both ways through shared memory.
+    /// Frames travel through shared memory in both directions.
     pub fn is_in_memory(&self) -> bool {
-        self.in_memory && self.out == Way::Memory
+        self.receives_from_memory && self.send_path == SendPath::SharedMemory
     }
 
-    /// Memory was offered or taken, whether or not it carries frames yet.
+    /// Shared memory was offered or accepted, whether or not frames use it yet.
     pub fn has_memory(&self) -> bool {
         self.memory.is_some()
     }
 
-    /// No use any more.
+    /// The connection has ended.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Why it is broken.
-    pub fn why(&self) -> Option<&str> {
+    /// Why the connection ended.
+    pub fn broken_reason(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
-        self.broken.get_or_insert(why.into());
+    fn fail(&mut self, broken_reason: impl Into<Cow<'static, str>>) {
+        self.broken.get_or_insert(broken_reason.into());
     }
 
-    /// Ends it for a reason of its owner's.
-    pub fn drop_because(&mut self, why: &'static str) {
-        self.fail(why);
+    /// Ends the connection for a reason of the caller's.
+    pub fn close_with_reason(&mut self, broken_reason: &'static str) {
+        self.fail(broken_reason);
     }
 
-    /// Queues a frame and sends what goes without waiting. A frame that is too long, or a peer that does not read, breaks the connection.
+    /// Queues a frame and writes as much as possible without blocking. A frame over the limit, or a backlog over [`BACKLOG_BYTES_MAX`], breaks the
+    /// connection.
     pub fn send(&mut self, body: &[u8]) {
         if self.is_broken() {
             return;
         }
         let room = BACKLOG_BYTES_MAX.saturating_sub(self.unsent.len() - self.sent);
         if body.is_empty() || body.len() > FRAME_BYTES_MAX {
-            return self.fail("a frame is too long, or empty");
+            return self.fail("a frame is empty or longer than 1 MiB");
         }
         if room < body.len() + HEADER_BYTES {
-            return self.fail("the other side does not read");
+            return self.fail("the peer does not read: more than 16 MiB are unsent");
         }
         frame::append(&mut self.unsent, body);
         self.flush();
     }
 
-    /// Sends what goes without waiting.
+    /// Writes as much as possible without blocking.
     pub fn flush(&mut self) {
         let mut wrote = false;
         while !self.is_broken() {
             let rest = self.unsent.get(self.sent..).unwrap_or_default();
             let done = rest.is_empty();
-            match self.out {
-                Way::Socket if done && self.switch => self.out = Way::Switching(HEADER_BYTES),
-                Way::Socket | Way::Memory if done => break,
-                Way::Switching(0) => self.out = Way::Memory,
-                Way::Switching(n) => match self.stream.write(EMPTY_FRAME.get(..n).unwrap_or_default()) {
-                    Ok(wrote) => self.out = Way::Switching(n - wrote),
-                    Err(e) if self.must_wait(&e) => break,
+            match self.send_path {
+                SendPath::Socket if done && self.switch_to_memory => self.send_path = SendPath::Switching(HEADER_BYTES),
+                SendPath::Socket | SendPath::SharedMemory if done => break,
+                SendPath::Switching(0) => self.send_path = SendPath::SharedMemory,
+                SendPath::Switching(n) => match self.stream.write(EMPTY_FRAME.get(..n).unwrap_or_default()) {
+                    Ok(wrote) => self.send_path = SendPath::Switching(n - wrote),
+                    Err(e) if self.should_retry_later(&e) => break,
                     Err(_) => {}
                 },
-                Way::Socket => match self.stream.write(rest) {
-                    Ok(0) => self.fail("the other side is gone"),
+                SendPath::Socket => match self.stream.write(rest) {
+                    Ok(0) => self.fail(PEER_CLOSED),
                     Ok(wrote) => {
                         self.sent += wrote;
-                        if matches!(self.other, Other::Awaited { .. }) {
-                            self.other = Other::Known;
+                        if matches!(self.peer, PeerState::Connecting { .. }) {
+                            self.peer = PeerState::Ready;
                         }
                     }
-                    Err(e) if self.must_wait(&e) => break,
+                    Err(e) if self.should_retry_later(&e) => break,
                     Err(_) => {}
                 },
-                Way::Memory => match self.memory.as_mut().map_or(Ok(0), |m| m.write(rest)) {
+                SendPath::SharedMemory => match self.memory.as_mut().map_or(Ok(0), |m| m.write(rest)) {
                     Ok(0) => break,
                     Ok(n) => (wrote, self.sent) = (true, self.sent + n),
                     Err(e) => self.fail(e.to_string()),
                 },
             }
         }
-        if wrote && self.memory.as_ref().is_some_and(|m| m.must_ring_for_bytes()) {
-            self.ring();
+        if wrote && self.memory.as_ref().is_some_and(|m| m.must_wake_reader()) {
+            self.wake_peer();
         }
         if self.sent == self.unsent.len() {
             self.unsent.clear();
@@ -243,24 +261,24 @@ impl Link {
         }
     }
 
-    /// After an error on the socket: whether to try again later (else: at once, or never, if it is broken now).
-    fn must_wait(&mut self, e: &io::Error) -> bool {
+    /// Handles a socket error. `true`: try again later. `false`: try again at once, unless the connection is now broken.
+    fn should_retry_later(&mut self, e: &io::Error) -> bool {
         match e.kind() {
             ErrorKind::WouldBlock => return true,
             ErrorKind::Interrupted => {}
-            _ => self.fail("the other side is gone"),
+            _ => self.fail(PEER_CLOSED),
         }
         false
     }
 
-    /// Wakes the other side. Where the socket is full of bells one more changes nothing.
-    fn ring(&mut self) {
+    /// Wakes the peer. A socket buffer full of wake-up bytes already does.
+    fn wake_peer(&mut self) {
         if let Err(e) = self.stream.write(&[1]) {
-            self.must_wait(&e);
+            self.should_retry_later(&e);
         }
     }
 
-    /// Reads what is there; frames go to `got`. A peer that is gone, says nonsense or does not know the token breaks the connection.
+    /// Reads without blocking and passes each frame to `got`. A closed connection, invalid bytes or a wrong token break the connection.
     pub fn receive(&mut self, mut got: impl FnMut(Vec<u8>)) {
         let mut end = false;
         if !self.is_broken() {
@@ -273,12 +291,12 @@ impl Link {
                 Err(e) => self.fail(e.0),
             }
         }
-        if self.in_memory && !self.is_broken() {
-            // All of a ring at most: a peer that never stops must not keep us.
+        if self.receives_from_memory && !self.is_broken() {
+            // At most one ring per call, so that a peer that never stops writing cannot keep this thread.
             let mut bytes = Vec::new();
             match self.memory.as_mut().map_or(Ok(0), |m| m.read(&mut bytes)) {
                 Ok(0) => {}
-                Ok(_) if self.memory.as_ref().is_some_and(|m| m.must_ring_for_room()) => self.ring(),
+                Ok(_) if self.memory.as_ref().is_some_and(|m| m.must_wake_writer()) => self.wake_peer(),
                 Ok(_) => {}
                 Err(e) => self.fail(e.to_string()),
             }
@@ -288,51 +306,53 @@ impl Link {
             }
         }
         if end {
-            self.fail("the other side is gone");
+            self.fail(PEER_CLOSED);
         }
-        match &self.other {
-            Other::Stranger { until, .. } if Instant::now() > *until => self.fail("it did not say the token in time"),
-            Other::Awaited { until } if Instant::now() > *until => self.fail("it does not answer"),
+        match &self.peer {
+            PeerState::Unauthenticated { until, .. } if Instant::now() > *until => {
+                self.fail("the peer sent no token within 5 s")
+            }
+            PeerState::Connecting { until } if Instant::now() > *until => self.fail("the address does not answer"),
             _ => {}
         }
     }
 
-    /// True at its end.
+    /// Reads the socket once. `true` at end of stream.
     fn read_socket(&mut self) -> bool {
         let mut buffer = [0u8; READ_BYTES];
-        // One buffer a turn: a peer that never stops must not keep us.
-        let read = match &mut self.other {
-            Other::Stranger { file, .. } => self.stream.read_with_file(&mut buffer, file),
+        // At most one buffer per call, so that a peer that never stops writing cannot keep this thread.
+        let read = match &mut self.peer {
+            PeerState::Unauthenticated { file, .. } => self.stream.read_with_file(&mut buffer, file),
             _ => self.stream.read(&mut buffer),
         };
         match read {
             Ok(0) => return true,
-            Ok(_) if self.in_memory => {} // bells
+            Ok(_) if self.receives_from_memory => {} // wake-up bytes
             Ok(n) => self.frames.feed(buffer.get(..n).unwrap_or_default()),
             Err(e) => {
-                self.must_wait(&e);
+                self.should_retry_later(&e);
             }
         }
         false
     }
 
-    /// The next frame that came over the socket.
+    /// The next frame from the socket.
     fn next_frame(&mut self) -> Result<Option<Vec<u8>>, Malformed> {
-        if self.in_memory {
+        if self.receives_from_memory {
             return Ok(None);
         }
         let hello = MAGIC.len() + TOKEN_BYTES_MAX;
-        let most = if matches!(self.other, Other::Stranger { .. }) { hello } else { FRAME_BYTES_MAX };
-        let Some(frame) = self.frames.next_frame_up_to(most)? else { return Ok(None) };
-        if let Other::Stranger { token, inside, file, .. } = &mut self.other {
-            let said = frame.strip_prefix(MAGIC).ok_or(Malformed("no hello"))?;
-            if !same(said, token) {
-                return Err(Malformed("another token"));
+        let limit = if matches!(self.peer, PeerState::Unauthenticated { .. }) { hello } else { FRAME_BYTES_MAX };
+        let Some(frame) = self.frames.next_frame_up_to(limit)? else { return Ok(None) };
+        if let PeerState::Unauthenticated { token, intra_node, file, .. } = &mut self.peer {
+            let said = frame.strip_prefix(MAGIC).ok_or(Malformed("the first frame is not a hello"))?;
+            if !equal_in_constant_time(said, token) {
+                return Err(Malformed(WRONG_TOKEN));
             }
-            let file = file.take().filter(|_| *inside == Inside::Memory);
-            self.other = Other::Known;
-            if let Some(file) = file.filter(|_| self.stream.is_of_this_user()) {
-                self.take_memory(&file);
+            let file = file.take().filter(|_| *intra_node == IntraNodeTransport::SharedMemory);
+            self.peer = PeerState::Ready;
+            if let Some(file) = file.filter(|_| self.stream.is_same_user()) {
+                self.accept_memory(&file);
             }
             return self.next_frame();
         }
@@ -340,57 +360,62 @@ impl Link {
             return Ok(Some(frame));
         }
         if self.memory.is_none() {
-            return Err(Malformed("an empty frame"));
+            return Err(Malformed("an empty frame without shared memory"));
         }
-        self.in_memory = true;
-        self.switch = true;
-        self.frames = Frames::default(); // what else came are bells
+        self.receives_from_memory = true;
+        self.switch_to_memory = true;
+        self.frames = Frames::default(); // all further bytes are wake-ups
         self.flush();
         Ok(None)
     }
 
-    /// Memory that is not fit is not used: the socket does as well.
-    fn take_memory(&mut self, file: &OwnedFd) {
-        let memory = Memory::of_peer(file.as_fd(), MEMORY_WORDS).ok();
+    /// Unusable memory is ignored: the connection stays on the socket.
+    fn accept_memory(&mut self, file: &OwnedFd) {
+        let memory = Memory::from_peer(file.as_fd(), MEMORY_WORDS).ok();
         self.memory = memory.and_then(|m| Pipe::new(m, Side::B, RING_WORDS));
-        self.switch = self.memory.is_some();
+        self.switch_to_memory = self.memory.is_some();
         self.flush();
     }
 
-    /// Something waits to be sent.
+    /// Bytes wait to be sent.
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Says that nothing more will come; what was sent still arrives.
+    /// Closes the sending direction. Bytes already sent still arrive.
     pub fn finish(&mut self) {
         self.flush();
         self.stream.finish();
     }
 
-    /// Whether there is nothing to do until the socket says something.
-    fn may_sleep(&self) -> bool {
-        let memory = self.memory.as_ref().filter(|_| self.in_memory || self.out == Way::Memory);
-        memory.is_none_or(|m| m.may_sleep(self.out == Way::Memory && self.has_unsent()))
+    /// True if this side has nothing to do until its socket becomes readable.
+    fn prepare_to_sleep(&self) -> bool {
+        let memory =
+            self.memory.as_ref().filter(|_| self.receives_from_memory || self.send_path == SendPath::SharedMemory);
+        memory.is_none_or(|m| m.prepare_to_sleep(self.send_path == SendPath::SharedMemory && self.has_unsent()))
     }
 }
 
-/// Compared in time that does not depend on where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
+/// Compares in a time that does not depend on the position of the first difference.
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
 }
 
-/// Waits until one of them has something to read (or, of those with unsent bytes, room to write), but not longer than `most`.
-pub fn wait<'a>(listeners: impl Iterator<Item = &'a Listener>, links: impl Iterator<Item = &'a Link>, most: Duration) {
+/// Waits, at most `timeout`, until a listener or link is readable, or a link with unsent bytes is writable.
+pub fn wait<'a>(
+    listeners: impl Iterator<Item = &'a Listener>,
+    links: impl Iterator<Item = &'a Link>,
+    timeout: Duration,
+) {
     let mut fds: Vec<PollFd<'_>> = listeners.map(|l| PollFd::from_borrowed_fd(l.fd(), PollFlags::IN)).collect();
     let links: Vec<&Link> = links.filter(|l| !l.is_broken()).collect();
     fds.extend(links.iter().map(|l| {
-        let unsent = l.has_unsent() && l.out != Way::Memory;
+        let unsent = l.has_unsent() && l.send_path != SendPath::SharedMemory;
         let flags = if unsent { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         PollFd::from_borrowed_fd(l.stream.fd(), flags)
     }));
-    let most = if links.iter().all(|l| l.may_sleep()) { most } else { Duration::ZERO };
-    let timeout = Timespec { tv_sec: most.as_secs().min(3600) as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    let timeout = if links.iter().all(|l| l.prepare_to_sleep()) { timeout } else { Duration::ZERO };
+    let timeout = Timespec { tv_sec: timeout.as_secs().min(3600) as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
     let _ = rustix::event::poll(&mut fds, Some(&timeout));
-    links.iter().filter_map(|l| l.memory.as_ref()).for_each(|m| m.awake());
+    links.iter().filter_map(|l| l.memory.as_ref()).for_each(|m| m.cancel_sleep());
 }

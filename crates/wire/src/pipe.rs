@@ -1,4 +1,4 @@
-//! Bytes both ways through words that two processes share: one bounded ring per direction, one writer and one reader each.
+//! A two-way byte channel in words that two processes share: one bounded ring per direction, each with one writer and one reader.
 //!
 //! ```text
 //! words    0..64     counts and flags, one cache line each:
@@ -7,34 +7,30 @@
 //! a chunk  1 word    how many bytes, then the bytes in as many words as they take
 //! ```
 //!
-//! The other side is hostile. What it writes is loaded once and checked; what this side has written and read so far it knows from its own memory
-//! and never from the shared one. The worst that a wrong word does is [`Corrupt`], or wrong bytes, as any connection may carry them.
+//! The peer is untrusted. Each of its words is loaded once and checked. The counts of what this side has written and read are kept in its own memory
+//! and never read back from the shared words. The worst effect of a wrong word is [`Corrupt`] or wrong bytes, as on any connection.
 //!
-//! Waiting is elsewhere (a socket): a side says with [`Pipe::may_sleep`] that it is about to wait, and who changes something for it learns from
-//! [`Pipe::must_ring_for_bytes`] or [`Pipe::must_ring_for_room`] that it has to be woken. No wake-up gets lost: `tests/loom.rs`, every interleaving.
+//! This module does not wait; a socket does. A side announces with [`Pipe::prepare_to_sleep`] that it is about to wait. The other side asks
+//! [`Pipe::must_wake_reader`] after each write and [`Pipe::must_wake_writer`] after each read whether to wake it. No wake-up is lost in any
+//! interleaving: `tests/loom.rs`.
 //!
-//! All words are atomics: sound wherever they lie, and the same code runs on loom's atomics and under Miri.
+//! All words are atomics, so the code is sound on heap memory and on a mapped file, and runs unchanged on loom's atomics and under Miri.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Words in front of the rings.
 pub const HEAD_WORDS: usize = 64;
-/// Words of a cache line.
 const LINE_WORDS: usize = 8;
-/// Bytes of a word.
 const WORD_BYTES: usize = 8;
 
-/// What a side says of itself: it waits for bytes; or, with bytes that found no room, for room, too.
+/// Values of a sleep flag: the side waits for bytes; the side waits for bytes, or for room for its unsent bytes.
 const ASLEEP: u64 = 1;
-const ASLEEP_OVER_UNSENT: u64 = 2;
+const ASLEEP_WITH_UNSENT: u64 = 2;
 
-/// One word that two sides share. `std`'s atomics, or a model checker's.
+/// One shared word: `std`'s atomic or a model checker's.
 pub trait Cell {
-    /// As of an atomic.
     fn load(&self, order: Ordering) -> u64;
-    /// As of an atomic.
     fn store(&self, value: u64, order: Ordering);
-    /// As of an atomic.
     fn swap(&self, value: u64, order: Ordering) -> u64;
     /// A sequentially consistent fence.
     fn fence();
@@ -58,11 +54,10 @@ impl Cell for AtomicU64 {
     }
 }
 
-/// Words that two sides share: heap memory, or a mapped file.
+/// Words shared by two sides: heap memory or a mapped file.
 pub trait Words {
-    /// What they are.
     type Cell: Cell;
-    /// All of them.
+    /// All words, in order.
     fn words(&self) -> &[Self::Cell];
 }
 
@@ -74,16 +69,15 @@ impl Words for std::sync::Arc<[AtomicU64]> {
     }
 }
 
-/// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Who made the memory.
+    /// The side that made the memory.
     A,
-    /// Who got it.
+    /// The side that received it.
     B,
 }
 
-/// The shared words say what cannot be: of no use any more.
+/// The shared words contain impossible values: the pipe cannot be used further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt(pub &'static str);
 
@@ -95,118 +89,131 @@ impl std::fmt::Display for Corrupt {
 
 impl std::error::Error for Corrupt {}
 
-const FEWER: Corrupt = Corrupt("fewer words than there were");
+const TOO_FEW_WORDS: Corrupt = Corrupt("the memory is too short");
 
-/// Where one direction's counts and ring lie.
+/// Indices of one direction's counts and ring.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct Direction {
     written: usize,
     read: usize,
     ring: usize,
 }
 
-/// A stretch of a ring: up to its end, and on from its beginning.
-type Parts<'a, C> = (&'a [C], &'a [C]);
+/// A range of a ring: the part up to the ring's end, and the rest from its beginning.
+type RingSpan<'a, C> = (&'a [C], &'a [C]);
 
-/// One side of the shared words. See the module.
+/// One side of the channel. See the module documentation.
 #[derive(Debug)]
 pub struct Pipe<W> {
     words: W,
     capacity: u64,
-    out: Way,
-    inn: Way,
-    /// Where this side, and the other, says that it sleeps.
-    sleeps: usize,
-    other_sleeps: usize,
-    /// Words written and read by this side, ever; they wrap.
+    output: Direction,
+    input: Direction,
+    /// Indices of this side's and the other side's sleep flag.
+    sleep_flag: usize,
+    other_sleep_flag: usize,
+    /// Words that this side has written and read since the start; both counts wrap around.
     written: u64,
     read: u64,
 }
 
 impl<W: Words> Pipe<W> {
-    /// Words that rings of `capacity` words (a power of two) take with what is in front of them.
-    pub const fn words_of(capacity: usize) -> usize {
+    /// Words needed for two rings of `capacity` words each (a power of two) and their head.
+    pub const fn words_needed(capacity: usize) -> usize {
         HEAD_WORDS + 2 * capacity
     }
 
-    /// A side of zeroed words. `capacity`, in words and a power of two, is the same on both sides. `None` where there are fewer words than that takes.
+    /// One side of a channel over zeroed words. `capacity`, in words, is a power of two and the same on both sides. `None` if `words` is too short.
     pub fn new(words: W, side: Side, capacity: usize) -> Option<Self> {
-        if !capacity.is_power_of_two() || capacity < 2 || words.words().len() < Self::words_of(capacity) {
+        if !capacity.is_power_of_two() || capacity < 2 || words.words().len() < Self::words_needed(capacity) {
             return None;
         }
-        let ab = Way { written: 0, read: LINE_WORDS, ring: HEAD_WORDS };
-        let ba = Way { written: 2 * LINE_WORDS, read: 3 * LINE_WORDS, ring: HEAD_WORDS + capacity };
-        let (out, inn, sleeps, other_sleeps) = match side {
+        let ab = Direction { written: 0, read: LINE_WORDS, ring: HEAD_WORDS };
+        let ba = Direction { written: 2 * LINE_WORDS, read: 3 * LINE_WORDS, ring: HEAD_WORDS + capacity };
+        let (output, input, sleep_flag, other_sleep_flag) = match side {
             Side::A => (ab, ba, 4 * LINE_WORDS, 5 * LINE_WORDS),
             Side::B => (ba, ab, 5 * LINE_WORDS, 4 * LINE_WORDS),
         };
-        Some(Pipe { words, capacity: capacity as u64, out, inn, sleeps, other_sleeps, written: 0, read: 0 })
+        Some(Pipe {
+            words,
+            capacity: capacity as u64,
+            output,
+            input,
+            sleep_flag,
+            other_sleep_flag,
+            written: 0,
+            read: 0,
+        })
     }
 
     #[inline]
     fn cell(&self, at: usize) -> Result<&W::Cell, Corrupt> {
-        self.words.words().get(at).ok_or(FEWER)
+        self.words.words().get(at).ok_or(TOO_FEW_WORDS)
     }
 
-    /// `n` words of a ring, at most all, from a count on.
-    fn in_ring(&self, way: Way, at: u64, n: u64) -> Result<Parts<'_, W::Cell>, Corrupt> {
+    /// `n` words of a ring, at most its capacity, starting at count `at`.
+    fn in_ring(&self, way: Direction, at: u64, n: u64) -> Result<RingSpan<'_, W::Cell>, Corrupt> {
         let (capacity, n) = (self.capacity as usize, n as usize);
-        let ring = self.words.words().get(way.ring..way.ring + capacity).ok_or(FEWER)?;
-        let (begin, end) = ring.split_at_checked((at & (self.capacity - 1)) as usize).ok_or(FEWER)?;
+        let ring = self.words.words().get(way.ring..way.ring + capacity).ok_or(TOO_FEW_WORDS)?;
+        let (begin, end) = ring.split_at_checked((at & (self.capacity - 1)) as usize).ok_or(TOO_FEW_WORDS)?;
         let first = end.get(..n).unwrap_or(end);
-        Ok((first, begin.get(..n - first.len()).ok_or(FEWER)?))
+        Ok((first, begin.get(..n - first.len()).ok_or(TOO_FEW_WORDS)?))
     }
 
     /// Words that can be written now.
-    fn room(&self) -> Result<u64, Corrupt> {
-        // Acquire: the reader is done with the words before we write them again.
-        let read = self.cell(self.out.read)?.load(Ordering::Acquire);
+    fn writable(&self) -> Result<u64, Corrupt> {
+        // Acquire: the reader has finished with the words before they are overwritten.
+        let read = self.cell(self.output.read)?.load(Ordering::Acquire);
         let used = self.written.wrapping_sub(read);
-        self.capacity.checked_sub(used).ok_or(Corrupt("more was read than was written"))
+        self.capacity.checked_sub(used).ok_or(Corrupt("the peer claims to have read more than was written"))
     }
 
     /// Words that can be read now.
-    fn there(&self) -> Result<u64, Corrupt> {
-        // Acquire: the words that the count stands for are there.
-        let there = self.cell(self.inn.written)?.load(Ordering::Acquire).wrapping_sub(self.read);
-        if there > self.capacity { Err(Corrupt("more was written than fits")) } else { Ok(there) }
+    fn readable(&self) -> Result<u64, Corrupt> {
+        // Acquire: the words that the count covers are visible.
+        let available = self.cell(self.input.written)?.load(Ordering::Acquire).wrapping_sub(self.read);
+        if available > self.capacity {
+            Err(Corrupt("the peer claims to have written more than fits"))
+        } else {
+            Ok(available)
+        }
     }
 
-    /// Appends as many of the bytes as there is room for, and says how many. Then ask [`must_ring_for_bytes`](Pipe::must_ring_for_bytes).
+    /// Writes as many bytes as fit and returns their number. The caller then asks [`must_wake_reader`](Pipe::must_wake_reader).
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
-        let room = self.room()? as usize;
-        let fits = room.saturating_sub(1).saturating_mul(WORD_BYTES);
+        let free = self.writable()? as usize;
+        let fits = free.saturating_sub(1).saturating_mul(WORD_BYTES);
         let chunk = bytes.get(..fits).unwrap_or(bytes);
         if chunk.is_empty() {
             return Ok(0);
         }
         let words = chunk.len().div_ceil(WORD_BYTES) as u64;
-        let (head, _) = self.in_ring(self.out, self.written, 1)?;
+        let (head, _) = self.in_ring(self.output, self.written, 1)?;
         head.iter().for_each(|cell| cell.store(chunk.len() as u64, Ordering::Relaxed));
-        let (first, rest) = self.in_ring(self.out, self.written.wrapping_add(1), words)?;
+        let (first, rest) = self.in_ring(self.output, self.written.wrapping_add(1), words)?;
         let (to_first, to_rest) = chunk.split_at(chunk.len().min(first.len() * WORD_BYTES));
         store(first, to_first);
         store(rest, to_rest);
         self.written = self.written.wrapping_add(1 + words);
-        self.cell(self.out.written)?.store(self.written, Ordering::Release);
+        self.cell(self.output.written)?.store(self.written, Ordering::Release);
         Ok(chunk.len())
     }
 
-    /// Appends all bytes that are there to `into`, at most what the ring holds, and says how many. Then ask
-    /// [`must_ring_for_room`](Pipe::must_ring_for_room).
+    /// Appends all available bytes to `into`, at most one ring, and returns their number. The caller then asks
+    /// [`must_wake_writer`](Pipe::must_wake_writer).
     pub fn read(&mut self, into: &mut Vec<u8>) -> Result<usize, Corrupt> {
-        let mut left = self.there()?;
+        let mut left = self.readable()?;
         let before = into.len();
         while left > 0 {
-            let (head, _) = self.in_ring(self.inn, self.read, 1)?;
-            let bytes = head.first().ok_or(FEWER)?.load(Ordering::Relaxed);
+            let (head, _) = self.in_ring(self.input, self.read, 1)?;
+            let bytes = head.first().ok_or(TOO_FEW_WORDS)?.load(Ordering::Relaxed);
             let words = bytes.div_ceil(WORD_BYTES as u64);
             if bytes == 0 || words >= left {
-                return Err(Corrupt("a chunk is longer than what was written"));
+                return Err(Corrupt("a chunk is longer than the bytes written"));
             }
             let begin = into.len();
             into.resize(begin + words as usize * WORD_BYTES, 0);
-            let (first, rest) = self.in_ring(self.inn, self.read.wrapping_add(1), words)?;
+            let (first, rest) = self.in_ring(self.input, self.read.wrapping_add(1), words)?;
             let to = into.get_mut(begin..).unwrap_or_default();
             let (from_first, from_rest) = to.split_at_mut(first.len() * WORD_BYTES);
             load(first, from_first);
@@ -215,48 +222,48 @@ impl<W: Words> Pipe<W> {
             self.read = self.read.wrapping_add(1 + words);
             left -= 1 + words;
         }
-        self.cell(self.inn.read)?.store(self.read, Ordering::Release);
+        self.cell(self.input.read)?.store(self.read, Ordering::Release);
         Ok(into.len() - before)
     }
 
-    /// Whether the other side sleeps and must be woken, after something was written. True once for each sleep.
-    pub fn must_ring_for_bytes(&self) -> bool {
-        self.must_ring(|asleep| asleep != 0)
+    /// Whether the peer sleeps and must be woken after a write. True once per sleep.
+    pub fn must_wake_reader(&self) -> bool {
+        self.must_wake(|asleep| asleep != 0)
     }
 
-    /// The same after something was read: who has nothing unsent does not care for room.
-    pub fn must_ring_for_room(&self) -> bool {
-        self.must_ring(|asleep| asleep == ASLEEP_OVER_UNSENT)
+    /// Whether the peer sleeps over unsent bytes and must be woken after a read. True once per sleep.
+    pub fn must_wake_writer(&self) -> bool {
+        self.must_wake(|asleep| asleep == ASLEEP_WITH_UNSENT)
     }
 
-    fn must_ring(&self, cares: impl Fn(u64) -> bool) -> bool {
-        // Either the other side sees what we did before it sleeps, or we see that it sleeps.
+    fn must_wake(&self, is_concerned: impl Fn(u64) -> bool) -> bool {
+        // Either the peer sees the change before it sleeps, or this side sees that the peer sleeps.
         W::Cell::fence();
-        let Ok(sleeps) = self.cell(self.other_sleeps) else { return false };
-        cares(sleeps.load(Ordering::Relaxed)) && sleeps.swap(0, Ordering::Relaxed) != 0
+        let Ok(sleep_flag) = self.cell(self.other_sleep_flag) else { return false };
+        is_concerned(sleep_flag.load(Ordering::Relaxed)) && sleep_flag.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Says that this side is about to sleep. `false` where there is something to do first: bytes to read or, where some are unsent, room to write.
-    pub fn may_sleep(&self, unsent: bool) -> bool {
-        let Ok(sleeps) = self.cell(self.sleeps) else { return true };
-        sleeps.store(if unsent { ASLEEP_OVER_UNSENT } else { ASLEEP }, Ordering::Relaxed);
+    /// Announces that this side is about to sleep. `false` if there is work first: bytes to read or, with `unsent`, room to write.
+    pub fn prepare_to_sleep(&self, unsent: bool) -> bool {
+        let Ok(sleep_flag) = self.cell(self.sleep_flag) else { return true };
+        sleep_flag.store(if unsent { ASLEEP_WITH_UNSENT } else { ASLEEP }, Ordering::Relaxed);
         W::Cell::fence();
-        let nothing = self.there() == Ok(0) && !(unsent && self.room() != Ok(0) && self.room() != Ok(1));
+        let nothing = self.readable() == Ok(0) && !(unsent && self.writable() != Ok(0) && self.writable() != Ok(1));
         if !nothing {
-            self.awake();
+            self.cancel_sleep();
         }
         nothing
     }
 
-    /// Says that this side does not sleep.
-    pub fn awake(&self) {
-        if let Ok(sleeps) = self.cell(self.sleeps) {
-            sleeps.store(0, Ordering::Relaxed);
+    /// Withdraws the announcement of [`prepare_to_sleep`](Pipe::prepare_to_sleep).
+    pub fn cancel_sleep(&self) {
+        if let Ok(sleep_flag) = self.cell(self.sleep_flag) {
+            sleep_flag.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// Bytes into as many words as they take.
+/// Packs bytes into words, the last one padded with zeros.
 fn store(cells: &[impl Cell], bytes: &[u8]) {
     let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
     for (cell, word) in cells.iter().zip(whole) {
@@ -269,7 +276,7 @@ fn store(cells: &[impl Cell], bytes: &[u8]) {
     }
 }
 
-/// Words into bytes, eight each.
+/// Unpacks words into bytes, eight each.
 fn load(cells: &[impl Cell], bytes: &mut [u8]) {
     for (cell, word) in cells.iter().zip(bytes.as_chunks_mut::<WORD_BYTES>().0) {
         *word = cell.load(Ordering::Relaxed).to_le_bytes();
@@ -286,7 +293,7 @@ mod tests {
     type Heap = Arc<[AtomicU64]>;
 
     fn words(capacity: usize) -> Heap {
-        (0..Pipe::<Heap>::words_of(capacity)).map(|_| AtomicU64::new(0)).collect()
+        (0..Pipe::<Heap>::words_needed(capacity)).map(|_| AtomicU64::new(0)).collect()
     }
 
     fn pair(capacity: usize) -> (Pipe<Heap>, Pipe<Heap>) {
@@ -335,7 +342,7 @@ mod tests {
             let mut pipe = Pipe::new(shared.clone(), Side::B, 8).unwrap();
             for (at, v) in again {
                 let mut got = Vec::new();
-                let _ = (pipe.read(&mut got), pipe.write(&[7; 100]), pipe.may_sleep(true), pipe.must_ring_for_bytes());
+                let _ = (pipe.read(&mut got), pipe.write(&[7; 100]), pipe.prepare_to_sleep(true), pipe.must_wake_reader());
                 prop_assert!(got.len() <= 56);
                 shared[at].store(v, Ordering::Relaxed);
             }
@@ -343,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_takes_nothing_and_an_empty_one_gives_nothing() {
+    fn a_full_ring_accepts_no_bytes_and_an_empty_ring_yields_none() {
         let (mut a, mut b) = pair(4);
         assert_eq!(a.write(&[1; 100]), Ok(24));
         assert_eq!(a.write(&[1; 100]), Ok(0));
@@ -352,34 +359,34 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_cannot_be_are_named() {
+    fn impossible_counts_are_reported() {
         let (mut a, mut b) = pair(4);
         a.write(b"abc").unwrap();
         b.words[HEAD_WORDS].store(1 << 40, Ordering::Relaxed);
-        assert_eq!(b.read(&mut Vec::new()), Err(Corrupt("a chunk is longer than what was written")));
+        assert_eq!(b.read(&mut Vec::new()), Err(Corrupt("a chunk is longer than the bytes written")));
         b.words[0].store(1000, Ordering::Relaxed);
-        assert_eq!(b.read(&mut Vec::new()), Err(Corrupt("more was written than fits")));
+        assert_eq!(b.read(&mut Vec::new()), Err(Corrupt("the peer claims to have written more than fits")));
         b.words[LINE_WORDS].store(77, Ordering::Relaxed);
-        assert_eq!(a.write(b"abc"), Err(Corrupt("more was read than was written")));
+        assert_eq!(a.write(b"abc"), Err(Corrupt("the peer claims to have read more than was written")));
     }
 
     #[test]
-    fn a_sleeper_is_rung_once_and_does_not_sleep_over_bytes_or_room() {
+    fn a_sleeping_side_is_woken_once_and_never_sleeps_over_bytes_or_room() {
         let (mut a, mut b) = pair(4);
-        assert!(b.may_sleep(false));
+        assert!(b.prepare_to_sleep(false));
         a.write(b"x").unwrap();
-        assert!(a.must_ring_for_bytes() && !a.must_ring_for_bytes());
-        assert!(!b.may_sleep(false), "there is something to read");
+        assert!(a.must_wake_reader() && !a.must_wake_reader());
+        assert!(!b.prepare_to_sleep(false), "bytes to read");
         a.write(&[0; 100]).unwrap();
-        assert!(a.may_sleep(true), "full: nothing to do");
+        assert!(a.prepare_to_sleep(true), "full: no work");
         b.read(&mut Vec::new()).unwrap();
-        assert!(b.must_ring_for_room(), "there is room again");
-        assert!(!a.may_sleep(true));
-        assert!(a.may_sleep(false) && !b.must_ring_for_room(), "it has nothing to send");
+        assert!(b.must_wake_writer(), "room to write");
+        assert!(!a.prepare_to_sleep(true));
+        assert!(a.prepare_to_sleep(false) && !b.must_wake_writer(), "no unsent bytes");
     }
 
     #[test]
-    fn bytes_cross_threads_whole_and_in_order() {
+    fn bytes_cross_threads_complete_and_in_order() {
         let many = if cfg!(miri) { 300 } else { 300_000 };
         let (mut a, mut b) = pair(64);
         std::thread::scope(|s| {

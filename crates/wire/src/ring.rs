@@ -1,21 +1,19 @@
-//! A bounded ring of fixed-size records between one writer and one reader: the way out of a path that may not allocate, lock or wait. When it
-//! is full the record is dropped and counted.
+//! A bounded ring of fixed-size records from one writer thread to one reader thread, for code that may not allocate, lock or wait. A record that
+//! finds the ring full is dropped and counted.
 //!
-//! All memory is atomics: no `unsafe`, and Miri sees every access (`scripts/miri.sh`). Both sides trust one another; for those that do not there is
-//! [`pipe`](crate::pipe).
+//! All memory is atomics: no `unsafe`, and Miri checks every access (`scripts/miri.sh`). Writer and reader trust each other; [`pipe`](crate::pipe) is
+//! for untrusted peers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Words of a record.
 pub const RECORD_WORDS: usize = 6;
 
-/// One record.
 pub type Record = [u64; RECORD_WORDS];
 
-/// The ring. The capacity is a power of two.
+/// The ring.
 ///
-/// One thread at a time may [`push`](Ring::push), one at a time may [`pop`](Ring::pop); which ones may change if that change is ordered by
-/// something else (a lock, a join). If two push at once records get lost or mixed, but memory stays sound.
+/// At any time one thread may [`push`](Ring::push) and one may [`pop`](Ring::pop). A role may move to another thread if the move is synchronized
+/// otherwise (a lock, a join). Two threads that push at once lose or mix records; memory stays sound.
 #[derive(Debug)]
 pub struct Ring {
     written: AtomicU64,
@@ -26,7 +24,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// With room for `capacity` records, rounded up to a power of two.
+    /// A ring of `capacity` records, rounded up to a power of two between 2 and 2^20.
     pub fn new(capacity: usize) -> Self {
         let capacity = capacity.clamp(2, 1 << 20).next_power_of_two();
         let words = (0..capacity * RECORD_WORDS).map(|_| AtomicU64::new(0)).collect();
@@ -39,11 +37,11 @@ impl Ring {
         }
     }
 
-    /// Appends a record; `false`, and counted, where there is no room.
+    /// Appends a record. If the ring is full, counts it as dropped and returns `false`.
     #[inline]
     pub fn push(&self, record: &Record) -> bool {
         let at = self.written.load(Ordering::Relaxed);
-        // Acquire: the reader is done with the slot before we write it again.
+        // Acquire: the reader has finished with the slot before it is overwritten.
         if at.wrapping_sub(self.read.load(Ordering::Acquire)) > self.mask {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return false;
@@ -56,10 +54,10 @@ impl Ring {
         true
     }
 
-    /// The oldest record.
+    /// Removes the oldest record.
     pub fn pop(&self) -> Option<Record> {
         let at = self.read.load(Ordering::Relaxed);
-        // Acquire: the words that the count stands for are there.
+        // Acquire: the words that the count covers are visible.
         if at == self.written.load(Ordering::Acquire) {
             return None;
         }
@@ -72,7 +70,7 @@ impl Ring {
         Some(record)
     }
 
-    /// Records that found no room.
+    /// Records dropped so far because the ring was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -85,7 +83,7 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        // Miri takes a thousand times as long.
+        // Miri is about a thousand times slower.
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 5 } else { 256 }))]
 
         #[test]
@@ -105,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn records_cross_threads_whole_and_in_order() {
+    fn records_cross_threads_complete_and_in_order() {
         let many = if cfg!(miri) { 200 } else { 200_000 };
         let ring = Ring::new(16);
         std::thread::scope(|s| {

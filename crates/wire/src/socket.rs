@@ -1,4 +1,4 @@
-//! Sockets: TCP between hosts, abstract Unix sockets inside one (they leave no file behind). Never blocking.
+//! Non-blocking sockets: TCP between hosts, abstract Unix sockets within a host (they leave no file behind).
 
 use crate::Address;
 use rustix::io::Errno;
@@ -13,17 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
-/// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// Between hosts.
+    /// Connections from any host.
     Tcp(TcpListener),
-    /// Inside one.
+    /// Connections from this host.
     Local(UnixListener),
 }
 
 impl Listener {
-    /// Listens at an address; port 0 takes any. Fails at once where somebody else does.
+    /// Listens at an address; port 0 selects a free port. Fails at once if the address is taken.
     pub fn bind(address: &Address) -> io::Result<Self> {
         Ok(match address {
             Address::Tcp(a) => {
@@ -39,7 +38,7 @@ impl Listener {
         })
     }
 
-    /// The TCP port, where it is one.
+    /// The TCP port; `None` for a local socket.
     pub fn port(&self) -> Option<u16> {
         match self {
             Listener::Tcp(l) => l.local_addr().ok().map(|a| a.port()),
@@ -47,20 +46,19 @@ impl Listener {
         }
     }
 
-    /// The next connection that waits, if any. An error where there are too many open files, for instance.
+    /// The next pending connection, if any. Fails for instance when too many files are open.
     pub(crate) fn accept(&self) -> io::Result<Option<Stream>> {
         let accepted = match self {
             Listener::Tcp(l) => l.accept().map(|(s, _)| Stream::Tcp(s)),
             Listener::Local(l) => l.accept().map(|(s, _)| Stream::Local(s)),
         };
         match accepted {
-            Ok(stream) => stream.prepared().map(Some),
+            Ok(stream) => stream.with_options().map(Some),
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// For [`wait`](crate::link::wait).
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Tcp(l) => l.as_fd(),
@@ -69,12 +67,12 @@ impl Listener {
     }
 }
 
-/// How many files this process may have open, sockets included; `None` where there is no limit.
-pub fn files_max() -> Option<usize> {
+/// Limit on open files of this process, sockets included (the soft `RLIMIT_NOFILE`); `None` if there is no limit.
+pub fn open_files_max() -> Option<usize> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.and_then(|n| n.try_into().ok())
 }
 
-/// A connected socket, or a TCP one that is being connected: what is written before waits.
+/// A connected socket, or a TCP socket that is being connected; until then writes report `WouldBlock`.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -82,8 +80,8 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Never waits. A local socket answers at once (an error where the other side's queue is full), TCP at once or later: then the first write
-    /// that does not ask to wait says that it has.
+    /// Connects without blocking. A local socket connects or fails at once (it fails if the listener's queue is full). A TCP socket may connect
+    /// later: the first write that does not report `WouldBlock` shows that it has.
     pub(crate) fn connect(address: &Address) -> io::Result<Self> {
         let socket = |family| {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -103,10 +101,10 @@ impl Stream {
                 Stream::Local(fd.into())
             }
         };
-        stream.prepared()
+        stream.with_options()
     }
 
-    fn prepared(self) -> io::Result<Self> {
+    fn with_options(self) -> io::Result<Self> {
         match &self {
             Stream::Tcp(s) => {
                 s.set_nonblocking(true)?;
@@ -117,16 +115,16 @@ impl Stream {
         Ok(self)
     }
 
-    /// The own address on a TCP connection: what the peer's network reaches us at.
-    pub(crate) fn own_ip(&self) -> Option<IpAddr> {
+    /// This side's address on a TCP connection: the address at which the peer's network reaches this host.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         match self {
             Stream::Tcp(s) => s.local_addr().ok().map(|a| a.ip()),
             Stream::Local(_) => None,
         }
     }
 
-    /// True where the other side is a process of this user on this host.
-    pub(crate) fn is_of_this_user(&self) -> bool {
+    /// True if the peer is a process of this user on this host.
+    pub(crate) fn is_same_user(&self) -> bool {
         match self {
             Stream::Tcp(_) => false,
             Stream::Local(s) => {
@@ -142,7 +140,7 @@ impl Stream {
         }
     }
 
-    /// Also takes a file that comes with the bytes; at most one, the kernel closes others.
+    /// Reads bytes and the file descriptor sent with them, at most one; the kernel closes others.
     pub(crate) fn read_with_file(&mut self, buffer: &mut [u8], file: &mut Option<OwnedFd>) -> io::Result<usize> {
         let Stream::Local(s) = self else { return self.read(buffer) };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -157,12 +155,12 @@ impl Stream {
         Ok(read.bytes)
     }
 
-    /// Without SIGPIPE, which would end a host program that does not ignore it.
+    /// Writes without SIGPIPE, which would end a host program that does not ignore it.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(self.fd(), bytes, SendFlags::NOSIGNAL)?)
     }
 
-    /// Hands a file over with the bytes.
+    /// Writes bytes with a file descriptor attached.
     pub(crate) fn write_with_file(&self, bytes: &[u8], file: BorrowedFd<'_>) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -171,7 +169,7 @@ impl Stream {
         Ok(rustix::net::sendmsg(self.fd(), &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
     }
 
-    /// Nothing more will be written.
+    /// Closes the sending direction.
     pub(crate) fn finish(&self) {
         let _ = match self {
             Stream::Tcp(s) => s.shutdown(Shutdown::Write),

@@ -1,11 +1,11 @@
-//! Every interleaving of the two sides of a pipe, by a model checker of atomics (loom): bytes arrive whole and in order, and no side sleeps for ever.
+//! Every interleaving of the two sides of a pipe, checked with loom: bytes arrive complete and in order, and no side sleeps forever.
 
 use loom::sync::atomic as model;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use wire::pipe::{Cell, Pipe, Side, Words};
 
-/// One word. `W`: what is weakened, to see that the checks find it.
+/// One word. `W` selects which ordering is weakened, to show that the checks detect it.
 struct Word<const W: u8>(model::AtomicU64);
 
 const AS_IT_IS: u8 = 0;
@@ -42,11 +42,12 @@ impl<const W: u8> Words for Handle<W> {
     }
 }
 
-/// Words of a ring: one full word of bytes per chunk, and no more.
+/// Words of a ring: room for one chunk of one word.
 const CAPACITY: usize = 2;
 
 fn pair<const W: u8>() -> (Pipe<Handle<W>>, Pipe<Handle<W>>) {
-    let words = Arc::new((0..Pipe::<Handle<W>>::words_of(CAPACITY)).map(|_| Word(model::AtomicU64::new(0))).collect());
+    let words =
+        Arc::new((0..Pipe::<Handle<W>>::words_needed(CAPACITY)).map(|_| Word(model::AtomicU64::new(0))).collect());
     let side = |s| Pipe::new(Handle(Arc::clone(&words)), s, CAPACITY).unwrap();
     (side(Side::A), side(Side::B))
 }
@@ -76,60 +77,60 @@ fn bytes_arrive<const W: u8>() {
     });
 }
 
-/// Side B sleeps if it finds nothing; side A writes something meanwhile.
-fn a_sleeping_reader_is_rung<const W: u8>() {
+/// Side B sleeps if it finds nothing; side A writes meanwhile.
+fn a_sleeping_reader_is_woken<const W: u8>() {
     model(|| {
         let (mut a, mut b) = pair::<W>();
         let reader = loom::thread::spawn(move || {
             let found = b.read(&mut Vec::new()).unwrap() > 0;
-            !found && b.may_sleep(false)
+            !found && b.prepare_to_sleep(false)
         });
         a.write(&[1]).unwrap();
-        let rung = a.must_ring_for_bytes();
+        let rung = a.must_wake_reader();
         assert!(!reader.join().unwrap() || rung, "it sleeps over a byte");
     });
 }
 
-/// Side A finds its ring full and sleeps; side B makes room meanwhile.
-fn a_sleeping_writer_is_rung<const W: u8>() {
+/// Side A finds its ring full and sleeps; side B reads meanwhile.
+fn a_sleeping_writer_is_woken<const W: u8>() {
     model(|| {
         let (mut a, mut b) = pair::<W>();
         a.write(&[1]).unwrap();
         let writer = loom::thread::spawn(move || {
             let wrote = a.write(&[2]).unwrap() > 0;
-            !wrote && a.may_sleep(true)
+            !wrote && a.prepare_to_sleep(true)
         });
         let read = b.read(&mut Vec::new()).unwrap() > 0;
-        let rung = b.must_ring_for_room();
+        let rung = b.must_wake_writer();
         assert!(!writer.join().unwrap() || !read || rung, "it sleeps over room");
     });
 }
 
 #[test]
-fn in_no_interleaving_a_reader_sees_other_bytes_than_were_written() {
+fn in_every_interleaving_the_reader_gets_the_bytes_written() {
     bytes_arrive::<AS_IT_IS>();
 }
 
 #[test]
 #[should_panic]
-fn without_release_and_acquire_the_check_finds_other_bytes() {
+fn without_release_and_acquire_the_check_finds_wrong_bytes() {
     bytes_arrive::<NO_ORDER>();
 }
 
 #[test]
-fn in_no_interleaving_a_side_sleeps_over_bytes_or_room() {
-    a_sleeping_reader_is_rung::<AS_IT_IS>();
-    a_sleeping_writer_is_rung::<AS_IT_IS>();
+fn in_no_interleaving_does_a_side_sleep_over_bytes_or_room() {
+    a_sleeping_reader_is_woken::<AS_IT_IS>();
+    a_sleeping_writer_is_woken::<AS_IT_IS>();
 }
 
 #[test]
 #[should_panic(expected = "it sleeps over a byte")]
-fn without_the_fence_the_check_finds_a_reader_that_is_not_rung() {
-    a_sleeping_reader_is_rung::<NO_FENCE>();
+fn without_the_fence_the_check_finds_a_reader_that_is_not_woken() {
+    a_sleeping_reader_is_woken::<NO_FENCE>();
 }
 
 #[test]
 #[should_panic(expected = "it sleeps over room")]
-fn without_the_fence_the_check_finds_a_writer_that_is_not_rung() {
-    a_sleeping_writer_is_rung::<NO_FENCE>();
+fn without_the_fence_the_check_finds_a_writer_that_is_not_woken() {
+    a_sleeping_writer_is_woken::<NO_FENCE>();
 }

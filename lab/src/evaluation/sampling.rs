@@ -1,6 +1,6 @@
 //! What models learn from: readings of a truth.
 
-use crate::learning::Learning;
+use engine::UncertaintySampler;
 use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
 use std::collections::HashSet;
 use store::{Measurement, Source};
@@ -67,7 +67,7 @@ impl Readings<'_> {
         if kind != DesignKind::Adaptive {
             return read(design(self.cluster, &idle, n * 4 + 200, kind, seed), n);
         }
-        let mut learning = Learning::new(self.cluster, intra, constants.clone());
+        let mut learning = UncertaintySampler::new(self.cluster, intra, constants.clone());
         let first = (n * 2 / 5).max(10).min(n);
         let mut out = read(design(self.cluster, &idle, n * 2 + 100, DesignKind::Stratified, seed), first);
         for round in 1..=60 {

@@ -1,16 +1,16 @@
-//! How announcements and messages get to the other processes of the job.
+//! Transport of announcements and messages between the processes of a job.
 
+mod connections;
 mod folder;
-mod links;
 pub mod packet;
-mod places;
 mod register;
+mod rendezvous;
 mod sockets;
 
+pub use connections::UNAUTHENTICATED_MAX;
 pub use folder::Folder;
-pub use links::STRANGERS_MAX;
 pub use sockets::Sockets;
-pub use wire::Inside;
+pub use wire::IntraNodeTransport;
 pub use wire::link::TOKEN_BYTES_MAX;
 
 use crate::roster::{Announcement, Disagreement, ProcessId, Roster};
@@ -19,44 +19,43 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Most notes that nobody takes.
+/// Limit on notes that wait to be taken.
 const NOTES_MAX: usize = 16;
 
-/// Where the processes of a job find one another.
+/// Where the processes of a job find each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Meeting {
-    /// An abstract Unix socket: jobs on one host.
+pub enum Rendezvous {
+    /// An abstract Unix socket, for jobs on one host. At most 80 bytes.
     Local(String),
-    /// A TCP port that one of the processes listens at: jobs on several hosts.
+    /// A TCP port at which one of the processes listens, for jobs on several hosts.
     Tcp {
-        /// Name or address of the host.
+        /// Name or IP address.
         host: String,
-        /// Port.
         port: u16,
     },
-    /// A folder that all processes see, on a shared file system for instance.
+    /// A folder that all processes share, for instance on a network file system. Absolute.
     Folder(PathBuf),
 }
 
-impl fmt::Display for Meeting {
+impl fmt::Display for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Meeting::Local(n) => write!(f, "local:{n}"),
-            Meeting::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
-            Meeting::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
-            Meeting::Folder(p) => write!(f, "folder:{}", p.display()),
+            Rendezvous::Local(n) => write!(f, "local:{n}"),
+            Rendezvous::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Rendezvous::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+            Rendezvous::Folder(p) => write!(f, "folder:{}", p.display()),
         }
     }
 }
 
-impl FromStr for Meeting {
+impl FromStr for Rendezvous {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no meeting place; write local:NAME, tcp:HOST:PORT or folder:PATH");
+        let bad = || format!("`{text}` is not a rendezvous; write local:NAME, tcp:HOST:PORT or folder:PATH");
         match text.split_once(':').ok_or_else(bad)? {
-            ("local", n) if !n.is_empty() && n.len() <= 80 && !n.contains('\0') => Ok(Meeting::Local(n.into())),
-            ("folder", p) if p.starts_with('/') && !p.contains('\0') => Ok(Meeting::Folder(p.into())),
+            ("local", n) if !n.is_empty() && n.len() <= 80 && !n.contains('\0') => Ok(Rendezvous::Local(n.into())),
+            ("folder", p) if p.starts_with('/') && !p.contains('\0') => Ok(Rendezvous::Folder(p.into())),
             ("folder", _) => Err(format!("`{text}`: the folder's path must begin with /")),
             ("tcp", at) => {
                 let (host, port) = at.rsplit_once(':').ok_or_else(bad)?;
@@ -65,54 +64,44 @@ impl FromStr for Meeting {
                 if host.is_empty() || host.len() > 255 || host.contains('\0') {
                     return Err(bad());
                 }
-                Ok(Meeting::Tcp { host: host.into(), port })
+                Ok(Rendezvous::Tcp { host: host.into(), port })
             }
             _ => Err(bad()),
         }
     }
 }
 
-/// What an endpoint has to say.
+/// What [`Endpoint::poll`] reports.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum TransportEvent {
     /// All ranks of a communicator have announced themselves.
     Complete(Roster),
-    /// They never will agree.
-    Never {
-        /// The communicator.
-        comm: u64,
-        /// Why.
-        why: Disagreement,
-    },
-    /// A message of a process.
-    Message {
-        /// Who says it.
-        from: ProcessId,
-        /// What it says.
-        body: Vec<u8>,
-    },
+    /// The ranks of a communicator cannot agree: it stays at AUTO.
+    Disagreed { comm: u64, reason: Disagreement },
+    /// A message of another process.
+    Message { from: ProcessId, body: Vec<u8> },
 }
 
-/// One process's end of the job's channel. Not blocking, but for [`poll`](Endpoint::poll). Messages may get lost (a connection breaks): whoever
-/// needs an answer asks again.
+/// One process's end of the job's channel. Only [`poll`](Endpoint::poll) blocks. Messages may be lost when a connection breaks; a sender that needs
+/// an answer repeats its message.
 pub trait Endpoint: Send {
-    /// Says that a rank of this process is there. Once is enough: the endpoint repeats it where that is needed.
+    /// Announces a rank of this process. Call it once per rank; the endpoint repeats the announcement where needed.
     fn announce(&mut self, announcement: Announcement);
 
-    /// Forgets a communicator of this process.
+    /// Withdraws this process's announcements for a communicator.
     fn forget(&mut self, comm: u64);
 
     /// Sends a message to a process of a roster.
     fn send(&mut self, to: ProcessId, body: &[u8]);
 
-    /// Waits for something to happen, at most so long, and hands it over.
-    fn poll(&mut self, most: Duration, events: &mut Vec<Event>);
+    /// Waits at most `timeout` for activity and appends what happened to `events`.
+    fn poll(&mut self, timeout: Duration, events: &mut Vec<TransportEvent>);
 
-    /// What happened that an engineer may want to know, each thing once, in a line.
+    /// Lines for the log, each reported once.
     fn notes(&mut self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Sends what is queued and says goodbye, within the deadline.
+    /// Sends what is queued and closes, within the deadline.
     fn close(&mut self, deadline: Duration);
 }

@@ -1,54 +1,37 @@
-//! What processes say to one another over sockets: meeting, and carrying the messages of leaders and members.
+//! Packets between processes over sockets: announcements, rosters, and the messages of leaders and members.
 
-use crate::roster::{Announcement, Disagreement, Place, ProcessId, RANKS_MAX, Roster};
+use crate::roster::{Announcement, Disagreement, MemberId, ProcessId, RANKS_MAX, Roster};
 use wire::{Address, Malformed, Reader, Writer};
 
-/// Most addresses of one process.
+/// Limit on addresses of one process.
 pub const ADDRESSES_MAX: usize = 4;
-/// Longest address, written.
+/// Longest address in text form, bytes.
 const ADDRESS_BYTES_MAX: usize = 200;
 
-/// One frame.
+/// One frame. Kind and fields, little-endian.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Packet {
-    /// "It is me."
+    /// Identifies the sending process.
     Hello(ProcessId),
-    /// To the register: a rank is here, and its process can be reached there.
+    /// To the register: a rank, and the addresses of its process.
     Announce(Announcement, Vec<Address>),
-    /// From the register: everybody, and where the leader's process can be reached.
+    /// From the register: the complete roster, and how to reach the leader's process.
     Complete {
-        /// Everybody.
         roster: Roster,
-        /// The leader's host.
+        /// Hash of the leader's host.
         host: u64,
-        /// The leader's addresses.
+        /// Addresses of the leader's process.
         addresses: Vec<Address>,
     },
-    /// From the register: a communicator will never agree.
-    Never {
-        /// Which.
-        comm: u64,
-        /// Why.
-        why: Disagreement,
-    },
-    /// Between a member's process and its leader's.
-    Message {
-        /// Who says it.
-        from: ProcessId,
-        /// What it says.
-        body: Vec<u8>,
-    },
-    /// To the register: a communicator of this process has ended.
-    Forget {
-        /// Which.
-        comm: u64,
-        /// The process.
-        process: ProcessId,
-    },
+    /// From the register: the communicator cannot agree.
+    Disagreed { comm: u64, reason: Disagreement },
+    /// Between a member's process and its leader's process.
+    Message { from: ProcessId, body: Vec<u8> },
+    /// To the register: this process has left the communicator.
+    Forget { comm: u64, process: ProcessId },
 }
 
 impl Packet {
-    /// As bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut w = Writer::default();
         match self {
@@ -60,15 +43,15 @@ impl Packet {
                 write_addresses(&mut w, addresses);
             }
             Packet::Complete { roster, host, addresses } => {
-                w.u8(2).u64(roster.comm).len(roster.places.len());
-                for p in &roster.places {
+                w.u8(2).u64(roster.comm).len(roster.members.len());
+                for p in &roster.members {
                     w.i32(p.rank).u64(p.process).u32(p.ordinal);
                 }
                 w.u64(*host);
                 write_addresses(&mut w, addresses);
             }
-            Packet::Never { comm, why } => {
-                w.u8(3).u64(*comm).u8(why.clone() as u8);
+            Packet::Disagreed { comm, reason } => {
+                w.u8(3).u64(*comm).u8(reason.clone() as u8);
             }
             Packet::Message { from, body } => {
                 w.u8(4).u64(*from).raw(body);
@@ -80,7 +63,7 @@ impl Packet {
         w.0
     }
 
-    /// From bytes, all of them.
+    /// Decodes one packet; trailing bytes are an error.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut r = Reader::new(bytes);
         let packet = match r.u8()? {
@@ -89,27 +72,27 @@ impl Packet {
             2 => {
                 let comm = r.u64()?;
                 let n = r.len(RANKS_MAX, 16)?;
-                let place = |r: &mut Reader<'_>| Ok(Place { rank: r.i32()?, process: r.u64()?, ordinal: r.u32()? });
-                let places = (0..n).map(|_| place(&mut r)).collect::<Result<Vec<_>, Malformed>>()?;
-                if places.is_empty() || places.windows(2).any(|w| matches!(w, [a, b] if a >= b)) {
-                    return Err(Malformed("a roster that cannot be"));
+                let member = |r: &mut Reader<'_>| Ok(MemberId { rank: r.i32()?, process: r.u64()?, ordinal: r.u32()? });
+                let members = (0..n).map(|_| member(&mut r)).collect::<Result<Vec<_>, Malformed>>()?;
+                if members.is_empty() || members.windows(2).any(|w| matches!(w, [a, b] if a >= b)) {
+                    return Err(Malformed("a roster is empty or out of order"));
                 }
                 let host = r.u64()?;
-                Packet::Complete { roster: Roster { comm, places }, host, addresses: read_addresses(&mut r)? }
+                Packet::Complete { roster: Roster { comm, members }, host, addresses: read_addresses(&mut r)? }
             }
             3 => {
                 let comm = r.u64()?;
-                let why = match r.u8()? {
+                let reason = match r.u8()? {
                     0 => Disagreement::Settings,
                     1 => Disagreement::Size,
                     2 => Disagreement::Ranks,
-                    _ => return Err(Malformed("no such disagreement")),
+                    _ => return Err(Malformed("unknown disagreement")),
                 };
-                Packet::Never { comm, why }
+                Packet::Disagreed { comm, reason }
             }
             4 => return Ok(Packet::Message { from: r.u64()?, body: r.rest().to_vec() }),
             5 => Packet::Forget { comm: r.u64()?, process: r.u64()? },
-            _ => return Err(Malformed("no such message between processes")),
+            _ => return Err(Malformed("unknown kind of packet")),
         };
         r.end().map(|()| packet)
     }
@@ -124,7 +107,7 @@ fn write_addresses(w: &mut Writer, all: &[Address]) {
 
 fn read_addresses(r: &mut Reader<'_>) -> Result<Vec<Address>, Malformed> {
     let n = r.len(ADDRESSES_MAX, 4)?;
-    (0..n).map(|_| r.text(ADDRESS_BYTES_MAX)?.parse().map_err(|_| Malformed("no such address"))).collect()
+    (0..n).map(|_| r.text(ADDRESS_BYTES_MAX)?.parse().map_err(|_| Malformed("an address cannot be parsed"))).collect()
 }
 
 #[cfg(test)]
@@ -141,21 +124,21 @@ mod tests {
             ],
             0..=ADDRESSES_MAX,
         );
-        let places = proptest::collection::btree_set((0i32..4096, any::<u64>(), 0u32..64), 1..20);
-        let place = |(rank, process, ordinal)| Place { rank, process, ordinal };
+        let members = proptest::collection::btree_set((0i32..4096, any::<u64>(), 0u32..64), 1..20);
+        let member = |(rank, process, ordinal)| MemberId { rank, process, ordinal };
         let kinds =
-            (0u8..6, any::<(u64, u64, u64)>(), addresses, places, proptest::collection::vec(any::<u8>(), 0..50));
-        kinds.prop_map(move |(kind, (comm, process, host), addresses, places, body)| match kind {
+            (0u8..6, any::<(u64, u64, u64)>(), addresses, members, proptest::collection::vec(any::<u8>(), 0..50));
+        kinds.prop_map(move |(kind, (comm, process, host), addresses, members, body)| match kind {
             0 => Packet::Hello(process),
             1 => {
                 let a = Announcement { comm, rank: 3, size: 9, host, process, ordinal: 1, settings: comm ^ host };
                 Packet::Announce(a, addresses)
             }
             2 => {
-                let roster = Roster { comm, places: places.into_iter().map(place).collect() };
+                let roster = Roster { comm, members: members.into_iter().map(member).collect() };
                 Packet::Complete { roster, host, addresses }
             }
-            3 => Packet::Never { comm, why: Disagreement::Size },
+            3 => Packet::Disagreed { comm, reason: Disagreement::Size },
             4 => Packet::Message { from: process, body },
             _ => Packet::Forget { comm, process },
         })
@@ -163,12 +146,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_read_back_as_they_were_written(packet in packets()) {
+        fn packets_survive_encoding(packet in packets()) {
             prop_assert_eq!(Packet::read(&packet.bytes()), Ok(packet));
         }
 
         #[test]
-        fn a_packet_that_is_cut_or_goes_on_is_no_packet(packet in packets(), cut in 0usize..20) {
+        fn a_truncated_or_extended_packet_is_an_error(packet in packets(), cut in 0usize..20) {
             let bytes = packet.bytes();
             let short = &bytes[..bytes.len().saturating_sub(1 + cut)];
             if !matches!(packet, Packet::Message { .. }) {

@@ -1,84 +1,84 @@
-//! Who has announced, kept by one process of the job. No I/O.
+//! The register of announcements, kept by one process of the job. No I/O.
 
 use crate::roster::{Announcement, Disagreement, ProcessId, RANKS_MAX, Roster, assemble};
 use std::collections::BTreeMap;
 
-/// Most communicators.
-const ROOMS_MAX: usize = 65_536;
-/// Most announcements: 256 communicators of 4,096 ranks, 64 MiB.
+/// Limit on communicators.
+const COMMS_MAX: usize = 65_536;
+/// Limit on announcements: 256 communicators of 4,096 ranks, 64 MiB.
 const ANNOUNCEMENTS_MAX: usize = 1 << 20;
 
-/// See the module.
+/// Collects announcements by communicator and answers once a roster is complete.
 #[derive(Debug, Default)]
 pub(super) struct Register {
-    rooms: BTreeMap<u64, Room>,
+    comms: BTreeMap<u64, CommEntry>,
     announcements: usize,
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct CommEntry {
     present: Vec<Announcement>,
-    /// Somebody came, or asks again.
+    /// A rank announced itself, for the first time or again.
     changed: bool,
     answered: bool,
 }
 
-/// What processes must be told.
+/// An answer and the processes that must receive it.
 #[derive(Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct RosterAnswer {
     pub comm: u64,
     pub result: Result<Roster, Disagreement>,
-    pub told: Vec<ProcessId>,
+    pub recipients: Vec<ProcessId>,
 }
 
 impl Register {
-    /// Somebody announces, perhaps again: then it has not heard the answer.
-    pub fn enter(&mut self, a: Announcement) {
-        if self.rooms.len() >= ROOMS_MAX && !self.rooms.contains_key(&a.comm) {
+    /// Adds an announcement. A repeated one means that its process has not received the answer.
+    pub fn announce(&mut self, a: Announcement) {
+        if self.comms.len() >= COMMS_MAX && !self.comms.contains_key(&a.comm) {
             return;
         }
-        let room = self.rooms.entry(a.comm).or_default();
-        if !room.present.contains(&a) {
-            // One more than can be is enough to know that they will never agree.
-            if room.present.len() > RANKS_MAX || self.announcements >= ANNOUNCEMENTS_MAX {
+        let entry = self.comms.entry(a.comm).or_default();
+        if !entry.present.contains(&a) {
+            // One announcement more than possible is enough to detect that the ranks disagree.
+            if entry.present.len() > RANKS_MAX || self.announcements >= ANNOUNCEMENTS_MAX {
                 return;
             }
             self.announcements += 1;
-            room.present.push(a);
+            entry.present.push(a);
         }
-        room.changed = true;
+        entry.changed = true;
     }
 
-    /// A process has no member in this communicator any more.
+    /// A process has no member of this communicator any more.
     pub fn leave(&mut self, comm: u64, process: ProcessId) {
-        if let Some(room) = self.rooms.get_mut(&comm) {
-            let before = room.present.len();
-            room.present.retain(|a| a.process != process);
-            self.announcements -= before - room.present.len();
-            if room.present.is_empty() {
-                self.rooms.remove(&comm);
+        if let Some(entry) = self.comms.get_mut(&comm) {
+            let before = entry.present.len();
+            entry.present.retain(|a| a.process != process);
+            self.announcements -= before - entry.present.len();
+            if entry.present.is_empty() {
+                self.comms.remove(&comm);
             }
         }
     }
 
-    /// A process cannot be reached any more. What waits for others waits without it; if it lives it announces again.
-    pub fn gone(&mut self, process: ProcessId) {
-        let waits = |room: &Room| !room.answered && room.present.iter().any(|a| a.process == process);
-        let rooms: Vec<u64> = self.rooms.iter().filter(|(_, r)| waits(r)).map(|(comm, _)| *comm).collect();
-        rooms.into_iter().for_each(|comm| self.leave(comm, process));
+    /// A process is unreachable. Incomplete communicators forget its ranks; if it is alive it announces them again.
+    pub fn process_gone(&mut self, process: ProcessId) {
+        let waits = |entry: &CommEntry| !entry.answered && entry.present.iter().any(|a| a.process == process);
+        let comms: Vec<u64> = self.comms.iter().filter(|(_, r)| waits(r)).map(|(comm, _)| *comm).collect();
+        comms.into_iter().for_each(|comm| self.leave(comm, process));
     }
 
-    /// Answers for communicators that are complete, or never will be.
-    pub fn answers(&mut self) -> Vec<Answer> {
+    /// Answers for communicators that changed and are complete or cannot agree.
+    pub fn answers(&mut self) -> Vec<RosterAnswer> {
         let mut all = Vec::new();
-        for (comm, room) in self.rooms.iter_mut().filter(|(_, room)| room.changed) {
-            room.changed = false;
-            let Some(result) = assemble(&room.present) else { continue };
-            room.answered = true;
-            let mut told: Vec<ProcessId> = room.present.iter().map(|a| a.process).collect();
-            told.sort();
-            told.dedup();
-            all.push(Answer { comm: *comm, result, told });
+        for (comm, entry) in self.comms.iter_mut().filter(|(_, entry)| entry.changed) {
+            entry.changed = false;
+            let Some(result) = assemble(&entry.present) else { continue };
+            entry.answered = true;
+            let mut recipients: Vec<ProcessId> = entry.present.iter().map(|a| a.process).collect();
+            recipients.sort();
+            recipients.dedup();
+            all.push(RosterAnswer { comm: *comm, result, recipients });
         }
         all
     }
@@ -93,41 +93,41 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_room_is_answered_once_and_again_to_who_asks_again() {
+    fn a_complete_roster_is_sent_once_and_again_to_a_repeated_announcement() {
         let mut r = Register::default();
-        r.enter(of(1, 0, 2, 10));
+        r.announce(of(1, 0, 2, 10));
         assert_eq!(r.answers(), []);
-        r.enter(of(1, 1, 2, 11));
+        r.announce(of(1, 1, 2, 11));
         let answers = r.answers();
-        assert!(matches!(answers.as_slice(), [a] if a.result.is_ok() && a.told == [10, 11]), "{answers:?}");
+        assert!(matches!(answers.as_slice(), [a] if a.result.is_ok() && a.recipients == [10, 11]), "{answers:?}");
         assert_eq!(r.answers(), []);
-        r.enter(of(1, 1, 2, 11));
+        r.announce(of(1, 1, 2, 11));
         assert_eq!(r.answers(), answers);
     }
 
     #[test]
-    fn who_is_gone_before_all_are_there_does_not_count_and_may_come_back() {
+    fn a_process_that_leaves_an_incomplete_roster_is_forgotten_and_may_return() {
         let mut r = Register::default();
-        r.enter(of(1, 0, 2, 10));
-        r.gone(10);
-        r.enter(of(1, 1, 2, 11));
+        r.announce(of(1, 0, 2, 10));
+        r.process_gone(10);
+        r.announce(of(1, 1, 2, 11));
         assert_eq!(r.answers(), []);
-        // The same rank in a new process: no contradiction.
-        r.enter(of(1, 0, 2, 12));
-        assert!(r.answers().iter().all(|a| a.result.is_ok() && a.told == [11, 12]));
-        // An answered room is as it is: the others hold the roster.
-        r.gone(12);
-        r.enter(of(1, 0, 2, 13));
+        // The same rank in a new process is no contradiction.
+        r.announce(of(1, 0, 2, 12));
+        assert!(r.answers().iter().all(|a| a.result.is_ok() && a.recipients == [11, 12]));
+        // A complete roster does not change: the other processes hold it.
+        r.process_gone(12);
+        r.announce(of(1, 0, 2, 13));
         assert!(r.answers().iter().all(|a| a.result == Err(Disagreement::Size)));
     }
 
     #[test]
-    fn who_lies_about_rank_or_size_costs_the_tuning_and_nothing_else() {
+    fn a_false_rank_or_size_only_costs_that_communicator_its_tuning() {
         for (lie, why) in [(of(1, 0, 2, 11), Disagreement::Ranks), (of(1, 1, 3, 11), Disagreement::Size)] {
             let mut r = Register::default();
-            r.enter(of(1, 0, 2, 10));
-            r.enter(lie);
-            r.enter(of(2, 0, 1, 10));
+            r.announce(of(1, 0, 2, 10));
+            r.announce(lie);
+            r.announce(of(2, 0, 1, 10));
             let answers: Vec<_> = r.answers().into_iter().map(|a| (a.comm, a.result.err())).collect();
             assert_eq!(answers, [(1, Some(why)), (2, None)]);
         }
@@ -136,18 +136,18 @@ mod tests {
     #[test]
     fn a_process_cannot_fill_the_memory_with_announcements() {
         let mut r = Register::default();
-        for comm in 0..ROOMS_MAX as u64 + 100 {
-            r.enter(of(comm, 0, 2, 10));
+        for comm in 0..COMMS_MAX as u64 + 100 {
+            r.announce(of(comm, 0, 2, 10));
         }
-        assert_eq!((r.rooms.len(), r.announcements), (ROOMS_MAX, ROOMS_MAX));
+        assert_eq!((r.comms.len(), r.announcements), (COMMS_MAX, COMMS_MAX));
         for process in 0..RANKS_MAX as u64 + 100 {
-            r.enter(of(5, 1, 4096, process));
+            r.announce(of(5, 1, 4096, process));
         }
-        assert!(r.rooms[&5].present.len() <= RANKS_MAX + 1);
-        for comm in 0..ROOMS_MAX as u64 {
+        assert!(r.comms[&5].present.len() <= RANKS_MAX + 1);
+        for comm in 0..COMMS_MAX as u64 {
             r.leave(comm, 10);
         }
-        assert_eq!(r.rooms.len(), 1);
-        assert_eq!(r.announcements, r.rooms[&5].present.len());
+        assert_eq!(r.comms.len(), 1);
+        assert_eq!(r.announcements, r.comms[&5].present.len());
     }
 }

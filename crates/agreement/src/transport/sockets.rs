@@ -1,61 +1,64 @@
-//! Through sockets. One process (the first that can listen at the meeting place) also keeps the register: everybody announces to it and gets
-//! the rosters from it, with the addresses of the leaders. All else goes directly between a member's process and its leader's.
+//! Transport over sockets. One process, the first that can listen at the rendezvous, also keeps the register: all processes announce their ranks to
+//! it and get rosters and leaders' addresses from it. All other messages go directly between a member's process and its leader's process.
 //!
-//! The register may go away with its process: communicators that are complete do not need it, and for new ones the next process that can
-//! listen keeps a new one, to which everybody announces again.
+//! If the register's process ends, complete communicators do not need it. For new communicators the next process that can listen at the rendezvous
+//! becomes the register, and all processes announce again.
 //!
-//! The host of a meeting place that is a name knows itself by other addresses than the others do, perhaps by its loopback alone. So processes there
-//! listen at all of its addresses (unless `bind` names one), and announce "any address" and a port: whoever hears of that puts in the address at
-//! which it reaches the register.
+//! If the rendezvous is a host name, its own host may resolve the name to other addresses than the rest, perhaps only to loopback. Processes on that
+//! host therefore listen at all addresses of the host (unless `bind` names one) and announce the unspecified address with a port; the receiver
+//! substitutes the address at which it reaches the register.
 //!
-//! Others are hostile until they say the token, and even then only what concerns themselves is believed: a connection speaks for one process. Who
-//! says what cannot be is dropped, with a note.
+//! Peers are untrusted until they send the token. After that each connection may speak only for its own process. A peer that breaks this or sends an
+//! impossible value is dropped, with a note.
 
-use super::links::{Broken, Links, Peer, Via};
+use super::connections::{ClosedConnection, Connections, Peer, Via};
 use super::packet::{ADDRESSES_MAX, Packet};
-use super::places::{Places, any, is_here};
-use super::register::{Answer, Register};
-use super::{Endpoint, Event, Meeting, NOTES_MAX};
+use super::register::{Register, RosterAnswer};
+use super::rendezvous::{RendezvousAddresses, any, is_here};
+use super::{Endpoint, NOTES_MAX, Rendezvous, TransportEvent};
 use crate::roster::{Announcement, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
-use wire::{Address, Inside, Link, Listener, Malformed};
+use wire::{Address, IntraNodeTransport, Link, Listener, Malformed};
 
-/// How often the meeting place, and leaders, are tried again.
+/// Interval of attempts to connect to the rendezvous and to leaders.
 const RETRY: Duration = Duration::from_millis(100);
-/// Most processes whose addresses are kept.
+/// Limit on processes whose addresses are kept.
 const KNOWN_MAX: usize = 65_536;
 
-/// See the module.
+/// One process's end of the channel. See the module documentation.
 #[derive(Debug)]
 pub struct Sockets {
-    places: Places,
+    rendezvous: RendezvousAddresses,
     bind: Option<IpAddr>,
     process: ProcessId,
     host: u64,
-    /// Where others reach this process.
-    own: Vec<Address>,
-    links: Links,
-    /// Where the connection to the register leads.
-    up_at: Option<Address>,
+    /// Addresses at which this process can be reached.
+    listen_addresses: Vec<Address>,
+    connections: Connections,
+    /// Address of the connection to the register.
+    register_address: Option<Address>,
     register: Option<Register>,
-    next_try: Instant,
-    /// Announced by this process, and not forgotten.
+    next_register_try: Instant,
+    /// Announcements of this process that are not withdrawn.
     announced: Vec<Announcement>,
-    /// Where processes can be reached.
-    known: BTreeMap<ProcessId, (u64, Vec<Address>)>,
-    /// Who leads this process's communicators. Members connect to their leader, and again when that breaks.
+    /// Host and addresses of other processes.
+    addresses_of: BTreeMap<ProcessId, (u64, Vec<Address>)>,
+    /// Leader's process by communicator. Members keep a connection to their leader open.
     leaders: BTreeMap<u64, ProcessId>,
-    next_reach: Instant,
+    next_leader_try: Instant,
     notes: Vec<String>,
 }
 
 impl Sockets {
-    /// Meets at `meeting`. `bind` is the address to listen at, by default the one that reaches the meeting place.
+    /// An end at `rendezvous`. `bind`: the address to listen at; by default the one from which this host reaches the rendezvous.
+    ///
+    /// # Errors
+    /// The local socket cannot be opened.
     pub fn new(
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         token: &[u8],
         bind: Option<IpAddr>,
         process: ProcessId,
@@ -65,244 +68,249 @@ impl Sockets {
         let listener = Listener::bind(&local)?;
         let now = Instant::now();
         Ok(Sockets {
-            places: Places::new(&meeting, bind),
+            rendezvous: RendezvousAddresses::new(&rendezvous, bind),
             bind,
             process,
             host,
-            own: vec![local],
-            links: Links::new(token, listener),
-            up_at: None,
+            listen_addresses: vec![local],
+            connections: Connections::new(token, listener),
+            register_address: None,
             register: None,
-            next_try: now,
+            next_register_try: now,
             announced: Vec::new(),
-            known: BTreeMap::new(),
+            addresses_of: BTreeMap::new(),
             leaders: BTreeMap::new(),
-            next_reach: now,
+            next_leader_try: now,
             notes: Vec::new(),
         })
     }
 
-    /// How bytes travel between processes of one host; both sides must want shared memory. By default the socket.
-    pub fn inside(mut self, inside: Inside) -> Self {
-        self.links.inside = inside;
+    /// Selects how bytes travel between processes of one host. Shared memory needs both ends to select it. Default: the socket.
+    pub fn intra_node_transport(mut self, intra_node: IntraNodeTransport) -> Self {
+        self.connections.intra_node = intra_node;
         self
     }
 
-    /// True where this process keeps the register.
-    pub fn keeps_register(&self) -> bool {
+    /// True if this process keeps the register.
+    pub fn is_register(&self) -> bool {
         self.register.is_some()
     }
 
-    /// Connections that are open, of whatever kind.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
-        self.links.iter().count()
+        self.connections.iter().count()
     }
 
-    /// Connections that go through shared memory.
-    pub fn memories(&self) -> usize {
-        self.links.iter().filter(|l| l.is_in_memory()).count()
+    /// Number of connections that use shared memory.
+    pub fn memory_connections(&self) -> usize {
+        self.connections.iter().filter(|l| l.is_in_memory()).count()
     }
 
     /// Connects to the register, or becomes it.
-    fn meet(&mut self) {
-        let met = self.register.is_some() || self.links.up.is_some();
-        if met || self.announced.is_empty() || Instant::now() < self.next_try {
+    fn connect_to_register(&mut self) {
+        let met = self.register.is_some() || self.connections.register_link.is_some();
+        if met || self.announced.is_empty() || Instant::now() < self.next_register_try {
             return;
         }
-        let places = self.places.now();
-        if places.is_empty() {
+        let rendezvous = self.rendezvous.now();
+        if rendezvous.is_empty() {
             return;
         }
-        self.next_try = Instant::now() + RETRY;
-        for place in places {
-            if let Ok(link) = self.links.connect_up(&place) {
-                let ip = link.own_ip();
-                self.places.tried();
-                self.listen_at(&place, ip);
-                self.up_at = Some(place);
+        self.next_register_try = Instant::now() + RETRY;
+        for address in rendezvous {
+            if let Ok(link) = self.connections.connect_register(&address) {
+                let ip = link.local_ip();
+                self.rendezvous.tried();
+                self.listen_at(&address, ip);
+                self.register_address = Some(address);
                 for a in self.announced.clone() {
-                    self.say_up(Packet::Announce(a, self.own.clone()));
+                    self.send_to_register(Packet::Announce(a, self.listen_addresses.clone()));
                 }
                 return;
             }
-            if self.keep_register(&place) {
+            if self.become_register(&address) {
                 return;
             }
         }
     }
 
-    /// Fails on every host but the one of the meeting place, and there for all processes but one.
-    fn keep_register(&mut self, place: &Address) -> bool {
-        let at = match place {
-            // One of several that are here, and the same for all: there must not be two registers.
-            Address::Tcp(a) if self.places.here() != Some(*a) => return false,
-            Address::Tcp(a) if self.bind.is_none() && self.places.is_name() => {
+    /// Listens at the rendezvous. Succeeds only on its host, and there for one process.
+    fn become_register(&mut self, address: &Address) -> bool {
+        let at = match address {
+            // Of several local addresses all processes choose the same one, so that there is one register.
+            Address::Tcp(a) if self.rendezvous.here() != Some(*a) => return false,
+            Address::Tcp(a) if self.bind.is_none() && self.rendezvous.is_name() => {
                 Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
             }
             at => at.clone(),
         };
         let Ok(listener) = Listener::bind(&at) else { return false };
-        self.links.listen(listener);
-        if let Address::Tcp(a) = place {
-            self.listen_at(place, Some(a.ip()));
+        self.connections.listen(listener);
+        if let Address::Tcp(a) = address {
+            self.listen_at(address, Some(a.ip()));
         }
         let mut register = Register::default();
-        self.announced.iter().for_each(|a| register.enter(a.clone()));
+        self.announced.iter().for_each(|a| register.announce(a.clone()));
         self.register = Some(register);
         true
     }
 
-    /// Listens where other hosts reach this process. `ip` is what it reaches the meeting place from.
-    fn listen_at(&mut self, place: &Address, ip: Option<IpAddr>) {
-        let (Address::Tcp(place), Some(ip)) = (place, ip) else { return };
+    /// Listens at an address that other hosts can reach. `ip`: the address from which this host reaches the rendezvous.
+    fn listen_at(&mut self, address: &Address, ip: Option<IpAddr>) {
+        let (Address::Tcp(address), Some(ip)) = (address, ip) else { return };
         let ip = match self.bind {
             Some(ip) => ip,
-            None if self.places.is_name() && is_here(*place) => any(ip),
+            None if self.rendezvous.is_name() && is_here(*address) => any(ip),
             None => ip,
         };
-        // The newest first: it belongs to the connection over which it is announced.
+        // Newest first: it belongs to the connection over which it is announced.
         let same = |a: &Address| matches!(a, Address::Tcp(a) if a.ip() == ip);
-        if let Some(at) = self.own.iter().position(same) {
-            let address = self.own.remove(at);
-            self.own.insert(1, address);
-        } else if self.own.len() < ADDRESSES_MAX
+        if let Some(at) = self.listen_addresses.iter().position(same) {
+            let address = self.listen_addresses.remove(at);
+            self.listen_addresses.insert(1, address);
+        } else if self.listen_addresses.len() < ADDRESSES_MAX
             && let Ok(listener) = Listener::bind(&Address::Tcp(SocketAddr::new(ip, 0)))
             && let Some(port) = listener.port()
         {
-            self.own.insert(1, Address::Tcp(SocketAddr::new(ip, port)));
-            self.links.listen(listener);
+            self.listen_addresses.insert(1, Address::Tcp(SocketAddr::new(ip, port)));
+            self.connections.listen(listener);
         }
     }
 
-    fn say_up(&mut self, packet: Packet) {
-        if let Some(up) = &mut self.links.up {
+    fn send_to_register(&mut self, packet: Packet) {
+        if let Some(up) = &mut self.connections.register_link {
             up.link.send(&packet.bytes());
         }
     }
 
-    fn speaks_for(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
-        self.links.get(via).map_or(Ok(()), |p| p.speaks_for(process))
+    fn claim_process(&mut self, via: Via, process: ProcessId) -> Result<(), Malformed> {
+        self.connections.get(via).map_or(Ok(()), |p| p.claim_process(process))
     }
 
-    fn take(&mut self, via: Via, packet: Packet, events: &mut Vec<Event>) -> Result<(), Malformed> {
+    fn on_packet(&mut self, via: Via, packet: Packet, events: &mut Vec<TransportEvent>) -> Result<(), Malformed> {
         match (packet, via) {
-            (Packet::Hello(process), _) => self.speaks_for(via, process)?,
+            (Packet::Hello(process), _) => self.claim_process(via, process)?,
             (Packet::Message { from, body }, _) => {
-                self.speaks_for(via, from)?;
-                events.push(Event::Message { from, body });
+                self.claim_process(via, from)?;
+                events.push(TransportEvent::Message { from, body });
             }
             (Packet::Announce(a, addresses), Via::Peer(_)) => {
-                self.speaks_for(via, a.process)?;
-                if let Some(peer) = self.links.get(via) {
+                self.claim_process(via, a.process)?;
+                if let Some(peer) = self.connections.get(via) {
                     peer.announces = true;
                     peer.link.send(&Packet::Hello(self.process).bytes());
                 }
-                if self.known.len() < KNOWN_MAX || self.known.contains_key(&a.process) {
-                    self.known.insert(a.process, (a.host, addresses));
+                if self.addresses_of.len() < KNOWN_MAX || self.addresses_of.contains_key(&a.process) {
+                    self.addresses_of.insert(a.process, (a.host, addresses));
                 }
                 if let Some(register) = &mut self.register {
-                    register.enter(a);
+                    register.announce(a);
                 }
             }
             (Packet::Forget { comm, process }, Via::Peer(_)) => {
-                self.speaks_for(via, process)?;
+                self.claim_process(via, process)?;
                 if let Some(register) = &mut self.register {
                     register.leave(comm, process);
                 }
             }
-            (Packet::Complete { roster, host, addresses }, Via::Up) => {
-                // Forgotten meanwhile, or never ours.
+            (Packet::Complete { roster, host, addresses }, Via::Register) => {
+                // The communicator may have been forgotten meanwhile, or never been ours.
                 let ours =
-                    |a: &Announcement| a.comm == roster.comm && roster.places.iter().any(|p| p.process == a.process);
+                    |a: &Announcement| a.comm == roster.comm && roster.members.iter().any(|p| p.process == a.process);
                 if self.announced.iter().any(ours) {
-                    if let Some(leader) = roster.places.first() {
-                        let addresses = addresses.into_iter().map(|a| of_register(a, self.up_at.as_ref())).collect();
-                        self.known.insert(leader.process, (host, addresses));
+                    if let Some(leader) = roster.members.first() {
+                        let addresses = addresses
+                            .into_iter()
+                            .map(|a| resolve_unspecified(a, self.register_address.as_ref()))
+                            .collect();
+                        self.addresses_of.insert(leader.process, (host, addresses));
                     }
-                    events.push(Event::Complete(roster));
+                    events.push(TransportEvent::Complete(roster));
                 }
             }
-            (Packet::Never { comm, why }, Via::Up) => {
+            (Packet::Disagreed { comm, reason }, Via::Register) => {
                 if self.announced.iter().any(|a| a.comm == comm) {
-                    events.push(Event::Never { comm, why });
+                    events.push(TransportEvent::Disagreed { comm, reason });
                 }
             }
-            _ => return Err(Malformed("not for this process to hear")),
+            _ => return Err(Malformed("this process does not accept packets of that kind")),
         }
         Ok(())
     }
 
-    /// Answers communicators that are complete; events of this process's own members go to `events`.
-    fn answer(&mut self, events: &mut Vec<Event>) {
+    /// Sends rosters and disagreements to the processes concerned; those for this process go to `events`.
+    fn send_answers(&mut self, events: &mut Vec<TransportEvent>) {
         let answers = self.register.as_mut().map(|r| r.answers()).unwrap_or_default();
-        for Answer { comm, result, told } in answers {
+        for RosterAnswer { comm, result, recipients } in answers {
             let (event, packet) = match result {
                 Ok(roster) => {
-                    let leader = roster.places.first().map_or(0, |p| p.process);
+                    let leader = roster.members.first().map_or(0, |p| p.process);
                     let (host, addresses) = match leader == self.process {
-                        true => (self.host, self.own.clone()),
-                        false => self.known.get(&leader).cloned().unwrap_or_default(),
+                        true => (self.host, self.listen_addresses.clone()),
+                        false => self.addresses_of.get(&leader).cloned().unwrap_or_default(),
                     };
-                    (Event::Complete(roster.clone()), Packet::Complete { roster, host, addresses })
+                    (TransportEvent::Complete(roster.clone()), Packet::Complete { roster, host, addresses })
                 }
-                Err(why) => (Event::Never { comm, why: why.clone() }, Packet::Never { comm, why }),
+                Err(reason) => {
+                    (TransportEvent::Disagreed { comm, reason: reason.clone() }, Packet::Disagreed { comm, reason })
+                }
             };
-            if told.contains(&self.process) {
+            if recipients.contains(&self.process) {
                 events.push(event);
             }
             let bytes = packet.bytes();
-            let asks = |p: &&mut Peer| p.announces && p.process.is_some_and(|p| told.binary_search(&p).is_ok());
-            for peer in self.links.peers().iter_mut().filter(asks) {
+            let asks = |p: &&mut Peer| p.announces && p.process.is_some_and(|p| recipients.binary_search(&p).is_ok());
+            for peer in self.connections.peers().iter_mut().filter(asks) {
                 peer.link.send(&bytes);
             }
         }
     }
 
-    fn broke(&mut self, b: Broken) {
-        if let Some(note) = b.note.filter(|_| self.notes.len() < NOTES_MAX) {
+    fn on_closed(&mut self, closed: ClosedConnection) {
+        if let Some(note) = closed.note.filter(|_| self.notes.len() < NOTES_MAX) {
             self.notes.push(note);
         }
-        if b.up {
-            if let Some(place) = self.up_at.take().filter(|_| !b.known) {
-                self.keep_register(&place); // nobody listens there
+        if closed.was_register {
+            if let Some(address) = self.register_address.take().filter(|_| !closed.was_ready) {
+                self.become_register(&address); // no process listens there
             }
-        } else if let (Some(process), Some(register)) = (b.process, &mut self.register)
-            && self.links.to(process).is_none()
+        } else if let (Some(process), Some(register)) = (closed.process, &mut self.register)
+            && self.connections.find(process).is_none()
         {
-            register.gone(process);
+            register.process_gone(process);
         }
     }
 
-    fn reach_leaders(&mut self, events: &[Event]) {
+    fn connect_to_leaders(&mut self, events: &[TransportEvent]) {
         for event in events {
-            if let Event::Complete(roster) = event
-                && let Some(leader) = roster.places.first().filter(|p| p.process != self.process)
+            if let TransportEvent::Complete(roster) = event
+                && let Some(leader) = roster.members.first().filter(|p| p.process != self.process)
             {
                 self.leaders.insert(roster.comm, leader.process);
-                self.next_reach = Instant::now();
+                self.next_leader_try = Instant::now();
             }
         }
-        if Instant::now() < self.next_reach {
+        if Instant::now() < self.next_leader_try {
             return;
         }
-        self.next_reach = Instant::now() + RETRY;
+        self.next_leader_try = Instant::now() + RETRY;
         let leaders: BTreeSet<ProcessId> = self.leaders.values().copied().collect();
         for leader in leaders {
             self.link_to(leader);
         }
     }
 
-    /// The connection to a process; made if need be.
+    /// The connection to a process; starts one if there is none.
     fn link_to(&mut self, to: ProcessId) -> Option<&mut Link> {
-        if self.links.to(to).is_none() {
-            let (host, addresses) = self.known.get(&to)?;
-            // Inside a host through a local socket; where that fails (another network namespace) through the network.
+        if self.connections.find(to).is_none() {
+            let (host, addresses) = self.addresses_of.get(&to)?;
+            // Within a host over a local socket. If that fails (another network namespace), over the network.
             let near = addresses.iter().filter(|a| matches!(a, Address::Local(_)) && *host == self.host);
             let far = addresses.iter().filter(|a| matches!(a, Address::Tcp(_)));
-            let link = self.links.connect_to(to, near.chain(far))?;
+            let link = self.connections.connect_to(to, near.chain(far))?;
             link.send(&Packet::Hello(self.process).bytes());
         }
-        self.links.to(to)
+        self.connections.find(to)
     }
 }
 
@@ -310,8 +318,8 @@ impl Endpoint for Sockets {
     fn announce(&mut self, announcement: Announcement) {
         self.announced.push(announcement.clone());
         match &mut self.register {
-            Some(register) => register.enter(announcement),
-            None => self.say_up(Packet::Announce(announcement, self.own.clone())),
+            Some(register) => register.announce(announcement),
+            None => self.send_to_register(Packet::Announce(announcement, self.listen_addresses.clone())),
         }
     }
 
@@ -320,7 +328,7 @@ impl Endpoint for Sockets {
         self.announced.retain(|a| a.comm != comm);
         match &mut self.register {
             Some(register) => register.leave(comm, self.process),
-            None => self.say_up(Packet::Forget { comm, process: self.process }),
+            None => self.send_to_register(Packet::Forget { comm, process: self.process }),
         }
     }
 
@@ -331,21 +339,21 @@ impl Endpoint for Sockets {
         }
     }
 
-    fn poll(&mut self, most: Duration, events: &mut Vec<Event>) {
-        self.meet();
-        for (via, frame) in self.links.listen_and_hear(most) {
-            if let Err(e) = Packet::read(&frame).and_then(|packet| self.take(via, packet, events))
-                && let Some(peer) = self.links.get(via)
+    fn poll(&mut self, timeout: Duration, events: &mut Vec<TransportEvent>) {
+        self.connect_to_register();
+        for (via, frame) in self.connections.poll_frames(timeout) {
+            if let Err(e) = Packet::read(&frame).and_then(|packet| self.on_packet(via, packet, events))
+                && let Some(peer) = self.connections.get(via)
             {
-                peer.link.drop_because(e.0);
+                peer.link.close_with_reason(e.0);
             }
         }
-        self.answer(events);
-        for broken in self.links.remove_broken() {
-            self.broke(broken);
+        self.send_answers(events);
+        for broken in self.connections.remove_closed() {
+            self.on_closed(broken);
         }
-        self.reach_leaders(events);
-        self.notes.extend(self.links.note());
+        self.connect_to_leaders(events);
+        self.notes.extend(self.connections.take_limit_note());
     }
 
     fn notes(&mut self) -> Vec<String> {
@@ -353,12 +361,12 @@ impl Endpoint for Sockets {
     }
 
     fn close(&mut self, deadline: Duration) {
-        self.links.close(deadline);
+        self.connections.close(deadline);
     }
 }
 
-/// "Any address" is one of the register's host.
-fn of_register(address: Address, register: Option<&Address>) -> Address {
+/// Substitutes the register's address for the unspecified address.
+fn resolve_unspecified(address: Address, register: Option<&Address>) -> Address {
     match (address, register) {
         (Address::Tcp(a), Some(Address::Tcp(register))) if a.ip().is_unspecified() => {
             let mut at = *register;

@@ -41,7 +41,7 @@ impl LaunchSite {
             .or_else(|| of(&self.gpus, &other.gpus, "GPUs:"))
     }
 
-    fn of_report(output: &str, report: &measure::nccl_tests::Report) -> LaunchSite {
+    fn of_report(output: &str, report: &measure::nccl_tests::NcclTestsReport) -> LaunchSite {
         let mut by_host = BTreeMap::<&str, u32>::new();
         report.ranks.iter().for_each(|r| *by_host.entry(&r.host).or_default() += 1);
         let is_said = !by_host.is_empty();
@@ -86,8 +86,8 @@ impl From<String> for OutputError {
 }
 
 /// The wrong results that nccl-tests counted, in words: in either half of any row, or in all.
-fn wrong_of(report: &measure::nccl_tests::Report) -> Option<String> {
-    let of_row = |row: &measure::nccl_tests::Row| {
+fn wrong_of(report: &measure::nccl_tests::NcclTestsReport) -> Option<String> {
+    let of_row = |row: &measure::nccl_tests::NcclTestsRow| {
         let halves = [("", Some(&row.out_of_place)), (" in place", row.in_place.as_ref())];
         halves.into_iter().find_map(|(place, half)| {
             let n = half?.wrong.filter(|n| *n > 0)?;
@@ -129,7 +129,7 @@ pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, Ou
     let is_checked = report.rows.iter().all(|r| r.out_of_place.wrong.is_some());
     let mut said =
         LaunchOutput { times_us: BTreeMap::new(), is_checked, place: LaunchSite::of_report(output, &report) };
-    let kind = |r: &measure::nccl_tests::Row| (r.dtype.clone(), r.redop.clone(), r.root);
+    let kind = |r: &measure::nccl_tests::NcclTestsRow| (r.dtype.clone(), r.redop.clone(), r.root);
     for row in &report.rows {
         if kind(row) != kind(&report.rows[0]) {
             let why = "rows of several datatypes, operations or roots: profile one at a time (-d, -o, -r)";

@@ -4,7 +4,7 @@ use super::{JobReport, PluginCost, PluginProcess, StepTimes};
 use crate::JobError;
 use ::report::one_line;
 use ::tune::{Arm, Collective};
-use measure::plugin_trace::{self, Line, Places};
+use measure::plugin_trace::{self, RankGpus, TraceLine};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
@@ -74,14 +74,14 @@ pub struct GatheredTraces {
     /// By communicator, collective and bucket.
     pub keys: Keys,
     /// The hosts and GPUs of ranks.
-    pub places: Places,
+    pub places: RankGpus,
     comms: BTreeMap<String, (u32, u32)>,
     /// Number of the process at hand, and how many steps each has said, kept or not.
     process: u64,
     steps_of: BTreeMap<u64, u64>,
     /// Steps of the process at hand, milliseconds, and its last word on cost.
     steps: Vec<f64>,
-    cost: Option<Line>,
+    cost: Option<TraceLine>,
 }
 
 /// Files as given; in folders, and in folders directly below, the files named like traces.
@@ -138,8 +138,8 @@ pub fn read(files: &[PathBuf]) -> Result<GatheredTraces, JobError> {
 }
 
 impl GatheredTraces {
-    fn take(&mut self, line: Line) {
-        self.places.take(&line);
+    fn take(&mut self, line: TraceLine) {
+        self.places.add_line(&line);
         match line.kind.as_str() {
             "process" => {
                 self.end_of_process();
@@ -189,7 +189,7 @@ impl GatheredTraces {
         }
     }
 
-    fn of_key(&mut self, line: Line) {
+    fn of_key(&mut self, line: TraceLine) {
         let Ok(collective) = line.collective.parse::<Collective>() else { return };
         if line.arm.parse::<Arm>().is_err() {
             return; // NCCL ran something that a tuner has no say in
@@ -229,7 +229,7 @@ impl GatheredTraces {
     }
 }
 
-fn of_cost(c: &Line) -> PluginCost {
+fn of_cost(c: &TraceLine) -> PluginCost {
     let run_us = (c.run_us as f64).max(1.0);
     let entries = c.decide_us as f64 + c.event_us as f64 + c.setup_us as f64 + c.border_us as f64;
     let each = |us: u64, n: u64| us as f64 * 1e3 / n.max(1) as f64;
@@ -247,7 +247,7 @@ fn of_cost(c: &Line) -> PluginCost {
 }
 
 impl CallGroup {
-    fn call(&mut self, line: Line, process: u64) {
+    fn call(&mut self, line: TraceLine, process: u64) {
         // Every rank writes its calls; one rank counts.
         if line.rank < self.rank {
             (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
@@ -290,7 +290,7 @@ impl CallGroup {
         (of_arm / times.max(1.0)).max(1.0)
     }
 
-    fn sample(&mut self, line: Line) {
+    fn sample(&mut self, line: TraceLine) {
         if line.time_us <= 0.0 {
             return;
         }
@@ -307,13 +307,13 @@ impl CallGroup {
         }
     }
 
-    fn found(&mut self, line: Line) {
+    fn found(&mut self, line: TraceLine) {
         if self.finding.as_ref().is_none_or(|f| f.0 <= line.epoch) {
             self.finding = Some((line.epoch, line.arm, one_line(&line.because, 200)));
         }
     }
 
-    fn launched(&mut self, line: &Line) {
+    fn launched(&mut self, line: &TraceLine) {
         let (Some(call), Some(us)) = (line.call, line.kernel_us.filter(|t| *t > 0.0)) else { return };
         if self.kernels.len() >= TIMES_MAX && !self.kernels.contains_key(&call) {
             self.left_out += 1;

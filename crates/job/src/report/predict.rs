@@ -4,7 +4,7 @@ use super::JobReport;
 use super::gather::CallGroup;
 use crate::JobError;
 use ::tune::Arm;
-use measure::plugin_trace::Places;
+use measure::plugin_trace::RankGpus;
 use nccl_model::{Communicator, LoadConstants};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -101,7 +101,7 @@ impl CallModel {
         comm: &str,
         auto: &str,
         arm: &str,
-        places: &Places,
+        places: &RankGpus,
     ) -> Result<CallPrediction, String> {
         let known = self.known.as_ref().ok_or("no model: the hardware is unknown; name it with --cluster")?;
         let mut gpus = self.gpus.borrow_mut();
@@ -117,7 +117,7 @@ impl CallModel {
 }
 
 impl KnownHardware {
-    fn gpus(&self, key: &CallGroup, comm: &str, places: &Places) -> Result<Allocation, String> {
+    fn gpus(&self, key: &CallGroup, comm: &str, places: &RankGpus) -> Result<Allocation, String> {
         let ranks = key.ranks as usize;
         let Some(all) = &self.gpus else {
             let names = places.gpus(comm, key.ranks).map_err(|e| format!("{e}; or name the GPUs with --gpus"))?;

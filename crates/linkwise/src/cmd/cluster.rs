@@ -2,15 +2,14 @@
 
 mod show;
 
+use crate::cmd::open;
 use crate::store_errors::OrFailure;
-use console::Failure;
-use console::now_unix_s;
-use console::{Format, load_cluster, wrap};
+use console::{Failure, Format, load_cluster, now_unix_s, wrap};
+use engine::{AllocateRequest, DrainRequest, ReleaseRequest, UndrainRequest};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::State;
-use store::state::{Allocated, JobHeld, NewJob};
-use topology::{Allocation, Cluster, number};
+use topology::number;
 
 /// The commands.
 #[derive(clap::Subcommand)]
@@ -43,6 +42,9 @@ pub struct Common {
     /// State file
     #[arg(long)]
     state: PathBuf,
+    /// Idempotency key of a change: under the same key it is done once
+    #[arg(long)]
+    key: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -131,95 +133,75 @@ fn init(a: &Init) -> Result<(), Failure> {
 }
 
 fn show(a: &Common) -> Result<(), Failure> {
-    let state = State::open(&a.state).or_failure()?;
-    let now = state.snapshot().or_failure()?;
-    print(a.format, || show::text(state.cluster(), &now, now_unix_s()), || show::json(state.cluster(), &now));
+    let engine = open::state(&a.state)?;
+    let now = engine.status().or_failure()?;
+    print(a.format, || show::text(engine.cluster(), &now, now_unix_s()), || json!(now));
     Ok(())
 }
 
-fn parse(cluster: &Cluster, gpus: &[String]) -> Result<Allocation, Failure> {
-    cluster.parse_gpus(gpus.iter().map(String::as_str)).map_err(Failure::input)
-}
-
 fn allocate(a: &Allocate) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state).or_failure()?;
-    let gpus = parse(state.cluster(), &a.gpus)?;
-    let job = NewJob { id: a.job.clone(), gpus, demand_gb_per_s: a.demand, predicted_gb_per_s: None, size: None };
-    let done = state.allocate(&job, now_unix_s()).or_failure()?;
-    let free = state.snapshot().or_failure()?.free.gpu_count();
-    let names = state.cluster().gpu_names(&job.gpus);
-    let already = done == Allocated::Already;
+    let engine = open::state(&a.common.state)?;
+    let (job, gpus) = (a.job.clone(), a.gpus.clone());
+    let request = AllocateRequest { job, gpus, demand_gb_per_s: a.demand, key: a.common.key.clone() };
+    let done = engine.allocate(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,
         || {
-            let verb = if already { "held these before" } else { "holds" };
-            let list = state.cluster().gpu_list(&job.gpus);
-            wrap(&format!("job {} {verb}: {list} ({} GPUs); {free} GPUs are free", job.id, names.len()), 2)
+            let verb = if done.already { "held these before" } else { "holds" };
+            let n = done.gpus.gpu_count();
+            let list = engine.cluster().gpu_list(&done.gpus.allocation(engine.cluster()));
+            wrap(&format!("job {} {verb}: {list} ({n} GPUs); {} GPUs are free", done.job, done.free), 2)
         },
-        || json!({"job": job.id, "gpus": names, "already": already, "free": free}),
+        || json!(done),
     );
     Ok(())
 }
 
 fn release(a: &Release) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state).or_failure()?;
-    let mut ids = a.jobs.clone();
-    ids.sort();
-    if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
-        return Err(Failure::input(format!("job `{}` is named twice", twice[0])));
-    }
-    let released = state.release(&a.jobs).or_failure()?;
-    let free = state.snapshot().or_failure()?.free.gpu_count();
-    let cluster = state.cluster();
+    let engine = open::state(&a.common.state)?;
+    let request = ReleaseRequest { jobs: a.jobs.clone(), key: a.common.key.clone() };
+    let done = engine.release(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,
         || {
-            let line = |j: &JobHeld| format!("job {} released {} GPUs\n", j.id, j.gpus.gpu_count());
-            released.iter().map(line).collect::<String>() + &format!("{free} GPUs are free\n")
+            let line = |j: &engine::ReleasedJob| format!("job {} released {} GPUs\n", j.job, j.gpus.gpu_count());
+            done.released.iter().map(line).collect::<String>() + &format!("{} GPUs are free\n", done.free)
         },
-        || {
-            let job = |j: &JobHeld| json!({"job": j.id, "gpus": cluster.gpu_names(&j.gpus)});
-            json!({"released": released.iter().map(job).collect::<Vec<_>>(), "free": free})
-        },
+        || json!(done),
     );
     Ok(())
 }
 
 fn drain(a: &Drain) -> Result<(), Failure> {
-    let mut state = State::open(&a.common.state).or_failure()?;
-    let gpus = parse(state.cluster(), &a.gpus)?;
-    let n = gpus.gpu_count();
+    let engine = open::state(&a.common.state)?;
+    let (gpus, key) = (a.gpus.clone(), a.common.key.clone());
     if a.undo {
-        let back = state.undrain(&gpus).or_failure()?;
-        let of_file = state.cluster().usable();
-        let stay = gpus.gpus().filter(|g| !of_file.mask(g.host).contains(g.gpu.into())).count();
-        let free = state.snapshot().or_failure()?.free.gpu_count();
+        let done = engine.undrain(&UndrainRequest { gpus, key }, now_unix_s()).or_failure()?;
         print(
             a.common.format,
             || {
-                let file = match stay {
+                let file = match done.drained_by_cluster_file {
                     0 => String::new(),
                     n => format!("; {n} stay drained by the cluster file"),
                 };
-                format!("{back} of {n} GPUs were drained and are not any more{file}; {free} GPUs are free\n")
+                format!("undrained {} of {} GPUs{file}; {} GPUs are free\n", done.undrained, done.named, done.free)
             },
-            || json!({"undrained": back, "drained_by_cluster_file": stay, "free": free}),
+            || json!(done),
         );
         return Ok(());
     }
-    let running = state.drain(&gpus, &a.reason, now_unix_s()).or_failure()?;
-    let free = state.snapshot().or_failure()?.free.gpu_count();
-    let names: Vec<&str> = running.iter().map(|j| j.id.as_str()).collect();
+    let request = DrainRequest { gpus, reason: a.reason.clone(), key };
+    let done = engine.drain(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,
         || {
-            let go_on = match names.as_slice() {
+            let go_on = match done.jobs_going_on.as_slice() {
                 [] => String::new(),
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
-            wrap(&format!("{n} GPUs are drained{go_on}; {free} GPUs are free"), 2)
+            wrap(&format!("{} GPUs are drained{go_on}; {} GPUs are free", done.drained.gpu_count(), done.free), 2)
         },
-        || json!({"drained": state.cluster().gpu_names(&gpus), "jobs_going_on": names, "free": free}),
+        || json!(done),
     );
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! `linkwise fit`: from measurements to a model file.
 
+use crate::cmd::open;
+use crate::store_errors::OrFailure;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use console::Failure;
-use console::{Format, load_cluster};
+use console::{Failure, Format, load_cluster};
+use engine::{FitRequest, ModelKeeper};
 use files::write_atomic;
 use papers::models;
-use predict::{BandwidthModel, Correction, FitOptions, Kind};
+use predict::Model;
 use std::path::PathBuf;
-use store::{Query, Source, Store};
+use store::Store;
 use topology::Collective;
 
 /// Arguments of `linkwise fit`.
@@ -44,75 +46,65 @@ fn kinds() -> PossibleValuesParser {
     PossibleValuesParser::new(models().all().iter().map(|k| PossibleValue::new(k.name()).help(k.about())))
 }
 
+/// The kind that needs no measurements.
+const NEEDS_NONE: &str = "nccl";
+
+/// Writes the model where `-o` says.
+struct Output(PathBuf);
+
+impl ModelKeeper for Output {
+    fn keep(&mut self, model: &Model) -> Result<(), String> {
+        write_atomic(&self.0, model.save()?).map_err(|e| e.to_string())
+    }
+}
+
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
-    let kind = models()
-        .by_name(&args.model)
-        .ok_or_else(|| Failure::input(format!("--model {}: known are {}", args.model, models().names())))?;
-    let mut rows = match &args.store {
-        Some(path) => {
-            let store = Store::open(path, &cluster).map_err(Failure::input)?;
-            store.measurements(&Query::usable()).map_err(Failure::input)?
-        }
-        None if kind == Kind::Nccl => Vec::new(),
+    let mut builder = open::new(cluster.clone()).keeper(Output(args.output.clone()));
+    match &args.store {
+        Some(path) => builder = builder.store(Store::open(path, &cluster).or_failure()?),
+        None if args.model == NEEDS_NONE => {}
         None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
-    };
-    // Fits must not depend on the order in which hosts were measured in parallel.
-    rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
-    let simulated = rows.iter().filter(|m| m.source == Source::Simulated).count();
-    let options = FitOptions { collective: args.collective, ..FitOptions::of(kind).seed(args.seed) };
+    }
+    let request = FitRequest { kind: Some(args.model.clone()), collective: args.collective, seed: args.seed };
     let start = std::time::Instant::now();
-    let (model, report) = predict::fit(&cluster, &rows, &options).map_err(Failure::impossible)?;
+    let fit = builder.build().or_failure()?.fit(&request).map_err(|e| match e {
+        engine::EngineError::ModelNotKept(why) => Failure::input(why),
+        e => Err::<(), _>(e).or_failure().unwrap_err(),
+    })?;
     let seconds = start.elapsed().as_secs_f64();
-    write_atomic(&args.output, &model.save().map_err(Failure::input)?)?;
-    let sizes: Vec<String> = model.sizes().iter().map(ToString::to_string).collect();
-    let evaluations = match model.correction() {
-        Correction::Gp(g) => g.evaluations(),
-        Correction::Offset { .. } => 1,
-        Correction::Learned(_) => report.training.iter().map(|p| p.epochs).sum(),
-    };
-    let network = match model.correction() {
-        Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),
-        _ => None,
-    };
     if args.format == Format::Json {
-        let out = serde_json::json!({
-            "model": args.output, "kind": model.kind(), "collective": model.collective(), "sizes_bytes": model.sizes(),
-            "intra_readings": report.intra_readings, "multi_host_readings": report.multi_host_readings,
-            "left_out": report.left_out, "distrusted": report.distrusted, "intra_suspects": report.intra_suspects,
-            "simulated_readings": simulated, "repeat_noise": model.repeat_noise(), "evaluations": evaluations,
-            "fit_s": seconds, "seed": args.seed,
-            "parameters": network.map(|n| n.0), "parameter_bytes": network.map(|n| n.1),
-            "epochs": report.training.iter().map(|p| p.epochs).collect::<Vec<_>>(),
-        });
-        println!("{out}");
+        let mut out = serde_json::to_value(&fit).map_err(Failure::input)?;
+        (out["model"], out["fit_s"]) = (serde_json::json!(args.output), serde_json::json!(seconds));
+        console::print(&format!("{out}\n"));
         return Ok(());
     }
+    let sizes: Vec<String> = fit.sizes_bytes.iter().map(ToString::to_string).collect();
     println!(
         "{}: {} model of {} at {} on cluster {}, fitted in {seconds:.2} s",
         args.output.display(),
-        model.kind(),
-        model.collective(),
+        fit.kind,
+        fit.collective,
         sizes.join(", "),
         cluster.name
     );
     println!(
         "  {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
-        report.intra_readings, report.intra_suspects, report.multi_host_readings, report.distrusted, report.left_out
+        fit.intra_readings, fit.intra_suspects, fit.multi_host_readings, fit.distrusted, fit.left_out
     );
-    if let Some((parameters, bytes)) = network {
-        let runs = report.training.iter().filter(|p| p.epochs > 0);
-        let epochs: String = runs.map(|p| format!(", {} epochs (best {})", p.epochs, p.best_epoch + 1)).collect();
+    if let (Some(parameters), Some(bytes)) = (fit.parameters, fit.parameter_bytes) {
+        let runs = fit.epochs.iter().zip(&fit.best_epochs).filter(|(epochs, _)| **epochs > 0);
+        let epochs: String = runs.map(|(n, best)| format!(", {n} epochs (best {})", best + 1)).collect();
         println!("  {parameters} parameters, {bytes} bytes{epochs}");
     }
-    if kind == Kind::Nccl {
+    if args.model == NEEDS_NONE {
         println!("  between hosts this is what NCCL's own decisions let through (model), whatever was measured there");
-    } else if report.multi_host_readings == 0 {
+    } else if fit.multi_host_readings == 0 {
         println!("  no reading of several hosts: between hosts this is physics alone; `linkwise measure` takes some");
     }
-    if simulated > 0 {
-        println!("  {simulated} of these readings are SIMULATED, not measured");
+    if fit.simulated_readings > 0 {
+        println!("  {} of these readings are SIMULATED, not measured", fit.simulated_readings);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
 use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
 use measure::simulated::{Irregularity, on_fabric};
-use measure::{Backend, Campaign, CampaignError, Plan};
+use measure::{Backend, Campaign, CampaignError, CampaignPlan};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use store::{Query, Source, Store};
@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn plan(args: &Args, cluster: &Cluster) -> Result<Plan, Failure> {
+fn plan(args: &Args, cluster: &Cluster) -> Result<CampaignPlan, Failure> {
     let collective: Collective = args.collective.parse().map_err(|e| Failure::input(format!("--collective: {e}")))?;
     let mut sizes: Vec<Bytes> = Vec::new();
     for text in args.sizes.split(',') {
@@ -95,8 +95,8 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<Plan, Failure> {
     if idle.gpu_count() < 2 {
         return Err(Failure::impossible("fewer than two idle GPUs: there is nothing to measure between"));
     }
-    if args.samples > measure::design::SAMPLES_MAX {
-        return Err(Failure::input(format!("--samples: at most {}", measure::design::SAMPLES_MAX)));
+    if args.samples > measure::design::SAMPLE_SIZE_MAX {
+        return Err(Failure::input(format!("--samples: at most {}", measure::design::SAMPLE_SIZE_MAX)));
     }
     if args.budget_gpu_minutes.is_some_and(|b| !(b > 0.0 && b.is_finite())) {
         return Err(Failure::input("--budget-gpu-minutes: a number above 0 was expected"));
@@ -115,12 +115,12 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<Plan, Failure> {
     if args.backend == Some(BackendKind::Command) && command.is_empty() {
         return Err(Failure::input("--backend command needs --command 'CMD ...'"));
     }
-    Ok(Plan {
+    Ok(CampaignPlan {
         idle,
         collective,
         sizes,
         intra: !args.no_intra,
-        samples: args.samples,
+        sample_size: args.samples,
         design: args.design.kind(),
         seed: args.seed,
         budget_gpu_minutes: args.budget_gpu_minutes,
@@ -187,7 +187,7 @@ fn launch_options(args: &Args) -> LaunchOptions {
 }
 
 /// `--dry-run`: the exact commands of the plan, one a line; nothing is run and no store is touched.
-fn dry_run(args: &Args, cluster: &Cluster, plan: &Plan) -> Result<(), Failure> {
+fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Failure> {
     if args.backend != Some(BackendKind::NcclTests) {
         return Err(Failure::input("--dry-run prints the commands of --backend nccl-tests; name that backend"));
     }
@@ -219,7 +219,7 @@ fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
 fn with_backend(
     args: &Args,
     cluster: &Cluster,
-    plan: &Plan,
+    plan: &CampaignPlan,
     kind: BackendKind,
     store: &mut Store,
 ) -> Result<show::CampaignAnswer, Failure> {
@@ -252,7 +252,7 @@ fn with_backend(
 fn campaign(
     args: &Args,
     cluster: &Cluster,
-    plan: &Plan,
+    plan: &CampaignPlan,
     backend: &mut dyn Backend,
     store: &mut Store,
 ) -> Result<show::CampaignAnswer, Failure> {
@@ -261,28 +261,30 @@ fn campaign(
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     let mut plan = plan.clone();
     let source = backend.source();
-    let outlook = {
-        let mut tell = |_| {};
-        let outlook =
-            |plan: &Plan, store: &mut Store, backend: &mut dyn Backend, tell: &mut dyn FnMut(measure::Event)| {
-                Campaign::new(plan, store, backend, &expected, &now, tell).map(|c| c.outlook())
-            };
-        let mut o = outlook(&plan, store, backend, &mut tell).or_failure()?;
+    let estimate = {
+        let mut on_event = |_| {};
+        let estimate = |plan: &CampaignPlan,
+                        store: &mut Store,
+                        backend: &mut dyn Backend,
+                        on_event: &mut dyn FnMut(measure::CampaignEvent)| {
+            Campaign::new(plan, store, backend, &expected, &now, on_event).map(|c| c.estimate())
+        };
+        let mut o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
         let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
         if o.gpu_minutes > budget && args.clip {
             // The largest number of samples that fits, by bisection: the estimate grows with it.
-            let (mut fits, mut too_many) = (0, plan.samples);
+            let (mut fits, mut too_many) = (0, plan.sample_size);
             while too_many - fits > 1 {
-                plan.samples = (fits + too_many) / 2;
-                if outlook(&plan, store, backend, &mut tell).or_failure()?.gpu_minutes > budget {
-                    too_many = plan.samples
+                plan.sample_size = (fits + too_many) / 2;
+                if estimate(&plan, store, backend, &mut on_event).or_failure()?.gpu_minutes > budget {
+                    too_many = plan.sample_size
                 } else {
-                    fits = plan.samples
+                    fits = plan.sample_size
                 }
             }
-            plan.samples = fits;
-            o = outlook(&plan, store, backend, &mut tell).or_failure()?;
-            eprintln!("clipped to {} multi-host samples per size to keep within the budget", plan.samples);
+            plan.sample_size = fits;
+            o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
+            eprintln!("clipped to {} multi-host samples per size to keep within the budget", plan.sample_size);
         }
         if o.gpu_minutes > budget {
             return Err(Failure::impossible(format!(
@@ -294,23 +296,23 @@ fn campaign(
         o
     };
     let in_words = if source == Source::Simulated { "simulated " } else { "" };
-    if outlook.points == outlook.already {
-        eprintln!("all {} points of this campaign are in the store already", outlook.points);
+    if estimate.points == estimate.already {
+        eprintln!("all {} points of this campaign are in the store already", estimate.points);
     } else {
         eprintln!(
             "{} points, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
-            outlook.points,
-            outlook.already,
-            outlook.gpu_minutes,
-            progress::duration(outlook.seconds),
+            estimate.points,
+            estimate.already,
+            estimate.gpu_minutes,
+            progress::duration(estimate.seconds),
         );
     }
     let start = Instant::now();
     let mut progress = progress::Progress::new();
     let summary = {
-        let mut tell = |event: measure::Event| progress.hear(event);
-        let mut model = crate::learning::Learning::new(cluster, &[], fabric::Constants::default());
-        Campaign::new(&plan, store, backend, &expected, &now, &mut tell).or_failure()?.with_model(&mut model).run()
+        let mut on_event = |event: measure::CampaignEvent| progress.on_event(event);
+        let mut model = engine::UncertaintySampler::new(cluster, &[], fabric::Constants::default());
+        Campaign::new(&plan, store, backend, &expected, &now, &mut on_event).or_failure()?.with_model(&mut model).run()
     };
     progress.finish();
     let summary = summary.map_err(|e| match e {
@@ -319,7 +321,7 @@ fn campaign(
     })?;
     Ok(show::CampaignAnswer {
         source,
-        points_planned: outlook.points,
+        points_planned: estimate.points,
         finished: !summary.stopped_by_budget && summary.failed() == 0,
         nothing_to_do: summary.readings_taken() == 0 && summary.failed() == 0,
         wall_seconds: start.elapsed().as_secs_f64(),

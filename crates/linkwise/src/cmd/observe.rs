@@ -1,20 +1,15 @@
 //! `linkwise observe`: what a job got, into the store, the model and the suspicions.
 
-mod learn;
 mod plugin;
 mod reading;
 
-pub use learn::suspects;
-use learn::{Learned, learn};
-use reading::{Whose, record};
-
-use crate::cmd::place::state::cluster;
+use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
-use console::Failure;
-use console::{Format, wrap};
+use console::{Failure, Format, now_unix_s, wrap};
+use engine::{Engine, NotLearned, ObserveAnswer, ObserveRequest, ReadingAnswer, ReadingIn};
 use serde_json::json;
 use std::path::PathBuf;
-use store::{Measurement, State, Store};
+use store::Store;
 use topology::{Bytes, Cluster, Collective};
 
 /// Arguments of `linkwise observe`.
@@ -61,6 +56,12 @@ pub struct Args {
     /// The readings are of a simulation
     #[arg(long)]
     simulated: bool,
+    /// Record a bandwidth as well that is far above what the links allow
+    #[arg(long)]
+    force: bool,
+    /// Idempotency key: what was recorded under it before is not recorded again, and answered as it was then
+    #[arg(long)]
+    key: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -84,69 +85,80 @@ struct Got {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
-    let mut state = args.state.as_deref().map(State::open).transpose().or_failure()?;
-    let cluster = cluster(args.cluster.as_deref(), state.as_ref())?;
-    let traces = match &args.got.trace {
-        Some(path) if plugin::is_one(path) => Some(plugin::Traces::read(path)?),
-        _ => None,
-    };
-    let whose = match &traces {
-        // The plugin's processes wrote where they ran.
-        Some(t) if args.gpus.is_none() && state.is_none() => {
-            Whose::with(&cluster, None, &args.job, Some(t.gpus(&cluster)?))?
+    let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
+    let (request, left_out) = request(&args, &builder.build().or_failure()?)?;
+    // The state is opened again with the rest: the first engine only told what the job holds.
+    let mut builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
+    let keeper = args.model.as_deref().map(LockedModelFile::open).transpose()?;
+    let cluster = builder.cluster().clone();
+    builder = builder.store(Store::create(&args.store, &cluster).or_failure()?);
+    let engine = match keeper {
+        Some((file, model)) => {
+            open::build(builder.model(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?
         }
-        _ => Whose::find(&cluster, state.as_ref(), &args.job, args.gpus.as_deref())?,
+        None => builder.build().or_failure()?,
     };
-    let (measurements, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
-        (Some(v), ..) => (vec![reading::of_number(&whose, args.collective, args.size, *v)], 0),
-        (_, Some(file), _) => (reading::of_nccl_tests(&cluster, &whose, args.collective, file)?, 0),
-        (.., Some(file)) => match traces {
-            Some(t) => t.readings(&whose, args.simulated)?,
-            None => reading::of_trace(&whose, file)?,
-        },
-        _ => return Err(Failure::input("one of --busbw, --nccl-tests and --trace is needed")),
-    };
-    let mut measurements = measurements;
-    if args.simulated {
-        measurements.iter_mut().for_each(|m| m.source = store::Source::Simulated);
-    }
-    for m in &measurements {
-        m.check().map_err(|e| Failure::input(format!("what the job got cannot be: {e}")))?;
-    }
-    // The model file is held locked from here on: two observations at a time learn one after the other.
-    let mut model = args.model.as_deref().map(|p| learn::Locked::open(p, &cluster)).transpose()?;
-    let mut store = Store::create(&args.store, &cluster).or_failure()?;
-    record(&mut store, &measurements)?;
-    let learned = match &mut model {
-        Some(locked) => {
-            let learned = learn(&mut locked.model, &store, &measurements, state.as_mut())?;
-            locked.save()?;
-            Some(learned)
-        }
-        None => None,
-    };
+    let answer = engine.observe(&request, now_unix_s()).or_failure()?;
     let text = match args.format {
-        Format::Text => text(&args, &cluster, &measurements, left_out, learned.as_ref()),
-        Format::Json => format!("{}\n", json_of(&args, &cluster, &measurements, left_out, learned.as_ref())),
+        Format::Text => text(&args, &cluster, &answer, left_out),
+        Format::Json => format!("{}\n", json_of(&args, &answer, left_out)?),
     };
     console::print(&text);
     Ok(())
 }
 
-fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, learned: Option<&Learned>) -> String {
+/// What was read, as the engine takes it, and how many operations were left out.
+fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Failure> {
+    let cluster = engine.cluster();
+    let traces = match &args.got.trace {
+        Some(path) if plugin::is_one(path) => Some(plugin::Traces::read(path)?),
+        _ => None,
+    };
+    let named = args.gpus.as_ref().map(|list| cluster.parse_gpus([list.as_str()]));
+    let named = match (named.transpose().map_err(|e| Failure::input(format!("--gpus: {e}")))?, &traces) {
+        // The plugin's processes wrote where they ran.
+        (None, Some(t)) if !engine.has_state() => Some(t.gpus(cluster)?),
+        (named, _) => named,
+    };
+    let job = engine.observed_job(&args.job, named.as_ref()).or_failure()?;
+    let (readings, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
+        (Some(v), ..) => {
+            let provenance = "linkwise observe --busbw".into();
+            (vec![ReadingIn { provenance, ..ReadingIn::new(args.collective, args.size, *v) }], 0)
+        }
+        (_, Some(file), _) => (reading::of_nccl_tests(cluster, &job, args.collective, file)?, 0),
+        (.., Some(file)) => match traces {
+            Some(t) => t.readings(job.gpus.gpu_count(), args.simulated)?,
+            None => reading::of_trace(job.gpus.gpu_count(), file)?,
+        },
+        _ => return Err(Failure::input("one of --busbw, --nccl-tests and --trace is needed")),
+    };
+    let request = ObserveRequest {
+        job: args.job.clone(),
+        gpus: named.map(|a| cluster.gpu_names(&a)),
+        readings,
+        simulated: args.simulated,
+        only_store: false,
+        force: args.force,
+        key: args.key.clone(),
+    };
+    Ok((request, left_out))
+}
+
+fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> String {
     let mut out = String::new();
-    for (i, m) in ms.iter().enumerate() {
-        let expected = match learned.and_then(|l| l.expected.get(i)).copied().flatten() {
-            Some(p) => format!("; {:.1} ± {:.1} was expected", p.busbw_gb_per_s, p.std_gb_per_s),
-            None => String::new(),
+    for r in &a.readings {
+        let expected = match (r.taught.expected_gb_per_s, r.taught.std_gb_per_s) {
+            (Some(v), Some(std)) => format!("; {v:.1} ± {std:.1} was expected"),
+            _ => String::new(),
         };
         let line = format!(
             "job {} got {:.1} GB/s in {} of {} on {}{expected}",
             args.job,
-            m.busbw.gb_per_s(),
-            m.collective,
-            m.size,
-            cluster.gpu_list(&m.allocation)
+            r.busbw_gb_per_s,
+            r.collective,
+            r.size_bytes,
+            cluster.gpu_list(&r.gpus.allocation(cluster))
         );
         out += &wrap(&line, 2);
     }
@@ -155,49 +167,55 @@ fn text(args: &Args, cluster: &Cluster, ms: &[Measurement], left_out: usize, lea
             "{left_out} operations of the trace are left out: other group sizes, or no collective with a size\n"
         );
     }
-    if let Some(c) = ms.first().and_then(|m| m.contention.as_deref()) {
+    if let Some(c) = a.readings.first().and_then(|r| r.contention.as_deref()) {
         out += &format!("contended ({c}): recorded as such, the model learns nothing from it\n");
     }
-    out += &format!("{} reading{} in {}\n", ms.len(), if ms.len() == 1 { "" } else { "s" }, args.store.display());
-    if let (Some(l), Some(file)) = (learned, &args.model) {
-        out += &match l.updates {
-            0 => format!("{} has learned nothing: {}\n", file.display(), l.why_not),
-            n => format!("{} has learned {n} reading{}\n", file.display(), if n == 1 { "" } else { "s" }),
-        };
-        for s in l.suspected.iter().take(4) {
+    let before = if a.repeated { ", recorded before under the same key" } else { "" };
+    out += &format!("{} in {}{before}\n", readings(a.readings.len()), args.store.display());
+    if let (Some(suspected), Some(file)) = (&a.suspected, &args.model) {
+        out += &learned(a, &file.display().to_string());
+        for s in suspected.iter().take(4) {
             out += &format!("suspected: {s}\n");
         }
-        if l.suspected.len() > 4 {
+        if suspected.len() > 4 {
             out += &format!(
                 "and {} more; `linkwise doctor` names the most informative next measurement\n",
-                l.suspected.len() - 4
+                suspected.len() - 4
             );
         }
     }
     out
 }
 
-fn json_of(
-    args: &Args,
-    cluster: &Cluster,
-    ms: &[Measurement],
-    left_out: usize,
-    learned: Option<&Learned>,
-) -> serde_json::Value {
-    let reading = |(i, m): (usize, &Measurement)| {
-        let expected = learned.and_then(|l| l.expected.get(i)).copied().flatten();
-        json!({
-            "gpus": cluster.gpu_names(&m.allocation), "collective": m.collective, "size_bytes": m.size,
-            "busbw_gb_per_s": m.busbw.gb_per_s(), "contention": m.contention,
-            "expected_gb_per_s": expected.map(|p| p.busbw_gb_per_s), "std_gb_per_s": expected.map(|p| p.std_gb_per_s),
-        })
+/// What the model took from the readings, and why it did not take the others.
+fn learned(a: &ObserveAnswer, file: &str) -> String {
+    let mut out = match a.learned {
+        0 => String::new(),
+        n => format!("{file} has learned {}\n", readings(n)),
     };
-    json!({
-        "job": args.job,
-        "store": args.store,
-        "readings": ms.iter().enumerate().map(reading).collect::<Vec<_>>(),
-        "left_out": left_out,
-        "learned": learned.map_or(0, |l| l.updates),
-        "suspected": learned.map(|l| &l.suspected),
-    })
+    let mut reasons: Vec<(NotLearned, usize)> = Vec::new();
+    for why in a.readings.iter().filter_map(|r: &ReadingAnswer| r.taught.why_not) {
+        match reasons.iter_mut().find(|r| r.0 == why) {
+            Some(r) => r.1 += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    for (why, n) in reasons {
+        out += &match (n, a.readings.len()) {
+            (n, all) if n == all => format!("{file} has learned nothing: {}\n", why.text()),
+            (n, _) => format!("{file} has not learned {}: {}\n", readings(n), why.text()),
+        };
+    }
+    out
+}
+
+fn readings(n: usize) -> String {
+    format!("{n} reading{}", if n == 1 { "" } else { "s" })
+}
+
+fn json_of(args: &Args, a: &ObserveAnswer, left_out: usize) -> Result<serde_json::Value, Failure> {
+    let mut v = serde_json::to_value(a).map_err(Failure::input)?;
+    v["store"] = json!(args.store);
+    v["left_out"] = json!(left_out);
+    Ok(v)
 }

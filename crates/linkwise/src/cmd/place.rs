@@ -1,26 +1,25 @@
 //! `linkwise place`: which GPUs should a job get?
 //!
-//! Three steps, each a function: [`ask`] makes a request of flags (or [`stream`] of lines), [`answered`] chooses, [`answer`] prints.
+//! Three steps: [`ask`] makes a request of flags (or [`stream`] of lines), the engine answers it, [`reply`] prints the answer.
 
-mod answer;
 mod ask;
 mod launch;
-pub mod state;
+mod reply;
 mod stream;
 mod text;
-mod wary;
 
-use answer::Reply;
-use console::Failure;
-use files::read_text;
+use crate::cmd::open;
+use crate::store_errors::OrFailure;
+use console::{Failure, now_unix_s};
+use engine::PlaceQuery;
+use place::Contention;
 use place::read::{Defaults, Reader};
-use place::{Answer, Contention, Refusal, Request, Search};
-use predict::Model;
-use std::path::{Path, PathBuf};
+use reply::Reply;
+use std::path::PathBuf;
+use topology::Bytes;
 use topology::nccl::Version;
-use topology::{Bytes, Cluster};
 
-/// Largest model file, requests line or list of free GPUs that is read, bytes.
+/// Largest list of free GPUs or of readings that is read, bytes.
 const LIST_BYTES_MAX: usize = 16 << 20;
 
 /// Arguments of `linkwise place`.
@@ -35,8 +34,8 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
     \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
     Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
-    without demand takes what the model expects of it alone. One GPU gets the place where it leaves the least damage, with a predicted\n\
-    bandwidth of 0, since it talks to nobody; no GPU, a GPU named twice and an unknown GPU are errors.")]
+    without demand takes what the model expects of it alone. A request for one GPU gets the GPU whose\n\
+    loss costs the remaining GPUs least, with a predicted bandwidth of 0. No GPU, a GPU named twice and an unknown GPU are errors.")]
 pub struct Args {
     /// Built-in cluster or cluster file; must be the one that the model was fitted on
     #[arg(long, required_unless_present = "state")]
@@ -53,8 +52,15 @@ pub struct Args {
     /// The job to place
     #[command(flatten)]
     ask: ask::Ask,
-    #[command(flatten)]
-    state: state::StateArgs,
+    /// State file of `linkwise cluster`: what is free and which jobs run beside this one comes from there, and the cluster too
+    #[arg(long, conflicts_with = "jobs")]
+    state: Option<PathBuf>,
+    /// Take the chosen GPUs for this job, in one step with choosing them. The same request for the same job gets the same answer again
+    #[arg(long, value_name = "JOB", requires = "state", conflicts_with = "requests")]
+    commit: Option<String>,
+    /// Idempotency key of --commit: under the same key the same request is answered alike for a week, even after the job was released
+    #[arg(long, requires = "commit")]
+    key: Option<String>,
     /// Bandwidths measured of candidates (those under `worth_measuring` of --format json): a file with a JSON object per
     /// line, {"gpus":["n0:0",...],"busbw_gb_per_s":123.4}; the choice is decided again with them
     #[arg(long, conflicts_with = "requests")]
@@ -105,89 +111,41 @@ fn release(text: &str) -> Result<Version, String> {
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let search = search(&args.search, args.seed).map_err(|e| Failure::input(format!("--search: {}", e.message)))?;
-    let mut operator = args.state.open()?;
-    let cluster = state::cluster(args.cluster.as_deref(), operator.as_ref())?;
-    let model = load_model(&args.model, &cluster)?;
-    let size = args.size.unwrap_or_else(|| default_size(&model));
+    if let Some(id) = &args.commit {
+        store::state::check_job_id(id).map_err(|e| Failure::input(format!("--commit: {e}")))?;
+    }
+    let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
+    let engine = open::build(builder.model(open::model(&args.model)?), &args.model)?;
+    engine.check_search(&args.search).map_err(|e| Failure::input(format!("--search: {e}")))?;
+    let size = args.size.unwrap_or_else(|| engine.default_size());
     let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
-    let reader = Reader::new(&cluster, defaults, ::papers::searches());
+    let reader = Reader::new(engine.cluster(), defaults, ::papers::searches());
     if let Some(file) = &args.requests {
-        return stream::Stream {
-            cluster: &cluster,
-            model: &model,
-            reader,
-            search,
-            seed: args.seed,
-            state: operator,
-            nccl: args.nccl,
-        }
-        .run(file);
+        let (search, seed, nccl) = (&args.search, args.seed, args.nccl);
+        return stream::Stream { engine: &engine, reader, search, seed, nccl }.run(file);
     }
-    let request = args.ask.request(&reader)?;
+    let query = PlaceQuery {
+        search: args.search.clone(),
+        seed: args.seed,
+        measured: args.readings.as_deref().map_or(Ok(Vec::new()), |file| ask::read_readings(&reader, file))?,
+        commit: args.commit.clone(),
+        key: args.key.clone(),
+        ..PlaceQuery::new(args.ask.request(&reader)?)
+    };
     let start = std::time::Instant::now();
-    let mut choose = |request: &Request| -> Result<Answer, Failure> {
-        let found = answered(&cluster, &model, request, &*search).map_err(refused)?;
-        match &args.readings {
-            Some(file) => ask::decided(found, &cluster, &model, request, &reader, file),
-            None => Ok(found),
-        }
-    };
-    let (request, found, avoided) = match &mut operator {
-        Some(s) => state::answer(s, &cluster, &model, &request, args.state.commit.as_deref(), &mut choose)?,
-        None => {
-            let found = choose(&request)?;
-            (request, found, None)
-        }
-    };
-    if let Some(a) = &avoided {
-        eprintln!("note: {a}");
+    let answer = engine.place(&query, now_unix_s()).map_err(|e| match (&e, &args.readings) {
+        (engine::EngineError::NotACandidate { .. }, Some(file)) => Failure::input(format!("{}: {e}", file.display())),
+        _ => Err::<(), _>(e).or_failure().unwrap_err(),
+    })?;
+    let reply = Reply { cluster: engine.cluster(), answer: &answer, elapsed: start.elapsed(), nccl: args.nccl };
+    for note in reply.notes() {
+        console::say(&format!("note: {note}"));
     }
-    let elapsed = start.elapsed();
-    let reply = Reply { cluster: &cluster, model: &model, request: &request, answer: &found, elapsed, nccl: args.nccl };
     match args.format {
-        PlaceFormat::Text => print!("{}", reply.text()),
-        PlaceFormat::Json => println!("{}", reply.json(None)),
-        PlaceFormat::Slurm => print!("{}", reply.slurm()),
-        PlaceFormat::Hostfile => print!("{}", reply.hostfile()),
+        PlaceFormat::Text => console::print(&reply.text()),
+        PlaceFormat::Json => console::print(&format!("{}\n", reply.json(None))),
+        PlaceFormat::Slurm => console::print(&reply.slurm()),
+        PlaceFormat::Hostfile => console::print(&reply.hostfile()),
     }
     Ok(())
-}
-
-/// The choice.
-fn answered(cluster: &Cluster, model: &Model, request: &Request, search: &dyn Search) -> Result<Answer, Refusal> {
-    place::answer_with(search, cluster, model, request)
-}
-
-/// A refusal as the command's failure: 2 where the request is wrong, 1 where it cannot be met.
-fn refused(e: Refusal) -> Failure {
-    if e.is_malformed() { Failure::input(e) } else { Failure::impossible(e) }
-}
-
-/// The search of a name.
-fn search(name: &str, seed: u64) -> Result<Box<dyn Search>, place::read::Bad> {
-    ::papers::searches().search(name, seed)
-}
-
-/// The largest size of a model: what a request without a size is placed for.
-fn default_size(model: &Model) -> Bytes {
-    model.sizes().last().copied().unwrap_or(Bytes::mib(16))
-}
-
-pub fn load_model(path: &Path, cluster: &Cluster) -> Result<Model, Failure> {
-    let model = Model::load(&read_text(path, predict::FILE_BYTES_MAX)?, ::papers::models())
-        .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
-    let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
-        let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());
-        c.host_ids().map(of).collect()
-    };
-    if shape(model.cluster()) != shape(cluster) {
-        return Err(Failure::input(format!(
-            "{} was fitted on cluster `{}`, whose hosts are not those of `{}`; fit a model for this cluster",
-            path.display(),
-            model.cluster().name,
-            cluster.name
-        )));
-    }
-    Ok(model.on(cluster))
 }

@@ -18,10 +18,10 @@ the same LINKWISE_* variables. Where to put it:
 
   torchrun   before it, on every host (it is started once per host):  linkwise run -- torchrun --nnodes 2 ... train.py
   srun       before it: srun passes the environment on; for several hosts with --trace on a shared file system
-  mpirun     before it for one host; for several, mpirun -x passes variables on, or: mpirun ... linkwise run --meeting ... -- python train.py
+  mpirun     before it for one host; for several, mpirun -x passes variables on, or: mpirun ... linkwise run --rendezvous ... -- python train.py
 
-Ranks meet where --meeting says, else where a launcher of several hosts does (MASTER_ADDR and MASTER_PORT, which torchrun sets for its workers; \
-Slurm's list of hosts), else on this host.
+Ranks find each other at --rendezvous; else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
+workers; Slurm's list of hosts); else on this host.
 
 Started several times for one job (after srun or mpirun), task 0 writes the report; the others' traces lie beside its own in --trace, and \
 `linkwise tune report` reads all of them. Ranks that cannot agree stay at what NCCL does by itself.
@@ -48,9 +48,9 @@ pub struct Args {
     /// Keep the traces in this folder, which must be empty or new
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
-    /// Where the processes of several hosts meet: tcp:HOST:PORT, or folder:PATH on a shared file system
-    #[arg(long, value_name = "PLACE")]
-    meeting: Option<String>,
+    /// Where the processes of several hosts find each other: tcp:HOST:PORT, or folder:PATH on a shared file system
+    #[arg(long, alias = "meeting", value_name = "ADDRESS")]
+    rendezvous: Option<String>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -191,8 +191,8 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     if args.kernel_times {
         command.env("LINKWISE_KERNEL_TIMES", "1");
     }
-    if let Some(place) = &args.meeting {
-        command.env("LINKWISE_MEETING", place);
+    if let Some(place) = &args.rendezvous {
+        command.env("LINKWISE_RENDEZVOUS", place);
     }
     // Where neither the user nor a launcher of several hosts says where to meet. A launcher around this very process has said it: others like it
     // would name other places.
@@ -200,15 +200,17 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
     let by_launcher = said("MASTER_ADDR") && (said("MASTER_PORT") || said("LINKWISE_PORT"));
     let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let alone = || Some(format!("local:{}-{unique}", std::process::id()));
+    command.env_remove("LINKWISE_MEETING_ELSE"); // the former name, perhaps set by an older `linkwise run` around this one
     match task.map_or_else(alone, LaunchedTask::rendezvous).filter(|_| !by_launcher) {
-        Some(place) => command.env("LINKWISE_MEETING_ELSE", place),
-        None => command.env_remove("LINKWISE_MEETING_ELSE"), // another `linkwise run` around this one knew less
+        Some(place) => command.env("LINKWISE_RENDEZVOUS_FALLBACK", place),
+        None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // another `linkwise run` around this one knew less
     };
-    let known = args.meeting.is_some() || said("LINKWISE_MEETING") || by_launcher;
+    let named = args.rendezvous.is_some() || said("LINKWISE_RENDEZVOUS") || said("LINKWISE_MEETING");
+    let known = named || by_launcher;
     if let Some(t) = task.filter(|t| t.rendezvous().is_none() && !t.hosts_known && !known && !args.observe) {
         eprintln!(
-            "linkwise: {} tasks, perhaps on several hosts, are not told where to meet: unless the command says it (torchrun sets MASTER_ADDR and \
-             MASTER_PORT) everything stays at AUTO; --meeting tcp:HOST:PORT says it (any of the hosts)",
+            "linkwise: {} tasks, perhaps on several hosts, have no rendezvous: unless the command sets one (torchrun sets MASTER_ADDR and \
+             MASTER_PORT) all communicators stay at AUTO; give --rendezvous tcp:HOST:PORT with any of the hosts",
             t.count
         );
     }

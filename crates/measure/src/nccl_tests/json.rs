@@ -1,14 +1,15 @@
 //! The JSON file that nccl-tests writes with `-J` (since 2.17.3).
 //!
-//! Booleans and `nan` come as strings, numbers may too. The environment that the file holds is never read: it may contain secrets.
+//! Booleans and `nan` are strings; numbers may be. The recorded environment is never read: it may contain secrets.
 
 use super::report::{
-    Half, OUTPUT_BYTES_MAX, ParseError, RANKS_MAX, ROWS_MAX, Rank, Report, Row, shorten, version_of_code,
+    NcclTestsRank, NcclTestsReport, NcclTestsRow, NcclTestsTiming, OUTPUT_BYTES_MAX, ParseError, RANKS_MAX, ROWS_MAX,
+    shorten, version_of_code,
 };
 use serde_json::Value;
 
-/// Reads a file of `-J`. Pure; O(bytes). Syntax errors have line and column, others name the field.
-pub fn parse_json(text: &str) -> Result<Report, ParseError> {
+/// Reads a file of `-J`. O(bytes). Syntax errors have line and column, others name the field.
+pub fn parse_json(text: &str) -> Result<NcclTestsReport, ParseError> {
     if text.len() > OUTPUT_BYTES_MAX {
         return Err(ParseError::at(1, 1, format!("the file is larger than {} MiB", OUTPUT_BYTES_MAX >> 20)));
     }
@@ -20,13 +21,13 @@ pub fn parse_json(text: &str) -> Result<Report, ParseError> {
     };
     if results.is_empty() {
         let why = root.get("errors").map_or(String::new(), |e| format!("; errors: {}", shorten(&e.to_string())));
-        return Err(wrong(format!("`results` is empty: the run gave nothing{why}")));
+        return Err(wrong(format!("`results` is empty: the run has no result{why}")));
     }
     if results.len() > ROWS_MAX {
         return Err(wrong(format!("`results` has more than {ROWS_MAX} rows")));
     }
     let rows = results.iter().enumerate().map(|(i, r)| row(i, r)).collect::<Result<_, _>>().map_err(wrong)?;
-    Ok(Report {
+    Ok(NcclTestsReport {
         version: root.get("version").map(text_of),
         nccl_version: root.get("nccl_version").map(nccl_version),
         collective: collective(&root),
@@ -46,18 +47,18 @@ fn nccl_version(v: &Value) -> String {
     text.parse::<u64>().map_or(text, version_of_code)
 }
 
-/// A finite, non-negative number, also in quotes.
+/// A finite, non-negative number, quoted or not.
 fn number_of(v: &Value) -> Option<f64> {
     v.as_f64().or_else(|| v.as_str()?.trim().parse().ok()).filter(|n| n.is_finite() && *n >= 0.0)
 }
 
-/// The program's name is the first of `args`.
+/// From the program's name, the first of `args`.
 fn collective(root: &Value) -> Option<topology::Collective> {
     let program = root.get("args")?.get(0)?.as_str()?;
     program.rsplit('/').next()?.trim_end_matches("_perf").parse().ok()
 }
 
-fn ranks(root: &Value) -> Vec<Rank> {
+fn ranks(root: &Value) -> Vec<NcclTestsRank> {
     let devices = root.pointer("/config/devices").and_then(Value::as_array);
     let small = |v: Option<&Value>| v.and_then(number_of).filter(|n| *n <= f64::from(u32::MAX)).map(|n| n as u32);
     devices
@@ -65,7 +66,7 @@ fn ranks(root: &Value) -> Vec<Rank> {
         .flatten()
         .take(RANKS_MAX)
         .filter_map(|d| {
-            Some(Rank {
+            Some(NcclTestsRank {
                 rank: small(d.get("rank"))?,
                 host: shorten(d.get("hostname")?.as_str()?),
                 device: small(d.get("device"))?,
@@ -74,13 +75,13 @@ fn ranks(root: &Value) -> Vec<Rank> {
         .collect()
 }
 
-fn row(i: usize, r: &Value) -> Result<Row, String> {
+fn row(i: usize, r: &Value) -> Result<NcclTestsRow, String> {
     let whole = |name: &str| {
         let n = r.get(name).and_then(|v| v.as_u64().or_else(|| v.as_str()?.trim().parse().ok()));
         n.ok_or_else(|| format!("`results[{i}].{name}` is not a whole number"))
     };
     let root = r.get("root").and_then(|v| v.as_i64().or_else(|| v.as_str()?.trim().parse().ok()));
-    Ok(Row {
+    Ok(NcclTestsRow {
         size_bytes: whole("size")?,
         count: whole("count")?,
         dtype: r.get("type").map(text_of).unwrap_or_default(),
@@ -91,7 +92,7 @@ fn row(i: usize, r: &Value) -> Result<Row, String> {
     })
 }
 
-fn half(i: usize, name: &str, v: Option<&Value>) -> Result<Half, String> {
+fn half(i: usize, name: &str, v: Option<&Value>) -> Result<NcclTestsTiming, String> {
     let v = v.ok_or_else(|| format!("`results[{i}].{name}` is missing"))?;
     let number = |field: &str| {
         let found = v.get(field);
@@ -100,7 +101,7 @@ fn half(i: usize, name: &str, v: Option<&Value>) -> Result<Half, String> {
             format!("`results[{i}].{name}.{field}` is {what}, not a number")
         })
     };
-    Ok(Half {
+    Ok(NcclTestsTiming {
         time_us: number(if v.get("time").is_some() { "time" } else { "cpu_time" })?,
         algbw_gb_per_s: number("alg_bw")?,
         busbw_gb_per_s: number("bus_bw")?,

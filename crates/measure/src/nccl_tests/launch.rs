@@ -13,7 +13,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use topology::{Cluster, GpuMask};
 
-/// What starts the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Launcher {
     /// This machine, one process.
@@ -25,18 +24,17 @@ pub enum Launcher {
     Srun,
 }
 
-/// How nccl-tests are run.
+/// How to run nccl-tests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LaunchOptions {
-    /// What starts the processes.
     pub launcher: Launcher,
-    /// Folder of the programs (`all_reduce_perf`, ...); none = found by PATH.
+    /// Folder of the programs (`all_reduce_perf`, ...); `None` searches PATH.
     pub folder: Option<PathBuf>,
     /// `-n`.
     pub iterations: u32,
     /// `-w`.
     pub warmup: u32,
-    /// More arguments of the launcher.
+    /// Additional arguments of the launcher.
     pub launcher_args: Vec<String>,
 }
 
@@ -49,18 +47,16 @@ impl Default for LaunchOptions {
 /// A command ready to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
-    /// Set before the start.
+    /// Environment variables to set.
     pub env: Vec<(String, String)>,
-    /// The program.
     pub program: String,
-    /// Its arguments.
     pub args: Vec<String>,
-    /// Content of the host file, one host for every rank; its path is the value of `SLURM_HOSTFILE`.
+    /// Content of the host file, one line per rank; its path is the value of `SLURM_HOSTFILE`.
     pub hostfile: Option<String>,
 }
 
 impl fmt::Display for CommandLine {
-    /// As one would type it in a shell.
+    /// The command as typed in a shell.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (k, v) in &self.env {
             write!(f, "{k}={} ", quoted(v))?;
@@ -70,18 +66,20 @@ impl fmt::Display for CommandLine {
     }
 }
 
-/// In single quotes where a shell would need them.
+/// Adds single quotes if a shell needs them.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+:,./@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) { text.into() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-fn visible(mask: GpuMask) -> String {
+fn cuda_visible_devices(mask: GpuMask) -> String {
     mask.iter().map(|g| g.to_string()).collect::<Vec<_>>().join(",")
 }
 
-/// The command that measures `point`. `hostfile` is where the caller will put the host file, should there be one. Errors: a
-/// host name that no launcher would take, or several hosts with the local launcher.
+/// The command that measures `point`. `hostfile` is where the caller will write the host file, if there is one.
+///
+/// # Errors
+/// A host name that no launcher accepts, or several hosts with the local launcher.
 pub fn command_line(
     cluster: &Cluster,
     point: &Point,
@@ -116,7 +114,8 @@ pub fn command_line(
             let [(_, mask)] = parts else {
                 return Err(format!("{} hosts need --launcher mpirun or srun", parts.len()));
             };
-            command.env = vec![(order.0.into(), order.1.into()), ("CUDA_VISIBLE_DEVICES".into(), visible(*mask))];
+            command.env =
+                vec![(order.0.into(), order.1.into()), ("CUDA_VISIBLE_DEVICES".into(), cuda_visible_devices(*mask))];
             command.program = program;
             command.args = benchmark(ranks);
         }
@@ -136,7 +135,7 @@ pub fn command_line(
                     "env".into(),
                 ]);
                 command.args.push(format!("{}={}", order.0, order.1));
-                command.args.push(format!("CUDA_VISIBLE_DEVICES={}", visible(*mask)));
+                command.args.push(format!("CUDA_VISIBLE_DEVICES={}", cuda_visible_devices(*mask)));
                 command.args.push(program.clone());
                 command.args.extend(benchmark(1));
             }
@@ -146,7 +145,7 @@ pub fn command_line(
             let mut script = String::from("case \"$SLURMD_NODENAME\" in");
             let mut file = String::new();
             for ((_, mask), host) in parts.iter().zip(&hosts) {
-                script.push_str(&format!(" {host}) export CUDA_VISIBLE_DEVICES={};;", visible(*mask)));
+                script.push_str(&format!(" {host}) export CUDA_VISIBLE_DEVICES={};;", cuda_visible_devices(*mask)));
                 file.push_str(&format!("{host}\n").repeat(mask.count()));
             }
             script.push_str(&format!(" *) echo \"not one of this run's hosts: $SLURMD_NODENAME\" >&2; exit 1;; esac; export {}={}; exec \"$@\"", order.0, order.1));

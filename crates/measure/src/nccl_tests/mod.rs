@@ -8,6 +8,6 @@ mod text;
 
 pub use json::parse_json;
 pub use launch::{CommandLine, LaunchOptions, Launcher, command_line};
-pub use report::{Half, ParseError, Rank, Report, Row};
+pub use report::{NcclTestsRank, NcclTestsReport, NcclTestsRow, NcclTestsTiming, ParseError};
 pub use run::NcclTests;
 pub use text::parse_text;

@@ -1,79 +1,74 @@
-//! What an nccl-tests run says, whichever way it was printed.
+//! The result of an nccl-tests run, from its text or JSON output.
 
 use topology::Collective;
 
-/// Largest output that is read, bytes.
+/// Largest output, bytes.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// Most result rows.
+/// Limit on result rows.
 pub const ROWS_MAX: usize = 1_000_000;
-/// Most rank lines.
+/// Limit on rank lines.
 pub const RANKS_MAX: usize = 1 << 20;
 
-/// One of the two halves of a row.
+/// The out-of-place or in-place half of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Half {
+pub struct NcclTestsTiming {
     /// Time of one operation, microseconds.
     pub time_us: f64,
-    /// Algorithm bandwidth, GB/s.
     pub algbw_gb_per_s: f64,
-    /// Bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// Wrong elements; none = not checked, or a version that printed an error magnitude instead.
+    /// Wrong elements; `None` if not checked, or if the version printed an error magnitude.
     pub wrong: Option<u64>,
 }
 
-/// One size.
+/// The result of one size.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// Whole buffer, bytes.
+pub struct NcclTestsRow {
+    /// The whole buffer.
     pub size_bytes: u64,
     /// Elements.
     pub count: u64,
     /// `float`, `half`, ...
     pub dtype: String,
-    /// `sum`, ...; none = the collective has none.
+    /// `sum`, ...; `None` if the collective has none.
     pub redop: Option<String>,
-    /// Root rank; none = the collective has none, or the version does not print it.
+    /// Root rank; `None` if the collective has none or the version does not print it.
     pub root: Option<i64>,
     /// Separate send and receive buffers.
-    pub out_of_place: Half,
-    /// One buffer for both, if it was run.
-    pub in_place: Option<Half>,
+    pub out_of_place: NcclTestsTiming,
+    /// One buffer for both, if run.
+    pub in_place: Option<NcclTestsTiming>,
 }
 
 /// One `#  Rank` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rank {
-    /// Rank.
+pub struct NcclTestsRank {
     pub rank: u32,
-    /// Host name.
     pub host: String,
     /// Index of the device among the visible ones.
     pub device: u32,
 }
 
-/// A whole run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct NcclTestsReport {
     /// Version of nccl-tests.
     pub version: Option<String>,
-    /// Version of the NCCL library, `2.27.7`.
+    /// Version of the NCCL library, such as `2.27.7`.
     pub nccl_version: Option<String>,
-    /// What ran, if said.
+    /// If reported.
     pub collective: Option<Collective>,
-    /// The ranks, if listed.
-    pub ranks: Vec<Rank>,
-    /// The sizes.
-    pub rows: Vec<Row>,
-    /// Average bus bandwidth as printed, GB/s.
+    /// If listed.
+    pub ranks: Vec<NcclTestsRank>,
+    pub rows: Vec<NcclTestsRow>,
+    /// As printed.
     pub average_busbw_gb_per_s: Option<f64>,
-    /// Values out of bounds as printed.
+    /// Out-of-bounds values, as printed.
     pub out_of_bounds: Option<u64>,
 }
 
-impl Report {
-    /// The row of a size. nccl-tests rounds every rank's share down to 16 bytes, so up to 16 bytes a rank may be missing.
-    pub fn row(&self, size_bytes: u64, ranks: usize) -> Option<&Row> {
+impl NcclTestsReport {
+    /// The row of a size. nccl-tests rounds each rank's share down to 16 bytes, so up to 16 bytes per rank may be missing.
+    pub fn row(&self, size_bytes: u64, ranks: usize) -> Option<&NcclTestsRow> {
         let slack = 16 * ranks as u64;
         self.rows
             .iter()
@@ -82,11 +77,11 @@ impl Report {
     }
 }
 
-/// What cannot be read, and where.
+/// An output that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// From 1.
     pub line: usize,
     /// Character of the line, from 1.
     pub column: usize,

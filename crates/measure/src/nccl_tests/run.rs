@@ -1,8 +1,9 @@
-//! [`NcclTests`]: runs nccl-tests and reads what they print.
+//! [`NcclTests`]: runs nccl-tests and reads their output.
 
 use super::launch::{CommandLine, LaunchOptions, Launcher, command_line};
 use super::text::parse_text;
 use crate::backend::{Backend, BackendError, Point, Reading};
+use rustix::process::{Pid, Signal};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,11 +13,11 @@ use store::Source;
 use topology::{Bandwidth, Cluster, Seconds};
 use wait_timeout::ChildExt;
 
-/// Most of the output that is kept, bytes; more ends the run.
+/// Bytes of output kept; more ends the run.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
-/// How long a run that was asked to end may take before it is killed.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
-/// How many runs on different hosts go on at a time.
+/// Limit on concurrent runs on different hosts.
 const RUNS_AT_A_TIME_MAX: usize = 64;
 
 /// The nccl-tests backend.
@@ -24,17 +25,17 @@ pub struct NcclTests<'c> {
     cluster: &'c Cluster,
     options: LaunchOptions,
     timeout: Duration,
-    /// Host files; made when the first is needed, removed at the end.
+    /// Host files: created with the first one, removed at the end.
     folder: OnceLock<tempfile::TempDir>,
 }
 
 impl<'c> NcclTests<'c> {
-    /// Runs end after `timeout`.
+    /// `timeout`: limit per run.
     pub fn new(cluster: &'c Cluster, options: LaunchOptions, timeout: Duration) -> Self {
         NcclTests { cluster, options, timeout, folder: OnceLock::new() }
     }
 
-    /// A path for the host file of `point`; only srun needs one.
+    /// Path of the host file of `point`; only srun needs one.
     fn hostfile(&self, point: &Point) -> Result<PathBuf, BackendError> {
         if self.options.launcher != Launcher::Srun {
             return Ok(PathBuf::new());
@@ -64,7 +65,9 @@ impl<'c> NcclTests<'c> {
             .row(point.size.0, ranks)
             .ok_or_else(|| BackendError::Point(format!("the output has no row of {} bytes", point.size.0)))?;
         if let Some(n) = row.out_of_place.wrong.filter(|n| *n > 0) {
-            return Err(BackendError::Point(format!("{n} wrong elements: the result of the collective is not right")));
+            return Err(BackendError::Point(format!(
+                "{n} elements are wrong: the collective gave an incorrect result"
+            )));
         }
         let mut reading = Reading::new(Bandwidth::from_gb_per_s(row.out_of_place.busbw_gb_per_s), took);
         reading.time = Some(Seconds(row.out_of_place.time_us / 1e6));
@@ -123,15 +126,15 @@ fn execute(line: &CommandLine, timeout: Duration) -> Result<String, BackendError
     let status = match child.wait_timeout(timeout) {
         Ok(Some(status)) => status,
         Ok(None) => {
-            end(&mut child);
-            return Err(BackendError::Point(format!("no end within {} s", timeout.as_secs_f64())));
+            terminate(&mut child);
+            return Err(BackendError::Point(format!("still running after {} s", timeout.as_secs_f64())));
         }
         Err(e) => {
-            end(&mut child);
+            terminate(&mut child);
             return Err(BackendError::Fatal(format!("cannot wait for `{}`: {e}", line.program)));
         }
     };
-    // A process left behind may keep the pipe open: do not wait for it.
+    // Do not wait for the pipe: a remaining process may hold it open.
     let text = |r: &mpsc::Receiver<Vec<u8>>| {
         let bytes = r.recv_timeout(GRACE).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -161,9 +164,9 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
     receive
 }
 
-/// Asks a launcher to end (it then ends its remote processes too), kills it if it does not, and reaps it.
-fn end(child: &mut Child) {
-    let asked = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+/// Terminates a launcher, which then ends its remote processes; kills it if it does not exit; reaps it.
+fn terminate(child: &mut Child) {
+    let asked = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
     if !(asked.is_ok() && matches!(child.wait_timeout(GRACE), Ok(Some(_)))) {
         let _ = child.kill();
     }

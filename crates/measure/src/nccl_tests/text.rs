@@ -1,12 +1,12 @@
-//! The text that nccl-tests prints, of old and new versions.
+//! The text output of nccl-tests, old and new versions.
 //!
-//! Columns are found by the names in the header line (`size count type redop root time algbw busbw #wrong ...`), so that rows of 12 fields
-//! (no root), 13, 21 (`-I`), with `cputime` (`-C`), an `error` instead of `#wrong`, or time stamps (`-S`, two more tokens) all
-//! read alike. Without a header the number of fields decides. Lines that are neither comments nor rows (NCCL's log, MPI's remarks)
-//! are passed over.
+//! Columns are identified by the header line (`size count type redop root time algbw busbw #wrong ...`), so that rows of 12 fields (no root), 13 or
+//! 21 (`-I`), with `cputime` (`-C`), with `error` instead of `#wrong`, or with time stamps (`-S`, two more tokens) are all read. Without a header the
+//! number of fields decides. Lines that are neither comments nor rows (NCCL's log, MPI's messages) are skipped.
 
 use super::report::{
-    Half, OUTPUT_BYTES_MAX, ParseError, RANKS_MAX, ROWS_MAX, Rank, Report, Row, shorten, version_of_code,
+    NcclTestsRank, NcclTestsReport, NcclTestsRow, NcclTestsTiming, OUTPUT_BYTES_MAX, ParseError, RANKS_MAX, ROWS_MAX,
+    shorten, version_of_code,
 };
 
 /// Longest line, bytes.
@@ -43,7 +43,7 @@ fn column(name: &str) -> Column {
     }
 }
 
-/// The columns when there is no header: 12, 13 or 21 fields.
+/// The columns without a header: 12, 13 or 21 fields.
 fn columns_by_count(fields: usize) -> Option<Vec<Column>> {
     use Column::*;
     let mut columns = vec![Size, Count, Type, Op];
@@ -59,13 +59,15 @@ fn columns_by_count(fields: usize) -> Option<Vec<Column>> {
     Some(columns)
 }
 
-/// Reads the output of one run. Pure; O(bytes). Errors are located; an output without any result row is an error that quotes the
-/// failure that nccl-tests reported, if it did.
-pub fn parse_text(text: &str) -> Result<Report, ParseError> {
+/// Reads the output of one run. O(bytes).
+///
+/// # Errors
+/// Located in the text. An output without a result row is an error that quotes the failure that nccl-tests reported, if any.
+pub fn parse_text(text: &str) -> Result<NcclTestsReport, ParseError> {
     if text.len() > OUTPUT_BYTES_MAX {
         return Err(ParseError::at(1, 1, format!("the output is larger than {} MiB", OUTPUT_BYTES_MAX >> 20)));
     }
-    let mut report = Report::default();
+    let mut report = NcclTestsReport::default();
     let mut columns: Option<Vec<Column>> = None;
     let mut failure: Option<(usize, String)> = None;
     let mut lines = 0;
@@ -115,7 +117,7 @@ fn is_failure(line: &str) -> bool {
         .any(|f| line.contains(f))
 }
 
-/// Open MPI's `--tag-output` puts `[1,0]<stdout>:` before every line.
+/// Removes `[1,0]<stdout>:`, which Open MPI's `--tag-output` puts before every line.
 fn without_mpi_tag(line: &str) -> &str {
     match line.strip_prefix('[').and_then(|l| l.split_once("<stdout>:")) {
         Some((tag, rest)) if tag.len() < 40 => rest,
@@ -123,13 +125,13 @@ fn without_mpi_tag(line: &str) -> &str {
     }
 }
 
-/// Tokens with their columns (characters from 1).
+/// Tokens with their columns (characters, from 1).
 fn tokens(line: &str, offset: usize) -> Vec<(usize, &str)> {
     let base = line.as_ptr() as usize;
     line.split_whitespace().map(|t| (offset + t.as_ptr() as usize - base + 1, t)).collect()
 }
 
-/// Without a date and a time at either end.
+/// Removes a date and time at either end.
 fn without_time_stamp(mut tokens: Vec<(usize, &str)>) -> Vec<(usize, &str)> {
     let digits = |t: &str, sep: char| {
         let parts: Vec<&str> = t.split(sep).collect();
@@ -152,7 +154,7 @@ fn header_columns(comment: &str) -> Option<Vec<Column>> {
     (has(Column::Size) && has(Column::Count) && has(Column::Busbw)).then_some(all)
 }
 
-fn read_comment(comment: &str, report: &mut Report) {
+fn read_comment(comment: &str, report: &mut NcclTestsReport) {
     let c = comment.trim();
     let after = |key: &str| c.split_once(key).map(|(_, rest)| rest.trim());
     let number = |key: &str| {
@@ -184,16 +186,16 @@ fn read_comment(comment: &str, report: &mut Report) {
         if let (Some(Ok(rank)), Some(host), Some(Ok(device))) =
             (next("Rank").map(str::parse), next("on"), next("device").map(str::parse))
         {
-            report.ranks.push(Rank { rank, host: shorten(host), device });
+            report.ranks.push(NcclTestsRank { rank, host: shorten(host), device });
         }
     }
 }
 
-fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) -> Result<Row, ParseError> {
+fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) -> Result<NcclTestsRow, ParseError> {
     let by_count;
     let columns = match header {
         Some(h) if h.len() == tokens.len() => h,
-        // A header may be wider than its rows were in versions that left `root` out of them.
+        // Old versions without `root` in the rows printed a wider header.
         _ => match columns_by_count(tokens.len()) {
             Some(c) if header.is_none() => {
                 by_count = c;
@@ -201,27 +203,27 @@ fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) ->
             }
             _ => {
                 let expected = header.map_or("12, 13 or 21".to_owned(), |h| h.len().to_string());
-                let end = tokens.last().map_or(1, |t| t.0);
+                let terminate = tokens.last().map_or(1, |t| t.0);
                 let found = tokens.len();
                 return Err(ParseError::at(
                     line,
-                    end,
+                    terminate,
                     format!("a row of {found} fields; {expected} were expected (cut off?)"),
                 ));
             }
         },
     };
     let mut fields = columns.iter().zip(tokens);
-    let mut row = Row {
+    let mut row = NcclTestsRow {
         size_bytes: 0,
         count: 0,
         dtype: String::new(),
         redop: None,
         root: None,
-        out_of_place: Half { time_us: 0.0, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None },
+        out_of_place: NcclTestsTiming { time_us: 0.0, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None },
         in_place: None,
     };
-    let mut halves: Vec<Half> = Vec::new();
+    let mut halves: Vec<NcclTestsTiming> = Vec::new();
     for (column, &(at, token)) in &mut fields {
         let whole = || -> Result<u64, ParseError> {
             token.parse().map_err(|_| ParseError::at(line, at, format!("`{}` is not a whole number", shorten(token))))
@@ -243,12 +245,17 @@ fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) ->
                 row.root = (root >= 0).then_some(root);
             }
             Column::Time => {
-                let half = Half { time_us: number()?, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None };
+                let half =
+                    NcclTestsTiming { time_us: number()?, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None };
                 halves.push(half);
             }
             Column::Algbw | Column::Busbw | Column::Wrong => {
                 let Some(half) = halves.last_mut() else {
-                    return Err(ParseError::at(line, at, "a bandwidth before any time; the header is not nccl-tests'"));
+                    return Err(ParseError::at(
+                        line,
+                        at,
+                        "a bandwidth column comes before any time column; the header is not from nccl-tests",
+                    ));
                 };
                 match column {
                     Column::Algbw => half.algbw_gb_per_s = number()?,

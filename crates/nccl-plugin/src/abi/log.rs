@@ -1,4 +1,4 @@
-//! NCCL's log. What is said before NCCL has handed its logger over is kept, up to a few lines.
+//! NCCL's log. Lines logged before NCCL provides its logger are kept, up to [`KEPT_MAX`].
 
 use std::ffi::{CString, c_char, c_int, c_ulong};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ const KEPT_MAX: usize = 16;
 
 static STATE: Mutex<(Logger, Vec<(c_int, String)>)> = Mutex::new((None, Vec::new()));
 
-/// Takes NCCL's logger, and says what was kept.
+/// Sets NCCL's logger and logs the kept lines.
 pub fn set(logger: Logger) {
     if logger.is_none() {
         return;
@@ -39,21 +39,21 @@ fn say(level: c_int, text: &str) {
     };
     drop(state);
     let Ok(line) = CString::new(format!("linkwise: {text}")) else { return };
-    // SAFETY: NCCL's logger is a C variadic function that takes a format and its arguments; all pointers end with 0 and outlive the call.
+    // SAFETY: NCCL's logger is a C variadic function that takes a format and its arguments; all pointers are 0-terminated and outlive the call.
     unsafe { logger(level, SUBSYSTEMS, c"linkwise".as_ptr(), 0, c"%s".as_ptr(), line.as_ptr()) };
 }
 
-/// Something that the user must know.
+/// Logs at level WARN.
 pub fn warn(text: &str) {
     say(WARN, text);
 }
 
-/// Something for those who ask for it.
+/// Logs at level INFO.
 pub fn info(text: &str) {
     say(INFO, text);
 }
 
-/// A warning, once per flag.
+/// Logs a warning once per flag.
 pub fn once(said: &AtomicBool, text: &str) {
     if !said.swap(true, Ordering::Relaxed) {
         warn(text);

@@ -1,22 +1,22 @@
-//! The C border: what NCCL calls, and the only modules with `unsafe`. Layouts are NCCL's published plugin interfaces.
+//! The C border: the functions that NCCL calls, and the only modules with `unsafe`. Layouts follow NCCL's published plugin interfaces.
 //!
-//! Every entry returns success whatever happens, lets no panic pass, and touches its outputs only where there is something to say.
+//! Every entry point returns success, catches every panic, and writes its outputs only if it has a result.
 
 pub mod log;
 pub mod profiler;
 pub mod step;
 pub mod tuner;
 
-use crate::cost::{self, Entry};
+use crate::overhead::{self, Entry};
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// `ncclResult_t`.
 pub type Status = c_int;
-/// The only status that is ever returned: anything else fails the user's collective.
+/// The only status returned: any other fails the user's collective.
 pub const SUCCESS: Status = 0;
 
-/// The plugin's name, as its first member.
+/// The first member of every table.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Name(*const c_char);
@@ -24,14 +24,14 @@ pub struct Name(*const c_char);
 unsafe impl Sync for Name {}
 const NAME: Name = Name(c"linkwise".as_ptr());
 
-/// Runs an entry; a panic inside ends here.
+/// Runs an entry point and catches its panics.
 #[inline]
 fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
-    let _ = catch_unwind(AssertUnwindSafe(|| cost::entry(kind, f)));
+    let _ = catch_unwind(AssertUnwindSafe(|| overhead::entry(kind, f)));
     SUCCESS
 }
 
-/// Panics where a test wants to know what happens then.
+/// Panics if a test asks for it.
 fn panic_if_tested() {
     assert!(!crate::process::settings().test.panic, "a test wants every entry to panic");
 }
@@ -45,10 +45,10 @@ unsafe extern "C" {
 }
 const SIG_SETMASK: c_int = 2;
 
-/// What `f` starts gets no signals: a thread inherits the mask of the one that starts it.
+/// Runs `f` with all signals blocked, so that threads which it starts receive none: a thread inherits the mask of its creator.
 pub fn without_signals<T>(f: impl FnOnce() -> T) -> T {
     let (all, mut before) = (Signals([u64::MAX; 16]), Signals([0; 16]));
-    // SAFETY: two signal sets; only the calling thread's mask changes, and it is put back.
+    // SAFETY: two signal sets; only the calling thread's mask changes, and it is restored.
     let changed = unsafe { pthread_sigmask(SIG_SETMASK, &all, &mut before) } == 0;
     let result = f();
     if changed {

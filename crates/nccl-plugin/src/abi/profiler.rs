@@ -3,23 +3,23 @@
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
 use crate::config::Mode;
-use crate::cost::Entry;
 use crate::events::Enqueued;
-use crate::process::{self, EVENTS, Profiled};
+use crate::overhead::Entry;
+use crate::process::{self, EVENTS, ProfilerContext};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tune::{Algorithm, Collective, Protocol};
 
-/// v4: a group is being launched on one communicator. Later versions have it, too, below the group of the API.
+/// v4: a group is being launched on one communicator. Later versions report it too, below the group of the API.
 const GROUP: u64 = 0x1;
 const COLL: u64 = 0x2;
 const KERNEL_CHANNEL: u64 = 0x40;
-/// An outermost group: from `ncclGroupStart`, or a call outside of any group, to its end. Its context is that of the group's first communicator.
+/// An outermost group: from `ncclGroupStart`, or a call outside any group, to its end. Its context is that of the group's first communicator.
 const GROUP_API: u64 = 0x100;
 const COLL_API: u64 = 0x200;
-/// State of a kernel's channel: it has ended, and the arguments say when.
+/// State of a kernel's channel: stopped; the arguments hold the time.
 const CHANNEL_STOPPED: c_int = 22;
 
 type InitV4 =
@@ -58,7 +58,7 @@ static ncclProfiler_v7: Profiler<InitV5> =
 
 static KERNELS: AtomicBool = AtomicBool::new(false);
 
-/// Kernel times were asked for.
+/// Kernel times were requested.
 pub fn kernels_wanted() -> bool {
     KERNELS.load(Ordering::Relaxed)
 }
@@ -67,23 +67,23 @@ fn init(api: u32, id: u64, rank: c_int, context: *mut *mut c_void, mask: *mut c_
     if context.is_null() || mask.is_null() {
         return super::SUCCESS;
     }
-    // SAFETY: NCCL hands over the place of its context pointer.
+    // SAFETY: NCCL passes the address of its context pointer.
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
         log::set(logger);
         panic_if_tested();
-        let Some(profiled) = process::profiled(api, id, rank) else { return };
+        let Some(profiled) = process::profiler_init(api, id, rank) else { return };
         let settings = process::settings();
-        // From 2.31 on (v7) kernel events come from a thread of their own, which was seen to crash: only where asked for.
+        // From 2.31 on (v7) kernel events come from a separate thread, which was seen to crash: only on request.
         let kernels = settings.kernel_times.unwrap_or(settings.mode == Mode::Adaptive && api < 7);
         KERNELS.store(kernels, Ordering::Relaxed);
         let mut events = COLL;
         if kernels {
             events |= KERNEL_CHANNEL;
         }
-        // NCCL tells the parents of what is asked for anyway.
+        // NCCL reports the parents of requested events anyway.
         events |= if api >= 5 { COLL_API | GROUP_API } else { GROUP };
-        // SAFETY: the places of the mask and the context; `finalize` takes the context back.
+        // SAFETY: the addresses of the mask and the context; `finalize` takes the context back.
         unsafe {
             *mask |= events as c_int;
             *context = Arc::into_raw(profiled).cast_mut().cast();
@@ -155,7 +155,7 @@ struct KernelChannel {
     timer_ns: u64,
 }
 
-/// What every event begins with; the rest depends on its type.
+/// The first members of every event; the rest depends on its type.
 #[repr(C)]
 struct HeadV5 {
     kind: u64,
@@ -184,12 +184,12 @@ unsafe extern "C" fn start_v5(context: *mut c_void, handle: *mut *mut c_void, ev
     unsafe { start(context, handle, event, false, |e| (*e.cast::<HeadV5>()).kind) }
 }
 unsafe extern "C" fn start_v4(context: *mut c_void, handle: *mut *mut c_void, event: *const c_void) -> Status {
-    // SAFETY: v4 begins with this head; the rest lies where that of v5 does (asserted above).
+    // SAFETY: v4 begins with this head; the rest lies at the offsets of v5 (asserted above).
     unsafe { start(context, handle, event, true, |e| (*e.cast::<HeadV4>()).kind.into()) }
 }
 
 /// # Safety
-/// `context` is null or ours, `handle` a place for a pointer, `event` an event of the version that `kind` reads.
+/// `context` is null or ours, `handle` is null or the address of a pointer, `event` is null or an event of the version that `kind` reads.
 unsafe fn start(
     context: *mut c_void,
     handle: *mut *mut c_void,
@@ -200,7 +200,7 @@ unsafe fn start(
     if handle.is_null() {
         return super::SUCCESS;
     }
-    // SAFETY: a place for a pointer. No handle: NCCL then does not tell more about the event.
+    // SAFETY: the address of a pointer. Without a handle NCCL reports no more of the event.
     unsafe { *handle = null_mut() };
     if context.is_null() || event.is_null() {
         return super::SUCCESS;
@@ -208,17 +208,17 @@ unsafe fn start(
     guarded(Entry::Event, || {
         panic_if_tested();
         // SAFETY: `init` made the context.
-        let Some(profiled) = (unsafe { context.cast::<Profiled>().as_ref() }) else { return };
+        let Some(profiled) = (unsafe { context.cast::<ProfilerContext>().as_ref() }) else { return };
         let number = match kind(event) {
             // SAFETY: an event of this kind has these members.
             COLL => unsafe { enqueued(profiled, &(*event.cast::<WithHead<HeadV5, CollV5>>()).event) },
             KERNEL_CHANNEL => {
-                // SAFETY: as above; `parent` is the handle of the collective, a number of ours, not a pointer.
+                // SAFETY: as above; `parent` is the collective's handle, a number of ours, not a pointer.
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, KernelChannel>>() };
                 EVENTS.channel_started(e.head.parent.addr() as u64, e.event.channel, e.event.timer_ns)
             }
             COLL_API => {
-                // SAFETY: as above; `parent` is the handle of the group.
+                // SAFETY: as above; `parent` is the group's handle.
                 let e = unsafe { &*event.cast::<WithHead<HeadV5, CollApi>>() };
                 if let Some(comm) = profiled.comm.get() {
                     comm.set_captured(e.event.captured);
@@ -235,14 +235,14 @@ unsafe fn start(
             }
             _ => 0,
         };
-        // SAFETY: a place for a pointer.
+        // SAFETY: the address of a pointer.
         unsafe { *handle = without_provenance_mut(number as usize) };
     })
 }
 
 /// # Safety
-/// The texts of `c` are null or end with 0.
-unsafe fn enqueued(profiled: &Profiled, c: &CollV5) -> u64 {
+/// The texts of `c` are null or 0-terminated.
+unsafe fn enqueued(profiled: &ProfilerContext, c: &CollV5) -> u64 {
     // SAFETY: by the contract.
     let (collective, algorithm, protocol, datatype) =
         unsafe { (text(c.collective), text(c.algorithm), text(c.protocol), text(c.datatype)) };
@@ -260,13 +260,13 @@ unsafe fn enqueued(profiled: &Profiled, c: &CollV5) -> u64 {
 }
 
 /// # Safety
-/// Null, or ends with 0.
+/// `p` is null or 0-terminated.
 unsafe fn text<'a>(p: *const c_char) -> &'a [u8] {
     // SAFETY: by the contract.
     if p.is_null() { &[] } else { unsafe { CStr::from_ptr(p) }.to_bytes() }
 }
 
-/// One of a list of words, in any case, without underscores and `nccl`.
+/// Parses a word in any case, with or without underscores and the prefix `nccl`.
 fn word<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     let text = std::str::from_utf8(text).ok()?;
     text.strip_prefix("nccl").unwrap_or(text).parse().ok()
@@ -287,7 +287,7 @@ fn element_bytes(datatype: &[u8]) -> u8 {
 }
 
 unsafe extern "C" fn stop(_: *mut c_void) -> Status {
-    super::SUCCESS // a collective's stop says that it is enqueued, not that it is done
+    super::SUCCESS // a collective's stop means that it is enqueued, not that it is done
 }
 
 unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const c_void) -> Status {
@@ -304,9 +304,9 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *const
 unsafe extern "C" fn finalize(context: *mut c_void) -> Status {
     guarded(Entry::Setup, || {
         if !context.is_null() {
-            // SAFETY: `init` made it, and NCCL gives it back once.
-            let profiled = unsafe { Arc::from_raw(context.cast::<Profiled>().cast_const()) };
-            process::stop_waiting(profiled.owner);
+            // SAFETY: `init` made it, and NCCL returns it once.
+            let profiled = unsafe { Arc::from_raw(context.cast::<ProfilerContext>().cast_const()) };
+            process::take_waiting(profiled.owner);
         }
         panic_if_tested();
     })

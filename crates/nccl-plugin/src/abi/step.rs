@@ -1,7 +1,7 @@
-//! `linkwise.h`: what a program says about its steps.
+//! The functions of `linkwise.h`, by which a program reports its steps.
 
 use super::{Status, guarded};
-use crate::cost::Entry;
+use crate::overhead::Entry;
 
 /// A training step begins.
 #[unsafe(no_mangle)]

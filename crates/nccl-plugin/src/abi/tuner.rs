@@ -1,17 +1,17 @@
-//! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: its layout is not confirmed by a release that we could run, and 2.32 takes v6.
+//! The tuner interface, v2 to v6. v7 (2.32.6) is not exported: no release that we could run confirms its layout, and 2.32 accepts v6.
 
 use super::log::{self, Logger};
 use super::{NAME, Name, Status, guarded, panic_if_tested};
 use crate::comm::{Call, Comm};
-use crate::cost::Entry;
-use crate::costs::Costs;
+use crate::cost_table::CostTable;
+use crate::overhead::Entry;
 use crate::process;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use tune::{Algorithm, Collective, Protocol};
 
-/// No release has more algorithms or protocols; beyond these a table is not what we think it is.
+/// No release has more algorithms or protocols; a larger stride means an unknown table.
 const STRIDE_MAX: c_int = 64;
 
 type InitV2 = unsafe extern "C" fn(usize, usize, Logger, *mut *mut c_void) -> Status;
@@ -84,19 +84,19 @@ fn init(api: u32, id: Option<u64>, ranks: usize, nodes: usize, logger: Logger, c
     if context.is_null() {
         return super::SUCCESS;
     }
-    // SAFETY: NCCL hands over the place of its context pointer. No context is what an opted-out plugin has.
+    // SAFETY: NCCL passes the address of its context pointer. A null context means that the plugin opts out.
     unsafe { *context = null_mut() };
     guarded(Entry::Setup, || {
         log::set(logger);
         panic_if_tested();
-        if let Some(comm) = process::tuned(api, id, ranks, nodes) {
-            // SAFETY: as above. It lives, in the list of `process`, until `finish`.
+        if let Some(comm) = process::tuner_init(api, id, ranks, nodes) {
+            // SAFETY: as above. The list in `process` keeps it alive until `finish`.
             unsafe { *context = Arc::as_ptr(&comm).cast_mut().cast() };
         }
     })
 }
 
-/// NCCL does not say which interface it came through: an entry of its own per version.
+/// NCCL does not say through which interface it calls, so each version has its own entry point.
 macro_rules! init {
     ($name:ident, $api:literal) => {
         unsafe extern "C" fn $name(ranks: usize, nodes: usize, l: Logger, context: *mut *mut c_void) -> Status {
@@ -126,7 +126,7 @@ init!(init_v6, 6, with id);
 /// The rank behind a context.
 ///
 /// # Safety
-/// `context` is null or was made by [`init`] and not yet given to [`finish`].
+/// `context` is null or was made by [`init`] and not yet passed to [`finish`].
 unsafe fn comm<'a>(context: *mut c_void) -> Option<&'a Comm> {
     // SAFETY: by the contract it is null or points at a live `Comm`.
     unsafe { context.cast::<Comm>().as_ref() }
@@ -140,10 +140,10 @@ unsafe extern "C" fn choose_v4(
     table: *mut *mut f32,
     algorithms: c_int,
     protocols: c_int,
-    _registered: c_int, // one rank's fact: ranks may differ
+    _registered: c_int, // known on this rank only: ranks may differ
     channels: *mut c_int,
 ) -> Status {
-    // Without a context there is nothing to do. With `pipelined` 0 the question is not about a call (symmetric kernels, 2.31 and later).
+    // A null context means that there is nothing to do. With `pipelined` 0 the question does not concern a call (symmetric kernels, 2.31 and later).
     if context.is_null() || pipelined <= 0 {
         return super::SUCCESS;
     }
@@ -156,9 +156,9 @@ unsafe extern "C" fn choose_v4(
         let (a, p) = (algorithms as usize, protocols as usize);
         // SAFETY: despite its type the table is one block of algorithms x protocols floats; NCCL waits for our return.
         let costs = unsafe { std::slice::from_raw_parts_mut(table.cast::<f32>(), a * p) };
-        // SAFETY: a context is ours (`init`), and `channels` is the place of one int.
+        // SAFETY: the context is ours (`init`), and `channels` is the address of one int.
         let (Some(comm), channels) = (unsafe { comm(context) }, unsafe { &mut *channels }) else { return };
-        let Some(mut costs) = Costs::new(costs, a, p) else { return };
+        let Some(mut costs) = CostTable::new(costs, a, p) else { return };
         comm.call(Call { collective: collective as usize, bytes: bytes as u64 }, &mut costs, channels, log::warn);
     })
 }
@@ -194,17 +194,17 @@ unsafe extern "C" fn choose_v2(
     guarded(Entry::Decide, || {
         panic_if_tested();
         let Ok(collective) = usize::try_from(collective) else { return };
-        // SAFETY: a context is ours (`init`).
+        // SAFETY: the context is ours (`init`).
         let Some(comm) = (unsafe { comm(context) }) else { return };
         let Some(known) = Collective::tuned_of_number(collective) else { return };
-        // This interface does not say what is possible: only what always is, and nothing where the user has chosen.
+        // This interface does not report which options are possible: request only those that always are, and none if the user has chosen.
         let can = |a, p| !user_has_chosen() && always_possible(known, (a, p));
         let call = Call { collective, bytes: bytes as u64 };
         let Some((a, p)) = comm.call_without_table(call, can, log::warn) else { return };
         if algorithm.is_null() || protocol.is_null() {
             return;
         }
-        // SAFETY: places of one int each.
+        // SAFETY: addresses of one int each.
         unsafe {
             *algorithm = a as c_int;
             *protocol = p as c_int;
@@ -212,7 +212,7 @@ unsafe extern "C" fn choose_v2(
     })
 }
 
-/// Rings carry everything, trees AllReduce; LL128 depends on the hardware.
+/// Rings support every collective, trees AllReduce; LL128 depends on the hardware.
 fn always_possible(collective: Collective, (a, p): (Algorithm, Protocol)) -> bool {
     p != Protocol::Ll128 && (a == Algorithm::Ring || (a == Algorithm::Tree && collective == Collective::AllReduce))
 }
@@ -227,7 +227,7 @@ unsafe extern "C" fn finish(context: *mut c_void) -> Status {
         if context.is_null() {
             return;
         }
-        process::finished(context.cast::<Comm>().cast_const());
+        process::tuner_finalize(context.cast::<Comm>().cast_const());
         panic_if_tested();
     })
 }

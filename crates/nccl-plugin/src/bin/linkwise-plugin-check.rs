@@ -1,12 +1,12 @@
-//! Loads the plugin as NCCL would, through every interface version that it exports, and says what each sees: one JSON object a line.
+//! Loads the plugin as NCCL does, through every interface version that it exports, and prints what each returns: one JSON object per line.
 //!
-//! A program of its own: what it loads may crash, and the command line has no `unsafe`.
+//! A separate program, because the library that it loads may crash and the command line has no `unsafe`.
 //!
 //! ```text
 //! linkwise-plugin-check LIBRARY [CALLS]
 //! ```
 
-#![allow(unsafe_code)] // calls C through tables of functions
+#![allow(unsafe_code)] // calls C functions through tables of pointers
 
 use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
 use std::process::ExitCode;
@@ -39,13 +39,13 @@ type ProfilerInitV5 =
 /// The first members of every table: name, init, then functions.
 type Table = [*const c_void; 5];
 
-/// NCCL's logger: what the plugin says goes to standard error.
+/// NCCL's logger: prints the plugin's lines to standard error.
 unsafe extern "C" fn logger(_: c_int, _: c_ulong, _: *const c_char, _: c_int, _: *const c_char, text: *const c_char) {
     // SAFETY: the plugin logs with "%s" and one text.
     eprintln!("{}", unsafe { CStr::from_ptr(text) }.to_string_lossy());
 }
 
-/// What could be seen through one version.
+/// What one interface version returned.
 #[derive(Default)]
 struct Seen {
     context: bool,
@@ -56,7 +56,7 @@ struct Seen {
     calls: usize,
 }
 
-/// Costs of an H100 host: trees, rings and NVLS of AllReduce, the rest unavailable.
+/// Costs of an H100 host: trees, rings and NVLS of AllReduce; the rest is unavailable.
 fn costs() -> [f32; 21] {
     let mut t = [-1.0; 21];
     t[..6].copy_from_slice(&[60.0, 55.0, 70.0, 80.0, 65.0, 75.0]);
@@ -70,7 +70,7 @@ fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
     let (mut context, mut seen) = (null_mut(), Seen { statuses_are_success: true, ..Seen::default() });
     let domains: [c_int; 3] = [1, 8, 8];
     let mut constants = [0.0f64; 159];
-    // SAFETY: the signatures of this version of the interface.
+    // SAFETY: the signatures of this interface version.
     let status = unsafe {
         match version {
             2..=4 => std::mem::transmute::<*const c_void, InitV2>(init)(8, 1, logger, &mut context),
@@ -175,7 +175,7 @@ fn main() -> ExitCode {
     };
     let calls = args.next().and_then(|c| c.parse().ok()).unwrap_or(100usize).min(10_000_000);
     let Ok(c_path) = CString::new(path.clone()) else { return ExitCode::from(2) };
-    // SAFETY: a path that ends with 0; loading runs the library's code, which is what this program is for.
+    // SAFETY: a 0-terminated path; loading runs the library's code, which is the purpose of this program.
     let library = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
     if library.is_null() {
         // SAFETY: after a failure there is a text.
@@ -184,7 +184,7 @@ fn main() -> ExitCode {
     }
     let symbol = |name: &str| {
         let Ok(name) = CString::new(name) else { return null_mut() };
-        // SAFETY: an open library and a name that ends with 0.
+        // SAFETY: an open library and a 0-terminated name.
         unsafe { dlsym(library, name.as_ptr()) }
     };
     let mut bad = false;
@@ -212,7 +212,7 @@ fn main() -> ExitCode {
             s.statuses_are_success, s.context, s.changed_a_table, s.touched_an_unavailable_table, s.channels, s.calls
         );
     }
-    // SAFETY: opened above; everything was finalised, so nothing of it runs any more.
+    // SAFETY: opened above; after finalize none of its code runs.
     unsafe { dlclose(library) };
     if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

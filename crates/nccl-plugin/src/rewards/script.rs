@@ -1,4 +1,4 @@
-//! Times that a test gives instead of a clock: on the bench kernels finish at once.
+//! Scripted times for tests, since kernels finish at once on the bench.
 //!
 //! ```text
 //! # collective  bucket of the size  arm          microseconds
@@ -8,15 +8,14 @@
 //! noise 0.1
 //! ```
 //!
-//! Every rank gets the time with noise of its own. What is traced of a scripted process says so.
+//! Each rank adds its own noise. The trace of a process with a script says so.
 
 use agreement::Slot;
 use tune::{Arm, Collective};
 
-/// Most lines of one kind.
+/// Limit on lines of one kind.
 const LINES_MAX: usize = 10_000;
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Script {
     times: Vec<Line>,
@@ -29,19 +28,23 @@ type Line = (Collective, u8, Arm, f64);
 
 fn microseconds(text: &str) -> Result<f64, String> {
     let time: f64 = text.parse().map_err(|_| format!("`{text}` is not a time"))?;
-    if (0.0..1e12).contains(&time) { Ok(time) } else { Err(format!("`{text}` us cannot be; 0 to 1e12 are possible")) }
+    if (0.0..1e12).contains(&time) {
+        Ok(time)
+    } else {
+        Err(format!("`{text}` us is out of range; 0 to 1e12 us was expected"))
+    }
 }
 
 fn line(words: &[&str]) -> Result<Line, String> {
     let [collective, bucket, arm, time] = words else {
         return Err("write [kernel] COLLECTIVE BUCKET ARM MICROSECONDS, waits RANK MICROSECONDS, or noise SHARE".into());
     };
-    let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not the number of a bucket"))?;
+    let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket number"))?;
     Ok((crate::profile::tuned(collective)?, bucket, arm.parse()?, microseconds(time)?))
 }
 
 impl Script {
-    /// From text; an error has its line.
+    /// Parses a script. An error has its line, counted from 1.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut script = Script::default();
         for (i, text) in text.lines().enumerate() {
@@ -75,17 +78,17 @@ impl Script {
         Ok(())
     }
 
-    /// It has times that decide, in place of steps and intervals; else only GPU times.
+    /// True if it has times that replace steps and intervals, not only GPU times.
     pub fn decides(&self) -> bool {
         !self.times.is_empty()
     }
 
-    /// What a call takes on a rank, where the script knows. `auto` is the arm that AUTO stands for.
+    /// The time of a call on a rank, if the script has it, microseconds. `auto` is the arm that AUTO stands for.
     pub fn time_us(&self, slot: Slot, arm: Arm, auto: Arm, rank: i32, call: u64) -> Option<f64> {
         Some(self.noisy(known(&self.times, slot, arm, auto)?, rank, call))
     }
 
-    /// What its kernel takes there, waiting included.
+    /// The GPU time of its kernel on the rank, waiting included, microseconds.
     pub fn kernel_us(&self, slot: Slot, arm: Arm, auto: Arm, rank: i32, call: u64) -> Option<f64> {
         let waits = self.waits.iter().find(|w| w.0 == rank).map_or(0.0, |w| w.1);
         Some(self.noisy(known(&self.kernels, slot, arm, auto)?, 0, call) + waits)
@@ -126,9 +129,9 @@ mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         for (text, at, what) in [
             ("noise 0.1\nAllReduce 20 RING/LL\n", 2, "write [kernel]"),
-            ("AllReduce 20 RING/LL -4\n", 1, "cannot be"),
-            ("AllReduce 20 RING/LL NaN\n", 1, "cannot be"),
-            ("kernel AllReduce x RING/LL 4\n", 1, "number of a bucket"),
+            ("AllReduce 20 RING/LL -4\n", 1, "out of range"),
+            ("AllReduce 20 RING/LL NaN\n", 1, "out of range"),
+            ("kernel AllReduce x RING/LL 4\n", 1, "bucket number"),
             ("waits me 4\n", 1, "not a rank"),
             ("noise 7\n", 1, "share"),
         ] {

@@ -1,105 +1,107 @@
-//! The one thread of the plugin in a process: drains what calls left behind, talks to the other ranks, leads where it must, writes the trace.
+//! The plugin's only thread in a process. It processes recorded calls, exchanges messages with other ranks, coordinates the communicators that this
+//! process leads, and writes the trace.
+//!
+//! [`crate::process`] starts it with the first communicator and joins it with the last. It polls every [`TICK`]; a panic in a poll costs tuning,
+//! never the job.
 
-mod talk;
+mod drain;
+mod messages;
 
 use crate::abi::log;
-use crate::comm::{Comm, Decision, Role};
-use crate::conductor::{Conductor, Plan, auto_arm};
+use crate::comm::{CallDecision, Comm, Role};
 use crate::config::{Config, Mode, Reward};
-use crate::events::Ran;
+use crate::coordinator::{CoordinatorMode, EpochCoordinator};
+use crate::events::LaunchedCollective;
 use crate::process::{EVENTS, Shared};
 use crate::trace::{Trace, quoted};
 use agreement::transport::{Folder, Sockets};
-use agreement::{Announcement, Endpoint, Meeting, ProcessId, RankSample, Roster, Slot, Source, ToLeader};
+use agreement::{Announcement, Endpoint, ProcessId, RankReading, Rendezvous, Roster, Slot};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The longest time between two looks.
+/// Longest time between two polls.
 const TICK: Duration = Duration::from_millis(5);
-/// How long the worker stays for others when the last communicator ends.
+/// Time that the worker continues for other ranks after the last communicator has ended.
 const LINGER: Duration = Duration::from_millis(500);
-/// How long it stays where a later communicator of the process would have to wait for a verdict: a leader gives up sooner.
-const VERDICT: Duration = Duration::from_secs(3);
-const CLOSE: Duration = Duration::from_millis(200);
-/// Decisions kept for events of the profiler to be matched with.
-const RECENT: usize = 512;
-/// Most calls of one communicator that wait for the end of their step; of older ones no time will come.
+/// The same if a later communicator of the process would wait for a verdict. A leader gives up sooner.
+const VERDICT_WAIT: Duration = Duration::from_secs(3);
+const CLOSE_WAIT: Duration = Duration::from_millis(200);
+/// Limit on decisions kept for matching with profiler events.
+const RECENT_MAX: usize = 512;
+/// Limit on calls of one communicator that wait for the end of their step; older ones get no time.
 const STEP_CALLS_MAX: usize = 8192;
-/// How long other ranks may be in coming before it is said.
-const MEET: Duration = Duration::from_secs(30);
-/// How long the times of a kernel's channels are waited for while no others come.
-const KERNEL: Duration = Duration::from_secs(5);
-/// Most panics of one process before the worker gives up tuning.
+/// Time after which missing ranks are logged.
+const ANNOUNCE_WARN: Duration = Duration::from_secs(30);
+/// Time to wait for the channels of a kernel while no other event completes.
+const KERNEL_WAIT: Duration = Duration::from_secs(5);
+/// Panics of one process after which the worker stops tuning.
 const PANICS_MAX: u32 = 3;
 
-/// A communicator of this process came or went.
+/// A communicator of this process was made or has ended.
 #[derive(Debug)]
-pub enum Change {
-    /// With the number under which its profiler events come, or 0.
-    Came {
-        /// The rank.
+pub enum MembershipChange {
+    Joined {
         comm: Arc<Comm>,
-        /// See [`crate::process::Profiled::owner`].
+        /// See [`crate::process::ProfilerContext::owner`]; 0 without a profiler.
         owner: u64,
     },
     /// Finalize was called.
-    Went(Arc<Comm>),
+    Left(Arc<Comm>),
 }
 
 /// A rank of this process.
-struct Local {
+struct LocalRank {
     comm: Arc<Comm>,
     owner: u64,
     announced: Option<Instant>,
-    /// Everybody, and this rank's position among them.
+    /// The roster and this rank's position in it.
     roster: Option<(Arc<Roster>, usize)>,
-    recent: VecDeque<Decision>,
-    samples: Vec<RankSample>,
-    /// Calls that no finished step holds yet.
-    in_step: VecDeque<Decision>,
-    /// Time between groups.
+    recent: VecDeque<CallDecision>,
+    readings: Vec<RankReading>,
+    /// Counted calls that wait for the end of their step.
+    in_step: VecDeque<CallDecision>,
     intervals: crate::rewards::Intervals,
-    gone: bool,
+    left: bool,
 }
 
 /// A communicator that this process leads.
-struct Led {
+struct LedCommunicator {
     roster: Arc<Roster>,
-    /// Which rank of this process.
+    /// Ordinal of the leading rank in this process.
     ordinal: u32,
-    conductor: Conductor,
-    told: u64,
+    coordinator: EpochCoordinator,
+    traced_epoch: u64,
     leaving: bool,
 }
 
-/// See the module.
+/// See the module documentation.
 pub struct Worker {
     config: Arc<Config>,
     shared: Arc<Shared>,
     process: ProcessId,
     host: u64,
     endpoint: Option<Box<dyn Endpoint>>,
-    locals: Vec<Local>,
-    led: Vec<Led>,
+    local_ranks: Vec<LocalRank>,
+    led: Vec<LedCommunicator>,
     trace: Trace,
-    costs: crate::trace::Costs,
+    costs: crate::trace::CostReporter,
     begin: Instant,
     panics: u32,
     stopped: bool,
-    stop_looked: Option<Instant>,
-    stop_said: Option<Instant>,
-    /// The oldest event of the profiler that has not been taken, and since when.
-    head: (u64, Instant),
-    told_of_others: bool,
+    stop_checked_at: Option<Instant>,
+    stop_sent_at: Option<Instant>,
+    /// Number of the oldest profiler event that is not taken, and when it became the oldest.
+    oldest_event: (u64, Instant),
+    warned_of_missing_ranks: bool,
 }
 
 impl Worker {
-    /// For a process. Opens nothing yet.
+    /// Opens no file or socket yet.
     pub fn new(config: Arc<Config>, shared: Arc<Shared>) -> Self {
-        let host = host();
+        let host = host_id();
         let unique = format!("{host} {} {:?}", std::process::id(), std::time::SystemTime::now());
         Worker {
             config,
@@ -107,17 +109,17 @@ impl Worker {
             process: wire::bytes::hash(unique.as_bytes()),
             host,
             endpoint: None,
-            locals: Vec::new(),
+            local_ranks: Vec::new(),
             led: Vec::new(),
             trace: Trace::default(),
-            costs: crate::trace::Costs::default(),
+            costs: crate::trace::CostReporter::default(),
             begin: Instant::now(),
             panics: 0,
             stopped: false,
-            stop_looked: None,
-            stop_said: None,
-            head: (0, Instant::now()),
-            told_of_others: false,
+            stop_checked_at: None,
+            stop_sent_at: None,
+            oldest_event: (0, Instant::now()),
+            warned_of_missing_ranks: false,
         }
     }
 
@@ -125,15 +127,15 @@ impl Worker {
         self.begin.elapsed().as_micros() as u64
     }
 
-    /// Until the last communicator has gone.
+    /// Runs until the last communicator has left.
     pub fn run(mut self) {
         let _ = catch_unwind(AssertUnwindSafe(|| self.open()));
         let mut stopping: Option<Instant> = None;
         loop {
-            // Read before the turn: what came before it was set is seen in the turn.
+            // Read before the poll, which then sees everything that happened before the flag was set.
             let stop = self.shared.stop.load(Ordering::Acquire);
-            // A panic here must cost tuning, never the job.
-            if catch_unwind(AssertUnwindSafe(|| self.turn())).is_err() {
+            // A panic must cost tuning, never the job.
+            if catch_unwind(AssertUnwindSafe(|| self.poll_once())).is_err() {
                 self.panics += 1;
                 if self.panics >= PANICS_MAX {
                     self.stopped = true;
@@ -143,19 +145,19 @@ impl Worker {
             if stop {
                 let since = *stopping.get_or_insert_with(Instant::now);
                 let bound = crate::job::member().is_some_and(|j| j.is_bound());
-                let idle = self.led.iter().all(|l| l.conductor.is_idle());
-                if (idle && !bound) || since.elapsed() > if bound { VERDICT } else { LINGER } {
+                let idle = self.led.iter().all(|l| l.coordinator.is_idle());
+                if (idle && !bound) || since.elapsed() > if bound { VERDICT_WAIT } else { LINGER } {
                     break;
                 }
             }
         }
         let _ = catch_unwind(AssertUnwindSafe(|| {
             if let Some(e) = &mut self.endpoint {
-                e.close(CLOSE);
+                e.close(CLOSE_WAIT);
             }
-            let rest: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(false)).collect();
+            let rest: Vec<LaunchedCollective> = std::iter::from_fn(|| EVENTS.next(false)).collect();
             self.match_events(&rest);
-            self.costs.tell(&mut self.trace, self.begin.elapsed(), true);
+            self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), true);
             self.trace.flush();
         }));
     }
@@ -164,13 +166,13 @@ impl Worker {
         if let Some(folder) = &self.config.trace {
             match Trace::in_folder(folder, self.host, self.config.trace_bytes_max) {
                 Ok(t) => self.trace = t,
-                Err(e) => log::warn(&format!("no trace in {}: {e}", folder.display())),
+                Err(e) => log::warn(&format!("cannot write a trace to {}: {e}", folder.display())),
             }
         }
         let (tuner, profiler) = crate::process::interfaces();
         self.trace.line(format_args!(
             "{{\"kind\":\"process\",{},\"scripted\":{},\"version\":{},\"pid\":{},\"host\":\"{:016x}\",\"mode\":{},\"policy\":{},\"tuner_api\":{tuner},\"profiler_api\":{profiler}}}",
-            crate::trace::here(|k| std::env::var(k).ok()),
+            crate::trace::process_fields(|k| std::env::var(k).ok()),
             self.config.test.rewards.is_some(),
             quoted(env!("CARGO_PKG_VERSION")),
             std::process::id(),
@@ -181,32 +183,34 @@ impl Worker {
         if !matches!(self.config.mode, Mode::Profile | Mode::Adaptive) || self.config.test.alone {
             return;
         }
-        let made: std::io::Result<Box<dyn Endpoint>> = match &self.config.meeting {
+        let made: std::io::Result<Box<dyn Endpoint>> = match &self.config.rendezvous {
             None => {
-                log::warn("no place to meet (LINKWISE_MEETING, or MASTER_ADDR of the launcher): no tuning");
+                log::warn(
+                    "no rendezvous: set LINKWISE_RENDEZVOUS, or MASTER_ADDR and MASTER_PORT; all communicators stay at AUTO",
+                );
                 return;
             }
-            Some(Meeting::Folder(path)) => {
-                Folder::of_job(path, self.config.token.as_bytes(), self.process).map(|f| Box::new(f) as _)
+            Some(Rendezvous::Folder(path)) => {
+                Folder::for_job(path, self.config.token.as_bytes(), self.process).map(|f| Box::new(f) as _)
             }
             Some(m) => Sockets::new(m.clone(), self.config.token.as_bytes(), self.config.bind, self.process, self.host)
-                .map(|s| Box::new(s.inside(self.config.inside)) as _),
+                .map(|s| Box::new(s.intra_node_transport(self.config.intra_node_transport)) as _),
         };
         match made {
             Ok(e) => {
                 self.endpoint = Some(e);
                 if self.config.mode == Mode::Adaptive && self.config.explore_all {
                     log::info(
-                        "explore = all: each algorithm that is tried first connects, and keeps its GPU memory for good",
+                        "explore = all: the first use of an algorithm opens its connections and allocates GPU memory for the rest of the job",
                     );
                 }
             }
-            Err(e) => log::warn(&format!("no channel to the other ranks: {e}; no tuning")),
+            Err(e) => log::warn(&format!("cannot communicate with other ranks: {e}; all communicators stay at AUTO")),
         }
     }
 
-    /// One look at everything.
-    fn turn(&mut self) {
+    /// One poll of everything.
+    fn poll_once(&mut self) {
         let mut events = Vec::new();
         match &mut self.endpoint {
             Some(e) => {
@@ -215,96 +219,98 @@ impl Worker {
             }
             None => std::thread::sleep(TICK),
         }
-        // First what went: its last decisions are in the ring, and its verdicts must go out.
+        // Joins and leaves first: the last decisions of a leaving rank are in its ring, and its verdicts must go out.
         let changes = std::mem::take(&mut *self.shared.changes.lock().unwrap_or_else(|e| e.into_inner()));
         for change in changes {
             match change {
-                Change::Came { comm, owner } => self.came(comm, owner),
-                Change::Went(comm) => self.went(&comm),
+                MembershipChange::Joined { comm, owner } => self.on_joined(comm, owner),
+                MembershipChange::Left(comm) => self.on_left(&comm),
             }
         }
         for event in events {
-            self.take(event);
+            self.on_event(event);
         }
-        self.look_for_stop();
-        self.look_for_others();
-        // Before the decisions are drained: those of a finished step, and of a call that was launched, are in the rings by now.
-        let steps = crate::step::take();
-        let launched = self.launched();
+        self.check_stop_file();
+        self.warn_of_missing_ranks();
+        // Before the decisions are drained: those of a finished step, and of a launched call, are in the rings by now.
+        let steps = crate::step::drain();
+        let launched = self.drain_launches();
         self.drain();
-        self.judge_by_steps(&steps);
-        self.send_samples();
+        self.time_steps(&steps);
+        self.send_readings();
         self.match_events(&launched);
-        self.lead();
-        self.remove_gone();
-        self.costs.tell(&mut self.trace, self.begin.elapsed(), false);
+        self.drive_coordinators();
+        self.remove_left();
+        self.costs.write_if_due(&mut self.trace, self.begin.elapsed(), false);
         self.trace.flush();
     }
 
-    /// What NCCL says it launched. An event whose channels never all end holds those behind it up only for a while.
-    fn launched(&mut self) -> Vec<Ran> {
+    /// The collectives that NCCL has launched. An event whose channels never all end blocks later ones only for [`KERNEL_WAIT`].
+    fn drain_launches(&mut self) -> Vec<LaunchedCollective> {
         let kernels = crate::abi::profiler::kernels_wanted();
-        let mut all: Vec<Ran> = std::iter::from_fn(|| EVENTS.next(kernels)).collect();
-        let (head, since) = self.head;
+        let mut all: Vec<LaunchedCollective> = std::iter::from_fn(|| EVENTS.next(kernels)).collect();
+        let (head, since) = self.oldest_event;
         if EVENTS.head() != head || !kernels {
-            self.head = (EVENTS.head(), Instant::now());
-        } else if since.elapsed() > KERNEL {
+            self.oldest_event = (EVENTS.head(), Instant::now());
+        } else if since.elapsed() > KERNEL_WAIT {
             all.extend(EVENTS.next(false));
         }
         all
     }
 
-    /// A communicator stays at AUTO.
-    fn never(&mut self, comm: u64, why: &str) {
+    /// Traces that a communicator stays at AUTO.
+    fn trace_stays_auto(&mut self, comm: u64, why: &str) {
         self.trace.line(format_args!("{{\"kind\":\"never\",\"comm\":\"{comm:016x}\",\"why\":{}}}", quoted(why)));
     }
 
-    /// Says, once, of the first communicator whose ranks do not come.
-    fn look_for_others(&mut self) {
-        let place = self.config.meeting.as_ref().map(ToString::to_string).unwrap_or_default();
-        if self.told_of_others {
+    /// Logs once about the first communicator with missing ranks.
+    fn warn_of_missing_ranks(&mut self) {
+        let place = self.config.rendezvous.as_ref().map(ToString::to_string).unwrap_or_default();
+        if self.warned_of_missing_ranks {
             return;
         }
-        let late = |l: &&mut Local| l.roster.is_none() && l.announced.is_some_and(|at| at.elapsed() >= MEET);
-        let Some(local) = self.locals.iter_mut().find(late) else { return };
-        self.told_of_others = true;
+        let late =
+            |l: &&mut LocalRank| l.roster.is_none() && l.announced.is_some_and(|at| at.elapsed() >= ANNOUNCE_WARN);
+        let Some(local) = self.local_ranks.iter_mut().find(late) else { return };
+        self.warned_of_missing_ranks = true;
         log::warn(&format!(
             "communicator {:016x} rank {}: {}",
             local.comm.id,
             local.comm.rank,
-            alone(local.comm.ranks, &place)
+            missing_ranks_text(local.comm.ranks, &place)
         ));
     }
 
-    fn came(&mut self, comm: Arc<Comm>, owner: u64) {
+    fn on_joined(&mut self, comm: Arc<Comm>, owner: u64) {
         let kind = if comm.role() == Role::Job { "job" } else { "comm" };
         self.trace.line(format_args!(
             "{{\"kind\":\"{kind}\",\"comm\":\"{:016x}\",\"rank\":{},\"ordinal\":{},\"ranks\":{},\"nodes\":{}}}",
             comm.id, comm.rank, comm.ordinal, comm.ranks, comm.nodes
         ));
         if comm.role() == Role::Observe && self.config.mode == Mode::Adaptive {
-            self.never(comm.id, crate::process::UNTOLD);
+            self.trace_stays_auto(comm.id, crate::process::CAPTURES_UNKNOWN);
         }
-        let mut local = Local {
+        let mut local = LocalRank {
             comm,
             owner,
             announced: None,
             roster: None,
             recent: VecDeque::new(),
-            samples: Vec::new(),
+            readings: Vec::new(),
             in_step: VecDeque::new(),
             intervals: crate::rewards::Intervals::default(),
-            gone: false,
+            left: false,
         };
         if matches!(local.comm.role(), Role::Tune | Role::Job) {
             if self.config.test.alone {
                 // For tests: a roster of one.
-                let me = agreement::Place { rank: local.comm.rank, process: self.process, ordinal: local.comm.ordinal };
-                let roster = Arc::new(Roster { comm: local.comm.id, places: vec![me] });
+                let me =
+                    agreement::MemberId { rank: local.comm.rank, process: self.process, ordinal: local.comm.ordinal };
+                let roster = Arc::new(Roster { comm: local.comm.id, members: vec![me] });
                 local.roster = Some((roster.clone(), 0));
-                let conductor = Conductor::new(1, self.plan(&local.comm));
+                let coordinator = EpochCoordinator::new(1, self.coordinator_mode(&local.comm));
                 let ordinal = local.comm.ordinal;
-                self.led.push(Led { roster, ordinal, conductor, told: 0, leaving: false });
+                self.led.push(LedCommunicator { roster, ordinal, coordinator, traced_epoch: 0, leaving: false });
             } else if let Some(e) = &mut self.endpoint {
                 e.announce(Announcement {
                     comm: local.comm.id,
@@ -318,19 +324,19 @@ impl Worker {
                 local.announced = Some(Instant::now());
             }
         }
-        self.locals.push(local);
+        self.local_ranks.push(local);
     }
 
-    fn plan(&self, comm: &Comm) -> Plan {
+    fn coordinator_mode(&self, comm: &Comm) -> CoordinatorMode {
         match &self.config.profile {
-            Some(_) if comm.role() == Role::Job => Plan::Fixed(crate::job::the_table()),
-            Some(p) => Plan::Fixed(p.plans(comm.ranks, comm.nodes)),
+            Some(_) if comm.role() == Role::Job => CoordinatorMode::Fixed(crate::job::job_table_marker()),
+            Some(p) => CoordinatorMode::Fixed(p.plans(comm.ranks, comm.nodes)),
             None => {
                 let name = self.config.policy.clone();
                 let build = move |arms: &[tune::Arm], slot: Slot| {
                     crate::policies::build(&name, arms, tune::bucket::middle(slot.bucket))
                 };
-                Plan::Learn {
+                CoordinatorMode::Learn {
                     build: Box::new(build),
                     calls: self.config.epoch_calls,
                     explore_all: self.config.explore_all,
@@ -340,27 +346,27 @@ impl Worker {
         }
     }
 
-    fn went(&mut self, comm: &Arc<Comm>) {
+    fn on_left(&mut self, comm: &Arc<Comm>) {
         let now = self.now_us();
         for led in self.led.iter_mut().filter(|l| l.roster.comm == comm.id && l.ordinal == comm.ordinal) {
             let mut out = Vec::new();
-            led.conductor.leave(now, &mut out);
+            led.coordinator.leave(now, &mut out);
             led.leaving = true;
             let roster = led.roster.clone();
-            talk::deliver(&mut self.endpoint, &self.locals, self.process, &roster, out, &mut Vec::new());
+            messages::deliver(&mut self.endpoint, &self.local_ranks, self.process, &roster, out, &mut Vec::new());
         }
-        for local in self.locals.iter_mut().filter(|l| Arc::ptr_eq(&l.comm, comm)) {
-            local.gone = true;
+        for local in self.local_ranks.iter_mut().filter(|l| Arc::ptr_eq(&l.comm, comm)) {
+            local.left = true;
         }
     }
 
-    fn remove_gone(&mut self) {
-        // A later communicator of this process would wait for the verdict: it must still be heard.
-        let goes = |l: &Local| l.gone && !(l.comm.role() == Role::Job && l.comm.is_bound());
-        let place = self.config.meeting.as_ref().map(ToString::to_string).unwrap_or_default();
-        for local in self.locals.iter().filter(|l| goes(l)) {
+    fn remove_left(&mut self) {
+        // The job's member stays while it is bound: a later communicator of this process would wait for the verdict.
+        let goes = |l: &LocalRank| l.left && !(l.comm.role() == Role::Job && l.comm.is_bound());
+        let place = self.config.rendezvous.as_ref().map(ToString::to_string).unwrap_or_default();
+        for local in self.local_ranks.iter().filter(|l| goes(l)) {
             if local.announced.is_some() && local.roster.is_none() {
-                let why = quoted(&alone(local.comm.ranks, &place));
+                let why = quoted(&missing_ranks_text(local.comm.ranks, &place));
                 self.trace
                     .line(format_args!("{{\"kind\":\"never\",\"comm\":\"{:016x}\",\"why\":{why}}}", local.comm.id));
             }
@@ -374,135 +380,29 @@ impl Worker {
                 longest.as_micros()
             ));
         }
-        let gone: Vec<u64> = self.locals.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
-        self.locals.retain(|l| !goes(l));
-        for id in gone {
-            if !self.locals.iter().any(|l| l.comm.id == id)
+        let left: Vec<u64> = self.local_ranks.iter().filter(|l| goes(l)).map(|l| l.comm.id).collect();
+        self.local_ranks.retain(|l| !goes(l));
+        for id in left {
+            if !self.local_ranks.iter().any(|l| l.comm.id == id)
                 && let Some(e) = &mut self.endpoint
             {
                 e.forget(id);
             }
         }
-        self.led.retain(|l| !(l.leaving && l.conductor.is_idle()));
-    }
-
-    /// Decisions since the last look: into the trace, to the leader here, and times from the script of a test.
-    fn drain(&mut self) {
-        let now = self.now_us();
-        let (reward, scripted) = (self.reward(), self.config.test.rewards.clone().filter(|s| s.decides()));
-        for i in 0..self.locals.len() {
-            let Some(local) = self.locals.get_mut(i) else { continue };
-            let mut batch = Vec::new();
-            while let Some(d) = local.comm.take_decision() {
-                let slot = d.slot();
-                local.comm.saw(slot, d.mask);
-                self.trace.line(format_args!(
-                    "{{\"kind\":\"call\",\"comm\":\"{:016x}\",\"rank\":{},\"call\":{},\"collective\":\"{}\",\"size_bytes\":{},\"auto\":\"{}\",\"arm\":\"{}\",\"taken\":{},\"captured\":{},\"epoch\":{},\"group\":{},\"at_us\":{}}}",
-                    local.comm.id, local.comm.rank, d.call, d.collective.capitals(), d.bytes, auto_arm(d.auto), d.arm, d.taken, d.captured, d.epoch, d.group, d.at_ns / 1000
-                ));
-                if d.counted && scripted.is_none() {
-                    match reward {
-                        Reward::Step => {
-                            if local.in_step.len() >= STEP_CALLS_MAX
-                                && let Some(oldest) = local.in_step.pop_front()
-                            {
-                                local.samples.push(crate::rewards::no_time(&oldest, Source::Step));
-                            }
-                            local.in_step.push_back(d);
-                        }
-                        Reward::Interval => local.intervals.call(&d, &mut local.samples),
-                        _ => {}
-                    }
-                }
-                if d.counted
-                    && let Some(script) = &scripted
-                {
-                    let rank = if local.comm.rank >= 0 { local.comm.rank } else { local.comm.ordinal as i32 };
-                    if let Some(time_us) = script.time_us(slot, d.arm, auto_arm(d.auto), rank, d.call) {
-                        let source = Source::Scripted;
-                        local.samples.push(RankSample { epoch: d.epoch, slot, k: d.k, source, time_us });
-                    }
-                }
-                if local.recent.len() == RECENT {
-                    local.recent.pop_front();
-                }
-                local.recent.push_back(d);
-                batch.push(d);
-            }
-            if let Some((roster, _)) = &local.roster
-                && let Some(led) =
-                    self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
-            {
-                batch.iter().for_each(|d| led.conductor.saw(d, now));
-            }
-        }
-    }
-
-    /// What arms are judged by, now.
-    fn reward(&self) -> Reward {
-        match self.config.reward {
-            Reward::Auto if crate::step::is_said() => Reward::Step,
-            Reward::Auto => Reward::Interval,
-            said => said,
-        }
-    }
-
-    fn judge_by_steps(&mut self, steps: &[crate::step::Step]) {
-        crate::trace::steps(&mut self.trace, steps);
-        for local in &mut self.locals {
-            let born = local.comm.born();
-            let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
-            for step in steps {
-                crate::rewards::of_step(&mut local.in_step, ns(step.begin), ns(step.end), &mut local.samples);
-            }
-        }
-    }
-
-    fn send_samples(&mut self) {
-        for i in 0..self.locals.len() {
-            let Some(local) = self.locals.get_mut(i) else { continue };
-            let samples = std::mem::take(&mut local.samples);
-            if let Some((roster, position)) = local.roster.clone() {
-                for some in samples.chunks(agreement::message::SAMPLES_MAX) {
-                    self.tell_leader(&roster, position, &ToLeader::Samples(some.to_vec()));
-                }
-            }
-        }
-    }
-
-    /// Events of the profiler: what NCCL says it launched, and how long it took.
-    fn match_events(&mut self, launched: &[Ran]) {
-        let script = self.config.test.rewards.clone();
-        for ran in launched {
-            let Some(local) = self.locals.iter_mut().find(|l| l.owner != 0 && l.owner == ran.what.owner) else {
-                continue;
-            };
-            let w = &ran.what;
-            let matched = crate::rewards::asked_for(&mut local.recent, w, local.comm.ranks);
-            let scripted = || {
-                let d = matched.as_ref()?;
-                script.as_ref()?.kernel_us(d.slot(), d.arm, auto_arm(d.auto), local.comm.rank, d.call)
-            };
-            let kernel_us = ran.kernel_ns.map(|ns| ns as f64 / 1e3).or_else(scripted);
-            crate::trace::launched(&mut self.trace, &local.comm, w, matched.as_ref(), kernel_us);
-            if let (Some(d), Some(time_us)) = (matched.filter(|d| d.counted), kernel_us) {
-                let (epoch, slot, k, source) = (d.epoch, d.slot(), d.k, Source::Kernel);
-                local.samples.push(RankSample { epoch, slot, k, source, time_us });
-            }
-        }
+        self.led.retain(|l| !(l.leaving && l.coordinator.is_idle()));
     }
 }
 
-/// What to say where not all ranks of a communicator come.
-fn alone(ranks: u32, place: &str) -> String {
+/// The message for a communicator with missing ranks.
+fn missing_ranks_text(ranks: u32, rendezvous: &str) -> String {
     format!(
-        "not all of its {ranks} ranks have announced themselves at {place}; it stays at AUTO until they do (a rank without the plugin, another \
-         meeting place, or a port that cannot be reached)"
+        "not all of its {ranks} ranks have announced themselves at {rendezvous}; it stays at AUTO until they do (a rank may lack the plugin, use \
+         another rendezvous, or be unable to reach the port)"
     )
 }
 
-/// Hash over what tells hosts apart: two processes with the same one can talk through a local socket.
-fn host() -> u64 {
+/// Hash that identifies the host: two processes with the same one can communicate through a local socket.
+fn host_id() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     wire::bytes::hash(format!("{boot}{}", network.display()).as_bytes())

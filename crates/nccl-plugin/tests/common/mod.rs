@@ -1,12 +1,12 @@
-//! What the tests of the plugin share.
-#![allow(dead_code)] // every test binary uses its own part
+//! Helpers for the plugin's tests.
+#![allow(dead_code)] // each test binary uses a part
 
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
 use std::path::PathBuf;
 use topology::nccl::Version;
 use topology::{Cluster, Collective, Host, HostId, catalog};
 
-/// The five collectives that a tuner is asked about.
+/// The five collectives that NCCL asks a tuner about.
 pub const FIVE: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -15,7 +15,7 @@ pub const FIVE: [Collective; 5] = [
     Collective::Reduce,
 ];
 
-/// The library under test, as cargo built it beside the test.
+/// The library under test, built by cargo beside the test.
 pub fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let path = exe.parent().unwrap().join("liblinkwise_nccl.so");
@@ -34,7 +34,7 @@ pub fn tells_communicators_apart(version: &str) -> bool {
     version.split('.').nth(1).and_then(|m| m.parse().ok()).is_some_and(|m: u32| m >= 27)
 }
 
-/// A run of H100 hosts with so many GPUs each, with the plugin as tuner and profiler.
+/// A run on H100 hosts with this many GPUs each, with the plugin as tuner and profiler.
 pub fn spec(counts: &[u8], version: &str) -> BenchSpec {
     let mut cluster =
         Cluster { name: "test".into(), types: vec![catalog::host_type("hgx-h100").unwrap()], ..Cluster::default() };
@@ -48,9 +48,9 @@ pub fn spec(counts: &[u8], version: &str) -> BenchSpec {
     s
 }
 
-/// With the plugin and its settings.
+/// Adds the plugin and its settings.
 pub fn with_plugin(mut s: BenchSpec, settings: &[(&str, &str)]) -> BenchSpec {
-    // 2.27.3 opens no path, only a name that the linker's search finds; cargo sets LD_LIBRARY_PATH for tests.
+    // 2.27.3 opens no path, only a name found by the dynamic linker; cargo sets LD_LIBRARY_PATH for tests.
     let path = if s.version == Version::new(2, 27, 3) { "liblinkwise_nccl.so".into() } else { library() };
     s.tuner_plugin = Some(path.clone());
     s.profiler_plugin = Some(path);
@@ -58,7 +58,7 @@ pub fn with_plugin(mut s: BenchSpec, settings: &[(&str, &str)]) -> BenchSpec {
     s
 }
 
-/// A run's report; `None`, with a SKIP line, where this machine has no compiler or no way to a library.
+/// The report of a run; `None`, with a SKIP line, if this machine has no compiler or cannot get a library.
 pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     match Bench::new().and_then(|b| b.run(spec)) {
         Ok(report) => Some(report),
@@ -71,7 +71,7 @@ pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     }
 }
 
-/// The decisions, a line each.
+/// The decisions, one line each.
 pub fn decisions(report: &BenchReport) -> Vec<String> {
     report
         .calls
@@ -80,12 +80,12 @@ pub fn decisions(report: &BenchReport) -> Vec<String> {
         .collect()
 }
 
-/// A meeting place that no other test has.
-pub fn meeting(test: &str) -> String {
+/// A rendezvous that no other test uses.
+pub fn rendezvous(test: &str) -> String {
     format!("local:{}-{test}", std::process::id())
 }
 
-/// The traces of a folder, one per process: their lines.
+/// The lines of all traces in a folder, one trace per process.
 pub fn traces(folder: &std::path::Path) -> Vec<Vec<serde_json::Value>> {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let lines =

@@ -2,7 +2,7 @@
  * AddressSanitizer and UndefinedBehaviorSanitizer where the compiler has them. Layouts are those of NCCL's published plugin interfaces,
  * declared here by ourselves.
  *
- *   host LIBRARY SCENARIO        0: all as it should be; 1: a line on standard error says what is not
+ *   host LIBRARY SCENARIO        exit status 0: success; 1: a line on standard error names the failure
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -176,7 +176,7 @@ static void tuner_finish(tuner_t t) {
   CHECK(finish(t.context) == 0);
 }
 
-/* Asks about everything; no table may change by a bit, no channel count may be set: nobody has agreed on anything. */
+/* Asks about everything; no table may change by a bit, no channel count may be set: the ranks have agreed on nothing. */
 static void ask_everything(tuner_t t, int rounds) {
   static const int shapes[4][2] = {{7, 3}, {6, 3}, {7, 4}, {9, 5}};
   unsigned random = 1;
@@ -196,7 +196,7 @@ static void ask_everything(tuner_t t, int rounds) {
   }
 }
 
-/* What no NCCL says, but a plugin should bear. */
+/* Arguments that no NCCL passes, but that a plugin must survive. */
 static void ask_nonsense(tuner_t t) {
   float table[ROWS * COLUMNS];
   unsigned random = 1;
@@ -254,7 +254,7 @@ static void profiler_finalize(profiler_t p) {
   CHECK((p.version == 4 ? ((profiler_v4 *)p.table)->finalize : ((profiler_v5 *)p.table)->finalize)(p.context) == 0);
 }
 
-/* A collective as NCCL tells it: the call, the enqueued collective, two channels that start and stop, all texts also absent or odd. */
+/* A collective as NCCL reports it: the call, the enqueued collective, two channels that start and stop, all texts also absent or odd. */
 static void tell(profiler_t p, int i) {
   static const char *const names[] = {"AllReduce", "Broadcast", "AlltoAll", "", NULL};
   static const char *const algorithms[] = {"RING", "TREE", "NVLS_TREE", "none such", NULL};
@@ -484,7 +484,7 @@ static void no_signals(void) {
   tuner_finish(t);
 }
 
-/* A table is in force: "AllReduce TREE/SIMPLE@4, AllGather RING/LL, Broadcast AUTO@8" (the caller's settings; alone, so nobody else must agree). */
+/* A table is in force: "AllReduce TREE/SIMPLE@4, AllGather RING/LL, Broadcast AUTO@8" (the caller's settings; test option `alone`, so no other rank must agree). */
 static void in_force(void) {
   enum { AHEAD = 16 }; /* calls before the first change: agreement never changes what has begun */
   for (int version = 2; version <= 6; version++) {

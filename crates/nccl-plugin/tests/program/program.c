@@ -9,7 +9,7 @@
  *
  *   program LIBRARY steps|groups|calls STEPS
  *
- * steps: says its steps through linkwise.h; groups: does not, but NCCL tells its groups; calls: neither. Prints the arm of the last call.
+ * steps: reports its steps through linkwise.h; groups: reports none, but NCCL reports groups; calls: neither. Prints the arm of the last call.
  */
 #include "linkwise.h"
 #include <dlfcn.h>

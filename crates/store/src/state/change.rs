@@ -1,10 +1,12 @@
 //! What changes a state: allocate, release, drain, suspect.
 
-use super::read::{JobHeld, Snapshot, Suspect, snapshot};
-use super::{DecideError, JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
-use rusqlite::{Transaction, params};
+use super::read::{JobHeld, Suspect, snapshot, suspects};
+use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
+use crate::once::{self, Done, Once};
+use rusqlite::{OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster};
+use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 /// How many jobs an error names.
 const NAMED_MAX: usize = 5;
@@ -27,12 +29,26 @@ pub struct NewJob {
 }
 
 /// What an allocation did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Allocated {
     /// The GPUs are the job's now.
     Now,
     /// They were before: a repeated command changes nothing.
     Already,
+}
+
+/// What a release did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Release {
+    /// The jobs and what each held, in the order in which they were named.
+    pub jobs: Vec<JobHeld>,
+}
+
+/// What a drain did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drain {
+    /// Ids of the jobs that hold some of the GPUs and keep them, the oldest first.
+    pub jobs_going_on: Vec<String>,
 }
 
 impl State {
@@ -41,114 +57,219 @@ impl State {
     /// # Errors
     /// A GPU that another job holds or that is drained; a job that holds other GPUs already.
     pub fn allocate(&mut self, job: &NewJob, at_unix_s: f64) -> Result<Allocated, StateError> {
-        self.write(|tx, cluster, path| {
-            let now = snapshot(tx, cluster, path)?;
-            take(tx, cluster, path, &now, job, at_unix_s)
-        })
+        self.allocate_once(job, None, at_unix_s).map(|d| d.value)
     }
 
-    /// Chooses and takes in one transaction: `choose` sees what is free while nobody else can take it, and what it returns is the
-    /// job's when this returns. `choose` runs with the write lock held: it should take milliseconds.
-    pub fn decide<T, E>(
+    /// The same, done once under an idempotency key.
+    pub fn allocate_once(
         &mut self,
+        job: &NewJob,
+        once: Option<&Once>,
         at_unix_s: f64,
-        choose: impl FnOnce(&Snapshot) -> Result<(NewJob, T), E>,
-    ) -> Result<T, DecideError<E>> {
-        self.write(|tx, cluster, path| {
-            let now = snapshot(tx, cluster, path)?;
-            let (job, value) = choose(&now).map_err(DecideError::Refused)?;
-            if let Some(held) = now.job(&job.id) {
-                return Err(exists(cluster, held).into());
+    ) -> Result<Done<Allocated>, StateError> {
+        self.once(once, at_unix_s, |tx, cluster, path| {
+            if let Some(held) = job_held(tx, cluster, path, &job.id)? {
+                return if held.gpus == job.gpus { Ok(Allocated::Already) } else { Err(exists(cluster, &held)) };
             }
-            take(tx, cluster, path, &now, &job, at_unix_s)?;
-            Ok(value)
+            take(tx, cluster, path, job, None, at_unix_s)?;
+            Ok(Allocated::Now)
         })
     }
 
     /// Takes the GPUs of jobs back, of all or of none. Returns what each held.
     pub fn release(&mut self, ids: &[String]) -> Result<Vec<JobHeld>, StateError> {
-        self.write(|tx, cluster, path| {
-            let now = snapshot(tx, cluster, path)?;
-            let mut released = Vec::new();
+        self.release_once(ids, None, 0.0).map(|d| d.value.jobs)
+    }
+
+    /// The same, done once under an idempotency key.
+    pub fn release_once(
+        &mut self,
+        ids: &[String],
+        once: Option<&Once>,
+        at_unix_s: f64,
+    ) -> Result<Done<Release>, StateError> {
+        self.once(once, at_unix_s, |tx, cluster, path| {
+            let held = |id: &String| job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id));
+            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // before any is gone: an error names all
             for id in ids {
-                let job = now.job(id).ok_or_else(|| StateError::UnknownJob {
-                    id: id.chars().take(80).collect(),
-                    known: now.jobs.iter().rev().take(NAMED_MAX).map(|j| j.id.clone()).collect(),
-                })?;
                 tx.execute("DELETE FROM job WHERE id = ?1", [id]).map_err(|e| StateError::of("write to", path, &e))?;
-                released.push(job.clone());
             }
-            Ok(released)
+            Ok(Release { jobs })
         })
     }
 
     /// Marks GPUs as not to be given out. Jobs that hold some of them keep them. Repeating it renews the reason. Returns the jobs that
     /// hold some of them.
-    pub fn drain(&mut self, gpus: &Allocation, reason: &str, at_unix_s: f64) -> Result<Vec<JobHeld>, StateError> {
+    pub fn drain(&mut self, gpus: &Allocation, reason: &str, at_unix_s: f64) -> Result<Drain, StateError> {
+        self.drain_once(gpus, reason, None, at_unix_s).map(|d| d.value)
+    }
+
+    /// The same, done once under an idempotency key.
+    pub fn drain_once(
+        &mut self,
+        gpus: &Allocation,
+        reason: &str,
+        once: Option<&Once>,
+        at_unix_s: f64,
+    ) -> Result<Done<Drain>, StateError> {
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             return Err(StateError::Invalid(format!(
                 "a reason is one line of at most {REASON_BYTES_MAX} bytes; it has {} bytes",
                 reason.len()
             )));
         }
-        self.write(|tx, cluster, path| {
+        self.once(once, at_unix_s, |tx, cluster, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-            let sql = "INSERT INTO drained (host, gpu, since_unix_s, reason) VALUES (?1, ?2, ?3, ?4) \
-                       ON CONFLICT (host, gpu) DO UPDATE SET reason = ?4";
+            let insert = "INSERT INTO drained (host, gpu, since_unix_s, reason) VALUES (?1, ?2, ?3, ?4) \
+                          ON CONFLICT (host, gpu) DO UPDATE SET reason = ?4";
+            let running = "SELECT j.since_unix_s, j.id FROM held AS h JOIN job AS j ON j.id = h.job \
+                           WHERE h.host = ?1 AND h.gpu = ?2";
+            let mut going_on: Vec<(f64, String)> = Vec::new();
             for g in gpus.gpus() {
                 let host = &cluster.host(g.host).name;
-                tx.execute(sql, params![host, g.gpu, at_unix_s, reason]).map_err(fail)?;
+                tx.prepare_cached(insert)
+                    .map_err(fail)?
+                    .execute(params![host, g.gpu, at_unix_s, reason])
+                    .map_err(fail)?;
+                let mut statement = tx.prepare_cached(running).map_err(fail)?;
+                let job = statement.query_row(params![host, g.gpu], |r| Ok((r.get(0)?, r.get(1)?))).optional();
+                going_on.extend(job.map_err(fail)?);
             }
-            let now = snapshot(tx, cluster, path)?;
-            let meet = |j: &JobHeld| gpus.parts().iter().any(|&(h, m)| m.0 & j.gpus.mask(h).0 != 0);
-            Ok(now.jobs.into_iter().filter(meet).collect())
+            going_on.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+            going_on.dedup();
+            Ok(Drain { jobs_going_on: going_on.into_iter().map(|j| j.1).collect() })
         })
     }
 
     /// Gives drained GPUs back. Returns how many of them were drained here (what the cluster file drains stays drained).
     pub fn undrain(&mut self, gpus: &Allocation) -> Result<usize, StateError> {
-        self.write(|tx, cluster, path| {
+        self.undrain_once(gpus, None, 0.0).map(|d| d.value)
+    }
+
+    /// The same, done once under an idempotency key.
+    pub fn undrain_once(
+        &mut self,
+        gpus: &Allocation,
+        once: Option<&Once>,
+        at_unix_s: f64,
+    ) -> Result<Done<usize>, StateError> {
+        self.once(once, at_unix_s, |tx, cluster, path| {
+            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            let sql = "DELETE FROM drained WHERE host = ?1 AND gpu = ?2";
             let mut n = 0;
             for g in gpus.gpus() {
-                n += tx
-                    .execute(
-                        "DELETE FROM drained WHERE host = ?1 AND gpu = ?2",
-                        params![cluster.host(g.host).name, g.gpu],
-                    )
-                    .map_err(|e| StateError::of("write to", path, &e))?;
+                let mut statement = tx.prepare_cached(sql).map_err(fail)?;
+                n += statement.execute(params![cluster.host(g.host).name, g.gpu]).map_err(fail)?;
             }
             Ok(n)
         })
     }
 
-    /// Replaces the list of suspected components (at most a few thousand are kept).
-    pub fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<(), StateError> {
+    /// Replaces the list of suspected components (at most a few thousand are kept). A list that is there already is left alone: decisions
+    /// that rest on it stay valid. Returns whether it changed.
+    pub fn set_suspects(&mut self, new: &[Suspect]) -> Result<bool, StateError> {
+        let known = |s: &&Suspect| s.host.index() < self.cluster.hosts.len();
+        let mut new: Vec<Suspect> = new.iter().filter(known).take(SUSPECTS_MAX).cloned().collect();
+        let name = |h: HostId| self.cluster.host(h).name.clone();
+        new.sort_by(|a, b| {
+            (a.defect.cmp(&b.defect))
+                .then(b.probability.total_cmp(&a.probability))
+                .then_with(|| name(a.host).cmp(&name(b.host)))
+                .then_with(|| a.component.cmp(&b.component))
+        });
+        if suspects(&self.conn, &self.cluster.host_index(), &self.path)? == new {
+            return Ok(false);
+        }
         self.write(|tx, cluster, path| {
             let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
             tx.execute("DELETE FROM suspect", []).map_err(fail)?;
             let sql = "INSERT INTO suspect (defect, host, component, factor, probability) VALUES (?1, ?2, ?3, ?4, ?5)";
-            for s in suspects.iter().take(SUSPECTS_MAX) {
+            let mut insert = tx.prepare_cached(sql).map_err(fail)?;
+            for s in &new {
                 let host = &cluster.host(s.host).name;
-                tx.execute(sql, params![s.defect, host, s.component, s.factor, s.probability]).map_err(fail)?;
+                insert.execute(params![s.defect, host, s.component, s.factor, s.probability]).map_err(fail)?;
             }
-            Ok(())
+            tx.execute("UPDATE version SET suspects = suspects + 1", []).map_err(fail)?;
+            Ok(true)
+        })
+    }
+
+    /// One write, done once under its key if it has one.
+    fn once<T: Serialize + for<'de> Deserialize<'de>>(
+        &mut self,
+        once: Option<&Once>,
+        at_unix_s: f64,
+        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
+    ) -> Result<Done<T>, StateError> {
+        self.write(|tx, cluster, path| {
+            let fail = |e| StateError::of_key(path, e);
+            if let Some(o) = once
+                && let Some(kept) = once::look_up(tx, o).map_err(fail)?
+            {
+                return Ok(Done { value: once::outcome(&kept).map_err(fail)?, repeated: true });
+            }
+            let value = work(tx, cluster, path)?;
+            if let Some(o) = once {
+                once::keep(tx, o, &value, None, at_unix_s).map_err(fail)?;
+            }
+            Ok(Done { value, repeated: false })
         })
     }
 }
 
-fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
+pub(super) fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {
     StateError::JobExists { id: held.id.clone(), held: cluster.gpu_list(&held.gpus) }
 }
 
-/// Checks and writes one job.
-fn take(
+fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {
+    let newest = || -> rusqlite::Result<Vec<String>> {
+        let sql = "SELECT id FROM job ORDER BY since_unix_s DESC, id DESC LIMIT ?1";
+        tx.prepare(sql)?.query_map([NAMED_MAX as i64], |r| r.get(0))?.collect()
+    };
+    match newest() {
+        Ok(known) => StateError::UnknownJob { id: id.chars().take(80).collect(), known },
+        Err(e) => StateError::of("read", path, &e),
+    }
+}
+
+/// A job and what it holds. O(its GPUs).
+pub(super) fn job_held(
     tx: &Transaction<'_>,
     cluster: &Cluster,
     path: &Path,
-    now: &Snapshot,
+    id: &str,
+) -> Result<Option<JobHeld>, StateError> {
+    type Row = (f64, Option<f64>, Option<f64>, Option<i64>);
+    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
+    let sql = "SELECT since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes FROM job WHERE id = ?1";
+    let mut statement = tx.prepare_cached(sql).map_err(fail)?;
+    let row: Option<Row> = statement.query_row([id], |r| r.try_into()).optional().map_err(fail)?;
+    let Some((since_unix_s, demand_gb_per_s, predicted_gb_per_s, size)) = row else { return Ok(None) };
+    let mut statement = tx.prepare_cached("SELECT host, gpu FROM held WHERE job = ?1").map_err(fail)?;
+    let mut rows = statement.query([id]).map_err(fail)?;
+    let index = cluster.host_index();
+    let mut parts: Vec<(HostId, GpuMask)> = Vec::new();
+    while let Some(row) = rows.next().map_err(fail)? {
+        let (host, gpu): (String, i64) = row.try_into().map_err(fail)?;
+        let known = index.get(host.as_str()).filter(|h| (0..cluster.type_of(**h).gpu_count() as i64).contains(&gpu));
+        let unknown = || StateError::damaged(path, format!("cluster `{}` has no GPU {host}:{gpu}", cluster.name));
+        parts.push((*known.ok_or_else(unknown)?, GpuMask(1 << gpu)));
+    }
+    let size = size.map(|s| Bytes(s.max(0) as u64));
+    let gpus = Allocation::new(parts);
+    Ok(Some(JobHeld { id: id.into(), gpus, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size }))
+}
+
+/// Checks and writes one job that holds nothing yet. `answered` are the digest of the request that placed it, and the answer.
+/// O(GPUs of the job) rows.
+pub(super) fn take(
+    tx: &Transaction<'_>,
+    cluster: &Cluster,
+    path: &Path,
     job: &NewJob,
+    answered: Option<(&str, &str)>,
     at_unix_s: f64,
-) -> Result<Allocated, StateError> {
+) -> Result<(), StateError> {
     check_job_id(&job.id).map_err(StateError::Invalid)?;
     if job.gpus.is_empty() {
         return Err(StateError::Invalid(format!("job `{}` asks for no GPU", job.id)));
@@ -158,38 +279,84 @@ fn take(
             return Err(StateError::Invalid(format!("the {what} of job `{}` is no bandwidth in GB/s", job.id)));
         }
     }
-    if let Some(held) = now.job(&job.id) {
-        return if held.gpus == job.gpus { Ok(Allocated::Already) } else { Err(exists(cluster, held)) };
-    }
-    if now.jobs.len() >= JOBS_MAX {
+    let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+    let jobs: i64 =
+        tx.prepare_cached("SELECT count(*) FROM job").and_then(|mut s| s.query_row([], |r| r.get(0))).map_err(fail)?;
+    if jobs as usize >= JOBS_MAX {
         return Err(StateError::TooManyJobs { max: JOBS_MAX });
     }
-    if let Some(g) = job.gpus.gpus().find(|g| !now.free.mask(g.host).contains(g.gpu.into())) {
-        let gpu = cluster.gpu_name(g);
-        if let Some(by) = now.jobs.iter().find(|j| j.gpus.mask(g.host).contains(g.gpu.into())) {
-            return Err(StateError::Held { gpu, job: by.id.clone(), free: now.free.gpu_count() });
+    for &(host, mask) in job.gpus.parts() {
+        let there = on_host(tx, cluster, path, host)?;
+        let file = cluster.type_of(host).all_gpus().minus(cluster.host(host).drained);
+        if mask.0 & there.held.0 != 0 || !file.minus(there.drained).contains_all(mask) {
+            return Err(not_free(tx, cluster, path, job));
         }
-        let reason = match now.drained.iter().find(|d| d.gpu == g) {
-            Some(d) => d.reason.clone(),
-            None => "in the cluster file".into(),
-        };
-        return Err(StateError::Drained { gpu, reason });
     }
-    let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
-    tx.execute(
-        "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![
-            job.id,
-            at_unix_s,
-            job.demand_gb_per_s,
-            job.predicted_gb_per_s,
-            job.size.map(|s| s.0.min(i64::MAX as u64) as i64)
-        ],
+    tx.prepare_cached(
+        "INSERT INTO job (id, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size_bytes, request, answer) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
     )
+    .map_err(fail)?
+    .execute(params![
+        job.id,
+        at_unix_s,
+        job.demand_gb_per_s,
+        job.predicted_gb_per_s,
+        job.size.map(|s| s.0.min(i64::MAX as u64) as i64),
+        answered.map(|a| a.0),
+        answered.map(|a| a.1),
+    ])
     .map_err(fail)?;
     let mut insert = tx.prepare_cached("INSERT INTO held (host, gpu, job) VALUES (?1, ?2, ?3)").map_err(fail)?;
     for g in job.gpus.gpus() {
         insert.execute(params![cluster.host(g.host).name, g.gpu, job.id]).map_err(fail)?;
     }
-    Ok(Allocated::Now)
+    Ok(())
+}
+
+/// What the state says of one host.
+pub(super) struct OnHost {
+    pub held: GpuMask,
+    pub drained: GpuMask,
+    /// GPU and job.
+    pub jobs: Vec<(u8, String)>,
+}
+
+/// What the state says of one host. O(its GPUs).
+pub(super) fn on_host(
+    tx: &Transaction<'_>,
+    cluster: &Cluster,
+    path: &Path,
+    host: HostId,
+) -> Result<OnHost, StateError> {
+    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
+    let name = &cluster.host(host).name;
+    let mut statement = tx.prepare_cached("SELECT gpu, job FROM held WHERE host = ?1 ORDER BY gpu").map_err(fail)?;
+    let jobs = statement.query_map([name], |r| Ok((r.get(0)?, r.get(1)?))).map_err(fail)?;
+    let jobs = jobs.collect::<rusqlite::Result<Vec<(u8, String)>>>().map_err(fail)?;
+    let mut statement = tx.prepare_cached("SELECT gpu FROM drained WHERE host = ?1").map_err(fail)?;
+    let drained = statement.query_map([name], |r| r.get(0)).map_err(fail)?;
+    let drained = drained.collect::<rusqlite::Result<Vec<u8>>>().map_err(fail)?;
+    let mask = |gpus: &mut dyn Iterator<Item = u8>| GpuMask::from_indices(gpus.filter(|g| *g < 32).map(usize::from));
+    Ok(OnHost { held: mask(&mut jobs.iter().map(|j| j.0)), drained: mask(&mut drained.into_iter()), jobs })
+}
+
+/// Why a job cannot have its GPUs, in full: read only where it is needed.
+fn not_free(tx: &Transaction<'_>, cluster: &Cluster, path: &Path, job: &NewJob) -> StateError {
+    let now = match snapshot(tx, cluster, path) {
+        Ok(now) => now,
+        Err(e) => return e,
+    };
+    let Some(g) = job.gpus.gpus().find(|g| !now.free.mask(g.host).contains(g.gpu.into())) else {
+        return StateError::damaged(path, format!("the GPUs of job `{}` are held and free", job.id));
+    };
+    let gpu = cluster.gpu_name(g);
+    if let Some(by) = now.jobs.iter().find(|j| j.gpus.mask(g.host).contains(g.gpu.into())) {
+        return StateError::Held { gpu, job: by.id.clone(), free: now.free.gpu_count() };
+    }
+    let reason = match now.drained.iter().find(|d| d.gpu == g) {
+        Some(d) => d.reason.clone(),
+        None => "in the cluster file".into(),
+    };
+    StateError::Drained { gpu, reason }
 }

@@ -1,5 +1,6 @@
 //! [`StateError`]: one clear sentence for everything that can go wrong with a state.
 
+use crate::once::KeyError;
 use std::path::{Path, PathBuf};
 
 /// Why the state could not do what was asked.
@@ -109,6 +110,9 @@ pub enum StateError {
         /// Why.
         reason: String,
     },
+    /// An idempotency key was used for another request.
+    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    KeyReused(String),
     /// Too many jobs.
     #[error("{max} jobs hold GPUs; that is the limit")]
     TooManyJobs {
@@ -141,6 +145,15 @@ impl StateError {
         }
     }
 
+    /// An error of idempotency keys.
+    pub(super) fn of_key(path: &Path, e: KeyError) -> Self {
+        match e {
+            KeyError::Reused(key) => StateError::KeyReused(key),
+            KeyError::Damaged(why) => StateError::damaged(path, why),
+            KeyError::Sql(e) => StateError::of("write to", path, &e),
+        }
+    }
+
     pub(super) fn damaged(path: &Path, why: String) -> Self {
         StateError::Damaged { path: path.into(), why }
     }
@@ -156,20 +169,5 @@ impl StateError {
                 | StateError::Drained { .. }
                 | StateError::TooManyJobs { .. }
         )
-    }
-}
-
-/// Why [`super::State::decide`] took nothing.
-#[derive(Debug)]
-pub enum DecideError<E> {
-    /// The chooser refused.
-    Refused(E),
-    /// The state did.
-    State(StateError),
-}
-
-impl<E> From<StateError> for DecideError<E> {
-    fn from(e: StateError) -> Self {
-        DecideError::State(e)
     }
 }

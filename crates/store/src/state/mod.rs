@@ -1,24 +1,28 @@
 //! [`State`]: who holds which GPU, in one SQLite file.
 //!
-//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`), so that what a decision was based on
-//! is still true when it is written: two allocations at the same moment never overlap, which `UNIQUE (host, gpu)` would refuse
-//! besides. WAL with `synchronous=FULL`: what was acknowledged survives a kill and a power cut. The file belongs on a local disk, as every
-//! SQLite file in WAL mode. Nothing here looks at a clock: times are arguments.
+//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`): two allocations at the same moment
+//! never overlap, which `UNIQUE (host, gpu)` would refuse besides. WAL with `synchronous=FULL`: what was acknowledged survives a kill and a
+//! power cut. The file belongs on a local disk, as every SQLite file in WAL mode. Times are arguments.
 //!
-//! Back of the envelope: a decision holds the lock for under a millisecond and a commit for one fsync, so that a few hundred jobs a
-//! second can be placed through one file, and a process that waits its turn gives up after [`BUSY_TIMEOUT`].
+//! A decision is made on a [`Snapshot`], outside of any lock, and committed with the snapshot that it rests on ([`State::commit`]). The
+//! commit reads and writes O(GPUs of the job) rows under the lock, whatever the size of the cluster and however long the search took, and
+//! costs one fsync: a few hundred jobs a second go through one file, and a process that waits for the lock gives up after [`BUSY_TIMEOUT`].
 
 mod change;
+mod commit;
 mod error;
 mod read;
 mod schema;
+mod turn;
 
-pub use change::{Allocated, NewJob};
-pub use error::{DecideError, StateError};
+pub use change::{Allocated, Drain, NewJob, Release};
+pub use commit::{Commit, Committed};
+pub use error::StateError;
 pub use read::{Drained, JobHeld, Snapshot, Suspect};
+pub use turn::{Turn, Turns};
 
 use crate::identity::{difference, fingerprint, identity};
-use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use topology::Cluster;
@@ -65,31 +69,27 @@ impl State {
     /// [`StateError::Exists`] where the file is a state already, whichever cluster it is of.
     pub fn init(path: &Path, cluster: &Cluster, at_unix_s: f64) -> Result<State, StateError> {
         let mut conn = connect(path, true)?;
-        let fail = |e: rusqlite::Error| StateError::of("make", path, &e);
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        if version(&tx, path)?.is_some() {
-            let name: String =
-                tx.query_row("SELECT value FROM meta WHERE key = 'cluster_name'", [], |r| r.get(0)).map_err(fail)?;
-            let text: String = tx
-                .query_row("SELECT value FROM meta WHERE key = 'cluster_identity'", [], |r| r.get(0))
-                .map_err(fail)?;
-            let same = difference(&text, &identity(cluster)).is_none();
-            return Err(StateError::Exists { path: path.into(), cluster: name, same });
+        if version(&conn, path)?.is_none() {
+            let id = identity(cluster);
+            let meta = vec![
+                ("cluster_name", cluster.name.clone()),
+                ("cluster_fingerprint", fingerprint(&id)),
+                ("cluster_identity", id),
+                ("cluster_file", topology::file::write(cluster)),
+                ("made_at_unix_s", at_unix_s.to_string()),
+            ];
+            match migrate(&mut conn, meta) {
+                Ok(()) => return State::open(path),
+                Err(_) if version(&conn, path)?.is_some() => {} // another process was first
+                Err(e) => return Err(migration("make", path, e)),
+            }
         }
-        let id = identity(cluster);
-        tx.execute_batch(schema::V1).map_err(fail)?;
-        tx.pragma_update(None, "user_version", schema::VERSION).map_err(fail)?;
-        for (key, value) in [
-            ("cluster_name", cluster.name.as_str()),
-            ("cluster_identity", &id),
-            ("cluster_fingerprint", &fingerprint(&id)),
-            ("cluster_file", &topology::file::write(cluster)),
-            ("made_at_unix_s", &at_unix_s.to_string()),
-        ] {
-            tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
-        }
-        tx.commit().map_err(fail)?;
-        State::open(path)
+        let meta = |key: &str| -> Result<String, StateError> {
+            conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
+                .map_err(|e| StateError::of("make", path, &e))
+        };
+        let same = difference(&meta("cluster_identity")?, &identity(cluster)).is_none();
+        Err(StateError::Exists { path: path.into(), cluster: meta("cluster_name")?, same })
     }
 
     /// Opens a state that exists. Its cluster comes from the file.
@@ -97,12 +97,17 @@ impl State {
         if !path.exists() {
             return Err(StateError::Missing(path.into()));
         }
-        let conn = connect(path, false)?;
+        let mut conn = connect(path, false)?;
         match version(&conn, path)? {
             None => return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() }),
             Some(found) if found > schema::VERSION => {
                 return Err(StateError::Newer { path: path.into(), found, known: schema::VERSION });
             }
+            Some(found) if found < schema::VERSION => match migrate(&mut conn, Vec::new()) {
+                Ok(()) => {}
+                Err(_) if version(&conn, path)? == Some(schema::VERSION) => {} // another process was first
+                Err(e) => return Err(migration("migrate", path, e)),
+            },
             Some(_) => {}
         }
         let meta = |key: &str| -> Result<String, StateError> {
@@ -123,6 +128,13 @@ impl State {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where deciders that lost races queue up.
+    pub fn turns(&self) -> Box<dyn Turns> {
+        let mut file = self.path.clone().into_os_string();
+        file.push("-turn");
+        Box::new(turn::TurnFile(file.into()))
     }
 
     /// The cluster, as the file has it.
@@ -155,17 +167,37 @@ impl State {
         self.snapshot().map(|_| ())
     }
 
-    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds.
-    fn write<T, E: From<StateError>>(
+    /// Runs `work` in a transaction that holds the write lock from its first moment, and commits if it succeeds. A transaction that
+    /// changed a row raises the version.
+    fn write<T>(
         &mut self,
-        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, E>,
-    ) -> Result<T, E> {
-        let fail = |path: &Path, e: &rusqlite::Error| E::from(StateError::of("write to", path, e));
+        work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
+    ) -> Result<T, StateError> {
         let State { path, conn, cluster } = self;
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|e| fail(path, &e))?;
+        let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
+        let before = tx.total_changes();
         let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
-        tx.commit().map_err(|e| fail(path, &e))?;
+        if tx.total_changes() != before {
+            tx.execute("UPDATE version SET everything = everything + 1", []).map_err(fail)?;
+        }
+        tx.commit().map_err(fail)?;
         Ok(value)
+    }
+}
+
+/// Brings the schema up to date in one transaction that has the write lock from its first moment; reads take none, afterwards.
+fn migrate(conn: &mut Connection, meta: Vec<(&'static str, String)>) -> Result<(), rusqlite_migration::Error> {
+    conn.set_transaction_behavior(TransactionBehavior::Immediate);
+    let done = schema::migrations(meta).to_latest(conn);
+    conn.set_transaction_behavior(TransactionBehavior::Deferred);
+    done
+}
+
+fn migration(doing: &'static str, path: &Path, e: rusqlite_migration::Error) -> StateError {
+    match e {
+        rusqlite_migration::Error::RusqliteError { err, .. } => StateError::of(doing, path, &err),
+        e => StateError::Io { doing, path: path.into(), why: e.to_string() },
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::{State, StateError};
 use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
 /// A job and what it holds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobHeld {
     /// Its id.
     pub id: String,
@@ -60,6 +61,10 @@ pub struct Snapshot {
     pub suspects: Vec<Suspect>,
     /// Held by no job and not drained, neither here nor in the cluster file.
     pub free: Allocation,
+    /// Rises with every change of the state.
+    pub version: u64,
+    /// Rises with every change of the suspects.
+    pub suspects_version: u64,
 }
 
 impl Snapshot {
@@ -83,6 +88,17 @@ impl State {
         let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
         snapshot(&tx, &self.cluster, &self.path)
     }
+
+    /// The version of the state as it is now: a snapshot of the same version still tells the truth. One row.
+    pub fn version(&self) -> Result<u64, StateError> {
+        versions(&self.conn).map(|v| v.0).map_err(|e| StateError::of("read", &self.path, &e))
+    }
+}
+
+/// The version of everything, and that of the suspects.
+pub(super) fn versions(conn: &Connection) -> Result<(u64, u64), rusqlite::Error> {
+    let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64));
+    conn.prepare_cached("SELECT everything, suspects FROM version")?.query_row([], row)
 }
 
 /// What the transaction of `conn` sees.
@@ -130,6 +146,22 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
     }
     drained.sort_by_key(|d| d.gpu);
 
+    let suspects = suspects(conn, &index, path)?;
+    let (version, suspects_version) = versions(conn).map_err(fail)?;
+    let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default(), version, suspects_version };
+    let (held, out) = (snapshot.held(), snapshot.drained_gpus());
+    let usable = cluster.usable();
+    snapshot.free = Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.mask(h)).minus(out.mask(h)))));
+    Ok(snapshot)
+}
+
+/// The suspects, defect by defect, the most probable first.
+pub(super) fn suspects(
+    conn: &Connection,
+    index: &HashMap<&str, HostId>,
+    path: &Path,
+) -> Result<Vec<Suspect>, StateError> {
+    let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
     let sql = "SELECT defect, host, component, factor, probability FROM suspect \
                ORDER BY defect, probability DESC, host, component";
     let mut statement = conn.prepare_cached(sql).map_err(fail)?;
@@ -139,13 +171,8 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
         let (defect, name, component, factor, probability): (u32, String, String, f64, f64) =
             row.try_into().map_err(fail)?;
         let known = index.get(name.as_str()).copied();
-        let host = known.ok_or_else(|| damaged(format!("it suspects host `{name}`, which is unknown")))?;
-        suspects.push(Suspect { defect, host, component, factor, probability });
+        let unknown = || StateError::damaged(path, format!("it suspects host `{name}`, which is unknown"));
+        suspects.push(Suspect { defect, host: known.ok_or_else(unknown)?, component, factor, probability });
     }
-
-    let mut snapshot = Snapshot { jobs, drained, suspects, free: Allocation::default() };
-    let (held, out) = (snapshot.held(), snapshot.drained_gpus());
-    let usable = cluster.usable();
-    snapshot.free = Allocation::new(usable.parts().iter().map(|&(h, m)| (h, m.minus(held.mask(h)).minus(out.mask(h)))));
-    Ok(snapshot)
+    Ok(suspects)
 }

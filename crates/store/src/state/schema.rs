@@ -1,10 +1,12 @@
-//! The tables of a state file. A later version adds a step from version 1 and never edits this text.
+//! The tables of a state file, as a list of migrations: a new version is a new entry at the end, never an edit.
+
+use rusqlite_migration::{HookError, M, Migrations};
 
 /// `lkst` in the database header.
 pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 
 /// The schema version that this build writes.
-pub const VERSION: i64 = 1;
+pub const VERSION: i64 = 2;
 
 /// `held` is what must never overlap; the rest is what people and decisions want to know about it.
 pub const V1: &str = "
@@ -41,6 +43,28 @@ CREATE TABLE suspect (
 ) STRICT;
 ";
 
+/// Versions of what decisions rest on, and the answers that committed jobs got.
+const V2: &str = "
+CREATE TABLE version (one INTEGER PRIMARY KEY CHECK (one = 1), everything INTEGER NOT NULL, suspects INTEGER NOT NULL) STRICT;
+INSERT INTO version VALUES (1, 1, 1);
+ALTER TABLE job ADD COLUMN request TEXT;
+ALTER TABLE job ADD COLUMN answer TEXT;
+";
+
+/// All steps. `meta` is written into a new file in the same transaction, so that no file is ever without it.
+pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
+    let first = M::up_with_hook(V1, move |tx: &rusqlite::Transaction<'_>| {
+        for (key, value) in &meta {
+            tx.execute("INSERT INTO meta (key, value) VALUES (?1, ?2)", [*key, value]).map_err(HookError::from)?;
+        }
+        Ok(())
+    });
+    Migrations::new(vec![
+        first,
+        M::up_with_hook(V2, |tx: &rusqlite::Transaction<'_>| Ok(tx.execute_batch(crate::once::TABLE)?)),
+    ])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +72,9 @@ mod tests {
     #[test]
     fn the_schema_is_valid_and_its_numbers_agree() {
         assert!(V1.contains(&format!("application_id = {APPLICATION_ID};")));
-        rusqlite::Connection::open_in_memory().unwrap().execute_batch(V1).unwrap();
+        let mut c = rusqlite::Connection::open_in_memory().unwrap();
+        migrations(vec![("a", "b".into())]).to_latest(&mut c).unwrap();
+        let v: i64 = c.query_row("PRAGMA user_version", [], |r| r.get(0)).unwrap();
+        assert_eq!(v, VERSION);
     }
 }

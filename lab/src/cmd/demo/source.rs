@@ -7,7 +7,7 @@ use crate::store_errors::OrFailure;
 use console::Failure;
 use measure::design::DesignKind;
 use measure::simulated::{Irregularity, on_fabric};
-use measure::{Campaign, Plan};
+use measure::{Campaign, CampaignPlan};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -251,12 +251,12 @@ fn import(
 }
 
 fn campaign(s: &Simulation, store: &mut Store, cluster: &Cluster, n: usize, seed: u64) -> Result<String, Failure> {
-    let plan = Plan {
+    let plan = CampaignPlan {
         idle: cluster.usable(),
         collective: Collective::AllReduce,
         sizes: vec![SIZE],
         intra: true,
-        samples: n,
+        sample_size: n,
         design: DesignKind::Stratified,
         seed,
         budget_gpu_minutes: None,
@@ -265,8 +265,8 @@ fn campaign(s: &Simulation, store: &mut Store, cluster: &Cluster, n: usize, seed
     let expected = |a: &Allocation, c: Collective, s: Bytes| fabric.estimate(a, c, s).busbw.gb_per_s();
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     let mut backend = on_fabric(cluster, s.options);
-    let mut tell = |_| {};
-    let summary = Campaign::new(&plan, store, &mut backend, &expected, &now, &mut tell)
+    let mut on_event = |_| {};
+    let summary = Campaign::new(&plan, store, &mut backend, &expected, &now, &mut on_event)
         .or_failure()?
         .run()
         .map_err(Failure::impossible)?;

@@ -1,7 +1,7 @@
 //! Progress of a campaign on standard error: a bar on a terminal, plain lines elsewhere.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use measure::Event;
+use measure::CampaignEvent;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,12 @@ impl Progress {
     }
 
     /// Shows an event.
-    pub fn hear(&mut self, event: Event) {
+    pub fn on_event(&mut self, event: CampaignEvent) {
         match event {
-            Event::Stage { points: 0, .. } => {}
-            Event::Stage { name, points, already } => self.stage(name, points, already),
-            Event::Taken(n) => self.taken(n),
-            Event::Note(note) => match &self.bar {
+            CampaignEvent::Stage { points: 0, .. } => {}
+            CampaignEvent::Stage { name, points, already } => self.stage(name, points, already),
+            CampaignEvent::Taken(n) => self.taken(n),
+            CampaignEvent::Note(note) => match &self.bar {
                 Some(bar) => bar.println(format!("note: {note}")),
                 None => eprintln!("note: {note}"),
             },

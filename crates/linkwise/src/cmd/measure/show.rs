@@ -2,7 +2,7 @@
 
 use super::tables::Imported;
 use console::{table, text_of};
-use measure::Summary;
+use measure::CampaignSummary;
 use store::Source;
 
 /// Everything that was done.
@@ -41,7 +41,7 @@ pub struct CampaignAnswer {
     pub readings_taken: usize,
     /// By stage.
     #[serde(flatten)]
-    pub summary: Summary,
+    pub summary: CampaignSummary,
 }
 
 /// One JSON object.

@@ -1,15 +1,15 @@
 //! `--trace` of the NCCL plugin: GPU times of kernels become readings of the job.
 
-use super::reading::{Whose, provenance};
+use super::reading::provenance;
 use console::Failure;
+use engine::ReadingIn;
 use job::report::files;
-use measure::plugin_trace::{self, Line, Places};
+use measure::plugin_trace::{self, RankGpus, TraceLine};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
-use store::Measurement;
-use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
+use topology::{Allocation, Bytes, Cluster, Collective};
 
 /// Most calls of all communicators; later ones are left out and counted.
 const CALLS_MAX: usize = 2_000_000;
@@ -24,7 +24,7 @@ pub fn is_one(path: &Path) -> bool {
     files.first().is_some_and(|f| {
         let mut beginning = Vec::new();
         let read = File::open(f).and_then(|f| f.take(4096).read_to_end(&mut beginning));
-        read.is_ok() && plugin_trace::is_one(&String::from_utf8_lossy(&beginning))
+        read.is_ok() && plugin_trace::is_plugin_trace(&String::from_utf8_lossy(&beginning))
     })
 }
 
@@ -41,7 +41,7 @@ struct Call {
 /// What the plugin's traces of a job say.
 #[derive(Default)]
 pub struct Traces {
-    places: Places,
+    places: RankGpus,
     /// Ranks of every communicator.
     comms: BTreeMap<String, u32>,
     calls: BTreeMap<(String, u64), (Kind, Call)>,
@@ -66,8 +66,8 @@ impl Traces {
         Ok(t)
     }
 
-    fn take(&mut self, line: Line) {
-        self.places.take(&line);
+    fn take(&mut self, line: TraceLine) {
+        self.places.add_line(&line);
         match line.kind.as_str() {
             "process" => {
                 self.scripted |= line.scripted;
@@ -113,14 +113,13 @@ impl Traces {
     }
 
     /// One reading for every kind of call over all of the job's GPUs, and how many calls were left out.
-    pub fn readings(self, whose: &Whose, simulated: bool) -> Result<(Vec<Measurement>, usize), Failure> {
+    pub fn readings(self, gpus: usize, simulated: bool) -> Result<(Vec<ReadingIn>, usize), Failure> {
         let path = self.path.display().to_string();
         if self.scripted && !simulated {
             return Err(Failure::input(format!(
                 "{path}: its times were given by a test (LINKWISE_TEST), not measured; --simulated takes them as a simulation"
             )));
         }
-        let gpus = whose.gpus().gpu_count();
         let mut left_out = self.left_out;
         let mut kinds: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
         let mut partial = None;
@@ -135,24 +134,25 @@ impl Traces {
                 kinds.entry(kind).or_default().push(call.least_us);
             }
         }
-        let mut out: Vec<(usize, Measurement)> = Vec::new();
+        let mut out: Vec<(usize, ReadingIn)> = Vec::new();
         for ((collective, size, arm, channels), times) in kinds {
             if times.len() < CALLS_MIN || size == 0 {
                 left_out += times.len();
                 continue;
             }
             let us = stats::upper_median(&times);
-            let busbw = Bandwidth::from_gb_per_s(size as f64 / us / 1e3 * collective.bus_factor(gpus));
+            let busbw_gb_per_s = size as f64 / us / 1e3 * collective.bus_factor(gpus);
             let what = format!("NCCL plugin, median of {} calls", times.len());
-            let mut m = whose.measurement(collective, Bytes(size), busbw, provenance(&what, &self.path));
-            m.time = Some(Seconds(us * 1e-6));
+            let mut m = ReadingIn::new(collective, Some(Bytes(size)), busbw_gb_per_s);
+            m.provenance = provenance(&what, &self.path);
+            m.time_s = Some(us * 1e-6);
             if let Some((a, p)) = arm.split_once('/') {
                 (m.algorithm, m.protocol) = (Some(a.to_string()), Some(p.to_string()));
             }
             m.channels = (channels > 0).then_some(channels);
             out.push((times.len(), m));
         }
-        out.sort_by_key(|(n, m)| (std::cmp::Reverse(*n), m.collective, m.size));
+        out.sort_by_key(|(n, m)| (std::cmp::Reverse(*n), m.collective, m.size_bytes));
         left_out += out.iter().skip(KINDS_MAX).map(|o| o.0).sum::<usize>();
         out.truncate(KINDS_MAX);
         if out.is_empty() {

@@ -4,11 +4,10 @@ use super::LIST_BYTES_MAX;
 use console::Failure;
 use files::read_text;
 use place::read::{Bad, Reader, without_drained};
-use place::{Answer, Constraints, Request};
-use predict::Model;
+use place::{Constraints, Request};
 use std::path::{Path, PathBuf};
+use topology::Allocation;
 use topology::number::whole;
-use topology::{Allocation, Cluster};
 
 /// The job to place, in flags.
 #[derive(clap::Args)]
@@ -99,22 +98,6 @@ fn free_text(list: &str) -> Result<String, Failure> {
     }
 }
 
-/// The answer decided again with the readings of a file.
-pub fn decided(
-    answer: Answer,
-    cluster: &Cluster,
-    model: &Model,
-    request: &Request,
-    reader: &Reader,
-    file: &Path,
-) -> Result<Answer, Failure> {
-    let readings = read_readings(reader, file)?;
-    answer.decided(cluster, model, request, &readings).map_err(|a| {
-        let gpus = cluster.gpu_list(&a);
-        Failure::input(format!("{}: {gpus} is not among the candidates of this request", file.display()))
-    })
-}
-
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadingLine {
@@ -126,7 +109,7 @@ struct ReadingLine {
 const READINGS_MAX: usize = 1000;
 
 /// Allocations and what was measured of them.
-fn read_readings(reader: &Reader, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
+pub fn read_readings(reader: &Reader, file: &Path) -> Result<Vec<(Allocation, f64)>, Failure> {
     let text = read_text(file, LIST_BYTES_MAX)?;
     let lines = text.lines().enumerate().filter(|l| !l.1.trim().is_empty()).take(READINGS_MAX);
     lines

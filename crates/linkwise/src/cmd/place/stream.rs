@@ -1,29 +1,22 @@
 //! `--requests`: a JSON object per line in, one per line out, in order, as they are ready.
 
-use super::answer::Reply;
-use super::state::as_things_stand;
-use super::{answered, search};
-use console::Failure;
-use place::Search;
+use super::reply::Reply;
+use console::{Failure, now_unix_s};
+use engine::{Engine, EngineError, PlaceQuery};
 use place::read::{Bad, LINE_BYTES_MAX, Reader};
-use predict::Model;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use store::State;
-use topology::Cluster;
+use topology::nccl::Version;
 
 /// What every line is answered with.
 pub struct Stream<'a> {
-    pub cluster: &'a Cluster,
-    pub model: &'a Model,
+    pub engine: &'a Engine,
     pub reader: Reader<'a>,
     /// Of lines that name none.
-    pub search: Box<dyn Search>,
+    pub search: &'a str,
     pub seed: u64,
-    /// What is free comes from here, looked up anew for every line.
-    pub state: Option<State>,
-    pub nccl: Option<topology::nccl::Version>,
+    pub nccl: Option<Version>,
 }
 
 impl Stream<'_> {
@@ -54,7 +47,7 @@ impl Stream<'_> {
                     skip_line(&mut input).map_err(|e| Failure::file("read", file, e))?;
                 }
                 let e = Bad::new("bad_request", format!("line {number} is longer than {LINE_BYTES_MAX} bytes"));
-                error(&Value::Null, &e)
+                error(&Value::Null, &e.into())
             } else if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             } else {
@@ -71,20 +64,12 @@ impl Stream<'_> {
     fn reply(&self, line: &[u8]) -> Value {
         let start = std::time::Instant::now();
         let (id, asked) = self.reader.line(line);
-        let replied = asked.and_then(|asked| {
-            let named = asked.search.map(|name| search(name, self.seed)).transpose()?;
-            let search = named.as_deref().unwrap_or(&*self.search);
-            let (cluster, model) = (self.cluster, self.model);
-            let request = &match &self.state {
-                Some(s) => {
-                    let now = s.snapshot().map_err(|e| Bad::new("state", e))?;
-                    as_things_stand(&asked.request, &now)
-                }
-                None => asked.request,
-            };
-            let answer = answered(cluster, model, request, search)?;
-            Ok(Reply { cluster, model, request, answer: &answer, elapsed: start.elapsed(), nccl: self.nccl }
-                .json(Some(&id)))
+        let replied = asked.map_err(EngineError::from).and_then(|asked| {
+            let search = asked.search.unwrap_or(self.search).to_owned();
+            let query = PlaceQuery { search, seed: self.seed, ..PlaceQuery::new(asked.request) };
+            let answer = self.engine.place(&query, now_unix_s())?;
+            let cluster = self.engine.cluster();
+            Ok(Reply { cluster, answer: &answer, elapsed: start.elapsed(), nccl: self.nccl }.json(Some(&id)))
         });
         replied.unwrap_or_else(|e| error(&id, &e))
     }
@@ -106,6 +91,6 @@ fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
     }
 }
 
-fn error(id: &Value, e: &Bad) -> Value {
-    json!({"id": id, "error": {"code": e.code, "message": e.message}})
+fn error(id: &Value, e: &EngineError) -> Value {
+    json!({"id": id, "error": e})
 }

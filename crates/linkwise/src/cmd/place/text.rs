@@ -1,46 +1,47 @@
 //! An answer in sentences and tables that fit the terminal.
 
-use super::answer::Reply;
+use super::launch::devices;
+use super::reply::Reply;
 use console::{list_cell, table, text_of, wrap};
-use place::{Bottleneck, Scored};
-use predict::BandwidthModel;
+use engine::{BottleneckAnswer, GpuList, HostGpus, NeighbourEffect};
 use std::fmt::Write;
-use topology::{GpuMask, HostId};
 
 /// Pods, and running jobs, that are listed; JSON has all.
 const LISTED_MAX: usize = 16;
+/// Runner-ups that are listed.
+const RUNNER_UPS_SHOWN: usize = 3;
 /// Columns of a list of GPUs in a table.
 const LIST_WIDTH: usize = 30;
 
 impl Reply<'_> {
     /// Hosts and GPUs in rank order; on one host, too.
     fn ranks(&self) -> String {
-        let order = &self.answer.host_order;
-        let devices = |h: &(HostId, GpuMask)| self.devices(h.0);
-        let ascending = |(h, m): &(HostId, GpuMask)| {
-            m.iter().map(|g| g.to_string()).collect::<Vec<_>>().join(",") == self.devices(*h)
-        };
-        if order.iter().all(ascending) {
+        if self.hosts().iter().all(|h| h.gpus.is_sorted()) {
             return "as listed".to_owned();
         }
-        let groups = order.chunk_by(|a, b| devices(a) == devices(b)).map(|group| {
-            let hosts = self.cluster.host_list_in_order(group.iter().map(|p| p.0));
-            let gpus = devices(&group[0]);
+        let index = self.cluster.host_index();
+        let groups = self.hosts().chunk_by(|a, b| a.gpus == b.gpus).map(|group: &[HostGpus]| {
+            let ids = group.iter().filter_map(|h| index.get(h.host.as_str()).copied());
+            let (hosts, gpus) = (self.cluster.host_list_in_order(ids), devices(&group[0]));
             hosts.split(' ').map(|h| format!("{h}:[{gpus}]")).collect::<Vec<_>>().join(" ")
         });
         groups.collect::<Vec<_>>().join(" ")
     }
 
+    /// GPUs as a list, hosts in their order.
+    fn list_in_order(&self, gpus: &GpuList) -> String {
+        self.cluster.gpu_list_in_order(&self.masks(gpus))
+    }
+
     /// Sentences and tables.
     pub fn text(&self) -> String {
         let a = self.answer;
-        let p = a.choice.prediction;
-        let gpus = a.choice.allocation.gpu_count();
+        let gpus = a.gpus.gpu_count();
         let s = if gpus == 1 { "" } else { "s" };
-        let listed = self.cluster.gpu_list_in_order(&a.host_order);
-        let mut out = wrap(&format!("{gpus} GPU{s}, split {}: {listed}", a.choice.allocation.split()), 2);
+        let listed = self.list_in_order(&a.rank_order);
+        let mut out = wrap(&format!("{gpus} GPU{s}, split {}: {listed}", a.split), 2);
         if gpus < 2 {
-            out.push_str("One GPU talks to nobody: chosen so that what stays free is connected best.\n");
+            out.push_str("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.\n");
             return out;
         }
         let candidates =
@@ -48,11 +49,11 @@ impl Reply<'_> {
         out += &wrap(
             &format!(
                 "Predicted {} bus bandwidth at {}: {:.1} ± {:.1} GB/s ({} model, {} search, {candidates}, {:.0} us)",
-                self.model.collective(),
-                self.request.size,
-                p.busbw_gb_per_s,
-                p.std_gb_per_s,
-                self.model.kind(),
+                a.collective,
+                self.size(),
+                a.predicted_busbw_gb_per_s,
+                a.std_gb_per_s,
+                a.model,
                 a.search,
                 self.elapsed.as_secs_f64() * 1e6
             ),
@@ -73,23 +74,21 @@ impl Reply<'_> {
             }
         }
         let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
-        let mut row = |what: &str, s: &Scored| {
-            let q = s.prediction;
+        let mut row = |what: &str, split: &str, gb_per_s: f64, std: f64, gpus: &GpuList| {
             t.add_row([
                 what.to_owned(),
-                s.allocation.split(),
-                format!("{:.1}", q.busbw_gb_per_s),
-                format!("{:.1}", q.std_gb_per_s),
-                format!("{:.0} %", 100.0 * q.busbw_gb_per_s / p.busbw_gb_per_s.max(1e-9)),
-                list_cell(&self.cluster.gpu_list(&s.allocation), LIST_WIDTH),
+                split.to_owned(),
+                format!("{gb_per_s:.1}"),
+                format!("{std:.1}"),
+                format!("{:.0} %", 100.0 * gb_per_s / a.predicted_busbw_gb_per_s.max(1e-9)),
+                list_cell(&self.cluster.gpu_list(&gpus.allocation(self.cluster)), LIST_WIDTH),
             ]);
         };
-        row("choice", &a.choice);
-        if let Some(packed) = &a.packed {
-            row("packed", packed);
-        }
-        for (i, s) in a.runner_ups.iter().take(3).enumerate() {
-            row(if i == 0 { "runner-up" } else { "" }, s);
+        row("choice", &a.split, a.predicted_busbw_gb_per_s, a.std_gb_per_s, &a.gpus);
+        let runner_ups = a.runner_ups.iter().take(RUNNER_UPS_SHOWN).enumerate();
+        let others = a.packed.iter().map(|p| ("packed", p));
+        for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
+            row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
         }
         out += &text_of(&t);
         out + &self.jobs()
@@ -97,15 +96,15 @@ impl Reply<'_> {
 
     fn bottleneck(&self) -> String {
         match &self.answer.bottleneck {
-            Bottleneck::Host { host } => format!("Limited by the links inside host {}.\n", self.name(*host)),
-            Bottleneck::Nic { host, nics, gb_per_s } => {
+            BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}.\n"),
+            BottleneckAnswer::Nic { host, nics, gb_per_s } => {
                 let nics =
                     if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
-                format!("Limited by {nics} of host {} ({gb_per_s:.0} GB/s line rate).\n", self.name(*host))
+                format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).\n")
             }
-            Bottleneck::Network { name } => format!("Limited by the link {name}.\n"),
-            Bottleneck::Latency => "Limited by latency: the message is too small to fill a link.\n".to_owned(),
-            Bottleneck::None => String::new(),
+            BottleneckAnswer::Link { name } => format!("Limited by the link {name}.\n"),
+            BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.\n".to_owned(),
+            BottleneckAnswer::None => String::new(),
         }
     }
 
@@ -114,7 +113,7 @@ impl Reply<'_> {
         if pods.is_empty() {
             return String::new();
         }
-        let pod = |(i, p): (usize, &(HostId, GpuMask))| format!("{i}={}", self.cluster.gpu_list_in_order(&[*p]));
+        let pod = |(i, p): (usize, &GpuList)| format!("{i}={}", self.list_in_order(p));
         let mut words: Vec<String> = pods.iter().enumerate().take(LISTED_MAX).map(pod).collect();
         if pods.len() > LISTED_MAX {
             words.push(format!("and {} more", pods.len() - LISTED_MAX));
@@ -122,27 +121,25 @@ impl Reply<'_> {
         wrap(&format!("Pods: {}", words.join(" ")), 2)
     }
 
-    /// What the choice means beside running jobs, those that lose most first.
+    /// What the choice means among the running jobs, those that lose most first.
     fn jobs(&self) -> String {
-        let (jobs, e) = (&self.request.jobs, &self.answer.effect);
-        if jobs.is_empty() {
-            return String::new();
-        }
-        let (n, s) = (jobs.len(), if jobs.len() == 1 { "" } else { "s" });
-        let head = format!("Beside {n} running job{s} ({} contention):", self.request.contention.name());
-        let mut out = wrap(&format!("{head} {:.1} GB/s of {:.1} alone.", e.shared_gb_per_s, e.alone_gb_per_s), 2);
-        let mut losing: Vec<(&str, f64, f64)> =
-            jobs.iter().zip(&e.jobs_gb_per_s).map(|(j, g)| (j.id.as_str(), g.0, g.1)).collect();
-        losing.retain(|(_, before, after)| after < before);
+        let Some(c) = &self.answer.contention else { return String::new() };
+        let (n, s) = (c.jobs.len(), if c.jobs.len() == 1 { "" } else { "s" });
+        let head = format!("Beside {n} running job{s} ({} contention):", c.kind);
+        let (shared, alone) = (c.shared_busbw_gb_per_s, c.alone_busbw_gb_per_s);
+        let mut out = wrap(&format!("{head} {shared:.1} GB/s of {alone:.1} alone."), 2);
+        let loss = |j: &NeighbourEffect| j.before_busbw_gb_per_s - j.after_busbw_gb_per_s;
+        let mut losing: Vec<&NeighbourEffect> = c.jobs.iter().filter(|j| loss(j) > 0.0).collect();
         if losing.is_empty() {
             out.push_str("No running job loses anything.\n");
             return out;
         }
-        losing.sort_by(|a, b| (b.1 - b.2).total_cmp(&(a.1 - a.2)));
+        losing.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
         let mut t = table(&["job", "GB/s now", "then", "loses"], 1..4);
-        for (id, before, after) in losing.iter().take(LISTED_MAX) {
-            let id: String = id.chars().filter(|c| !c.is_control()).take(40).collect();
-            t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", before - after)]);
+        for j in losing.iter().take(LISTED_MAX) {
+            let id: String = j.id.chars().filter(|c| !c.is_control()).take(40).collect();
+            let (before, after) = (j.before_busbw_gb_per_s, j.after_busbw_gb_per_s);
+            t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", loss(j))]);
         }
         out += &text_of(&t);
         if losing.len() > LISTED_MAX {

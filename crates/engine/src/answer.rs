@@ -1,0 +1,233 @@
+//! The answer to a request for GPUs: all that was decided, and why.
+
+use crate::gpus::GpuList;
+use place::{Answer, Bottleneck, Request, Scored};
+use predict::{BandwidthModel, Model};
+use serde::{Deserialize, Serialize};
+use topology::{Allocation, Cluster, Collective};
+
+/// How many candidates are named as worth measuring.
+const PROBES: usize = 3;
+
+/// Which GPUs a job gets, what is expected of them, and why these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlaceAnswer {
+    /// The GPUs.
+    pub gpus: GpuList,
+    /// Bus bandwidth expected of them alone, GB/s; 0 for one GPU.
+    pub predicted_busbw_gb_per_s: f64,
+    /// Its standard deviation, GB/s.
+    pub std_gb_per_s: f64,
+    /// GPUs per host, the largest first: `4+4`.
+    pub split: String,
+    /// The search that chose.
+    pub search: String,
+    /// The GPUs of every pod, in the order of the request.
+    pub pods: Vec<GpuList>,
+    /// The GPUs in the order in which they should be ranks; hosts follow each other in that order.
+    pub rank_order: GpuList,
+    /// What the choice means for it and the running jobs; none without jobs.
+    pub contention: Option<ContentionAnswer>,
+    /// Kind of the model.
+    pub model: String,
+    /// The collective that it predicts.
+    pub collective: Collective,
+    /// The message size that the job is placed for.
+    pub size_bytes: u64,
+    /// Candidates judged.
+    pub evaluations: u64,
+    /// What limits the choice.
+    pub bottleneck: BottleneckAnswer,
+    /// What a packing scheduler would have given; none where that breaks the limits.
+    pub packed: Option<ScoredAnswer>,
+    /// Candidates whose measurement would tell most, the choice first.
+    pub worth_measuring: Vec<GpuList>,
+    /// The next best splits.
+    pub runner_ups: Vec<ScoredAnswer>,
+    /// What the choice was moved away from; none where the search's own choice stands.
+    pub avoided: Option<AvoidedSuspects>,
+    /// Suspected components that the choice touches all the same, the most probable first: what is left is not better.
+    pub suspects_touched: Vec<SuspectTouched>,
+    /// The job that holds the GPUs now; none for a what-if.
+    pub committed: Option<CommittedJob>,
+}
+
+/// A committed job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommittedJob {
+    /// Its id.
+    pub job: String,
+    /// Was it committed before, by the same request? Then this is the answer of then.
+    pub repeated: bool,
+    /// How often it was decided: more than once where other clients changed the state meanwhile.
+    pub attempts: u32,
+}
+
+/// An allocation with what is expected of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScoredAnswer {
+    /// GPUs per host, the largest first.
+    pub split: String,
+    /// The GPUs.
+    pub gpus: GpuList,
+    /// Bus bandwidth, GB/s.
+    pub predicted_busbw_gb_per_s: f64,
+    /// Its standard deviation, GB/s.
+    pub std_gb_per_s: f64,
+}
+
+/// What a choice means among running jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContentionAnswer {
+    /// How jobs share.
+    pub kind: String,
+    /// Weight of what running jobs lose.
+    pub loss_weight: f64,
+    /// Bus bandwidth of the new job if it were alone, GB/s.
+    pub alone_busbw_gb_per_s: f64,
+    /// The same among the others, GB/s.
+    pub shared_busbw_gb_per_s: f64,
+    /// Every running job.
+    pub jobs: Vec<NeighbourEffect>,
+}
+
+/// What a running job has now and will have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NeighbourEffect {
+    /// Its id.
+    pub id: String,
+    /// GB/s now.
+    pub before_busbw_gb_per_s: f64,
+    /// GB/s with the new job.
+    pub after_busbw_gb_per_s: f64,
+}
+
+/// What limits a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum BottleneckAnswer {
+    /// The links inside a host.
+    Host {
+        /// The host.
+        host: String,
+    },
+    /// NICs of a host.
+    Nic {
+        /// The host.
+        host: String,
+        /// Their names.
+        nics: Vec<String>,
+        /// Their rate together, GB/s.
+        gb_per_s: f64,
+    },
+    /// A link between hosts, or a tier of switches.
+    Link {
+        /// Its name.
+        name: String,
+    },
+    /// The message is too small to fill a link.
+    Latency,
+    /// One GPU: no collective traffic.
+    None,
+}
+
+/// Suspects that moved a choice.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AvoidedSuspects {
+    /// Those that the first choice touches, the most probable first.
+    pub suspects: Vec<SuspectTouched>,
+    /// The GPUs of the first choice.
+    pub first_choice: GpuList,
+    /// What is expected of the first choice if no suspicion is true, GB/s.
+    pub predicted_gb_per_s: f64,
+    /// What is expected of it with the suspicions, by their probabilities, GB/s.
+    pub expected_with_suspects_gb_per_s: f64,
+    /// What is expected of the choice instead, with the suspicions, GB/s.
+    pub expected_instead_gb_per_s: f64,
+}
+
+/// A suspected component that an allocation touches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SuspectTouched {
+    /// In words: `NIC mlx5_3 of n1`.
+    pub component: String,
+    /// Its host.
+    pub host: String,
+    /// Share of its rate that it seems to have left.
+    pub factor: f64,
+    /// How probable that is.
+    pub probability: f64,
+}
+
+/// Three digits after the point: what predictions are worth, and what stays the same in JSON.
+pub(crate) fn round(v: f64) -> f64 {
+    (v * 1000.0).round() / 1000.0
+}
+
+pub(crate) fn scored(cluster: &Cluster, s: &Scored) -> ScoredAnswer {
+    ScoredAnswer {
+        split: s.allocation.split(),
+        gpus: GpuList::new(cluster, &s.allocation),
+        predicted_busbw_gb_per_s: round(s.prediction.busbw_gb_per_s),
+        std_gb_per_s: round(s.prediction.std_gb_per_s),
+    }
+}
+
+pub(crate) fn bottleneck(cluster: &Cluster, b: &Bottleneck) -> BottleneckAnswer {
+    match b {
+        Bottleneck::Host { host } => BottleneckAnswer::Host { host: cluster.host(*host).name.clone() },
+        Bottleneck::Nic { host, nics, gb_per_s } => BottleneckAnswer::Nic {
+            host: cluster.host(*host).name.clone(),
+            nics: nics.clone(),
+            gb_per_s: round(*gb_per_s),
+        },
+        Bottleneck::Network { name } => BottleneckAnswer::Link { name: name.clone() },
+        Bottleneck::Latency => BottleneckAnswer::Latency,
+        Bottleneck::None => BottleneckAnswer::None,
+    }
+}
+
+fn contention(r: &Request, a: &Answer) -> Option<ContentionAnswer> {
+    let jobs = r.jobs.iter().zip(&a.effect.jobs_gb_per_s).map(|(j, (before, after))| NeighbourEffect {
+        id: j.id.clone(),
+        before_busbw_gb_per_s: round(*before),
+        after_busbw_gb_per_s: round(*after),
+    });
+    (!r.jobs.is_empty()).then(|| ContentionAnswer {
+        kind: r.contention.name().into(),
+        loss_weight: r.loss_weight,
+        alone_busbw_gb_per_s: round(a.effect.alone_gb_per_s),
+        shared_busbw_gb_per_s: round(a.effect.shared_gb_per_s),
+        jobs: jobs.collect(),
+    })
+}
+
+impl PlaceAnswer {
+    /// The answer of a search as clients see it. O(GPUs of all candidates).
+    pub(crate) fn new(cluster: &Cluster, model: &Model, request: &Request, a: &Answer) -> PlaceAnswer {
+        let all: Vec<Scored> = std::iter::once(&a.choice).chain(&a.runner_ups).cloned().collect();
+        let probes = place::worth_measuring(&all, &[], PROBES, model.repeat_noise());
+        let choice = scored(cluster, &a.choice);
+        PlaceAnswer {
+            gpus: choice.gpus,
+            predicted_busbw_gb_per_s: choice.predicted_busbw_gb_per_s,
+            std_gb_per_s: choice.std_gb_per_s,
+            split: choice.split,
+            search: a.search.into(),
+            pods: a.pods.iter().map(|p| GpuList::new(cluster, &Allocation::new([*p]))).collect(),
+            rank_order: GpuList::ordered(cluster, &a.rank_order),
+            contention: contention(request, a),
+            model: model.kind().into(),
+            collective: model.collective(),
+            size_bytes: request.size.0,
+            evaluations: a.evaluations,
+            bottleneck: bottleneck(cluster, &a.bottleneck),
+            packed: a.packed.as_ref().map(|p| scored(cluster, p)),
+            worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
+            runner_ups: a.runner_ups.iter().map(|s| scored(cluster, s)).collect(),
+            avoided: None,
+            suspects_touched: Vec::new(),
+            committed: None,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! A choice that avoids what is suspected to be slow.
+//!
+//! A suspect lowers what is expected of the choices that touch it, by its probability. The answer of the search is compared with the
+//! answers that it gives without the suspected GPUs and without the suspected hosts; the greatest expectation wins. So a suspicion moves a
+//! job only where an alternative is as good, and a certain defect moves it wherever something better is left. At most three searches.
+
+use crate::answer::{AvoidedSuspects, SuspectTouched, round};
+use crate::error::EngineError;
+use crate::gpus::GpuList;
+use place::{Answer, Request};
+use predict::Model;
+use predict::doctor::{Component, Effects};
+use store::state::Suspect;
+use topology::{Allocation, Bytes, Cluster, GpuMask};
+
+/// A suspect less probable than this does not move a job by itself.
+const PROBABILITY_MIN: f64 = 0.005;
+/// What an expectation must gain to leave the search's own choice.
+const GAIN_MIN: f64 = 0.005;
+
+/// A choice made with suspects in mind.
+pub struct Wary {
+    /// The choice.
+    pub answer: Answer,
+    /// What it was moved away from.
+    pub avoided: Option<AvoidedSuspects>,
+    /// What it touches all the same.
+    pub touched: Vec<SuspectTouched>,
+}
+
+/// The suspects of a state that matter, with the component that each names.
+pub struct Suspicion<'a> {
+    cluster: &'a Cluster,
+    known: Vec<(&'a Suspect, Component)>,
+}
+
+impl<'a> Suspicion<'a> {
+    /// Of the suspects of a state. O(suspects).
+    pub fn new(cluster: &'a Cluster, suspects: &'a [Suspect]) -> Self {
+        let known = suspects
+            .iter()
+            .filter(|s| s.probability >= PROBABILITY_MIN)
+            .filter_map(|s| Some((s, Component::parse(cluster, s.host, &s.component)?)));
+        Suspicion { cluster, known: known.collect() }
+    }
+
+    /// Those that an allocation touches, the most probable first.
+    pub fn touched(&self, a: &Allocation) -> Vec<SuspectTouched> {
+        let touches = |x: &&(&Suspect, Component)| a.mask(x.0.host).0 & x.1.gpus(self.cluster).0 != 0;
+        let mut all: Vec<_> = self.known.iter().filter(touches).collect();
+        all.sort_by(|a, b| b.0.probability.total_cmp(&a.0.probability));
+        let told = |(s, c): &(&Suspect, Component)| SuspectTouched {
+            component: c.name(self.cluster),
+            host: self.cluster.host(s.host).name.clone(),
+            factor: s.factor,
+            probability: s.probability,
+        };
+        all.into_iter().map(told).collect()
+    }
+
+    /// What is expected to be left of an allocation's bandwidth: suspects of one defect exclude each other, defects multiply.
+    pub fn share_left(&self, effects: &Effects, a: &Allocation, size: Bytes) -> f64 {
+        let left = |defect: &[(&Suspect, Component)]| {
+            let lost = defect.iter().map(|(s, c)| s.probability * (1.0 - effects.of(*c, s.factor, a, size).exp()));
+            (1.0 - lost.sum::<f64>()).clamp(0.0, 1.0)
+        };
+        self.known.chunk_by(|x, y| x.0.defect == y.0.defect).map(left).product()
+    }
+
+    /// Chooses. `choose` is the search.
+    pub fn choose(
+        &self,
+        model: &Model,
+        request: &Request,
+        choose: &dyn Fn(&Request) -> Result<Answer, EngineError>,
+    ) -> Result<Wary, EngineError> {
+        let first = choose(request)?;
+        let touched = self.touched(&first.choice.allocation);
+        if request.gpus < 2 || touched.is_empty() {
+            return Ok(Wary { answer: first, avoided: None, touched });
+        }
+        let effects = Effects::new(self.cluster, model);
+        let expected = |a: &Answer| {
+            a.effect.score(request.loss_weight) * self.share_left(&effects, &a.choice.allocation, request.size)
+        };
+        let expected_of_first = expected(&first);
+        let mut best: (f64, Option<Answer>) = (expected_of_first, None);
+        let gpus = |c: &Component| c.gpus(self.cluster);
+        let hosts = |c: &Component| self.cluster.type_of(c.host()).all_gpus();
+        for other in [self.without(request, &gpus), self.without(request, &hosts)] {
+            // Too few GPUs are left, or a constraint fails: the suspects are needed.
+            if other.free.gpu_count() < request.gpus {
+                continue;
+            }
+            if let Ok(answer) = choose(&other) {
+                let e = expected(&answer);
+                if e > best.0 * (1.0 + GAIN_MIN) {
+                    best = (e, Some(answer));
+                }
+            }
+        }
+        let (expected_instead, Some(answer)) = best else { return Ok(Wary { answer: first, avoided: None, touched }) };
+        let avoided = AvoidedSuspects {
+            suspects: touched,
+            first_choice: GpuList::new(self.cluster, &first.choice.allocation),
+            predicted_gb_per_s: round(first.effect.shared_gb_per_s),
+            expected_with_suspects_gb_per_s: round(expected_of_first),
+            expected_instead_gb_per_s: round(expected_instead),
+        };
+        let touched = self.touched(&answer.choice.allocation);
+        Ok(Wary { answer, avoided: Some(avoided), touched })
+    }
+
+    fn without(&self, request: &Request, gpus: &dyn Fn(&Component) -> GpuMask) -> Request {
+        let mask = |h| self.known.iter().filter(|(s, _)| s.host == h).fold(0, |m, (_, c)| m | gpus(c).0);
+        let free = request.free.parts().iter().map(|&(h, m)| (h, m.minus(GpuMask(mask(h)))));
+        Request { free: Allocation::new(free), ..request.clone() }
+    }
+}

@@ -1,0 +1,82 @@
+//! Placing a job and taking its GPUs: decide on a snapshot, commit if it still stands, else decide again.
+
+use crate::answer::{CommittedJob, PlaceAnswer};
+use crate::error::EngineError;
+use crate::hold::Engine;
+use crate::request::{PlaceQuery, PlaceRequest};
+use store::Once;
+use store::once::{ANSWER_BYTES_MAX, digest};
+use store::state::{Commit, Committed, NewJob, check_job_id};
+
+/// How often a decision competes freely. Then it takes a turn ([`store::state::Turns`]) and competes only with those who lost less often.
+pub const ATTEMPTS_FREE: u32 = 3;
+/// How often it is decided in all, before [`EngineError::Conflict`].
+pub const ATTEMPTS_MAX: u32 = 64;
+
+impl Engine {
+    pub(crate) fn place_and_commit(
+        &self,
+        query: &PlaceQuery,
+        job: &str,
+        now_unix_s: f64,
+    ) -> Result<PlaceAnswer, EngineError> {
+        check_job_id(job).map_err(EngineError::bad)?;
+        let canonical = PlaceRequest { key: None, ..PlaceRequest::of(&self.cluster, query) };
+        let text = serde_json::to_string(&canonical).map_err(EngineError::bad)?;
+        let once = query.key.as_deref().map(|k| Once::new(k, &text)).transpose().map_err(EngineError::bad)?;
+        let request = digest(&text);
+        if let Some(answer) = self.state()?.answered(job, &request, once.as_ref())? {
+            return repeated(&answer);
+        }
+        let (model, search) = (self.model()?, self.search(&query.search, query.seed)?);
+        let mut turn = None;
+        for attempt in 1..=ATTEMPTS_MAX {
+            if attempt > ATTEMPTS_FREE && turn.is_none() {
+                turn = self.turns.as_ref().map(|t| t.take());
+            }
+            let snapshot = self.snapshot()?;
+            let decided = self.decide(&model, &*search, query, Some(&snapshot))?;
+            let mut answer = decided.answer;
+            answer.committed = Some(CommittedJob { job: job.into(), repeated: false, attempts: attempt });
+            let new = NewJob {
+                id: job.into(),
+                gpus: decided.gpus,
+                demand_gb_per_s: None,
+                predicted_gb_per_s: decided.predicted_gb_per_s,
+                size: Some(decided.size),
+            };
+            let commit = Commit {
+                job: &new,
+                snapshot: &snapshot,
+                request: &request,
+                answer: &kept(&answer)?,
+                once: once.as_ref(),
+                at_unix_s: now_unix_s,
+            };
+            match self.state()?.commit(&commit)? {
+                Committed::Granted => return Ok(answer),
+                Committed::Repeated(answer) => return repeated(&answer),
+                Committed::Changed => {}
+            }
+        }
+        Err(EngineError::Conflict { attempts: ATTEMPTS_MAX })
+    }
+}
+
+/// The answer as it is kept for repetitions. A job of thousands of GPUs is kept without the candidates that were not chosen.
+fn kept(answer: &PlaceAnswer) -> Result<String, EngineError> {
+    let text = |a: &PlaceAnswer| serde_json::to_string(a).map_err(|e| EngineError::KeptAnswer(e.to_string()));
+    let whole = text(answer)?;
+    if whole.len() <= ANSWER_BYTES_MAX {
+        return Ok(whole);
+    }
+    text(&PlaceAnswer { runner_ups: Vec::new(), worth_measuring: Vec::new(), packed: None, ..answer.clone() })
+}
+
+fn repeated(answer: &str) -> Result<PlaceAnswer, EngineError> {
+    let mut a: PlaceAnswer = serde_json::from_str(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+    if let Some(c) = &mut a.committed {
+        c.repeated = true;
+    }
+    Ok(a)
+}

@@ -1,0 +1,83 @@
+//! What is expected of given GPUs, and why.
+
+use crate::answer::{BottleneckAnswer, ScoredAnswer, SuspectTouched, bottleneck, round};
+use crate::avoid::Suspicion;
+use crate::error::EngineError;
+use crate::gpus::GpuList;
+use crate::hold::Engine;
+use predict::BandwidthModel;
+use predict::doctor::Effects;
+use serde::{Deserialize, Serialize};
+use topology::{Bytes, Collective};
+
+/// What is expected of these GPUs, or of a job's?
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainRequest {
+    /// The GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<String>>,
+    /// A job of the state, in place of `gpus`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Message size; none: the largest that the model was fitted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+}
+
+/// What is expected, and why.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExplainAnswer {
+    /// The GPUs, and what the model expects of them alone.
+    #[serde(flatten)]
+    pub expected: ScoredAnswer,
+    /// Kind of the model.
+    pub model: String,
+    /// The collective that it predicts.
+    pub collective: Collective,
+    /// Message size.
+    pub size_bytes: u64,
+    /// What limits them.
+    pub bottleneck: BottleneckAnswer,
+    /// Suspected components that they touch, the most probable first.
+    pub suspects_touched: Vec<SuspectTouched>,
+    /// What is expected with the suspicions, by their probabilities, GB/s.
+    pub expected_with_suspects_gb_per_s: f64,
+}
+
+impl Engine {
+    /// What is expected of given GPUs, and why.
+    ///
+    /// # Errors
+    /// No model; unknown GPUs; a job that holds none.
+    pub fn explain(&self, r: &ExplainRequest) -> Result<ExplainAnswer, EngineError> {
+        let model = self.model()?;
+        let snapshot = if self.has_state() { Some(self.snapshot()?) } else { None };
+        let gpus = match (&r.gpus, &r.job) {
+            (Some(gpus), None) => self.gpus(gpus)?,
+            (None, Some(job)) => self.observed_job(job, None)?.gpus,
+            _ => return Err(EngineError::bad("either `gpus` or `job` was expected")),
+        };
+        let size = r.size_bytes.map_or_else(|| self.default_size(), Bytes);
+        let request = place::Request::new(gpus.gpu_count(), gpus.clone(), size);
+        request.check(&self.cluster)?;
+        let p = model.predict_allocation(size, &gpus);
+        let suspicion = Suspicion::new(&self.cluster, snapshot.as_ref().map_or(&[][..], |s| &s.suspects));
+        let left = suspicion.share_left(&Effects::new(&self.cluster, &model), &gpus, size);
+        let limit = place::bottleneck(&self.cluster, &*model, &request, &gpus);
+        Ok(ExplainAnswer {
+            expected: ScoredAnswer {
+                split: gpus.split(),
+                gpus: GpuList::new(&self.cluster, &gpus),
+                predicted_busbw_gb_per_s: round(p.busbw_gb_per_s),
+                std_gb_per_s: round(p.std_gb_per_s),
+            },
+            model: model.kind().into(),
+            collective: model.collective(),
+            size_bytes: size.0,
+            bottleneck: bottleneck(&self.cluster, &limit),
+            suspects_touched: suspicion.touched(&gpus),
+            expected_with_suspects_gb_per_s: round(p.busbw_gb_per_s * left),
+        })
+    }
+}

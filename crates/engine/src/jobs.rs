@@ -1,0 +1,317 @@
+//! Who holds which GPU: allocate, release, drain, and what the state says.
+
+use crate::error::EngineError;
+use crate::gpus::GpuList;
+use crate::hold::Engine;
+use predict::doctor::Component;
+use serde::{Deserialize, Serialize};
+use store::Once;
+use store::state::{Allocated, NewJob, Snapshot, Suspect};
+use topology::{Allocation, Bytes};
+
+/// Gives named GPUs to a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllocateRequest {
+    /// The job.
+    pub job: String,
+    /// Its GPUs: `n0:3`, or a host for all its GPUs.
+    pub gpus: Vec<String>,
+    /// The bus bandwidth that it uses, GB/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_gb_per_s: Option<f64>,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What an allocation did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AllocateAnswer {
+    /// The job.
+    pub job: String,
+    /// Its GPUs.
+    pub gpus: GpuList,
+    /// Did it hold these before?
+    pub already: bool,
+    /// How many GPUs are free now.
+    pub free: usize,
+}
+
+/// Takes the GPUs of jobs back, of all or of none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRequest {
+    /// Ids, each once.
+    pub jobs: Vec<String>,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What a release did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleaseAnswer {
+    /// The jobs, in the order of the request.
+    pub released: Vec<ReleasedJob>,
+    /// How many GPUs are free now.
+    pub free: usize,
+    /// Were they released before, under the same key?
+    pub repeated: bool,
+}
+
+/// A released job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReleasedJob {
+    /// Its id.
+    pub job: String,
+    /// What it held.
+    pub gpus: GpuList,
+}
+
+/// Gives GPUs no more work. Jobs that hold some of them keep them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// GPUs and hosts.
+    pub gpus: Vec<String>,
+    /// Why, one line.
+    #[serde(default)]
+    pub reason: String,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What a drain did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainAnswer {
+    /// The GPUs.
+    pub drained: GpuList,
+    /// Jobs that hold some of them and go on, the oldest first.
+    pub jobs_going_on: Vec<String>,
+    /// How many GPUs are free now.
+    pub free: usize,
+}
+
+/// Gives drained GPUs back.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UndrainRequest {
+    /// GPUs and hosts.
+    pub gpus: Vec<String>,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What an undrain did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UndrainAnswer {
+    /// How many of the GPUs were drained and are not any more.
+    pub undrained: usize,
+    /// How many GPUs were named.
+    pub named: usize,
+    /// How many of them the cluster file drains: these stay drained.
+    pub drained_by_cluster_file: usize,
+    /// How many GPUs are free now.
+    pub free: usize,
+}
+
+/// Everything that the state says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusAnswer {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Its hosts.
+    pub hosts: usize,
+    /// Its GPUs.
+    pub gpus: usize,
+    /// Those that a job can get.
+    pub free: GpuList,
+    /// Jobs, the oldest first.
+    pub jobs: Vec<JobAnswer>,
+    /// Drained GPUs, by reason.
+    pub drained: Vec<DrainedAnswer>,
+    /// Suspected components, defect by defect, the most probable first.
+    pub suspects: Vec<SuspectAnswer>,
+    /// Rises with every change.
+    pub version: u64,
+}
+
+/// A job and what it holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobAnswer {
+    /// Its id.
+    pub id: String,
+    /// Its GPUs.
+    pub gpus: GpuList,
+    /// GPUs per host, the largest first.
+    pub split: String,
+    /// Since when, seconds since 1970.
+    pub since_unix_s: f64,
+    /// Bus bandwidth that was predicted, GB/s.
+    pub predicted_gb_per_s: Option<f64>,
+    /// Bus bandwidth that it uses, GB/s.
+    pub demand_gb_per_s: Option<f64>,
+    /// Message size that it was placed for.
+    pub size_bytes: Option<Bytes>,
+}
+
+/// GPUs that were drained for one reason.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DrainedAnswer {
+    /// The GPUs.
+    pub gpus: GpuList,
+    /// Why.
+    pub reason: String,
+}
+
+/// A suspected component.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SuspectAnswer {
+    /// In words: `NIC mlx5_3 of n1`.
+    pub component: String,
+    /// Its host.
+    pub host: String,
+    /// Suspects of one defect exclude each other: its number.
+    pub defect: u32,
+    /// Share of its rate that it seems to have left.
+    pub factor: f64,
+    /// How probable that is.
+    pub probability: f64,
+}
+
+/// The key of a request, if it has one. Its digest is of the request without the key.
+pub(crate) fn once<T: Serialize>(key: Option<&String>, request: &T) -> Result<Option<Once>, EngineError> {
+    let Some(key) = key else { return Ok(None) };
+    let text = serde_json::to_string(request).map_err(EngineError::bad)?;
+    Once::new(key, &text).map(Some).map_err(EngineError::bad)
+}
+
+impl Engine {
+    /// Gives named GPUs to a job, all or none.
+    pub fn allocate(&self, r: &AllocateRequest, now_unix_s: f64) -> Result<AllocateAnswer, EngineError> {
+        let gpus = self.gpus(&r.gpus)?;
+        let once = once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s))?;
+        let job = NewJob {
+            id: r.job.clone(),
+            gpus,
+            demand_gb_per_s: r.demand_gb_per_s,
+            predicted_gb_per_s: None,
+            size: None,
+        };
+        let done = self.state()?.allocate(&job, once.as_ref(), now_unix_s)?;
+        Ok(AllocateAnswer {
+            job: job.id,
+            gpus: GpuList::new(&self.cluster, &job.gpus),
+            already: done.repeated || done.value == Allocated::Already,
+            free: self.free()?,
+        })
+    }
+
+    /// Takes the GPUs of jobs back, of all or of none.
+    pub fn release(&self, r: &ReleaseRequest, now_unix_s: f64) -> Result<ReleaseAnswer, EngineError> {
+        let mut ids: Vec<&String> = r.jobs.iter().collect();
+        ids.sort();
+        if let Some(twice) = ids.windows(2).find(|w| w[0] == w[1]) {
+            return Err(EngineError::bad(format!("job `{}` is named twice", twice[0])));
+        }
+        let once = once(r.key.as_ref(), &("release", &r.jobs))?;
+        let done = self.state()?.release(&r.jobs, once.as_ref(), now_unix_s)?;
+        let job =
+            |j: &store::state::JobHeld| ReleasedJob { job: j.id.clone(), gpus: GpuList::new(&self.cluster, &j.gpus) };
+        let released = done.value.jobs.iter().map(job).collect();
+        Ok(ReleaseAnswer { released, free: self.free()?, repeated: done.repeated })
+    }
+
+    /// Gives GPUs no more work.
+    pub fn drain(&self, r: &DrainRequest, now_unix_s: f64) -> Result<DrainAnswer, EngineError> {
+        let gpus = self.gpus(&r.gpus)?;
+        let once = once(r.key.as_ref(), &("drain", &r.gpus, &r.reason))?;
+        let done = self.state()?.drain(&gpus, &r.reason, once.as_ref(), now_unix_s)?;
+        Ok(DrainAnswer {
+            drained: GpuList::new(&self.cluster, &gpus),
+            jobs_going_on: done.value.jobs_going_on,
+            free: self.free()?,
+        })
+    }
+
+    /// Gives drained GPUs back.
+    pub fn undrain(&self, r: &UndrainRequest, now_unix_s: f64) -> Result<UndrainAnswer, EngineError> {
+        let gpus = self.gpus(&r.gpus)?;
+        let once = once(r.key.as_ref(), &("undrain", &r.gpus))?;
+        let undrained = self.state()?.undrain(&gpus, once.as_ref(), now_unix_s)?.value;
+        let by_file = |g: &topology::GpuId| self.cluster.host(g.host).drained.contains(g.gpu.into());
+        Ok(UndrainAnswer {
+            undrained,
+            named: gpus.gpu_count(),
+            drained_by_cluster_file: gpus.gpus().filter(by_file).count(),
+            free: self.free()?,
+        })
+    }
+
+    /// Everything that the state says.
+    pub fn status(&self) -> Result<StatusAnswer, EngineError> {
+        let s = self.snapshot()?;
+        let list = |a: &Allocation| GpuList::new(&self.cluster, a);
+        let job = |j: &store::state::JobHeld| JobAnswer {
+            id: j.id.clone(),
+            gpus: list(&j.gpus),
+            split: j.gpus.split(),
+            since_unix_s: j.since_unix_s,
+            predicted_gb_per_s: j.predicted_gb_per_s,
+            demand_gb_per_s: j.demand_gb_per_s,
+            size_bytes: j.size,
+        };
+        Ok(StatusAnswer {
+            cluster: self.cluster.name.clone(),
+            hosts: self.cluster.hosts.len(),
+            gpus: self.cluster.gpu_count(),
+            free: list(&s.free),
+            jobs: s.jobs.iter().map(job).collect(),
+            drained: self.drains(&s),
+            suspects: s.suspects.iter().map(|x| self.suspect(x)).collect(),
+            version: s.version,
+        })
+    }
+
+    /// GPUs by name, and hosts for all their GPUs.
+    pub(crate) fn gpus(&self, names: &[String]) -> Result<Allocation, EngineError> {
+        self.cluster.parse_gpus(names.iter().map(String::as_str)).map_err(EngineError::bad)
+    }
+
+    fn free(&self) -> Result<usize, EngineError> {
+        Ok(self.snapshot()?.free.gpu_count())
+    }
+
+    fn suspect(&self, s: &Suspect) -> SuspectAnswer {
+        let host = &self.cluster.host(s.host).name;
+        let component = match Component::parse(&self.cluster, s.host, &s.component) {
+            Some(c) => c.name(&self.cluster),
+            None => format!("{} of {host}", s.component),
+        };
+        let (defect, factor, probability) = (s.defect, s.factor, s.probability);
+        SuspectAnswer { component, host: host.clone(), defect, factor, probability }
+    }
+
+    /// Drained GPUs by reason, in order of appearance; those of the cluster file last.
+    fn drains(&self, s: &Snapshot) -> Vec<DrainedAnswer> {
+        let mut by_reason: Vec<(&str, Vec<topology::GpuId>)> = Vec::new();
+        for d in &s.drained {
+            match by_reason.iter_mut().find(|x| x.0 == d.reason) {
+                Some(x) => x.1.push(d.gpu),
+                None => by_reason.push((&d.reason, vec![d.gpu])),
+            }
+        }
+        let file = Allocation::new(self.cluster.host_ids().map(|h| (h, self.cluster.host(h).drained)));
+        if !file.is_empty() {
+            by_reason.push(("in the cluster file", file.gpus().collect()));
+        }
+        let told = |(reason, gpus): (&str, Vec<topology::GpuId>)| DrainedAnswer {
+            gpus: GpuList::new(&self.cluster, &Allocation::from_gpus(gpus)),
+            reason: reason.to_owned(),
+        };
+        by_reason.into_iter().map(told).collect()
+    }
+}

@@ -1,0 +1,64 @@
+//! The loop as a library: place, commit, observe, learn, diagnose.
+//!
+//! An [`Engine`] holds a cluster and, as far as they are given, the operator's state, the store of readings and a model. It answers typed
+//! requests with typed answers; both are serde types, and [`Engine::handle`] takes and gives any of them. Text, JSON and REST are views of
+//! an answer, which holds all that was decided and why. Nothing here prints, looks at a clock or knows of HTTP: times are arguments.
+//!
+//! Rules of every request:
+//! - A search runs on a snapshot of the state, outside of any lock; the commit checks that what the choice rests on is unchanged, else the
+//!   engine decides again ([`ATTEMPTS_FREE`], [`ATTEMPTS_MAX`]).
+//! - A write takes an idempotency key: under the same key it is done once and answered alike each time ([`store::once`]).
+//! - An error is an [`EngineError`] with a stable code, a message and a remedy. The door makes exit codes and status codes of its kind.
+//!
+//! An engine is shared by threads as it is: it locks the state and the store for single reads and writes, never for a search, a fit or
+//! a diagnosis. Memory: a snapshot (about 100 bytes per GPU held), the model, and for a diagnosis at most [`READINGS_MAX`] readings of about
+//! 400 bytes, 80 MB.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod avoid;
+mod commit;
+mod diagnose;
+mod error;
+mod explain;
+mod fit;
+mod gpus;
+mod handle;
+mod hold;
+mod jobs;
+mod observe;
+mod place;
+mod plausible;
+mod readings;
+mod request;
+mod sampling;
+mod teach;
+mod watch;
+
+pub use answer::{
+    AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer, ScoredAnswer,
+    SuspectTouched,
+};
+pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
+pub use diagnose::{
+    CandidateAnswer, CostAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest, HostAnswer, StrayAnswer, suspects_of,
+};
+pub use error::{EngineError, ErrorForm, ErrorKind};
+pub use explain::{ExplainAnswer, ExplainRequest};
+pub use fit::{FitAnswer, FitRequest};
+pub use gpus::{GpuList, HostGpus};
+pub use handle::{Answer, Request};
+pub use hold::{Builder, Engine, ModelKeeper, READINGS_MAX};
+pub use jobs::{
+    AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
+    ReleaseRequest, ReleasedJob, StatusAnswer, SuspectAnswer, UndrainAnswer, UndrainRequest,
+};
+pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
+pub use plausible::IMPOSSIBLE_FACTOR;
+pub use readings::{
+    CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
+};
+pub use request::{ConstraintsIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
+pub use sampling::UncertaintySampler;
+pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

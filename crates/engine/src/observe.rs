@@ -1,0 +1,278 @@
+//! What a job got: into the store, the model and the suspicions.
+
+use crate::error::EngineError;
+use crate::gpus::GpuList;
+use crate::hold::Engine;
+use crate::jobs::once;
+use crate::plausible;
+use crate::teach::{Learned, Taught};
+use serde::{Deserialize, Serialize};
+use store::state::{JobHeld, Snapshot, check_job_id};
+use store::{Measurement, Source};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
+
+/// Size where neither the reading nor the state tells one.
+const SIZE_DEFAULT: Bytes = Bytes::mib(16);
+/// Most jobs that a note on contention names.
+const NAMED_MAX: usize = 16;
+/// Most readings of one request.
+const READINGS_MAX: usize = 10_000;
+
+/// What a job got.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObserveRequest {
+    /// The job.
+    pub job: String,
+    /// Its GPUs; none: those that it holds in the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<Vec<String>>,
+    /// The readings.
+    pub readings: Vec<ReadingIn>,
+    /// Are they of a simulation?
+    #[serde(default)]
+    pub simulated: bool,
+    /// Only store them: neither the model nor the suspicions take anything from them.
+    #[serde(default)]
+    pub only_store: bool,
+    /// Store readings that are above what the links allow as well.
+    #[serde(default)]
+    pub force: bool,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// One reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadingIn {
+    /// What ran.
+    pub collective: Collective,
+    /// Message size; none: the one that the job was placed for, else 16 MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Bus bandwidth, GB/s.
+    pub busbw_gb_per_s: f64,
+    /// Time of one operation, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_s: Option<f64>,
+    /// `Ring`, `Tree`, ...
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<String>,
+    /// `LL`, `LL128`, `Simple`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// Channels used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u32>,
+    /// NCCL's version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl_version: Option<String>,
+    /// When it was taken, seconds since 1970; none: now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_at_unix_s: Option<f64>,
+    /// Tool or file behind it.
+    #[serde(default)]
+    pub provenance: String,
+}
+
+impl ReadingIn {
+    /// With only what every source tells.
+    pub fn new(collective: Collective, size: Option<Bytes>, busbw_gb_per_s: f64) -> ReadingIn {
+        ReadingIn {
+            collective,
+            size_bytes: size.map(|s| s.0),
+            busbw_gb_per_s,
+            time_s: None,
+            algorithm: None,
+            protocol: None,
+            channels: None,
+            nccl_version: None,
+            taken_at_unix_s: None,
+            provenance: String::new(),
+        }
+    }
+}
+
+/// What came of readings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObserveAnswer {
+    /// The job.
+    pub job: String,
+    /// By reading, in the order of the request.
+    pub readings: Vec<ReadingAnswer>,
+    /// How many the model learned; 0 without a model.
+    pub learned: usize,
+    /// Suspected components in words, with their probabilities; none without a model.
+    pub suspected: Option<Vec<String>>,
+    /// Were they stored before, under the same key? Then this is the answer of then.
+    pub repeated: bool,
+}
+
+/// What came of one reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadingAnswer {
+    /// Its number in the store.
+    pub id: Option<i64>,
+    /// Its GPUs.
+    pub gpus: GpuList,
+    /// What ran.
+    pub collective: Collective,
+    /// Message size.
+    pub size_bytes: Bytes,
+    /// Bus bandwidth, GB/s.
+    pub busbw_gb_per_s: f64,
+    /// What else ran on its NICs.
+    pub contention: Option<String>,
+    /// What it taught the model; nothing without a model.
+    #[serde(flatten)]
+    pub taught: Taught,
+}
+
+/// A job that is observed: where it runs, and what runs beside it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedJob {
+    /// Its id.
+    pub job: String,
+    /// Its GPUs, two or more.
+    pub gpus: Allocation,
+    /// The message size that it was placed for.
+    pub placed_for: Option<Bytes>,
+    /// Jobs that share NICs with it, in words.
+    pub contention: Option<String>,
+}
+
+impl Engine {
+    /// Where a job runs: the GPUs as given, else those that the state says; neighbours from the state.
+    ///
+    /// # Errors
+    /// A bad id; no GPUs are given and the state has none of it; a job of one GPU.
+    pub fn observed_job(&self, job: &str, gpus: Option<&Allocation>) -> Result<ObservedJob, EngineError> {
+        check_job_id(job).map_err(EngineError::bad)?;
+        let now = if self.has_state() { Some(self.snapshot()?) } else { None };
+        let (gpus, placed_for) = match (gpus, &now) {
+            (Some(gpus), _) => (gpus.clone(), None),
+            (None, Some(now)) => {
+                let held = now.job(job).ok_or_else(|| not_held(job, now))?;
+                (held.gpus.clone(), held.size)
+            }
+            (None, None) => {
+                return Err(EngineError::bad("give --state or --gpus: the job's GPUs must be known"));
+            }
+        };
+        if gpus.gpu_count() < 2 {
+            return Err(EngineError::OneGpu { job: job.into() });
+        }
+        let contention = now.as_ref().and_then(|n| contention(&self.cluster, n, job, &gpus));
+        Ok(ObservedJob { job: job.into(), gpus, placed_for, contention })
+    }
+
+    /// Stores what a job got, teaches the model, and renews the suspicions. Under a key that is done once: a repetition that finds the
+    /// readings stored but not answered (the first was killed in between) goes on where that stopped.
+    ///
+    /// # Errors
+    /// As [`Engine::observed_job`]; no store; a reading that no store takes, or that no hardware can have given.
+    pub fn observe(&self, r: &ObserveRequest, now_unix_s: f64) -> Result<ObserveAnswer, EngineError> {
+        let once = once(r.key.as_ref(), &ObserveRequest { key: None, ..r.clone() })?;
+        if let Some(o) = &once
+            && let Some(answer) = self.store()?.answered(o)?
+        {
+            return repeated(&answer); // whatever became of the job since
+        }
+        let gpus = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
+        let job = self.observed_job(&r.job, gpus.as_ref())?;
+        if r.readings.is_empty() || r.readings.len() > READINGS_MAX {
+            return Err(EngineError::bad(format!(
+                "`readings` has {} entries; 1 to {READINGS_MAX} fit",
+                r.readings.len()
+            )));
+        }
+        let measurements: Vec<Measurement> = r.readings.iter().map(|x| job.measurement(x, r, now_unix_s)).collect();
+        for m in &measurements {
+            m.check().map_err(|e| EngineError::bad(format!("what the job got cannot be: {e}")))?;
+        }
+        if !r.force {
+            plausible::check(&self.cluster, &measurements)?;
+        }
+        let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
+        let added = self.store()?.add(&records, once.as_ref(), now_unix_s)?;
+        if let Some(answer) = &added.answer {
+            return repeated(answer);
+        }
+        let learned = match (r.only_store, self.model_if_any()) {
+            (false, Some(_)) => Some(self.teach(&measurements)?),
+            _ => None,
+        };
+        let reading = |(i, m): (usize, &Measurement)| {
+            let nothing = Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not: None };
+            ReadingAnswer {
+                id: added.ids.get(i).copied().flatten(),
+                gpus: GpuList::new(&self.cluster, &m.allocation),
+                collective: m.collective,
+                size_bytes: m.size,
+                busbw_gb_per_s: m.busbw.gb_per_s(),
+                contention: m.contention.clone(),
+                taught: learned.as_ref().and_then(|l| l.taught.get(i).cloned()).unwrap_or(nothing),
+            }
+        };
+        let answer = ObserveAnswer {
+            job: r.job.clone(),
+            readings: measurements.iter().enumerate().map(reading).collect(),
+            learned: learned.as_ref().map_or(0, Learned::updates),
+            suspected: learned.as_ref().map(Learned::suspected),
+            repeated: false,
+        };
+        if let Some(o) = &once {
+            let text = serde_json::to_string(&answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+            self.store()?.finish(o, &text)?;
+        }
+        Ok(answer)
+    }
+}
+
+fn repeated(answer: &str) -> Result<ObserveAnswer, EngineError> {
+    let a: ObserveAnswer = serde_json::from_str(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+    Ok(ObserveAnswer { repeated: true, ..a })
+}
+
+fn not_held(job: &str, now: &Snapshot) -> EngineError {
+    let known: Vec<&str> = now.jobs.iter().rev().take(5).map(|j| j.id.as_str()).collect();
+    let known = if known.is_empty() { "no job does".into() } else { format!("jobs that do: {}", known.join(", ")) };
+    EngineError::NotHeld { job: job.into(), known }
+}
+
+/// Jobs over several hosts that share a NIC with this one, in words; none if it has its NICs for itself.
+fn contention(cluster: &Cluster, now: &Snapshot, job: &str, gpus: &Allocation) -> Option<String> {
+    if gpus.host_count() < 2 {
+        return None;
+    }
+    let nics = |a: &Allocation, h| cluster.type_of(h).nics_touched(a.mask(h));
+    let meets = |j: &&JobHeld| {
+        j.id != job
+            && j.gpus.host_count() > 1
+            && gpus.parts().iter().any(|&(h, _)| nics(gpus, h) & nics(&j.gpus, h) != 0)
+    };
+    let with: Vec<&str> = now.jobs.iter().filter(meets).map(|j| j.id.as_str()).take(NAMED_MAX).collect();
+    (!with.is_empty()).then(|| format!("shares NICs with {}", with.join(", ")))
+}
+
+impl ObservedJob {
+    fn measurement(&self, x: &ReadingIn, r: &ObserveRequest, now_unix_s: f64) -> Measurement {
+        let size = x.size_bytes.map(Bytes).or(self.placed_for).unwrap_or(SIZE_DEFAULT);
+        let busbw = Bandwidth::from_gb_per_s(x.busbw_gb_per_s);
+        let source = if r.simulated { Source::Simulated } else { Source::Job };
+        Measurement {
+            time: x.time_s.map(Seconds),
+            algorithm: x.algorithm.clone(),
+            protocol: x.protocol.clone(),
+            channels: x.channels,
+            nccl_version: x.nccl_version.clone(),
+            contention: self.contention.clone(),
+            job: Some(self.job.clone()),
+            taken_at_unix_s: Some(x.taken_at_unix_s.unwrap_or(now_unix_s)),
+            provenance: x.provenance.clone(),
+            ..Measurement::new(self.gpus.clone(), x.collective, size, busbw, source)
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Placing a job: what-if, on the state as it is at one moment.
+
+use crate::answer::PlaceAnswer;
+use crate::avoid::Suspicion;
+use crate::error::EngineError;
+use crate::hold::Engine;
+use crate::request::{PlaceQuery, PlaceRequest};
+use place::{Answer, Job, Request, Search};
+use predict::Model;
+use store::state::Snapshot;
+use topology::{Allocation, Bytes, GpuMask};
+
+/// A decision: the answer, and what the state has to know of it.
+pub(crate) struct Decided {
+    pub answer: PlaceAnswer,
+    pub gpus: Allocation,
+    pub predicted_gb_per_s: Option<f64>,
+    pub size: Bytes,
+}
+
+impl Engine {
+    /// Which GPUs a job gets; with `commit` they are its own when this returns. `now_unix_s` is seconds since 1970.
+    ///
+    /// # Errors
+    /// No model; a request that is malformed or cannot be met; of a commit, the errors of [`store::state::State::commit`], and
+    /// [`EngineError::Conflict`] where other clients were faster [`crate::ATTEMPTS_MAX`] times.
+    pub fn place(&self, query: &PlaceQuery, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
+        if let Some(job) = &query.commit {
+            return self.place_and_commit(query, job, now_unix_s);
+        }
+        let (model, search) = (self.model()?, self.search(&query.search, query.seed)?);
+        let snapshot = if self.has_state() { Some(self.snapshot()?) } else { None };
+        Ok(self.decide(&model, &*search, query, snapshot.as_deref())?.answer)
+    }
+
+    /// The same for a request as clients send it.
+    pub fn place_request(&self, request: &PlaceRequest, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
+        self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, now_unix_s)
+    }
+
+    /// The message size of requests that name none: the largest of the model.
+    pub fn default_size(&self) -> Bytes {
+        self.model_if_any().and_then(|m| m.sizes().last().copied()).unwrap_or(Bytes::mib(16))
+    }
+
+    /// Decides, on a snapshot and outside of any lock.
+    pub(crate) fn decide(
+        &self,
+        model: &Model,
+        search: &dyn Search,
+        query: &PlaceQuery,
+        snapshot: Option<&Snapshot>,
+    ) -> Result<Decided, EngineError> {
+        let request = match snapshot {
+            Some(now) => apply_snapshot(&query.request, now),
+            None => query.request.clone(),
+        };
+        let choose = |r: &Request| -> Result<Answer, EngineError> {
+            let found = place::answer_with(search, &self.cluster, model, r)?;
+            if query.measured.is_empty() {
+                return Ok(found);
+            }
+            found
+                .decided(&self.cluster, model, r, &query.measured)
+                .map_err(|a| EngineError::NotACandidate { gpus: self.cluster.gpu_list(&a) })
+        };
+        let suspicion = Suspicion::new(&self.cluster, snapshot.map_or(&[][..], |s| &s.suspects));
+        let wary = suspicion.choose(model, &request, &choose)?;
+        let mut answer = PlaceAnswer::new(&self.cluster, model, &request, &wary.answer);
+        (answer.avoided, answer.suspects_touched) = (wary.avoided, wary.touched);
+        Ok(Decided {
+            answer,
+            predicted_gb_per_s: Some(wary.answer.effect.shared_gb_per_s).filter(|_| request.gpus > 1),
+            gpus: wary.answer.choice.allocation,
+            size: request.size,
+        })
+    }
+}
+
+/// The request as things stand: of its free GPUs those that are, and the running jobs as neighbours.
+fn apply_snapshot(request: &Request, now: &Snapshot) -> Request {
+    let free = |&(h, m): &(_, GpuMask)| (h, GpuMask(m.0 & now.free.mask(h).0));
+    let running = now.jobs.iter().filter(|j| request.jobs.iter().all(|k| k.id != j.id)).map(|j| Job {
+        id: j.id.clone(),
+        gpus: j.gpus.clone(),
+        demand_gb_per_s: j.demand_gb_per_s,
+    });
+    Request {
+        free: Allocation::new(request.free.parts().iter().map(free)),
+        jobs: request.jobs.iter().cloned().chain(running).collect(),
+        ..request.clone()
+    }
+}

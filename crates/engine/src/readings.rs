@@ -1,0 +1,219 @@
+//! Readings that people look at, correct and withdraw.
+
+use crate::error::EngineError;
+use crate::gpus::GpuList;
+use crate::hold::Engine;
+use crate::jobs::once;
+use crate::plausible;
+use serde::{Deserialize, Serialize};
+use store::{By, Done, Quality, Query, ReadingChange, Source, StoredReading, WhatChanged};
+use topology::{Allocation, Bandwidth, Bytes, Collective};
+
+/// Readings that an answer has where the request names no limit.
+const LIMIT_DEFAULT: usize = 100;
+/// Most readings of an answer.
+const LIMIT_MAX: usize = 10_000;
+
+/// Which readings are there? A field that is left out does not restrict.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadingsRequest {
+    /// Only of this job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Only readings that touch one of these hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
+    /// Only of this collective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collective: Option<Collective>,
+    /// Only of this size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// Only readings after the one of this number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<i64>,
+    /// With withdrawn ones.
+    #[serde(default)]
+    pub withdrawn: bool,
+    /// At most so many, the newest; none: 100. At most 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+/// Readings, in the order in which they were stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadingsAnswer {
+    /// The newest of those asked for.
+    pub readings: Vec<StoredReadingAnswer>,
+    /// Are there older ones?
+    pub more: bool,
+}
+
+/// A stored reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredReadingAnswer {
+    /// Its number.
+    pub id: i64,
+    /// Its GPUs.
+    pub gpus: GpuList,
+    /// What ran.
+    pub collective: Collective,
+    /// Message size.
+    pub size_bytes: Bytes,
+    /// Bus bandwidth, GB/s.
+    pub busbw_gb_per_s: f64,
+    /// The job.
+    pub job: Option<String>,
+    /// What else ran on its NICs.
+    pub contention: Option<String>,
+    /// When it was taken, seconds since 1970.
+    pub taken_at_unix_s: Option<f64>,
+    /// Where it comes from.
+    pub source: Source,
+    /// Tool or file behind it.
+    pub provenance: String,
+    /// How far it is trusted.
+    pub quality: Quality,
+    /// Does nothing use it any more?
+    pub withdrawn: bool,
+    /// What people did to it, the oldest first.
+    pub changes: Vec<ReadingChange>,
+}
+
+/// Replaces the bandwidth of a reading.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorrectRequest {
+    /// Its number.
+    pub id: i64,
+    /// What it should have said, GB/s.
+    pub busbw_gb_per_s: f64,
+    /// Who says so.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// Take a bandwidth above what the links allow as well.
+    #[serde(default)]
+    pub force: bool,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// Withdraws a reading.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WithdrawRequest {
+    /// Its number.
+    pub id: i64,
+    /// Who says so.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What was done to a reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadingChangeAnswer {
+    /// The change.
+    pub change: ReadingChange,
+    /// Was it done before, under the same key?
+    pub repeated: bool,
+    /// A model that learned the reading keeps what it learned until it is fitted again; fits and diagnoses see the change at once.
+    pub fit_again: bool,
+}
+
+impl Engine {
+    /// Readings with what was done to them. Two reads per reading that was changed.
+    pub fn readings(&self, r: &ReadingsRequest) -> Result<ReadingsAnswer, EngineError> {
+        let index = self.cluster.host_index();
+        let host = |name: &String| {
+            index.get(name.as_str()).copied().ok_or_else(|| EngineError::BadRequest {
+                code: "unknown_host",
+                message: format!(
+                    "cluster `{}` has no host `{}`",
+                    self.cluster.name,
+                    name.chars().take(60).collect::<String>()
+                ),
+            })
+        };
+        let limit = r.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
+        let query = Query {
+            job: r.job.clone(),
+            touching: r.hosts.iter().map(host).collect::<Result<_, _>>()?,
+            collective: r.collective,
+            size: r.size_bytes.map(Bytes),
+            after: r.after,
+            with_withdrawn: r.withdrawn,
+            newest: Some(limit + 1),
+            ..Query::all()
+        };
+        let store = self.store()?;
+        let mut found = store.readings(&query)?;
+        let more = found.len() > limit;
+        found.drain(..found.len().saturating_sub(limit));
+        let readings = found.into_iter().map(|s| {
+            let changes = store.history(s.id)?;
+            Ok(self.told(s, changes))
+        });
+        Ok(ReadingsAnswer { readings: readings.collect::<Result<_, EngineError>>()?, more })
+    }
+
+    /// Replaces the bandwidth of a reading.
+    ///
+    /// # Errors
+    /// As [`store::Store::correct`]; a bandwidth that no hardware can have given.
+    pub fn correct(&self, r: &CorrectRequest, now_unix_s: f64) -> Result<ReadingChangeAnswer, EngineError> {
+        let once = once(r.key.as_ref(), &CorrectRequest { key: None, ..r.clone() })?;
+        let mut store = self.store()?;
+        if !r.force {
+            let found = store.readings(&Query { id: Some(r.id), with_withdrawn: true, ..Query::all() })?;
+            for s in found {
+                let mut m = s.record.measurement;
+                m.busbw = Bandwidth::from_gb_per_s(r.busbw_gb_per_s);
+                plausible::check(&self.cluster, &[m])?;
+            }
+        }
+        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s };
+        Ok(changed(store.correct(r.id, r.busbw_gb_per_s, &by, once.as_ref())?))
+    }
+
+    /// Withdraws a reading: it stays listed on request, and nothing learns from it any more.
+    ///
+    /// # Errors
+    /// As [`store::Store::withdraw`].
+    pub fn withdraw(&self, r: &WithdrawRequest, now_unix_s: f64) -> Result<ReadingChangeAnswer, EngineError> {
+        let once = once(r.key.as_ref(), &WithdrawRequest { key: None, ..r.clone() })?;
+        let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s };
+        Ok(changed(self.store()?.withdraw(r.id, &by, once.as_ref())?))
+    }
+
+    fn told(&self, s: StoredReading, changes: Vec<ReadingChange>) -> StoredReadingAnswer {
+        let list = |a: &Allocation| GpuList::new(&self.cluster, a);
+        let m = s.record.measurement;
+        StoredReadingAnswer {
+            id: s.id,
+            gpus: list(&m.allocation),
+            collective: m.collective,
+            size_bytes: m.size,
+            busbw_gb_per_s: m.busbw.gb_per_s(),
+            job: m.job,
+            contention: m.contention,
+            taken_at_unix_s: m.taken_at_unix_s,
+            source: m.source,
+            provenance: m.provenance,
+            quality: m.quality,
+            withdrawn: s.withdrawn,
+            changes,
+        }
+    }
+}
+
+fn changed(done: Done<ReadingChange>) -> ReadingChangeAnswer {
+    let fit_again = matches!(done.value.what, WhatChanged::Corrected | WhatChanged::Withdrawn);
+    ReadingChangeAnswer { change: done.value, repeated: done.repeated, fit_again }
+}

@@ -1,0 +1,196 @@
+//! A request for GPUs: as clients send it, and as the engine reads it.
+
+use crate::error::EngineError;
+use place::read::{Defaults, Reader};
+use place::{Contention, Registry, Request};
+use serde::{Deserialize, Serialize};
+use topology::{Allocation, Bytes, Cluster};
+
+/// Most measured candidates of a request.
+const MEASURED_MAX: usize = 1000;
+
+/// Which GPUs should a job get? All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceRequest {
+    /// How many GPUs; with `pods` their sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus: Option<u64>,
+    /// GPUs of every pod; a pod lies on one host, several may share one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<u64>,
+    /// The GPUs to choose from; none: all that are neither drained nor held by `jobs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free: Option<Vec<String>>,
+    /// The message size to optimise for; none: the largest that the model was fitted on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// What else the chosen GPUs must satisfy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraints: Option<ConstraintsIn>,
+    /// Jobs that run beside this one, besides those of the state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobIn>,
+    /// `merge`, `merge-counts` or `physical`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contention: Option<String>,
+    /// Weight of bandwidth that running jobs lose relative to the new job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_weight: Option<f64>,
+    /// Name of the search; none: `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<String>,
+    /// Seed of searches that draw numbers at random.
+    #[serde(default)]
+    pub seed: u64,
+    /// Candidates that were measured: the choice is decided with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub measured: Vec<MeasuredIn>,
+    /// Take the GPUs for this job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// Idempotency key of a commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// What the chosen GPUs must satisfy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConstraintsIn {
+    /// Only these hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only_hosts: Option<Vec<String>>,
+    /// Not these hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub excluded_hosts: Option<Vec<String>>,
+    /// Only GPUs of this model, or hosts of this type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_type: Option<String>,
+    /// Fewest GPUs on any host that takes part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_host_min: Option<u64>,
+    /// Most hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_max: Option<u64>,
+    /// No NIC may be shared with a running job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive_nics: Option<bool>,
+}
+
+/// A running job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobIn {
+    /// Its id.
+    pub id: String,
+    /// Its GPUs.
+    pub gpus: Vec<String>,
+    /// The bus bandwidth that it uses, GB/s; none: what the model expects of it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_gb_per_s: Option<f64>,
+}
+
+/// A candidate that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredIn {
+    /// Its GPUs.
+    pub gpus: Vec<String>,
+    /// Its bus bandwidth, GB/s.
+    pub busbw_gb_per_s: f64,
+}
+
+/// A request as the engine reads it: what a door with flags of its own builds directly.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlaceQuery {
+    /// The request; the engine takes free GPUs and running jobs of the state into account.
+    pub request: Request,
+    /// Name of the search.
+    pub search: String,
+    /// Seed of searches that draw numbers at random.
+    pub seed: u64,
+    /// Candidates that were measured, GB/s.
+    pub measured: Vec<(Allocation, f64)>,
+    /// Take the GPUs for this job.
+    pub commit: Option<String>,
+    /// Idempotency key of a commit.
+    pub key: Option<String>,
+}
+
+impl PlaceQuery {
+    /// What-if, by the default search.
+    pub fn new(request: Request) -> PlaceQuery {
+        PlaceQuery { request, search: "auto".into(), seed: 0, measured: Vec::new(), commit: None, key: None }
+    }
+}
+
+impl PlaceRequest {
+    /// Reads it. `known` are the searches and contention rules that it may name, `size` is that of a request without one. O(names).
+    pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
+        let defaults = Defaults { size, contention: Contention::default(), loss_weight: 0.0 };
+        let reader = Reader::new(cluster, defaults, known);
+        let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
+        let search = job.search.take().unwrap_or_else(|| "auto".into());
+        let mut value = serde_json::to_value(&job).map_err(EngineError::bad)?;
+        value.as_object_mut().map(|m| m.remove("seed"));
+        let request = reader.request(&value)?.request;
+        if self.measured.len() > MEASURED_MAX {
+            return Err(EngineError::bad(format!("`measured` has more than {MEASURED_MAX} entries")));
+        }
+        let measured = self.measured.iter().enumerate().map(|(i, m)| {
+            if !(m.busbw_gb_per_s > 0.0 && m.busbw_gb_per_s < 1e6) {
+                let v = m.busbw_gb_per_s;
+                return Err(EngineError::bad(format!("`measured[{i}].busbw_gb_per_s` is {v}; 0 to 1e6 was expected")));
+            }
+            let gpus = reader.gpus(m.gpus.iter().map(String::as_str), &format!("measured[{i}].gpus"))?;
+            Ok((gpus, m.busbw_gb_per_s))
+        });
+        Ok(PlaceQuery {
+            measured: measured.collect::<Result<_, _>>()?,
+            request,
+            search,
+            seed: self.seed,
+            commit: self.commit.clone(),
+            key: self.key.clone(),
+        })
+    }
+
+    /// The same request as clients send it: [`PlaceRequest::read`] gives the query back. O(GPUs named).
+    pub fn of(cluster: &Cluster, q: &PlaceQuery) -> PlaceRequest {
+        let r = &q.request;
+        let hosts = |list: &[topology::HostId]| -> Option<Vec<String>> {
+            (!list.is_empty()).then(|| list.iter().map(|h| cluster.host(*h).name.clone()).collect())
+        };
+        let c = &r.constraints;
+        let constraints = ConstraintsIn {
+            only_hosts: hosts(&c.only_hosts),
+            excluded_hosts: hosts(&c.excluded_hosts),
+            gpu_type: c.gpu_type.clone(),
+            gpus_per_host_min: Some(c.gpus_per_host_min as u64).filter(|n| *n > 0),
+            hosts_max: c.hosts_max.map(|n| n as u64),
+            exclusive_nics: Some(c.exclusive_nics).filter(|e| *e),
+        };
+        let job = |j: &place::Job| JobIn {
+            id: j.id.clone(),
+            gpus: cluster.gpu_names(&j.gpus),
+            demand_gb_per_s: j.demand_gb_per_s,
+        };
+        let measured = |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
+        PlaceRequest {
+            gpus: Some(r.gpus as u64),
+            pods: r.pods.iter().map(|p| *p as u64).collect(),
+            free: Some(cluster.gpu_names(&r.free)),
+            size_bytes: Some(r.size.0),
+            constraints: Some(constraints).filter(|c| *c != ConstraintsIn::default()),
+            jobs: r.jobs.iter().map(job).collect(),
+            contention: Some(r.contention.name().into()),
+            loss_weight: Some(r.loss_weight),
+            search: Some(q.search.clone()),
+            seed: q.seed,
+            measured: q.measured.iter().map(measured).collect(),
+            commit: q.commit.clone(),
+            key: q.key.clone(),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What a model and the operator's suspicions take from readings.
+
+use crate::answer::round;
+use crate::diagnose::suspects_of;
+use crate::error::EngineError;
+use crate::hold::Engine;
+use predict::doctor::Diagnosis;
+use predict::{Model, Prediction};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use store::{Measurement, Query};
+use topology::Bytes;
+
+/// How far (as a ratio) a reading's size may be from one that the model knows to teach it: bandwidth grows with size.
+const SIZE_RATIO_MAX: f64 = 1.5;
+/// Readings that suspected defects slow below this share do not train the model.
+const EXPLAINED: f64 = 0.95;
+/// Most readings that one request teaches.
+const LEARN_MAX: usize = 10_000;
+
+/// Why a reading taught the model nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NotLearned {
+    /// Other jobs shared its NICs.
+    Contended,
+    /// It is of one host.
+    OneHost,
+    /// The model is of another collective.
+    OtherCollective,
+    /// The model was fitted on other sizes.
+    OtherSize,
+    /// A suspected defect explains it.
+    Explained,
+    /// The kind of model learns only when it is fitted.
+    KindLearnsByFit,
+}
+
+impl NotLearned {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        match self {
+            NotLearned::Contended => "other jobs shared its NICs",
+            NotLearned::OneHost => "readings of one host count at the next `linkwise fit`",
+            NotLearned::OtherCollective => "it is a model of another collective",
+            NotLearned::OtherSize => "it was fitted on other sizes; `linkwise fit` takes the new ones in",
+            NotLearned::Explained => "a suspected defect explains the reading; it stays a model of healthy hardware",
+            NotLearned::KindLearnsByFit => "this kind of model learns only when it is fitted",
+        }
+    }
+}
+
+/// What one reading taught.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Taught {
+    /// Bus bandwidth that the model expected, GB/s; none where it knows neither the collective nor the size.
+    pub expected_gb_per_s: Option<f64>,
+    /// Its standard deviation, GB/s.
+    pub std_gb_per_s: Option<f64>,
+    /// Did the model learn it?
+    pub learned: bool,
+    /// If not, why.
+    pub why_not: Option<NotLearned>,
+}
+
+/// Teaches the model readings that are in the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LearnRequest {
+    /// Numbers of the readings.
+    pub readings: Vec<i64>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearnAnswer {
+    /// By reading, in the order of the request.
+    pub readings: Vec<Taught>,
+    /// How many the model learned.
+    pub learned: usize,
+    /// Suspected components in words, with their probabilities.
+    pub suspected: Vec<String>,
+}
+
+/// What came of teaching.
+pub(crate) struct Learned {
+    pub taught: Vec<Taught>,
+    pub diagnosis: Diagnosis,
+    pub model: Arc<Model>,
+}
+
+impl Learned {
+    pub(crate) fn updates(&self) -> usize {
+        self.taught.iter().filter(|t| t.learned).count()
+    }
+    /// `NIC mlx5_3 of n1 (96.1 %)`, the most probable first within each defect.
+    pub(crate) fn suspected(&self) -> Vec<String> {
+        let cluster = self.model.cluster();
+        let candidates = self.diagnosis.defects.iter().flat_map(|d| &d.candidates);
+        let kept = candidates.filter(|c| c.probability >= crate::diagnose::SUSPECT_MIN);
+        kept.map(|c| format!("{} ({:.1} %)", c.component.name(cluster), 100.0 * c.probability)).collect()
+    }
+}
+
+impl Engine {
+    /// Teaches the model stored readings, and renews the suspicions.
+    ///
+    /// # Errors
+    /// No model or store; a reading that is not there or was withdrawn.
+    pub fn learn(&self, r: &LearnRequest) -> Result<LearnAnswer, EngineError> {
+        if r.readings.len() > LEARN_MAX {
+            return Err(EngineError::bad(format!("`readings` names more than {LEARN_MAX} readings")));
+        }
+        let mut measurements = Vec::new();
+        for id in &r.readings {
+            let found = self.store()?.readings(&Query { id: Some(*id), ..Query::all() })?;
+            let reading = found.into_iter().next();
+            measurements.push(
+                reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement,
+            );
+        }
+        let learned = self.teach(&measurements)?;
+        Ok(LearnAnswer { learned: learned.updates(), suspected: learned.suspected(), readings: learned.taught })
+    }
+
+    /// Teaches the model, keeps it, and renews the suspicions of the state. Suspicions first: readings are judged by what the model expected
+    /// before. Alone among those who learn; those who place see the model before or after, never in between.
+    pub(crate) fn teach(&self, measurements: &[Measurement]) -> Result<Learned, EngineError> {
+        let _alone = self.learning();
+        let model = self.model()?;
+        let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
+        let expected: Vec<Option<Prediction>> =
+            measurements.iter().map(|m| known(m).then(|| model.predict_allocation(m.size, &m.allocation))).collect();
+        let diagnosis = self.suspicions(&model)?;
+        if self.has_state() {
+            self.state()?.set_suspects(&suspects_of(&diagnosis))?;
+        }
+        let mut new: Option<Model> = None;
+        let mut taught = Vec::new();
+        for (m, expected) in measurements.iter().zip(expected) {
+            let now = new.as_ref().unwrap_or(&model);
+            let why_not = match why_not(now, &diagnosis, m) {
+                Some(why) => Some(why),
+                None => {
+                    let new = new.get_or_insert_with(|| Model::clone(&model));
+                    let learned = new.update(&m.allocation, m.size, m.busbw.gb_per_s());
+                    (!learned).then_some(NotLearned::KindLearnsByFit)
+                }
+            };
+            taught.push(Taught {
+                expected_gb_per_s: expected.map(|p| round(p.busbw_gb_per_s)),
+                std_gb_per_s: expected.map(|p| round(p.std_gb_per_s)),
+                learned: why_not.is_none(),
+                why_not,
+            });
+        }
+        let model = match new {
+            Some(new) if taught.iter().any(|t| t.learned) => {
+                let new = self.replace_model(new)?;
+                self.watch_learned(&new, taught.iter().filter(|t| t.learned).count());
+                new
+            }
+            _ => model,
+        };
+        Ok(Learned { taught, diagnosis, model })
+    }
+}
+
+/// Why a reading cannot teach a model, as far as that is known beforehand.
+fn why_not(model: &Model, diagnosis: &Diagnosis, m: &Measurement) -> Option<NotLearned> {
+    if m.contention.is_some() {
+        Some(NotLearned::Contended)
+    } else if m.allocation.host_count() < 2 {
+        Some(NotLearned::OneHost)
+    } else if m.collective != model.collective() {
+        Some(NotLearned::OtherCollective)
+    } else if !near(model, m.size) {
+        Some(NotLearned::OtherSize)
+    } else if diagnosis.share_left(model, &m.allocation, m.size) < EXPLAINED {
+        Some(NotLearned::Explained)
+    } else {
+        None
+    }
+}
+
+fn near(model: &Model, size: Bytes) -> bool {
+    model.sizes().iter().any(|s| {
+        let r = s.as_f64() / size.as_f64().max(1.0);
+        (1.0 / SIZE_RATIO_MAX..=SIZE_RATIO_MAX).contains(&r)
+    })
+}

@@ -1,0 +1,136 @@
+//! Clients that decide and take at the same time: no GPU is given out twice, all make progress, and no search keeps others from writing.
+
+mod common;
+
+use common::{cluster, engine, model, take};
+use engine::{ATTEMPTS_FREE, ATTEMPTS_MAX, Engine, EngineError, ReleaseRequest};
+use place::search::SearchEntry;
+use place::{Objective, Refusal, Registry, Search, SearchResult};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use store::State;
+
+#[test]
+fn sixty_four_clients_that_choose_and_take_share_no_gpu_and_all_get_theirs() {
+    const CLIENTS: usize = 64;
+    const JOBS: usize = 2;
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(32); // 256 GPUs: exactly what 64 clients take with two jobs of two GPUs each
+    let m = model(&c);
+    let engines: Vec<Engine> = (0..4).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as four processes have them
+    let got: Vec<(String, Vec<String>, u32)> = std::thread::scope(|s| {
+        let client = |w: usize| {
+            let (engine, c) = (&engines[w % engines.len()], &c);
+            (0..JOBS)
+                .map(|n| {
+                    let job = format!("w{w}-{n}");
+                    let a = engine.place(&take(c, 2, &job), 1.0).unwrap_or_else(|e| panic!("{job}: {e}"));
+                    (job, a.gpus.names().collect(), a.committed.unwrap().attempts)
+                })
+                .collect::<Vec<_>>()
+        };
+        let all: Vec<_> = (0..CLIENTS).map(|w| s.spawn(move || client(w))).collect();
+        all.into_iter().flat_map(|t| t.join().unwrap()).collect()
+    });
+    let mut holder = BTreeMap::new();
+    for (job, gpus, attempts) in &got {
+        assert!((1..=ATTEMPTS_MAX).contains(attempts));
+        for g in gpus {
+            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was given out twice");
+        }
+    }
+    assert_eq!((got.len(), holder.len()), (CLIENTS * JOBS, c.gpu_count()), "GPUs are left");
+    let most = got.iter().map(|g| g.2).max().unwrap();
+    assert!(most > 1, "they did not race");
+    println!("at most {most} decisions for a job, {ATTEMPTS_FREE} of them without a turn");
+    let now = engines[0].snapshot().unwrap();
+    for j in &now.jobs {
+        assert!(c.gpu_names(&j.gpus).iter().all(|g| holder[g] == j.id));
+    }
+    assert!(now.free.is_empty());
+}
+
+/// Ends of the two channels of [`Slow`]: a registry makes searches by plain functions, which capture nothing.
+static SLOW: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
+
+/// A search that says when it has begun, and ends when it is told.
+struct Slow;
+
+impl Search for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+    fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
+        let ends = SLOW.lock().unwrap();
+        let (begun, go_on) = ends.as_ref().unwrap();
+        begun.send(()).unwrap();
+        go_on.recv().unwrap();
+        place::search::Exact.search(objective, keep)
+    }
+}
+
+#[test]
+fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_again() {
+    const WRITES: usize = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let other = engine(folder.path(), &c, model(&c));
+    let (begun, has_begun) = channel();
+    let (go, go_on) = channel();
+    *SLOW.lock().unwrap() = Some((begun, go_on));
+    let mut searches = Registry::shipped();
+    let entry = SearchEntry { name: "slow", about: "waits", build: |_| Box::new(Slow) };
+    searches.add_search(entry).unwrap();
+    let slow = Engine::builder(c.clone())
+        .state(State::open(&folder.path().join("s.state")).unwrap())
+        .model(model(&c))
+        .searches(&searches)
+        .build()
+        .unwrap();
+    let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };
+    std::thread::scope(|s| {
+        let placed = s.spawn(|| slow.place(&query, 1.0).unwrap());
+        // The first decision is under way, and goes on only after all these writes: a lock held by it would refuse them.
+        has_begun.recv().unwrap();
+        for n in 0..WRITES {
+            let job = format!("quick-{n}");
+            other.place(&take(&c, 8, &job), 1.0).unwrap();
+            // Through the same engine as well, which locks its connection for single writes only.
+            slow.release(&ReleaseRequest { jobs: vec![job], key: None }, 1.0).unwrap();
+        }
+        other.place(&take(&c, 8, "stays"), 1.0).unwrap();
+        go.send(()).unwrap();
+        // What it chose is taken by now: it decides again, on the state as it is.
+        has_begun.recv().unwrap();
+        go.send(()).unwrap();
+        let a = placed.join().unwrap();
+        assert_eq!(a.committed.unwrap().attempts, 2);
+    });
+    let now = other.snapshot().unwrap();
+    assert_eq!((now.jobs.len(), now.free.gpu_count()), (2, 16), "no GPU is held twice");
+}
+
+#[test]
+fn a_repeated_commit_is_answered_alike_and_what_was_decided_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(2);
+    let e = engine(folder.path(), &c, model(&c));
+    let query = take(&c, 4, "train-7");
+    let first = e.place(&query, 1.0).unwrap();
+    let again = e.place(&query, 2.0).unwrap();
+    assert!(!first.committed.as_ref().unwrap().repeated && again.committed.as_ref().unwrap().repeated);
+    let without = |a: &engine::PlaceAnswer| engine::PlaceAnswer { committed: None, ..a.clone() };
+    assert_eq!(without(&first), without(&again));
+    let larger = e.place(&take(&c, 8, "train-7"), 3.0).unwrap_err();
+    assert_eq!((larger.code(), larger.kind()), ("job_exists", engine::ErrorKind::Impossible));
+
+    // Under a key the answer outlives the job: a late repetition must not place it again.
+    let keyed = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 4, "keyed") };
+    let first = e.place(&keyed, 4.0).unwrap();
+    e.release(&ReleaseRequest { jobs: vec!["keyed".into()], key: None }, 5.0).unwrap();
+    assert_eq!(without(&e.place(&keyed, 6.0).unwrap()), without(&first));
+    assert_eq!(e.snapshot().unwrap().jobs.len(), 1);
+    let other = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 6, "keyed") };
+    assert!(matches!(e.place(&other, 7.0), Err(e @ EngineError::State(_)) if e.code() == "key_reused"));
+}

@@ -1,0 +1,17 @@
+//! Rooms that this crate may import.
+
+#[test]
+fn the_engine_imports_the_rooms_below_it_and_no_door() {
+    house::assert_imports(env!("CARGO_MANIFEST_DIR"), &["fabric", "measure", "place", "predict", "store", "topology"]);
+}
+
+#[test]
+fn the_engine_looks_at_no_clock_and_prints_nothing() {
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
+        let path = file.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        for word in ["SystemTime", "Instant", "println!", "eprintln!", "std::process", "clap::"] {
+            assert!(!text.contains(word), "{} has {word}", path.display());
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! Observe, learn, suspect, place, diagnose, correct and withdraw: the loop, through typed requests and through JSON.
+
+mod common;
+
+use common::{SIZE, cluster, engine, learning_model, model, rows, take};
+use engine::{
+    Answer, CorrectRequest, Engine, EngineError, ErrorForm, ErrorKind, ExplainRequest, FitRequest, LearnRequest,
+    ModelKeeper, NotLearned, ObserveRequest, PlaceQuery, ReadingIn, ReadingsRequest, Request, WithdrawRequest,
+};
+use std::sync::{Arc, Mutex};
+use store::state::Suspect;
+use store::{State, Store};
+use topology::{Bytes, Cluster, Collective, HostId};
+
+fn reading(gb_per_s: f64) -> ReadingIn {
+    ReadingIn::new(Collective::AllReduce, Some(SIZE), gb_per_s)
+}
+
+fn observe(gpus: &str, readings: Vec<ReadingIn>) -> ObserveRequest {
+    let gpus = Some(gpus.split(' ').map(str::to_owned).collect());
+    ObserveRequest { job: "job".into(), gpus, readings, simulated: true, ..ObserveRequest::default() }
+}
+
+fn what_if(c: &Cluster, gpus: usize) -> PlaceQuery {
+    PlaceQuery { commit: None, ..take(c, gpus, "x") }
+}
+
+/// What the engine expects of GPUs, GB/s.
+fn expected(e: &Engine, gpus: &str) -> f64 {
+    let gpus = Some(gpus.split(' ').map(str::to_owned).collect());
+    let a = e.explain(&ExplainRequest { gpus, ..ExplainRequest::default() }).unwrap();
+    a.expected.predicted_busbw_gb_per_s
+}
+
+#[test]
+fn every_reading_tells_what_it_taught_or_why_it_taught_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let v = expected(&e, two);
+    let other_size = ReadingIn { size_bytes: Some(Bytes::gib(4).0), ..reading(v) };
+    let other_collective = ReadingIn { collective: Collective::AllGather, ..reading(v) };
+    let a = e.observe(&observe(two, vec![reading(v * 1.03), other_size, other_collective]), 1.0).unwrap();
+    let why: Vec<_> = a.readings.iter().map(|r| (r.taught.learned, r.taught.why_not)).collect();
+    let expected = [(true, None), (false, Some(NotLearned::OtherSize)), (false, Some(NotLearned::OtherCollective))];
+    assert_eq!((why.as_slice(), a.learned), (&expected[..], 1));
+    assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "what was expected before it was learned");
+    let one_host = e.observe(&observe("n0:0 n0:1", vec![reading(30.0)]), 2.0).unwrap();
+    assert_eq!(one_host.readings[0].taught.why_not, Some(NotLearned::OneHost));
+    let bound =
+        Engine::builder(c.clone()).model(model(&c)).store(Store::create(&folder.path().join("b.db"), &c).unwrap());
+    let v = bound.build().unwrap().observe(&observe(two, vec![reading(v)]), 1.0).unwrap();
+    assert_eq!(v.readings[0].taught.why_not, Some(NotLearned::KindLearnsByFit));
+}
+
+#[test]
+fn an_observation_under_a_key_is_stored_and_learned_once_and_answered_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let request =
+        ObserveRequest { key: Some("epilog-7".into()), ..observe(two, vec![reading(expected(&e, two) * 0.97)]) };
+    let first = e.observe(&request, 1.0).unwrap();
+    let after = expected(&e, two);
+    let again = e.observe(&request, 2.0).unwrap();
+    assert!(again.repeated && !first.repeated);
+    assert_eq!(engine::ObserveAnswer { repeated: false, ..again }, first);
+    assert_eq!(expected(&e, two), after, "it was not learned twice");
+    assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
+    let other = ObserveRequest { readings: vec![reading(1.0)], ..request };
+    let error = e.observe(&other, 3.0).unwrap_err();
+    assert_eq!((error.code(), error.kind()), ("key_reused", ErrorKind::Malformed));
+}
+
+/// A keeper whose disk is full the first time.
+struct FullOnce(Arc<Mutex<u32>>);
+
+impl ModelKeeper for FullOnce {
+    fn keep(&mut self, _: &predict::Model) -> Result<(), String> {
+        let mut calls = self.0.lock().unwrap();
+        *calls += 1;
+        if *calls == 1 { Err("no space left".into()) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn a_retry_after_a_model_that_could_not_be_saved_stores_nothing_twice_and_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let calls = Arc::new(Mutex::new(0));
+    let e = Engine::builder(c.clone())
+        .model(learning_model(&c))
+        .store(Store::create(&folder.path().join("s.db"), &c).unwrap())
+        .keeper(FullOnce(calls.clone()))
+        .build()
+        .unwrap();
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let before = expected(&e, two);
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.98)]) };
+    let error = e.observe(&request, 1.0).unwrap_err();
+    assert!(matches!(error, EngineError::ModelNotKept(_)) && error.kind() == ErrorKind::Broken);
+    assert_eq!(expected(&e, two), before, "a model that is not kept is not used");
+    let again = e.observe(&request, 2.0).unwrap();
+    assert_eq!((again.learned, *calls.lock().unwrap()), (1, 2));
+    assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
+}
+
+#[test]
+fn a_bandwidth_that_no_link_can_carry_is_refused_unless_it_is_forced() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(2);
+    let e = engine(folder.path(), &c, model(&c));
+    for gpus in ["n0 n1", "n0"] {
+        let error = e.observe(&observe(gpus, vec![reading(99_999.0)]), 1.0).unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("impossible_reading", ErrorKind::Malformed));
+        assert!(error.to_string().contains("the links allow about") && error.remedy().contains("force"), "{error}");
+    }
+    assert!(e.readings(&ReadingsRequest::default()).unwrap().readings.is_empty());
+    let forced = ObserveRequest { force: true, ..observe("n0 n1", vec![reading(99_999.0)]) };
+    let id = e.observe(&forced, 1.0).unwrap().readings[0].id.unwrap();
+    // What is physically possible passes: 8 GPUs with a NIC of 50 GB/s each, doubled by reduction in the switches.
+    e.observe(&observe("n0 n1", vec![reading(400.0 * 1.9)]), 1.0).unwrap();
+    let who = || ("ada".to_owned(), "a slip of unit".to_owned());
+    let (who, why) = who();
+    let correct =
+        CorrectRequest { id, busbw_gb_per_s: 88_888.0, who: who.clone(), why: why.clone(), ..Default::default() };
+    assert_eq!(e.correct(&correct, 2.0).unwrap_err().code(), "impossible_reading");
+    let done = e.correct(&CorrectRequest { busbw_gb_per_s: 99.9, ..correct }, 2.0).unwrap();
+    assert_eq!(done.change.old_busbw_gb_per_s, 99_999.0);
+    e.withdraw(&WithdrawRequest { id, who, why, key: None }, 3.0).unwrap();
+    let listed = |withdrawn| e.readings(&ReadingsRequest { withdrawn, ..Default::default() }).unwrap().readings;
+    assert_eq!((listed(false).len(), listed(true).len()), (1, 2));
+    let told = &listed(true)[0];
+    assert!(told.withdrawn && told.changes.len() == 2 && told.changes[0].who == "ada");
+}
+
+#[test]
+fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let path = folder.path().join("s.db");
+    let mut store = Store::create(&path, &c).unwrap();
+    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
+    store.insert_batch(&records).unwrap();
+    let e = Engine::builder(c.clone()).store(store).build().unwrap();
+    let fit = FitRequest { kind: Some("bound".into()), ..Default::default() };
+    let before = e.fit(&fit).unwrap();
+    let low = observe("n2:0 n2:1 n3:0 n3:1", vec![reading(0.5)]);
+    let id = e.observe(&ObserveRequest { only_store: true, ..low }, 1.0).unwrap().readings[0].id.unwrap();
+    let stray = |e: &Engine| e.diagnose(&Default::default()).unwrap().readings;
+    let with = stray(&e);
+    assert_eq!(e.learn(&LearnRequest { readings: vec![id] }).unwrap().readings.len(), 1);
+    e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 2.0).unwrap();
+    assert_eq!(stray(&e), with - 1);
+    assert_eq!(e.fit(&fit).unwrap(), before);
+    assert_eq!(e.learn(&LearnRequest { readings: vec![id] }).unwrap_err().code(), "bad_request");
+    assert_eq!(e.fit(&FitRequest { kind: Some("tea-leaves".into()), ..fit }).unwrap_err().code(), "unknown_kind");
+}
+
+/// Suspects a whole host for certain enough to move a job.
+fn suspect(folder: &std::path::Path, host: u32) {
+    let mut state = State::open(&folder.join("s.state")).unwrap();
+    let (component, factor, probability) = ("host".to_owned(), 0.4, 0.9);
+    state.set_suspects(&[Suspect { defect: 0, host: HostId(host), component, factor, probability }]).unwrap();
+}
+
+#[test]
+fn an_answer_tells_what_was_avoided_and_what_is_touched_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(2);
+    let e = engine(folder.path(), &c, model(&c));
+    let first = e.place(&what_if(&c, 4), 1.0).unwrap();
+    assert!(first.avoided.is_none() && first.suspects_touched.is_empty());
+    let host = c.hosts.iter().position(|h| h.name == first.gpus.0[0].host).unwrap() as u32;
+    suspect(folder.path(), host);
+    let moved = e.place(&what_if(&c, 4), 1.0).unwrap();
+    let avoided = moved.avoided.unwrap();
+    assert_eq!((avoided.first_choice, avoided.suspects.len()), (first.gpus, 1));
+    assert!(avoided.expected_instead_gb_per_s > avoided.expected_with_suspects_gb_per_s);
+    assert!(avoided.predicted_gb_per_s > avoided.expected_with_suspects_gb_per_s);
+    assert!(moved.suspects_touched.is_empty());
+    // All 16 GPUs are needed: the suspect is part of the answer, and named.
+    let all = e.place(&what_if(&c, 16), 1.0).unwrap();
+    assert!(all.avoided.is_none());
+    assert_eq!(all.suspects_touched[0].host, c.hosts[host as usize].name);
+    let told = e.explain(&ExplainRequest { gpus: Some(vec!["n0".into(), "n1".into()]), ..Default::default() }).unwrap();
+    assert!(told.expected_with_suspects_gb_per_s < told.expected.predicted_busbw_gb_per_s);
+}
+
+#[test]
+fn any_request_and_its_answer_go_through_json_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    suspect(folder.path(), 0);
+    let requests = [
+        r#"{"request":"place","gpus":4}"#,
+        r#"{"request":"place","pods":[2,2],"constraints":{"excluded_hosts":["n1"],"hosts_max":2},"search":"oracle"}"#,
+        r#"{"request":"place","gpus":8,"free":["n2","n3"],"jobs":[{"id":"a","gpus":["n0:0","n1:0"],"demand_gb_per_s":5.5}],"contention":"physical","loss_weight":0.5}"#,
+        r#"{"request":"place","gpus":8,"constraints":{"only_hosts":["n1"]},"commit":"train-7","key":"k1"}"#,
+        r#"{"request":"allocate","job":"b","gpus":["n2:0","n2:1"]}"#,
+        r#"{"request":"status"}"#,
+        r#"{"request":"observe","job":"train-7","readings":[{"collective":"all_reduce","busbw_gb_per_s":40.5}]}"#,
+        r#"{"request":"observe","job":"x","gpus":["n0:0","n1:0"],"readings":[{"collective":"all_reduce","size_bytes":16777216,"busbw_gb_per_s":20}],"simulated":true,"key":"k2"}"#,
+        r#"{"request":"readings","hosts":["n0"]}"#,
+        r#"{"request":"correct","id":2,"busbw_gb_per_s":21,"who":"ada","why":"typo"}"#,
+        r#"{"request":"learn","readings":[2]}"#,
+        r#"{"request":"withdraw","id":2,"who":"ada","why":"wrong job","key":"k3"}"#,
+        r#"{"request":"explain","job":"train-7"}"#,
+        r#"{"request":"drain","gpus":["n3"],"reason":"fan"}"#,
+        r#"{"request":"undrain","gpus":["n3"]}"#,
+        r#"{"request":"release","jobs":["train-7","b"]}"#,
+        r#"{"request":"fit","kind":"nccl"}"#,
+    ];
+    for text in requests {
+        let request: Request = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let back: Request = serde_json::from_value(serde_json::to_value(&request).unwrap()).unwrap();
+        assert_eq!(back, request);
+        let answer = e.handle(&request, 5.0).unwrap_or_else(|e| panic!("{text}: {e}"));
+        let json = serde_json::to_value(&answer).unwrap();
+        assert_eq!(json["answer"], serde_json::to_value(&request).unwrap()["request"]);
+        let back: Answer = serde_json::from_value(json).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(back, answer);
+    }
+    let bad = [r#"{"request":"place","gpu":4}"#, r#"{"request":"plaice"}"#, r#"{"gpus":4}"#];
+    assert!(bad.iter().all(|b| serde_json::from_str::<Request>(b).is_err()));
+    let refused: Request = serde_json::from_str(r#"{"request":"place","gpus":400}"#).unwrap();
+    let error = e.handle(&refused, 5.0).unwrap_err();
+    let form: ErrorForm = serde_json::from_value(serde_json::to_value(&error).unwrap()).unwrap();
+    assert_eq!((form.code.as_str(), form.kind), ("not_enough_free", ErrorKind::Impossible));
+    assert!(!form.message.is_empty() && !form.remedy.is_empty());
+}
+
+#[test]
+fn a_query_is_the_same_after_it_was_written_as_a_request() {
+    let c = cluster(4);
+    let text = r#"{"pods":[2,2],"free":["n2","n3"],"size_bytes":1024,"constraints":{"only_hosts":["n2","n3"],"gpu_type":"H100",
+        "gpus_per_host_min":2,"exclusive_nics":true},"jobs":[{"id":"a","gpus":["n0:0","n1:0"]}],"contention":"physical",
+        "loss_weight":0.5,"search":"oracle","seed":7,"measured":[{"gpus":["n2:0","n3:0"],"busbw_gb_per_s":4.5}],"commit":"j","key":"k"}"#;
+    let request: engine::PlaceRequest = serde_json::from_str(text).unwrap();
+    let known = place::Registry::shipped();
+    let query = request.read(&c, &known, SIZE).unwrap();
+    assert_eq!(engine::PlaceRequest::of(&c, &query).read(&c, &known, SIZE).unwrap(), query);
+}
+
+#[test]
+fn a_request_that_needs_what_is_not_loaded_says_so() {
+    let c = cluster(2);
+    let e = Engine::builder(c.clone()).build().unwrap();
+    let code = |r: &str| e.handle(&serde_json::from_str(r).unwrap(), 0.0).unwrap_err().code();
+    assert_eq!(code(r#"{"request":"place","gpus":4}"#), "no_model");
+    assert_eq!(code(r#"{"request":"status"}"#), "no_state");
+    assert_eq!(code(r#"{"request":"readings"}"#), "no_store");
+    assert_eq!(code(r#"{"request":"diagnose"}"#), "no_store");
+    let other = Engine::builder(cluster(3)).model(model(&c)).build().map(|_| ()).unwrap_err();
+    assert_eq!(other.code(), "other_cluster");
+    let unknown = e.check_search("exakt").unwrap_err();
+    assert!(unknown.code() == "unknown_search" && unknown.to_string().contains("did you mean `exact`?"), "{unknown}");
+}
+
+/// Components that the readings speak against, with their probabilities in percent.
+fn suspected(e: &Engine) -> Vec<(String, f64)> {
+    let told = e.learn(&LearnRequest::default()).unwrap().suspected;
+    let parse = |s: &String| {
+        let (name, p) = s.rsplit_once(" (").unwrap();
+        (name.to_owned(), p.trim_end_matches(" %)").parse().unwrap())
+    };
+    told.iter().map(parse).collect()
+}
+
+/// The same components with the same probabilities, but for the tolerance of the monitor. Order is free where probabilities are equal.
+fn alike(a: &[(String, f64)], b: &[(String, f64)]) {
+    let map = |v: &[(String, f64)]| -> std::collections::BTreeMap<String, f64> { v.iter().cloned().collect() };
+    let (a, b) = (map(a), map(b));
+    for (name, p) in a.iter().chain(&b) {
+        let (x, y) = (a.get(name).copied().unwrap_or(0.0), b.get(name).copied().unwrap_or(0.0));
+        assert!((x - y).abs() < 1.0, "{name} ({p} %): {x} % and {y} %");
+    }
+}
+
+#[test]
+fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, model(&c));
+    let fresh = || engine(folder.path(), &c, model(&c));
+    let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
+    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
+    store.insert_batch(&records).unwrap();
+    let before = suspected(&e); // the invented tables of n0 and n1 are not those of the others
+    // What leaves n2 has half its rate from now on.
+    let mut ids = Vec::new();
+    for (i, gpus) in
+        ["n2:0 n2:1 n0:0 n0:1", "n2:2 n2:3 n1:2 n1:3", "n2:0 n2:1 n3:0 n3:1", "n2:4 n2:5 n0:4 n0:5"].iter().enumerate()
+    {
+        let low = expected(&e, gpus) * 0.5;
+        ids.extend(e.observe(&observe(gpus, vec![reading(low)]), 100.0 + i as f64).unwrap().readings[0].id);
+        alike(&suspected(&e), &suspected(&fresh()));
+    }
+    let low = suspected(&e);
+    assert!(low.iter().filter(|(name, p)| name.contains("n2") && *p > 1.0).count() > 0, "{low:?}");
+    assert_ne!(low, before);
+    for id in ids {
+        e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 200.0).unwrap();
+    }
+    alike(&suspected(&e), &before); // withdrawn readings speak against nothing
+}

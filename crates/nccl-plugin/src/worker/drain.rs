@@ -1,0 +1,127 @@
+//! Processes what calls left behind: decisions go to the trace and the coordinator, readings to the leader.
+
+use super::{LocalRank, RECENT_MAX, STEP_CALLS_MAX, Worker};
+use crate::comm::CallDecision;
+use crate::config::Reward;
+use crate::coordinator::auto_arm;
+use crate::events::LaunchedCollective;
+use crate::rewards::Script;
+use agreement::{RankReading, TimeSource, ToLeader};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Worker {
+    /// Takes the decisions of all local ranks since the last poll: each is traced, timed and, on a leading rank, passed to the coordinator.
+    pub(super) fn drain(&mut self) {
+        let now = self.now_us();
+        let reward = self.reward();
+        let script = self.config.test.rewards.clone().filter(|s| s.decides());
+        for local in &mut self.local_ranks {
+            let led = local.roster.as_ref().and_then(|(roster, _)| {
+                self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster) && l.ordinal == local.comm.ordinal)
+            });
+            let mut coordinator = led.map(|l| &mut l.coordinator);
+            while let Some(d) = local.comm.take_decision() {
+                local.comm.note_entries(d.slot(), d.mask);
+                crate::trace::call(&mut self.trace, &local.comm, &d);
+                match &script {
+                    Some(script) => local.time_by_script(&d, script),
+                    None => local.time_by_clock(&d, reward),
+                }
+                if local.recent.len() == RECENT_MAX {
+                    local.recent.pop_front();
+                }
+                local.recent.push_back(d);
+                if let Some(c) = &mut coordinator {
+                    c.on_call(&d, now);
+                }
+            }
+        }
+    }
+
+    /// The time that judges arms at present.
+    pub(super) fn reward(&self) -> Reward {
+        match self.config.reward {
+            Reward::Auto if crate::step::is_reported() => Reward::Step,
+            Reward::Auto => Reward::Interval,
+            said => said,
+        }
+    }
+
+    pub(super) fn time_steps(&mut self, steps: &[crate::step::Step]) {
+        crate::trace::steps(&mut self.trace, steps);
+        for local in &mut self.local_ranks {
+            let born = local.comm.born();
+            let ns = |t: Instant| t.saturating_duration_since(born).as_nanos() as u64;
+            for step in steps {
+                crate::rewards::time_step(&mut local.in_step, ns(step.begin), ns(step.end), &mut local.readings);
+            }
+        }
+    }
+
+    pub(super) fn send_readings(&mut self) {
+        for i in 0..self.local_ranks.len() {
+            let Some(local) = self.local_ranks.get_mut(i) else { continue };
+            let readings = std::mem::take(&mut local.readings);
+            if let Some((roster, position)) = local.roster.clone() {
+                for some in readings.chunks(agreement::message::READINGS_MAX) {
+                    self.send_to_leader(&roster, position, &ToLeader::Readings(some.to_vec()));
+                }
+            }
+        }
+    }
+
+    /// Matches launched collectives with decisions, traces them and keeps their GPU times as readings.
+    pub(super) fn match_events(&mut self, launched: &[LaunchedCollective]) {
+        let script = self.config.test.rewards.clone();
+        for ran in launched {
+            let Some(local) = self.local_ranks.iter_mut().find(|l| l.owner != 0 && l.owner == ran.enqueued.owner)
+            else {
+                continue;
+            };
+            let w = &ran.enqueued;
+            let matched = crate::rewards::match_launch(&mut local.recent, w, local.comm.ranks);
+            let scripted = || {
+                let d = matched.as_ref()?;
+                script.as_ref()?.kernel_us(d.slot(), d.arm, auto_arm(d.auto), local.comm.rank, d.call)
+            };
+            let kernel_us = ran.kernel_ns.map(|ns| ns as f64 / 1e3).or_else(scripted);
+            crate::trace::launched(&mut self.trace, &local.comm, w, matched.as_ref(), kernel_us);
+            if let (Some(d), Some(time_us)) = (matched.filter(|d| d.counted), kernel_us) {
+                let (epoch, slot, k, source) = (d.epoch, d.slot(), d.k, TimeSource::Kernel);
+                local.readings.push(RankReading { epoch, slot, k, source, time_us });
+            }
+        }
+    }
+}
+
+impl LocalRank {
+    /// Keeps a counted call until its step ends, or closes the interval that it ends.
+    fn time_by_clock(&mut self, d: &CallDecision, reward: Reward) {
+        match reward {
+            _ if !d.counted => {}
+            Reward::Step => {
+                if self.in_step.len() >= STEP_CALLS_MAX
+                    && let Some(oldest) = self.in_step.pop_front()
+                {
+                    self.readings.push(crate::rewards::no_time(&oldest, TimeSource::Step));
+                }
+                self.in_step.push_back(*d);
+            }
+            Reward::Interval => self.intervals.call(d, &mut self.readings),
+            _ => {}
+        }
+    }
+
+    /// Adds the time that a test's script gives to a counted call.
+    fn time_by_script(&mut self, d: &CallDecision, script: &Script) {
+        if !d.counted {
+            return;
+        }
+        let rank = if self.comm.rank >= 0 { self.comm.rank } else { self.comm.ordinal as i32 };
+        if let Some(time_us) = script.time_us(d.slot(), d.arm, auto_arm(d.auto), rank, d.call) {
+            let source = TimeSource::Scripted;
+            self.readings.push(RankReading { epoch: d.epoch, slot: d.slot(), k: d.k, source, time_us });
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Messages between the worker and other ranks: rosters, proposals, verdicts, readings and the stop.
+
+use super::{LedCommunicator, LocalRank, Worker};
+use crate::abi::log;
+use crate::coordinator::{EpochCoordinator, Outgoing};
+use crate::trace::quoted;
+use agreement::{Endpoint, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::{Malformed, Reader, Writer};
+
+const TO_MEMBER: u8 = 0;
+const TO_LEADER: u8 = 1;
+/// Interval at which the stop file is looked for.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval at which the stop is sent again.
+const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Worker {
+    pub(super) fn on_event(&mut self, event: TransportEvent) {
+        match event {
+            TransportEvent::Disagreed { comm, reason } => {
+                log::warn(&format!("communicator {comm:016x} stays at AUTO: {reason}"));
+                self.trace_stays_auto(comm, &reason.to_string());
+            }
+            TransportEvent::Complete(roster) => self.on_roster(Arc::new(roster)),
+            TransportEvent::Message { from, body } => {
+                let _ = self.on_message(from, &body); // invalid messages are ignored
+            }
+        }
+    }
+
+    fn on_roster(&mut self, roster: Arc<Roster>) {
+        for local in self.local_ranks.iter_mut().filter(|l| l.comm.id == roster.comm) {
+            let me = |p: &agreement::MemberId| p.process == self.process && p.ordinal == local.comm.ordinal;
+            let Some(position) = roster.members.iter().position(me) else { continue };
+            if roster.members.len() == local.comm.ranks as usize && local.roster.is_none() {
+                local.roster = Some((roster.clone(), position));
+            }
+        }
+        let Some(first) = roster.members.first().copied().filter(|p| p.process == self.process) else { return };
+        let Some(local) = self.local_ranks.iter().find(|l| l.comm.id == roster.comm && l.comm.ordinal == first.ordinal)
+        else {
+            return;
+        };
+        if local.roster.is_some() && !self.led.iter().any(|l| l.roster.comm == roster.comm) {
+            let coordinator = EpochCoordinator::new(roster.members.len(), self.coordinator_mode(&local.comm));
+            self.trace.line(format_args!(
+                "{{\"kind\":\"roster\",\"comm\":\"{:016x}\",\"members\":{}}}",
+                roster.comm,
+                roster.members.len()
+            ));
+            self.led.push(LedCommunicator {
+                roster,
+                ordinal: first.ordinal,
+                coordinator,
+                traced_epoch: 0,
+                leaving: false,
+            });
+        }
+    }
+
+    fn on_message(&mut self, from: ProcessId, body: &[u8]) -> Result<(), Malformed> {
+        let mut r = Reader::new(body);
+        let (kind, comm, who) = (r.u8()?, r.u64()?, r.u32()?);
+        match kind {
+            TO_MEMBER => {
+                let message = ToMember::read(&mut r)?;
+                r.end()?;
+                let leads = |l: &&LocalRank| {
+                    l.comm.id == comm
+                        && l.comm.ordinal == who
+                        && l.roster.as_ref().is_some_and(|(r, _)| r.members.first().is_some_and(|p| p.process == from))
+                };
+                let Some(local) = self.local_ranks.iter().find(leads) else { return Ok(()) };
+                let answer = local.comm.on_message(&message);
+                if let (Some(a), Some((_, position))) = (answer, &local.roster) {
+                    let body = to_leader(comm, *position, &a);
+                    if let Some(e) = &mut self.endpoint {
+                        e.send(from, &body);
+                    }
+                }
+            }
+            TO_LEADER => {
+                let message = ToLeader::read(&mut r)?;
+                r.end()?;
+                self.on_leader_message(comm, who as usize, Some(from), &message);
+            }
+            _ => return Err(Malformed("unknown kind of message between ranks")),
+        }
+        Ok(())
+    }
+
+    /// Handles a message of a member, in this process or another, to a leader in this process.
+    fn on_leader_message(&mut self, comm: u64, position: usize, from: Option<ProcessId>, message: &ToLeader) {
+        let now = self.now_us();
+        let from = from.unwrap_or(self.process);
+        let Some(led) = self.led.iter_mut().find(|l| l.roster.comm == comm) else { return };
+        if led.roster.members.get(position).is_none_or(|p| p.process != from) {
+            return;
+        }
+        let mut out = Vec::new();
+        led.coordinator.on_message(position, message, now, &mut out);
+        let roster = led.roster.clone();
+        self.send(&roster, out);
+    }
+
+    /// Delivers a leader's messages; answers of members in this process are handled at once.
+    fn send(&mut self, roster: &Arc<Roster>, out: Vec<Outgoing>) {
+        let mut out = out;
+        // An answer may cause further messages: a commit follows the last acknowledgement.
+        while !out.is_empty() {
+            let mut answers = Vec::new();
+            deliver(
+                &mut self.endpoint,
+                &self.local_ranks,
+                self.process,
+                roster,
+                std::mem::take(&mut out),
+                &mut answers,
+            );
+            let now = self.now_us();
+            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+                for (position, answer) in answers {
+                    led.coordinator.on_message(position, &answer, now, &mut out);
+                }
+            }
+        }
+    }
+
+    pub(super) fn check_stop_file(&mut self) {
+        if !self.stopped
+            && self.stop_checked_at.is_none_or(|t| t.elapsed() >= STOP_CHECK_INTERVAL)
+            && let Some(file) = &self.config.stop_file
+        {
+            self.stop_checked_at = Some(Instant::now());
+            self.stopped = file.exists();
+            if self.stopped {
+                log::info(&format!("the stop file {} exists: all ranks return to AUTO", file.display()));
+            }
+        }
+        // Sent repeatedly: a message may be lost, and a communicator may join later.
+        if self.stopped && self.stop_sent_at.is_none_or(|t| t.elapsed() >= STOP_REPEAT_INTERVAL) {
+            self.stop_sent_at = Some(Instant::now());
+            for i in 0..self.local_ranks.len() {
+                let Some((roster, position)) = self.local_ranks.get(i).and_then(|l| l.roster.clone()) else { continue };
+                self.send_to_leader(&roster, position, &ToLeader::Stop);
+            }
+        }
+    }
+
+    pub(super) fn send_to_leader(&mut self, roster: &Arc<Roster>, position: usize, message: &ToLeader) {
+        let Some(leader) = roster.members.first() else { return };
+        if leader.process == self.process && self.led.iter().any(|l| l.roster.comm == roster.comm) {
+            // In test mode `alone` several leaders of one communicator may be here: take the one with the same roster.
+            let now = self.now_us();
+            let mut out = Vec::new();
+            if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
+                led.coordinator.on_message(position, message, now, &mut out);
+            }
+            self.send(roster, out);
+        } else if let Some(e) = &mut self.endpoint {
+            e.send(leader.process, &to_leader(roster.comm, position, message));
+        }
+    }
+
+    pub(super) fn drive_coordinators(&mut self) {
+        let now = self.now_us();
+        for i in 0..self.led.len() {
+            let Some(led) = self.led.get_mut(i) else { continue };
+            let roster = led.roster.clone();
+            let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == led.ordinal;
+            let begun = self.local_ranks.iter().find(mine).map_or(0, |l| l.comm.begun());
+            let mut out = Vec::new();
+            led.coordinator.tick(begun, now, &mut out);
+            for l in led.coordinator.drain_learned() {
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"sample\",\"comm\":\"{:016x}\",\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{}\",\"source\":\"{}\",\"time_us\":{:.3}}}",
+                    roster.comm, l.slot.collective.capitals(), l.slot.bucket, l.arm, format!("{:?}", l.source).to_lowercase(), l.time_us
+                ));
+            }
+            if led.coordinator.in_force() != led.traced_epoch {
+                led.traced_epoch = led.coordinator.in_force();
+                self.trace.line(format_args!(
+                    "{{\"kind\":\"epoch\",\"comm\":\"{:016x}\",\"number\":{},\"at_us\":{now}}}",
+                    roster.comm, led.traced_epoch
+                ));
+                for (slot, arm, because) in led.coordinator.findings() {
+                    self.trace.line(format_args!(
+                        "{{\"kind\":\"finding\",\"comm\":\"{:016x}\",\"epoch\":{},\"collective\":\"{}\",\"bucket\":{},\"arm\":\"{arm}\",\"because\":{}}}",
+                        roster.comm, led.traced_epoch, slot.collective.capitals(), slot.bucket, quoted(&because)
+                    ));
+                }
+            }
+            self.send(&roster, out);
+        }
+    }
+}
+
+/// Delivers a leader's messages: directly to members in this process, whose answers go to `answers`, and through the endpoint to others.
+pub(super) fn deliver(
+    endpoint: &mut Option<Box<dyn Endpoint>>,
+    local_ranks: &[LocalRank],
+    process: ProcessId,
+    roster: &Arc<Roster>,
+    out: Vec<Outgoing>,
+    answers: &mut Vec<(usize, ToLeader)>,
+) {
+    for (position, message) in out {
+        let Some(place) = roster.members.get(position) else { continue };
+        if place.process == process {
+            let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
+            match local_ranks.iter().find(mine) {
+                Some(local) => answers.extend(local.comm.on_message(&message).map(|a| (position, a))),
+                // The member has left, so it confirms in effect: it waits for no verdict.
+                None => answers.extend(confirmation(&message).map(|a| (position, a))),
+            }
+        } else if let Some(e) = endpoint {
+            let mut w = Writer::default();
+            message.write(w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal));
+            e.send(place.process, &w.0);
+        }
+    }
+}
+
+fn confirmation(message: &ToMember) -> Option<ToLeader> {
+    match message {
+        ToMember::Commit(epoch) | ToMember::Abort(epoch) => Some(ToLeader::Confirm { epoch: *epoch, begun: 0 }),
+        ToMember::Propose(_) => None,
+    }
+}
+
+fn to_leader(comm: u64, position: usize, message: &ToLeader) -> Vec<u8> {
+    let mut w = Writer::default();
+    message.write(w.u8(TO_LEADER).u64(comm).u32(position as u32));
+    w.0
+}

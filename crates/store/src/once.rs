@@ -1,0 +1,196 @@
+//! Idempotency keys: a write that a client repeats is done once, and answered alike each time.
+//!
+//! A client that got no answer cannot know whether its write was done. It repeats the write under the same key: the row of the key says
+//! what the first one did. The row is written in the transaction of the write itself, so there is no moment at which one is there
+//! without the other. The same key with another request is an error, never a silent second write.
+//!
+//! Limits: [`KEYS_MAX`] keys of at most [`KEY_AGE_S_MAX`] are kept, the newest ones, with answers of at most [`ANSWER_BYTES_MAX`]: at most
+//! 10 GB in theory, some 20 MB at 2 kB per answer. A repetition after that is a new request.
+
+use crate::digest::fnv64;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+
+/// Longest key, bytes.
+pub const KEY_BYTES_MAX: usize = 200;
+/// Most keys that a file keeps.
+pub const KEYS_MAX: usize = 10_000;
+/// How long a key is kept, seconds: a week.
+pub const KEY_AGE_S_MAX: f64 = 7.0 * 86_400.0;
+/// Longest answer that is kept with a key, bytes.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// A write that its client may repeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// The client's key: 1 to [`KEY_BYTES_MAX`] printable ASCII characters.
+    pub key: String,
+    /// [`digest`] of the request, to tell a repetition from another request under the same key.
+    pub request: String,
+}
+
+impl Once {
+    /// A key for a request, given in any canonical text.
+    ///
+    /// # Errors
+    /// The key is empty, too long or not printable ASCII.
+    pub fn new(key: &str, request: &str) -> Result<Once, String> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX || !key.bytes().all(|b| b.is_ascii_graphic()) {
+            let shown: String = key.chars().take(40).flat_map(char::escape_debug).collect();
+            return Err(format!(
+                "the idempotency key `{shown}` is not 1 to {KEY_BYTES_MAX} printable ASCII characters without spaces"
+            ));
+        }
+        Ok(Once { key: key.into(), request: digest(request) })
+    }
+}
+
+/// What tells one request from another: 64 bits of its text and its length. For accidents, not for attackers.
+pub fn digest(request: &str) -> String {
+    format!("{:016x}-{}", fnv64([request]), request.len())
+}
+
+/// What a write did, now or when its key was first used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done<T> {
+    /// What it did.
+    pub value: T,
+    /// Was it done before, under the same key?
+    pub repeated: bool,
+}
+
+/// The table, the same in stores and states.
+pub(crate) const TABLE: &str = "
+CREATE TABLE request_key (
+    key TEXT PRIMARY KEY,
+    request TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    answer TEXT,
+    at_unix_s REAL NOT NULL
+) STRICT;
+CREATE INDEX request_key_by_age ON request_key (at_unix_s);
+";
+
+/// Why a key could not be looked up or kept.
+pub(crate) enum KeyError {
+    /// It was used for another request.
+    Reused(String),
+    /// The row cannot be read.
+    Damaged(String),
+    /// SQLite failed.
+    Sql(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for KeyError {
+    fn from(e: rusqlite::Error) -> Self {
+        KeyError::Sql(e)
+    }
+}
+
+/// A row of the table.
+pub(crate) struct Kept {
+    /// What the write did, as the store or state wrote it.
+    pub outcome: String,
+    /// The answer, once the client's request was answered whole.
+    pub answer: Option<String>,
+}
+
+/// What was done under a key; none if it is new.
+pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, KeyError> {
+    let row: Option<(String, String, Option<String>)> = conn
+        .prepare_cached("SELECT request, outcome, answer FROM request_key WHERE key = ?1")?
+        .query_row([&once.key], |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)))
+        .optional()?;
+    match row {
+        None => Ok(None),
+        Some((request, ..)) if request != once.request => Err(KeyError::Reused(once.key.clone())),
+        Some((_, outcome, answer)) => Ok(Some(Kept { outcome, answer })),
+    }
+}
+
+/// The outcome of a row as a value.
+pub(crate) fn outcome<T: for<'de> Deserialize<'de>>(kept: &Kept) -> Result<T, KeyError> {
+    serde_json::from_str(&kept.outcome).map_err(|e| KeyError::Damaged(format!("a request key's outcome: {e}")))
+}
+
+/// Keeps what a write did, in its transaction, and drops what is too old or too much.
+pub(crate) fn keep<T: Serialize>(
+    tx: &Connection,
+    once: &Once,
+    outcome: &T,
+    answer: Option<&str>,
+    at_unix_s: f64,
+) -> Result<(), KeyError> {
+    let outcome = serde_json::to_string(outcome).map_err(|e| KeyError::Damaged(e.to_string()))?;
+    let answer = answer.filter(|a| a.len() <= ANSWER_BYTES_MAX);
+    tx.prepare_cached(
+        "INSERT INTO request_key (key, request, outcome, answer, at_unix_s) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![once.key, once.request, outcome, answer, at_unix_s])?;
+    tx.prepare_cached("DELETE FROM request_key WHERE at_unix_s < ?1")?.execute([at_unix_s - KEY_AGE_S_MAX])?;
+    // The index gives the key at the limit without a count of the table.
+    let beyond = "DELETE FROM request_key WHERE rowid IN \
+                  (SELECT rowid FROM request_key ORDER BY at_unix_s DESC, rowid DESC LIMIT -1 OFFSET ?1)";
+    tx.prepare_cached(beyond)?.execute([KEYS_MAX as i64])?;
+    Ok(())
+}
+
+/// Completes a row with the answer. Too long an answer is not kept: the outcome is.
+pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(), KeyError> {
+    if answer.len() <= ANSWER_BYTES_MAX {
+        conn.prepare_cached("UPDATE request_key SET answer = ?2 WHERE key = ?1")?.execute([&once.key, answer])?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Connection {
+        let c = Connection::open_in_memory().unwrap();
+        c.execute_batch(TABLE).unwrap();
+        c
+    }
+
+    fn once(key: &str, request: &str) -> Once {
+        Once::new(key, request).unwrap()
+    }
+
+    #[test]
+    fn a_key_keeps_what_was_done_and_refuses_another_request() {
+        let c = table();
+        let a = once("k", "one");
+        assert!(look_up(&c, &a).ok().unwrap().is_none());
+        assert!(keep(&c, &a, &vec![1, 2], None, 0.0).is_ok());
+        let kept = look_up(&c, &a).ok().unwrap().unwrap();
+        assert!(kept.answer.is_none() && outcome::<Vec<i64>>(&kept).ok().unwrap() == [1, 2]);
+        assert!(finish(&c, &a, "told").is_ok());
+        assert_eq!(look_up(&c, &a).ok().unwrap().unwrap().answer.as_deref(), Some("told"));
+        assert!(matches!(look_up(&c, &once("k", "two")), Err(KeyError::Reused(k)) if k == "k"));
+    }
+
+    #[test]
+    fn old_keys_and_those_beyond_the_limit_go_the_oldest_first() {
+        let c = table();
+        let n = KEYS_MAX + 5;
+        c.execute_batch("BEGIN").unwrap();
+        for i in 0..n {
+            assert!(keep(&c, &once(&format!("k{i}"), "r"), &(), None, i as f64).is_ok());
+        }
+        let count = || c.query_row("SELECT count(*) FROM request_key", [], |r| r.get::<_, i64>(0)).unwrap() as usize;
+        assert_eq!(count(), KEYS_MAX);
+        assert!(look_up(&c, &once("k4", "r")).ok().unwrap().is_none());
+        assert!(look_up(&c, &once("k5", "r")).ok().unwrap().is_some());
+        assert!(keep(&c, &once("late", "r"), &(), None, n as f64 + KEY_AGE_S_MAX).is_ok());
+        assert_eq!(count(), 1);
+    }
+
+    #[test]
+    fn keys_have_limits() {
+        for key in ["", "a b", "a\n", "ä", &"x".repeat(KEY_BYTES_MAX + 1)] {
+            assert!(Once::new(key, "").is_err(), "{key:?}");
+        }
+        assert!(Once::new(&"x".repeat(KEY_BYTES_MAX), "").is_ok());
+    }
+}

@@ -1,0 +1,270 @@
+//! Readings that people look at, correct and withdraw. What was changed, by whom and why stays on record.
+
+use crate::error::StoreError;
+use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
+use crate::once::{self, Done, Once};
+use crate::query::Query;
+use crate::rows::{COLUMNS, clause, record_of};
+use crate::sqlite::{Store, insert};
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+
+/// Longest name of who changed a reading, and longest reason, bytes.
+pub const WHO_BYTES_MAX: usize = 200;
+/// See [`WHO_BYTES_MAX`].
+pub const WHY_BYTES_MAX: usize = 1024;
+
+/// A reading with its number in the store.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredReading {
+    /// Its number; rises with every reading stored.
+    pub id: i64,
+    /// What it says.
+    pub record: Record,
+    /// Does nothing use it any more?
+    pub withdrawn: bool,
+}
+
+/// What was done to a reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhatChanged {
+    /// Its bandwidth was replaced.
+    Corrected,
+    /// It is not used any more.
+    Withdrawn,
+}
+
+/// One change of a reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadingChange {
+    /// The reading.
+    pub reading: i64,
+    /// What was done.
+    pub what: WhatChanged,
+    /// Bus bandwidth before, GB/s.
+    pub old_busbw_gb_per_s: f64,
+    /// Bus bandwidth after, GB/s; none where it was withdrawn.
+    pub new_busbw_gb_per_s: Option<f64>,
+    /// Who did it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+    /// When, seconds since 1970.
+    pub at_unix_s: f64,
+}
+
+/// How far a store is: what was computed at one revision holds at the next if only `last_id` rose, but for the new readings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Revision {
+    /// Number of the newest reading.
+    pub last_id: i64,
+    /// Rises when a reading that is there is corrected, withdrawn or judged anew.
+    pub changes: u64,
+}
+
+/// What adding readings did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// Numbers of the readings, none where a run was known already.
+    pub ids: Vec<Option<i64>>,
+    /// Were they added before, under the same key?
+    pub repeated: bool,
+    /// If so, the answer of then, if there was one.
+    pub answer: Option<String>,
+}
+
+impl Store {
+    /// Stores all records in one transaction, once under their key. Complete the key with [`Store::finish`] once the request that they came
+    /// with is answered.
+    pub fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError> {
+        self.check_records(records)?;
+        self.write(|tx, cluster, path| {
+            let fail = |e| StoreError::of_key(path, e);
+            if let Some(o) = once
+                && let Some(kept) = once::look_up(tx, o).map_err(fail)?
+            {
+                return Ok(Added { ids: once::outcome(&kept).map_err(fail)?, repeated: true, answer: kept.answer });
+            }
+            let ids = insert(tx, cluster, path, records)?;
+            if let Some(o) = once {
+                once::keep(tx, o, &ids, None, at_unix_s).map_err(fail)?;
+            }
+            Ok(Added { ids, repeated: false, answer: None })
+        })
+    }
+
+    /// What was answered to the request of a key; none if it is new or was not answered.
+    pub fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
+        let kept = once::look_up(&self.conn, once).map_err(|e| StoreError::of_key(&self.path, e))?;
+        Ok(kept.and_then(|k| k.answer))
+    }
+
+    /// Keeps the answer to a request with its key.
+    pub fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
+        once::finish(&self.conn, once, answer).map_err(|e| StoreError::of_key(&self.path, e))
+    }
+
+    /// Readings with their numbers, ascending.
+    pub fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError> {
+        let fail = |e: rusqlite::Error| StoreError::of("read", &self.path, &e);
+        let (clause, values) = clause(&self.cluster, query);
+        let sql = format!("SELECT {COLUMNS}, id, withdrawn FROM measurement WHERE {clause}");
+        let mut statement = self.conn.prepare_cached(&sql).map_err(fail)?;
+        let index = self.cluster.host_index();
+        let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(fail)?;
+        let mut out = Vec::new();
+        while let Some(row) = rows.next().map_err(fail)? {
+            let damaged = |why| StoreError::Damaged { path: self.path.clone(), why };
+            let record = record_of(row, &self.cluster, &index).map_err(damaged)?;
+            let withdrawn: i64 = row.get("withdrawn").map_err(fail)?;
+            out.push(StoredReading { id: row.get("id").map_err(fail)?, record, withdrawn: withdrawn != 0 });
+        }
+        if query.newest.is_some() {
+            out.reverse(); // they came newest first
+        }
+        Ok(out)
+    }
+
+    /// How far the store is. Two rows.
+    pub fn revision(&self) -> Result<Revision, StoreError> {
+        let sql = "SELECT (SELECT coalesce(max(id), 0) FROM measurement), (SELECT changes FROM revision)";
+        let row = |r: &rusqlite::Row<'_>| Ok(Revision { last_id: r.get(0)?, changes: r.get::<_, i64>(1)? as u64 });
+        self.conn
+            .prepare_cached(sql)
+            .and_then(|mut s| s.query_row([], row))
+            .map_err(|e| StoreError::of("read", &self.path, &e))
+    }
+
+    /// Replaces the bandwidth of a reading. Its time goes with it, since nccl-tests computes one from the other. Done once under a key.
+    ///
+    /// # Errors
+    /// No such reading; a withdrawn one; a bandwidth that no store takes; a name or reason that is empty or too long.
+    pub fn correct(
+        &mut self,
+        id: i64,
+        busbw_gb_per_s: f64,
+        by: &By<'_>,
+        once: Option<&Once>,
+    ) -> Result<Done<ReadingChange>, StoreError> {
+        if !(0.0..=BUSBW_GB_PER_S_MAX).contains(&busbw_gb_per_s) {
+            let why = format!("busbw_gb_per_s: {busbw_gb_per_s} is not between 0 and {BUSBW_GB_PER_S_MAX}");
+            return Err(StoreError::Invalid(why));
+        }
+        self.change(id, WhatChanged::Corrected, Some(busbw_gb_per_s), by, once)
+    }
+
+    /// Withdraws a reading: it stays listed on request, and nothing learns from it any more. Done once under a key.
+    ///
+    /// # Errors
+    /// As [`Store::correct`].
+    pub fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError> {
+        self.change(id, WhatChanged::Withdrawn, None, by, once)
+    }
+
+    fn change(
+        &mut self,
+        id: i64,
+        what: WhatChanged,
+        new: Option<f64>,
+        by: &By<'_>,
+        once: Option<&Once>,
+    ) -> Result<Done<ReadingChange>, StoreError> {
+        by.check()?;
+        self.write(|tx, _, path| {
+            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+            let fail_key = |e| StoreError::of_key(path, e);
+            if let Some(o) = once
+                && let Some(kept) = once::look_up(tx, o).map_err(fail_key)?
+            {
+                return Ok(Done { value: once::outcome(&kept).map_err(fail_key)?, repeated: true });
+            }
+            let sql = "SELECT busbw_gb_per_s, withdrawn FROM measurement WHERE id = ?1";
+            let row: Option<(f64, bool)> =
+                tx.query_row(sql, [id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)? != 0))).optional().map_err(fail)?;
+            let (old, withdrawn) = row.ok_or_else(|| StoreError::UnknownReading { path: path.into(), id })?;
+            if withdrawn {
+                let last = changes(tx, id).map_err(fail)?.pop();
+                let (who, why) = last.map_or_else(Default::default, |c| (c.who, c.why));
+                return Err(StoreError::Withdrawn { id, who, why });
+            }
+            match new {
+                Some(v) => tx.execute(
+                    "UPDATE measurement SET busbw_gb_per_s = ?2, time_s = CASE WHEN ?2 > 0 THEN time_s * busbw_gb_per_s / ?2 END \
+                     WHERE id = ?1",
+                    params![id, v],
+                ),
+                None => tx.execute("UPDATE measurement SET withdrawn = 1 WHERE id = ?1", [id]),
+            }
+            .map_err(fail)?;
+            let (who, why) = (by.who.to_owned(), by.why.to_owned());
+            let c = ReadingChange {
+                reading: id,
+                what,
+                old_busbw_gb_per_s: old,
+                new_busbw_gb_per_s: new,
+                who,
+                why,
+                at_unix_s: by.at_unix_s,
+            };
+            let word = if what == WhatChanged::Corrected { "corrected" } else { "withdrawn" };
+            tx.execute(
+                "INSERT INTO reading_change (reading, what, old_busbw_gb_per_s, new_busbw_gb_per_s, who, why, at_unix_s) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![id, word, old, new, c.who, c.why, c.at_unix_s],
+            )
+            .map_err(fail)?;
+            tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+            if let Some(o) = once {
+                once::keep(tx, o, &c, None, by.at_unix_s).map_err(fail_key)?;
+            }
+            Ok(Done { value: c, repeated: false })
+        })
+    }
+
+    /// What was done to a reading, the oldest change first.
+    pub fn history(&self, id: i64) -> Result<Vec<ReadingChange>, StoreError> {
+        changes(&self.conn, id).map_err(|e| StoreError::of("read", &self.path, &e))
+    }
+}
+
+/// Who changes a reading, why and when.
+#[derive(Clone, Copy, Debug)]
+pub struct By<'a> {
+    /// A person or a program, one line.
+    pub who: &'a str,
+    /// The reason, one line.
+    pub why: &'a str,
+    /// Now, seconds since 1970.
+    pub at_unix_s: f64,
+}
+
+impl By<'_> {
+    fn check(&self) -> Result<(), StoreError> {
+        for (what, text, max) in [("who", self.who, WHO_BYTES_MAX), ("why", self.why, WHY_BYTES_MAX)] {
+            if text.trim().is_empty() || text.len() > max || text.chars().any(char::is_control) {
+                let why = format!("{what}: one line of 1 to {max} bytes was expected, {} bytes were given", text.len());
+                return Err(StoreError::Invalid(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn changes(conn: &Connection, id: i64) -> rusqlite::Result<Vec<ReadingChange>> {
+    let sql = "SELECT what, old_busbw_gb_per_s, new_busbw_gb_per_s, who, why, at_unix_s FROM reading_change \
+               WHERE reading = ?1 ORDER BY id";
+    let row = |r: &rusqlite::Row<'_>| {
+        let what = if r.get::<_, String>(0)? == "corrected" { WhatChanged::Corrected } else { WhatChanged::Withdrawn };
+        Ok(ReadingChange {
+            reading: id,
+            what,
+            old_busbw_gb_per_s: r.get(1)?,
+            new_busbw_gb_per_s: r.get(2)?,
+            who: r.get(3)?,
+            why: r.get(4)?,
+            at_unix_s: r.get(5)?,
+        })
+    };
+    conn.prepare_cached(sql)?.query_map([id], row)?.collect()
+}

@@ -1,0 +1,151 @@
+//! From rows to measurements, and from questions to SQL.
+
+use crate::measurement::{Measurement, Quality, Record};
+use crate::query::{Place, Query};
+use rusqlite::Row;
+use rusqlite::types::Value;
+use std::collections::{HashMap, HashSet};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, Seconds};
+
+/// The columns of a measurement, in the order in which [`record_of`] reads them.
+pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
+     nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
+
+/// The condition of a question, and its values. Ends with ORDER BY and LIMIT: ascending by number, or the newest first if only the newest
+/// are wanted.
+pub(crate) fn clause(cluster: &Cluster, q: &Query) -> (String, Vec<Value>) {
+    let mut clause = vec!["1".to_owned()];
+    let mut values: Vec<Value> = Vec::new();
+    let mut is = |column: &str, op: &str, value: Value| {
+        values.push(value);
+        clause.push(format!("{column} {op} ?{}", values.len()));
+    };
+    if let Some(c) = q.collective {
+        is("collective", "=", c.name().to_owned().into());
+    }
+    if let Some(s) = q.size {
+        is("size_bytes", "=", (s.0 as i64).into());
+    }
+    if let Some(s) = q.source {
+        is("source", "=", s.name().to_owned().into());
+    }
+    if let Some(j) = &q.job {
+        is("job", "=", j.clone().into());
+    }
+    if let Some(id) = q.id {
+        is("id", "=", id.into());
+    }
+    if let Some(id) = q.after {
+        is("id", ">", id.into());
+    }
+    if let Some(id) = q.until {
+        is("id", "<=", id.into());
+    }
+    match q.quality {
+        Some(quality) => is("quality", "=", quality.name().to_owned().into()),
+        None if q.with_rejected => {}
+        None => is("quality", "<>", Quality::Rejected.name().to_owned().into()),
+    }
+    if let Place::Host(h) = q.place {
+        is("host", "=", cluster.host(h).name.clone().into());
+    }
+    if let Some(prefix) = &q.run_prefix {
+        values.push(prefix.clone().into());
+        clause.push(format!("substr(run_id, 1, length(?{0})) = ?{0}", values.len()));
+    }
+    match q.place {
+        Place::Any | Place::Host(_) => {}
+        Place::OneHost => clause.push("host IS NOT NULL".into()),
+        Place::SeveralHosts => clause.push("host IS NULL".into()),
+    }
+    if !q.with_withdrawn {
+        clause.push("withdrawn = 0".into());
+    }
+    if !q.touching.is_empty() {
+        let first = values.len() + 1;
+        values.extend(q.touching.iter().map(|h| Value::from(cluster.host(*h).name.clone())));
+        let list: Vec<String> = (first..=values.len()).map(|i| format!("?{i}")).collect();
+        clause.push(format!("id IN (SELECT reading FROM reading_host WHERE host IN ({}))", list.join(", ")));
+    }
+    let limit = match q.newest {
+        Some(n) => format!(" DESC LIMIT {}", n.min(i64::MAX as usize)),
+        None => String::new(),
+    };
+    (format!("{} ORDER BY id{limit}", clause.join(" AND ")), values)
+}
+
+/// The reverse of [`allocation_text`] for what a store wrote itself. Hosts stand in runs there, so that each is looked up once.
+/// O(length).
+fn stored_allocation(cluster: &Cluster, index: &HashMap<&str, HostId>, text: &str) -> Result<Allocation, String> {
+    let mut parts: Vec<(HostId, GpuMask)> = Vec::new();
+    let mut last = "";
+    for t in text.split(' ') {
+        let (name, gpu) = t.rsplit_once(':').ok_or_else(|| format!("`{t}` names no GPU"))?;
+        if name != last {
+            let host = index.get(name).ok_or_else(|| format!("there is no host `{name}`"))?;
+            parts.push((*host, GpuMask::EMPTY));
+            last = name;
+        }
+        let (host, mask) = parts.last_mut().ok_or("it names no GPU")?;
+        let gpus = cluster.type_of(*host).gpu_count();
+        let gpu = gpu.parse::<usize>().ok().filter(|g| *g < gpus && !mask.contains(*g));
+        *mask = mask.union(GpuMask(1 << gpu.ok_or_else(|| format!("`{t}` is unknown or named twice"))?));
+    }
+    let gpus: usize = parts.iter().map(|p| p.1.count()).sum();
+    let a = Allocation::new(parts);
+    if a.gpu_count() == gpus { Ok(a) } else { Err("a GPU is named twice".into()) }
+}
+
+/// The canonical text of an allocation: `n0:0 n0:1`.
+pub(crate) fn allocation_text(cluster: &Cluster, allocation: &Allocation) -> String {
+    cluster.gpu_names(allocation).join(" ")
+}
+
+/// The reverse of [`allocation_text`]; also takes commas. Duplicates and unknown GPUs are errors.
+pub(crate) fn allocation_of(
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    text: &str,
+) -> Result<Allocation, String> {
+    let mut gpus = Vec::new();
+    let mut seen = HashSet::new();
+    for t in text.split([' ', ',']).filter(|t| !t.is_empty()) {
+        let g = cluster.parse_gpu_indexed(index, t)?;
+        if !seen.insert(g) {
+            return Err(format!("`{t}` is named twice"));
+        }
+        gpus.push(g);
+    }
+    if gpus.is_empty() {
+        return Err("no GPU is named; write for example `n0:0 n0:1`".into());
+    }
+    Ok(Allocation::from_gpus(gpus))
+}
+
+/// A row whose first columns are [`COLUMNS`].
+pub(crate) fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, HostId>) -> Result<Record, String> {
+    fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
+        row.get(i).map_err(|e| format!("a measurement cannot be read: {e}"))
+    }
+    let text: String = get(row, 1)?;
+    Ok(Record {
+        run_id: get(row, 0)?,
+        measurement: Measurement {
+            allocation: stored_allocation(cluster, index, &text).map_err(|e| format!("allocation `{text}`: {e}"))?,
+            collective: get::<String>(row, 2)?.parse()?,
+            size: Bytes(get::<i64>(row, 3)?.max(0) as u64),
+            busbw: Bandwidth::from_gb_per_s(get(row, 4)?),
+            time: get::<Option<f64>>(row, 5)?.map(Seconds),
+            algorithm: get(row, 6)?,
+            protocol: get(row, 7)?,
+            channels: get(row, 8)?,
+            nccl_version: get(row, 9)?,
+            contention: get(row, 10)?,
+            job: get(row, 11)?,
+            taken_at_unix_s: get(row, 12)?,
+            source: get::<String>(row, 13)?.parse()?,
+            provenance: get(row, 14)?,
+            quality: get::<String>(row, 15)?.parse()?,
+        },
+    })
+}

@@ -1,0 +1,156 @@
+//! What the engine needs of a state and of a store of readings: SQLite stands behind it today.
+//!
+//! No method takes a closure: an implementation can hold a transaction only for work of its own, which is O(rows of the request). Errors are
+//! those of the files; another database maps its own onto `Busy`, `Io` and `Damaged`.
+
+use crate::error::StoreError;
+use crate::measurement::{Measurement, Record};
+use crate::once::{Done, Once};
+use crate::query::Query;
+use crate::readings::{Added, By, ReadingChange, Revision, StoredReading};
+use crate::sqlite::Store;
+use crate::state::{Allocated, Commit, Committed, Drain, NewJob, Release, Snapshot, State, StateError, Suspect, Turns};
+use topology::{Allocation, Cluster};
+
+/// Who holds which GPU.
+pub trait ClusterStateStore: Send {
+    /// The cluster whose GPUs they are.
+    fn cluster(&self) -> &Cluster;
+    /// Everything at one moment. O(GPUs held).
+    fn snapshot(&self) -> Result<Snapshot, StateError>;
+    /// The version of the state now. One row.
+    fn version(&self) -> Result<u64, StateError>;
+    /// See [`State::answered`].
+    fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError>;
+    /// See [`State::commit`].
+    fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError>;
+    /// See [`State::allocate`].
+    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, at_unix_s: f64) -> Result<Done<Allocated>, StateError>;
+    /// See [`State::release`].
+    fn release(&mut self, ids: &[String], once: Option<&Once>, at_unix_s: f64) -> Result<Done<Release>, StateError>;
+    /// See [`State::drain`].
+    fn drain(
+        &mut self,
+        gpus: &Allocation,
+        reason: &str,
+        once: Option<&Once>,
+        at_unix_s: f64,
+    ) -> Result<Done<Drain>, StateError>;
+    /// See [`State::undrain`].
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError>;
+    /// See [`State::set_suspects`].
+    fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError>;
+    /// Where deciders that lost races queue up.
+    fn turns(&self) -> Box<dyn Turns>;
+}
+
+impl ClusterStateStore for State {
+    fn cluster(&self) -> &Cluster {
+        State::cluster(self)
+    }
+    fn snapshot(&self) -> Result<Snapshot, StateError> {
+        State::snapshot(self)
+    }
+    fn version(&self) -> Result<u64, StateError> {
+        State::version(self)
+    }
+    fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
+        State::answered(self, job, request, once)
+    }
+    fn commit(&mut self, commit: &Commit<'_>) -> Result<Committed, StateError> {
+        State::commit(self, commit)
+    }
+    fn allocate(&mut self, job: &NewJob, once: Option<&Once>, at_unix_s: f64) -> Result<Done<Allocated>, StateError> {
+        self.allocate_once(job, once, at_unix_s)
+    }
+    fn release(&mut self, ids: &[String], once: Option<&Once>, at_unix_s: f64) -> Result<Done<Release>, StateError> {
+        self.release_once(ids, once, at_unix_s)
+    }
+    fn drain(
+        &mut self,
+        gpus: &Allocation,
+        reason: &str,
+        once: Option<&Once>,
+        at_unix_s: f64,
+    ) -> Result<Done<Drain>, StateError> {
+        self.drain_once(gpus, reason, once, at_unix_s)
+    }
+    fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError> {
+        self.undrain_once(gpus, once, at_unix_s)
+    }
+    fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError> {
+        State::set_suspects(self, suspects)
+    }
+    fn turns(&self) -> Box<dyn Turns> {
+        State::turns(self)
+    }
+}
+
+/// What allocations got.
+pub trait ReadingStore: Send {
+    /// The cluster that they are of.
+    fn cluster(&self) -> &Cluster;
+    /// See [`Store::add`].
+    fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError>;
+    /// See [`Store::answered`].
+    fn answered(&self, once: &Once) -> Result<Option<String>, StoreError>;
+    /// See [`Store::finish`].
+    fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError>;
+    /// See [`Store::measurements`].
+    fn measurements(&self, query: &Query) -> Result<Vec<Measurement>, StoreError>;
+    /// See [`Store::readings`].
+    fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError>;
+    /// See [`Store::revision`].
+    fn revision(&self) -> Result<Revision, StoreError>;
+    /// See [`Store::correct`].
+    fn correct(
+        &mut self,
+        id: i64,
+        busbw_gb_per_s: f64,
+        by: &By<'_>,
+        once: Option<&Once>,
+    ) -> Result<Done<ReadingChange>, StoreError>;
+    /// See [`Store::withdraw`].
+    fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError>;
+    /// See [`Store::history`].
+    fn history(&self, id: i64) -> Result<Vec<ReadingChange>, StoreError>;
+}
+
+impl ReadingStore for Store {
+    fn cluster(&self) -> &Cluster {
+        Store::cluster(self)
+    }
+    fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError> {
+        Store::add(self, records, once, at_unix_s)
+    }
+    fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
+        Store::answered(self, once)
+    }
+    fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
+        Store::finish(self, once, answer)
+    }
+    fn measurements(&self, query: &Query) -> Result<Vec<Measurement>, StoreError> {
+        Store::measurements(self, query)
+    }
+    fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError> {
+        Store::readings(self, query)
+    }
+    fn revision(&self) -> Result<Revision, StoreError> {
+        Store::revision(self)
+    }
+    fn correct(
+        &mut self,
+        id: i64,
+        busbw_gb_per_s: f64,
+        by: &By<'_>,
+        once: Option<&Once>,
+    ) -> Result<Done<ReadingChange>, StoreError> {
+        Store::correct(self, id, busbw_gb_per_s, by, once)
+    }
+    fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError> {
+        Store::withdraw(self, id, by, once)
+    }
+    fn history(&self, id: i64) -> Result<Vec<ReadingChange>, StoreError> {
+        Store::history(self, id)
+    }
+}

@@ -1,0 +1,116 @@
+//! Readings that are found by host, corrected, withdrawn and stored once; stores of the first schema.
+
+use store::{By, Measurement, Once, Query, Record, Source, Store, StoreError, WhatChanged};
+use topology::{Bandwidth, Bytes, Cluster, Collective, HostId};
+
+fn cluster() -> Cluster {
+    topology::catalog::cluster("h100").unwrap()
+}
+
+fn record(cluster: &Cluster, gpus: &str, gb_per_s: f64) -> Record {
+    let busbw = Bandwidth::from_gb_per_s(gb_per_s);
+    let gpus = cluster.parse_gpus([gpus]).unwrap();
+    let mut m = Measurement::new(gpus, Collective::AllReduce, Bytes::mib(16), busbw, Source::Job);
+    m.time = Some(topology::Seconds(0.5));
+    m.into()
+}
+
+fn by(why: &str) -> By<'_> {
+    By { who: "ada", why, at_unix_s: 7.0 }
+}
+
+fn ids(store: &Store, q: &Query) -> Vec<i64> {
+    store.readings(q).unwrap().iter().map(|r| r.id).collect()
+}
+
+#[test]
+fn readings_are_found_by_the_hosts_that_they_touch_the_newest_of_them_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster();
+    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let gpus = ["n0:0 n1:0", "n1:0 n1:1", "n2 n3", "n0:1 n3:0"];
+    s.insert_batch(&gpus.map(|g| record(&c, g, 50.0))).unwrap();
+    assert_eq!(ids(&s, &Query::usable().touching([HostId(1)])), [1, 2]);
+    assert_eq!(ids(&s, &Query::usable().touching([HostId(0), HostId(3)])), [1, 3, 4]);
+    assert_eq!(ids(&s, &Query::usable().touching([HostId(0), HostId(3)]).newest(2)), [3, 4]);
+    assert_eq!(ids(&s, &Query { after: Some(2), ..Query::usable() }), [3, 4]);
+    assert_eq!(s.count(&Query::usable().newest(3)).unwrap(), 3);
+}
+
+#[test]
+fn a_corrected_reading_says_the_new_and_a_withdrawn_one_nothing_and_both_tell_who_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster();
+    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    s.insert_batch(&[record(&c, "n0:0 n1:0", 50.0), record(&c, "n0 n1", 99_999.0)]).unwrap();
+    let before = s.revision().unwrap();
+    let change = s.correct(1, 25.0, &by("typed in Gbit/s"), None).unwrap().value;
+    assert_eq!(
+        (change.what, change.old_busbw_gb_per_s, change.new_busbw_gb_per_s),
+        (WhatChanged::Corrected, 50.0, Some(25.0))
+    );
+    let now = &s.readings(&Query::usable()).unwrap()[0].record.measurement;
+    assert_eq!((now.busbw.gb_per_s(), now.time.map(|t| t.0)), (25.0, Some(1.0)));
+    s.withdraw(2, &by("not of this cluster"), None).unwrap();
+    assert_eq!(s.measurements(&Query::usable()).unwrap().len(), 1);
+    assert_eq!(s.count(&Query::all()).unwrap(), 1, "an export has none that was withdrawn");
+    let listed = s.readings(&Query { with_withdrawn: true, ..Query::all() }).unwrap();
+    assert_eq!((listed.len(), listed[1].withdrawn), (2, true));
+    let (who, why) = (&s.history(2).unwrap()[0].who, &s.history(2).unwrap()[0].why);
+    assert_eq!((who.as_str(), why.as_str()), ("ada", "not of this cluster"));
+    let after = s.revision().unwrap();
+    assert_eq!((after.last_id, after.changes), (before.last_id, before.changes + 2));
+
+    assert!(matches!(s.withdraw(2, &by("again"), None), Err(StoreError::Withdrawn { id: 2, .. })));
+    assert!(matches!(s.correct(3, 1.0, &by("x"), None), Err(StoreError::UnknownReading { id: 3, .. })));
+    for bad in [by(""), by("two\nlines"), By { who: " ", ..by("x") }, by(&"x".repeat(2000))] {
+        assert!(matches!(s.withdraw(1, &bad, None), Err(StoreError::Invalid(_))));
+    }
+    assert!(matches!(s.correct(1, f64::NAN, &by("x"), None), Err(StoreError::Invalid(_))));
+}
+
+#[test]
+fn readings_and_changes_under_a_key_are_stored_once_and_another_request_under_it_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster();
+    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let records = [record(&c, "n0:0 n1:0", 50.0), record(&c, "n0 n1", 60.0)];
+    let key = |request: &str| Once::new("epilog-17", request).unwrap();
+    let first = s.add(&records, Some(&key("a")), 1.0).unwrap();
+    let again = s.add(&records, Some(&key("a")), 2.0).unwrap();
+    assert_eq!((first.repeated, again.repeated, &again.ids, &again.answer), (false, true, &first.ids, &None));
+    s.finish(&key("a"), "told").unwrap();
+    assert_eq!(s.add(&records, Some(&key("a")), 3.0).unwrap().answer.as_deref(), Some("told"));
+    assert!(matches!(s.add(&records, Some(&key("b")), 4.0), Err(StoreError::KeyReused(_))));
+    assert_eq!(s.count(&Query::all()).unwrap(), 2);
+    let key = Once::new("w", "").unwrap();
+    s.withdraw(1, &by("x"), Some(&key)).unwrap();
+    assert!(s.withdraw(1, &by("x"), Some(&key)).unwrap().repeated);
+    assert_eq!(s.history(1).unwrap().len(), 1);
+}
+
+#[test]
+fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.db");
+    let c = cluster();
+    drop(Store::create(&path, &c).unwrap());
+    // What the first version wrote: its tables, and nothing that came later.
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE reading_change; DROP TABLE reading_host; DROP TABLE revision; DROP TABLE request_key;
+         DROP INDEX measurement_by_job; ALTER TABLE measurement DROP COLUMN withdrawn;
+         INSERT INTO measurement (allocation, collective, size_bytes, busbw_gb_per_s, source, provenance, quality)
+             VALUES ('n0:0 n0:1 n1:7', 'all_reduce', 16777216, 50.0, 'job', '', 'good'),
+                    ('n2:0 n3:0', 'all_reduce', 16777216, 51.0, 'job', '', 'good');
+         PRAGMA user_version = 1;",
+    )
+    .unwrap();
+    drop(old);
+    let mut s = Store::open(&path, &c).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [1, 2]);
+    assert_eq!(ids(&s, &Query::usable().touching([HostId(1)])), [1]);
+    s.withdraw(2, &by("x"), None).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [1]);
+    s.check().unwrap();
+}
