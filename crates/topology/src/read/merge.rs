@@ -153,7 +153,7 @@ mod tests {
     fn files_that_contradict_each_other_are_not_merged() {
         let other = TOPO.replace("NV12", "NV4");
         let e = merge(&[source("a.txt", TOPO), source("b.txt", &other)]).unwrap_err();
-        assert!(e.contains("a.txt says GPU0 to GPU1 is NV12, b.txt says NV4"), "{e}");
+        assert!(e.contains("GPU0 to GPU1 is NV12 in a.txt and NV4 in b.txt"), "{e}");
         let e = merge(&[source("a.txt", TOPO), source("p.csv", "0,1,1\n1,0,1\n1,1,0\n")]).unwrap_err();
         assert!(e.contains("2 GPUs") && e.contains("has 3"), "{e}");
     }
