@@ -1,5 +1,4 @@
-//! A job with the plugin: which launcher started it ([`launched`]), which signals reach it ([`signals`]), and what its traces say
-//! ([`report`]).
+//! A job with the plugin: its launcher ([`launched`]), the signals that it gets ([`signals`]), and a report of its traces ([`report`]).
 
 mod error;
 pub mod launched;

@@ -5,7 +5,7 @@
 //! matches or exceeds in all of that is left out. The rest is enumerated like every other truth.
 
 use place::{Contention, Objective, Request};
-use predict::{BandwidthModel, Part};
+use predict::{BandwidthModel, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 use truths::{About, Irregularity, Optimum, Parts, Truth};
 
@@ -41,7 +41,7 @@ impl ContendedTruth<'_> {
     fn merged(&self, host: HostId, mask: GpuMask, others: GpuMask) -> Option<GpuMask> {
         match self.request.contention {
             Contention::MergeBy(rule) => {
-                let table = self.oracle.part_table(self.request.size);
+                let table = self.oracle.share_table(self.request.size);
                 (rule.join)(table, &table.part(host, mask), others).map(|p| p.mask)
             }
             _ => Some(mask.union(others)),
@@ -75,8 +75,8 @@ impl Truth for ContendedTruth<'_> {
     }
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
         self.truth.of_parts(parts, irregularity)?;
-        let table = self.oracle.part_table(self.request.size);
-        let parts: Vec<Part> = parts.iter().map(|&(h, m)| table.part(h, m)).collect();
+        let table = self.oracle.share_table(self.request.size);
+        let parts: Vec<HostShare> = parts.iter().map(|&(h, m)| table.part(h, m)).collect();
         Some(Objective::new(self.truth.cluster(), self.oracle, self.request).effect(&parts).shared_gb_per_s)
     }
     fn noise(&self, hosts: usize) -> f64 {

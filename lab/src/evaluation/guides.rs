@@ -4,7 +4,8 @@ use super::methods::{Guide, MethodSpec};
 use super::sampling::readings;
 use measure::design::DesignKind;
 use predict::{
-    BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit,
+    BandwidthModel, Candidates, FitOptions, HostShare, HostShareTable, Kind, Model, Oracle, Prediction, bound::Limit,
+    fit,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ pub struct Guides<'t> {
 }
 
 /// The value of a truth, as a model sees allocations.
-fn truth_of(truth: &dyn Truth, parts: &[Part], irregularity: Irregularity) -> f64 {
+fn truth_of(truth: &dyn Truth, parts: &[HostShare], irregularity: Irregularity) -> f64 {
     let a = Allocation::new(parts.iter().map(|p| (p.host, p.mask)));
     truth.of_parts(a.parts(), irregularity).unwrap_or(0.0)
 }
@@ -38,10 +39,10 @@ fn truth_of(truth: &dyn Truth, parts: &[Part], irregularity: Irregularity) -> f6
 /// The truth as a model.
 pub fn oracle<'t>(
     truth: &'t dyn Truth,
-    table: PartTable,
+    table: HostShareTable,
     irregularity: Irregularity,
-) -> Oracle<impl Fn(&[Part]) -> f64 + Send + Sync + 't> {
-    Oracle { table, truth: move |parts: &[Part]| truth_of(truth, parts, irregularity) }
+) -> Oracle<impl Fn(&[HostShare]) -> f64 + Send + Sync + 't> {
+    Oracle { table, truth: move |parts: &[HostShare]| truth_of(truth, parts, irregularity) }
 }
 
 /// Fits one model of a kind by name.
@@ -99,7 +100,7 @@ impl<'t> Guides<'t> {
                     let options =
                         FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
                     let bound = fit(truth.cluster(), &intra, &options).map_err(|e| e.to_string())?.0;
-                    let table = bound.part_table(truth.size()).clone();
+                    let table = bound.share_table(truth.size()).clone();
                     match m.guide {
                         Guide::Truth => (Box::new(oracle(truth, table, irregularity)), Vec::new()),
                         _ => (Box::new(bound), Vec::new()),
@@ -140,16 +141,16 @@ impl BandwidthModel for Timed<'_> {
     fn kind(&self) -> &'static str {
         self.model.kind()
     }
-    fn part_table(&self, size: Bytes) -> &PartTable {
-        self.model.part_table(size)
+    fn share_table(&self, size: Bytes) -> &HostShareTable {
+        self.model.share_table(size)
     }
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         self.time(|| self.model.means(size, candidates, out));
     }
-    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
+    fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction {
         self.time(|| self.model.predict(size, parts))
     }
-    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
+    fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64 {
         self.time(|| self.model.mean(size, parts))
     }
     fn upper_bound_hosts_or_more(
@@ -161,7 +162,7 @@ impl BandwidthModel for Timed<'_> {
     ) -> Option<f64> {
         self.model.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
-    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
+    fn limit(&self, size: Bytes, parts: &[HostShare]) -> Limit {
         self.model.limit(size, parts)
     }
     fn repeat_noise(&self) -> f64 {

@@ -5,7 +5,8 @@ use super::guides::{Guides, Timed, oracle};
 use super::methods::{Guide, MethodSpec};
 use super::requests::{Load, Scenario, load, scenarios};
 use place::{
-    Contention, Objective, Reading, Request, Search, decide, exact, promote_by_lower_confidence_bound, worth_measuring,
+    Contention, Objective, ProbeReading, Request, Search, decide, exact, promote_by_lower_confidence_bound,
+    worth_measuring,
 };
 use predict::BandwidthModel;
 use std::collections::HashMap;
@@ -152,8 +153,8 @@ impl<'a> Posed<'a> {
         if self.request.jobs.is_empty() {
             return Some(alone);
         }
-        let table = self.oracle.part_table(self.request.size);
-        let parts: Vec<predict::Part> = a.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let table = self.oracle.share_table(self.request.size);
+        let parts: Vec<predict::HostShare> = a.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         Some(Objective::new(self.truth.cluster(), self.oracle, &self.request).effect(&parts).shared_gb_per_s)
     }
 }
@@ -209,12 +210,12 @@ fn choose(
     let chosen = if m.probes == 0 {
         0
     } else {
-        let mut readings: Vec<Reading> = Vec::new();
+        let mut readings: Vec<ProbeReading> = Vec::new();
         for _ in 0..m.probes {
             let next = worth_measuring(&found.best, &readings, 1, guide.repeat_noise());
             let read = |i: &usize| posed.truth.measured(&found.best[*i].allocation, seed ^ 0x9e37);
             let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
-            readings.push(Reading { candidate, busbw_gb_per_s });
+            readings.push(ProbeReading { candidate, busbw_gb_per_s });
         }
         decide(&found.best, &readings, guide.repeat_noise())?.candidate
     };
@@ -231,7 +232,7 @@ pub fn run_seed(
     tick: &(dyn Fn() + Sync),
 ) -> Result<SeedResult, String> {
     let guides = Guides::new(truth, methods, &settings.constants(), settings.best.irregularity(), seed)?;
-    let table = guides.fitted.values().next().ok_or("no methods")?.model.part_table(truth.size()).clone();
+    let table = guides.fitted.values().next().ok_or("no methods")?.model.share_table(truth.size()).clone();
     let oracle = oracle(truth, table, settings.best.irregularity());
     let mut result = SeedResult::default();
     for m in methods {
@@ -319,7 +320,7 @@ mod tests {
             1,
         )
         .unwrap();
-        let table = table.fitted.values().next().unwrap().model.part_table(truth.size()).clone();
+        let table = table.fitted.values().next().unwrap().model.share_table(truth.size()).clone();
         let oracle = oracle(&*truth, table, Irregularity::With);
         let settings = settings(Load::Common, Contention::Merge);
         let mut compared = 0;

@@ -238,7 +238,8 @@ mod tests {
             assert!((ours - published).abs() < 0.05, "{ours} {published}");
         }
         let arms: Vec<Arm> = log.explored.iter().map(|e| e.0).collect();
-        let mut policy = ::trial::policies::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
+        let mut policy =
+            ::trial::policies::build("round-robin-ungated", &arms, &::tune::PolicyOptions::default()).unwrap();
         for call in 0..40 {
             let arm = policy.decide(::tune::Context::default()).arm;
             let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);

@@ -1,10 +1,11 @@
 use super::*;
 use crate::policies::build;
-use tune::registry::{self, Options};
+use tune::registry::{self, PolicyOptions};
 
 fn score(spec: &Spec, policy: &str, runs: u64) -> Score {
-    let make =
-        |spec: &Spec, seed: u64, rank: u32| build(policy, &spec.arms, &Options { seed, rank, ..Options::default() });
+    let make = |spec: &Spec, seed: u64, rank: u32| {
+        build(policy, &spec.arms, &PolicyOptions { seed, rank, ..PolicyOptions::default() })
+    };
     let mut out = Score::default();
     for seed in 0..runs {
         out.outcomes.push(run(spec, &make, seed, 1, &mut out.curve).unwrap());
@@ -66,7 +67,7 @@ fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find
         let objective = tune::Objective::with_price(price).unwrap();
         let spec = Spec { objective, ..plain.clone() };
         let make = |spec: &Spec, seed: u64, _: u32| {
-            build("adaptive", &spec.arms, &Options { seed, objective, ..Options::default() })
+            build("adaptive", &spec.arms, &PolicyOptions { seed, objective, ..PolicyOptions::default() })
         };
         let mut s = Score::default();
         for seed in 0..20 {

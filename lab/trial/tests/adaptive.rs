@@ -6,13 +6,14 @@
 use trial::policies::build;
 use trial::targets::{Measure, all};
 use trial::{Environment, Noise, Score, Simulated, Spec, run};
-use tune::Options;
+use tune::PolicyOptions;
 
 fn score(policy: &str, spec: &Spec, runs: u64) -> Score {
     let mut score = Score::default();
     for seed in 1..=runs {
-        let make =
-            |s: &Spec, seed: u64, rank: u32| build(policy, &s.arms, &Options { seed, rank, ..Options::default() });
+        let make = |s: &Spec, seed: u64, rank: u32| {
+            build(policy, &s.arms, &PolicyOptions { seed, rank, ..PolicyOptions::default() })
+        };
         let outcome = run(spec, &make, seed, 1, &mut score.curve).unwrap();
         score.outcomes.push(outcome);
     }
@@ -110,7 +111,7 @@ fn epochs_decided_ahead_and_lost_samples_only_slow_it_down() {
 /// 1.5 times slower than the arm in use.
 fn most_looks_at_hopeless(spec: &Spec, cv: f64, seed: u64) -> usize {
     let mut environment = Simulated::new(spec, seed);
-    let mut policy = build("adaptive", &spec.arms, &Options::default()).unwrap();
+    let mut policy = build("adaptive", &spec.arms, &PolicyOptions::default()).unwrap();
     let mut seen = vec![(0.0f64, 0.0f64); spec.arms.len()]; // sum of logarithms, number
     let mut is_used = vec![false; spec.arms.len()];
     let mut looks = vec![Vec::new(); spec.arms.len()];

@@ -4,7 +4,7 @@ use super::replay::Decided;
 use super::source::DemoTruth;
 use place::{Bottleneck, Scored};
 use predict::bound::Memo;
-use predict::{BandwidthModel, Model, Part};
+use predict::{BandwidthModel, HostShare, Model};
 use topology::{Allocation, Cluster, HostId};
 
 /// Runner-ups that an explanation lists.
@@ -60,8 +60,8 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &DemoTruth, d: &Decided)
         d.chosen_gb_per_s,
         d.best_gb_per_s,
     )];
-    let table = model.part_table(truth.size());
-    let parts: Vec<Part> = choice.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+    let table = model.share_table(truth.size());
+    let parts: Vec<HostShare> = choice.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
     let bound = model.bounds(truth.size()).of(&parts, &mut Memo::default()).bound_gb_per_s;
     reasons.extend(limit(cluster, &d.answer.bottleneck, bound));
     if let Some(p) = &d.answer.packed {

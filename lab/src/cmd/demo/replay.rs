@@ -5,7 +5,7 @@ use super::{Fit, PROBES};
 use crate::evaluation::{Method, Summary, scenarios, summary};
 use console::Failure;
 use place::baselines::random;
-use place::{Answer, Reading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
+use place::{Answer, ProbeReading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
 use predict::{BandwidthModel, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -151,12 +151,12 @@ fn probe(
 ) -> Result<Option<Allocation>, Failure> {
     let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
     promote_by_lower_confidence_bound(&mut candidates);
-    let mut readings: Vec<Reading> = Vec::new();
+    let mut readings: Vec<ProbeReading> = Vec::new();
     for _ in 0..PROBES {
         let next = worth_measuring(&candidates, &readings, 1, model.repeat_noise());
         let read = |i: &usize| truth.of(&candidates[*i].allocation);
         let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
-        readings.push(Reading { candidate, busbw_gb_per_s });
+        readings.push(ProbeReading { candidate, busbw_gb_per_s });
     }
     let decision = decide(&candidates, &readings, model.repeat_noise());
     Ok(decision.map(|d| candidates[d.candidate].allocation.clone()))

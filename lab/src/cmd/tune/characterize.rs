@@ -5,7 +5,7 @@ use crate::output::table;
 use crate::trials::data::{self, RewardLog, size_name};
 use crate::trials::paper::{AUTO_RUN, TABLE_1, TABLE_2, Table2};
 use ::tune::Arm;
-use autotune::characterize::{Amplification, Characterization, Row, Times, amplifications};
+use autotune::characterize::{Amplification, Characterization, SizeRow, Times, amplifications};
 use console::{Failure, Format};
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ fn compare_with_table_1(ours: &Characterization) {
     }
 }
 
-fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
+fn differences_from_table_1(rows: &[SizeRow]) -> Vec<String> {
     let mut differences = Vec::new();
     for printed in &TABLE_1 {
         let Some(row) = rows.iter().find(|r| r.size_bytes == printed.size_bytes) else {
@@ -199,7 +199,7 @@ mod tests {
     fn what_the_medians_lack_is_a_difference_from_table_1() {
         assert_eq!(differences_from_table_1(&[]).len(), TABLE_1.len());
         let size_bytes = TABLE_1[0].size_bytes;
-        let empty = Row { size_bytes, alone: None, overlapped: None, is_flip: None, is_proven_flip: None };
+        let empty = SizeRow { size_bytes, alone: None, overlapped: None, is_flip: None, is_proven_flip: None };
         let differences = differences_from_table_1(&[empty]);
         assert!(differences.iter().any(|d| d.contains("alone: the medians have no AUTO")), "{differences:?}");
     }

@@ -11,7 +11,7 @@
 use super::sample_line::{Next, SHAPE, sample};
 use super::{arms, check_policy, objective};
 use ::tune::bucket::bucket_after;
-use ::tune::{Arm, Options, Policy, Sample};
+use ::tune::{Arm, Policy, PolicyOptions, Sample};
 use autotune::policy_file::PolicyFile;
 use console::Failure;
 use std::collections::BTreeMap;
@@ -59,7 +59,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         )));
     }
     let arms = arms(&args.arms)?;
-    let mut options = Options { seed: args.seed, objective: objective(args.channel_price)?, ..Options::default() };
+    let mut options =
+        PolicyOptions { seed: args.seed, objective: objective(args.channel_price)?, ..PolicyOptions::default() };
     if let Some(path) = &args.profile {
         let file = PolicyFile::read(&files::read_text(path, autotune::policy_file::FILE_BYTES_MAX)?)
             .map_err(|e| Failure::file("read", path, e))?;
@@ -68,7 +69,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         options.profile_overlapped = (!file.overlapped.is_empty()).then(|| profile(true)).transpose()?;
     }
     let build = |size_bytes: u64| {
-        let options = Options { size_bytes, ..options.clone() };
+        let options = PolicyOptions { size_bytes, ..options.clone() };
         ::trial::policies::build(&args.policy, &arms, &options).map_err(Failure::input)
     };
     play(&build, args.size.0, &arms, BufReader::new(std::io::stdin().lock()), &mut std::io::stdout().lock())
@@ -145,7 +146,8 @@ mod tests {
         let arms: Vec<_> = ["TREE/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
         let build = |_| {
             let inner = "round-robin".to_owned();
-            ::trial::policies::build(policy, &arms, &Options { inner, ..Options::default() }).map_err(Failure::input)
+            ::trial::policies::build(policy, &arms, &PolicyOptions { inner, ..PolicyOptions::default() })
+                .map_err(Failure::input)
         };
         let mut out = Vec::new();
         let result = play(&build, 1 << 20, &arms, input.as_bytes(), &mut out).map_err(|f| f.to_string());

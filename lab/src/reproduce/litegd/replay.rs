@@ -7,7 +7,7 @@ use crate::evaluation::sampling::readings;
 use console::Failure;
 use measure::design::DesignKind;
 use place::{Objective, Request};
-use predict::{BandwidthModel, FitOptions, Kind, Oracle, Part};
+use predict::{BandwidthModel, FitOptions, HostShare, Kind, Oracle};
 use std::time::Instant;
 use store::Measurement;
 use topology::Allocation;
@@ -91,8 +91,8 @@ impl<'t> Guides<'t> {
             true => fit(Kind::Gp, samples(truth, OWN_SAMPLES, DesignKind::Stratified, seed))?,
             false => fit(Kind::Bound, Vec::new())?,
         };
-        let table = own.part_table(truth.size()).clone();
-        let value = move |parts: &[Part]| {
+        let table = own.share_table(truth.size()).clone();
+        let value = move |parts: &[HostShare]| {
             let mut sorted: Vec<_> = parts.iter().map(|p| (p.host, p.mask)).collect();
             sorted.sort_by_key(|p| p.0);
             truth.of_parts(&sorted, Irregularity::With).unwrap_or(0.0)

@@ -190,12 +190,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 without_effect.push(a.text());
                 continue;
             }
-            let say = |d: Option<&topology::nccl::Decision>| {
+            let say = |d: Option<&topology::nccl::NcclDecision>| {
                 d.map_or("nothing".into(), |d| format!("{}/{} x{}", d.algorithm, d.protocol, d.channels))
             };
             a.effect = Some(format!("{} becomes {}", say(old), say(new)));
             a.before_gb_per_s = before;
-            let measured = |d: Option<&topology::nccl::Decision>| d.and_then(|d| case.measured_as(d));
+            let measured = |d: Option<&topology::nccl::NcclDecision>| d.and_then(|d| case.measured_as(d));
             a.measured = measured(old).zip(measured(new));
             // What the library really does under the setting, not what the setting asks for.
             a.after_gb_per_s = case.as_run(&report).ok().and_then(|c| {

@@ -3,8 +3,8 @@
 use super::policy_table::policy_table;
 use crate::cmd::nccl::{collective, communicator_of};
 use autotune::ProfileError;
-use autotune::policy_file::Kept;
-use autotune::profile::{self, Event, Options, Profiled};
+use autotune::policy_file::Coverage;
+use autotune::profile::{self, ProfileEvent, ProfileOptions, ProfileResult};
 use console::{Failure, Format, say};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -54,16 +54,16 @@ pub struct Args {
     /// Turns that the samples are spread over, at most
     #[arg(long, default_value_t = 5, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=1_000))]
     rounds: u32,
-    /// Measure beside computation as well (LINKWISE_OVERLAP=1); nccl-tests need --beside for that
+    /// Measure calls during computation as well (LINKWISE_OVERLAP=1); nccl-tests need --background for that
     #[arg(long)]
     overlap: bool,
-    /// Shell command that computes; runs beside the overlapped launches
-    #[arg(long, requires = "overlap", value_name = "COMMAND")]
-    beside: Option<String>,
-    /// Longest time of one launch; ten times what the first lets expect is enough, too
+    /// Shell command that computes; runs during the overlapped launches
+    #[arg(long, alias = "beside", requires = "overlap", value_name = "COMMAND")]
+    background: Option<String>,
+    /// Longest time of one launch; ten times the expected time is a limit, too
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = number::real)]
     timeout: f64,
-    /// The policy file; samples go to a file beside it, from which a run that was cut off goes on
+    /// The policy file; samples go to a file next to it, from which an interrupted run continues
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Begin anew even if there are samples
@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let communicator =
         args.cluster.as_deref().map(|c| communicator_of(c, args.gpus.as_deref(), args.nccl)).transpose()?;
     let arms = profile::arms_of(&args.arms, args.channels.as_deref(), collective, &sizes, communicator.as_ref());
-    let options = Options {
+    let options = ProfileOptions {
         arms: arms.map_err(failure)?,
         collective,
         sizes: args.sizes.clone(),
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         warmup: args.warmup,
         rounds: args.rounds,
         overlap: args.overlap,
-        beside: args.beside.clone(),
+        background_command: args.background.clone(),
         timeout_s: args.timeout,
         output: args.output.clone(),
         restart: args.restart,
@@ -114,9 +114,9 @@ fn failure(e: ProfileError) -> Failure {
     if e.is_malformed() { Failure::input(e) } else { Failure::impossible(e) }
 }
 
-fn show(bar: &ProgressBar, event: &Event) {
+fn show(bar: &ProgressBar, event: &ProfileEvent) {
     match event {
-        Event::Resumed { launches, began_s_ago, journal } => bar.suspend(|| {
+        ProfileEvent::Resumed { launches, began_s_ago, journal } => bar.suspend(|| {
             say(&format!(
                 "{launches} launch{} of a run that began {} ago taken over from {}; --restart measures again",
                 if *launches == 1 { "" } else { "es" },
@@ -124,8 +124,8 @@ fn show(bar: &ProgressBar, event: &Event) {
                 journal.display()
             ));
         }),
-        Event::Planned { .. } => bar.suspend(|| say_plan(event)),
-        Event::Launching { arm, done, left, seconds_left } => {
+        ProfileEvent::Planned { .. } => bar.suspend(|| say_plan(event)),
+        ProfileEvent::Launching { arm, done, left, seconds_left } => {
             bar.set_length((done + left) as u64);
             bar.set_position(*done as u64);
             bar.set_message(match seconds_left {
@@ -136,8 +136,8 @@ fn show(bar: &ProgressBar, event: &Event) {
     }
 }
 
-fn say_plan(event: &Event) {
-    let Event::Planned {
+fn say_plan(event: &ProfileEvent) {
+    let ProfileEvent::Planned {
         turns,
         launches_per_turn,
         iterations,
@@ -189,12 +189,12 @@ fn bar(format: Format) -> ProgressBar {
     bar
 }
 
-fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
-    let Profiled { file, tables, journal } = profiled;
+fn report(args: &Args, profiled: &ProfileResult) -> Result<(), Failure> {
+    let ProfileResult { file, tables, journal } = profiled;
     if args.format == Format::Json {
         return console::print_json(&serde_json::to_value(file).map_err(Failure::impossible)?);
     }
-    for (name, lines) in [("calls alone", &file.isolated), ("beside computation", &file.overlapped)] {
+    for (name, lines) in [("calls alone", &file.isolated), ("during computation", &file.overlapped)] {
         if lines.is_empty() {
             continue;
         }
@@ -207,13 +207,13 @@ fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
     file.provenance.warnings.iter().for_each(|w| println!("Warning: {w}."));
     println!("Policy in {}, samples in {}; sha256 {}", args.output.display(), journal.display(), file.sha256);
     println!("Next: linkwise tune characterize {}", args.output.display());
-    for (table, when) in tables.iter().zip(["", "   (if its calls run beside computation)"]) {
+    for (table, when) in tables.iter().zip(["", "   (if its calls run during computation)"]) {
         println!("      linkwise run --profile {} -- JOB{when}", table.display());
     }
     Ok(())
 }
 
-fn what_is_missing(kept: &Kept) -> String {
+fn what_is_missing(kept: &Coverage) -> String {
     let more = "the same command with more --minutes goes on from there";
     let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; {more}."));
     let names: Vec<String> = kept.sizes_left_out.iter().map(|s| Bytes(*s).to_string()).collect();
