@@ -3,8 +3,10 @@
 
 pub mod characterize;
 mod error;
+mod policies;
 pub mod policy_file;
 pub mod profile;
 pub mod sweep;
 
 pub use error::ProfileError;
+pub use policies::{UnknownPolicy, check_policy, list as list_of_policies};

@@ -1,9 +1,11 @@
-//! What programs at a terminal share: failures with exit codes, clusters by name, tables, standard output.
+//! What programs at a terminal share: failures with exit codes, clusters by name, tables, progress, times, standard output.
 
 mod cluster;
 mod failure;
 mod format;
+mod interrupt;
 mod output;
+mod progress;
 mod table;
 mod text;
 mod time;
@@ -11,7 +13,9 @@ mod time;
 pub use cluster::load_cluster;
 pub use failure::Failure;
 pub use format::{DrawnFormat, Format, PageFormat};
+pub use interrupt::on_interrupt;
 pub use output::{exit_code, exit_quietly_on_closed_pipes, print, print_json, say};
+pub use progress::Progress;
 pub use table::{WIDTH_WITHOUT_TERMINAL, table, text_of};
 pub use text::{list_cell, text_width, wrap};
-pub use time::now_unix_s;
+pub use time::{duration, moment, now_unix_s};

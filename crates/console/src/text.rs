@@ -1,9 +1,12 @@
 //! Text that fits the terminal.
 
 use crate::table::WIDTH_WITHOUT_TERMINAL;
+use textwrap::core::Word;
 
 /// The fewest columns that are used: narrower text cannot be read.
 const WIDTH_MIN: usize = 60;
+/// Words longer than this break after their commas, characters.
+const LIST_CHARS_MIN: usize = 24;
 
 /// Columns of the text on standard output: those of the terminal (60 at least), [`WIDTH_WITHOUT_TERMINAL`] without one.
 pub fn text_width() -> usize {
@@ -27,15 +30,25 @@ fn wrap_within(text: &str, indent: usize, width: usize) -> String {
     let options = textwrap::Options::new(width)
         .subsequent_indent(&later)
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
-        .word_splitter(textwrap::WordSplitter::Custom(after_commas));
+        .word_separator(textwrap::WordSeparator::Custom(words))
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let mut out = textwrap::wrap(text, options).join("\n");
     out.push('\n');
     out
 }
 
-/// Where a word may be broken.
-fn after_commas(word: &str) -> Vec<usize> {
-    word.match_indices(',').map(|(at, _)| at + 1).filter(|at| *at < word.len()).collect()
+/// Words end at spaces; long ones, which are lists, also after commas. (A word *splitter* would set a hyphen at the line's end.)
+fn words(line: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
+    Box::new(textwrap::WordSeparator::AsciiSpace.find_words(line).flat_map(|word| {
+        let end = word.word.len() + word.whitespace.len();
+        let start = word.word.as_ptr() as usize - line.as_ptr() as usize;
+        let whole = &line[start..start + end];
+        let parts: Vec<Word<'_>> = match word.word.len() > LIST_CHARS_MIN {
+            true => whole.split_inclusive(',').map(Word::from).collect(),
+            false => vec![word],
+        };
+        parts
+    }))
 }
 
 #[cfg(test)]

@@ -33,4 +33,16 @@ pub enum JobError {
     /// Signals cannot be forwarded.
     #[error("cannot forward signals: {0}")]
     Signals(std::io::Error),
+    /// LINKWISE_PLUGIN names no file.
+    #[error("LINKWISE_PLUGIN: there is no {}", .0.display())]
+    PluginNotThere(PathBuf),
+    /// The plugin is not installed.
+    #[error(
+        "the plugin ({library}) is neither next to the command nor in ../lib; build it with `cargo build -p nccl-plugin` and copy \
+         target/debug/{library} there, or name it in LINKWISE_PLUGIN"
+    )]
+    PluginNotInstalled {
+        /// Its file name.
+        library: &'static str,
+    },
 }

@@ -1,7 +1,10 @@
-//! A job with the plugin: its launcher ([`launched`]), the signals that it gets ([`signals`]), and a report of its traces ([`report`]).
+//! A job with the plugin: which launcher started it ([`launched`]), where the plugin is ([`plugin`]), which signals
+//! reach the job ([`signals`]), and what its traces say
+//! ([`report`]).
 
 mod error;
 pub mod launched;
+pub mod plugin;
 pub mod report;
 pub mod signals;
 

@@ -12,15 +12,20 @@ const PASSED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 /// Catches the signals: from here on they do not end this process, and none is lost. Ignored signals (`nohup`, interrupts of a shell's
 /// background jobs) stay ignored, and the command inherits that.
 pub fn caught() -> Result<Signals, JobError> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    Signals::new(passed(&status)).map_err(JobError::Signals)
+    Signals::new(heeded(&PASSED)).map_err(JobError::Signals)
 }
 
-/// Those of [`PASSED`] that a process with this `/proc/PID/status` does not ignore.
-fn passed(status: &str) -> impl Iterator<Item = i32> {
+/// Those of `signals` that this process does not ignore.
+pub fn heeded(signals: &[i32]) -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    heeded_by(&status, signals)
+}
+
+/// Those of `signals` that a process with this `/proc/PID/status` does not ignore.
+fn heeded_by(status: &str, signals: &[i32]) -> Vec<i32> {
     let line = status.lines().find_map(|l| l.strip_prefix("SigIgn:"));
     let ignored = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    PASSED.into_iter().filter(move |signal| ignored & (1 << (signal - 1)) == 0)
+    signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
 }
 
 /// Forwards caught signals to a command until [`end`](SignalForwarder::end).
@@ -65,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_ignored_stays_ignored() {
-        let passed = |text: &str| passed(text).collect::<Vec<_>>();
+        let passed = |text: &str| heeded_by(text, &PASSED);
         assert_eq!(passed("SigBlk:\t0000000000000001\nSigIgn:\t0000000000001000\n"), PASSED);
         assert_eq!(passed("SigIgn:\t0000000000000001\n"), [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2]);
         assert_eq!(passed("SigIgn:\t0000000000000006\n"), [SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]);

@@ -1,6 +1,8 @@
 //! The command line of linkwise.
 
 mod cmd;
+mod interrupt;
+mod plugin_library;
 mod store_errors;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -9,7 +11,9 @@ use std::process::ExitCode;
 /// Choose GPUs, links and NCCL settings by measured bandwidth
 #[derive(Parser)]
 #[command(name = "linkwise", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 the request cannot be met (says why), 2 bad input or usage.")]
+#[command(after_help = "\
+Exit codes: 0 done, 1 the request cannot be met (the message says why), 2 bad input or usage, 130 stopped by Ctrl-C. Errors are text on \
+standard error, also with --format json.")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,42 +21,42 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show a cluster, or read what nvidia-smi, NCCL and P2P tests say about one
+    /// Show a cluster, or make a cluster file from nvidia-smi, NCCL and P2P test output
     #[command(subcommand)]
     Topology(cmd::topology::Topology),
-    /// Take bandwidth measurements into a store
+    /// Measure bandwidth into a store
     Measure(Box<cmd::measure::Args>),
-    /// Fit a bandwidth model on a store's measurements
+    /// Fit a bandwidth model to a store's measurements
     Fit(cmd::fit::Args),
-    /// Which GPUs should a job get?
+    /// Choose the GPUs of a job
     Place(Box<cmd::place::Args>),
-    /// Who holds which GPU
+    /// Show, take, release and drain GPUs
     #[command(subcommand)]
     Cluster(cmd::cluster::Commands),
-    /// Record what a job got
+    /// Record the bandwidth that a job achieved
     Observe(cmd::observe::Args),
     /// Show, correct and withdraw stored readings
     #[command(subcommand)]
     Readings(cmd::readings::Commands),
-    /// Which hosts, GPUs and NICs are slower than their like?
+    /// Find hosts, GPUs and NICs that are slower than identical hardware
     Doctor(cmd::doctor::Args),
-    /// What would NCCL choose on some GPUs, why is it slow, and which settings are worth trying?
+    /// Explain NCCL's choices on some GPUs, and find settings worth trying
     #[command(subcommand)]
     Nccl(cmd::nccl::Nccl),
-    /// Policies that choose algorithm, protocol and channels: try them, or let one decide for your program
+    /// Measure algorithms, protocols and channels before a job, and report what the plugin did in one
     #[command(subcommand)]
     Tune(cmd::tune::Tune),
-    /// Which links should skewed traffic take, and how far from the optimum is that?
+    /// Split skewed traffic over links, with a proven distance from the optimum
     #[command(subcommand)]
     Route(cmd::route::Route),
-    /// Run a job with the NCCL plugin: its collectives get faster or stay as they were, and a report says which and why
+    /// Run a job with linkwise's NCCL plugin, which may change NCCL's choices (experimental: not yet run on GPUs)
     Run(Box<cmd::run::Args>),
-    /// The NCCL plugin: where it is, and what each NCCL would see of it
+    /// Find the NCCL plugin, and check what each NCCL release would load of it
     #[command(subcommand)]
     Plugin(cmd::plugin::Plugin),
     /// Print the completion script of a shell
     Completion {
-        /// The shell
+        /// Shell
         shell: clap_complete::Shell,
     },
 }
@@ -85,8 +89,14 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
-            let _ = e.print();
-            return if e.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
+            return match (e.print(), e.use_stderr()) {
+                (_, true) => ExitCode::from(2),
+                (Err(why), false) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+                    console::say(&format!("error: cannot write to standard output: {why}"));
+                    ExitCode::from(2)
+                }
+                (_, false) => ExitCode::SUCCESS,
+            };
         }
     };
     let result = match cli.command {

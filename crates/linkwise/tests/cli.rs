@@ -107,7 +107,7 @@ fn completion_is_a_script_that_knows_the_commands() {
         let output = linkwise(&["completion", shell]);
         assert_eq!(output.status.code(), Some(0), "{shell}: {}", err(&output));
         let script = out(&output);
-        assert!(script.contains("linkwise") && script.contains("topology") && script.contains("validate"), "{shell}");
+        assert!(script.contains("linkwise") && script.contains("topology") && script.contains("observe"), "{shell}");
     }
 }
 

@@ -23,7 +23,6 @@ fn linkwise_imports_only_what_its_border_allows() {
             "stats",
             "store",
             "topology",
-            "trial",
             "tune",
         ],
     );

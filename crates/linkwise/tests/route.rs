@@ -180,7 +180,7 @@ fn bad_demands_are_pointed_at() {
         ("0,5\n7\n", "mesh4", "1 numbers"),
         ("0,5\n7,0\n", "mesh4", "2 ranks"),
         ("{\"bytes\":[[0,5],[7,}", "mesh4", "1:20"),
-        ("", "mesh4", "not a square"),
+        ("", "mesh4", "0 lines of 0 numbers"),
         ("0\t1\t2\t3\t4\t5\t\t1\t1\t1\t1\t1\t1\n", "rails2x4", "--ep 8"),
     ] {
         let f = file("d.csv", text);

@@ -122,7 +122,7 @@ fn a_profile_that_was_cut_off_goes_on_and_other_settings_are_refused() {
     let (code, _, err) = profile("4", &[]);
     assert_eq!(code, 0, "a line that was cut off stays");
     assert_eq!(folder.lines("calls.log"), 21, "nothing is left to do");
-    assert!(err.contains("13 launches of a run that began ") && err.contains("--restart measures again"), "{err}");
+    assert!(err.contains("resumed: 13 launches from ") && err.contains("--restart measures again"), "{err}");
     // NCCL was updated meanwhile: its times are not comparable with those of the journal.
     std::fs::write(&samples, &whole[..eighth]).unwrap();
     folder.script("all_reduce_perf", &NCCL_TESTS.replace("nccl-library=22809", "nccl-library=22901"));

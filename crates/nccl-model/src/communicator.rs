@@ -11,7 +11,7 @@ use crate::tree::double_tree;
 use std::collections::HashMap;
 use std::sync::Arc;
 use topology::nccl::{Channel, DecisionSource, Graph, GraphKind, NcclDecision, Version};
-use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, NetworkClass};
+use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, ListReader, NetworkClass};
 
 /// NCCL's pattern numbers of trees with children on the second GPU of a channel.
 const PATTERN_BALANCED_TREE: u8 = 1;
@@ -74,6 +74,20 @@ pub enum BuildError {
         "the model does not know the compute capability of `{0}`; give the host type a GPU name such as \"NVIDIA H100\""
     )]
     Gpu(String),
+    /// The list of GPUs names what the cluster does not have.
+    #[error("the list of GPUs: {0}")]
+    Gpus(String),
+    /// No graph is known for a host.
+    #[error(
+        "no search of a host like {host} ({host_type}) was recorded, and the model's own search knows only switched hosts with a NIC per \
+         GPU; `linkwise nccl explain --exact` asks the library itself"
+    )]
+    NoGraph {
+        /// The host.
+        host: String,
+        /// Its type.
+        host_type: String,
+    },
     /// The hosts' graphs do not form a communicator.
     #[error(transparent)]
     Agree(#[from] AgreeError),
@@ -150,11 +164,41 @@ impl HostCache {
     }
 }
 
+/// Hosts in rank order, each with its GPUs, of a list such as `n[0-1] n2:3`; all usable GPUs without one. At least two GPUs.
+///
+/// # Errors
+/// [`BuildError::Gpus`].
+pub fn gpus_in_rank_order(cluster: &Cluster, gpus: Option<&str>) -> Result<Vec<(HostId, GpuMask)>, BuildError> {
+    let order = match gpus {
+        Some(list) => ListReader::new(cluster).gpus_in_order([list]).map_err(|e| BuildError::Gpus(e.to_string()))?,
+        None => cluster.usable().parts().to_vec(),
+    };
+    match order.iter().map(|o| o.1.count()).sum::<usize>() {
+        ranks @ 0..2 => Err(BuildError::Gpus(format!("{ranks} GPU; NCCL decides something from two on"))),
+        _ => Ok(order),
+    }
+}
+
+impl BuildError {
+    /// True where the input is at fault, false where it is sound but cannot be modelled.
+    pub fn is_malformed(&self) -> bool {
+        matches!(self, BuildError::Version(_) | BuildError::Gpus(_))
+    }
+}
+
 impl Communicator {
     /// Builds a communicator of hosts in rank order, each with its GPUs. The order matters: NCCL's rings and trees follow it.
     /// O(hosts x channels), some microseconds for recorded hosts.
     pub fn build(version: Version, cluster: &Cluster, order: &[(HostId, GpuMask)]) -> Result<Communicator, BuildError> {
         Communicator::build_with(&mut HostCache::default(), version, cluster, order)
+    }
+
+    /// Of a list of GPUs such as `n[0-1] n2:3`, hosts in rank order; of all usable GPUs without one.
+    ///
+    /// # Errors
+    /// As [`Communicator::build`], and [`BuildError::Gpus`] for a list that the cluster cannot serve.
+    pub fn of_list(version: Version, cluster: &Cluster, gpus: Option<&str>) -> Result<Communicator, BuildError> {
+        Communicator::build(version, cluster, &gpus_in_rank_order(cluster, gpus)?)
     }
 
     /// As [`Communicator::build`], with a cache that was only used with this cluster: about a microsecond for cached hosts.
@@ -184,7 +228,14 @@ impl Communicator {
         }
         let graphs: Vec<(u32, &[Graph])> = members.iter().map(|m| (m.ranks(), m.found.graphs.as_slice())).collect();
         let machines = AgreedMachines::agree(machines).ok_or(AgreeError::NoRanks)?;
-        let agreed = CostModelInput::of(version, machines, &graphs)?;
+        let agreed = CostModelInput::of(version, machines, &graphs).map_err(|e| match e {
+            AgreeError::NoGraph { host, .. } => {
+                let (host, _) = order[host];
+                let (host, host_type) = (cluster.host(host).name.clone(), cluster.type_of(host).name.clone());
+                BuildError::NoGraph { host, host_type }
+            }
+            e => BuildError::Agree(e),
+        })?;
         let nic_gb_per_s = members
             .iter()
             .map(|m| (0..cluster.type_of(m.host).nics.len()).map(|n| cluster.nic_rate(m.host, n).gb_per_s()).collect())

@@ -10,6 +10,7 @@
 //!
 //! Pure: no clock, no I/O, no randomness.
 
+pub mod advice;
 pub mod agreed;
 pub mod choose;
 pub mod communicator;
@@ -23,9 +24,10 @@ pub mod table;
 pub mod templates;
 pub mod tree;
 
+pub use advice::{Advice, by_model};
 pub use agreed::{AgreeError, AgreedGraph, CostModelInput};
 pub use choose::{CallChoice, choose, time_us};
-pub use communicator::{BuildError, Communicator, Crossing, GraphSource, HostCache, MemberHost};
+pub use communicator::{BuildError, Communicator, Crossing, GraphSource, HostCache, MemberHost, gpus_in_rank_order};
 pub use load::{CallLimit, ExpectedBusbw, LoadConstants};
 pub use machines::{AgreedMachines, CostModelGeneration, Cpu, CpuArch, CpuVendor, HostMachine};
-pub use table::{COLLECTIVES, CostTable, TableCell};
+pub use table::{COLLECTIVES, CostTable, NotTuned, TableCell, collective_by_name};

@@ -12,6 +12,19 @@ use topology::nccl::{Algorithm, NcclRate, PathType, Protocol};
 /// The collectives of the table, in NCCL's order.
 pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
 
+/// A name that is none of [`COLLECTIVES`].
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("NCCL has no algorithms for `{0}`; it has them for {names}", names = COLLECTIVES.map(|c| c.name()).join(", "))]
+pub struct NotTuned(String);
+
+/// A collective that NCCL has algorithms for, by its name.
+///
+/// # Errors
+/// The name of another one, or of none.
+pub fn collective_by_name(name: &str) -> Result<Collective, NotTuned> {
+    COLLECTIVES.into_iter().find(|c| c.name() == name).ok_or_else(|| NotTuned(name.to_owned()))
+}
+
 /// NCCL's pattern number of the plain tree.
 const PATTERN_TREE: u8 = 3;
 

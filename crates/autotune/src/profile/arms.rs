@@ -2,8 +2,9 @@
 
 use crate::ProfileError;
 use ::tune::{Algorithm, Arm, Protocol};
-use nccl_model::Communicator;
-use topology::Collective;
+use nccl_model::{BuildError, Communicator};
+use topology::nccl::Version;
+use topology::{Cluster, Collective};
 
 /// Channel counts that are tried where `--channels auto` knows nothing of the machine.
 const CHANNELS_UNKNOWN: [u8; 3] = [4, 8, 16];
@@ -21,6 +22,15 @@ pub fn known(collective: Collective) -> Vec<Arm> {
     out.extend(every_protocol.iter().flat_map(|a| Protocol::ALL.iter().rev().map(|p| Arm::new(*a, *p))));
     out.extend(simple.iter().map(|a| Arm::new(*a, Protocol::Simple)));
     out
+}
+
+/// The communicator of a job's GPUs by NCCL's model; `gpus` is a list such as `n0 n1:0`, all usable GPUs without one.
+pub fn communicator(cluster: &Cluster, gpus: Option<&str>, nccl: Version) -> Result<Communicator, ProfileError> {
+    Communicator::of_list(nccl, cluster, gpus).map_err(|e| match e {
+        BuildError::Gpus(why) => ProfileError::input(format!("--gpus: {why}")),
+        e if e.is_malformed() => ProfileError::input(e),
+        e => ProfileError::impossible(e),
+    })
 }
 
 /// The arms of `--arms`: a list, or `available`. With a communicator the model of NCCL leaves out

@@ -11,7 +11,7 @@ mod samples;
 mod schedule;
 mod table;
 
-pub use arms::{known, of as arms_of};
+pub use arms::{communicator, known, of as arms_of};
 pub use journal::{path_of as journal_of, sibling};
 pub use nccl_tests::{check as check_command, collective as collective_of_command, is_one as is_nccl_tests};
 

@@ -7,6 +7,7 @@ mod tables;
 
 pub use args::Args;
 
+use crate::interrupt;
 use crate::store_errors::OrFailure;
 use args::BackendKind;
 use console::Failure;
@@ -18,7 +19,9 @@ use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
 use measure::simulated::{Irregularity, on_fabric};
 use measure::{Backend, Campaign, CampaignError, CampaignPlan};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use store::{Query, Source, Store};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
@@ -27,7 +30,7 @@ const SIZES_MAX: usize = 32;
 /// Longest time limit of one point.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
 /// Largest list of idle GPUs that is read, bytes.
-const IDLE_BYTES_MAX: u64 = 16 << 20;
+const IDLE_BYTES_MAX: usize = 16 << 20;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -132,15 +135,7 @@ fn idle(args: &Args, cluster: &Cluster) -> Result<Allocation, Failure> {
     let usable = cluster.usable();
     let Some(text) = &args.idle else { return Ok(usable) };
     let path = Path::new(text);
-    let list = if path.is_file() {
-        let bytes = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?.len();
-        if bytes > IDLE_BYTES_MAX {
-            return Err(Failure::file("read", path, format!("{bytes} bytes; at most {IDLE_BYTES_MAX}")));
-        }
-        std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, e))?
-    } else {
-        text.clone()
-    };
+    let list = if path.is_file() { files::read_text(path, IDLE_BYTES_MAX)? } else { text.clone() };
     let idle = cluster.parse_gpus([list.as_str()]).map_err(|e| Failure::input(format!("--idle: {e}")))?;
     if !usable.contains_all(&idle) {
         let drained = idle.gpus().find(|g| !usable.mask(g.host).contains(usize::from(g.gpu)));
@@ -258,7 +253,7 @@ fn campaign(
 ) -> Result<show::CampaignAnswer, Failure> {
     let fabric = Fabric::new(cluster);
     let expected = |a: &Allocation, c: Collective, s: Bytes| fabric.estimate(a, c, s).busbw.gb_per_s();
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+    let now = console::now_unix_s;
     let mut plan = plan.clone();
     let source = backend.source();
     let estimate = {
@@ -304,17 +299,31 @@ fn campaign(
             estimate.points,
             estimate.already,
             estimate.gpu_minutes,
-            progress::duration(estimate.seconds),
+            console::duration(estimate.seconds),
         );
     }
     let start = Instant::now();
-    let mut progress = progress::Progress::new();
+    let taken = Arc::new(AtomicUsize::new(0));
+    let (so_far, file) = (Arc::clone(&taken), args.store.clone().unwrap_or_default());
+    interrupt::say_what_is_kept(move || {
+        format!(
+            "stopped: {} points of this run are stored in {}; the same command goes on from there",
+            so_far.load(Ordering::Relaxed),
+            file.display()
+        )
+    })?;
+    let mut progress = progress::CampaignProgress::default();
     let summary = {
-        let mut on_event = |event: measure::CampaignEvent| progress.on_event(event);
+        let mut on_event = |event: measure::CampaignEvent| {
+            if let measure::CampaignEvent::Taken(n) = &event {
+                taken.fetch_add(*n, Ordering::Relaxed);
+            }
+            progress.on_event(event);
+        };
         let mut model = engine::UncertaintySampler::new(cluster, &[], fabric::Constants::default());
         Campaign::new(&plan, store, backend, &expected, &now, &mut on_event).or_failure()?.with_model(&mut model).run()
     };
-    progress.finish();
+    drop(progress);
     let summary = summary.map_err(|e| match e {
         CampaignError::Store(e) => Failure::input(e),
         e => Failure::impossible(e),

@@ -3,6 +3,7 @@
 //! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
 //! `unsafe`.
 
+use crate::plugin_library;
 use console::Failure;
 use console::Format;
 use serde_json::{Value, json};
@@ -10,8 +11,6 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// The library's file name.
-const LIBRARY: &str = "liblinkwise_nccl.so";
 /// The program that loads it as NCCL would.
 const CHECK: &str = "linkwise-plugin-check";
 
@@ -20,17 +19,17 @@ const CHECK: &str = "linkwise-plugin-check";
 pub enum Plugin {
     /// Print the path of the library that NCCL loads
     Path,
-    /// Load the library as NCCL would, through every interface, and say what each release sees
+    /// Load the library as NCCL would, through every interface, and show what each release sees
     Check(CheckArgs),
 }
 
 /// Arguments of `linkwise plugin check`.
 #[derive(clap::Args)]
 pub struct CheckArgs {
-    /// The library; linkwise's own if none is said
+    /// The library [default: that of this installation]
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
@@ -39,31 +38,11 @@ pub struct CheckArgs {
 pub fn run(command: Plugin) -> Result<(), Failure> {
     match command {
         Plugin::Path => {
-            println!("{}", library()?.display());
+            console::print(&format!("{}\n", plugin_library::find()?.display()));
             Ok(())
         }
         Plugin::Check(args) => check(&args),
     }
-}
-
-/// The library: `LINKWISE_PLUGIN`, or beside the command, or in `../lib`.
-pub fn library() -> Result<PathBuf, Failure> {
-    if let Some(path) = std::env::var_os("LINKWISE_PLUGIN").filter(|p| !p.is_empty()).map(PathBuf::from) {
-        let missing = || Failure::input(format!("LINKWISE_PLUGIN: there is no {}", path.display()));
-        return path.canonicalize().map_err(|_| missing());
-    }
-    beside(LIBRARY, &["", "../lib", "deps"]).ok_or_else(|| {
-        Failure::impossible(format!(
-            "the plugin ({LIBRARY}) is neither beside the command nor in ../lib; build it with `cargo build -p nccl-plugin`, or name it in \
-             LINKWISE_PLUGIN"
-        ))
-    })
-}
-
-fn beside(name: &str, folders: &[&str]) -> Option<PathBuf> {
-    let exe = std::env::current_exe().ok()?.canonicalize().ok()?;
-    let home = exe.parent()?;
-    folders.iter().find_map(|f| home.join(f).join(name).canonicalize().ok())
 }
 
 /// The interfaces that the plugin exports.
@@ -83,14 +62,15 @@ const RELEASES: [(&str, Option<u32>, Option<u32>, &str); 8] = [
 ];
 
 /// What the numbers in the table stand for.
-const NOTES: &str = "\
-(1) adaptive stays at AUTO: NCCL does not tell communicators apart
-(2) adaptive with graphs = none only: NCCL does not tell which calls are captured into CUDA graphs";
+const NOTES: [&str; 2] = [
+    "(1) adaptive stays at AUTO: NCCL does not tell communicators apart",
+    "(2) adaptive with graphs = none only: NCCL does not tell which calls are captured into CUDA graphs",
+];
 
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let library = match &args.library {
         Some(path) => path.canonicalize().map_err(|e| Failure::file("open", path, e))?,
-        None => library()?,
+        None => plugin_library::find()?,
     };
     let (seen, status) = drive(&library)?;
     let set = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
@@ -99,41 +79,42 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     let wrong = wrong(&seen, status, off);
     match args.format {
         Format::Json => {
-            println!("{}", json!({"library": library, "interfaces": seen, "sound": wrong.is_empty(), "wrong": wrong}));
+            console::print_json(
+                &json!({"library": library, "interfaces": seen, "sound": wrong.is_empty(), "wrong": wrong}),
+            )?;
         }
-        Format::Text => {
-            println!("{}", library.display());
-            let mut table = console::table(&["NCCL", "tuner", "profiler", "what it can do"], ..0);
-            for (releases, tuner, profiler, can) in RELEASES {
-                let cell = |interface: &str, version: Option<u32>| match version {
-                    None => "-".to_string(),
-                    Some(v) if found(&seen, interface, v).is_some() => format!("v{v}"),
-                    Some(v) => format!("v{v} missing"),
-                };
-                table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
-            }
-            println!("{}{NOTES}", console::text_of(&table));
-            for v in &seen {
-                let what = match (v["success"] == true, v["context"] == true) {
-                    (false, _) => "returned an error: NCCL would fail the collective",
-                    (true, false) => "loaded, does nothing",
-                    (true, true) => "loaded, takes part",
-                };
-                let changed = if v["changed"] == true { ", changed a cost table" } else { "" };
-                let revived = if v["revived"] == true { ", REVIVED AN UNAVAILABLE ENTRY" } else { "" };
-                println!(
-                    "{} v{} in mode {mode}: {what}{changed}{revived}",
-                    v["interface"].as_str().unwrap_or("?"),
-                    v["version"]
-                );
-            }
-            println!("v7 of the tuner interface (2.32.6) is not exported: 2.32 takes v6.");
-        }
+        Format::Text => console::print(&text(&library, &seen, &mode)),
     }
     if wrong.is_empty() {
         return Ok(());
     }
     Err(Failure::impossible(format!("{} must not be loaded into a job: {}", library.display(), wrong.join("; "))))
+}
+
+fn text(library: &Path, seen: &[Value], mode: &str) -> String {
+    let mut table = console::table(&["NCCL", "tuner", "profiler", "what it can do"], ..0);
+    for (releases, tuner, profiler, can) in RELEASES {
+        let cell = |interface: &str, version: Option<u32>| match version {
+            None => "-".to_string(),
+            Some(v) if found(seen, interface, v).is_some() => format!("v{v}"),
+            Some(v) => format!("v{v} missing"),
+        };
+        table.add_row([releases.into(), cell("tuner", tuner), cell("profiler", profiler), can.into()]);
+    }
+    let mut out = format!("{}\n{}", library.display(), console::text_of(&table));
+    NOTES.iter().for_each(|note| out += &console::wrap(note, 4));
+    for v in seen {
+        let what = match (v["success"] == true, v["context"] == true) {
+            (false, _) => "returned an error: NCCL would fail the collective",
+            (true, false) => "loaded, does nothing",
+            (true, true) => "loaded, takes part",
+        };
+        let changed = if v["changed"] == true { ", changed a cost table" } else { "" };
+        let revived = if v["revived"] == true { ", REVIVED AN UNAVAILABLE ENTRY" } else { "" };
+        let interface = v["interface"].as_str().unwrap_or("?");
+        out += &format!("{interface} v{} in mode {mode}: {what}{changed}{revived}\n", v["version"]);
+    }
+    out + "The plugin does not export v7 of the tuner interface (2.32.6): 2.32 takes v6.\n"
 }
 
 fn found<'a>(seen: &'a [Value], interface: &str, version: u32) -> Option<&'a Value> {
@@ -169,8 +150,8 @@ fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
 
 /// Lets the check program load the library; one object per interface, and how the program ended.
 fn drive(library: &Path) -> Result<(Vec<Value>, ExitStatus), Failure> {
-    let program = beside(CHECK, &["", "../libexec"]).ok_or_else(|| {
-        Failure::impossible(format!("{CHECK} is not beside the command; build it with `cargo build -p nccl-plugin`"))
+    let program = job::plugin::next_to_command(CHECK, &["", "../libexec"]).ok_or_else(|| {
+        Failure::impossible(format!("{CHECK} is not next to the command; build it with `cargo build -p nccl-plugin`"))
     })?;
     let out = Command::new(&program).arg(library).output().map_err(|e| Failure::file("start", &program, e))?;
     let said = String::from_utf8_lossy(&out.stderr);

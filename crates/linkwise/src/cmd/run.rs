@@ -11,44 +11,29 @@ use std::process::{Command, ExitStatus};
 
 /// Arguments of `linkwise run`.
 #[derive(clap::Args)]
-#[command(long_about = "Run a job with the NCCL plugin, and report at its end.
-
-Every process that the command starts on this host inherits the settings: torchrun, mpirun, srun and python alike. Ranks on other hosts need \
-the same LINKWISE_* variables. Where to put it:
-
-  torchrun   before it, on every host (it is started once per host):  linkwise run -- torchrun --nnodes 2 ... train.py
-  srun       before it: srun passes the environment on; for several hosts with --trace on a shared file system
-  mpirun     before it for one host; for several, mpirun -x passes variables on, or: mpirun ... linkwise run --rendezvous ... -- python train.py
-
-Ranks find each other at --rendezvous; else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
-workers; Slurm's list of hosts); else on this host.
-
-Started several times for one job (after srun or mpirun), task 0 writes the report; the others' traces lie beside its own in --trace, and \
-`linkwise tune report` reads all of them. Ranks that cannot agree stay at what NCCL does by itself.
-
-Signals go to the command; its exit code is that of linkwise run, whatever becomes of the report.")]
+#[command(after_help = after_help())]
 pub struct Args {
-    /// The policy that tries arms and keeps the best
+    /// Policy that tries arms and keeps the best (listed below) [default: adaptive]
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
-    /// A fixed table of arms instead of a policy
+    /// Fixed table of arms, as `linkwise tune profile` writes it, instead of a policy
     #[arg(long, value_name = "FILE", conflicts_with = "policy")]
     profile: Option<PathBuf>,
-    /// Change nothing: which collectives, how many, how large, how long, what NCCL chose
+    /// Change nothing; report which collectives ran, how many, their sizes, times and NCCL's choices
     #[arg(long, conflicts_with_all = ["policy", "profile"])]
     observe: bool,
-    /// Ask NCCL for GPU times: bandwidths and shares need them (2.27.3 and later; what they cost is in docs/plugin.md)
+    /// Ask NCCL for GPU times, which bandwidths and shares need (NCCL 2.27.3 and later; docs/plugin.md has the cost)
     #[arg(long)]
     kernel_times: bool,
     #[command(flatten)]
     model: ModelArgs,
-    /// Write the report as a page, too
+    /// Also write the report as a page
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Keep the traces in this folder, which must be empty or new
+    /// Keep the traces in this folder; it must be empty or new
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
-    /// Where the processes of several hosts find each other: tcp:HOST:PORT, or folder:PATH on a shared file system
+    /// Rendezvous of several hosts: tcp:HOST:PORT, or folder:PATH on a shared file system
     #[arg(long, alias = "meeting", value_name = "ADDRESS")]
     rendezvous: Option<String>,
     /// The command and its arguments
@@ -56,11 +41,35 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+const HELP: &str = "\
+The plugin may change NCCL's choices of algorithm, protocol and channels; --observe changes nothing. It is experimental: the plugin has not \
+been run on GPUs yet.
+
+Every process that the command starts on this host inherits the settings, with torchrun, mpirun, srun and python alike. Ranks on other \
+hosts need the same LINKWISE_* variables. How to combine it with a launcher:
+
+  torchrun   on every host: linkwise run -- torchrun --nnodes 2 ... train.py
+  srun       linkwise run --trace SHARED_FOLDER -- srun ... train.py
+  mpirun     one host: linkwise run -- mpirun ...; several hosts: mpirun -x VARIABLE ..., or
+             mpirun ... linkwise run --rendezvous ADDRESS -- python train.py
+
+Ranks find each other at --rendezvous, else where a launcher of several hosts says (MASTER_ADDR and MASTER_PORT, which torchrun sets for its \
+workers; Slurm's list of hosts), else on this host. Ranks that cannot agree keep NCCL's own choices.
+
+If linkwise runs once per task (after srun or mpirun), task 0 writes the report. --trace keeps the traces of every task, and `linkwise tune \
+report` reads all of them.
+
+Signals go to the command. The exit code is the command's, even if the report fails.";
+
+fn after_help() -> String {
+    format!("{HELP}\n\nPolicies:\n{}", autotune::list_of_policies())
+}
+
 /// Runs it. Ends the process with the command's exit code where that is not 0.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let library = super::plugin::library()?;
+    let library = crate::plugin_library::find()?;
     if let Some(name) = &args.policy {
-        super::tune::check_policy(name)?;
+        autotune::check_policy(name).map_err(Failure::input)?;
     }
     if let Some(cluster) = &args.model.cluster {
         console::load_cluster(cluster)?; // before the job, not after it
@@ -149,7 +158,7 @@ fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path)
     }
     if let Some(path) = &args.report {
         let page = report::html(&report)?;
-        std::fs::write(path, page).map_err(|e| Failure::file("write", path, e))?;
+        files::write_atomic(path, page)?;
         eprintln!("report: {}", path.display());
     }
     Ok(())

@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 use console::Failure;
 use console::{load_cluster, text_width};
-use files::read_limited;
-use std::io::Write;
+use serde_json::json;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
 use topology::{Bandwidth, Cluster, Host, HostType, catalog, draw, file, names};
@@ -16,46 +16,57 @@ pub enum Topology {
     Show {
         /// A built-in cluster or a cluster file
         cluster: String,
-        /// How: text, the cluster file as JSON or YAML, or a picture
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
         /// Write to a file instead of standard output
         #[arg(short, long)]
         output: Option<PathBuf>,
     },
-    /// Make a cluster file of `nvidia-smi topo -m` output, NCCL topology XML and P2P matrices of one host
+    /// Make a cluster file from `nvidia-smi topo -m` output, NCCL topology XML and P2P matrices of one host
     Import(Import),
     /// Print the JSON Schema of the cluster file
     Schema,
     /// List the host types of the catalog
-    Types,
+    Types {
+        /// Output format
+        #[arg(long, value_enum, default_value = "text")]
+        format: ListFormat,
+    },
 }
 
 /// Arguments of `linkwise topology import`.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  linkwise topology import host.txt --hosts 'gpu-[001-064]' -o site.yaml
+  ssh gpu-001 nvidia-smi topo -m | linkwise topology import - --count 4")]
 pub struct Import {
-    /// Files about one host, of any kind; the kind is told by the content
+    /// Files about one host; the content shows the kind of each. - reads standard input
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Write the cluster file here instead of to standard output
+    /// Write the cluster file here instead of standard output
     #[arg(short, long)]
     output: Option<PathBuf>,
     /// Name of the cluster [default: the host type's]
     #[arg(long)]
     name: Option<String>,
-    /// How many such hosts the cluster has
+    /// Number of such hosts in the cluster
     #[arg(long, default_value_t = 1, value_parser = count)]
     count: u32,
-    /// Names of the hosts, as Slurm writes them (n[0-3]); instead of --count
+    /// Names of the hosts in Slurm's notation, such as n[0-3]; instead of --count
     #[arg(long, conflicts_with = "count")]
     hosts: Option<String>,
-    /// GPU model, where the files do not say (H100, A100-SXM4-80GB, ...): sets link rates
+    /// GPU model if the files do not name it (H100, A100-SXM4-80GB, ...); sets link rates
     #[arg(long)]
     gpu_model: Option<String>,
-    /// Line rate of every NIC, where the files do not say, Gbit/s
+    /// Line rate of every NIC, Gbit/s, if the files do not name it
     #[arg(long, value_parser = topology::number::real)]
     nic_gbit_per_s: Option<f64>,
 }
+
+/// A list for people or for scripts.
+type ListFormat = console::Format;
 
 /// Output of `linkwise topology show`.
 #[derive(Clone, Copy, ValueEnum)]
@@ -85,52 +96,54 @@ pub fn run(args: Topology) -> Result<(), Failure> {
         }
         Topology::Import(a) => import(a),
         Topology::Schema => put(&file::json_schema(), None),
-        Topology::Types => put(&types(), None),
+        Topology::Types { format } => types(format),
     }
 }
 
-/// To a file (replaced in one step) or standard output; a closed pipe is no failure.
+/// To a file or to standard output.
 fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
-    let Some(path) = output else {
-        return match std::io::stdout().write_all(text.as_bytes()) {
-            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::input(format!("cannot write: {e}"))),
-            _ => Ok(()),
-        };
-    };
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let write = || -> std::io::Result<()> {
-        let mut temporary = tempfile::Builder::new().prefix(".linkwise-").tempfile_in(folder)?;
-        temporary.write_all(text.as_bytes())?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            temporary.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        }
-        temporary.persist(path)?;
-        Ok(())
-    };
-    write().map_err(|e| Failure::file("write", path, e))
+    match output {
+        None => console::print(text),
+        Some(path) => files::write_atomic(path, text)?,
+    }
+    Ok(())
 }
 
 fn count(text: &str) -> Result<u32, String> {
     topology::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
 }
 
-fn types() -> String {
-    let mut out = String::new();
+fn types(format: ListFormat) -> Result<(), Failure> {
     let types = catalog::host_types();
-    let width = types.iter().map(|t| t.name.len()).max().unwrap_or(0);
-    for t in types {
-        out.push_str(&format!("{:<width$}  {}\n", t.name, t.description));
+    if format == ListFormat::Json {
+        let entry = |t: &HostType| json!({"name": t.name, "description": t.description, "gpu_model": t.gpu_model, "gpus": t.gpu_count()});
+        return console::print_json(&types.iter().map(entry).collect());
     }
-    out
+    let mut table = console::table(&["type", "description"], 0..0);
+    table.add_rows(types.iter().map(|t| [t.name.to_string(), t.description.to_string()]));
+    console::print(&console::text_of(&table));
+    Ok(())
+}
+
+/// The bytes and the name of a file; `-` is standard input.
+fn read_source(path: &Path) -> Result<(Vec<u8>, String), Failure> {
+    if path != Path::new("-") {
+        return Ok((files::read_limited(path, read::TOPOLOGY_SIZE_MAX)?, path.display().to_string()));
+    }
+    let mut bytes = Vec::new();
+    let limit = read::TOPOLOGY_SIZE_MAX as u64 + 1;
+    std::io::stdin()
+        .lock()
+        .take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|e| Failure::input(format!("cannot read standard input: {e}")))?;
+    Ok((bytes, "standard input".into()))
 }
 
 fn import(a: Import) -> Result<(), Failure> {
     let mut sources = Vec::new();
     for path in &a.files {
-        let name = path.display().to_string();
-        let bytes = read_limited(path, read::TOPOLOGY_SIZE_MAX)?;
+        let (bytes, name) = read_source(path)?;
         let text = read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX)?;
         let reading = read::read(text, &name)?;
         for refused in &reading.refused {
@@ -159,7 +172,9 @@ fn import(a: Import) -> Result<(), Failure> {
     cluster.check().map_err(Failure::input)?;
     put(&file::write(&cluster), a.output.as_deref())?;
     if let Some(path) = &a.output {
-        eprintln!("wrote {}: {} hosts, {} GPUs", path.display(), cluster.hosts.len(), cluster.gpu_count());
+        let hosts = cluster.hosts.len();
+        let plural = if hosts == 1 { "" } else { "s" };
+        eprintln!("wrote {}: {hosts} host{plural}, {} GPUs", path.display(), cluster.gpu_count());
     }
     Ok(())
 }

@@ -7,38 +7,41 @@ use std::path::PathBuf;
 /// Arguments of `linkwise measure`.
 #[derive(clap::Args)]
 #[command(after_help = "\
+Uses only GPUs that you list with --idle (default: all that are not drained; linkwise does not check).
+
 Examples:
   A simulated cluster: intra tables and 100 multi-host samples
     linkwise measure --cluster h100 --backend simulated --store sim.db
 
-  Real hosts through Slurm: see the commands, then run them; after a stop the same command goes on
+  Real hosts through Slurm: print the commands, then run them; rerun the same command to resume
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --dry-run
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db
 
-  No more than ten GPU-hours, fewer samples if need be
+  At most ten GPU-hours, with fewer samples if necessary
     linkwise measure ... --budget-gpu-minutes 600 --clip
 
-  Your own benchmark: it reads one JSON request per line and answers each with one line
+  Your own benchmark: one JSON request per line on standard input, one answer per line
     linkwise measure --cluster h100 --backend command --command './bench' --store own.db
-    request {\"id\":1,\"gpus\":[\"n0:0\",\"n1:3\"],\"collective\":\"all_reduce\",\"size_bytes\":16777216}
+    request {\"id\":1,\"gpus\":[\"n0:0\",\"n1:3\"],\"collective\":\"all_reduce\",
+             \"size_bytes\":16777216}
     answer  {\"id\":1,\"busbw_gb_per_s\":123.4}   or   {\"id\":1,\"error\":\"...\"}
 
-  Published tables, whose hosts are called 26 and 27; and everything out again
+  Published tables whose hosts are named 26 and 27; and an export of the store
     linkwise measure --cluster h100 --store pub.db --import t.csv --host-map 26=n0,27=n1
     linkwise measure --cluster h100 --store pub.db --export all.csv
 
-Exit codes: 0 done, 1 the request cannot be met (budget, backend), 2 bad input or usage.")]
+Exit codes: 0 done, 1 the request cannot be met (budget, backend), 2 bad input or usage, 130 stopped by Ctrl-C (readings are kept).")]
 pub struct Args {
     /// A built-in cluster or a cluster file
     #[arg(long)]
     pub cluster: String,
-    /// What takes the readings
+    /// Source of the readings
     #[arg(long, value_enum)]
     pub backend: Option<BackendKind>,
-    /// The benchmark of --backend command, run by sh and started once
+    /// Benchmark of --backend command, started once by sh
     #[arg(long, value_name = "CMD")]
     pub command: Option<String>,
-    /// Where measurements are kept; made if it does not exist
+    /// Store of the measurements; created if missing
     #[arg(long, value_name = "FILE")]
     pub store: Option<PathBuf>,
     /// Multi-host samples per size, on top of the intra tables
@@ -50,52 +53,52 @@ pub struct Args {
     /// Sizes, separated by commas
     #[arg(long, default_value = "16MiB")]
     pub sizes: String,
-    /// Of designs, spot checks and the simulated hardware
+    /// Random seed (sampling, spot checks, simulated hardware)
     #[arg(long, default_value_t = 1, value_parser = topology::number::whole::<u64>)]
     pub seed: u64,
-    /// What to run
+    /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv
     #[arg(long, default_value = "all_reduce")]
     pub collective: String,
-    /// No intra tables and spot checks
+    /// Skip intra tables and spot checks
     #[arg(long)]
     pub no_intra: bool,
-    /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; nothing else is used [default: all that are not drained]
+    /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; only these are used [default: all that are not drained; linkwise does not check]
     #[arg(long, value_name = "LIST|FILE")]
     pub idle: Option<String>,
-    /// Refuse, or with --clip take fewer samples, if this run would need more; also ends a run that gets there
+    /// Budget of this run: refuses a plan that needs more (--clip takes fewer samples), and stops a run that reaches it
     #[arg(long, value_name = "MINUTES", value_parser = topology::number::real)]
     pub budget_gpu_minutes: Option<f64>,
     /// Take as many samples as the budget allows instead of refusing
     #[arg(long, requires = "budget_gpu_minutes")]
     pub clip: bool,
-    /// What starts nccl-tests
+    /// Launcher of nccl-tests
     #[arg(long, value_enum, default_value = "local")]
     pub launcher: LauncherKind,
-    /// More arguments of mpirun or srun, separated by spaces
+    /// Further arguments of mpirun or srun, separated by spaces
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     pub launcher_args: String,
-    /// The host that this machine is, for the local launcher
+    /// Name of this machine in the cluster, for the local launcher
     #[arg(long, value_name = "HOST")]
     pub local_host: Option<String>,
-    /// Folder of all_reduce_perf and the others [default: found by PATH]
+    /// Folder of the nccl-tests programs [default: found by PATH]
     #[arg(long, value_name = "DIR")]
     pub nccl_tests: Option<PathBuf>,
-    /// nccl-tests' -n
+    /// Iterations per measurement (nccl-tests' -n)
     #[arg(long, default_value_t = 20, value_parser = topology::number::whole::<u32>)]
     pub iterations: u32,
-    /// nccl-tests' -w
+    /// Warm-up iterations (nccl-tests' -w)
     #[arg(long, default_value_t = 5, value_parser = topology::number::whole::<u32>)]
     pub warmup: u32,
-    /// Print the nccl-tests commands and run nothing
+    /// Print the nccl-tests commands without running them
     #[arg(long)]
     pub dry_run: bool,
-    /// Time limit of one point
+    /// Time limit of one measurement
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = topology::number::real)]
     pub timeout_s: f64,
-    /// Attempts at one point, for --backend command
+    /// Attempts per measurement, for --backend command
     #[arg(long, default_value_t = 3, value_parser = topology::number::whole::<u32>)]
     pub attempts: u32,
-    /// Simulated: standard deviation between like allocations, percent
+    /// Simulated: standard deviation between comparable allocations, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = topology::number::real)]
     pub irregularity: f64,
     /// Simulated: standard deviation between readings, percent
@@ -104,16 +107,16 @@ pub struct Args {
     /// Simulated: readings that are far too low, percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = topology::number::real)]
     pub outliers: f64,
-    /// CSV to bring in: linkwise's own header, or host,gpus,... and counts,gpus,... tables; may be repeated
+    /// CSV to import: linkwise's own header, or host,gpus,... and counts,gpus,... tables; repeatable
     #[arg(long, value_name = "FILE.csv")]
     pub import: Vec<PathBuf>,
-    /// Which host a name of an imported table is: 26=n0,27=n1; a repeated name is the table of several hosts
+    /// Hosts of the names in imported tables: 26=n0,27=n1; repeat a name that stands for several hosts
     #[arg(long, value_name = "NAME=HOST,...", default_value = "")]
     pub host_map: String,
-    /// Write everything that the store holds as CSV; - is standard output
+    /// Export the store as CSV; - writes to standard output
     #[arg(long, value_name = "FILE.csv")]
     pub export: Option<PathBuf>,
-    /// Form of the summary
+    /// Output format of the summary
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
 }

@@ -4,7 +4,6 @@ use super::args::Args;
 use crate::store_errors::OrFailure;
 use console::Failure;
 use std::collections::{BTreeMap, HashSet};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::{HostMap, Quality, Query, Record, Source, Store};
 use topology::Cluster;
@@ -38,11 +37,7 @@ pub fn read_all(args: &Args, cluster: &Cluster) -> Result<Vec<Import>, Failure> 
 }
 
 fn read(path: &Path, cluster: &Cluster, map: &HostMap) -> Result<Import, Failure> {
-    let length = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?.len();
-    if length > store::csv_in::FILE_BYTES_MAX as u64 {
-        return Err(Failure::file("read", path, format!("{length} bytes; at most {}", store::csv_in::FILE_BYTES_MAX)));
-    }
-    let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, e))?;
+    let bytes = files::read_limited(path, store::csv_in::FILE_BYTES_MAX)?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
         let line = before.iter().filter(|b| **b == b'\n').count() + 1;
@@ -93,16 +88,12 @@ pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure>
 /// Writes everything in the store; `-` is standard output. A file is replaced only when the new one is complete.
 pub fn export(path: &Path, store: &Store) -> Result<usize, Failure> {
     let records = store.records(&Query::all()).or_failure()?;
-    let fail = |e: std::io::Error| Failure::file("write", path, e);
+    let mut csv = Vec::new();
+    store::write_csv(store.cluster(), &records, &mut csv).map_err(|e| Failure::file("write", path, e))?;
     if path == Path::new("-") {
-        let out = std::io::stdout().lock();
-        store::write_csv(store.cluster(), &records, out).map_err(fail)?;
-        return Ok(records.len());
+        console::print(&String::from_utf8_lossy(&csv));
+    } else {
+        files::write_atomic(path, &csv)?;
     }
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(fail)?;
-    store::write_csv(store.cluster(), &records, std::io::BufWriter::new(&mut file)).map_err(fail)?;
-    file.flush().map_err(fail)?;
-    file.persist(path).map_err(|e| fail(e.error))?;
     Ok(records.len())
 }

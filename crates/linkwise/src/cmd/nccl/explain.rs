@@ -1,6 +1,6 @@
 //! `linkwise nccl explain`: NCCL's choice at every size, what it should give, and why.
 
-use super::story;
+use super::findings;
 use super::view::{Case, Cell, What};
 use console::Failure;
 use console::{Format, table, text_of, wrap};
@@ -13,19 +13,23 @@ use topology::nccl::{NcclDecision, Version};
 
 /// Arguments of `linkwise nccl explain`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  linkwise nccl explain --cluster h100 --gpus 'n0 n1:0 n1:1 n1:2 n1:3'\n  \
-    linkwise nccl explain --cluster h100 --nccl 2.32 --collective all_gather --exact\n  \
-    linkwise nccl explain --cluster h100 --diff 2.24..2.32\n\n\
-    Times and bandwidths under NCCL are its own estimates, which AUTO compares. Expected bandwidths are a model: the loads that NCCL's rings\n\
-    and trees put on NICs. Neither is a measurement; --store puts measurements beside.\n\
-    --exact asks the unmodified library on simulated hosts, without a GPU; the first time it fetches the release (about 300 MB) with pip.")]
+#[command(after_help = "\
+Examples:
+  linkwise nccl explain --cluster h100 --gpus 'n0 n1:[0-3]'
+  linkwise nccl explain --cluster h100 --nccl 2.32 --collective all_gather --exact
+  linkwise nccl explain --cluster h100 --diff 2.24..2.32
+
+Times and bandwidths under NCCL are its own estimates, which AUTO compares. Expected bandwidths come from a model of the load that NCCL's \
+rings and trees put on NICs. Neither is a measurement; --store adds measurements.
+
+--exact asks the unmodified library on simulated hosts, without a GPU. The first use of a release downloads about 300 MB with pip.")]
 pub struct Args {
     #[command(flatten)]
     what: What,
-    /// Ask the real library on simulated hosts instead of the model
+    /// Ask the NCCL library on simulated hosts instead of the model
     #[arg(long)]
     exact: bool,
-    /// What changes from release to release, such as 2.24..2.32
+    /// Show what changes between releases, such as 2.24..2.32
     #[arg(long, value_name = "FROM..TO", value_parser = range, conflicts_with = "exact")]
     diff: Option<(Version, Version)>,
     /// Output format
@@ -72,15 +76,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     if cells.is_empty() {
         return Err(Failure::impossible(format!(
-            "NCCL {} has no choice to make for {}",
+            "NCCL {} has no algorithms to choose from for {}",
             case.version, case.collective
         )));
     }
-    let notes = story::notes(&case, &c, &cells);
+    let notes = findings::notes(&case, &c, &cells);
     let releases = releases(&case, &c);
     let answer = Answer { case, c, cells, notes, releases, ran };
     match args.format {
-        Format::Json => println!("{}", as_json(&answer)),
+        Format::Json => console::print_json(&as_json(&answer))?,
         Format::Text => print(&answer),
     }
     Ok(())
@@ -127,7 +131,7 @@ fn cell_json(case: &Case, cell: &Cell) -> Value {
         "physics_busbw_gb_per_s": round(cell.physics_gb_per_s),
         "measured_busbw_gb_per_s": cell.measured_gb_per_s,
         "limit": cell.expected.as_ref().map(|e| &e.limit),
-        "limited_by": cell.expected.as_ref().map(|e| story::limit(case, &e.limit)),
+        "limited_by": cell.expected.as_ref().map(|e| findings::limit(case, &e.limit)),
     })
 }
 
@@ -195,12 +199,12 @@ fn print(a: &Answer) {
     let others: Vec<String> = releases
         .iter()
         .map(|(name, n)| match n {
-            0 => format!("{name} alike"),
-            n => format!("{name} otherwise at {n} of {} sizes", case.sizes.len()),
+            0 => format!("{name} the same"),
+            n => format!("{name} choose differently at {n} of {} sizes", case.sizes.len()),
         })
         .collect();
     if !others.is_empty() {
-        print!("{}", wrap(&format!("- Releases (model): {}.", others.join("; ")), 2));
+        print!("{}", wrap(&format!("- NCCL releases (model): {}.", others.join("; ")), 2));
     }
 }
 
@@ -241,8 +245,7 @@ fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), F
             "cluster": case.cluster.name, "from": from, "to": to, "collective": case.collective, "hosts": case.hosts_json(),
             "changes": changes.iter().map(of).collect::<Vec<_>>(), "not_checked": unchecked,
         });
-        println!("{out}");
-        return Ok(());
+        return console::print_json(&out);
     }
     let (collective, cluster, ranks, gpus) = (case.collective, &case.cluster.name, case.ranks(), case.hosts_text());
     let head = format!("{collective} on cluster {cluster}: {ranks} ranks on {gpus}, NCCL {from} to {to} (model)");

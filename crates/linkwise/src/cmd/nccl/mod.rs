@@ -1,24 +1,23 @@
 //! `linkwise nccl`: what NCCL would choose on some GPUs, why it is as fast or slow as it is, and which settings are worth trying.
 //!
 //! [`view`] makes a communicator of the arguments, from the model or, with `--exact`, from the real library on simulated hosts;
-//! [`explain`] and [`advise`] say what follows; [`story`] puts limits into words.
+//! [`explain`] and [`advise`] say what follows; [`findings`] puts limits into words.
 
 mod advise;
 mod explain;
-mod story;
+mod findings;
 mod view;
 
-pub use advise::{Advice, by_model};
-pub use view::{collective, communicator_of};
+pub use nccl_model::{Advice, by_model};
 
 use console::Failure;
 
 /// `linkwise nccl ...`
 #[derive(clap::Subcommand)]
 pub enum Nccl {
-    /// What would NCCL choose here, what limits it, and where do releases, physics and measurements differ?
+    /// Show NCCL's choice at every size, its limit, and where releases, physics and measurements differ
     Explain(Box<explain::Args>),
-    /// Which settings are worth trying on these GPUs?
+    /// Find settings worth trying on these GPUs
     Advise(Box<advise::Args>),
 }
 

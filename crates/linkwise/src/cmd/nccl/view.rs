@@ -3,12 +3,12 @@
 use console::Failure;
 use console::load_cluster;
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
-use nccl_model::{Communicator, ExpectedBusbw, LoadConstants};
+use nccl_model::{BuildError, Communicator, ExpectedBusbw, LoadConstants};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
 use topology::nccl::{NcclDecision, Version};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId, ListReader};
+use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// Most sizes of one call.
 const SIZES_MAX: usize = 64;
@@ -21,35 +21,25 @@ pub struct What {
     /// Built-in cluster or cluster file
     #[arg(long)]
     pub cluster: String,
-    /// The job's GPUs (`n[0-3]:[0-7]`, `n0:3`; a host alone means all of its GPUs), hosts in rank order; default: all usable ones
+    /// The job's GPUs (n[0-3]:[0-7], n0:3, whole hosts n0), hosts in rank order [default: all usable ones]
     #[arg(long)]
     pub gpus: Option<String>,
     /// NCCL release, such as 2.28 or 2.28.9
     #[arg(long, default_value = "2.28", value_parser = release)]
     pub nccl: Version,
     /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce
-    #[arg(long, default_value = "all_reduce", value_parser = collective)]
+    #[arg(long, default_value = "all_reduce", value_parser = nccl_model::collective_by_name)]
     pub collective: Collective,
-    /// Sizes, such as 64KiB,16MiB; for all_gather and reduce_scatter the whole buffer of all ranks
-    /// [default: 1 KiB to 4 GiB in steps of 4]
+    /// Sizes, such as 64KiB,16MiB; for all_gather and reduce_scatter the buffer of all ranks together [default: 1KiB to 4GiB in steps of 4]
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     pub sizes: Vec<Bytes>,
-    /// Store whose measurements of these very GPUs are put beside
+    /// Store whose measurements of these GPUs are shown next to the model
     #[arg(long, value_name = "STORE.db")]
     pub store: Option<PathBuf>,
 }
 
 fn release(text: &str) -> Result<Version, String> {
     text.parse()
-}
-
-/// A collective that NCCL has algorithms for, by its name.
-pub fn collective(name: &str) -> Result<Collective, String> {
-    let known = nccl_model::COLLECTIVES;
-    known.into_iter().find(|c| c.name() == name).ok_or_else(|| {
-        let names: Vec<&str> = known.iter().map(|c| c.name()).collect();
-        format!("`{name}` is not a collective that NCCL has algorithms for; those are {}", names.join(", "))
-    })
 }
 
 /// The arguments, read.
@@ -78,16 +68,7 @@ impl What {
     /// Reads clusters, GPUs and measurements.
     pub fn case(&self) -> Result<Case, Failure> {
         let cluster = load_cluster(&self.cluster)?;
-        let order = match &self.gpus {
-            Some(list) => ListReader::new(&cluster)
-                .gpus_in_order([list.as_str()])
-                .map_err(|e| Failure::input(format!("--gpus: {e}")))?,
-            None => cluster.usable().parts().to_vec(),
-        };
-        let ranks: usize = order.iter().map(|o| o.1.count()).sum();
-        if ranks < 2 {
-            return Err(Failure::input(format!("--gpus: {ranks} GPU; NCCL decides something from two on")));
-        }
+        let order = nccl_model::gpus_in_rank_order(&cluster, self.gpus.as_deref()).map_err(not_built)?;
         let sizes: Vec<u64> = match self.sizes.as_slice() {
             [] => (0..12).map(|i| 1024u64 << (2 * i)).collect(),
             given => given.iter().map(|b| b.0).collect(),
@@ -126,11 +107,13 @@ impl What {
     }
 }
 
-/// The communicator of some GPUs by NCCL's model, for other commands; `gpus` as `--gpus` takes them, none: all usable ones.
-pub fn communicator_of(cluster: &str, gpus: Option<&str>, nccl: Version) -> Result<Communicator, Failure> {
-    let (cluster, gpus) = (cluster.to_owned(), gpus.map(str::to_owned));
-    let what = What { cluster, gpus, nccl, collective: Collective::AllReduce, sizes: Vec::new(), store: None };
-    what.case()?.communicator(nccl)
+/// A communicator that the model cannot build, as the command's failure.
+fn not_built(e: BuildError) -> Failure {
+    match e {
+        BuildError::Gpus(why) => Failure::input(format!("--gpus: {why}")),
+        e if e.is_malformed() => Failure::input(e),
+        e => Failure::impossible(e),
+    }
 }
 
 /// One call: what NCCL does and what that should give.
@@ -178,19 +161,7 @@ impl Case {
 
     /// The communicator by the model.
     pub fn communicator(&self, version: Version) -> Result<Communicator, Failure> {
-        Communicator::build(version, &self.cluster, &self.order).map_err(|e| match e {
-            nccl_model::BuildError::Version(_) => Failure::input(e),
-            nccl_model::BuildError::Agree(nccl_model::AgreeError::NoGraph { host, .. }) => {
-                let (host, _) = self.order[host];
-                Failure::impossible(format!(
-                    "no search of a host like {} ({}) was recorded, and the model's own search knows only switched hosts with a NIC per \
-                     GPU; `linkwise nccl explain --exact` asks the library itself",
-                    self.cluster.host(host).name,
-                    self.cluster.type_of(host).name
-                ))
-            }
-            e => Failure::impossible(e),
-        })
+        Communicator::build(version, &self.cluster, &self.order).map_err(not_built)
     }
 
     /// What the real library does on simulated hosts with these settings.

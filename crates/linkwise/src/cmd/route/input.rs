@@ -15,13 +15,13 @@ pub struct On {
     /// Built-in cluster (mesh4, cube8, rails2x4, rails4x8, rails64x8, h100 and others) or cluster file
     #[arg(long)]
     pub cluster: String,
-    /// A link that runs at another rate: FROM>TO=GB_PER_S, or FROM>TO=xSHARE; 0 is dead. Repeatable
+    /// Rate of a link that differs from the file: FROM>TO=GB_PER_S, or FROM>TO=xSHARE; 0 is dead; repeatable
     #[arg(long = "link", value_name = "FROM>TO=RATE")]
     pub links: Vec<LinkOverride>,
-    /// Most that a GPU reads of what it forwards for others, GB/s
+    /// Limit on the bytes that a GPU reads to forward for others, GB/s
     #[arg(long, value_name = "GB_PER_S")]
     pub relay_read: Option<f64>,
-    /// Most that a GPU writes of what it forwards for others, GB/s
+    /// Limit on the bytes that a GPU writes to forward for others, GB/s
     #[arg(long, value_name = "GB_PER_S")]
     pub relay_write: Option<f64>,
 }
@@ -55,7 +55,7 @@ pub fn cluster(name: &str) -> Result<Cluster, Failure> {
 /// Which demand.
 #[derive(clap::Args)]
 pub struct Traffic {
-    /// Demand: a square CSV of bytes (row sends, column receives), JSON, PARAM replays (one file per rank), or an ESFT routing file
+    /// Demand: a square CSV of bytes (rows send, columns receive), JSON, PARAM replays (one file per rank), or an ESFT routing file
     #[arg(required = true, value_name = "DEMAND")]
     pub files: Vec<PathBuf>,
     /// Ranks over which a routing file's experts and tokens are spread
@@ -70,10 +70,10 @@ pub struct Traffic {
     /// Experts of one token, for a routing file
     #[arg(long, default_value_t = 6)]
     pub experts_per_token: usize,
-    /// Tokens of the whole batch, for a routing file: its first ones, repeated if there are fewer
+    /// Tokens of the whole batch, for a routing file: the first ones, repeated if the file has fewer
     #[arg(long)]
     pub tokens: Option<usize>,
-    /// Which all-to-all of a replay, from 0
+    /// Number of the all-to-all in a replay, from 0
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub operation: usize,
 }

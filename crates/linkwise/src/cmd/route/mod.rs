@@ -11,7 +11,7 @@ use console::Failure;
 /// `linkwise route ...`
 #[derive(clap::Subcommand)]
 pub enum Route {
-    /// How should this traffic be split over links, and how good is that provably?
+    /// Split one demand over links, with a proven distance from the optimum
     Plan(Box<plan::Args>),
 }
 

@@ -5,7 +5,7 @@ use super::print;
 use console::DrawnFormat as Format;
 use console::Failure;
 use route::{Demand, PlanError, Planner, PlannerEntry, PlannerSettings, RoutePlan, RoutingNetwork, Rule};
-use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Planning is repeated this often, or for this long, to tell how long it takes.
@@ -14,23 +14,30 @@ const REPEAT_S_MAX: f64 = 0.2;
 
 /// Arguments of `linkwise route plan`.
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  linkwise route plan demand.csv --cluster rails2x4\n  \
-    linkwise route plan demand.csv --cluster rails2x4 --link 'n0:2>rail2=x0.5' --link 'n0:0>n0:1=60'\n  \
-    linkwise route plan DATA/moe/esft/law/expert_weights_12.txt --ep 8 --bytes-per-token 14336 --cluster rails2x4 --format json\n\n\
-    A demand of 4 ranks is four lines of four numbers of bytes; rank r is the r-th GPU of the cluster in host order.\n\
-    Congestion is the time that the busiest link needs, bytes over capacity; no plan can need less than the lower bound. Both are\n\
-    computed from the capacities, not measured. Completion adds a model of what relays and pieces cost.")]
+#[command(after_help = "\
+Examples:
+  linkwise route plan demand.csv --cluster rails2x4
+  linkwise route plan demand.csv --cluster rails2x4 --link 'n0:2>rail2=x0.5' --link 'n0:0>n0:1=60'
+  linkwise route plan demand.csv --cluster rails2x4 --format json -o plan.json
+  linkwise route plan DATA/moe/esft/law/expert_weights_12.txt --ep 8 --bytes-per-token 14336 \
+--cluster rails2x4
+
+A demand of 8 ranks is eight lines of eight byte counts; rank r is GPU r of the cluster in host order. Congestion is the time that the \
+busiest link needs, bytes over capacity; no plan needs less than the lower bound. Both follow from the capacities and are not measured. \
+Completion adds a model of the cost of relays and pieces.")]
 pub struct Args {
     #[command(flatten)]
     traffic: Traffic,
     #[command(flatten)]
     on: On,
-    /// Planner: linkwise, mwu (NIMBLE's), mwu-sum, exact (the reference; slow), or a static rule
-    #[arg(long, default_value = "linkwise", value_parser = planner)]
+    #[arg(long, default_value = "linkwise", value_parser = planner, help = format!("Planner: {}", ::papers::planners().names()))]
     planner: PlannerEntry,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+    /// Write to a file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
 }
 
 /// The planner of a name, or which there are.
@@ -124,19 +131,18 @@ fn answer(args: &Args) -> Result<Answer, Failure> {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let answer = answer(&args)?;
-    match args.format {
-        Format::Text => print::text(&answer),
+    let bytes = match args.format {
+        Format::Text => print::text(&answer).into_bytes(),
         Format::Json => {
-            let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-            let written = print::json(&answer, &mut out).and_then(|()| out.flush());
-            match written {
-                Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                    return Err(Failure::input(format!("cannot write: {e}")));
-                }
-                _ => {}
-            }
+            let mut out = Vec::new();
+            print::json(&answer, &mut out).map_err(|e| Failure::input(format!("cannot write the plan: {e}")))?;
+            out
         }
-        Format::Svg => println!("{}", print::svg(&answer)?),
+        Format::Svg => format!("{}\n", print::svg(&answer)?).into_bytes(),
+    };
+    match &args.output {
+        Some(path) => files::write_atomic(path, bytes)?,
+        None => console::print(&String::from_utf8_lossy(&bytes)),
     }
     Ok(())
 }

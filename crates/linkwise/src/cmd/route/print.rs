@@ -3,7 +3,7 @@
 use super::plan::Answer;
 use ::report::{Axis, BarSeries, Place, Plot};
 use comfy_table::Table;
-use console::{Failure, text_of};
+use console::{Failure, text_of, wrap};
 use route::plan::PlanReason;
 use serde_json::json;
 use std::io::Write;
@@ -60,33 +60,33 @@ fn busiest(a: &Answer) -> Vec<usize> {
 }
 
 /// For people.
-pub fn text(a: &Answer) {
+pub fn text(a: &Answer) -> String {
     let plan = &a.plan;
-    println!(
-        "{} ranks on {}, {} bytes to send: planner {}",
-        a.net.rank_count(),
-        a.cluster,
-        a.demand.pairs().map(|p| p.2).sum::<u64>(),
-        a.planner.name
-    );
-    println!("plan: {}", reason(a));
-    println!(
+    let bytes = a.demand.pairs().map(|p| p.2).sum::<u64>();
+    let (ranks, cluster, planner) = (a.net.rank_count(), &a.cluster, a.planner.name);
+    let mut out = format!("{ranks} ranks on {cluster}, {bytes} bytes to send: planner {planner}\n");
+    let mut line = |text: String| out += &wrap(&text, 2);
+    line(format!("plan: {}", reason(a)));
+    line(format!(
         "congestion {}, at least {} for any plan: within {:.2} % of the optimum",
         time(a.congestion_s),
         time(plan.lower_bound_s),
         100.0 * a.gap()
-    );
-    println!("proof: {}", plan.evidence.describe(&a.net));
+    ));
+    line(format!("proof: {}", plan.evidence.describe(&a.net)));
     if a.congestion_s > 0.0 {
-        println!("busiest link: {}", a.net.link_name(a.bottleneck));
+        line(format!("busiest link: {}", a.net.link_name(a.bottleneck)));
     }
-    println!("planned in {:.1} us; modelled completion {}", a.planning_us, time(plan.completion_s));
-    for note in &a.net.notes {
-        println!("note: {note}");
+    line(format!("planned in {:.1} us; modelled completion {}", a.planning_us, time(plan.completion_s)));
+    a.net.notes.iter().for_each(|note| line(format!("note: {note}")));
+    if a.congestion_s > 0.0 {
+        out += &tables(a);
     }
-    if a.congestion_s == 0.0 {
-        return;
-    }
+    out
+}
+
+/// The static rules beside the plan, and the busiest links.
+fn tables(a: &Answer) -> String {
     let mut t = table(&["rule", "congestion", "over the plan", "modelled completion"], 1);
     for (rule, p) in &a.baselines {
         t.add_row([
@@ -96,7 +96,7 @@ pub fn text(a: &Answer) {
             time(p.completion_s),
         ]);
     }
-    print!("{}", text_of(&t));
+    let mut out = text_of(&t);
     let mut t = table(&["link", "GB/s", "direct", "utilisation", "this plan", "utilisation"], 1);
     let order = busiest(a);
     let end = a.baselines[0].1.congestion_s;
@@ -112,11 +112,11 @@ pub fn text(a: &Answer) {
             share(&a.after, a.congestion_s),
         ]);
     }
-    print!("{}", text_of(&t));
+    out += &text_of(&t);
     if order.len() > LINKS_SHOWN_MAX {
-        println!("{} more links carry less; --format json has all", order.len() - LINKS_SHOWN_MAX);
+        out += &format!("{} more links carry less; --format json lists all\n", order.len() - LINKS_SHOWN_MAX);
     }
-    println!("All times are computed from capacities (a model), none is measured.");
+    out + "All times follow from capacities (a model); none is measured.\n"
 }
 
 /// For scripts: everything that is needed to check plan and bound from outside. Flows are written one by one.

@@ -7,9 +7,12 @@ use std::path::PathBuf;
 
 /// Arguments of `linkwise tune characterize`.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  linkwise tune characterize one-host.json two-hosts.json\n\n\
-    A file is a policy file of `linkwise tune profile`, or a sweep: JSON of milliseconds by kind (`sequential`, `overlap`), size and arm. \
-    With several files, the gaps of the others are compared with those of the first. `linkwise-lab characterize` shows published data.")]
+#[command(after_help = "\
+Example:
+  linkwise tune characterize one-host.json two-hosts.json
+
+A file is a policy file of `linkwise tune profile`, or a sweep: JSON of milliseconds by kind (`sequential`, `overlap`), size and arm. With \
+several files, the gaps of the others are compared with those of the first. `linkwise-lab characterize` shows published data.")]
 pub struct Args {
     /// Policy files or sweeps
     #[arg(value_name = "FILE", required = true)]

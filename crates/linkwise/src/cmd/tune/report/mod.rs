@@ -13,14 +13,13 @@ use topology::nccl::Version;
 
 /// Arguments of `linkwise tune report`.
 #[derive(clap::Args)]
-#[command(long_about = "What the plugin saw and did, from the traces of its processes.
+#[command(after_help = "\
+For each collective, size and communicator shape the report shows AUTO's choice, the plugin's choice and its reason, the times that a model \
+expects, the measured medians and their variance, the time saved, and the call from which the choice pays. Two times are shown: the one that \
+decides (a step, or an interval between groups or calls) and the GPU time of the kernel on the last rank. If they disagree, the first counts.
 
-Per collective, size and communicator shape: what AUTO would choose, what was chosen and why, what a model expects of both, the medians of \
-both and their variance, what that saved, and from which call on it pays. Two times stand side by side: the one that decides (a step, an interval \
-between groups or calls: see the source) and the GPU time of the kernel on the rank that arrives last. Where they disagree, the first wins.
-
-Give the traces of all hosts. What is expected needs the hardware: --cluster, and --gpus where the traces' host names are not those of the \
-cluster.")]
+Give the traces of all hosts. Expected times need the hardware: --cluster, and --gpus if the host names in the traces differ from those of \
+the cluster.")]
 pub struct Args {
     /// Trace files, or folders of them
     #[arg(required = true, value_name = "TRACE")]

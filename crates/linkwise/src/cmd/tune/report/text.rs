@@ -2,7 +2,9 @@
 
 use super::{CallRow, JobReport};
 use ::report::TABLE_ROWS_MAX;
-use comfy_table::CellAlignment;
+use comfy_table::{CellAlignment, ColumnConstraint};
+use console::wrap;
+use topology::Bytes;
 
 /// Most sentences about rows whose times disagree, and about missing models.
 const DISAGREEMENTS_MAX: usize = 20;
@@ -19,13 +21,6 @@ pub struct Cells {
     pub head: Head,
     /// The rows.
     pub rows: Vec<Vec<String>>,
-}
-
-/// A size as people say it.
-fn size(bytes: u64) -> String {
-    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.iter().find(|(shift, _)| bytes >> shift > 0);
-    unit.map_or(format!("{bytes} B"), |(shift, name)| format!("{} {name}", bytes >> shift))
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -45,7 +40,7 @@ fn spread(median: Option<f64>, variance: Option<f64>) -> String {
 }
 
 fn what(r: &CallRow) -> Vec<String> {
-    vec![r.collective.to_lowercase(), size(r.size_bytes), format!("{} on {}", r.ranks, r.nodes)]
+    vec![r.collective.to_lowercase(), Bytes(r.size_bytes).to_string(), format!("{} on {}", r.ranks, r.nodes)]
 }
 
 /// A table of all rows, largest traffic first, each with what it is about in front.
@@ -81,7 +76,7 @@ pub fn seen(report: &JobReport) -> Cells {
     cells(report, caption, HEAD, |r| {
         vec![
             r.calls.to_string(),
-            size(r.bytes),
+            Bytes(r.bytes).to_string(),
             r.auto.clone(),
             number(r.auto_kernel_us, 1),
             number(r.kernels_ms, 1),
@@ -222,7 +217,7 @@ pub fn notes(report: &JobReport) -> Vec<String> {
         notes.push(format!(
             "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
             r.collective.to_lowercase(),
-            size(r.size_bytes),
+            Bytes(r.size_bytes).to_string(),
             r.source,
             r.arm
         ));
@@ -273,9 +268,9 @@ pub fn tables(report: &JobReport) -> Vec<Cells> {
 
 /// For people.
 pub fn text(report: &JobReport) -> String {
-    let mut out = format!("{}\n", summary(report));
+    let mut out = wrap(&summary(report), 2);
     for n in &report.never {
-        out += &format!("{n}\n");
+        out += &wrap(n, 2);
     }
     if report.rows.is_empty() {
         return out + "No collective went through NCCL's tuner.\n";
@@ -286,15 +281,19 @@ pub fn text(report: &JobReport) -> String {
         for row in cells.rows {
             table.add_row(row);
         }
+        // The name of the collective is never broken.
+        if let Some(c) = table.column_mut(0) {
+            c.set_constraint(ColumnConstraint::ContentWidth);
+        }
         for (i, (_, right)) in cells.head.iter().enumerate() {
             if let Some(c) = table.column_mut(i).filter(|_| *right) {
                 c.set_cell_alignment(CellAlignment::Right);
             }
         }
-        out += &format!("{}\n{}", cells.caption, console::text_of(&table));
+        out += &format!("{}{}", wrap(&cells.caption, 0), console::text_of(&table));
     }
     for n in notes(report) {
-        out += &format!("- {n}\n");
+        out += &wrap(&format!("- {n}"), 2);
     }
     out
 }

@@ -1,0 +1,25 @@
+//! Where the NCCL plugin of this installation is.
+
+use crate::JobError;
+use std::path::PathBuf;
+
+/// The library's file name.
+pub const LIBRARY: &str = "liblinkwise_nccl.so";
+
+/// The library: `LINKWISE_PLUGIN`, or next to the running command, or in `../lib`.
+///
+/// # Errors
+/// [`JobError::PluginNotThere`], [`JobError::PluginNotInstalled`].
+pub fn library() -> Result<PathBuf, JobError> {
+    if let Some(path) = std::env::var_os("LINKWISE_PLUGIN").filter(|p| !p.is_empty()).map(PathBuf::from) {
+        return path.canonicalize().map_err(|_| JobError::PluginNotThere(path));
+    }
+    next_to_command(LIBRARY, &["", "../lib", "deps"]).ok_or(JobError::PluginNotInstalled { library: LIBRARY })
+}
+
+/// A file in one of these folders, which are relative to that of the running command.
+pub fn next_to_command(name: &str, folders: &[&str]) -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let home = exe.parent()?;
+    folders.iter().find_map(|f| home.join(f).join(name).canonicalize().ok())
+}

@@ -1,0 +1,125 @@
+//! Settings that the model expects to be worth something on some GPUs.
+
+use crate::{Communicator, LoadConstants};
+use serde_json::{Value, json};
+use topology::nccl::{Algorithm, Protocol, Version};
+use topology::{Cluster, Collective, GpuMask, HostId};
+
+/// Gains below this share are not worth a setting.
+pub const GAIN_MIN: f64 = 0.02;
+/// Most channels that a setting asks for.
+const CHANNELS_MAX: u32 = 32;
+
+/// A setting and what it should do.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// Environment variables.
+    pub settings: Vec<(String, String)>,
+    /// What is expected without and with, GB/s busbw; `with` is unknown for settings that change the search.
+    pub before_gb_per_s: f64,
+    /// With it.
+    pub after_gb_per_s: Option<f64>,
+    /// Why.
+    pub reason: String,
+    /// What the real library did with it; `None` where it was not asked.
+    pub effect: Option<String>,
+    /// What was measured without and with what it does, GB/s busbw.
+    pub measured: Option<(f64, f64)>,
+}
+
+impl Advice {
+    /// Gain as a share: measured, else expected.
+    pub fn gain(&self) -> Option<f64> {
+        if let Some((before, after)) = self.measured {
+            return Some(after / before - 1.0);
+        }
+        Some(self.after_gb_per_s? / self.before_gb_per_s - 1.0)
+    }
+
+    /// Where the gain comes from.
+    pub fn gain_source(&self) -> &'static str {
+        if self.measured.is_some() { "measured" } else { "model" }
+    }
+
+    /// `NCCL_MIN_NCHANNELS=24 ...`
+    pub fn text(&self) -> String {
+        self.settings.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// For JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "settings": self.settings.iter().map(|(k, v)| json!({"name": k, "value": v})).collect::<Vec<_>>(),
+            "before_busbw_gb_per_s": self.before_gb_per_s, "after_busbw_gb_per_s": self.after_gb_per_s,
+            "gain": self.gain(), "gain_source": self.gain_source(),
+            "measured_before_gb_per_s": self.measured.map(|m| m.0), "measured_after_gb_per_s": self.measured.map(|m| m.1),
+            "reason": self.reason,
+            "checked_in_library": self.effect.is_some(), "effect": self.effect,
+        })
+    }
+}
+
+/// Settings that the model expects to gain more than [`GAIN_MIN`], best first: channel counts, algorithms and protocols. None where the
+/// model does not know the GPUs or the collective. O(ways x channels), some microseconds each.
+pub fn by_model(
+    version: Version,
+    cluster: &Cluster,
+    order: &[(HostId, GpuMask)],
+    collective: Collective,
+    size: u64,
+) -> Vec<Advice> {
+    let Ok(c) = Communicator::build(version, cluster, order) else { return Vec::new() };
+    let constants = LoadConstants::of(cluster.network.class);
+    let Some(before) = c.busbw(collective, size).map(|b| b.busbw.gb_per_s()) else { return Vec::new() };
+    let mut out = Vec::new();
+    let mut offer = |settings: Vec<(&str, String)>, after: f64, reason: String| {
+        if after > before * (1.0 + GAIN_MIN) {
+            out.push(Advice {
+                settings: settings.into_iter().map(|(k, v)| (k.to_string(), v)).collect(),
+                before_gb_per_s: before,
+                after_gb_per_s: Some(after),
+                reason,
+                effect: None,
+                measured: None,
+            });
+        }
+    };
+    for (m, even) in channel_counts(&c) {
+        let after = c.with_channels(m).busbw(collective, size).map_or(0.0, |b| b.busbw.gb_per_s());
+        let now = c.agreed().channels;
+        offer(vec![("NCCL_MIN_NCHANNELS", m.to_string())], after, format!("{m} channels instead of {now}{even}"));
+    }
+    let choice = c.choice(collective, size);
+    let mut ways: Vec<(Algorithm, Protocol, f64)> = c
+        .all_choices(collective, size)
+        .into_iter()
+        .filter(|w| choice.is_none_or(|x| (x.algorithm, x.protocol) != (w.algorithm, w.protocol)))
+        .filter_map(|w| Some((w.algorithm, w.protocol, c.busbw_of(collective, size, &w, &constants)?.busbw.gb_per_s())))
+        .collect();
+    ways.sort_by(|a, b| b.2.total_cmp(&a.2));
+    if let (Some(&(a, p, after)), Some(x)) = (ways.first(), choice) {
+        let mut settings = Vec::new();
+        if a != x.algorithm {
+            settings.push(("NCCL_ALGO", a.to_string()));
+        }
+        if p != x.protocol {
+            settings.push(("NCCL_PROTO", p.to_string()));
+        }
+        offer(settings, after, format!("{a}/{p} instead of {}/{}, for every call of the job", x.algorithm, x.protocol));
+    }
+    out.sort_by(|a, b| b.after_gb_per_s.unwrap_or(0.0).total_cmp(&a.after_gb_per_s.unwrap_or(0.0)));
+    out
+}
+
+/// Channel counts worth asking for, and how they divide among those of NCCL's search.
+fn channel_counts(c: &Communicator) -> Vec<(u32, String)> {
+    let (n, now) = (c.search_channels() as u32, c.agreed().channels);
+    let more = (1..=CHANNELS_MAX / n.max(1)).map(|i| i * n).chain([CHANNELS_MAX]).filter(|m| *m > now);
+    let mut counts: Vec<u32> = more.collect();
+    counts.dedup();
+    let even = |m: u32| match m.is_multiple_of(n) {
+        true => format!(", {} of each search channel", m / n),
+        false => String::new(),
+    };
+    counts.into_iter().map(|m| (m, even(m))).collect()
+}
