@@ -33,8 +33,8 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(ranks::rank_order(&order, &[]).len(), usable.gpu_count());
 });
 
-fn place_part(host: HostId, mask: GpuMask) -> predict::Part {
-    predict::Part {
+fn place_part(host: HostId, mask: GpuMask) -> predict::HostShare {
+    predict::HostShare {
         host,
         mask,
         count: mask.count() as u8,

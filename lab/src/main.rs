@@ -1,12 +1,12 @@
-//! `linkwise-lab`: how good the choices of linkwise are, and the tables and figures of the papers. The product imports nothing of this.
+//! `linkwise-lab`: how good the choices of linkwise are, and the tables and figures of the papers. No product crate imports the lab.
 
 mod cmd;
 mod evaluation;
 mod ground_truth;
-mod papers;
+mod output;
 mod published;
+mod reproduce;
 mod scenarios;
-mod store_errors;
 mod trials;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -23,15 +23,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The main job end to end, with a report
+    /// Run the main job end to end and write a report
     Demo(cmd::demo::Args),
-    /// How good are the choices? Replay requests against true bandwidths
+    /// Replay requests against true bandwidths: how good are the choices?
     Evaluate(cmd::evaluate::Args),
-    /// Tables and figures of the papers, published numbers beside ours
+    /// Reproduce tables and figures of the papers, with the published numbers
     Reproduce(cmd::reproduce::Args),
-    /// How good are route plans? NIMBLE's experiments and real routing on a model of its testbed
+    /// Compare route plans: NIMBLE's experiments and real routing on a model of its testbed
     Route(cmd::route::Args),
-    /// Try tuning policies on environments whose truth is known
+    /// Try tuning policies in environments whose truth is known
     #[command(subcommand)]
     Tune(cmd::tune::Tune),
     /// Compare the physics with published measurements

@@ -33,7 +33,7 @@ fn the_simulated_demo_writes_a_report_that_says_simulated_and_refers_to_nothing_
     for k in 1..=7 {
         assert!(err.contains(&format!("step {k} of 7")), "{err}");
     }
-    assert!(out.lines().all(|l| l.chars().count() <= 100), "wider than 100 columns:\n{out}");
+    assert!(out.lines().all(|l| l.chars().count() <= 80), "wider than 80 columns:\n{out}");
     assert!(out.contains("31 requests under random availability (SIMULATED)"), "{out}");
     assert!(!out.contains("measured bandwidth"), "{out}");
 

@@ -46,7 +46,7 @@ fn a_hundred_samples_of_the_measured_16_mib_table_place_almost_as_well_as_knowin
     let m = evaluate(&dir, &["--sizes", "16MiB"]);
     let of = |n: &str| m.iter().find(|m| m.0 == n).unwrap_or_else(|| panic!("{n} is missing")).clone();
     let (gp, probed, packed) = (of("gp"), of("gp+3"), of("topo"));
-    // Aims: 99.0 / 93, and 99.8 / 99.5 / 90 with three probes; three seeds instead of many leave a margin.
+    // Targets: 99.0 / 93, and 99.8 / 99.5 / 90 with three probes; three seeds instead of many leave a margin.
     assert!(gp.1 > 98.7 && gp.2 > 91.5, "{gp:?}");
     assert!(probed.1 > 99.8 && probed.2 > 99.5 && probed.3 > 88.0, "{probed:?}");
     assert!(packed.1 < 90.0, "{packed:?}");

@@ -1,4 +1,4 @@
-//! How good is AUTO, and what does computation change? Best arms and AUTO's gap, by size, from policy files and sweeps.
+//! How far AUTO is from the best arm, alone and during computation, by size, from policy files and sweeps.
 
 use crate::policy_file::{self, PolicyFile};
 use crate::sweep::{Sweep, parse_sweep, sweep_arm};
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// Times of one kind of execution: size in bytes, then milliseconds by arm.
 pub type Times = BTreeMap<u64, BTreeMap<String, f64>>;
 
-/// How good AUTO was on one set of GPUs.
+/// AUTO and the best arms on one set of GPUs.
 pub struct Characterization {
-    /// What it is of.
+    /// Name of the measured system.
     pub name: String,
     /// Calls alone.
     pub alone: Times,
@@ -23,7 +23,7 @@ pub struct Characterization {
 
 /// The best arm at one size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Best {
+pub struct BestArm {
     /// The arm with the lowest median; AUTO if it ties.
     pub arm: String,
     /// Its median, ms.
@@ -36,13 +36,13 @@ pub struct Best {
 
 /// One line of Table 1 or 2.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct SizeRow {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
     /// Alone.
-    pub alone: Option<Best>,
-    /// Beside computation.
-    pub overlapped: Option<Best>,
+    pub alone: Option<BestArm>,
+    /// During computation.
+    pub overlapped: Option<BestArm>,
     /// Whether computation changes the arm with the lowest median; unknown where one of both is. May be chance.
     pub is_flip: Option<bool>,
     /// Whether it changes the arm that passed all gates (AUTO where none did); unknown where only medians are.
@@ -50,16 +50,16 @@ pub struct Row {
 }
 
 /// The best of some times; `None` without AUTO among them.
-pub fn best(times: &BTreeMap<String, f64>) -> Option<Best> {
+pub fn best(times: &BTreeMap<String, f64>) -> Option<BestArm> {
     let auto = *times.get("AUTO")?;
     let lowest = times.iter().min_by(|a, b| a.1.total_cmp(b.1).then_with(|| (b.0 == "AUTO").cmp(&(a.0 == "AUTO"))))?;
     let auto_gap_percent = 100.0 * (auto / lowest.1 - 1.0);
-    Some(Best { arm: lowest.0.clone(), ms: *lowest.1, auto_gap_percent, is_proven: None })
+    Some(BestArm { arm: lowest.0.clone(), ms: *lowest.1, auto_gap_percent, is_proven: None })
 }
 
 impl Characterization {
     /// One row per size, rising.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<SizeRow> {
         let mut sizes: Vec<u64> = self.alone.keys().chain(self.overlapped.keys()).copied().collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -67,13 +67,13 @@ impl Characterization {
             let of = |times: &Times, kind: usize| {
                 let best = times.get(&size).and_then(best)?;
                 let passed = self.proven.as_ref().map(|p| p[kind].get(&size).is_some_and(|a| a.contains(&best.arm)));
-                Some(Best { is_proven: passed, ..best })
+                Some(BestArm { is_proven: passed, ..best })
             };
             let (alone, overlapped) = (of(&self.alone, 0), of(&self.overlapped, 1));
             let is_flip = alone.as_ref().zip(overlapped.as_ref()).map(|(a, o)| a.arm != o.arm);
             let proven = |kind| self.proven_arm(size, kind);
             let is_proven_flip = is_flip.and(proven(0)).zip(proven(1)).map(|(a, o)| a != o);
-            Row { size_bytes: size, alone, overlapped, is_flip, is_proven_flip }
+            SizeRow { size_bytes: size, alone, overlapped, is_flip, is_proven_flip }
         };
         sizes.into_iter().map(row).collect()
     }
@@ -123,7 +123,7 @@ impl Characterization {
         }
     }
 
-    /// The text of a policy file or of a sweep; `name` is shown above its table.
+    /// Reads the text of a policy file or of a sweep; `name` is shown above its table.
     ///
     /// # Errors
     /// Neither form, or a sweep without one time of AUTO.
@@ -144,14 +144,14 @@ impl Characterization {
 
     /// One line per size, as a person reads it: `*` marks an arm or a flip that passed all gates.
     pub fn cells(&self) -> Vec<Vec<String>> {
-        let cells = |b: &Option<Best>| match b {
+        let cells = |b: &Option<BestArm>| match b {
             None => vec!["-".into(), "-".into(), "-".into()],
             Some(b) => {
                 let mark = if b.is_proven == Some(true) { "*" } else { "" };
                 vec![b.arm.clone(), format!("{:.4}", b.ms), format!("{:.1}{mark}", b.auto_gap_percent)]
             }
         };
-        let line = |r: &Row| {
+        let line = |r: &SizeRow| {
             let mut line = vec![topology::Bytes(r.size_bytes).to_string()];
             line.extend(cells(&r.alone));
             line.extend(cells(&r.overlapped));
@@ -169,7 +169,7 @@ impl Characterization {
     /// AUTO's mean gaps and the flips, in a sentence.
     pub fn summary(&self) -> String {
         let rows = self.rows();
-        let mean = |f: fn(&Row) -> &Option<Best>| {
+        let mean = |f: fn(&SizeRow) -> &Option<BestArm>| {
             let gaps: Vec<f64> = rows.iter().filter_map(|r| f(r).as_ref().map(|b| b.auto_gap_percent)).collect();
             if gaps.is_empty() { "-".to_owned() } else { format!("{:.1} %", ::stats::mean(&gaps)) }
         };
@@ -191,9 +191,9 @@ impl Characterization {
 /// AUTO's gap at one size, in the first topology and another.
 #[derive(Debug, Serialize)]
 pub struct Amplification {
-    /// What the gap is of.
+    /// Name of the measured system.
     pub topology: String,
-    /// Calls beside computation; otherwise alone.
+    /// True for calls during computation.
     pub is_overlapped: bool,
     /// Whole buffer, bytes.
     pub size_bytes: u64,

@@ -1,4 +1,4 @@
-//! Why a profile could not be measured.
+//! Errors of an offline run.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -9,7 +9,7 @@ pub enum ProfileError {
     /// An option or a file that cannot be used.
     #[error("{0}")]
     Input(String),
-    /// The options are sound, but nothing comparable can be measured.
+    /// The options are valid, but no comparable times can be measured.
     #[error("{0}")]
     Impossible(String),
     /// The time does not suffice for one turn.
@@ -33,7 +33,7 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    /// Stable word for programs.
+    /// Stable code for programs.
     pub fn code(&self) -> &'static str {
         match self {
             ProfileError::Input(_) => "bad_input",

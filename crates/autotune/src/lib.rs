@@ -1,5 +1,5 @@
-//! Measuring every arm before a job: the offline run ([`profile`]), the policy file that it writes ([`policy_file`]), and how good AUTO was
-//! ([`characterize`]). The launches and their times are effects; planning, scheduling and judging are functions.
+//! Measures every arm before a job: the offline run ([`profile`]), its policy file ([`policy_file`]), and AUTO's distance from the best
+//! arms ([`characterize`]). Only launches have effects; planning, scheduling and judging are pure functions.
 
 pub mod characterize;
 mod error;

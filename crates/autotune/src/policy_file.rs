@@ -1,8 +1,8 @@
-//! The file of an offline run: which arm to use at which size, what that stands on, and a hash over it.
+//! The policy file of an offline run: the arm for each size, the measurements behind it, and a hash.
 
 use ::tune::Arm;
-use ::tune::gates::Verdict;
-use ::tune::profile::{Line, Profile};
+use ::tune::gates::GateVerdict;
+use ::tune::profile::{Profile, ProfileLine};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -23,7 +23,7 @@ pub struct PolicyFile {
     pub arms: Vec<String>,
     /// By size, rising: calls alone.
     pub isolated: Vec<SizeLine>,
-    /// By size, rising: calls beside computation; empty if that was not measured.
+    /// By size, rising: calls during computation; empty if not measured.
     pub overlapped: Vec<SizeLine>,
     /// SHA-256 over this file with this field empty, as compact JSON.
     pub sha256: String,
@@ -35,23 +35,23 @@ pub struct PolicyFile {
 pub struct Provenance {
     /// The command that was run.
     pub command: String,
-    /// The command that ran beside the overlapped part, if linkwise started it.
+    /// The background command of the overlapped part, if linkwise started one.
     pub beside: Option<String>,
     /// The collective that the arms are of.
     pub collective: String,
-    /// Ranks, where the command said them.
+    /// Ranks, where the output gives them.
     pub ranks: Option<u32>,
     /// Hosts of these ranks.
     pub hosts: Option<u32>,
     /// Ranks of the host that has most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_host: Option<u32>,
-    /// The kinds of GPUs, where the command said them.
+    /// The models of the GPUs, where the output gives them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<String>,
     /// linkwise's version.
     pub linkwise: String,
-    /// NCCL's version, where the command said it.
+    /// NCCL's version, where the output gives it.
     pub nccl_version: Option<String>,
     /// Start, seconds since 1970.
     pub started_unix_s: u64,
@@ -61,20 +61,20 @@ pub struct Provenance {
     pub warmup: u32,
     /// Launches that these are spread over at most, the arms taking turns.
     pub rounds: u32,
-    /// What came of that in the time that was given.
-    pub kept: Kept,
-    /// What whoever uses the policy should know.
+    /// The part of the plan that the time allowed.
+    pub kept: Coverage,
+    /// Warnings for users of the policy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What fitted into the time.
+/// The measurements that fitted into the given time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Kept {
+pub struct Coverage {
     /// The time that was given.
     pub minutes: f64,
-    /// What the launches took, seconds.
+    /// Time of all launches, seconds.
     pub took_s: f64,
     /// Complete turns.
     pub turns: u32,
@@ -108,7 +108,7 @@ pub struct ArmLine {
     pub median_us: Option<f64>,
     /// Their interquartile range, microseconds.
     pub iqr_us: Option<f64>,
-    /// What the gates said against AUTO; none for AUTO itself.
+    /// The result of the gates against AUTO; none for AUTO itself.
     pub verdict: Option<String>,
     /// The gate that failed, if one did.
     pub failed_gate: Option<String>,
@@ -128,7 +128,7 @@ impl SizeLine {
         let one = |i: usize| {
             let samples = turns_us[i].concat();
             let some = |f: fn(&[f64]) -> f64| (!samples.is_empty()).then(|| f(&samples));
-            let verdict: Option<Verdict> = verdicts[i];
+            let verdict: Option<GateVerdict> = verdicts[i];
             ArmLine {
                 samples: samples.len(),
                 median_us: some(::stats::median),
@@ -168,7 +168,7 @@ impl PolicyFile {
     /// Reads a file. Pure; O(bytes).
     ///
     /// # Errors
-    /// In words: not such a file, another version, a hash that does not fit, arms or sizes that make no sense.
+    /// In words: not a policy file, another version, a wrong hash, or impossible arms or sizes.
     pub fn read(text: &str) -> Result<PolicyFile, String> {
         if text.len() > FILE_BYTES_MAX {
             return Err(format!("larger than {} MiB", FILE_BYTES_MAX >> 20));
@@ -188,15 +188,15 @@ impl PolicyFile {
         Ok(file)
     }
 
-    /// What policies go by: calls alone, or beside computation.
+    /// The table of a policy, for calls alone or during computation.
     pub fn profile(&self, is_overlapped: bool) -> Result<Profile, String> {
         let arms = self.arms.iter().map(|a| a.parse()).collect::<Result<Vec<Arm>, String>>()?;
         let lines = if is_overlapped { &self.overlapped } else { &self.isolated };
-        let line = |l: &SizeLine| -> Result<Line, String> {
+        let line = |l: &SizeLine| -> Result<ProfileLine, String> {
             let unknown = || format!("size {}: `{}` is not among the arms", l.size_bytes, l.use_arm);
             let use_arm = self.arms.iter().position(|a| *a == l.use_arm).ok_or_else(unknown)?;
             let medians_us = l.arms.iter().map(|a| a.median_us.unwrap_or(0.0)).collect();
-            Ok(Line { size_bytes: l.size_bytes, medians_us, use_arm })
+            Ok(ProfileLine { size_bytes: l.size_bytes, medians_us, use_arm })
         };
         let profile = Profile { arms, lines: lines.iter().map(line).collect::<Result<_, _>>()? };
         profile.check()?;
@@ -228,7 +228,7 @@ mod tests {
             iterations: 50,
             warmup: 10,
             rounds: 5,
-            kept: Kept {
+            kept: Coverage {
                 minutes: 2.0,
                 took_s: 100.5,
                 turns: 5,
@@ -246,7 +246,7 @@ mod tests {
         let read = PolicyFile::read(&file().text().unwrap()).unwrap();
         assert_eq!(read, file());
         assert_eq!(read.profile(false).unwrap().arm_for(1 << 22).to_string(), "TREE/SIMPLE");
-        assert!(read.profile(true).is_err(), "nothing was measured beside computation");
+        assert!(read.profile(true).is_err(), "nothing was measured during computation");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub fn load_cluster(name_or_file: &str) -> Result<Cluster, Failure> {
     let bytes = files::read_limited(path, read::FILE_SIZE_MAX)?;
     let text = read::text(&bytes, name_or_file, read::FILE_SIZE_MAX)?;
     match read::detect(text) {
-        Some(read::Kind::ClusterFile) | None => Ok(file::read(text, name_or_file)?),
+        Some(read::FileKind::ClusterFile) | None => Ok(file::read(text, name_or_file)?),
         Some(kind) => Err(Failure::input(format!(
             "{name_or_file} is {kind} output, not a cluster file; make one of it: \
              linkwise topology import {name_or_file} -o cluster.yaml"

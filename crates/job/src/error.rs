@@ -1,8 +1,8 @@
-//! Why a job could not be started or its traces not be read.
+//! Errors of starting a job and of reading its traces.
 
 use std::path::PathBuf;
 
-/// Why a job could not be started or its traces not be read. All of them are errors of the input or of the host.
+/// A job cannot be started or its traces cannot be read. Every case is an error of the input or of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// A trace file or folder cannot be read.
@@ -13,12 +13,12 @@ pub enum JobError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A file is no trace; `why` names the line.
+    /// A file is not a trace; `why` names the line.
     #[error("{}: {why}", path.display())]
     Trace {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault and its line.
         why: String,
     },
     /// More trace files than a report holds.
@@ -27,11 +27,11 @@ pub enum JobError {
         /// The limit.
         max: usize,
     },
-    /// The traces do not say which release of NCCL ran.
-    #[error("--nccl: the traces do not tell which release ran; name it")]
+    /// The traces do not name the release of NCCL.
+    #[error("the traces do not name the NCCL release; give it with --nccl")]
     UnknownRelease,
-    /// Signals cannot be passed on.
-    #[error("cannot pass signals on: {0}")]
+    /// Signals cannot be forwarded.
+    #[error("cannot forward signals: {0}")]
     Signals(std::io::Error),
     /// LINKWISE_PLUGIN names no file.
     #[error("LINKWISE_PLUGIN: there is no {}", .0.display())]

@@ -1,35 +1,35 @@
-//! What is known of launchers: `linkwise run` that one of them started several times for one job, and commands that start others elsewhere.
+//! Launchers: those that started `linkwise run` as several tasks of one job, and commands that start processes on other hosts.
 
 use agreement::launcher::{Launcher, MPICH, OPEN_MPI, SLURM, slurm_host_list, slurm_hosts};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// One of several.
+/// One of several `linkwise run` that a launcher started for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct LaunchedTask {
     /// Counted from 0.
     pub number: u32,
-    /// How many there are; two or more.
+    /// Number of tasks; two or more.
     pub count: u32,
-    /// How many of them are on this host, where the launcher says it.
+    /// Number of tasks on this host, if the launcher gives it.
     pub on_host: Option<u32>,
-    /// What the tasks of this job have in common and others have not.
+    /// An identity of the job that all its tasks share.
     pub job: Option<String>,
-    /// Slurm says on which hosts they are: the plugin meets on the first.
+    /// True if Slurm lists the hosts: the plugin then uses the first as rendezvous.
     pub hosts_known: bool,
 }
 
-/// torchrun is no launcher of `linkwise run`: it starts Python programs.
+/// Without torchrun, which starts Python programs and never `linkwise run`.
 const LAUNCHERS: [Launcher; 3] = [OPEN_MPI, MPICH, SLURM];
 
-impl Task {
-    /// From the environment; `None` where there is one `linkwise run` for the job, or none that says otherwise.
-    pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<Task> {
+impl LaunchedTask {
+    /// From the environment; `None` where one `linkwise run` serves the whole job, or no launcher is recognised.
+    pub fn of(env: impl Fn(&str) -> Option<String>) -> Option<LaunchedTask> {
         LAUNCHERS.iter().find_map(|launcher| {
             let place = launcher.process(&env)?;
             let listed = slurm_host_list(&env).is_some();
             let in_slurm = SLURM.job.iter().any(|k| env(k).is_some());
-            let task = Task {
+            let task = LaunchedTask {
                 number: place.rank,
                 count: place.processes,
                 on_host: launcher.on_host(&env),
@@ -40,7 +40,7 @@ impl Task {
         })
     }
 
-    /// The rendezvous of tasks that are all on one host, named after the job. `None` on several hosts, or if that is unknown.
+    /// The default rendezvous of tasks that all run on one host, from the job's name. `None` on several hosts or if unknown.
     pub fn rendezvous(&self) -> Option<String> {
         let job = self.job.as_ref().filter(|_| self.on_host == Some(self.count))?;
         let word = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
@@ -67,7 +67,7 @@ pub fn reaches_other_hosts(command: &[OsString], env: impl Fn(&str) -> Option<St
     let program = Path::new(command.first()?).file_name()?.to_str()?;
     let hosts = slurm_hosts(&env);
     let reaches = match program {
-        // Outside of an allocation srun makes one, wherever there is room.
+        // Outside of an allocation srun creates one, on any hosts.
         "srun" => hosts.is_none_or(|n| n > 1),
         "mpirun" | "mpiexec" | "mpiexec.hydra" | "orterun" | "prun" => {
             hosts.is_some_and(|n| n > 1)
@@ -87,8 +87,8 @@ mod tests {
         |k| vars.iter().find(|v| v.0 == k).map(|v| v.1.to_string())
     }
 
-    fn of(vars: &[(&str, &str)]) -> Option<Task> {
-        Task::of(env(vars))
+    fn of(vars: &[(&str, &str)]) -> Option<LaunchedTask> {
+        LaunchedTask::of(env(vars))
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Signals that end or tell a job something go on to the command.
+//! Forwards signals to the command of a job.
 
 use crate::JobError;
 use rustix::process::{Pid, Signal};
@@ -6,11 +6,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::{Handle, Signals};
 use std::thread::JoinHandle;
 
-/// What is passed on, unless this process was started with it ignored.
+/// Forwarded signals, except those that this process was started with as ignored.
 const PASSED: [i32; 6] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
 
-/// From now on they do not end this process, and none gets lost; those that it ignores (`nohup`, and the interrupts of a shell's background
-/// jobs) stay so, for the command inherits that.
+/// Catches the signals: from here on they do not end this process, and none is lost. Ignored signals (`nohup`, interrupts of a shell's
+/// background jobs) stay ignored, and the command inherits that.
 pub fn caught() -> Result<Signals, JobError> {
     Signals::new(heeded(&PASSED)).map_err(JobError::Signals)
 }
@@ -28,37 +28,37 @@ fn heeded_by(status: &str, signals: &[i32]) -> Vec<i32> {
     signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
 }
 
-/// Passes them on until it ends.
-pub struct Passing {
+/// Forwards caught signals to a command until [`end`](SignalForwarder::end).
+pub struct SignalForwarder {
     handle: Handle,
     thread: JoinHandle<()>,
 }
 
-impl Passing {
-    /// To the process of this number.
+impl SignalForwarder {
+    /// Forwards to the process `child`.
     pub fn to(child: u32, mut signals: Signals) -> Self {
         let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
         let handle = signals.handle();
         let thread = std::thread::spawn(move || {
             for signal in signals.forever() {
-                // From the keyboard the whole group has it already.
+                // The terminal sends its interrupts to the whole group already.
                 let has_it = (signal == SIGINT || signal == SIGQUIT) && in_foreground();
                 if let (Some(pid), Some(signal), false) = (pid, Signal::from_named_raw(signal), has_it) {
                     let _ = rustix::process::kill_process(pid, signal);
                 }
             }
         });
-        Passing { handle, thread }
+        SignalForwarder { handle, thread }
     }
 
-    /// The command has ended.
+    /// Stops after the command has ended.
     pub fn end(self) {
         self.handle.close();
         let _ = self.thread.join();
     }
 }
 
-/// This process's group is the one that the terminal sends its interrupts to, whatever its standard input is.
+/// True if the terminal sends its interrupts to this process's group, whatever its standard input is.
 fn in_foreground() -> bool {
     let group = std::fs::File::open("/dev/tty").ok().and_then(|tty| rustix::termios::tcgetpgrp(tty).ok());
     group == Some(rustix::process::getpgrp())

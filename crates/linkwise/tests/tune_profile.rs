@@ -169,9 +169,14 @@ fn what_should_run_beside_and_ends_early_is_one_clear_error() {
     };
     let (code, _, err) = profile("pythn burn.py");
     let last = err.lines().last().unwrap_or("");
-    assert!(code == 2 && last.contains("--beside `pythn burn.py` ended") && last.contains("not found"), "{err}");
+    assert!(
+        code == 2
+            && last.contains("background command `pythn burn.py` (--background) exited")
+            && last.contains("not found"),
+        "{err}"
+    );
     let (code, out, err) = profile("sleep 1000");
-    assert!(code == 0 && out.contains("beside computation"), "{err}");
+    assert!(code == 0 && out.contains("during computation"), "{err}");
     // One turn of launches says so, in the file as well.
     assert!(out.contains("Warning: one turn only"), "{out}");
     let v: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -334,7 +339,7 @@ done
     assert_eq!((&v["isolated"][0]["use_arm"], &v["overlapped"][0]["use_arm"]), (&"TREE/SIMPLE".into(), &"AUTO".into()));
     let t = json(&["characterize", &file, "--format", "json"]);
     assert_eq!(t["topologies"][0]["rows"][0]["is_flip"], true);
-    // A table for calls alone and one for calls beside computation; play goes by what it is told of the next call.
+    // A table for calls alone and one for calls during computation; play uses the table that matches the next call.
     let rules = |ending: &str| {
         let text = std::fs::read_to_string(format!("{file}{ending}")).unwrap();
         text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
@@ -351,7 +356,7 @@ done
     assert_eq!(run(&alone).0, 0);
     assert!(!std::path::Path::new(&format!("{file}.overlapped.table")).exists());
     let (code, _, err) = run(&["profile", "--overlap", "-o", &file, "--", "./all_reduce_perf"]);
-    assert!(code == 2 && err.contains("--beside"), "{err}");
+    assert!(code == 2 && err.contains("--background"), "{err}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use topology::Collective;
-use topology::nccl::{Decision, Graph, Rate, Version};
+use topology::nccl::{Graph, NcclDecision, NcclRate, Version};
 
 /// Everything that the library reported about one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct BenchReport {
     /// Ranks of each NVLS head, one per node.
     pub nvls_heads: Vec<Vec<u32>>,
     /// NCCL's cost table: every collective x algorithm x protocol.
-    pub rates: Vec<Rate>,
+    pub rates: Vec<NcclRate>,
     /// The calls in order, with NCCL's decisions.
     pub calls: Vec<ReportedCall>,
     /// Connections between ranks, ordered by channel and ranks. Repeated connections (rings, trees, NVLS) are listed each time.
@@ -114,7 +114,7 @@ pub struct ReportedCall {
     /// Whether the call was captured into a CUDA graph.
     pub captured: bool,
     /// NCCL's decision; `None` for simulated calls, and for alltoall and sendrecv, which have no algorithm.
-    pub decision: Option<Decision>,
+    pub decision: Option<NcclDecision>,
     /// First and last channel; `None` before 2.24, which does not print them.
     pub channel_range: Option<(u32, u32)>,
     /// NCCL's own estimate (`ncclGroupSimulateEnd` from 2.22 on, the decision line before 2.24), microseconds.
@@ -155,7 +155,7 @@ pub struct Connection {
 
 impl BenchReport {
     /// The decisions, in the order of the calls.
-    pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
+    pub fn decisions(&self) -> impl Iterator<Item = &NcclDecision> {
         self.calls.iter().filter_map(|c| c.decision.as_ref())
     }
 }

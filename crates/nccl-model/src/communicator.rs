@@ -10,7 +10,7 @@ use crate::templates::{HostGraphs, Signature, VisibleDevices, find_recorded};
 use crate::tree::double_tree;
 use std::collections::HashMap;
 use std::sync::Arc;
-use topology::nccl::{Channel, Decision, DecisionSource, Graph, GraphKind, Version};
+use topology::nccl::{Channel, DecisionSource, Graph, GraphKind, NcclDecision, Version};
 use topology::{Cluster, Collective, GpuMask, HOSTS_MAX, HostId, ListReader, NetworkClass};
 
 /// NCCL's pattern numbers of trees with children on the second GPU of a channel.
@@ -268,9 +268,9 @@ impl Communicator {
 
     /// AUTO's choice for a call of `size_bytes` (the whole buffer of all ranks for all-gather and reduce-scatter). `None` for collectives
     /// without an algorithm (all-to-all, send and receive) and for one rank. About 0.5 us.
-    pub fn choose(&self, collective: Collective, size_bytes: u64) -> Option<Decision> {
+    pub fn choose(&self, collective: Collective, size_bytes: u64) -> Option<NcclDecision> {
         let c = self.choice(collective, size_bytes)?;
-        Some(Decision {
+        Some(NcclDecision {
             collective,
             size_bytes,
             algorithm: c.algorithm,

@@ -7,7 +7,7 @@ use crate::constants::{ALGORITHMS, Constants, HopLink, PROTOCOLS};
 use crate::machines::{CpuArch, CpuVendor};
 use crate::releases::ReleaseRules;
 use topology::Collective;
-use topology::nccl::{Algorithm, PathType, Protocol, Rate};
+use topology::nccl::{Algorithm, NcclRate, PathType, Protocol};
 
 /// The collectives of the table, in NCCL's order.
 pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
@@ -71,12 +71,12 @@ impl CostTable {
     }
 
     /// Every cell with a bandwidth above 0.
-    pub fn rates(&self) -> impl Iterator<Item = Rate> + '_ {
+    pub fn rates(&self) -> impl Iterator<Item = NcclRate> + '_ {
         COLLECTIVES.iter().flat_map(move |&collective| {
             Algorithm::ALL.iter().flat_map(move |&algorithm| {
                 Protocol::ALL.iter().filter_map(move |&protocol| {
                     let cell = self.cell(collective, algorithm, protocol);
-                    (cell.bandwidth_gb_per_s > 0.0).then_some(Rate {
+                    (cell.bandwidth_gb_per_s > 0.0).then_some(NcclRate {
                         collective,
                         algorithm,
                         protocol,

@@ -1,7 +1,7 @@
 //! The policies of [`tune`] by name.
 
 use tune::registry::POLICIES;
-use tune::{Arm, Options, Policy};
+use tune::{Arm, Policy, PolicyOptions};
 
 /// The default policy: the first one registered.
 pub fn default_name() -> &'static str {
@@ -19,5 +19,5 @@ pub fn check(name: &str) -> Result<(), String> {
 
 /// Builds a policy. Only the leader of a communicator has one, so its random numbers may differ from those of other ranks.
 pub fn build(name: &str, arms: &[Arm], size_bytes: u64) -> Option<Box<dyn Policy>> {
-    tune::build(name, arms, &Options { size_bytes, ..Options::default() }).ok()
+    tune::build(name, arms, &PolicyOptions { size_bytes, ..PolicyOptions::default() }).ok()
 }

@@ -37,7 +37,7 @@ fn model(kind: &str, epochs: usize) -> Model {
 fn one_candidate(bencher: divan::Bencher, kind: &str) {
     let m = model(kind, 2);
     let allocations = random_subsets(&catalog::cluster("h100").expect("built in"), 1, 2);
-    let c = Candidates::of(m.part_table(SIZE), &allocations);
+    let c = Candidates::of(m.share_table(SIZE), &allocations);
     bencher.bench_local(|| m.mean(SIZE, c.parts(0)));
 }
 
@@ -45,7 +45,7 @@ fn one_candidate(bencher: divan::Bencher, kind: &str) {
 fn five_hundred_candidates(bencher: divan::Bencher, kind: &str) {
     let m = model(kind, 2);
     let allocations = random_subsets(&catalog::cluster("h100").expect("built in"), 500, 2);
-    let c = Candidates::of(m.part_table(SIZE), &allocations);
+    let c = Candidates::of(m.share_table(SIZE), &allocations);
     let mut out = Vec::new();
     bencher.bench_local(|| m.means(SIZE, &c, &mut out));
 }

@@ -55,7 +55,7 @@ fn main() {
                 let seconds = start.elapsed().as_secs_f64();
                 let random = tables.truths(random_subsets(&cluster, 2500, 77));
                 let unseen: Vec<_> = random.iter().filter(|r| !seen.contains(&r.0.split())).cloned().collect();
-                let decisions = tables.truths(compared(&cluster, model.part_table(tables.size), 2500, 78));
+                let decisions = tables.truths(compared(&cluster, model.share_table(tables.size), 2500, 78));
                 let text = [random, unseen, decisions].map(|rows| match accuracy(&model, tables.size, &rows) {
                     Some(a) => format!("{:6.3} {:5.1} {:5.2}", a.r2, a.mape_percent, a.mae_gb_per_s),
                     None => "-".into(),

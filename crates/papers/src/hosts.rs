@@ -1,12 +1,12 @@
 //! GPU sets of single hosts, and sets of hosts, as the published searches enumerate them.
 
 use place::search::hosts::FreeHost;
-use predict::PartTable;
+use predict::HostShareTable;
 use topology::GpuMask;
 
 /// For every free host and count up to `gpus_max`, the GPUs with the best intra bandwidth (the papers' dictionary of subsets), the first
 /// of equals. `[host][count - 1]`. O(hosts x 2^GPUs).
-pub(crate) fn best_masks(table: &PartTable, hosts: &[FreeHost], gpus_max: usize) -> Vec<Vec<GpuMask>> {
+pub(crate) fn best_masks(table: &HostShareTable, hosts: &[FreeHost], gpus_max: usize) -> Vec<Vec<GpuMask>> {
     hosts
         .iter()
         .map(|&(host, free)| {

@@ -2,18 +2,18 @@
 
 use crate::judge::argmax;
 use place::Objective;
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask};
 
 /// The current set S, and the memory that its steps share.
 pub(crate) struct Current<'o, 'a> {
     objective: &'o Objective<'a>,
     /// Sorted by host.
-    parts: Vec<Part>,
+    parts: Vec<HostShare>,
     gpus: usize,
     candidates: Candidates,
     scores: Vec<f64>,
-    scratch: Vec<Part>,
+    scratch: Vec<HostShare>,
 }
 
 impl<'o, 'a> Current<'o, 'a> {
@@ -36,7 +36,7 @@ impl<'o, 'a> Current<'o, 'a> {
     /// N - k batches of N, N - 1, ..., k + 1 candidates: (N² - k² + N - k) / 2 in all.
     pub fn shrink_to(&mut self, k: usize) {
         while self.gpus > k {
-            let unit = |p: &Part| p.mask.iter().map(|g| GpuMask(1 << g)).collect();
+            let unit = |p: &HostShare| p.mask.iter().map(|g| GpuMask(1 << g)).collect();
             self.drop_best(unit, 0);
         }
     }
@@ -47,7 +47,7 @@ impl<'o, 'a> Current<'o, 'a> {
     }
 
     /// One step of elimination: of all `units` (GPUs of one host) whose removal leaves `gpus_min`, removes the one that hurts least.
-    fn drop_best(&mut self, units: impl Fn(&Part) -> Vec<GpuMask>, gpus_min: usize) -> bool {
+    fn drop_best(&mut self, units: impl Fn(&HostShare) -> Vec<GpuMask>, gpus_min: usize) -> bool {
         self.candidates.clear();
         let mut removals: Vec<(usize, GpuMask)> = Vec::with_capacity(self.gpus);
         for (i, p) in self.parts.iter().enumerate() {
@@ -100,7 +100,7 @@ impl<'o, 'a> Current<'o, 'a> {
 }
 
 /// Part `i` becomes `rest` of its GPUs, or goes.
-fn replace(objective: &Objective, parts: &mut Vec<Part>, i: usize, rest: GpuMask) {
+fn replace(objective: &Objective, parts: &mut Vec<HostShare>, i: usize, rest: GpuMask) {
     if rest.is_empty() {
         parts.remove(i);
     } else {
@@ -108,7 +108,7 @@ fn replace(objective: &Objective, parts: &mut Vec<Part>, i: usize, rest: GpuMask
     }
 }
 
-fn put(parts: &mut Vec<Part>, at: Result<usize, usize>, part: Part) {
+fn put(parts: &mut Vec<HostShare>, at: Result<usize, usize>, part: HostShare) {
     match at {
         Ok(i) => parts[i] = part,
         Err(i) => parts.insert(i, part),

@@ -1,10 +1,10 @@
 //! The names under which the published systems are offered: everything that ships, then the papers'. A door that offers them takes its
 //! registries from here.
 
-use crate::bandpilot::{self, BandPilot, BwGreedy, CasCore, Eha, MERGE_COUNTS, Pts, Random, Serving};
+use crate::bandpilot::{self, BandPilot, BwGreedy, CasCore, Eha, MERGE_COUNTS, Pts, RandomSearch, Serving};
 use crate::litegd::{LiteGd, topo_greedy};
 use place::Registry;
-use place::search::{NameTaken, Rule, SearchEntry};
+use place::search::{Rule, SearchEntry, SearchNameTaken};
 use predict::ModelKinds;
 use route::Planners;
 use std::sync::LazyLock;
@@ -40,7 +40,7 @@ pub fn planners() -> &'static Planners {
 }
 
 /// Adds the searches and the contention rule of the papers to a registry.
-pub fn register(registry: &mut Registry) -> Result<(), NameTaken> {
+pub fn register(registry: &mut Registry) -> Result<(), SearchNameTaken> {
     for entry in ENTRIES {
         registry.add_search(entry)?;
     }
@@ -70,7 +70,7 @@ const ENTRIES: [SearchEntry; 11] = [
         about: "LiteGD's bidirectional tree search with insertion: the better of dropping and adding GPUs one by one",
         build: |_| Box::new(LiteGd),
     },
-    SearchEntry { name: "random", about: "free GPUs, drawn evenly", build: |seed| Box::new(Random { seed }) },
+    SearchEntry { name: "random", about: "free GPUs, drawn evenly", build: |seed| Box::new(RandomSearch { seed }) },
     SearchEntry {
         name: "default",
         about: "nearest by NUMA node, then by host; the freest first",

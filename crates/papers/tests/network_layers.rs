@@ -3,14 +3,14 @@
 use papers::network::layers::{Dropout, huber};
 use papers::network::shape::{BANDPILOT, Embedding};
 use papers::network::train::{Samples, fisher, train};
-use papers::network::{Flavour, Network, Sets, Shape, Tape, Training};
+use papers::network::{Flavour, NetworkShape, Tape, TokenNetwork, TokenSets, Training};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Small shapes that use everything.
-fn shapes() -> [Shape; 2] {
-    let small = Shape {
+fn shapes() -> [NetworkShape; 2] {
+    let small = NetworkShape {
         embedding: Embedding::Branches { count_width: 3 },
         width: 8,
         layers: 2,
@@ -19,7 +19,7 @@ fn shapes() -> [Shape; 2] {
         dropout: 0.2,
         total: true,
     };
-    [small, Shape { embedding: Embedding::Flat { features: 5 }, total: false, heads: 4, ..small }]
+    [small, NetworkShape { embedding: Embedding::Flat { features: 5 }, total: false, heads: 4, ..small }]
 }
 
 fn unit(rng: &mut ChaCha8Rng) -> f64 {
@@ -27,9 +27,9 @@ fn unit(rng: &mut ChaCha8Rng) -> f64 {
 }
 
 /// Random sets of 1 to 5 tokens.
-fn sets(shape: &Shape, n: usize, seed: u64) -> Sets<f64> {
+fn sets(shape: &NetworkShape, n: usize, seed: u64) -> TokenSets<f64> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut s = Sets::default();
+    let mut s = TokenSets::default();
     for _ in 0..n {
         for _ in 0..1 + rng.next_u32() % 5 {
             s.tokens.extend((0..shape.features()).map(|_| 2.0 * unit(&mut rng)));
@@ -41,8 +41,8 @@ fn sets(shape: &Shape, n: usize, seed: u64) -> Sets<f64> {
     s
 }
 
-fn narrow(s: &Sets<f64>) -> Sets<f32> {
-    Sets {
+fn narrow(s: &TokenSets<f64>) -> TokenSets<f32> {
+    TokenSets {
         tokens: s.tokens.iter().map(|v| *v as f32).collect(),
         positions: s.positions.clone(),
         ends: s.ends.clone(),
@@ -51,7 +51,7 @@ fn narrow(s: &Sets<f64>) -> Sets<f32> {
 }
 
 /// Loss with a fixed draw of dropout, and its gradient.
-fn loss_and_gradient(network: &Network<f64>, sets: &Sets<f64>, targets: &[f64]) -> (f64, Vec<f64>) {
+fn loss_and_gradient(network: &TokenNetwork<f64>, sets: &TokenSets<f64>, targets: &[f64]) -> (f64, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let (mut tape, mut d) = (Tape::default(), Vec::new());
     let dropout = Dropout::new(network.shape.dropout, &mut rng);
@@ -67,7 +67,7 @@ fn every_gradient_agrees_with_finite_differences() {
     for shape in shapes() {
         let sets = sets(&shape, 7, 1);
         let targets: Vec<f64> = (0..7).map(|i| f64::from(i) * 0.6 - 2.0).collect(); // both arms of the loss
-        let mut network = Network::<f64>::new(shape, 3);
+        let mut network = TokenNetwork::<f64>::new(shape, 3);
         // Away from the starting values, where gains are 1 and biases 0.
         let mut rng = ChaCha8Rng::seed_from_u64(4);
         network.parameters.iter_mut().for_each(|p| *p += 0.2 * unit(&mut rng));
@@ -97,7 +97,7 @@ fn every_parameter_of_every_published_network_receives_a_gradient() {
         let mut reached = vec![false; shape.groups().last().unwrap().range.end];
         for seed in 0..16 {
             // A unit whose ReLU is dead for all inputs of one draw of starting values is alive in another.
-            let network = Network::<f64>::new(shape, seed);
+            let network = TokenNetwork::<f64>::new(shape, seed);
             let sets = sets(&shape, 64, seed);
             let targets: Vec<f64> = (0..64).map(|i| f64::from(i % 5) - 2.0).collect();
             let (_, gradient) = loss_and_gradient(&network, &sets, &targets);
@@ -121,7 +121,7 @@ fn the_published_sizes_are_met() {
 }
 
 /// A learnable function of the tokens.
-fn samples(shape: &Shape, n: usize, seed: u64) -> Samples {
+fn samples(shape: &NetworkShape, n: usize, seed: u64) -> Samples {
     let mut s = Samples::default();
     for i in 0..n {
         let one = sets(shape, 1, seed * 10_000 + i as u64);
@@ -135,10 +135,10 @@ fn samples(shape: &Shape, n: usize, seed: u64) -> Samples {
 #[test]
 fn thirty_two_samples_are_learned_by_heart_to_one_percent() {
     for flavour in [Flavour::Transformer, Flavour::Litegd] {
-        let shape = Shape { dropout: 0.0, ..flavour.shape(8) };
+        let shape = NetworkShape { dropout: 0.0, ..flavour.shape(8) };
         let data = samples(&shape, 32, 1);
         let settings = Training { epochs: 400, patience: 400, ..Training::default() };
-        let mut network = Network::new(shape, 2);
+        let mut network = TokenNetwork::new(shape, 2);
         train(&mut network, &data, &Samples::default(), &settings, None, 3);
         let mut tape = Tape::default();
         let (mut off, mut size) = (0.0f64, 0.0f64);
@@ -153,11 +153,11 @@ fn thirty_two_samples_are_learned_by_heart_to_one_percent() {
 
 #[test]
 fn training_is_deterministic_and_keeps_the_best_epoch() {
-    let shape = Shape { layers: 2, ..BANDPILOT };
+    let shape = NetworkShape { layers: 2, ..BANDPILOT };
     let (data, validation) = (samples(&shape, 40, 4), samples(&shape, 12, 5));
     let settings = Training { epochs: 60, patience: 8, rate: 3e-3, ..Training::default() };
     let run = |seed| {
-        let mut network = Network::new(shape, 6);
+        let mut network = TokenNetwork::new(shape, 6);
         let progress = train(&mut network, &data, &validation, &settings, None, seed);
         (network, progress)
     };
@@ -173,9 +173,9 @@ fn training_is_deterministic_and_keeps_the_best_epoch() {
 
 #[test]
 fn the_fisher_information_is_the_mean_squared_derivative_of_the_prediction_over_the_noise() {
-    let shape = Shape { dropout: 0.0, ..shapes()[0] };
+    let shape = NetworkShape { dropout: 0.0, ..shapes()[0] };
     let data = samples(&shape, 5, 9);
-    let mut network = Network::<f32>::new(shape, 1);
+    let mut network = TokenNetwork::<f32>::new(shape, 1);
     let found = fisher(&network, &data, 0.5);
     let mut tape = Tape::default();
     for i in (0..network.parameters.len()).step_by(17) {
@@ -200,7 +200,7 @@ proptest! {
     #[test]
     fn a_prediction_depends_neither_on_its_batch_nor_on_the_order_of_tokens(seed in 0u64..1000) {
         let shape = shapes()[0];
-        let network = Network::<f32>::new(shape, seed);
+        let network = TokenNetwork::<f32>::new(shape, seed);
         let all = sets(&shape, 9, seed);
         let mut tape = Tape::default();
         network.forward(&narrow(&all), None, false, &mut tape);
@@ -211,7 +211,7 @@ proptest! {
         for (i, end) in all.ends.iter().enumerate() {
             let (f, r) = (shape.features(), start..*end as usize);
             start = r.end;
-            let mut one = Sets {
+            let mut one = TokenSets {
                 tokens: all.tokens[r.start * f..r.end * f].to_vec(),
                 positions: all.positions[r.clone()].to_vec(),
                 ends: vec![r.len() as u32],

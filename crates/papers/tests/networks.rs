@@ -4,7 +4,7 @@
 mod common;
 
 use papers::network::kinds::{LINEAR, NetworkKind, TRANSFORMER, TRANSFORMER_LITEGD, TRANSFORMER_NAIVE};
-use papers::network::{CONTINUAL, Guard, Learned, Training};
+use papers::network::{CONTINUAL, Guard, LearnedNetwork, Training};
 use predict::Learner;
 use predict::accuracy::{accuracy, bandpilot_design, compared, figures, random_subsets};
 use predict::{BandwidthModel, Candidates, Correction, FitError, FitOptions, FitReport, Kind, Model, ModelKinds, fit};
@@ -70,7 +70,7 @@ fn quick(kind: &NetworkKind, seed: u64) -> Model {
     fit_with(&cluster(), &rows, kind, short(), seed).unwrap().0
 }
 
-fn learned(m: &Model) -> &Learned {
+fn learned(m: &Model) -> &LearnedNetwork {
     let Correction::Learned(l) = m.correction() else { panic!("not learned") };
     (&**l as &dyn Any).downcast_ref().expect("a network or a line")
 }
@@ -102,7 +102,7 @@ fn what_is_on_one_host_bypasses_every_network() {
     let cluster = cluster();
     for kind in LEARNED {
         let m = quick(kind, 0);
-        let table = m.part_table(SIZE);
+        let table = m.share_table(SIZE);
         let mut c = Candidates::new();
         for mask in [GpuMask::first(1), GpuMask::first(2), GpuMask(0b1111_0000), GpuMask::first(8)] {
             c.push(&[table.part(HostId(2), mask)]);
@@ -121,7 +121,7 @@ fn what_is_on_one_host_bypasses_every_network() {
 fn one_prediction_is_that_of_the_batch_and_does_not_depend_on_the_order_of_parts() {
     for kind in LEARNED {
         let m = quick(kind, 0);
-        let table = m.part_table(SIZE);
+        let table = m.share_table(SIZE);
         let mut allocations = random_subsets(&cluster(), 300, 9);
         allocations.push(Allocation::new([(HostId(1), GpuMask::first(3))]));
         let c = Candidates::of(table, &allocations);
@@ -269,9 +269,9 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
     let old_test: Vec<_> = pairs(2000, false, 33).into_iter().filter(|p| !drifted(p)).collect();
     for kind in [&TRANSFORMER, &TRANSFORMER_LITEGD] {
         let model = before_the_drift(kind);
-        let errors = |l: &Learned| {
+        let errors = |l: &LearnedNetwork| {
             [&old_test, &new_test].map(|rows| {
-                let c = Candidates::of(model.part_table(SIZE), rows.iter().map(|r| &r.0));
+                let c = Candidates::of(model.share_table(SIZE), rows.iter().map(|r| &r.0));
                 let mut means = Vec::new();
                 l.means(SIZE, &c, &mut means);
                 let pairs: Vec<(f64, f64)> = means.into_iter().zip(rows.iter().map(|r| r.1)).collect();
@@ -280,7 +280,7 @@ fn old_knowledge_survives_a_drift_that_plain_training_forgets_it_in() {
         };
         let after = |guard| {
             let mut l = learned(model).clone();
-            assert!(Learned::learn(&mut l, model.part_table(SIZE), SIZE, &new, guard, &CONTINUAL, 3).is_some());
+            assert!(LearnedNetwork::learn(&mut l, model.share_table(SIZE), SIZE, &new, guard, &CONTINUAL, 3).is_some());
             errors(&l)
         };
         let ([old0, new0], [old1, new1], [old2, new2]) =
@@ -361,7 +361,7 @@ fn test_sets_span_hosts_take_only_what_exists_and_differ_as_they_should() {
         let none = vec![predict::HostReadings::new(); cluster.hosts.len()];
         let physics = fabric::Fabric::new(&cluster);
         let intra = predict::IntraTables::new(&cluster, &none, &|_, m| 100.0 - m.count() as f64);
-        let table = predict::PartTable::new(&cluster, &intra, &physics.tables());
+        let table = predict::HostShareTable::new(&cluster, &intra, &physics.tables());
         let spread = |list: &[Allocation]| {
             let range = |a: &Allocation| a.counts().iter().max().unwrap() - a.counts().iter().min().unwrap();
             list.iter().map(range).sum::<usize>() as f64 / list.len() as f64

@@ -8,7 +8,7 @@ mod common;
 
 use common::{by_name, names};
 use place::{Objective, Request, baselines};
-use predict::{BandwidthModel, FitOptions, Kind, Oracle, Part, PartTable, fit};
+use predict::{BandwidthModel, FitOptions, HostShare, HostShareTable, Kind, Oracle, fit};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ fn rows(folder: &std::path::Path, file: &str) -> Vec<(String, String, f64)> {
 /// The truth of a cluster: measured subsets inside a host, measured sorted counts (times a factor) between hosts, the least counts.
 struct Truth {
     cluster: Cluster,
-    table: PartTable,
+    table: HostShareTable,
     between: HashMap<Vec<u8>, f64>,
     factor: f64,
     capped_by_hosts: bool,
@@ -67,11 +67,11 @@ impl Truth {
         let two = Allocation::new([(HostId(0), GpuMask::first(4)), (HostId(1), GpuMask::first(4))]);
         all.push(measured(two, between[&vec![4, 4]] * factor));
         let model = fit(&cluster, &all, &FitOptions::of(Kind::Bound)).unwrap().0;
-        let table = model.part_table(SIZE).clone();
+        let table = model.share_table(SIZE).clone();
         Truth { cluster, table, between, factor, capped_by_hosts }
     }
 
-    fn of(&self, parts: &[Part]) -> f64 {
+    fn of(&self, parts: &[HostShare]) -> f64 {
         let weakest = parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min);
         if parts.len() < 2 {
             return if weakest.is_finite() { weakest } else { 0.0 };
@@ -84,7 +84,7 @@ impl Truth {
 
     /// Mean GBE and its 5th percentile by search, percent.
     fn gbe(&self) -> HashMap<&'static str, (f64, f64)> {
-        let model = Oracle { table: self.table.clone(), truth: |p: &[Part]| self.of(p) };
+        let model = Oracle { table: self.table.clone(), truth: |p: &[HostShare]| self.of(p) };
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let all = self.cluster.usable();
         let mut got: HashMap<&str, Vec<f64>> = HashMap::new();

@@ -5,7 +5,7 @@ mod common;
 use common::{by_name, names};
 use papers::bandpilot::{BandPilotV4, MERGE_COUNTS};
 use place::{Contention, Job, Objective, Refusal, Request, SearchResult};
-use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, HostShare, Kind, Model, Oracle, fit};
 use proptest::prelude::*;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, PathKind, Tier, catalog};
@@ -33,18 +33,18 @@ fn model(cluster: &Cluster, seed: u64) -> Model {
 }
 
 /// A model that knows this truth, with the parts of another.
-fn knowing<F: Fn(&[Part]) -> f64 + Send + Sync>(model: &Model, truth: F) -> Oracle<F> {
-    Oracle { table: model.part_table(SIZE).clone(), truth }
+fn knowing<F: Fn(&[HostShare]) -> f64 + Send + Sync>(model: &Model, truth: F) -> Oracle<F> {
+    Oracle { table: model.share_table(SIZE).clone(), truth }
 }
 
 /// Fig. 1 of BandPilot in short: one host 360, several as fast as their smallest count allows.
-fn balanced_truth(parts: &[Part]) -> f64 {
+fn balanced_truth(parts: &[HostShare]) -> f64 {
     let least = parts.iter().map(|p| p.count).min().unwrap_or(0);
     if parts.len() < 2 { 360.0 } else { 42.0 * f64::from(least) - parts.len() as f64 }
 }
 
 /// LiteGD's truth: the weakest of all intra bandwidths and the switch.
-fn cannikin(switch_gb_per_s: f64) -> impl Fn(&[Part]) -> f64 + Send + Sync {
+fn cannikin(switch_gb_per_s: f64) -> impl Fn(&[HostShare]) -> f64 + Send + Sync {
     move |parts| {
         let intra = parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min);
         if parts.len() > 1 { intra.min(switch_gb_per_s) } else { intra }
@@ -52,7 +52,7 @@ fn cannikin(switch_gb_per_s: f64) -> impl Fn(&[Part]) -> f64 + Send + Sync {
 }
 
 /// A truth without any order: nothing may be concluded from one GPU set about another.
-fn lawless(parts: &[Part]) -> f64 {
+fn lawless(parts: &[HostShare]) -> f64 {
     let mix = |h: u64, w: u64| (h ^ w).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
     let h = parts.iter().fold(1u64, |h, p| mix(mix(h, u64::from(p.host.0) + 1), u64::from(p.mask.0)));
     1.0 + (h >> 40) as f64 / 1e4
@@ -242,7 +242,7 @@ fn among_running_jobs_the_oracle_finds_the_best_of_all_subsets() {
 
 /// LiteGD, section 5.3: the best intra-host group for every host and count, every split over the hosts, the weakest of intra and switch;
 /// branches that cannot beat the best so far are cut.
-fn pruned_reference(table: &predict::PartTable, free: &Allocation, k: usize, switch_gb_per_s: f64) -> f64 {
+fn pruned_reference(table: &predict::HostShareTable, free: &Allocation, k: usize, switch_gb_per_s: f64) -> f64 {
     let groups: Vec<Vec<f64>> = free
         .parts()
         .iter()

@@ -1,7 +1,7 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
-use crate::decide::{Reading, decide};
+use crate::decide::{ProbeReading, decide};
 use crate::exact::{Scored, SearchResult, promote_by_lower_confidence_bound};
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
@@ -10,7 +10,7 @@ use crate::request::{Refusal, Request};
 use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
-use predict::{BandwidthModel, Part, Prediction};
+use predict::{BandwidthModel, HostShare, Prediction};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -21,13 +21,13 @@ pub enum Bottleneck {
         /// Which.
         host: HostId,
     },
-    /// The NICs that the chosen GPUs of a host touch.
+    /// The NICs that the chosen GPUs of a host use.
     Nic {
-        /// Which host.
+        /// The host.
         host: HostId,
         /// Names of the NICs.
         nics: Vec<String>,
-        /// Their rate together, GB/s.
+        /// Sum of their rates, GB/s.
         gb_per_s: f64,
     },
     /// A link between hosts, or a tier of switches.
@@ -37,7 +37,7 @@ pub enum Bottleneck {
     },
     /// The message is too small to fill any link.
     Latency,
-    /// One GPU: nothing to communicate with.
+    /// A single GPU, which has no collective traffic.
     None,
 }
 
@@ -67,8 +67,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the measured winner becomes the choice, what
-    /// is now expected of it its prediction. `Err` is an allocation that is not among the candidates.
+    /// The same answer, decided again with measurements of its candidates (see [`decide`]): the winner becomes the choice, with its
+    /// expectation after the measurements as prediction. `Err` is an allocation that is not among the candidates.
     pub fn decided(
         mut self,
         cluster: &Cluster,
@@ -80,7 +80,7 @@ impl Answer {
         let of_candidates = readings
             .iter()
             .map(|(a, v)| match all.iter().position(|c| c.allocation == *a) {
-                Some(candidate) => Ok(Reading { candidate, busbw_gb_per_s: *v }),
+                Some(candidate) => Ok(ProbeReading { candidate, busbw_gb_per_s: *v }),
                 None => Err(a.clone()),
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-/// How many runner-ups an answer carries.
+/// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
 /// Answers a request by exact search, or above thresholds where that is too large. The choice among the best few is that of
@@ -156,7 +156,7 @@ struct Layout {
 impl Layout {
     fn of(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request, choice: &Allocation) -> Layout {
         let hosts = ranks::host_order(cluster, choice.parts());
-        let table = model.part_table(request.size);
+        let table = model.share_table(request.size);
         let pods = if request.pods.is_empty() { None } else { place_pods(table, &request.pods, &hosts) };
         let pods = pods.unwrap_or_default();
         let ranks = ranks::rank_order(&hosts, &pods);
@@ -164,8 +164,8 @@ impl Layout {
     }
 }
 
-fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<Part> {
-    let table = model.part_table(request.size);
+fn parts_of(model: &dyn BandwidthModel, request: &Request, allocation: &Allocation) -> Vec<HostShare> {
+    let table = model.share_table(request.size);
     allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Choices without a model: the packed choice of today's schedulers, and random GPUs.
+//! Choices without a model: the choice of a packing scheduler, and random GPUs.
 
 use rand::Rng;
 use topology::{Allocation, Cluster};

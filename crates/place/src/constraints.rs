@@ -1,4 +1,4 @@
-//! From the free GPUs to those that a request may use: constraints that look at hosts and GPUs one by one.
+//! The free GPUs that a request may use, after the constraints on single hosts and GPUs.
 //!
 //! Constraints on the whole choice (pods, fewest GPUs per host, most hosts) are [`crate::shape`].
 
@@ -9,8 +9,8 @@ use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 /// Host types that a message lists at most.
 const TYPES_LISTED_MAX: usize = 8;
 
-/// Does a host type go by this name, or have GPUs that do? The name of the type, or the GPU model or words of it that stand together
-/// (`H100` or `H100 80GB` of `NVIDIA H100 80GB HBM3`); case does not matter.
+/// True if `name` is the name of the host type, its GPU model, or consecutive words of the model (`H100` or `H100 80GB` of
+/// `NVIDIA H100 80GB HBM3`). Case does not matter.
 pub fn is_of_type(ty: &HostType, name: &str) -> bool {
     let words = |s: &str| -> Vec<String> {
         let split = |c: char| c.is_whitespace() || c == '-';
@@ -49,7 +49,7 @@ impl Request {
         Ok(usable)
     }
 
-    /// What is left, and in words how many GPUs each constraint took; `Err` where it left no host of the whole cluster.
+    /// The GPUs that remain, and in words the number of GPUs that each constraint removed; `Err` where it left no host of the whole cluster.
     fn constrained(&self, cluster: &Cluster) -> (Allocation, Result<String, Refusal>) {
         let c = &self.constraints;
         let only: HashSet<HostId> = c.only_hosts.iter().copied().collect();
@@ -106,7 +106,7 @@ impl Request {
 }
 
 impl Constraints {
-    /// Is every free GPU allowed?
+    /// True if every free GPU is allowed.
     pub fn allow_every_gpu(&self) -> bool {
         self.only_hosts.is_empty() && self.excluded_hosts.is_empty() && self.gpu_type.is_none() && !self.exclusive_nics
     }

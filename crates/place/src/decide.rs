@@ -1,4 +1,4 @@
-//! Probing: choose, measure the few candidates that readings can decide between, decide.
+//! Probing: measure the few candidates between which readings can decide, then decide.
 //!
 //! Three steps, so that this crate does no I/O: [`crate::exact()`] returns a choice and its rivals, [`worth_measuring`] picks the candidates to
 //! measure, the caller measures, and [`decide`] uses the readings.
@@ -7,7 +7,7 @@ use crate::exact::Scored;
 
 /// One measured candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct ProbeReading {
     /// Index into the candidates that were offered.
     pub candidate: usize,
     /// Measured busbw, GB/s.
@@ -16,7 +16,7 @@ pub struct Reading {
 
 /// A decision after probing.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Decision {
+pub struct ProbeDecision {
     /// Index into the candidates.
     pub candidate: usize,
     /// Its expected busbw, given the readings, GB/s.
@@ -28,7 +28,7 @@ pub struct Decision {
 /// Share of a prediction's variance that depends on the hosts; the rest is common to all allocations of a split.
 const OF_THE_HOSTS: f64 = 0.2;
 
-/// What the readings say about one candidate.
+/// The expectation of one candidate after the readings.
 #[derive(Clone, Copy)]
 struct Belief {
     /// Expected `ln(bandwidth / predicted)`, given the readings.
@@ -38,12 +38,12 @@ struct Belief {
     measured: bool,
 }
 
-/// What readings say of every candidate: of itself, shrunk by how noisy repeated measurements are (`sd² / (sd² + noise²)` of the surprise
-/// is believed), and, of the best split, on which hosts ever. In logarithms.
-fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Vec<Belief> {
+/// The expectation of every candidate after the readings, in logarithms. A reading shifts its candidate by `sd² / (sd² + noise²)` of the
+/// surprise, where `noise` is that of repeated measurements; readings of the best split also shift that split on other hosts.
+fn beliefs(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Belief> {
     let surprises = |i: usize| -> Vec<f64> {
         let mean = candidates[i].prediction.busbw_gb_per_s;
-        let fine = |r: &&Reading| r.candidate == i && r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s.is_finite();
+        let fine = |r: &&ProbeReading| r.candidate == i && r.busbw_gb_per_s > 0.0 && r.busbw_gb_per_s.is_finite();
         let mut v: Vec<f64> = readings.iter().filter(fine).map(|r| (r.busbw_gb_per_s / mean.max(1e-9)).ln()).collect();
         v.sort_by(f64::total_cmp);
         v
@@ -73,19 +73,22 @@ fn beliefs(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Ve
         .collect()
 }
 
-/// How much better than `best` a candidate of `score` turns out on average, counting nothing where it turns out worse (expected improvement;
-/// Jones, Schonlau and Welch 1998). All in GB/s.
+/// Expected improvement of a candidate of `score` over `best`, GB/s: outcomes below `best` count as 0 (Jones, Schonlau and Welch 1998).
 fn expected_gain(score: f64, sd: f64, best: f64) -> f64 {
     let sd = sd.max(1e-9);
     let z = (score - best) / sd;
     sd * (z * stats::normal_cdf(z) + stats::normal_density(z))
 }
 
-/// Which of the candidates to measure next, most promising first, given the readings so far: the choice, whose reading says whether to look
-/// further, then those that are expected to gain most over the best. At most `count`, each only once. Asking again after every reading
-/// is better than measuring a whole list: a choice that disappoints sends the next probe to another split, one that does not to the same
-/// split on other hosts. O(count x n).
-pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize, repeat_noise: f64) -> Vec<usize> {
+/// The candidates to measure next, most promising first, given the readings so far: the choice, then the candidates with the largest
+/// expected improvement over it. At most `count`, each once. Callers should ask again after every reading: if the choice
+/// disappoints, the next probe is another split, otherwise the same split on other hosts. O(count x n).
+pub fn worth_measuring(
+    candidates: &[Scored],
+    readings: &[ProbeReading],
+    count: usize,
+    repeat_noise: f64,
+) -> Vec<usize> {
     let mut supposed = readings.to_vec();
     let mut order: Vec<usize> = Vec::new();
     while order.len() < count {
@@ -101,9 +104,9 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
             _ => open.into_iter().reduce(|a, b| if gain(&b) > gain(&a) { b } else { a }).unwrap_or(0),
         };
         order.push(next);
-        // As if the reading equalled the prediction.
+        // Assume that the reading equals the prediction.
         let busbw = candidates[next].prediction.busbw_gb_per_s * beliefs[next].ln_shift.exp();
-        supposed.push(Reading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
+        supposed.push(ProbeReading { candidate: next, busbw_gb_per_s: busbw.max(1e-9) });
     }
     order
 }
@@ -112,15 +115,15 @@ pub fn worth_measuring(candidates: &[Scored], readings: &[Reading], count: usize
 /// relative).
 ///
 /// An unmeasured candidate must beat the measured ones by one of its own standard deviations: the maximum of many predictions is biased
-/// upward, the readings of its rivals are not. `None` without candidates.
-pub fn decide(candidates: &[Scored], readings: &[Reading], repeat_noise: f64) -> Option<Decision> {
+/// upward, readings are not. `None` without candidates.
+pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Option<ProbeDecision> {
     let beliefs = beliefs(candidates, readings, repeat_noise);
     let any = beliefs.iter().any(|b| b.measured);
-    let mut best: Option<(f64, Decision)> = None;
+    let mut best: Option<(f64, ProbeDecision)> = None;
     for (i, (c, b)) in candidates.iter().zip(&beliefs).enumerate() {
         let v = c.prediction.busbw_gb_per_s * b.ln_shift.exp();
-        let d = Decision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * b.sd };
-        // A reading is of the allocation alone; among other jobs, what the search maximised is off by the same share.
+        let d = ProbeDecision { candidate: i, busbw_gb_per_s: v, std_gb_per_s: v * b.sd };
+        // A reading is of the allocation without other jobs; the score among other jobs changes by the same share.
         let penalty = if any && !b.measured { b.sd } else { 0.0 };
         let score = c.score_gb_per_s * (b.ln_shift - penalty).exp();
         if best.as_ref().is_none_or(|b| score > b.0) {
@@ -155,16 +158,16 @@ mod tests {
     fn a_bad_reading_of_the_choice_moves_it_to_the_next() {
         let c = [scored(100.0, 5.0), scored(98.0, 5.0), scored(97.0, 5.0)];
         let r = [
-            Reading { candidate: 0, busbw_gb_per_s: 70.0 },
-            Reading { candidate: 1, busbw_gb_per_s: 97.0 },
-            Reading { candidate: 2, busbw_gb_per_s: 99.0 },
+            ProbeReading { candidate: 0, busbw_gb_per_s: 70.0 },
+            ProbeReading { candidate: 1, busbw_gb_per_s: 97.0 },
+            ProbeReading { candidate: 2, busbw_gb_per_s: 99.0 },
         ];
         assert_eq!(decide(&c, &r, 0.01).unwrap().candidate, 2);
     }
 
     #[test]
     fn a_reading_as_noisy_as_the_model_is_sure_is_half_believed() {
-        let d = decide(&[scored(100.0, 1.0)], &[Reading { candidate: 0, busbw_gb_per_s: 104.0 }], 0.01).unwrap();
+        let d = decide(&[scored(100.0, 1.0)], &[ProbeReading { candidate: 0, busbw_gb_per_s: 104.0 }], 0.01).unwrap();
         assert!((d.busbw_gb_per_s - 102.0).abs() < 0.05, "{d:?}");
     }
 
@@ -180,7 +183,7 @@ mod tests {
     fn a_choice_that_disappoints_sends_the_next_probe_to_another_split_and_one_that_does_not_to_other_hosts() {
         let mut c = [scored(100.0, 4.0), scored(100.0, 4.0), scored(93.0, 4.0)];
         c[1].same_split_other_hosts = true;
-        let next = |v: f64| worth_measuring(&c, &[Reading { candidate: 0, busbw_gb_per_s: v }], 1, 0.01);
+        let next = |v: f64| worth_measuring(&c, &[ProbeReading { candidate: 0, busbw_gb_per_s: v }], 1, 0.01);
         assert_eq!(next(100.0), [1]);
         assert_eq!(next(85.0), [2]);
     }
@@ -190,14 +193,15 @@ mod tests {
         let mut c = [scored(100.0, 5.0), scored(120.0, 5.0)];
         c[0].score_gb_per_s = 90.0;
         c[1].score_gb_per_s = 40.0;
-        let r = [Reading { candidate: 0, busbw_gb_per_s: 99.0 }, Reading { candidate: 1, busbw_gb_per_s: 121.0 }];
+        let r =
+            [ProbeReading { candidate: 0, busbw_gb_per_s: 99.0 }, ProbeReading { candidate: 1, busbw_gb_per_s: 121.0 }];
         assert_eq!(decide(&c, &r, 0.01).unwrap().candidate, 0);
     }
 
     #[test]
     fn nonsense_readings_are_ignored() {
         for v in [0.0, -3.0, f64::NAN, f64::INFINITY] {
-            let d = decide(&[scored(100.0, 1.0)], &[Reading { candidate: 0, busbw_gb_per_s: v }], 0.01).unwrap();
+            let d = decide(&[scored(100.0, 1.0)], &[ProbeReading { candidate: 0, busbw_gb_per_s: v }], 0.01).unwrap();
             assert_eq!(d.busbw_gb_per_s, 100.0);
         }
     }

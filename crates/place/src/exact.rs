@@ -1,7 +1,7 @@
 //! The exact search: every count vector over the hosts, with the masks that can matter per host and count.
 //!
-//! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises (all of
-//! linkwise's): proved against brute force over all subsets in the tests. For a model that is a multiple of the bound the
+//! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises, as all of
+//! linkwise's models do. The tests compare it with brute force over all subsets. For a model that is a multiple of the bound the
 //! enumeration is a branch and bound; for others it is complete up to [`COMBINATIONS_MAX`], beyond which it refuses.
 
 mod best;
@@ -13,7 +13,7 @@ use crate::ordered::judge;
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
 use branch_and_bound::branch_and_bound;
-use predict::{BandwidthModel, Candidates, Part, Prediction};
+use predict::{BandwidthModel, Candidates, HostShare, Prediction};
 use topology::{Allocation, Cluster};
 
 pub use best::{OTHER_HOSTS, best_of};
@@ -30,11 +30,11 @@ pub const TIE: f64 = 1e-9;
 pub struct Scored {
     /// The GPUs.
     pub allocation: Allocation,
-    /// What the model expects of it alone.
+    /// The model's prediction without other jobs.
     pub prediction: Prediction,
-    /// What the search maximised, GB/s: the prediction's mean, or with other jobs [`crate::objective::Effect::score`].
+    /// The score that the search maximised, GB/s: the prediction's mean, or with other jobs [`crate::objective::Effect::score`].
     pub score_gb_per_s: f64,
-    /// It has the split of the first candidate, on other hosts (see [`OTHER_HOSTS`]).
+    /// True for the split of the first candidate on other hosts (see [`OTHER_HOSTS`]).
     pub same_split_other_hosts: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct SearchResult {
 pub const CAUTION_SDS: f64 = 0.5;
 
 /// Moves the candidate with the highest lower confidence bound (mean less [`CAUTION_SDS`] deviations) to the front; the others keep their
-/// order. Ties stay where they are.
+/// order, also in a tie.
 pub fn promote_by_lower_confidence_bound(candidates: &mut [Scored]) {
     let value = |s: &Scored| {
         let relative_sd = s.prediction.std_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9);
@@ -75,7 +75,7 @@ pub(crate) fn promote(candidates: &mut [Scored], i: usize) {
     if i == 0 || i >= candidates.len() {
         return;
     }
-    // The flag refers to the first candidate, which changes here.
+    // The flag is relative to the first candidate, which changes here.
     if std::mem::take(&mut candidates[i].same_split_other_hosts) {
         candidates[0].same_split_other_hosts = true;
     } else {
@@ -99,7 +99,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     within(objective, keep, COMBINATIONS_MAX, NODES_MAX)
 }
 
-/// The same with limits of one's own on what is enumerated and on the nodes of branch and bound; [`Refusal::TooLarge`] beyond.
+/// The same with the caller's limits on enumerated candidates and on nodes of branch and bound; [`Refusal::TooLarge`] beyond.
 pub fn within(
     objective: &Objective,
     keep: usize,
@@ -128,7 +128,7 @@ pub fn within(
     Ok(SearchResult { best: best_of(objective, &judged.candidates, &judged.scores, keep.max(1)), evaluations })
 }
 
-/// How many candidates a complete enumeration has: a convolution over hosts. O(hosts x k x counts).
+/// Number of candidates of a complete enumeration: a convolution over hosts. O(hosts x k x counts).
 pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
     let mut ways = vec![0u128; k + 1];
     ways[0] = 1;
@@ -148,7 +148,14 @@ pub fn combinations(options: &[HostOptions], k: usize) -> u128 {
 
 /// Every combination, in the order of the hosts.
 pub(crate) fn enumerate(options: &[HostOptions], shape: &Shape, out: &mut Candidates) {
-    fn go(options: &[HostOptions], shape: &Shape, i: usize, left: Left, chosen: &mut Vec<Part>, out: &mut Candidates) {
+    fn go(
+        options: &[HostOptions],
+        shape: &Shape,
+        i: usize,
+        left: Left,
+        chosen: &mut Vec<HostShare>,
+        out: &mut Candidates,
+    ) {
         if left.gpus == 0 {
             out.push(chosen);
             return;

@@ -1,4 +1,4 @@
-//! Which GPUs a job gets: requests, searches, baselines, explanations.
+//! Placement: requests, searches, baselines and explanations.
 
 mod answer;
 pub mod baselines;
@@ -20,7 +20,7 @@ pub mod shape;
 pub mod threshold;
 
 pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with, bottleneck};
-pub use decide::{Decision, Reading, decide, worth_measuring};
+pub use decide::{ProbeDecision, ProbeReading, decide, worth_measuring};
 pub use exact::{Scored, SearchResult, exact, promote_by_lower_confidence_bound};
 pub use merge::MergeRule;
 pub use objective::{Effect, Objective};

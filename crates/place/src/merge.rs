@@ -1,12 +1,12 @@
 //! Contention as BandPilot models it (arXiv 2506.15595 v4): jobs that share a host are merged virtually.
 //!
-//! Only jobs that span hosts contend, and only with jobs on whose hosts they are. For a candidate C and a running job J, the GPUs of J on
+//! Two jobs contend only if both span hosts and share one. For a candidate C and a running job J, the GPUs of J on
 //! C's hosts join C, and the GPUs of C on J's hosts join J; both share the smaller bandwidth of the two merged sets. Over several
-//! jobs the smallest counts. If the demands exceed it, each job gets a share in proportion to its demand. A job without demand
+//! jobs the smallest counts. If the sum of the demands exceeds it, each job gets a share in proportion to its demand. A job without demand
 //! (BandPilot's "idle" load) does not contend. A merged set that a host cannot hold (by a caller's [`MergeRule`]) is ignored.
 
 use crate::objective::{Effect, Running};
-use predict::{BandwidthModel, Candidates, Part, PartTable};
+use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
 /// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
@@ -14,19 +14,19 @@ use topology::{Allocation, Bytes, GpuMask, HostId};
 pub struct MergeRule {
     /// The name in flags and request lines.
     pub name: &'static str,
-    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None: no host could hold it.
-    pub join: fn(&PartTable, &Part, GpuMask) -> Option<Part>,
+    /// A host's share of the merged set, from a part of one job and the GPUs of the other on that host; None if the host cannot hold it.
+    pub join: fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>,
 }
 
-/// The rule that ships: the union of the very GPUs.
-fn union(table: &PartTable, part: &Part, others: GpuMask) -> Option<Part> {
+/// The shipped rule: the union of the exact GPUs.
+fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<HostShare> {
     Some(if others.is_empty() { *part } else { table.part(part.host, part.mask.union(others)) })
 }
 
 /// `a` and the GPUs of `b` on hosts of `a`, into `out`; false if a host cannot hold its merged share.
-fn joined(merge: &Merge, table: &PartTable, a: &[Part], b: &[Part], out: &mut Vec<Part>) -> bool {
+fn joined(merge: &Merge, table: &HostShareTable, a: &[HostShare], b: &[HostShare], out: &mut Vec<HostShare>) -> bool {
     out.clear();
-    let join = merge.rule.map_or(union as fn(&PartTable, &Part, GpuMask) -> Option<Part>, |r| r.join);
+    let join = merge.rule.map_or(union as fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>, |r| r.join);
     for p in a {
         let others = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
         match join(table, p, others) {
@@ -37,7 +37,7 @@ fn joined(merge: &Merge, table: &PartTable, a: &[Part], b: &[Part], out: &mut Ve
     true
 }
 
-fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
+fn parts(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
@@ -46,7 +46,7 @@ fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
 pub(crate) struct Meeting {
     /// Smallest bandwidth of the merged sets, GB/s; infinite without contention.
     pub capacity_gb_per_s: f64,
-    /// Demand of the contending jobs together, GB/s.
+    /// Sum of the demands of the contending jobs, GB/s.
     pub others_gb_per_s: f64,
 }
 
@@ -56,25 +56,25 @@ impl Meeting {
         let demand = alone_gb_per_s + self.others_gb_per_s;
         if demand > self.capacity_gb_per_s { self.capacity_gb_per_s / demand } else { 1.0 }
     }
-    /// What a search maximises: the new job's share less what the others lose. For weights up to 1 it rises with both bandwidths.
+    /// The score of a search: the new job's share less the loss of the others. For weights up to 1 it rises with both bandwidths.
     pub fn score(&self, alone_gb_per_s: f64, loss_weight: f64) -> f64 {
         let share = self.share(alone_gb_per_s);
         alone_gb_per_s * share - loss_weight * self.others_gb_per_s * (1.0 - share)
     }
 }
 
-/// Running jobs as the merge sees them.
+/// The running jobs as inputs of the merge.
 #[derive(Clone, Debug)]
 pub(crate) struct Merge {
-    jobs: Vec<Vec<Part>>,
+    jobs: Vec<Vec<HostShare>>,
     demands: Vec<f64>,
-    /// A rule of the caller; None: the union of the very GPUs.
+    /// A rule of the caller; None: the union of the exact GPUs.
     pub rule: Option<&'static MergeRule>,
 }
 
 impl Merge {
     /// Of running jobs that span hosts.
-    pub fn new(table: &PartTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
+    pub fn new(table: &HostShareTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
         Merge {
             jobs: running.iter().map(|r| parts(table, &r.gpus)).collect(),
             demands: running.iter().map(|r| r.demand_gb_per_s).collect(),
@@ -83,7 +83,7 @@ impl Merge {
     }
 
     /// The jobs that contend with a candidate.
-    pub fn met<'a>(&'a self, c: &'a [Part]) -> impl Iterator<Item = usize> + 'a {
+    pub fn met<'a>(&'a self, c: &'a [HostShare]) -> impl Iterator<Item = usize> + 'a {
         (0..self.jobs.len()).filter(move |&j| {
             c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
         })
@@ -104,7 +104,7 @@ impl Merge {
         candidates: &Candidates,
         unlimited: bool,
     ) -> Vec<Meeting> {
-        let table = model.part_table(size);
+        let table = model.share_table(size);
         let mut merged = Candidates::new();
         let mut ends = Vec::with_capacity(candidates.len());
         let mut set = Vec::new();

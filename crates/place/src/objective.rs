@@ -6,11 +6,11 @@
 use crate::merge::Merge;
 use crate::physical::Sharing;
 use crate::request::{Contention, Request};
-use predict::{BandwidthModel, Candidates, Part, PartTable};
+use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use std::cell::Cell;
 use topology::{Allocation, Cluster};
 
-/// A request seen through a model.
+/// A request with the model that judges its candidates.
 pub struct Objective<'a> {
     /// The cluster.
     pub cluster: &'a Cluster,
@@ -24,7 +24,7 @@ pub struct Objective<'a> {
     batches: Cell<u64>,
 }
 
-/// How the running jobs share with a candidate.
+/// How the running jobs share bandwidth with a candidate.
 pub(crate) enum Rule<'a> {
     /// Virtual merge.
     Merge(Merge),
@@ -32,7 +32,7 @@ pub(crate) enum Rule<'a> {
     Physical(Sharing<'a>),
 }
 
-/// A job that can contend, as the model sees it.
+/// A job that can contend, with its shares of hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     /// Index into the request's jobs.
@@ -65,14 +65,14 @@ impl Effect {
 impl<'a> Objective<'a> {
     /// Prepares. O(jobs) predictions.
     pub fn new(cluster: &'a Cluster, model: &'a dyn BandwidthModel, request: &'a Request) -> Self {
-        let table = model.part_table(request.size);
+        let table = model.share_table(request.size);
         let running: Vec<Running> = request
             .jobs
             .iter()
             .enumerate()
             .filter(|(_, j)| j.gpus.host_count() > 1)
             .map(|(job, j)| {
-                let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
                 let demand_gb_per_s = j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
@@ -85,13 +85,13 @@ impl<'a> Objective<'a> {
         Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
     }
 
-    /// The parts that searches combine.
-    pub fn table(&self) -> &'a PartTable {
-        self.model.part_table(self.request.size)
+    /// The shares of hosts that searches combine.
+    pub fn table(&self) -> &'a HostShareTable {
+        self.model.share_table(self.request.size)
     }
 
-    /// The part of some GPUs of a host.
-    pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> Part {
+    /// The share of these GPUs of a host.
+    pub fn part(&self, host: topology::HostId, mask: topology::GpuMask) -> HostShare {
         self.table().part(host, mask)
     }
 
@@ -131,13 +131,13 @@ impl<'a> Objective<'a> {
         &self.rule
     }
 
-    /// Can a running job contend? A job inside one host, or one that uses no bandwidth, cannot.
+    /// True if a running job can contend. A job inside one host, or one that uses no bandwidth, cannot.
     pub fn contended(&self) -> bool {
         self.running.iter().any(|r| r.demand_gb_per_s > 0.0)
     }
 
     /// The effect of a choice on the new job and on the running jobs.
-    pub fn effect(&self, parts: &[Part]) -> Effect {
+    pub fn effect(&self, parts: &[HostShare]) -> Effect {
         let mut one = Candidates::new();
         one.push(parts);
         let alone = self.model.mean(self.request.size, parts);
@@ -160,7 +160,7 @@ impl<'a> Objective<'a> {
                     Some((r, _)) if r.job == i => next.next().map_or((0.0, 0.0), |n| n.1),
                     _ => {
                         let j = &self.request.jobs[i];
-                        let parts: Vec<Part> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+                        let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
                         let v = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
                         (v, v)
                     }
@@ -175,7 +175,7 @@ impl<'a> Objective<'a> {
         self.evaluations.get()
     }
 
-    /// Batches so far: each is one call of the model, and needs the result of the batch before.
+    /// Batches so far; each is one call of the model that needs the result of the previous batch.
     pub fn batches(&self) -> u64 {
         self.batches.get()
     }

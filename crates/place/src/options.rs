@@ -1,38 +1,38 @@
 //! Per host and count, the few masks that can be part of a best allocation.
 
-use predict::{Part, PartTable};
+use predict::{HostShare, HostShareTable};
 use topology::{Allocation, GpuMask};
 
 /// The masks of one host worth combining, by count.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     /// `by_count[c - 1]`: parts with `c` GPUs that no other part dominates.
-    pub by_count: Vec<Vec<Part>>,
+    pub by_count: Vec<Vec<HostShare>>,
 }
 
-/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s. Compared only between masks that serve the job equally.
-fn leftover_gb_per_s(table: &PartTable, part: &Part, free: GpuMask) -> f64 {
+/// Intra bandwidth of the GPUs that a mask leaves free on its host, GB/s; decides between masks that serve the job equally.
+fn leftover_gb_per_s(table: &HostShareTable, part: &HostShare, free: GpuMask) -> f64 {
     table.intra_gb_per_s(part.host, free.minus(part.mask))
 }
 
 /// For every host of `free`, the masks of up to `gpus_max` GPUs that can matter.
 ///
-/// For one count, masks that touch NICs of equal rate differ to any model only in their intra bandwidth, and more of it never lowers
-/// a prediction: the best one stays; between equals, the one that leaves the best-connected rest. Masks with
-/// different NIC rates all stay, since a correction may prefer either. O(2^GPUs) per host.
-pub fn host_options(table: &PartTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
+/// Masks of one count whose NICs have equal rate differ for every model in intra bandwidth only, and more of it never lowers a
+/// prediction. The mask with most is kept; among equals, the one that leaves the best-connected GPUs free. Of masks with different
+/// NIC rates all are kept, since a correction may prefer either. O(2^GPUs) per host.
+pub fn host_options(table: &HostShareTable, free: &Allocation, gpus_max: usize) -> Vec<HostOptions> {
     free.parts()
         .iter()
         .map(|&(host, mask)| {
             let counts = mask.count().min(gpus_max);
-            let mut by_count: Vec<Vec<Part>> = vec![Vec::new(); counts];
+            let mut by_count: Vec<Vec<HostShare>> = vec![Vec::new(); counts];
             for m in mask.subsets() {
                 let c = m.count();
                 if c > counts {
                     continue;
                 }
                 let part = table.part(host, m);
-                let slot: &mut Vec<Part> = &mut by_count[c - 1];
+                let slot: &mut Vec<HostShare> = &mut by_count[c - 1];
                 match slot.iter_mut().find(|p| p.nic_gb_per_s == part.nic_gb_per_s) {
                     None => slot.push(part),
                     Some(p) => {

@@ -1,14 +1,13 @@
-//! Judges many candidates without asking the model about all of them: in the order of their upper bounds, until no other can be among the
-//! best.
+//! Judges many candidates with few predictions: in the order of their upper bounds, until no other can be among the best.
 //!
 //! Contention never raises a bandwidth, and no bandwidth exceeds the model's [`predict::BandwidthModel::upper_bound_exact_hosts`]. If jobs are
 //! merged by their exact GPUs, the GPUs with the best intra bandwidth are not always the best choice for a count, because the union
-//! with a running job's GPUs counts too. Such variants are judged only where a better union could lift a candidate over the best few.
+//! with a running job's GPUs counts too. Such variants are judged only where a better union could raise a candidate above the best few.
 
 use crate::exact::TIE;
 use crate::merge::{Meeting, Merge};
 use crate::objective::{Objective, Rule};
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
 /// Candidates of the first batch; every next one is twice as large.
@@ -33,9 +32,9 @@ struct Floor {
 }
 
 impl Floor {
-    /// Splits over more hosts are told apart by their first hosts only, which lowers the floor and loses nothing.
+    /// Splits over more hosts count as equal if their first hosts are, which lowers the floor and loses no candidate.
     const HOSTS: usize = 16;
-    fn see(&mut self, score: f64, parts: &[Part]) {
+    fn see(&mut self, score: f64, parts: &[HostShare]) {
         if self.best.len() == self.keep && score <= self.best[self.keep - 1].0 {
             return;
         }
@@ -60,10 +59,10 @@ impl Floor {
     }
 }
 
-/// Judges `candidates`, of which the best `keep` with different splits are wanted. `free`: the GPUs that variants may use.
+/// Judges `candidates`, of which the caller keeps the best `keep` with different splits. `free`: the GPUs that variants may use.
 pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Allocation, keep: usize) -> Judged {
     let model = objective.model;
-    let most = |c: &[Part]| {
+    let most = |c: &[HostShare]| {
         let (mut intra, mut nic, mut gpus) = (f64::INFINITY, f64::INFINITY, 0);
         for p in c {
             intra = intra.min(p.intra_gb_per_s);
@@ -92,7 +91,7 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
         size *= 2;
         objective.alone(&batch, &mut values);
         if objective.contended() {
-            // Of the batch, those that alone are good enough.
+            // The candidates of the batch that are good enough without other jobs.
             let mut good = Candidates::new();
             let mut alone = Vec::new();
             for (c, v) in batch.iter().zip(&values).filter(|b| *b.1 >= needed) {
@@ -139,7 +138,7 @@ impl Variants<'_> {
         }
         let mut those = Candidates::new();
         held_back.iter().for_each(|&i| those.push(batch.parts(i)));
-        // What the best conceivable GPUs of the same hosts and counts could make of each.
+        // The bound of each with the best possible GPUs of the same hosts and counts.
         let reach: Vec<f64> = match objective.rule() {
             Rule::Merge(m) if m.rule.is_some() => return,
             Rule::Merge(m) => {
@@ -166,15 +165,15 @@ impl Variants<'_> {
         }
     }
 
-    /// Every combination of GPUs that could serve a candidate better among the jobs, itself left out.
-    fn of(&mut self, objective: &Objective, c: &[Part], out: &mut Candidates) {
-        let choices: Vec<Vec<Part>> = c.iter().map(|p| self.of_part(objective, p)).collect();
+    /// Every other combination of GPUs that could serve a candidate better among the jobs.
+    fn of(&mut self, objective: &Objective, c: &[HostShare], out: &mut Candidates) {
+        let choices: Vec<Vec<HostShare>> = c.iter().map(|p| self.of_part(objective, p)).collect();
         let combinations = choices.iter().map(|v| v.len() as u64).product::<u64>() as usize;
         if combinations > VARIANTS_MAX.min(self.left) {
             return;
         }
         self.left -= combinations;
-        let mut chosen: Vec<Part> = c.to_vec();
+        let mut chosen: Vec<HostShare> = c.to_vec();
         for n in 0..combinations {
             let mut rest = n;
             for (slot, v) in chosen.iter_mut().zip(&choices) {
@@ -187,8 +186,8 @@ impl Variants<'_> {
         }
     }
 
-    /// The GPUs that can stand in for a part: as many, with the same NIC rate, and not worse in everything that counts.
-    fn of_part(&self, objective: &Objective, part: &Part) -> Vec<Part> {
+    /// The GPUs that can replace a share: as many, with the same NIC rate, and not worse in every respect.
+    fn of_part(&self, objective: &Objective, part: &HostShare) -> Vec<HostShare> {
         let table = objective.table();
         let counts: Box<dyn Fn(GpuMask) -> Vec<f64>> = match objective.rule() {
             Rule::Merge(m) => unions(objective, m, part.host),
@@ -198,14 +197,14 @@ impl Variants<'_> {
             return vec![*part];
         }
         // What is compared: the own inside first; then, for merged sets, NIC rate and inside of every union; for physics the NICs shared.
-        let mut kept: Vec<(Part, Vec<f64>)> = vec![(*part, counts(part.mask))];
+        let mut kept: Vec<(HostShare, Vec<f64>)> = vec![(*part, counts(part.mask))];
         for m in self.free.mask(part.host).subsets().filter(|m| m.count() == part.mask.count() && *m != part.mask) {
             let p = table.part(part.host, m);
             if p.nic_gb_per_s != part.nic_gb_per_s {
                 continue;
             }
             let of_p = counts(m);
-            let beats = |a: &(Part, Vec<f64>), b: &Part, of_b: &[f64]| {
+            let beats = |a: &(HostShare, Vec<f64>), b: &HostShare, of_b: &[f64]| {
                 a.0.intra_gb_per_s >= b.intra_gb_per_s && no_worse(objective.rule(), &a.1, of_b)
             };
             if kept.iter().any(|k| beats(k, &p, &of_p)) {

@@ -9,13 +9,13 @@ use predict::{BandwidthModel, Candidates};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// Running jobs as the network sees them.
+/// The running jobs as flows over the network.
 pub(crate) struct Sharing<'c> {
     fabric: Fabric<'c>,
     claims: Vec<Claim>,
     /// Bandwidth of every job now, GB/s.
     now: Vec<f64>,
-    /// Which jobs use a link (demand above zero).
+    /// The jobs that use each link (demand above zero).
     users: HashMap<SharedLink, Vec<usize>>,
 }
 
@@ -40,7 +40,7 @@ impl<'c> Sharing<'c> {
         Sharing { fabric, claims, now, users }
     }
 
-    /// Jobs that a set of links reaches, over common links of further jobs too. Ascending.
+    /// Jobs that use these links, and jobs that share links with those. Ascending.
     fn reached(&self, loads: &[(SharedLink, f64)]) -> Vec<usize> {
         let mut found: Vec<usize> = Vec::new();
         let meet = |loads: &[(SharedLink, f64)], found: &mut Vec<usize>| {
@@ -86,7 +86,7 @@ impl<'c> Sharing<'c> {
         effect
     }
 
-    /// Could a running job contend on this host? Uplinks are shared by all hosts below their switch, links between hosts by their two ends.
+    /// True if a running job could contend on this host. Uplinks are shared by all hosts below their switch, links between hosts by their two ends.
     fn on_host(&self, host: HostId) -> bool {
         let network = &self.fabric.cluster().network;
         !network.tiers.is_empty()

@@ -1,7 +1,7 @@
-//! Pods: which counts per host they can fill exactly, on which host each lies, and with which GPUs.
+//! Pods: the counts per host that they can fill exactly, and the host and GPUs of each.
 
 use crate::baselines::packed;
-use predict::PartTable;
+use predict::HostShareTable;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 
@@ -9,12 +9,12 @@ use topology::{Allocation, Cluster, GPUS_PER_HOST_MAX, GpuMask, HostId};
 const SETS_MAX: usize = 1 << 16;
 /// Most entries in all these sets together, 8 bytes each.
 const ENTRIES_MAX: usize = 1 << 20;
-/// Most times that a way to fill a host is tried on an entry: about a tenth of a second.
+/// Most tries of a fill on an entry: about a tenth of a second.
 const TRIES_MAX: u64 = 1 << 25;
 
-/// A state that is not worked out yet.
+/// A state that is not computed yet.
 const UNKNOWN: u32 = u32::MAX;
-/// A count that no packing leads to.
+/// A count that no packing reaches.
 const DEAD: u32 = u32::MAX - 1;
 
 /// All ways to pack pods into hosts at once: a state is the set of what may remain of the larger pods after the counts so far.
@@ -56,14 +56,14 @@ struct Fill {
 struct State {
     /// GPUs of all pods that remain.
     gpus: usize,
-    /// What may remain, ascending.
+    /// The possible remainders, ascending.
     remaining: Vec<u64>,
     /// `next[count - 1]`.
     next: [u32; GPUS_PER_HOST_MAX],
 }
 
 impl Packing {
-    /// No pods, or pods that fill any count: of one GPU.
+    /// True without pods, or with pods of one GPU only, which fill any count.
     pub fn none() -> Self {
         Packing {
             larger: Vec::new(),
@@ -96,7 +96,7 @@ impl Packing {
         Some(packing)
     }
 
-    /// Every way to fill `count` GPUs, were there enough pods.
+    /// Every way to fill `count` GPUs, with any number of pods.
     fn fills_of(&self, count: usize) -> Vec<Fill> {
         let mut partial = vec![(Vec::new(), 0, count)];
         for size in &self.larger {
@@ -129,7 +129,7 @@ impl Packing {
         id
     }
 
-    /// Works out what follows on `count` GPUs on the next host; false beyond [`SETS_MAX`], [`ENTRIES_MAX`] or [`TRIES_MAX`].
+    /// Computes the states after `count` GPUs on the next host; false beyond [`SETS_MAX`], [`ENTRIES_MAX`] or [`TRIES_MAX`].
     pub fn prepare(&mut self, state: u32, count: usize) -> bool {
         let Some(from) = self.states.get(state as usize) else { return true };
         if count == 0 || count > GPUS_PER_HOST_MAX || from.next[count - 1] != UNKNOWN {
@@ -152,7 +152,7 @@ impl Packing {
         true
     }
 
-    /// Are there enough pods in `remaining` (of `gpus` GPUs with the smallest ones) for a fill?
+    /// True if `remaining` (of `gpus` GPUs with the smallest pods) has enough pods for a fill.
     fn leads(&self, gpus: usize, remaining: u64, fill: &Fill) -> bool {
         let mut larger = 0;
         for (size, taken) in self.larger.iter().zip(&fill.taken) {
@@ -189,7 +189,7 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
         packing.prepare(at, c).then_some(())?;
         path.push(packing.take(at, c)?);
     }
-    // Backwards from nothing left: anything that can lead to what comes after.
+    // Backwards from the empty remainder, through states that can reach the next one.
     let mut after = 0u64;
     let mut out: Vec<Vec<usize>> = Vec::with_capacity(counts.len());
     for (&c, &state) in counts.iter().zip(&path).rev() {
@@ -211,7 +211,11 @@ pub(crate) fn pack(pods: &[usize], counts: &[usize]) -> Option<Vec<Vec<usize>>> 
 
 /// The GPUs of every pod in the request's order, for a choice given host by host in rank order: pods of one size are numbered in that
 /// order too, so that pod 0 holds the first ranks. None if the pods do not fill the counts.
-pub fn place_pods(table: &PartTable, pods: &[usize], hosts: &[(HostId, GpuMask)]) -> Option<Vec<(HostId, GpuMask)>> {
+pub fn place_pods(
+    table: &HostShareTable,
+    pods: &[usize],
+    hosts: &[(HostId, GpuMask)],
+) -> Option<Vec<(HostId, GpuMask)>> {
     let counts: Vec<usize> = hosts.iter().map(|(_, m)| m.count()).collect();
     let sizes = pack(pods, &counts)?;
     let mut numbers: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -228,7 +232,7 @@ pub fn place_pods(table: &PartTable, pods: &[usize], hosts: &[(HostId, GpuMask)]
 }
 
 /// Where a packing scheduler would put pods: the largest first, each on the fullest host that still holds it, touched hosts before others;
-/// on every host the most compact GPUs. None if one does not fit so. O(pods x hosts).
+/// on every host the most compact GPUs. None if one does not fit. O(pods x hosts).
 ///
 /// Source: kube-scheduler's MostAllocated scoring and Kueue's and KAI's packing do this per pod.
 pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Option<Allocation> {
@@ -247,12 +251,12 @@ pub fn packed_pods(cluster: &Cluster, free: &Allocation, pods: &[usize]) -> Opti
 
 /// Cuts a host's GPUs into pods of these sizes (largest first): the worst-connected pod as well connected as possible, then the sum; between
 /// equals low indices together. Ascending by first GPU. O(3^GPUs) at worst, a few hundred steps on eight GPUs.
-fn split(table: &PartTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec<GpuMask> {
+fn split(table: &HostShareTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec<GpuMask> {
     struct Split<'a> {
-        table: &'a PartTable,
+        table: &'a HostShareTable,
         host: HostId,
         sizes: &'a [usize],
-        /// Best `(worst, sum)` and its first pod, by what is left: that tells how many pods are placed.
+        /// Best `(worst, sum)` and its first pod, by the GPUs that are left, which determine the number of placed pods.
         memo: HashMap<u32, (f64, f64, GpuMask)>,
     }
     impl Split<'_> {
@@ -265,7 +269,7 @@ fn split(table: &PartTable, host: HostId, mask: GpuMask, sizes: &[usize]) -> Vec
             if let Some(b) = self.memo.get(&left.0) {
                 return *b;
             }
-            // Only pods of this size are left: one of them holds the lowest GPU, so this one may.
+            // Only pods of this size are left, and one must hold the lowest GPU: let it be this one.
             let last_size = self.sizes.last() == Some(&size);
             let mut best = (f64::NEG_INFINITY, 0.0, GpuMask::EMPTY);
             for m in left.subsets().filter(|m| m.count() == size) {

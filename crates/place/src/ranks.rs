@@ -5,20 +5,20 @@
 //! 1. Hosts below one switch belong together: a ring then enters and leaves every switch once, which is what `fabric` assumes when it
 //!    counts the bytes over oversubscribed uplinks.
 //! 2. Otherwise hosts with most GPUs first, as in the measured tables that predictions rest on.
-//! 3. A host that gives all of eight or more GPUs, each beside a NIC of its own, lets NCCL's ring search return crossNic 2; then, if the
+//! 3. A host that gives all of eight or more GPUs, each next to its own NIC, lets NCCL's ring search return crossNic 2; then, if the
 //!    hosts agree on an even number of search channels, NCCL exchanges channel pairs on odd-numbered hosts. On a host with two to four
 //!    GPUs that makes GPUs receive from another GPU's NIC: three hosts 8+8+3, whose host of 3 GPUs is number 2, read 128 GB/s; 8+8+8+3,
 //!    where it is number 3, read 90 (`facts/nccl-graph-search.md`, the steps, 4, and "Use"). So hosts of 3, then 4, then 2 GPUs (their
 //!    losses: 25 to 30 %, 3 to 15 %, up to 5 %) take even places where they can. At two hosts NCCL takes trees, and the order stays.
 //!
 //! Rule 3 is inferred from one table, in which the hosts were not permuted. Over all 450 count vectors of three and four H100 hosts, `fabric`
-//! at 2 GiB never calls this order slower than rule 2's, and no order of them all more than 3 % faster (a test). Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
+//! at 2 GiB never calls this order slower than rule 2's, and no other order is more than 3 % faster (a test). Inside a host, ranks follow the GPU indices, pod by pod, so that equal local ranks meet on one rail where hosts give the same GPUs.
 
 use topology::{Cluster, GpuId, GpuMask, HostId};
 
 /// Fewest GPUs, each with its own NIC, of a host whose rings cross NICs.
 const CROSSING_GPUS_MIN: usize = 8;
-/// GPUs per host that lose at an odd place, those that lose most first.
+/// Counts of GPUs per host that lose bandwidth at an odd position, largest loss first.
 const SENSITIVE_COUNTS: [usize; 3] = [3, 4, 2];
 
 /// The hosts of a choice in rank order. O(hosts log hosts + small hosts x hosts).
@@ -41,7 +41,7 @@ pub fn host_order(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> Vec<(HostId
     order
 }
 
-/// Does NCCL exchange channel pairs on odd-numbered hosts?
+/// True if NCCL exchanges channel pairs on odd-numbered hosts.
 fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
     let crossing = parts.iter().any(|&(h, m)| {
         let ty = cluster.type_of(h);
@@ -61,7 +61,7 @@ fn crosses_nics(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> bool {
     crossing && parts.iter().map(channels).min().is_some_and(|n| n.is_multiple_of(2))
 }
 
-/// Brings sensitive hosts to even places by exchanging them with less sensitive ones below the same switch.
+/// Moves sensitive hosts to even positions by exchanging them with less sensitive hosts below the same switch.
 fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
     let loss = |p: &(HostId, GpuMask)| match SENSITIVE_COUNTS.iter().position(|c| *c == p.1.count()) {
         Some(i) => SENSITIVE_COUNTS.len() - i,

@@ -1,7 +1,7 @@
 //! Requests as JSON: one line, one request.
 //!
-//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. What is wrong is
-//! said once, with a stable code and the path of the field. Whether the request can be met is [`crate::Request::usable`]'s to say.
+//! Unknown fields are refused, since a misspelt field would be ignored silently; `null` means absent. The first fault
+//! is reported with a stable code and the path of the field. [`crate::Request::usable`] decides whether the request can be met.
 
 mod strict;
 
@@ -14,7 +14,7 @@ use topology::{Allocation, Bytes, Cluster, GpuMask, HostId, ListError, ListError
 
 /// Longest request line, bytes: ten thousand GPUs in text are under 200 kB.
 pub const LINE_BYTES_MAX: usize = 4 << 20;
-/// Characters of one message at most: hostile input must not come back as a flood.
+/// Longest message, characters: hostile input must not be echoed in full.
 const MESSAGE_CHARS_MAX: usize = 400;
 
 const FIELDS: [&str; 10] =
@@ -23,7 +23,7 @@ const CONSTRAINTS: [&str; 6] =
     ["only_hosts", "excluded_hosts", "gpu_type", "gpus_per_host_min", "hosts_max", "exclusive_nics"];
 const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
 
-/// What is wrong with a request.
+/// A fault of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bad {
     /// Stable, for scripts: `bad_request`, `unknown_gpu`, `duplicate_gpu`, `unknown_host`, `unknown_search`, or that of a
@@ -47,7 +47,7 @@ impl Bad {
         Bad::new("bad_request", message)
     }
     fn at(path: &str, found: &Value, expected: &str) -> Self {
-        // Only the beginning of what was found is of interest, and a long list costs time to print.
+        // Printing a long list costs time; its beginning is enough.
         let found = match found {
             Value::Array(a) => format!("a list of {}", a.len()),
             Value::Object(_) => "an object".to_owned(),
@@ -64,18 +64,18 @@ impl From<crate::Refusal> for Bad {
     }
 }
 
-/// What a line leaves open.
+/// Defaults for fields that a line leaves out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defaults {
     /// Message size.
     pub size: Bytes,
     /// How jobs share.
     pub contention: Contention,
-    /// What running jobs' loss counts.
+    /// Weight of the bandwidth that running jobs lose.
     pub loss_weight: f64,
 }
 
-/// What a line asks.
+/// The content of a request line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
     /// The request.
@@ -107,12 +107,12 @@ impl<'a> Reader<'a> {
         self.lists.cluster()
     }
 
-    /// What requests leave open.
+    /// The defaults for fields that a line leaves out.
     pub fn defaults(&self) -> &Defaults {
         &self.defaults
     }
 
-    /// One line: its `id` (null if it has none) and what it asks.
+    /// One line: its `id` (null if it has none) and its request.
     pub fn line(&self, line: &[u8]) -> (Value, Result<Asked, Bad>) {
         if line.len() > LINE_BYTES_MAX {
             return (Value::Null, Err(Bad::request(format!("the line is longer than {LINE_BYTES_MAX} bytes"))));
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         self.lists.hosts(items).map_err(|e| refused(what, &e, "unknown_host"))
     }
 
-    /// GPUs in the notation of [`topology::list`]; several items may stand in one string. A GPU named twice is an error.
+    /// GPUs in the notation of [`topology::list`]; one string may hold several items. A GPU named twice is an error.
     /// `what` names the field in errors.
     pub fn gpus<'s>(&self, items: impl Iterator<Item = &'s str>, what: &str) -> Result<Allocation, Bad> {
         self.lists.gpus(items).map_err(|e| refused(what, &e, "unknown_gpu"))
@@ -268,7 +268,7 @@ fn refused(what: &str, e: &ListError, unknown: &'static str) -> Bad {
     Bad::new(code, format!("`{what}`: {e}"))
 }
 
-/// Without GPUs that the cluster file drains: these are not given out.
+/// The GPUs without those that the cluster file drains.
 pub fn without_drained(cluster: &Cluster, a: &Allocation) -> Allocation {
     Allocation::new(a.parts().iter().map(|&(h, m)| (h, m.minus(cluster.host(h).drained))))
 }

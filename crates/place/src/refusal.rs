@@ -1,4 +1,4 @@
-//! Why a request is refused.
+//! Refusals of requests.
 
 use crate::request::{JOBS_MAX, PODS_MAX};
 
@@ -9,11 +9,11 @@ pub enum Refusal {
     #[error("a request needs at least one GPU")]
     NoGpus,
     /// Not enough GPUs are free.
-    #[error("{wanted} GPUs are wanted and {free} are free")]
+    #[error("{wanted} GPUs are requested and {free} are free")]
     NotEnough {
-        /// Asked for.
+        /// Requested.
         wanted: usize,
-        /// There.
+        /// Free.
         free: usize,
     },
     /// The search space is beyond what exact search takes.
@@ -30,7 +30,7 @@ pub enum Refusal {
     /// A pod of no GPU.
     #[error("pod {pod} has 0 GPUs; every pod needs at least one, leave out pods without GPUs")]
     EmptyPod {
-        /// Which, from 0.
+        /// Its index, from 0.
         pod: usize,
     },
     /// The pods do not sum up to the GPUs.
@@ -42,40 +42,38 @@ pub enum Refusal {
         gpus: usize,
     },
     /// More pods than [`PODS_MAX`].
-    #[error("{pods} pods are wanted; at most {} are taken", PODS_MAX)]
+    #[error("{pods} pods are requested; at most {} are allowed", PODS_MAX)]
     TooManyPods {
-        /// How many.
+        /// The number.
         pods: usize,
     },
     /// A pod that fits on no host.
-    #[error(
-        "a pod of {pod} GPUs is wanted, but no host has more than {largest} to give; a pod lies on one host, make it smaller"
-    )]
+    #[error("a pod needs {pod} GPUs on one host, but no host has more than {largest} usable; make the pod smaller")]
     PodTooLarge {
         /// GPUs of the pod.
         pod: usize,
         /// Most usable GPUs on any host.
         largest: usize,
     },
-    /// Enough GPUs, but not where the pods could use them.
+    /// Enough GPUs are free, but the pods do not fit on the hosts.
     #[error(
-        "{usable} GPUs on {hosts} hosts are usable, but the {pods} pods cannot be cut out of them{limits}; \
+        "{usable} GPUs on {hosts} hosts are usable, but the {pods} pods do not fit on them{limits}; \
          use smaller pods, relax the limits, or wait until more is free"
     )]
     PodsDoNotFit {
-        /// How many pods.
+        /// Number of pods.
         pods: usize,
         /// GPUs that the constraints leave.
         usable: usize,
-        /// On so many hosts.
+        /// Hosts with usable GPUs.
         hosts: usize,
         /// The limits on hosts, in words.
         limits: String,
     },
-    /// Pods of too many different sizes to look at all ways of packing them.
-    #[error("{pods} pods of {sizes} sizes can be packed in more ways than are looked at; use fewer different sizes")]
+    /// The pods have too many different sizes to examine every packing.
+    #[error("{pods} pods of {sizes} sizes can be packed in too many ways; use fewer different sizes")]
     PodsTooMixed {
-        /// How many pods.
+        /// Number of pods.
         pods: usize,
         /// Different sizes.
         sizes: usize,
@@ -86,11 +84,11 @@ pub enum Refusal {
          relax them, or wait until more is free"
     )]
     NoSplit {
-        /// Asked for.
+        /// Requested.
         wanted: usize,
         /// GPUs that the constraints leave.
         usable: usize,
-        /// On so many hosts.
+        /// Hosts with usable GPUs.
         hosts: usize,
         /// The limits on hosts, in words.
         limits: String,
@@ -102,11 +100,9 @@ pub enum Refusal {
         what: String,
     },
     /// The constraints leave too few of the free GPUs.
-    #[error(
-        "{wanted} GPUs are wanted; {free} are free, but the constraints leave {usable} of them ({dropped}); relax them"
-    )]
+    #[error("{wanted} GPUs are requested; {free} are free, but the constraints leave {usable} ({dropped}); relax them")]
     ConstraintsLeaveTooFew {
-        /// Asked for.
+        /// Requested.
         wanted: usize,
         /// Free.
         free: usize,
@@ -118,7 +114,7 @@ pub enum Refusal {
     /// A host or GPU that the cluster does not have.
     #[error("{what} names host number {host}, but the cluster has {hosts} hosts")]
     UnknownHost {
-        /// Where it is named.
+        /// The field that names it.
         what: String,
         /// Its id.
         host: u32,
@@ -128,7 +124,7 @@ pub enum Refusal {
     /// GPUs that a host does not have.
     #[error("{what} names GPUs of host `{host}` that it does not have: {gpus}")]
     UnknownGpu {
-        /// Where they are named.
+        /// The field that names them.
         what: String,
         /// The host.
         host: String,
@@ -154,7 +150,7 @@ pub enum Refusal {
         gpu: String,
     },
     /// Two running jobs with one name.
-    #[error("two running jobs are named `{id}`; names tell jobs apart in the answer")]
+    #[error("two running jobs are named `{id}`; every job needs its own name")]
     DuplicateJob {
         /// The name.
         id: String,
@@ -166,22 +162,22 @@ pub enum Refusal {
         id: String,
     },
     /// More jobs than [`JOBS_MAX`].
-    #[error("{jobs} running jobs are named; at most {} are taken", JOBS_MAX)]
+    #[error("the request names {jobs} running jobs; at most {} are allowed", JOBS_MAX)]
     TooManyJobs {
-        /// How many.
+        /// The number.
         jobs: usize,
     },
-    /// A demand that is no bandwidth.
-    #[error("running job `{id}` has a demand of {demand_gb_per_s} GB/s; a finite number of at least 0 is meant")]
+    /// A demand that is negative or not finite.
+    #[error("running job `{id}` has a demand of {demand_gb_per_s} GB/s; give a finite number of at least 0")]
     BadDemand {
         /// The job.
         id: String,
         /// What was given.
         demand_gb_per_s: f64,
     },
-    /// A weight that is none.
+    /// A weight out of range.
     #[error(
-        "`loss_weight` is {loss_weight}; a finite number of at least 0 is meant (0: what running jobs lose does not matter)"
+        "`loss_weight` is {loss_weight}; give a finite number of at least 0 (0: what running jobs lose does not matter)"
     )]
     BadLossWeight {
         /// What was given.
@@ -195,7 +191,7 @@ pub enum Refusal {
     Unsupported {
         /// The search.
         search: &'static str,
-        /// What is asked of it, in words.
+        /// The part of the request, in words.
         what: &'static str,
     },
     /// The search would judge too many candidates.
@@ -206,12 +202,12 @@ pub enum Refusal {
     SearchTooLarge {
         /// The search.
         search: &'static str,
-        /// How many.
+        /// The number.
         evaluations: u128,
         /// The limit.
         limit: u64,
     },
-    /// A search that does not look at pods or limits on hosts found only what breaks them.
+    /// A search that ignores pods and limits on hosts found only allocations that break them.
     #[error("search `{search}` found no allocation that keeps the request's pods and limits; use search `exact`")]
     SearchBreaksLimits {
         /// Its name.
@@ -251,7 +247,7 @@ impl Refusal {
         }
     }
 
-    /// Is the request itself wrong, whatever is free? Else it may be met at another time, on another cluster or by another search.
+    /// True if the request itself is wrong. Otherwise it may be met at another time, on another cluster or by another search.
     pub fn is_malformed(&self) -> bool {
         match self {
             Refusal::NotEnough { .. }

@@ -13,7 +13,7 @@ pub const JOBS_MAX: usize = 1 << 14;
 /// A request for GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// How many GPUs, 1 or more; with `pods` their sum.
+    /// Number of GPUs, 1 or more; with `pods` their sum.
     pub gpus: usize,
     /// The GPUs to choose from.
     pub free: Allocation,

@@ -35,7 +35,7 @@ pub struct Shape {
     start: Left,
     /// GPUs that hosts `i..` can give, where nothing else is asked.
     rest: Vec<usize>,
-    /// `ways[i]`: complete choices with hosts `i..`, by what is left; None where nothing is asked.
+    /// `ways[i]`: complete choices with hosts `i..`, by what is left; None without constraints.
     ways: Option<Vec<HashMap<Left, u128>>>,
 }
 
@@ -58,7 +58,7 @@ impl Request {
     }
 
     /// The counts that one host may give, as bits: sums of some of the pods, at least the fewest per host. A vector of such counts need
-    /// not fit all pods, unless they are of one size; [`Request::accepts_counts`] tells. O(pods).
+    /// not fit all pods, unless they are of one size; [`Request::accepts_counts`] decides. O(pods).
     pub fn counts_allowed(&self) -> u32 {
         let every = (2u32 << GPUS_PER_HOST_MAX) - 2;
         let sums =
@@ -83,7 +83,7 @@ impl Request {
 
 impl Shape {
     /// Of a request over its hosts' options, which come from usable GPUs and reach the request's count. Refused where no choice is left, or
-    /// too many to look at. O(1) where nothing is asked; else O(hosts x states x counts), at most [`STATES_MAX`] states.
+    /// too many to look at. O(1) without constraints; else O(hosts x states x counts), at most [`STATES_MAX`] states.
     pub fn new(request: &Request, options: &[HostOptions]) -> Result<Shape, Refusal> {
         let mut rest = vec![0; options.len() + 1];
         for i in (0..options.len()).rev() {

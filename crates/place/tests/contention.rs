@@ -1,7 +1,7 @@
 //! Requests among running jobs: what sharing must keep to, and the exact search under it.
 
 use place::{Contention, Job, MergeRule, Objective, Request, exact};
-use predict::{HostReadings, IntraTables, Oracle, Part, PartTable};
+use predict::{HostReadings, HostShare, HostShareTable, IntraTables, Oracle};
 use proptest::prelude::*;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, NetworkClass, Nic, PathKind, Tier, catalog};
 
@@ -24,7 +24,7 @@ fn cluster(one_nic: bool) -> Cluster {
 }
 
 /// Insides that depend on the exact GPUs, 10 to 110 GB/s.
-fn table(cluster: &Cluster, salt: u64) -> PartTable {
+fn table(cluster: &Cluster, salt: u64) -> HostShareTable {
     let readings: Vec<HostReadings> = (0..cluster.hosts.len() as u64)
         .map(|h| {
             let of = |m: u32| 10.0 + (mix(u64::from(m) * 4 + h, salt) % 1000) as f64 / 10.0;
@@ -32,12 +32,12 @@ fn table(cluster: &Cluster, salt: u64) -> PartTable {
         })
         .collect();
     let intra = IntraTables::new(cluster, &readings, &|_, _| 1.0);
-    PartTable::new(cluster, &intra, &fabric::Fabric::new(cluster).tables())
+    HostShareTable::new(cluster, &intra, &fabric::Fabric::new(cluster).tables())
 }
 
 /// A truth that rises with the insides, and jumps with counts, as real ones do.
-fn truth(salt: u64) -> impl Fn(&[Part]) -> f64 + Send + Sync {
-    move |parts: &[Part]| {
+fn truth(salt: u64) -> impl Fn(&[HostShare]) -> f64 + Send + Sync {
+    move |parts: &[HostShare]| {
         let intra = parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min);
         if parts.len() < 2 {
             return if parts[0].count < 2 { 0.0 } else { intra };
@@ -55,7 +55,7 @@ fn allocation(masks: &[u32]) -> Allocation {
     Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))))
 }
 
-/// Jobs on GPUs that nobody else has: every GPU belongs to one of them, is free, or neither.
+/// Jobs on disjoint GPUs: every GPU belongs to one job, is free, or neither.
 fn world(owner: &[u8], jobs: usize) -> (Allocation, Vec<Allocation>) {
     let of = |who: u8| {
         let masks: Vec<u32> = owner
@@ -85,7 +85,7 @@ fn request(
     r
 }
 
-fn parts(table: &PartTable, a: &Allocation) -> Vec<Part> {
+fn parts(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
@@ -93,7 +93,7 @@ fn owners() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0u8, 0, 0, 1, 1, 2, 3]), 24)
 }
 
-/// A merge rule of a caller: GPUs 0 to n - 1 of a host stand for any n of them.
+/// A merge rule of a caller: GPUs 0 to n - 1 of a host represent any n GPUs.
 const BY_COUNTS: Contention = Contention::MergeBy(&MergeRule {
     name: "by-counts",
     join: |table, part, others| {
@@ -218,8 +218,11 @@ proptest! {
 }
 
 /// A model of fixed numbers by split.
-fn numbers(cluster: &Cluster, of: &'static [(&'static str, f64)]) -> Oracle<impl Fn(&[Part]) -> f64 + Send + Sync> {
-    let truth = move |p: &[Part]| {
+fn numbers(
+    cluster: &Cluster,
+    of: &'static [(&'static str, f64)],
+) -> Oracle<impl Fn(&[HostShare]) -> f64 + Send + Sync> {
+    let truth = move |p: &[HostShare]| {
         let split = Allocation::new(p.iter().map(|p| (p.host, p.mask))).split();
         of.iter().find(|n| n.0 == split).unwrap_or_else(|| panic!("{split} is not given")).1
     };
@@ -294,7 +297,8 @@ fn by_physics_two_jobs_over_one_nic_a_host_have_half_each_and_jobs_over_their_ow
     let job = allocation(&[0xaa, 0xaa]);
     for (one_nic, share) in [(true, 0.5), (false, 1.0)] {
         let cluster = cluster(one_nic);
-        let model = Oracle { table: table(&cluster, 1), truth: |p: &[Part]| if p.len() < 2 { 300.0 } else { 85.0 } };
+        let model =
+            Oracle { table: table(&cluster, 1), truth: |p: &[HostShare]| if p.len() < 2 { 300.0 } else { 85.0 } };
         let r = request(8, &c, std::slice::from_ref(&job), &[None], Contention::Physical);
         let e = Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &c));
         assert_eq!(e.alone_gb_per_s, 85.0);
@@ -316,7 +320,7 @@ fn by_physics_the_search_takes_gpus_whose_nics_nobody_uses() {
             gpu_paths: (0..8).map(|g| if g / 2 == i { PathKind::Pix } else { PathKind::Node }).collect(),
         })
         .collect();
-    let model = Oracle { table: table(&cluster, 1), truth: |p: &[Part]| if p.len() < 2 { 1.0 } else { 90.0 } };
+    let model = Oracle { table: table(&cluster, 1), truth: |p: &[HostShare]| if p.len() < 2 { 1.0 } else { 90.0 } };
     let free = allocation(&[0xfa, 0xfa]);
     let job = allocation(&[0x05, 0x05]);
     let r = request(4, &free, &[job], &[Some(90.0)], Contention::Physical);

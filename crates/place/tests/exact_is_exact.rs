@@ -50,7 +50,7 @@ fn brute_force(model: &dyn BandwidthModel, free: &Allocation, k: usize) -> f64 {
         .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
         .collect();
     let mut means = Vec::new();
-    model.means(SIZE, &Candidates::of(model.part_table(SIZE), &all), &mut means);
+    model.means(SIZE, &Candidates::of(model.share_table(SIZE), &all), &mut means);
     means.into_iter().fold(0.0, f64::max)
 }
 
@@ -97,12 +97,12 @@ proptest! {
         struct Full<'a>(&'a Model);
         impl BandwidthModel for Full<'_> {
             fn kind(&self) -> &'static str { "full" }
-            fn part_table(&self, s: Bytes) -> &predict::PartTable { self.0.part_table(s) }
+            fn share_table(&self, s: Bytes) -> &predict::HostShareTable { self.0.share_table(s) }
             fn means(&self, s: Bytes, c: &Candidates, o: &mut Vec<f64>) { self.0.means(s, c, o) }
-            fn predict(&self, s: Bytes, p: &[predict::Part]) -> predict::Prediction { self.0.predict(s, p) }
-            fn mean(&self, s: Bytes, p: &[predict::Part]) -> f64 { self.0.mean(s, p) }
+            fn predict(&self, s: Bytes, p: &[predict::HostShare]) -> predict::Prediction { self.0.predict(s, p) }
+            fn mean(&self, s: Bytes, p: &[predict::HostShare]) -> f64 { self.0.mean(s, p) }
             fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> { None }
-            fn limit(&self, s: Bytes, p: &[predict::Part]) -> predict::bound::Limit { self.0.limit(s, p) }
+            fn limit(&self, s: Bytes, p: &[predict::HostShare]) -> predict::bound::Limit { self.0.limit(s, p) }
             fn repeat_noise(&self) -> f64 { 0.0 }
         }
         let request = Request::new(k, free, SIZE);

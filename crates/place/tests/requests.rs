@@ -54,7 +54,7 @@ fn brute_force(cluster: &Cluster, model: &dyn BandwidthModel, r: &Request) -> Op
         .filter(|a| keeps(cluster, r, a))
         .collect();
     let mut means = Vec::new();
-    model.means(SIZE, &Candidates::of(model.part_table(SIZE), &all), &mut means);
+    model.means(SIZE, &Candidates::of(model.share_table(SIZE), &all), &mut means);
     means.into_iter().reduce(f64::max)
 }
 
@@ -88,7 +88,7 @@ prop_compose! {
     ) -> (Cluster, Request) {
         let cluster = catalog::cluster(catalog::CLUSTERS[which]).unwrap();
         let free = thinned(&masks);
-        // Single-host jobs on what is not free: they hold NICs, and contend with nobody.
+        // Single-host jobs on GPUs that are not free: they hold NICs and contend with no job.
         let held = |h: u32, m: u32| Allocation::new([(HostId(h), GpuMask(m).minus(free.mask(HostId(h))))]);
         let jobs = job.iter().enumerate().map(|(h, m)| held(h as u32, *m)).filter(|a| !a.is_empty());
         let jobs = jobs.enumerate().map(|(i, gpus)| Job { id: i.to_string(), gpus, demand_gb_per_s: None }).collect();
@@ -213,7 +213,7 @@ proptest! {
     fn a_hosts_gpus_are_cut_into_pods_whose_worst_link_is_best(mask in 1u32..256, cut in 1usize..5, seed in 0u64..4) {
         let cluster = catalog::cluster("h100").unwrap();
         let model = model(&cluster, Kind::Bound, seed);
-        let table = model.part_table(SIZE);
+        let table = model.share_table(SIZE);
         let (host, mask) = (HostId(1), GpuMask(mask));
         let mut pods = vec![cut; mask.count() / cut];
         if mask.count() % cut > 0 {
@@ -264,7 +264,7 @@ fn every_refusal_says_what_was_found_and_has_a_code_of_its_own() {
     type Change = Box<dyn Fn(&mut Request)>;
     let cases: Vec<(&str, &str, Change)> = vec![
         ("no_gpus", "at least one", Box::new(|r| r.gpus = 0)),
-        ("not_enough_free", "33 GPUs are wanted and 32", Box::new(|r| r.gpus = 33)),
+        ("not_enough_free", "33 GPUs are requested and 32", Box::new(|r| r.gpus = 33)),
         ("empty_pod", "pod 1 has 0", Box::new(|r| r.pods = vec![8, 0])),
         ("pods_sum", "7 GPUs together, but 8", Box::new(|r| r.pods = vec![4, 3])),
         ("pods_sum", "together, but 8", Box::new(|r| r.pods = vec![usize::MAX, 9])),
@@ -379,7 +379,7 @@ fn ways_to_pack_many_pods_are_counted_or_refused_within_limits() {
     let model = model(&cluster, Kind::Bound, 1);
     let ways = |pods: Vec<usize>| {
         let r = Request { gpus: pods.iter().sum(), pods, ..Request::new(1, cluster.usable(), SIZE) };
-        let options = place::options::host_options(model.part_table(SIZE), &r.free, r.gpus);
+        let options = place::options::host_options(model.share_table(SIZE), &r.free, r.gpus);
         place::shape::Shape::new(&r, &options).map(|s| s.combinations()).map_err(|e| e.code())
     };
     assert_eq!(ways(vec![1; 128]), Ok(None), "one-GPU pods ask nothing");
@@ -398,14 +398,14 @@ fn limits_on_hosts_of_a_large_cluster_are_found_too_large_at_once() {
     let model = model(&cluster, Kind::Bound, 1);
     let mut r = Request::new(5000, cluster.usable(), SIZE);
     r.constraints.gpus_per_host_min = 2;
-    let options = place::options::host_options(model.part_table(SIZE), &r.free, r.gpus);
+    let options = place::options::host_options(model.share_table(SIZE), &r.free, r.gpus);
     let start = std::time::Instant::now();
     assert_eq!(place::shape::Shape::new(&r, &options).unwrap_err().code(), "too_large_for_exact");
-    // Milliseconds; counting all of them would take longer than anybody waits.
+    // Milliseconds; counting every one would take far too long.
     assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
     // Few choices on many hosts are few.
     let whole = Request { pods: vec![8; 1279], ..Request::new(1279 * 8, cluster.usable(), SIZE) };
-    let options = place::options::host_options(model.part_table(SIZE), &whole.free, whole.gpus);
+    let options = place::options::host_options(model.share_table(SIZE), &whole.free, whole.gpus);
     assert_eq!(place::shape::Shape::new(&whole, &options).unwrap().combinations(), Some(1280));
 }
 

@@ -103,7 +103,7 @@ fn with_a_process_it_comes_close_to_exact_on_32_and_64_gpus() {
 /// What no allocation of `k` GPUs on two or more hosts can exceed by the bound: for every floor on the NICs, the highest floor on the
 /// insides at which the largest counts of at most two, three or any number of hosts still suffice.
 fn at_most(model: &Model, free: &Allocation, k: usize) -> f64 {
-    let options = place::options::host_options(model.part_table(SIZE), free, k);
+    let options = place::options::host_options(model.share_table(SIZE), free, k);
     let parts = || options.iter().flat_map(|o| o.by_count.iter().flatten());
     let sorted = |v: Vec<f64>| {
         let mut v = v;
@@ -118,7 +118,7 @@ fn at_most(model: &Model, free: &Allocation, k: usize) -> f64 {
         for u in &nics {
             let suffices = |t: &f64| {
                 let cap = |o: &place::options::HostOptions| {
-                    let fits = |p: &&predict::Part| p.nic_gb_per_s >= *u && p.intra_gb_per_s >= *t;
+                    let fits = |p: &&predict::HostShare| p.nic_gb_per_s >= *u && p.intra_gb_per_s >= *t;
                     o.by_count.iter().flatten().filter(fits).map(|p| p.count as usize).max().unwrap_or(0)
                 };
                 let mut caps: Vec<usize> = options.iter().map(cap).collect();

@@ -1,10 +1,10 @@
 //! How accurate a model is, on random subsets of the GPUs (the papers' test) and on the allocations that a decision compares.
 //!
-//! The two differ: random subsets nearly always touch every host and say little about the candidates of a search (facts:
+//! The two differ: random subsets nearly always use every host, and their error is not that of a search's candidates (facts:
 //! placement-prototype, section 0).
 
 use crate::model::BandwidthModel;
-use crate::parts::{Candidates, PartTable};
+use crate::shares::{Candidates, HostShareTable};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
@@ -15,7 +15,7 @@ const DRAWS_MAX: usize = 1000;
 /// Figures of predictions against the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accuracy {
-    /// How many were compared.
+    /// Number of allocations compared.
     pub n: usize,
     /// Coefficient of determination; negative if worse than predicting the mean. NaN if the truth does not vary.
     pub r2: f64,
@@ -27,7 +27,7 @@ pub struct Accuracy {
 
 /// Accuracy of a model on allocations with their true bandwidths, GB/s. None without rows. One batch.
 pub fn accuracy(model: &dyn BandwidthModel, size: Bytes, rows: &[(Allocation, f64)]) -> Option<Accuracy> {
-    let candidates = Candidates::of(model.part_table(size), rows.iter().map(|r| &r.0));
+    let candidates = Candidates::of(model.share_table(size), rows.iter().map(|r| &r.0));
     let mut means = Vec::new();
     model.means(size, &candidates, &mut means);
     let pairs: Vec<(f64, f64)> = means.into_iter().zip(rows.iter().map(|r| r.1)).collect();
@@ -76,8 +76,8 @@ pub fn random_subsets(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation>
     (0..n).filter_map(|_| (0..DRAWS_MAX).map(|_| draw()).find(|a| a.host_count() > 1)).collect()
 }
 
-/// Training allocations as BandPilot's published code draws them: shares of 10 to 88 % of the GPUs, half of them spread evenly over two or
-/// more random hosts, half at random over several hosts; no two alike. Fewer than `n` only where the cluster is too small.
+/// Training allocations as BandPilot's published code draws them: shares of 10 to 88 % of the GPUs, half spread evenly over two or
+/// more random hosts, half at random over several hosts; no two equal. Fewer than `n` only where the cluster is too small.
 pub fn bandpilot_design(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocation> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let gpus: Vec<GpuId> = cluster
@@ -119,7 +119,7 @@ pub fn bandpilot_design(cluster: &Cluster, n: usize, seed: u64) -> Vec<Allocatio
 
 /// Allocations that a decision compares: for a random request on a partly busy cluster, GPUs spread over some hosts, near balance or a
 /// few moves away, on each host those free GPUs with the best intra bandwidth.
-pub fn compared(cluster: &Cluster, table: &PartTable, n: usize, seed: u64) -> Vec<Allocation> {
+pub fn compared(cluster: &Cluster, table: &HostShareTable, n: usize, seed: u64) -> Vec<Allocation> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = || {
         let free_share = 0.3 + 0.7 * unit(&mut rng);
@@ -158,7 +158,7 @@ pub fn compared(cluster: &Cluster, table: &PartTable, n: usize, seed: u64) -> Ve
 }
 
 /// The `count` GPUs of `free` with the best intra bandwidth; the first among equals.
-fn best_mask(table: &PartTable, host: HostId, free: GpuMask, count: usize) -> GpuMask {
+fn best_mask(table: &HostShareTable, host: HostId, free: GpuMask, count: usize) -> GpuMask {
     let mut best = (f64::NEG_INFINITY, GpuMask::EMPTY);
     for mask in free.subsets().filter(|m| m.count() == count) {
         let v = table.intra_gb_per_s(host, mask);

@@ -1,7 +1,7 @@
 //! The analytic bound of an allocation: the smaller of its weakest host's bandwidth and the network's.
 
-use crate::nccl::Network;
-use crate::parts::Part;
+use crate::nccl::NcclNetwork;
+use crate::shares::HostShare;
 use fabric::{Bottleneck, FabricTables};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -43,8 +43,8 @@ pub struct Analytic {
 /// Bounds of one cluster, collective and size.
 ///
 /// The bound is the smaller of the measured intra bandwidth of the weakest host and of what `fabric` expects between the hosts.
-/// The latter is asked about representatives (see [`Part::representative`]), so that it depends on counts and NIC rates only:
-/// for given counts and NIC rates a bound never falls when a part's intra bandwidth rises. Searches rely on that.
+/// The estimate uses representatives (see [`HostShare::representative`]), so that it depends on counts and NIC rates only. Searches
+/// rely on this: for given counts and NIC rates a bound never falls when a host's intra bandwidth rises.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'m> {
     /// The cluster.
@@ -56,27 +56,27 @@ pub struct Bounds<'m> {
     /// The message size.
     pub size: Bytes,
     /// NCCL's own decisions, in place of the physics between hosts where they are known.
-    pub nccl: Option<&'m Network>,
+    pub nccl: Option<&'m NcclNetwork>,
 }
 
-/// Network sides that were asked for before, in one batch.
+/// Estimates of the network that repeat within one batch.
 #[derive(Clone, Debug, Default)]
 pub struct Memo {
     known: HashMap<Box<[u64]>, f64, FxBuildHasher>,
     parts: Vec<(HostId, GpuMask)>,
     key: Vec<u64>,
-    /// What NCCL's search finds on hosts.
+    /// Results of NCCL's search on each host.
     hosts: nccl_model::HostCache,
 }
 
-/// The bandwidth if the topology names no limit, GB/s.
+/// The bandwidth where the topology holds no limit, GB/s.
 const UNKNOWN_GB_PER_S: f64 = 1.0;
 
 /// Exponent of the soft minimum of the plain rule. Two limits that are close to each other slow each other down: the measured tables are
 /// described by exponents of 8 to 10 (facts: nccl-graph-search, "Formula").
 const SOFT_POWER: f64 = 8.0;
 
-/// A little less than the smaller of the two where they are close; rises with both.
+/// The soft minimum: slightly below the smaller value where the two are close; rises with both.
 fn softly(a: f64, b: f64) -> f64 {
     let (low, high) = (a.min(b), a.max(b));
     low * (1.0 + (low / high).powf(SOFT_POWER)).powf(-1.0 / SOFT_POWER)
@@ -84,15 +84,15 @@ fn softly(a: f64, b: f64) -> f64 {
 
 impl Bounds<'_> {
     /// The weakest host: its intra bandwidth and which it is; infinite if every host gives one GPU.
-    fn intra(parts: &[Part]) -> (f64, HostId) {
+    fn intra(parts: &[HostShare]) -> (f64, HostId) {
         parts.iter().fold((f64::INFINITY, HostId(0)), |w, p| {
             if p.intra_gb_per_s < w.0 { (p.intra_gb_per_s, p.host) } else { w }
         })
     }
 
-    /// The allocation that stands for a candidate between its hosts. Where hosts are alike, the largest count comes first: NCCL's rings
-    /// depend on the order of hosts, and the order is for linkwise to choose.
-    fn stand_in(&self, parts: &[Part], out: &mut Vec<(HostId, GpuMask)>) {
+    /// The allocation whose network estimate a candidate gets. Equal hosts are sorted by count, largest first: NCCL's rings depend
+    /// on the order of hosts, which linkwise chooses.
+    fn stand_in(&self, parts: &[HostShare], out: &mut Vec<(HostId, GpuMask)>) {
         out.clear();
         out.extend(parts.iter().map(|p| (p.host, p.representative)));
         out.sort_unstable_by_key(|p| p.0);
@@ -110,7 +110,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// What the physics between the hosts of a list depends on: hosts of one type with healthy NICs on one switch are alike.
+    /// The inputs of the physics between the hosts of a list. Hosts of one type with healthy NICs on one switch are interchangeable.
     fn key(&self, list: &[(HostId, GpuMask)], key: &mut Vec<u64>) {
         let one_switch = self.cluster.network.tiers.is_empty() && self.cluster.network.host_links.is_empty();
         key.clear();
@@ -126,7 +126,7 @@ impl Bounds<'_> {
 
     /// The analytic quantities of one candidate; a bound of 0 for fewer than two GPUs. O(hosts) if the memo holds an equivalent candidate,
     /// else about a microsecond.
-    pub fn of(&self, parts: &[Part], memo: &mut Memo) -> Analytic {
+    pub fn of(&self, parts: &[HostShare], memo: &mut Memo) -> Analytic {
         if parts.len() < 2 {
             let bound = match parts.first() {
                 Some(p) if p.count >= 2 => p.intra_gb_per_s,
@@ -164,7 +164,7 @@ impl Bounds<'_> {
         &self,
         cache: &mut nccl_model::HostCache,
         list: &[(HostId, GpuMask)],
-        parts: &[Part],
+        parts: &[HostShare],
     ) -> f64 {
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
@@ -174,16 +174,16 @@ impl Bounds<'_> {
         let Some(nccl) = nccl else { return physics() };
         let gpus = parts.iter().map(|p| p.count as usize).sum();
         let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
-        // Searches prune by this.
+        // Searches prune by this bound.
         let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
         let network = &self.cluster.network;
         let plain = network.tiers.is_empty() && network.host_links.is_empty();
-        // NCCL sees NICs, not what is above them.
+        // NCCL's model knows NICs, not the switches above them.
         nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
     }
 
-    /// What sets the bound.
-    pub fn limit(&self, parts: &[Part]) -> Limit {
+    /// The component that limits the candidate.
+    pub fn limit(&self, parts: &[HostShare]) -> Limit {
         let (intra, host) = Self::intra(parts);
         if parts.len() < 2 {
             return Limit::Intra { host };
@@ -195,7 +195,7 @@ impl Bounds<'_> {
         }
         let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));
         let e = self.tables.on(self.cluster).estimate_between_hosts(&Allocation::new(list), self.collective, self.size);
-        // The stand-in may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
+        // The representative may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
         let thinnest = parts.iter().min_by(|a, b| a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)).map_or(host, |p| p.host);
         match nccl {
             Some(Limit::Nic { .. }) => return Limit::Nic { host: thinnest },

@@ -5,7 +5,7 @@
 //! readings do. The Gaussian processes then correct the residuals.
 
 use crate::bound::{Bounds, Memo};
-use crate::parts::Part;
+use crate::shares::HostShare;
 use fabric::constants::ShareConstants;
 use fabric::{Constants, Fabric, FabricTables};
 use topology::{Bytes, Cluster, Collective};
@@ -44,8 +44,8 @@ pub(crate) const CONSTANTS: usize = DIALS.len();
 const PRIOR_SD: f64 = 0.4;
 
 /// One reading over several hosts.
-pub(crate) struct Reading {
-    pub parts: Vec<Part>,
+pub(crate) struct CalibrationReading {
+    pub parts: Vec<HostShare>,
     pub size: Bytes,
     pub busbw_gb_per_s: f64,
 }
@@ -55,7 +55,7 @@ fn robust(r: f64) -> f64 {
     (1.0 + z * z).sqrt() - 1.0
 }
 
-/// Is every constant of sharing within what a fit may find (with room for shipped ones)?
+/// True if every constant of sharing is within the range of fits (with room for shipped constants).
 pub(crate) fn plausible(share: ShareConstants) -> bool {
     let mut s = share;
     DIALS.iter().all(|d| {
@@ -71,10 +71,10 @@ pub(crate) fn calibrate(
     physics: &Fabric,
     constants: &Constants,
     collective: Collective,
-    readings: &[Reading],
+    readings: &[CalibrationReading],
 ) -> Constants {
     let step = readings.len().div_ceil(READINGS_MAX).max(1);
-    let seen: Vec<&Reading> = readings.iter().step_by(step).collect();
+    let seen: Vec<&CalibrationReading> = readings.iter().step_by(step).collect();
     let mut residuals = vec![0.0; seen.len()];
     let mut cost = |c: &Constants| -> f64 {
         let tables: FabricTables = physics.retuned(c.clone()).tables();
@@ -87,7 +87,7 @@ pub(crate) fn calibrate(
             let bounds = Bounds { cluster, tables: &tables, collective, size: r.size, nccl: None };
             *out = (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln();
         }
-        // An offset common to all is left to the process.
+        // The Gaussian process learns the offset common to all readings.
         let middle = stats::upper_median(&residuals);
         let (mut start, mut now) = (constants.share, c.share);
         let prior: f64 = DIALS
@@ -140,20 +140,20 @@ pub(crate) fn calibrate(
 mod tests {
     use super::*;
     use crate::intra::{HostReadings, IntraTables};
-    use crate::parts::PartTable;
+    use crate::shares::HostShareTable;
     use topology::{Allocation, GpuMask, HostId, catalog};
 
-    fn readings(cluster: &Cluster, constants: Constants, splits: &[[usize; 4]]) -> Vec<Reading> {
+    fn readings(cluster: &Cluster, constants: Constants, splits: &[[usize; 4]]) -> Vec<CalibrationReading> {
         let fabric = Fabric::with_constants(cluster, constants);
         let none = vec![HostReadings::new(); cluster.hosts.len()];
         let intra = IntraTables::new(cluster, &none, &|_, _| 1e4);
-        let table = PartTable::new(cluster, &intra, &fabric.tables());
+        let table = HostShareTable::new(cluster, &intra, &fabric.tables());
         splits
             .iter()
             .map(|s| {
                 let parts = s.iter().enumerate().filter(|p| *p.1 > 0);
                 let a = Allocation::new(parts.map(|(h, n)| (HostId(h as u32), GpuMask::first(*n))));
-                Reading {
+                CalibrationReading {
                     parts: a.parts().iter().map(|&(h, m)| table.part(h, m)).collect(),
                     size: Bytes::gib(2),
                     busbw_gb_per_s: fabric.estimate(&a, Collective::AllReduce, Bytes::gib(2)).busbw.gb_per_s(),
@@ -162,14 +162,14 @@ mod tests {
             .collect()
     }
 
-    /// Every split over three or four hosts, or every so-many-th.
+    /// Every n-th split over three or four hosts.
     fn splits(every: usize, from: usize) -> Vec<[usize; 4]> {
         let all = (1..=8usize)
             .flat_map(|a| (1..=a).flat_map(move |b| (1..=b).flat_map(move |c| (0..=c).map(move |d| [a, b, c, d]))));
         all.skip(from).step_by(every).collect()
     }
 
-    fn off(cluster: &Cluster, constants: &Constants, readings: &[Reading]) -> f64 {
+    fn off(cluster: &Cluster, constants: &Constants, readings: &[CalibrationReading]) -> f64 {
         let tables = Fabric::with_constants(cluster, constants.clone()).tables();
         let bounds =
             Bounds { cluster, tables: &tables, collective: Collective::AllReduce, size: Bytes::gib(2), nccl: None };
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &[]), nominal);
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);
         one[0].busbw_gb_per_s *= 0.5;
-        // A single reading is an offset, which is left to the process.
+        // A single reading is an offset, which the process learns.
         assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &one), nominal);
     }
 }

@@ -3,23 +3,23 @@
 //! The physics of a system is not known in advance. One member corrects the bound of `fabric` and trusts its shape. One corrects the same
 //! bound, but sees how far that physics departs from the plain NIC rule, and can undo it where it jumps in the wrong place (for example at
 //! NCCL's algorithm choice for medium messages). One corrects the plain NIC rule. If their leave-one-out predictions are about equally
-//! good, their mean is better than each (100 readings are too few to tell); a member of the wrong shape gets no weight. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
+//! good, their mean is better than each (100 readings are too few to choose one); a member of the wrong shape gets no weight. Pseudo-BMA with a tempered density (Yao et al. 2018, "Using
 //! stacking to average Bayesian predictive distributions").
 
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
-use crate::gp::{Gp, Point, SavedGp};
+use crate::gp::{Gp, GpPoint, SavedGp};
 use serde::{Deserialize, Serialize};
 
-/// What a member corrects, and what it sees.
+/// The base that a member corrects, and the features that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum View {
-    /// The physics, whose shape it trusts.
+    /// Corrects the physics, without the feature of its departure from the plain NIC rule.
     Physics,
-    /// The physics, seeing how far that departs from the plain NIC rule.
+    /// Corrects the physics, with that feature.
     Departure,
-    /// The plain NIC rule.
+    /// Corrects the plain NIC rule.
     Nics,
 }
 
@@ -27,7 +27,7 @@ impl View {
     const ALL: [View; 3] = [View::Physics, View::Departure, View::Nics];
 
     /// The reading as this view sees it. A feature that never varies is not used.
-    fn of(self, reading: &Reading) -> Point {
+    fn of(self, reading: &CommitteeReading) -> GpPoint {
         let mut p = reading.point.clone();
         if self != View::Departure {
             p.x[PHYSICS_OVER_NICS] = 0.0;
@@ -47,9 +47,9 @@ impl View {
 
 /// One reading of a multi-host allocation.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct CommitteeReading {
     /// As the physics sees it: `y` is `ln(busbw / bound)`.
-    pub point: Point,
+    pub point: GpPoint,
     /// See [`Analytic::ln_nics_over_bound`].
     pub ln_nics_over_bound: f64,
 }
@@ -68,7 +68,7 @@ pub struct Committee {
     ceiling: f64,
 }
 
-/// What one member is kept as.
+/// A member as saved in a model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedMember {
     view: View,
@@ -76,7 +76,7 @@ pub struct SavedMember {
     process: SavedGp,
 }
 
-/// What a committee is kept as.
+/// A committee as saved in a model file.
 pub type SavedCommittee = Vec<SavedMember>;
 
 /// A mean may exceed the highest reading (over its bound) by this many standard deviations of the noise; more would be extrapolation.
@@ -89,7 +89,7 @@ const SILENT: f64 = 0.01;
 /// A reading's deviation counts against a member up to this many standard deviations.
 const WITNESS_SDS: f64 = 4.0;
 
-/// Features that the plain rule does without: with fewer features it overfits less.
+/// Features that the plain rule does not use: with fewer features it overfits less.
 const SUBTLE: [usize; 4] = [5, 6, 8, 9];
 
 fn ceiling(members: &[Member]) -> f64 {
@@ -112,7 +112,7 @@ fn left_out_density(gp: &Gp) -> f64 {
 
 impl Committee {
     /// Fits every member. `None` without usable points.
-    pub fn fit(readings: &[Reading]) -> Option<Committee> {
+    pub fn fit(readings: &[CommitteeReading]) -> Option<Committee> {
         let mut fitted: Vec<(View, Gp)> = Vec::new();
         for view in View::ALL {
             let points = readings.iter().map(|r| view.of(r)).collect();
@@ -132,7 +132,7 @@ impl Committee {
         Committee { ceiling: ceiling(&members), members }
     }
 
-    /// No mean of `ln(busbw / base)` is taken to be above this, whichever the base.
+    /// Upper limit of every mean of `ln(busbw / base)`, for each base.
     pub fn ceiling(&self) -> f64 {
         self.ceiling
     }
@@ -155,19 +155,19 @@ impl Committee {
         self.heard().map(|m| m.weight * m.gp.feature_mean(&row[..width], scratch)).sum()
     }
 
-    /// How much of the mean is irregularity of this very split ([`Gp::irregularity`]).
+    /// The share of the mean that is irregularity of this split ([`Gp::irregularity`]).
     pub fn irregularity(&self, row: &Row, width: usize) -> f64 {
         self.average(|m| m.irregularity(&row[..width]))
     }
 
-    /// What a host adds at full weight.
+    /// The effect of a host at full weight.
     pub fn host_effect(&self, host: u32) -> f64 {
         self.average(|m| m.host_effect(host))
     }
 
     /// What all host weights of a candidate are multiplied with (see [`Gp::host_share`]).
     pub fn host_share(&self, weight: f64) -> f64 {
-        // All members know the same readings.
+        // All members hold the same readings.
         self.members[0].gp.host_share(weight)
     }
 
@@ -204,9 +204,9 @@ impl Committee {
 
     /// Learns one more reading: O(n²); a full committee drops one for it ([`Gp::dispensable`]). `false` if the reading cannot be used; then
     /// no member changes.
-    pub fn update(&mut self, reading: &Reading) -> bool {
+    pub fn update(&mut self, reading: &CommitteeReading) -> bool {
         let mut next = self.members.clone();
-        // The member that sees all features tells splits apart best; all members know the same readings.
+        // The member that uses all features separates splits best; all members hold the same readings.
         let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
         let drop = widest.gp.dispensable();
         let ok = next.iter_mut().all(|m| m.gp.update_without(drop, m.view.of(reading)));
@@ -216,11 +216,11 @@ impl Committee {
         ok
     }
 
-    /// How many readings it knows.
+    /// Number of readings.
     pub fn len(&self) -> usize {
         self.members[0].gp.points().len()
     }
-    /// None? (Never, of a fitted one.)
+    /// True without readings; never for a fitted committee.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -233,20 +233,20 @@ impl Committee {
     pub fn evaluations(&self) -> usize {
         self.members.iter().map(|m| m.gp.evaluations()).sum()
     }
-    /// What the members look at and how much each counts.
+    /// View and weight of every member.
     pub fn weights(&self) -> impl Iterator<Item = (View, f64)> + '_ {
         self.members.iter().map(|m| (m.view, m.weight))
     }
-    /// To keep.
+    /// The form for a model file.
     pub fn save(&self) -> SavedCommittee {
         let of = |m: &Member| SavedMember { view: m.view, weight: m.weight, process: m.gp.save() };
         self.members.iter().map(of).collect()
     }
-    /// From what was kept.
+    /// From the form of a model file.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
         let views: Vec<View> = saved.iter().map(|m| m.view).collect();
         if views != View::ALL {
-            return Err(format!("it has the members {views:?}; {:?} are meant", View::ALL));
+            return Err(format!("it has the members {views:?}; {:?} were expected", View::ALL));
         }
         let sum: f64 = saved.iter().map(|m| m.weight).sum();
         if saved.iter().any(|m| !(0.0..=1.0).contains(&m.weight)) || (sum - 1.0).abs() > 1e-6 {

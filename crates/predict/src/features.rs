@@ -4,7 +4,7 @@
 //! the bound alone, which rises with it. So for given counts and NICs the mask with the best intra bandwidth is the best, whatever the
 //! fitted correction, and the exact search may keep one mask for each.
 
-use crate::parts::Part;
+use crate::shares::HostShare;
 use topology::Bytes;
 
 /// Features that every cluster has; one more per host type follows where there are several.
@@ -23,9 +23,9 @@ pub const BASE_NAMES: [&str; 13] = [
     "ln size",
     "ln physics over NICs",
 ];
-/// Place of the departure of the physics from the plain NIC rule.
+/// Index of the feature for the departure of the physics from the plain NIC rule.
 pub const PHYSICS_OVER_NICS: usize = 12;
-/// How many features every cluster has.
+/// Number of features that every cluster has.
 pub const BASE: usize = BASE_NAMES.len();
 /// Most host types that get a feature of their own.
 pub const TYPES_MAX: usize = 8;
@@ -43,7 +43,7 @@ pub fn feature_count(host_types: usize) -> usize {
 const NIC_MAX_GB_PER_S: f64 = 1e5;
 
 /// The features of a candidate of two or more hosts. `ln_physics_over_nics` is of its [`crate::bound::Analytic`]. `gpus_of_type[t]` is how many GPUs a host of type `t` has. O(hosts).
-pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes, ln_physics_over_nics: f64) -> Row {
+pub fn features(parts: &[HostShare], gpus_of_type: &[u8], size: Bytes, ln_physics_over_nics: f64) -> Row {
     let mut row = [0.0; FEATURES_MAX];
     let m = parts.len();
     let (mut lo1, mut lo2) = (f64::INFINITY, f64::INFINITY);
@@ -98,12 +98,12 @@ pub fn features(parts: &[Part], gpus_of_type: &[u8], size: Bytes, ln_physics_ove
 }
 
 /// How much a host of the candidate counts in its result: 1 for the thinnest, little for hosts with slack.
-pub fn host_weight(part: &Part, thinnest_gb_per_s: f64) -> f64 {
+pub fn host_weight(part: &HostShare, thinnest_gb_per_s: f64) -> f64 {
     let s = (thinnest_gb_per_s / part.nic_gb_per_s.min(NIC_MAX_GB_PER_S)).clamp(0.0, 1.0);
     s * s * s
 }
 
 /// The thinnest NIC side of a candidate, GB/s.
-pub fn thinnest_gb_per_s(parts: &[Part]) -> f64 {
+pub fn thinnest_gb_per_s(parts: &[HostShare]) -> f64 {
     parts.iter().map(|p| p.nic_gb_per_s).fold(NIC_MAX_GB_PER_S, f64::min)
 }

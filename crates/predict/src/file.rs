@@ -4,8 +4,8 @@ use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
 use crate::kind::{FORM_BOUND, FORM_GP, ModelKinds};
 use crate::model::{Correction, Model, SizeTables};
-use crate::nccl::Network;
-use crate::parts::PartTable;
+use crate::nccl::NcclNetwork;
+use crate::shares::HostShareTable;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ struct Saved {
     correction: BTreeMap<String, Box<RawValue>>,
     /// NCCL's decisions as physics; files of older versions have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    nccl: Option<Network>,
+    nccl: Option<NcclNetwork>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ struct SavedOffset {
     sd: f64,
 }
 
-/// Just enough to tell what a file is before reading it all.
+/// The fields that identify a file, read before the rest.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]
@@ -133,7 +133,7 @@ impl Model {
         let mut tables = Vec::new();
         for t in s.tables {
             t.intra.check(&s.cluster)?;
-            let parts = PartTable::new(&s.cluster, &t.intra, &physics);
+            let parts = HostShareTable::new(&s.cluster, &t.intra, &physics);
             tables.push(SizeTables { size: t.size, intra: t.intra, parts, intra_sd: t.intra_sd });
         }
         let width = crate::features::feature_count(gpus_of_type.len());
@@ -151,7 +151,7 @@ impl Model {
     }
 }
 
-/// The one correction of a file.
+/// Reads the correction of a file, of which there must be one.
 fn load_correction(
     saved: &BTreeMap<String, Box<RawValue>>,
     width: usize,

@@ -1,14 +1,14 @@
 //! From measurements to a [`Model`].
 
 use crate::bound::Memo;
-use crate::calibrate::{Reading, calibrate};
+use crate::calibrate::{CalibrationReading, calibrate};
 use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::kind::Kind;
 use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
 use crate::model::{Correction, Model, SizeTables, reading_of};
-use crate::nccl::Network;
-use crate::parts::PartTable;
+use crate::nccl::NcclNetwork;
+use crate::shares::HostShareTable;
 use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{Measurement, Quality};
@@ -20,10 +20,10 @@ pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
 /// Number of other hosts of its type that a host is compared with, to see how much hosts of a type differ.
 const COMPARED_MAX: usize = 12;
 
-/// Why nothing could be fitted.
+/// Why a fit failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
-    /// Nothing to learn from.
+    /// The store holds no usable reading.
     #[error("no usable measurement of {collective} in the store; take some with `linkwise measure`")]
     Empty {
         /// The collective asked for.
@@ -33,7 +33,7 @@ pub enum FitError {
     #[error("the store holds {0}; name one with --collective")]
     SeveralCollectives(String),
     /// The process could not be conditioned on the data.
-    #[error("the Gaussian process could not be fitted to {0} readings; is one of them absurd?")]
+    #[error("the Gaussian process could not be fitted to {0} readings; check them for absurd values")]
     Degenerate(usize),
     /// Learned models do not fall back on physics.
     #[error(
@@ -50,7 +50,7 @@ pub enum FitError {
     },
 }
 
-/// What went into a fit.
+/// The data that a fit used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FitReport {
     /// Readings of single hosts.
@@ -59,7 +59,7 @@ pub struct FitReport {
     pub multi_host_readings: usize,
     /// Readings left out: rejected, or of another collective.
     pub left_out: usize,
-    /// Multi-host readings that the process distrusts.
+    /// Multi-host readings that the process treats as outliers.
     pub distrusted: usize,
     /// Masks of single hosts whose reading lies outside their class.
     pub intra_suspects: usize,
@@ -67,14 +67,14 @@ pub struct FitReport {
     pub training: Vec<TrainingRun>,
 }
 
-/// What to fit, and how.
+/// The options of a fit.
 #[derive(Clone, Debug)]
 pub struct FitOptions<'l> {
     /// The kind of model.
     pub kind: Kind<'l>,
     /// The collective; None: the one that the measurements hold.
     pub collective: Option<Collective>,
-    /// Constants of the physics, which also stand in for GPU subsets of a host that were never measured.
+    /// Constants of the physics, which also supply GPU subsets of a host that were never measured.
     pub constants: Constants,
     /// Seed of what learners draw at random (initial values, batches, validation readings); the kinds that ship draw nothing.
     pub seed: u64,
@@ -105,7 +105,7 @@ impl<'l> FitOptions<'l> {
 /// Fits a model.
 ///
 /// Pure: the same measurements in the same order and the same options give the same model. Cost: dominated by the Gaussian process, see
-/// [`crate::gp`]; learners of other crates say theirs.
+/// [`crate::gp`]; learners of other crates document theirs.
 pub fn fit(
     cluster: &Cluster,
     measurements: &[Measurement],
@@ -146,7 +146,7 @@ pub fn fit(
     Ok((model, report))
 }
 
-/// Can a model learn from this measurement?
+/// True if a model can learn from this measurement.
 fn is_usable(m: &Measurement) -> bool {
     m.quality != Quality::Rejected && m.busbw.gb_per_s() > 0.0 && m.busbw.gb_per_s().is_finite()
 }
@@ -215,12 +215,12 @@ impl Grouped {
     }
 
     /// The readings of several hosts as parts.
-    fn readings(&self, model: &Model) -> Vec<Reading> {
+    fn readings(&self, model: &Model) -> Vec<CalibrationReading> {
         self.medians()
             .map(|(size, allocation, busbw_gb_per_s)| {
                 let table = &model.tables(size).parts;
                 let parts = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                Reading { parts, size, busbw_gb_per_s }
+                CalibrationReading { parts, size, busbw_gb_per_s }
             })
             .collect()
     }
@@ -255,14 +255,14 @@ fn intra_tables(
         let readings = intra.get(&size).unwrap_or(&none);
         let tables = IntraTables::new(cluster, readings, &|t, m| analytic(t, m, size));
         let intra_sd = intra_deviation(cluster, readings, tables.measured_share());
-        let parts = PartTable::new(cluster, &tables, &physics.tables());
+        let parts = HostShareTable::new(cluster, &tables, &physics.tables());
         report.intra_suspects += cluster.host_ids().map(|h| tables.suspects(h).len()).sum::<usize>();
         SizeTables { size, intra: tables, parts, intra_sd }
     };
     sizes.iter().map(of_size).collect()
 }
 
-/// Lets a learner of another crate learn what spans hosts.
+/// Fits a learner of another crate to the readings over several hosts.
 fn learn(
     model: &mut Model,
     learner: &dyn Learner,
@@ -286,7 +286,7 @@ fn calibrate_physics(
     physics: &Fabric,
     constants: &Constants,
     measurements: &[Measurement],
-    readings: &[Reading],
+    readings: &[CalibrationReading],
 ) {
     let found = calibrate(&model.cluster, physics, constants, model.collective, readings);
     model.fabric = physics.retuned(found).tables();
@@ -297,7 +297,7 @@ fn calibrate_physics(
 }
 
 /// The readings relative to the bound.
-fn points(model: &Model, readings: &[Reading]) -> Vec<crate::committee::Reading> {
+fn points(model: &Model, readings: &[CalibrationReading]) -> Vec<crate::committee::CommitteeReading> {
     let mut memo: BTreeMap<Bytes, Memo> = BTreeMap::new();
     readings
         .iter()
@@ -309,8 +309,8 @@ fn points(model: &Model, readings: &[Reading]) -> Vec<crate::committee::Reading>
         .collect()
 }
 
-/// The median offset from the bound and its robust deviation. Without readings the bound stands as it is, with a wide deviation.
-fn fit_offset(model: &mut Model, readings: &[Reading]) {
+/// The median offset from the bound and its robust deviation. Without readings the bound is not corrected and its deviation is wide.
+fn fit_offset(model: &mut Model, readings: &[CalibrationReading]) {
     let y: Vec<f64> = points(model, readings).iter().map(|p| p.point.y).collect();
     if y.is_empty() {
         return;
@@ -321,8 +321,8 @@ fn fit_offset(model: &mut Model, readings: &[Reading]) {
     model.correction = Correction::Offset { ln_factor, sd };
 }
 
-/// The Gaussian processes. Without readings the bound stands as it is, with a wide deviation.
-fn fit_processes(model: &mut Model, readings: &[Reading], report: &mut FitReport) -> Result<(), FitError> {
+/// The Gaussian processes. Without readings the bound is not corrected and its deviation is wide.
+fn fit_processes(model: &mut Model, readings: &[CalibrationReading], report: &mut FitReport) -> Result<(), FitError> {
     let points = points(model, readings);
     if points.is_empty() {
         return Ok(());
@@ -334,9 +334,14 @@ fn fit_processes(model: &mut Model, readings: &[Reading], report: &mut FitReport
 }
 
 /// The NCCL release to assume.
-fn nccl_of(model: &Model, measurements: &[Measurement], readings: &[Reading], unfitted: bool) -> Network {
+fn nccl_of(
+    model: &Model,
+    measurements: &[Measurement],
+    readings: &[CalibrationReading],
+    unfitted: bool,
+) -> NcclNetwork {
     let named = measurements.iter().filter_map(|m| m.nccl_version.as_deref());
-    Network::of(named, readings, model.bounds(Bytes(1)), unfitted)
+    NcclNetwork::of(named, readings, model.bounds(Bytes(1)), unfitted)
 }
 
 /// Relative deviation of a single-host prediction: how much hosts of a type differ on the same subset, robustly.

@@ -16,7 +16,7 @@ pub struct IntraTables {
     by_host: Vec<Arc<[f64]>>,
     /// By host: masks whose own reading lies far from its class (outliers, or real defects).
     suspects: Vec<Vec<GpuMask>>,
-    /// Share of multi-GPU subsets with a reading of their own or of a host of the type.
+    /// Share of multi-GPU subsets that were measured on the host or on another host of the type.
     measured: f64,
 }
 
@@ -39,7 +39,7 @@ impl IntraTables {
     ///
     /// A host's single reading that differs by more than [`OUTLIER_RATIO`] from the median of the same subset over the other
     /// hosts of its type, or from the subsets that its topology makes equivalent, is a suspect: it is used, since it may be a
-    /// real defect, but listed, so that ties go elsewhere and campaigns repeat it.
+    /// real defect, and listed, so that ties avoid the host and campaigns repeat it.
     pub fn new(cluster: &Cluster, readings: &[HostReadings], analytic: &dyn Fn(usize, GpuMask) -> f64) -> Self {
         let mut analytic_cache: HashMap<usize, Vec<f64>> = HashMap::new();
         let mut of_type: HashMap<(usize, GpuMask), Vec<f64>> = HashMap::new();
@@ -49,7 +49,6 @@ impl IntraTables {
                 of_type.entry((t, m)).or_default().push(median(v));
             }
         }
-        // Sorted from here on.
         let typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
@@ -124,7 +123,7 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
     }
 
-    /// Do these tables fit the cluster (one per host, a value per subset, finite and not negative)?
+    /// Checks the tables against the cluster: one per host, a value per subset, finite and not negative.
     pub fn check(&self, cluster: &Cluster) -> Result<(), String> {
         if self.by_host.len() != cluster.hosts.len() || self.suspects.len() != cluster.hosts.len() {
             return Err(format!(
@@ -165,7 +164,7 @@ impl IntraTables {
 
     /// Best bandwidth of any subset of each size on hosts of a type, by count; infinite for 0 and 1.
     ///
-    /// The median over the type's hosts, so that one odd host does not set what the type can do.
+    /// The median over the type's hosts, so that one faulty host does not define the type.
     pub fn best_by_count(&self, cluster: &Cluster, host_type: usize) -> Vec<f64> {
         let n = cluster.types[host_type].gpu_count();
         let mut seen: Vec<*const f64> = Vec::new();
@@ -194,7 +193,7 @@ impl IntraTables {
     }
 }
 
-/// Do two subsets of a host look alike to the topology: same count, same multiset of path labels?
+/// True if the topology cannot distinguish two subsets of a host: same count, same multiset of path labels.
 pub(crate) fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> bool {
     if a.count() != b.count() {
         return false;
@@ -208,7 +207,7 @@ pub(crate) fn equivalent(ty: &topology::HostType, a: GpuMask, b: GpuMask) -> boo
     labels(a) == labels(b)
 }
 
-/// As kept in a file: equal tables once.
+/// The form in a file, with equal tables stored once.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Saved {
     tables: Vec<Vec<f64>>,

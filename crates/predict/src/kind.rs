@@ -2,16 +2,16 @@
 
 use crate::learned::{Learner, LoadLearned};
 
-/// What is learned on top of the intra tables.
+/// The correction on top of the intra tables.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind<'l> {
     /// Physics with one fitted offset.
     Bound,
     /// Gaussian processes on the log-ratio to the physics.
     Gp,
-    /// NCCL's own decisions, nothing learned: needs no measurements.
+    /// NCCL's own decisions, without learning: needs no measurements.
     Nccl,
-    /// What a learner of another crate makes.
+    /// A model of a learner from another crate.
     Learned(&'l dyn Learner),
 }
 
@@ -49,7 +49,7 @@ impl Eq for Kind<'_> {}
 /// A name that is already taken in [`ModelKinds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the name `{0}` is registered already")]
-pub struct NameTaken(pub &'static str);
+pub struct KindNameTaken(pub &'static str);
 
 /// The kinds of models that a program fits, and the forms of model files that it reads.
 #[derive(Clone, Debug)]
@@ -63,24 +63,24 @@ pub(crate) const FORM_BOUND: &str = "bound";
 pub(crate) const FORM_GP: &str = "gp";
 
 impl ModelKinds {
-    /// What ships.
+    /// The shipped kinds.
     pub fn shipped() -> ModelKinds {
         ModelKinds { kinds: vec![Kind::Bound, Kind::Gp, Kind::Nccl], forms: Vec::new() }
     }
 
     /// Adds a kind of model.
-    pub fn add(&mut self, learner: &'static dyn Learner) -> Result<(), NameTaken> {
+    pub fn add(&mut self, learner: &'static dyn Learner) -> Result<(), KindNameTaken> {
         if self.by_name(learner.name()).is_some() {
-            return Err(NameTaken(learner.name()));
+            return Err(KindNameTaken(learner.name()));
         }
         self.kinds.push(Kind::Learned(learner));
         Ok(())
     }
 
     /// Adds a form of model files.
-    pub fn add_form(&mut self, form: &'static str, load: LoadLearned) -> Result<(), NameTaken> {
+    pub fn add_form(&mut self, form: &'static str, load: LoadLearned) -> Result<(), KindNameTaken> {
         if [FORM_BOUND, FORM_GP].contains(&form) || self.form(form).is_some() {
-            return Err(NameTaken(form));
+            return Err(KindNameTaken(form));
         }
         self.forms.push((form, load));
         Ok(())
@@ -102,7 +102,7 @@ impl ModelKinds {
         names.join(", ")
     }
 
-    /// How files of a form are read.
+    /// The reader of a form.
     pub(crate) fn form(&self, name: &str) -> Option<LoadLearned> {
         self.forms.iter().find(|f| f.0 == name).map(|f| f.1)
     }

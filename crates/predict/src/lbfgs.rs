@@ -1,6 +1,6 @@
 //! Minimisation of a smooth function in a box: limited-memory BFGS with projection (Nocedal and Wright, chapter 7).
 
-/// How it went.
+/// The result of a minimisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Evaluations of the function.
@@ -26,7 +26,7 @@ pub fn minimise(
     let mut trial = x.to_vec();
     let mut trial_g = vec![0.0; n];
     while effort.evaluations < evaluations_max {
-        // Variables at a bound whose gradient pushes outwards stay there.
+        // A variable at a bound stays there while its gradient points outwards.
         let free: Vec<bool> =
             (0..n).map(|i| !((x[i] <= bounds[i].0 && g[i] > 0.0) || (x[i] >= bounds[i].1 && g[i] < 0.0))).collect();
         let mut d: Vec<f64> = (0..n).map(|i| if free[i] { g[i] } else { 0.0 }).collect();

@@ -1,10 +1,10 @@
-//! Models of allocations that span hosts from outside this crate: how they are fitted, asked, kept and read back.
+//! The interface to models of multi-host allocations from other crates: fit, predict, save and load.
 //!
 //! [`crate::Model`] answers for single hosts from its intra tables and hands everything else to a [`LearnedModel`], which predicts
-//! bandwidth by itself, without the bound. A [`Learner`] makes one; [`crate::ModelKinds`] knows learners and the forms of their files by name.
+//! bandwidth by itself, without the bound. A [`Learner`] makes one; [`crate::ModelKinds`] holds learners and the forms of their files by name.
 
 use crate::model::SizeTables;
-use crate::parts::{Candidates, PartTable};
+use crate::shares::{Candidates, HostShareTable};
 use std::any::Any;
 use std::fmt::Debug;
 use topology::{Allocation, Bytes, Cluster};
@@ -12,7 +12,7 @@ use topology::{Allocation, Bytes, Cluster};
 /// Readings of several hosts at one size: allocation and busbw in GB/s, repeated ones merged.
 pub type ReadingsOfSize = (Bytes, Vec<(Allocation, f64)>);
 
-/// What a learner sees.
+/// The data of a learner.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnerData<'a> {
     /// The cluster.
@@ -40,7 +40,7 @@ pub trait Learner: Debug + Send + Sync {
     fn about(&self) -> &'static str;
     /// Fewest readings of one size that it learns from.
     fn readings_min(&self) -> usize;
-    /// Learns; also one [`TrainingRun`] per size. None if no size has [`Learner::readings_min`] readings. The same data and seed give the
+    /// Fits a model, and returns it with one [`TrainingRun`] per size. None if no size has [`Learner::readings_min`] readings. The same data and seed give the
     /// same model.
     fn fit(&self, data: LearnerData, seed: u64) -> Option<(Box<dyn LearnedModel>, Vec<TrainingRun>)>;
 }
@@ -55,7 +55,7 @@ pub trait LearnedModel: Any + Debug + Send + Sync {
     /// Relative deviation of a prediction.
     fn deviation(&self, size: Bytes) -> f64;
     /// Learns new readings of several hosts without forgetting the old ones. `false`, and nothing learned, where it cannot.
-    fn learn(&mut self, table: &PartTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool;
+    fn learn(&mut self, table: &HostShareTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool;
     /// Number of parameters of one size.
     fn parameter_count(&self) -> usize;
     /// Memory of the parameters of all sizes, bytes.

@@ -20,13 +20,13 @@ mod learned;
 pub mod linalg;
 mod model;
 mod nccl;
-mod parts;
+mod shares;
 
 pub use committee::Committee;
 pub use file::{FILE_BYTES_MAX, SIZES_MAX};
 pub use fit::{FitError, FitOptions, FitReport, REPEAT_NOISE_DEFAULT, fit};
 pub use intra::{HostReadings, IntraTables};
-pub use kind::{Kind, ModelKinds, NameTaken};
+pub use kind::{Kind, KindNameTaken, ModelKinds};
 pub use learned::{LearnedModel, Learner, LearnerData, LoadLearned, ReadingsOfSize, TrainingRun};
 pub use model::{BandwidthModel, Correction, Evaluator, Model, Oracle, Prediction, SizeTables};
-pub use parts::{Candidates, Part, PartTable};
+pub use shares::{Candidates, HostShare, HostShareTable};

@@ -27,15 +27,15 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// A lower triangle, packed by rows: row `i` has `i + 1` entries.
 #[derive(Clone, Debug, Default)]
-pub struct Lower {
+pub struct LowerTriangular {
     n: usize,
     data: Vec<f64>,
 }
 
-impl Lower {
+impl LowerTriangular {
     /// An `n` x `n` triangle of zeros.
     pub fn zeros(n: usize) -> Self {
-        Lower { n, data: vec![0.0; n * (n + 1) / 2] }
+        LowerTriangular { n, data: vec![0.0; n * (n + 1) / 2] }
     }
     /// Its order.
     pub fn n(&self) -> usize {
@@ -54,7 +54,7 @@ impl Lower {
     }
 
     /// The Cholesky factor of the symmetric matrix whose lower triangle this is; `None` if it is not positive definite.
-    pub fn cholesky(mut self) -> Option<Lower> {
+    pub fn cholesky(mut self) -> Option<LowerTriangular> {
         for i in 0..self.n {
             if !self.factor_row(i) {
                 return None;
@@ -144,7 +144,7 @@ impl Lower {
     }
 
     /// The lower triangle of the inverse of `L Lᵀ`. n³/3 multiply-adds.
-    pub fn inverse(&self) -> Lower {
+    pub fn inverse(&self) -> LowerTriangular {
         let n = self.n;
         // Rows of M = (L⁻¹)ᵀ: M[j][i - j] = (L⁻¹)[i][j], so that every inner loop runs over contiguous memory.
         let mut m: Vec<Vec<f64>> = Vec::with_capacity(n);
@@ -157,7 +157,7 @@ impl Lower {
             }
             m.push(col);
         }
-        let mut out = Lower::zeros(n);
+        let mut out = LowerTriangular::zeros(n);
         for i in 0..n {
             for j in 0..=i {
                 // Σ over k >= i of (L⁻¹)[k][i] (L⁻¹)[k][j]
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn spd(n: usize, seed: u64) -> (Vec<Vec<f64>>, Lower) {
+    fn spd(n: usize, seed: u64) -> (Vec<Vec<f64>>, LowerTriangular) {
         let mut s = seed;
         let mut next = || {
             s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -209,7 +209,7 @@ mod tests {
         let b: Vec<Vec<f64>> = (0..n).map(|_| (0..n).map(|_| next()).collect()).collect();
         let a: Vec<Vec<f64>> =
             (0..n).map(|i| (0..n).map(|j| dot(&b[i], &b[j]) + if i == j { 0.1 } else { 0.0 }).collect()).collect();
-        let mut l = Lower::zeros(n);
+        let mut l = LowerTriangular::zeros(n);
         for i in 0..n {
             l.row_mut(i).copy_from_slice(&a[i][..=i]);
         }
@@ -236,7 +236,7 @@ mod tests {
         fn appending_rows_one_by_one_gives_the_same_factor(n in 1usize..20, seed: u64) {
             let (a, l) = spd(n, seed);
             let whole = l.cholesky().unwrap();
-            let mut grown = Lower::zeros(0);
+            let mut grown = LowerTriangular::zeros(0);
             for (i, row) in a.iter().enumerate() {
                 prop_assert!(grown.append(&row[..=i]));
             }
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_matrix_that_is_not_positive_definite_is_refused() {
-        let mut l = Lower::zeros(2);
+        let mut l = LowerTriangular::zeros(2);
         l.row_mut(0)[0] = 1.0;
         l.row_mut(1).copy_from_slice(&[2.0, 1.0]);
         assert!(l.cholesky().is_none());

@@ -1,12 +1,12 @@
 //! [`BandwidthModel`] and its kinds.
 
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
-use crate::committee::{Committee, Reading};
+use crate::committee::{Committee, CommitteeReading};
 use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
 use crate::intra::IntraTables;
 use crate::learned::LearnedModel;
-use crate::nccl::Network;
-use crate::parts::{Candidates, Part, PartTable};
+use crate::nccl::NcclNetwork;
+use crate::shares::{Candidates, HostShare, HostShareTable};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
@@ -25,14 +25,14 @@ pub struct Prediction {
 }
 
 /// Predicts one candidate after another, GB/s, and remembers what repeats.
-pub type Evaluator<'a> = Box<dyn FnMut(&[Part]) -> f64 + 'a>;
+pub type Evaluator<'a> = Box<dyn FnMut(&[HostShare]) -> f64 + 'a>;
 
 /// Predicts the bandwidth of allocations of one cluster for one collective.
 pub trait BandwidthModel: Send + Sync {
     /// `bound`, `gp`, ...
     fn kind(&self) -> &'static str;
     /// The parts that searches combine, for messages of `size`. Models fitted on several sizes use the nearest.
-    fn part_table(&self, size: Bytes) -> &PartTable;
+    fn share_table(&self, size: Bytes) -> &HostShareTable;
     /// Expected bus bandwidth in GB/s of every candidate, in order. One batch; `out` is overwritten.
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
     /// A way to ask for the mean of one candidate after another, each exactly as [`BandwidthModel::means`] gives it; what repeats is
@@ -41,9 +41,9 @@ pub trait BandwidthModel: Send + Sync {
         Box::new(move |parts| self.mean(size, parts))
     }
     /// Mean and deviation of one candidate.
-    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction;
+    fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction;
     /// Expected bus bandwidth of one candidate, GB/s, exactly as [`BandwidthModel::means`] gives it.
-    fn mean(&self, size: Bytes, parts: &[Part]) -> f64;
+    fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64;
     /// Upper bound in GB/s over all candidates of `hosts` or more hosts and `gpus` GPUs whose weakest host and thinnest NIC side are (so far)
     /// these: lets searches prune. None if the model has no such bound.
     fn upper_bound_hosts_or_more(
@@ -65,7 +65,7 @@ pub trait BandwidthModel: Send + Sync {
         self.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
     /// The part that limits a candidate, by physics.
-    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit;
+    fn limit(&self, size: Bytes, parts: &[HostShare]) -> Limit;
     /// Relative deviation of repeated measurements of one and the same allocation.
     fn repeat_noise(&self) -> f64;
     /// The collective that it answers for.
@@ -91,7 +91,7 @@ pub struct SizeTables {
     /// The tables.
     pub intra: IntraTables,
     /// The same, as parts.
-    pub parts: PartTable,
+    pub parts: HostShareTable,
     /// Relative deviation of a single-host prediction.
     pub intra_sd: f64,
 }
@@ -123,7 +123,7 @@ pub struct Model {
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
     /// NCCL's own decisions as the physics between hosts.
-    pub(crate) nccl: Option<Network>,
+    pub(crate) nccl: Option<NcclNetwork>,
 }
 
 impl Model {
@@ -135,7 +135,7 @@ impl Model {
     /// types must be those of the fit.
     pub fn on(mut self, cluster: &Cluster) -> Model {
         for t in &mut self.tables {
-            t.parts = PartTable::new(cluster, &t.intra, &self.fabric);
+            t.parts = HostShareTable::new(cluster, &t.intra, &self.fabric);
         }
         self.cluster = cluster.clone();
         self
@@ -170,8 +170,8 @@ impl Model {
     }
     /// Mean and deviation of an allocation.
     pub fn predict_allocation(&self, size: Bytes, allocation: &Allocation) -> Prediction {
-        let table = self.part_table(size);
-        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let table = self.share_table(size);
+        let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         self.predict(size, &parts)
     }
 
@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    pub(crate) fn row(&self, parts: &[Part], size: Bytes, analytic: Analytic) -> Row {
+    pub(crate) fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {
         features(parts, &self.gpus_of_type, size, analytic.ln_physics_over_nics)
     }
     pub(crate) fn width(&self) -> usize {
@@ -202,8 +202,8 @@ impl Model {
         if let Correction::Learned(_) = self.correction {
             return self.learn(size, &[(allocation.clone(), busbw_gb_per_s)], 0);
         }
-        let table = self.part_table(size);
-        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let table = self.share_table(size);
+        let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         let analytic = self.bounds(size).of(&parts, &mut Memo::default());
         let row = self.row(&parts, size, analytic);
         let reading = reading_of(&parts, &row[..self.width()], analytic, busbw_gb_per_s);
@@ -229,21 +229,26 @@ fn nearest(tables: &[SizeTables], size: Bytes) -> &SizeTables {
 }
 
 /// Hosts and weights of a candidate, sorted by host.
-pub(crate) fn weights_of(parts: &[Part]) -> Vec<(u32, f64)> {
+pub(crate) fn weights_of(parts: &[HostShare]) -> Vec<(u32, f64)> {
     let thinnest = thinnest_gb_per_s(parts);
     let mut v: Vec<(u32, f64)> = parts.iter().map(|p| (p.host.0, host_weight(p, thinnest))).collect();
     v.sort_by_key(|w| w.0);
     v
 }
 
-pub(crate) fn reading_of(parts: &[Part], row: &[f64], analytic: Analytic, busbw_gb_per_s: f64) -> Reading {
-    let point = crate::gp::Point {
+pub(crate) fn reading_of(
+    parts: &[HostShare],
+    row: &[f64],
+    analytic: Analytic,
+    busbw_gb_per_s: f64,
+) -> CommitteeReading {
+    let point = crate::gp::GpPoint {
         x: row.to_vec(),
         hosts: weights_of(parts),
         y: (busbw_gb_per_s / analytic.bound_gb_per_s).ln(),
         noise_factor: 1.0,
     };
-    Reading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
+    CommitteeReading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
 }
 
 /// One batch of predictions: what repeats in it is computed once.
@@ -262,18 +267,18 @@ impl<'m> BatchEvaluator<'m> {
         BatchEvaluator { model, bounds, memo: Memo::default(), seen: HashMap::default(), scratch: Vec::new() }
     }
 
-    fn mean(&mut self, parts: &[Part]) -> f64 {
+    fn mean(&mut self, parts: &[HostShare]) -> f64 {
         let analytic = self.analytic(parts);
         self.mean_above(parts, analytic)
     }
 
     /// The analytic side of a candidate.
-    pub(crate) fn analytic(&mut self, parts: &[Part]) -> Analytic {
+    pub(crate) fn analytic(&mut self, parts: &[HostShare]) -> Analytic {
         self.bounds.of(parts, &mut self.memo)
     }
 
     /// The mean of a candidate, given its analytic side.
-    pub(crate) fn mean_above(&mut self, parts: &[Part], analytic: Analytic) -> f64 {
+    pub(crate) fn mean_above(&mut self, parts: &[HostShare], analytic: Analytic) -> f64 {
         let b = analytic.bound_gb_per_s;
         if parts.len() < 2 {
             return b;
@@ -318,7 +323,7 @@ impl BandwidthModel for Model {
         }
     }
 
-    fn part_table(&self, size: Bytes) -> &PartTable {
+    fn share_table(&self, size: Bytes) -> &HostShareTable {
         &self.tables(size).parts
     }
 
@@ -339,7 +344,7 @@ impl BandwidthModel for Model {
         out.extend(candidates.iter().map(|p| batch.mean(p)));
     }
 
-    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
+    fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64 {
         BatchEvaluator::new(self, size).mean(parts)
     }
 
@@ -348,7 +353,7 @@ impl BandwidthModel for Model {
         Box::new(move |parts| batch.mean(parts))
     }
 
-    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
+    fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction {
         let mut batch = BatchEvaluator::new(self, size);
         let analytic = batch.bounds.of(parts, &mut batch.memo);
         let mean = batch.mean_above(parts, analytic);
@@ -402,7 +407,7 @@ impl BandwidthModel for Model {
         }
     }
 
-    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
+    fn limit(&self, size: Bytes, parts: &[HostShare]) -> Limit {
         self.bounds(size).limit(parts)
     }
 
@@ -429,32 +434,32 @@ impl BandwidthModel for Model {
 /// A model that knows the truth of every candidate: for ceilings and for tests of searches.
 pub struct Oracle<F> {
     /// Its parts.
-    pub table: PartTable,
+    pub table: HostShareTable,
     /// Truth in GB/s of a candidate.
     pub truth: F,
 }
 
-impl<F: Fn(&[Part]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
+impl<F: Fn(&[HostShare]) -> f64 + Send + Sync> BandwidthModel for Oracle<F> {
     fn kind(&self) -> &'static str {
         "truth"
     }
-    fn part_table(&self, _: Bytes) -> &PartTable {
+    fn share_table(&self, _: Bytes) -> &HostShareTable {
         &self.table
     }
     fn means(&self, _: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         out.clear();
         out.extend(candidates.iter().map(&self.truth));
     }
-    fn predict(&self, _: Bytes, parts: &[Part]) -> Prediction {
+    fn predict(&self, _: Bytes, parts: &[HostShare]) -> Prediction {
         Prediction { busbw_gb_per_s: (self.truth)(parts), std_gb_per_s: 0.0 }
     }
-    fn mean(&self, _: Bytes, parts: &[Part]) -> f64 {
+    fn mean(&self, _: Bytes, parts: &[HostShare]) -> f64 {
         (self.truth)(parts)
     }
     fn upper_bound_hosts_or_more(&self, _: f64, _: f64, _: usize, _: usize) -> Option<f64> {
         None
     }
-    fn limit(&self, _: Bytes, parts: &[Part]) -> Limit {
+    fn limit(&self, _: Bytes, parts: &[HostShare]) -> Limit {
         Limit::Intra { host: parts.first().map_or(topology::HostId(0), |p| p.host) }
     }
     fn repeat_noise(&self) -> f64 {

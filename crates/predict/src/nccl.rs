@@ -1,7 +1,7 @@
 //! NCCL's own decisions as the physics between hosts: a cold start from a cluster file, and a prior for what is learned.
 //!
 //! Where the searches of every host of a candidate were recorded from the real library ([`nccl_model::templates`]), the bandwidth between
-//! hosts is that of NCCL's own rings and trees; elsewhere `fabric`'s estimate stands.
+//! hosts is that of NCCL's own rings and trees; elsewhere `fabric` gives the estimate.
 
 use crate::bound::{Bounds, Limit, Memo};
 use nccl_model::{CallLimit as NcclLimit, Communicator, GraphSource, HostCache, LoadConstants};
@@ -24,9 +24,9 @@ pub const COLD_SIZES: [Bytes; 5] = [Bytes::kib(64), Bytes::mib(1), Bytes::mib(16
 /// 6 to 12 % (`cargo run -p nccl-model --example accuracy`), and other systems are not this one.
 pub const COLD_SD: f64 = 0.12;
 
-/// The network as NCCL uses it.
+/// The network as a release of NCCL uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Network {
+pub struct NcclNetwork {
     /// The release.
     pub release: Version,
     /// Without the shipped constants of loads, which were fitted on a published table: for judging models on that table.
@@ -34,8 +34,8 @@ pub struct Network {
     pub unfitted: bool,
 }
 
-impl Network {
-    /// Is the release one that is modelled?
+impl NcclNetwork {
+    /// True if `nccl-model` models the release.
     pub(crate) fn is_modelled(&self) -> bool {
         nccl_model::releases::is_modelled(self.release)
     }
@@ -90,23 +90,23 @@ impl Network {
     /// The release that the readings name, else that which explains them better, else the first of [`RELEASES`].
     pub(crate) fn of<'a>(
         named: impl Iterator<Item = &'a str>,
-        readings: &[crate::calibrate::Reading],
+        readings: &[crate::calibrate::CalibrationReading],
         base: Bounds<'_>,
         unfitted: bool,
-    ) -> Network {
+    ) -> NcclNetwork {
         let mut names: Vec<Version> = named.filter_map(|n| Version::from_str(n).ok()).collect();
         names.sort();
         // The middle one: rows of many releases in one store are rare.
         if let Some(&release) = names.get(names.len() / 2) {
-            let named = Network { release, unfitted };
+            let named = NcclNetwork { release, unfitted };
             if named.is_modelled() {
                 return named;
             }
         }
         if readings.len() < READINGS_MIN {
-            return Network { release: RELEASES[0], unfitted };
+            return NcclNetwork { release: RELEASES[0], unfitted };
         }
-        let networks = RELEASES.map(|release| Network { release, unfitted });
+        let networks = RELEASES.map(|release| NcclNetwork { release, unfitted });
         let [old, new] = networks.map(|n| distance(readings, Bounds { nccl: Some(&n), ..base }));
         if new < old { networks[1] } else { networks[0] }
     }
@@ -114,7 +114,7 @@ impl Network {
     /// Are the readings nearer to what NCCL's decisions make of the network than to the physics without them, whose constants were fitted to
     /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
     /// by about `(n + p) / (n - p)`.
-    pub(crate) fn explains_more(&self, readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> bool {
+    pub(crate) fn explains_more(&self, readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> bool {
         let (n, p) = (readings.len() as f64, crate::calibrate::CONSTANTS as f64);
         if readings.len() < READINGS_MIN {
             return false;
@@ -125,8 +125,8 @@ impl Network {
     }
 }
 
-/// How far readings are from their bounds, beside the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
-fn distance(readings: &[crate::calibrate::Reading], base: Bounds<'_>) -> f64 {
+/// How far readings are from their bounds, apart from the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
+fn distance(readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> f64 {
     let mut memo = (Bytes(0), Memo::default());
     let mut off: Vec<f64> = Vec::with_capacity(readings.len());
     for r in readings {

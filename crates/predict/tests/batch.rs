@@ -1,6 +1,6 @@
 //! A batch gives what one candidate after another gives, to the bit, whatever was computed before.
 
-use predict::{BandwidthModel, Candidates, FitOptions, Kind, Model, Part, fit};
+use predict::{BandwidthModel, Candidates, FitOptions, HostShare, Kind, Model, fit};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use store::{Measurement, Source};
@@ -62,7 +62,7 @@ proptest! {
         ),
     ) {
         let m = &models()[model];
-        let table = m.part_table(SIZE);
+        let table = m.share_table(SIZE);
         let allocations: Vec<Allocation> = masks
             .iter()
             .map(|m| Allocation::new(m.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m)))))
@@ -72,7 +72,7 @@ proptest! {
         m.means(SIZE, &Candidates::of(table, &allocations), &mut batch);
         let mut evaluator = m.evaluator(SIZE);
         for (a, v) in allocations.iter().zip(&batch) {
-            let mut parts: Vec<Part> = a.parts().iter().map(|&(h, mask)| table.part(h, mask)).collect();
+            let mut parts: Vec<HostShare> = a.parts().iter().map(|&(h, mask)| table.part(h, mask)).collect();
             prop_assert_eq!(m.mean(SIZE, &parts).to_bits(), v.to_bits());
             prop_assert_eq!(evaluator(&parts).to_bits(), v.to_bits());
             prop_assert_eq!(m.predict(SIZE, &parts).busbw_gb_per_s.to_bits(), v.to_bits());

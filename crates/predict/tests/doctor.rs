@@ -32,7 +32,7 @@ impl Hardware {
         Hardware { cluster, defect, hosts }
     }
 
-    /// By the physics of the sick cluster: stands apart from the code under test as far as the physics allows.
+    /// By the physics of the sick cluster: independent of the code under test, except for the physics.
     fn read(&self, a: &Allocation, rng: &mut ChaCha8Rng) -> f64 {
         let mut sick = self.cluster.clone();
         let mut factor = 1.0;
@@ -168,7 +168,7 @@ fn a_slow_host_a_slow_network_and_a_slow_gpu_are_told_apart() {
         let n = (all.end - all.start) as usize;
         let ok = named("h100", defect, 100, all);
         eprintln!("{defect:?}: named in {ok} of {n}");
-        // Measured: 19 of 20 hosts, 20 of 20 networks, 18 of 20 GPUs; where it fails, a second defect is named beside the true one.
+        // Measured: 19 of 20 hosts, 20 of 20 networks, 18 of 20 GPUs; where it fails, a second defect is named in addition to the true one.
         assert!(n - ok <= (n / 10).max(1), "{defect:?}: {ok} of {n}");
     }
 }
@@ -234,7 +234,7 @@ fn probes_that_tell_most_lead_to_the_nic_in_a_few_readings() {
             return;
         }
         let a = predict::doctor::most_informative_allocation(&model, &d.defects[0], &sick.cluster.usable(), SIZE, &[])
-            .expect("something tells more");
+            .expect("an allocation separates the candidates");
         rows.push(sick.measurement(a, 2e9 + 1.0 + f64::from(probe), &mut rng));
     }
     panic!("not named after 10 probes: {:?}", suspicions(&model, &rows).defects);

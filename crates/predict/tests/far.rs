@@ -1,7 +1,7 @@
 //! Predictions far from the readings: of hundreds of hosts by a process that has seen four.
 
 use predict::bound::Memo;
-use predict::{BandwidthModel, Correction, FitOptions, Kind, Model, Part, fit};
+use predict::{BandwidthModel, Correction, FitOptions, HostShare, Kind, Model, fit};
 use proptest::prelude::*;
 use std::sync::OnceLock;
 use store::{Measurement, Source};
@@ -60,7 +60,7 @@ fn model() -> &'static (Model, f64, f64) {
 }
 
 fn correction(m: &Model, a: &Allocation) -> f64 {
-    let parts: Vec<Part> = a.parts().iter().map(|&(h, mask)| m.part_table(SIZE).part(h, mask)).collect();
+    let parts: Vec<HostShare> = a.parts().iter().map(|&(h, mask)| m.share_table(SIZE).part(h, mask)).collect();
     let bound = m.bounds(SIZE).of(&parts, &mut Memo::default()).bound_gb_per_s;
     (m.mean(SIZE, &parts) / bound).ln()
 }

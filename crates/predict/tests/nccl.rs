@@ -54,7 +54,7 @@ fn the_release_changes_what_is_expected_and_is_kept_in_the_file() {
 fn batches_evaluators_and_single_questions_agree_and_hosts_that_are_not_recorded_rest_on_physics() {
     for cluster in ["h100", "4xdgx-a100", "het-4mix", "2xhgx-h100+2xdgx-a100"] {
         let model = cold(cluster);
-        let table = model.part_table(Bytes::gib(2));
+        let table = model.share_table(Bytes::gib(2));
         let all: Vec<Allocation> =
             [&[1, 1][..], &[3, 2], &[4, 4, 4], &[8, 3, 1, 2]].iter().map(|l| counts(l)).collect();
         let candidates = Candidates::of(table, &all);

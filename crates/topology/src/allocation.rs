@@ -48,32 +48,32 @@ impl GpuMask {
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         GpuMask(indices.into_iter().fold(0, |m, i| m | 1 << i))
     }
-    /// How many GPUs.
+    /// Number of GPUs.
     #[inline]
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize
     }
-    /// No GPU?
+    /// True without any GPU.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// Is GPU `i` in it?
+    /// True if GPU `i` is in the set.
     #[inline]
     pub const fn contains(self, i: usize) -> bool {
         i < 32 && self.0 >> i & 1 == 1
     }
-    /// Are all GPUs of `other` in it?
+    /// True if all GPUs of `other` are in the set.
     #[inline]
     pub const fn contains_all(self, other: GpuMask) -> bool {
         other.0 & !self.0 == 0
     }
-    /// Both sets together.
+    /// The union of both sets.
     #[inline]
     pub const fn union(self, other: GpuMask) -> GpuMask {
         GpuMask(self.0 | other.0)
     }
-    /// Without the GPUs of `other`.
+    /// The set without the GPUs of `other`.
     #[inline]
     pub const fn minus(self, other: GpuMask) -> GpuMask {
         GpuMask(self.0 & !other.0)
@@ -90,7 +90,7 @@ impl GpuMask {
             })
         })
     }
-    /// All non-empty subsets of this set, in ascending order of the bits. 2^count - 1 of them.
+    /// All 2^count - 1 non-empty subsets of this set, in ascending order of the bits.
     #[inline]
     pub fn subsets(self) -> impl Iterator<Item = GpuMask> {
         let full = self.0;
@@ -139,15 +139,15 @@ impl Allocation {
     pub fn parts(&self) -> &[(HostId, GpuMask)] {
         &self.parts
     }
-    /// How many GPUs in all.
+    /// Number of GPUs.
     pub fn gpu_count(&self) -> usize {
         self.parts.iter().map(|p| p.1.count()).sum()
     }
-    /// How many hosts.
+    /// Number of hosts.
     pub fn host_count(&self) -> usize {
         self.parts.len()
     }
-    /// No GPU?
+    /// True without any GPU.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -162,7 +162,7 @@ impl Allocation {
     pub fn gpus(&self) -> impl Iterator<Item = GpuId> + '_ {
         self.parts.iter().flat_map(|&(host, m)| m.iter().map(move |i| GpuId { host, gpu: i as u8 }))
     }
-    /// Is every GPU of `other` in it?
+    /// True if every GPU of `other` is in the allocation.
     pub fn contains_all(&self, other: &Allocation) -> bool {
         other.parts.iter().all(|&(h, m)| self.mask(h).contains_all(m))
     }

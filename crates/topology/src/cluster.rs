@@ -1,4 +1,4 @@
-//! Hosts joined by a network.
+//! A cluster: hosts and the network between them.
 
 use crate::allocation::{Allocation, GpuId, GpuMask, HOSTS_MAX, HostId};
 use crate::host::HostType;
@@ -6,7 +6,7 @@ use crate::quantity::Bandwidth;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// What carries the bytes between hosts; each class has its own documented efficiency in `fabric`.
+/// The transport between hosts; `fabric` documents the efficiency of each class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkClass {
@@ -37,9 +37,9 @@ pub struct Tier {
 /// A rate between two hosts that differs from what their NICs would give.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {
-    /// One end.
+    /// One host.
     pub a: HostId,
-    /// The other end.
+    /// The other host.
     pub b: HostId,
     /// Rate of the pair, one direction, all NICs together.
     pub rate: Bandwidth,
@@ -63,7 +63,7 @@ pub struct Host {
     pub name: String,
     /// Index into [`Cluster::types`].
     pub host_type: usize,
-    /// GPUs that get no work (all of them: the host is drained).
+    /// Drained GPUs, which get no jobs; all GPUs if the host is drained.
     pub drained: GpuMask,
     /// Health of every NIC, 1.0 = full rate, 0.0 = dead; empty = all healthy.
     pub nic_health: Vec<f64>,
@@ -120,7 +120,7 @@ impl Cluster {
     pub fn host_ids(&self) -> impl Iterator<Item = HostId> + use<> {
         (0..self.hosts.len() as u32).map(HostId)
     }
-    /// How many GPUs in all, drained ones included.
+    /// Number of GPUs, drained ones included.
     pub fn gpu_count(&self) -> usize {
         self.host_ids().map(|h| self.type_of(h).gpu_count()).sum()
     }
@@ -191,8 +191,8 @@ impl Cluster {
         if rest > 0 { format!("{} and {rest} more", names.join(", ")) } else { names.join(", ") }
     }
 
-    /// Is every rule kept (names unique, types known, factors between 0 and 1, limits)? The first broken rule in one
-    /// sentence. O(hosts + types).
+    /// Checks that names are unique, types known, factors between 0 and 1, and limits kept. The error states the first broken
+    /// rule. O(hosts + types).
     pub fn check(&self) -> Result<(), String> {
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return Err(format!(
@@ -236,14 +236,14 @@ pub(crate) fn check_host_name(name: &str) -> Result<(), String> {
 }
 
 impl Host {
-    /// Does everything said about the host fit its type? The first broken rule in one sentence.
+    /// Checks the host against its type. The error states the first broken rule.
     pub fn check(&self, t: &HostType) -> Result<(), String> {
         let name = &self.name;
         let (gpus, nics) = (t.gpu_count(), t.nics.len());
         let length = |what: &str, found: usize, wanted: usize| match found {
             0 => Ok(()),
             n if n == wanted => Ok(()),
-            n => Err(format!("host `{name}` tells {what} of {n}, but `{}` has {wanted}", t.name)),
+            n => Err(format!("host `{name}` gives {what} for {n}, but `{}` has {wanted}", t.name)),
         };
         length("the health of its NICs", self.nic_health.len(), nics)?;
         length("the health of its GPUs", self.gpu_health.len(), gpus)?;
@@ -279,7 +279,7 @@ impl Host {
 }
 
 impl Network {
-    /// Are tiers and host links possible on so many hosts? The first broken rule in one sentence.
+    /// Checks tiers and host links for this number of hosts. The error states the first broken rule.
     pub fn check(&self, hosts: usize) -> Result<(), String> {
         let mut below = 0;
         for t in &self.tiers {

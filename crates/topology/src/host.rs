@@ -1,4 +1,4 @@
-//! What one host is made of.
+//! The hardware of one host: GPUs, NICs, NVLinks and PCIe.
 
 use crate::allocation::{GPUS_PER_HOST_MAX, GpuMask};
 use crate::quantity::Bandwidth;
@@ -8,7 +8,7 @@ use std::fmt;
 /// Most NICs that one host may have.
 pub const NICS_PER_HOST_MAX: usize = 32;
 
-/// How two devices of a host reach each other, in the words of `nvidia-smi topo -m`, nearest first.
+/// The path between two devices of a host, in the words of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathKind {
     /// The device itself (`X`).
@@ -74,7 +74,7 @@ impl<'de> Deserialize<'de> for PathKind {
 /// One GPU of a host type.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// NUMA node (socket) that its PCIe root hangs on.
+    /// NUMA node (socket) of its PCIe root.
     pub socket: u8,
     /// PCI bus id, lower case, with domain, if known.
     pub pci_bus_id: Option<String>,
@@ -129,7 +129,7 @@ impl Pcie {
     }
 }
 
-/// A type of host: everything that hosts of one make share.
+/// A type of host: the hardware that hosts of one make share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostType {
     /// Short name, unique in a cluster (`hgx-h100`).
@@ -140,7 +140,7 @@ pub struct HostType {
     pub source: String,
     /// GPU model as `nvidia-smi -L` prints it, or the short marketing name.
     pub gpu_model: String,
-    /// The GPUs, in the order of `nvidia-smi`.
+    /// In the order of `nvidia-smi`.
     pub gpus: Vec<Gpu>,
     /// Path between every two GPUs: symmetric, `Same` on the diagonal.
     pub gpu_paths: Vec<Vec<PathKind>>,
@@ -155,7 +155,7 @@ pub struct HostType {
 }
 
 impl HostType {
-    /// How many GPUs.
+    /// Number of GPUs.
     pub fn gpu_count(&self) -> usize {
         self.gpus.len()
     }
@@ -175,7 +175,7 @@ impl HostType {
         mask.iter().fold(0, |m, g| m | self.nearest_nics(g))
     }
 
-    /// Is every rule of this type kept (sizes, symmetry, limits)? The first broken rule in one sentence.
+    /// Checks sizes, symmetry and limits. The error states the first broken rule.
     pub fn check(&self) -> Result<(), String> {
         let n = self.gpu_count();
         let name = &self.name;

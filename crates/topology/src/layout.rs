@@ -1,8 +1,8 @@
-//! From groups of GPUs (sockets, PCIe switches) to the matrix of paths, so that nobody has to write 64 labels by hand.
+//! From groups of GPUs (sockets, PCIe switches) to the matrix of paths, which saves writing 64 labels by hand.
 
 use crate::host::PathKind;
 
-/// Which GPUs share what. A GPU may stand in at most one group of each kind, or in none.
+/// Groups of GPUs that share a part of the host. A GPU is in at most one group of each kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
     /// GPUs of every NUMA node: `NODE` inside, `SYS` between. Nothing given: one node.

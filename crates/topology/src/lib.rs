@@ -1,6 +1,6 @@
-//! What the links are: clusters, hosts, GPUs, NICs, allocations, and the readers of topology files.
+//! The hardware: clusters, hosts, GPUs, NICs and their links; allocations of GPUs; and the readers of topology files.
 //!
-//! Text goes in, values come out: nothing here opens a file or looks at a clock.
+//! Functions take text and return values; none opens a file or reads a clock.
 
 pub mod allocation;
 pub mod catalog;

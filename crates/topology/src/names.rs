@@ -1,4 +1,4 @@
-//! Names that other systems use for hosts and GPUs, in and out: Slurm (host lists, GRES indices), Kubernetes (node
+//! Translates host and GPU names to and from other systems: Slurm (host lists, GRES indices), Kubernetes (node
 //! names, device UUIDs), CUDA (`CUDA_VISIBLE_DEVICES`, UUIDs).
 
 use crate::allocation::{Allocation, GpuMask, HostId};
@@ -42,7 +42,7 @@ pub mod slurm {
     }
 
     /// GPUs of a node list and its GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`), the same on every node, as one line
-    /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d` says. Without an index list all GPUs are meant.
+    /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d` says. No index list means all GPUs.
     pub fn parse(cluster: &Cluster, nodes: &str, gres: &str) -> Result<Allocation, String> {
         let names = hostlist::expand(nodes, cluster.hosts.len().max(1))?;
         let mut parts = Vec::new();
@@ -125,7 +125,7 @@ pub mod kubernetes {
 pub mod cuda {
     use super::*;
 
-    /// Which numbers CUDA gives to the GPUs.
+    /// How `CUDA_VISIBLE_DEVICES` names GPUs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Form {
         /// Indices, right with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which is the order of nvidia-smi.
@@ -134,7 +134,7 @@ pub mod cuda {
         Uuids,
     }
 
-    /// The value of `CUDA_VISIBLE_DEVICES` that shows these GPUs of one host, in this order.
+    /// The value of `CUDA_VISIBLE_DEVICES` that makes these GPUs of one host visible, in this order.
     pub fn visible_devices(host: &Host, mask: GpuMask, form: Form) -> Result<String, String> {
         let word = |g: usize| match form {
             Form::Indices => Ok(g.to_string()),
@@ -143,7 +143,7 @@ pub mod cuda {
         Ok(mask.iter().map(word).collect::<Result<Vec<_>, String>>()?.join(","))
     }
 
-    /// The GPUs that a value shows, in CUDA's order (device 0 first). Indices are those of `CUDA_DEVICE_ORDER=PCI_BUS_ID`;
+    /// The GPUs that a value makes visible, in CUDA's order (device 0 first). Indices are those of `CUDA_DEVICE_ORDER=PCI_BUS_ID`;
     /// UUIDs may be shortened as CUDA allows. As in CUDA the list ends at the first entry that names no GPU; a GPU named
     /// twice hides everything.
     pub fn parse_visible_devices(cluster: &Cluster, id: HostId, value: &str) -> Vec<usize> {

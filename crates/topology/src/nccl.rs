@@ -1,5 +1,5 @@
-//! What NCCL found and chose: search graphs, rates, decisions. The one form in which the real library (`nccl-bench`)
-//! and the model of it (`nccl-model`) say what NCCL does, so that the two can be compared cell by cell.
+//! NCCL's search graphs, rates and decisions. The real library (`nccl-bench`) and its model (`nccl-model`) both report
+//! them in these types, so that the two can be compared cell by cell.
 
 pub use nccl_types::{Algorithm, GraphKind, PathType, Protocol, Version};
 
@@ -15,10 +15,10 @@ pub struct Channel {
     pub nics: Vec<u8>,
 }
 
-/// What one search of NCCL found on one node.
+/// The result of one of NCCL's searches on one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Graph {
-    /// Which search.
+    /// The search.
     pub kind: GraphKind,
     /// NCCL's pattern number: 1 balanced tree, 2 split tree, 3 tree, 4 ring, 5 NVLS, 6 CollNet direct.
     pub pattern: u8,
@@ -36,16 +36,16 @@ pub struct Graph {
     pub type_intra: PathType,
     /// Farthest path to a NIC.
     pub type_inter: PathType,
-    /// True where all channels are alike.
+    /// True where all channels are equal.
     pub same_channels: bool,
     /// The channels, if known (the log line of a graph does not hold them).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
 }
 
-/// NCCL's prediction for one way of doing one collective: time = latency + bytes / bandwidth.
+/// NCCL's prediction for one algorithm and protocol of a collective: time = latency + bytes / bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct NcclRate {
     /// The collective.
     pub collective: Collective,
     /// The algorithm.
@@ -68,9 +68,9 @@ pub enum DecisionSource {
     Bench,
 }
 
-/// What NCCL does with one collective call.
+/// The algorithm, protocol and channels that NCCL chooses for one collective call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct NcclDecision {
     /// The collective.
     pub collective: Collective,
     /// Bytes, as NCCL counts them: the whole buffer of all ranks for all-gather and reduce-scatter.
@@ -81,7 +81,7 @@ pub struct Decision {
     pub protocol: Protocol,
     /// Channels that carry the call.
     pub channels: u32,
-    /// NCCL's own estimate, microseconds; `None` where the library did not say.
+    /// NCCL's own estimate, microseconds; `None` where the library reports none.
     pub time_us: Option<f64>,
     /// The model or the library.
     pub source: DecisionSource,

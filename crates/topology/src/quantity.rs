@@ -1,4 +1,4 @@
-//! Quantities as types: a number that crosses a border carries its unit.
+//! Quantities as types, so that every number between crates carries its unit.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -136,7 +136,7 @@ impl Seconds {
 pub struct Bandwidth(f64);
 
 impl Bandwidth {
-    /// No data at all.
+    /// 0 GB/s.
     pub const ZERO: Bandwidth = Bandwidth(0.0);
     /// From gigabytes (1e9) per second.
     pub const fn from_gb_per_s(v: f64) -> Self {

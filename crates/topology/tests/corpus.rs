@@ -19,7 +19,7 @@ fn replay(target: &str, accepted: usize, one: impl Fn(&str, &str) -> bool) {
     assert_eq!(count, accepted, "{target}: files accepted");
 }
 
-fn types(r: Result<read::Reading, topology::ReadError>) -> bool {
+fn types(r: Result<read::TopologyFile, topology::ReadError>) -> bool {
     r.is_ok_and(|r| r.types.iter().all(|t| t.check().is_ok()))
 }
 

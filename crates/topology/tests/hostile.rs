@@ -1,7 +1,7 @@
 //! Bad input gets one error with file, line, column and remedy, and never a panic.
 
 use proptest::prelude::*;
-use topology::read::{self, Kind};
+use topology::read::{self, FileKind};
 use topology::{ReadError, file};
 
 /// What the command prints, without colours.
@@ -14,7 +14,7 @@ fn shown(e: &ReadError) -> String {
 
 fn refuse(name: &str, bytes: &[u8]) -> String {
     let result = read::text(bytes, name, read::FILE_SIZE_MAX).and_then(|text| match read::detect(text) {
-        Some(Kind::ClusterFile) => file::read(text, name).map(|_| ()),
+        Some(FileKind::ClusterFile) => file::read(text, name).map(|_| ()),
         _ => read::read(text, name).map(|_| ()),
     });
     shown(&result.expect_err("it was accepted"))

@@ -3,10 +3,10 @@
 mod common;
 
 use std::collections::BTreeMap;
-use topology::read::{self, Reading, p2p};
+use topology::read::{self, TopologyFile, p2p};
 use topology::{HostType, PathKind, ReadError};
 
-fn load(path: &std::path::Path) -> Result<Reading, ReadError> {
+fn load(path: &std::path::Path) -> Result<TopologyFile, ReadError> {
     let name = path.file_name().unwrap().to_string_lossy().to_string();
     let bytes = std::fs::read(path).unwrap();
     read::read(read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX)?, &name)

@@ -1,7 +1,7 @@
 //! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms.
 
 use tune::registry::{self, POLICIES};
-use tune::{Arm, Context, Options, Policy, Sample};
+use tune::{Arm, Context, Policy, PolicyOptions, Sample};
 
 fn main() {
     divan::main();
@@ -15,7 +15,7 @@ fn names() -> Vec<&'static str> {
 fn settled(name: &str) -> (Box<dyn Policy>, u64) {
     let arms: Vec<Arm> =
         ["TREE/SIMPLE", "TREE/LL128", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().expect("an arm")).collect();
-    let mut policy = registry::build(name, &arms, &Options::default()).expect("registered");
+    let mut policy = registry::build(name, &arms, &PolicyOptions::default()).expect("registered");
     for call in 0..2_000 {
         step(policy.as_mut(), call);
     }

@@ -1,4 +1,4 @@
-//! What a policy chooses between.
+//! Arms: the choices of a policy.
 
 use nccl_types::{Algorithm, Protocol};
 use std::fmt;
@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// One choice. Written `AUTO`, `TREE/SIMPLE`, `RING/LL128@8` (eight channels) or `AUTO@4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arm {
-    /// The algorithm and protocol, or `None` for what NCCL's own cost model chooses.
+    /// The algorithm and protocol, or `None` for the choice of NCCL's own cost model.
     pub forced: Option<(Algorithm, Protocol)>,
-    /// The number of channels, 1 to 64, or `None` for what NCCL chooses.
+    /// The number of channels, 1 to 64, or `None` for NCCL's choice.
     pub channels: Option<u8>,
 }
 
@@ -17,7 +17,7 @@ pub struct Arm {
 pub const CHANNELS_MAX: u8 = 64;
 
 impl Arm {
-    /// What NCCL does by itself.
+    /// NCCL's own choice.
     pub const AUTO: Arm = Arm { forced: None, channels: None };
 
     /// An algorithm and a protocol, with NCCL's channel count.
@@ -25,7 +25,7 @@ impl Arm {
         Arm { forced: Some((algorithm, protocol)), channels: None }
     }
 
-    /// True for what NCCL does by itself.
+    /// True for NCCL's own choice.
     pub fn is_auto(self) -> bool {
         self == Arm::AUTO
     }

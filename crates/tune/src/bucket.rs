@@ -1,9 +1,9 @@
-//! Sizes into buckets: calls of like size share what is learnt.
+//! Buckets of sizes: calls of similar size share samples.
 //!
 //! One bucket per power of two. Borders lie between the powers, at the geometric middle (sqrt 2 times a power), so that the sizes
 //! that programs use most sit in the middle of a bucket. Sizes are the whole buffer's: where a collective's cost follows one rank's
-//! share (AllGather, ReduceScatter), that is the total over the communicator's ranks, and tells nothing more. Integers only: every rank
-//! and every machine puts a size alike.
+//! share (AllGather, ReduceScatter), that is the total over the communicator's ranks. Integers only, so that every rank and every
+//! machine computes the same bucket.
 
 /// The number of buckets: one per bit of a size.
 pub const BUCKETS: u8 = 64;
@@ -24,10 +24,10 @@ pub fn middle(bucket: u8) -> u64 {
     1u64 << bucket.min(BUCKETS - 1)
 }
 
-/// The bucket of a size, given the bucket of the call before it: sizes that waver round a border stay where they were until they
-/// are an eighth beyond it. Only what every rank sees alike may be passed in: the sequence of sizes of one communicator. `linkwise tune
-/// play` goes by this. The plugin's slots go by the size alone: otherwise the slot of a call would depend on all calls before it. A size
-/// that wavers round a border explores in two of them there, and each decides on times of its own.
+/// The bucket of a size, given the bucket of the call before it: a size near a border keeps the previous bucket until it
+/// is an eighth beyond the border. All ranks must pass the same sequence of sizes: that of one communicator. `linkwise tune play` uses
+/// this function. The plugin's slots depend on the size alone; otherwise the slot of a call would depend on all calls before it. There,
+/// sizes on both sides of a border explore in two slots, each with its own samples.
 pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     let plain = bucket(bytes);
     let Some(before) = before else { return plain };
@@ -36,8 +36,8 @@ pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     if (nearest_low..=nearest_high).contains(&before) { before } else { plain }
 }
 
-/// A value at `bytes` from values at sizes in rising order: log-log interpolation inside, the nearest value outside (nothing is
-/// extrapolated). `None` of nothing. Values are above 0.
+/// A value at `bytes` from values at sizes in rising order: log-log interpolation inside, the nearest value outside (no
+/// extrapolation). `None` without values. Values are above 0.
 pub fn interpolated(points: &[(u64, f64)], bytes: u64) -> Option<f64> {
     let above = points.partition_point(|p| p.0 < bytes);
     let (Some(high), Some(low)) = (points.get(above), above.checked_sub(1).and_then(|i| points.get(i))) else {

@@ -4,9 +4,9 @@
 //! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) two halves of the samples agree on the winner, (5) the
 //! improvement of the median exceeds 5 % below 64 MiB and 10 % from there on.
 //!
-//! The samples of one launch share its memory, its connections and its moment: a launch that is slow is slow in all of them. So the
-//! halves of gate 4 are odd and even **turns** (launches) where there are two or more. Where there is only one, odd and even samples
-//! are all there is to compare, and [`Verdict::turns`] says that another launch was never asked.
+//! The samples of one launch share its memory, connections and time: a slow launch is slow in every sample. So the halves of gate 4
+//! are odd and even **turns** (launches) where there are two or more. With a single turn the halves are odd and even samples, and
+//! [`GateVerdict::turns`] shows that no second launch confirmed them.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ pub const SAMPLES_MIN: usize = 8;
 pub const P_MAX: f64 = 0.01;
 /// Least Cliff's delta of gate 3.
 pub const DELTA_MIN: f64 = 0.33;
-/// The size from which gate 5 asks for more, bytes.
+/// The size from which gate 5 requires more, bytes.
 pub const LARGE_BYTES: u64 = 64 << 20;
 /// Least improvement of gate 5 below [`LARGE_BYTES`].
 pub const IMPROVEMENT_MIN: f64 = 0.05;
 /// Least improvement of gate 5 from [`LARGE_BYTES`] on.
 pub const IMPROVEMENT_LARGE_MIN: f64 = 0.10;
 
-/// One of the five.
+/// One of the five gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gate {
     /// Enough samples after trimming.
@@ -51,9 +51,9 @@ impl Gate {
     }
 }
 
-/// What the gates found.
+/// The result of the gates.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Verdict {
+pub struct GateVerdict {
     /// The first gate that failed; `None` when all passed.
     pub failed: Option<Gate>,
     /// Samples of the candidate and of AUTO after trimming.
@@ -64,22 +64,22 @@ pub struct Verdict {
     pub delta: f64,
     /// Whether both halves of the samples agree that the candidate is faster.
     pub halves_agree: bool,
-    /// Turns in which both were measured. The halves are odd and even turns; with fewer than two of them, odd and even samples.
+    /// Turns in which both were measured. The halves are odd and even turns; with fewer than two turns, odd and even samples.
     pub turns: usize,
     /// 1 - median of the candidate over AUTO's.
     pub improvement: f64,
-    /// What gate 5 asked for at this size.
+    /// The improvement that gate 5 requires at this size.
     pub improvement_min: f64,
 }
 
-impl Verdict {
+impl GateVerdict {
     /// All five passed.
     pub fn is_passed(&self) -> bool {
         self.failed.is_none()
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for GateVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gain = 100.0 * self.improvement;
         match self.failed {
@@ -103,7 +103,7 @@ impl fmt::Display for Verdict {
 }
 
 /// [`check_turns`] of samples that are not known to come from several launches.
-pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> Verdict {
+pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> GateVerdict {
     check_turns(&[candidate], &[auto], size_bytes)
 }
 
@@ -120,15 +120,15 @@ fn halves(turns: &[impl AsRef<[f64]>], common: &[usize]) -> [Vec<f64>; 2] {
     halves
 }
 
-/// Holds a candidate's times against AUTO's at one size; any unit, the same for both. Turn i of both ran at about the same time; a
-/// turn may be empty. All numbers are given whichever gate fails.
-pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64) -> Verdict {
+/// Compares a candidate's times with AUTO's at one size; any unit, the same for both. Turn i of both ran at about the same time; a
+/// turn may be empty. Every figure is computed, also after a failed gate.
+pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64) -> GateVerdict {
     let is_in = |turns: &[T], i: usize| turns.get(i).is_some_and(|t| !t.as_ref().is_empty());
     let common: Vec<usize> = (0..candidate.len()).filter(|i| is_in(candidate, *i) && is_in(auto, *i)).collect();
     let ([c0, c1], [a0, a1]) = (halves(candidate, &common), halves(auto, &common));
     let all = |turns: &[T]| turns.iter().flat_map(|t| t.as_ref()).copied().collect::<Vec<f64>>();
     let (candidate, auto) = (stats::iqr_trimmed(&all(candidate)), stats::iqr_trimmed(&all(auto)));
-    let mut verdict = Verdict {
+    let mut verdict = GateVerdict {
         failed: None,
         samples: (candidate.len(), auto.len()),
         p: stats::mann_whitney_below(&candidate, &auto),

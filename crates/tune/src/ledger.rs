@@ -1,4 +1,4 @@
-//! Which calls were decided and not yet answered: what makes late, duplicate and nonsense samples harmless.
+//! The calls that were decided and have no sample yet. The ledger drops late, duplicate and impossible samples.
 
 use crate::policy::Sample;
 
@@ -6,7 +6,7 @@ use crate::policy::Sample;
 pub const PENDING_MAX: usize = 4096;
 /// The most arms that a policy chooses between.
 pub const ARMS_MAX: usize = 64;
-/// The longest time that makes sense, microseconds (about 11 days).
+/// The longest accepted time, microseconds (about 11 days).
 pub const TIME_US_MAX: f64 = 1e12;
 
 const ANSWERED: u8 = 0x80;
@@ -39,7 +39,7 @@ impl Ledger {
         call
     }
 
-    /// The arm and time of a sample that makes sense and is the first of its call; `None` for every other. A sample without a
+    /// The arm and time of the first valid sample of a call; `None` for every other sample. A sample without a
     /// time closes its call too.
     pub fn accept(&mut self, sample: &Sample) -> Option<(usize, f64)> {
         let is_pending = sample.call < self.next && self.next - sample.call <= PENDING_MAX as u64;

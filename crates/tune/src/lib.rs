@@ -1,8 +1,7 @@
-//! Which algorithm, protocol and channel count carries a collective.
+//! Policies that choose algorithm, protocol and channel count of collectives.
 //!
-//! Everything here is a function of its inputs: no clock, no I/O, no hidden randomness. A policy that gets the same arms and the same
-//! samples decides the same on every rank. Training processes load the crate: it depends on nothing
-//! but NCCL's words.
+//! Every result is a function of the inputs: no clock, no I/O, no hidden randomness. A policy with the same arms and the same
+//! samples decides the same on every rank. Training processes load the crate, so it depends on `nccl-types` and `stats` only.
 
 pub mod adaptive;
 pub mod arm;
@@ -19,5 +18,5 @@ pub mod round_robin;
 pub use arm::Arm;
 pub use nccl_types::{Algorithm, Collective, Protocol};
 pub use objective::Objective;
-pub use policy::{Context, Decision, Phase, Policy, Sample};
-pub use registry::{Options, build};
+pub use policy::{ArmDecision, Context, Phase, Policy, Sample};
+pub use registry::{PolicyOptions, build};

@@ -1,18 +1,18 @@
-//! What a policy makes small.
+//! The quantity that a policy minimises.
 
 use crate::arm::{Arm, CHANNELS_MAX};
 use crate::policy::Sample;
 
-/// Channels that NCCL is taken to use where neither the arm nor the sample says.
+/// Assumed number of channels where neither the arm nor the sample gives one.
 pub const CHANNELS_ASSUMED: u8 = 8;
 
-/// What a policy makes small. Costs are in microseconds, so that gates and tables read alike under both.
+/// The quantity that a policy minimises. Costs are in microseconds, so that gates and tables have one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Objective {
     /// The time of the call.
     #[default]
     Time,
-    /// The time, made dearer by this share for every channel: each takes a multiprocessor from computation that runs beside it.
+    /// The time, increased by this share per channel: every channel takes a multiprocessor from concurrent computation.
     /// At 0.01 an arm with 4 channels may take 3.7 % longer than one with 8 and still be as good.
     TimeAndChannels {
         /// 0 to 1, per channel.
@@ -32,8 +32,8 @@ impl Objective {
         }
     }
 
-    /// What a time on that many channels costs; unknown counts are the arm's own, else [`CHANNELS_ASSUMED`] (the same for every arm,
-    /// so that what is not known sets no two arms apart).
+    /// The cost of a time on this many channels. An unknown count is the arm's own, else [`CHANNELS_ASSUMED`], which is the same for
+    /// every arm, so that it does not favour any.
     pub fn cost_us(self, time_us: f64, arm: Arm, channels: Option<u8>) -> f64 {
         match self {
             Objective::Time => time_us,

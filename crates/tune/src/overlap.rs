@@ -1,28 +1,28 @@
-//! Calls beside computation and calls alone are decided separately: overlap changes which arm is best.
+//! Separate decisions for calls during computation and calls alone: overlap changes the best arm.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 3.1 (6 of 9 sizes change their best arm under overlap) and its overlap-aware tuner.
 
 mod detector;
 
-pub use detector::{Detector, Filter, HAZARD, SAMPLES_MAX, SAMPLES_MIN};
+pub use detector::{HAZARD, OverlapDetector, RegimeFilter, SAMPLES_MAX, SAMPLES_MIN};
 
 use crate::arm::Arm;
 use crate::ledger::{Ledger, PENDING_MAX};
 use crate::objective::Objective;
-use crate::policy::{Context, Decision, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Policy, Sample};
 
 /// Share of a step that must be computation for a call to count as overlapped, where only the intensity is known.
 pub const INTENSITY_MIN: f64 = 0.05;
 
-/// Two policies of one kind, one for calls alone and one for calls beside computation.
+/// Two policies of one kind, one for calls alone and one for calls during computation.
 ///
-/// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`Detector`]
-/// makes of the samples; while that knows nothing, alone.
+/// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`OverlapDetector`]
+/// infers from the samples; without a result, alone.
 pub struct Overlap {
     arms: Vec<Arm>,
     objective: Objective,
     inner: [Box<dyn Policy>; 2],
-    detector: Detector,
+    detector: OverlapDetector,
     ledger: Ledger,
     /// Of call c at c modulo the length: which policy decided it, that policy's own number of the call, and whether the detector had a say.
     routes: Box<[(u8, u64, bool)]>,
@@ -37,7 +37,7 @@ impl Overlap {
             arms: arms.to_vec(),
             objective,
             inner: [alone, overlapped],
-            detector: Detector::new(arms.len()),
+            detector: OverlapDetector::new(arms.len()),
             ledger: Ledger::default(),
             routes: vec![(0, 0, false); PENDING_MAX].into_boxed_slice(),
             calls: [0; 2],
@@ -61,7 +61,7 @@ impl Policy for Overlap {
         "overlap"
     }
 
-    fn decide(&mut self, context: Context) -> Decision {
+    fn decide(&mut self, context: Context) -> ArmDecision {
         self.current = usize::from(self.is_overlapped(context));
         let decision = self.inner[self.current].decide(context);
         let call = self.ledger.decided(decision.arm);
@@ -88,7 +88,7 @@ impl Policy for Overlap {
 
     fn because(&self) -> String {
         let [alone, overlapped] = [&self.inner[0], &self.inner[1]].map(|p| p.because());
-        format!("alone: {alone}; beside computation: {overlapped}")
+        format!("alone: {alone}; during computation: {overlapped}")
     }
 }
 

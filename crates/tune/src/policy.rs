@@ -1,11 +1,11 @@
-//! The border between a policy and whoever asks it: one policy decides for the calls of one key.
+//! The interface of policies: one policy decides for the calls of one key.
 
 use std::fmt;
 
-/// What else is known about a call, alike on every rank.
+/// Further facts about a call, equal on every rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Context {
-    /// Whether computation runs beside the collective: none known, no, or yes.
+    /// True if computation runs during the collective; `None` if unknown.
     pub overlapped: Option<bool>,
     /// Share of the step that is computation, 0 to 1, where it is known.
     pub compute_intensity: Option<f64>,
@@ -14,7 +14,7 @@ pub struct Context {
 /// Why a policy chose an arm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// To learn about it.
+    /// To measure it.
     Explore,
     /// Because it is the arm in use.
     Exploit,
@@ -31,14 +31,14 @@ impl fmt::Display for Phase {
 
 /// The arm of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Decision {
+pub struct ArmDecision {
     /// Position in the list of arms that the policy was made with.
     pub arm: usize,
     /// Why.
     pub phase: Phase,
 }
 
-/// What one call took.
+/// The measured time of one call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// The call, counted from 0 in the order of [`Policy::decide`].
@@ -54,22 +54,22 @@ pub struct Sample {
 /// Decides for the calls of one key.
 ///
 /// Calls and samples are two streams. [`decide`](Policy::decide) is asked once per call, in order, possibly many calls ahead: an epoch is
-/// decided before its first call runs. [`learn`](Policy::learn) brings what calls took, in any order, late, or never. Same arms, same
+/// decided before its first call runs. [`learn`](Policy::learn) gets the times of calls in any order, late, or never. Same arms, same
 /// order of both streams: same decisions, bit for bit, on every machine.
 pub trait Policy: Send {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
     /// The arm of the next call.
-    fn decide(&mut self, context: Context) -> Decision;
+    fn decide(&mut self, context: Context) -> ArmDecision;
 
-    /// What a call took. A sample that makes no sense (a call never decided, an arm out of range, a time that is not finite and above 0)
+    /// Takes the time of a call. An invalid sample (a call never decided, an arm out of range, a time that is not finite and above 0)
     /// counts as lost.
     fn learn(&mut self, sample: Sample);
 
-    /// The arm in use when nothing is being explored.
+    /// The arm that runs while the policy does not explore.
     fn in_use(&self) -> usize;
 
-    /// Why that arm is in use, in one line for people.
+    /// Why that arm is in use, in one line.
     fn because(&self) -> String;
 }

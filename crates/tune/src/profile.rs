@@ -1,19 +1,19 @@
 //! The paper's offline tuner: a policy that was measured before the job and does not learn.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. Brittle when
-//! the job lands on other nodes; the trial shows it.
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. An arm other than AUTO is used only where it passed all five gates. The result
+//! does not transfer to other nodes, as the trial shows.
 
 use crate::arm::Arm;
 use crate::bucket;
-use crate::gates::{self, Verdict};
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use crate::gates::{self, GateVerdict};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
 
 /// The most sizes of one table.
 pub const SIZES_MAX: usize = 64;
 
-/// What was measured at one size.
+/// The measurements at one size.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Line {
+pub struct ProfileLine {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
     /// Median time of each arm, microseconds, in the order of the table's arms; 0 where an arm has none.
@@ -28,37 +28,41 @@ pub struct Profile {
     /// The arms.
     pub arms: Vec<Arm>,
     /// One line per size, rising.
-    pub lines: Vec<Line>,
+    pub lines: Vec<ProfileLine>,
 }
 
 impl Profile {
     /// [`Profile::line_of_turns`] where each arm's samples count as one turn.
-    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (ProfileLine, Vec<Option<GateVerdict>>) {
         let turns: Vec<Vec<Vec<f64>>> = samples_us.iter().map(|s| vec![s.clone()]).collect();
         Profile::line_of_turns(arms, &turns, size_bytes)
     }
 
     /// The line of one size from the samples of each arm, in the order of the arms and by turn, and the verdict on each arm other than
     /// AUTO. Of the arms that pass all gates the one with the lowest median is used.
-    pub fn line_of_turns(arms: &[Arm], turns_us: &[Vec<Vec<f64>>], size_bytes: u64) -> (Line, Vec<Option<Verdict>>) {
+    pub fn line_of_turns(
+        arms: &[Arm],
+        turns_us: &[Vec<Vec<f64>>],
+        size_bytes: u64,
+    ) -> (ProfileLine, Vec<Option<GateVerdict>>) {
         let median_us = |turns: &Vec<Vec<f64>>| match turns.concat() {
             none if none.is_empty() => 0.0,
             samples => stats::median(&samples),
         };
         let medians_us: Vec<f64> = turns_us.iter().map(median_us).collect();
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
-        let verdicts: Vec<Option<Verdict>> = (0..arms.len())
+        let verdicts: Vec<Option<GateVerdict>> = (0..arms.len())
             .map(|i| (i != auto).then(|| gates::check_turns(&turns_us[i], &turns_us[auto], size_bytes)))
             .collect();
         let passed = (0..arms.len()).filter(|i| verdicts[*i].is_some_and(|v| v.is_passed()));
         let use_arm = passed.min_by(|a, b| medians_us[*a].total_cmp(&medians_us[*b])).unwrap_or(auto);
-        (Line { size_bytes, medians_us, use_arm }, verdicts)
+        (ProfileLine { size_bytes, medians_us, use_arm }, verdicts)
     }
 
-    /// Checks what a file may have wrong.
+    /// Checks a table from a file.
     ///
     /// # Errors
-    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, times that make no sense, arms without AUTO.
+    /// No or too many lines, sizes that do not rise, columns that do not fit the arms, impossible times, arms without AUTO.
     pub fn check(&self) -> Result<(), String> {
         crate::registry::check_arms(&self.arms)?;
         if self.lines.is_empty() || self.lines.len() > SIZES_MAX {
@@ -83,8 +87,8 @@ impl Profile {
 
     /// The arm for a size. Between two lines that agree, theirs. Where they differ, the one of the two arms with the lower
     /// interpolated median if that is below AUTO's, too: an arm that passed its gates at one end may be far slower than AUTO before the
-    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, as far as one power of two;
-    /// further out nothing was measured and AUTO is used.
+    /// other. AUTO if any of the three has no time at either end. Beyond the ends the nearest line, up to one power of two;
+    /// further out AUTO.
     pub fn arm_for(&self, size_bytes: u64) -> Arm {
         let above = self.lines.partition_point(|l| l.size_bytes < size_bytes);
         let (low, high) = (above.checked_sub(1).and_then(|i| self.lines.get(i)), self.lines.get(above));
@@ -125,10 +129,10 @@ impl Profile {
     }
 }
 
-/// Uses what a [`Profile`] says, for ever; of calls beside computation, what another says, if there is one and they are told.
+/// Always uses the arm of a [`Profile`]; calls that are known to run during computation use a second profile, if there is one.
 pub struct Static {
     name: &'static str,
-    /// Alone, and beside computation.
+    /// Arms for calls alone and for calls during computation.
     kinds: [Use; 2],
     current: usize,
 }
@@ -140,7 +144,7 @@ struct Use {
 }
 
 impl Static {
-    /// For calls of `size_bytes`. AUTO where there is no profile, or where the arm that it names is not to be had.
+    /// For calls of `size_bytes`. AUTO without a profile, or where its arm is not available.
     pub fn new(arms: &[Arm], auto: usize, profile: Option<&Profile>, size_bytes: u64) -> Self {
         let (arm, because) = match profile.map(|p| p.arm_for(size_bytes)) {
             None => (auto, "AUTO: no profile was given".into()),
@@ -154,7 +158,7 @@ impl Static {
         Static { name: "profile", kinds: [one.clone(), one], current: 0 }
     }
 
-    /// The same, with a profile of its own for calls that are told to run beside computation.
+    /// The same, with a second profile for calls that are known to run during computation.
     pub fn with_overlapped(self, arms: &[Arm], auto: usize, overlapped: Option<&Profile>, size_bytes: u64) -> Self {
         if overlapped.is_none() {
             return self;
@@ -176,9 +180,9 @@ impl Policy for Static {
         self.name
     }
 
-    fn decide(&mut self, context: Context) -> Decision {
+    fn decide(&mut self, context: Context) -> ArmDecision {
         self.current = usize::from(crate::overlap::told(context).unwrap_or(false));
-        Decision { arm: self.in_use(), phase: Phase::Exploit }
+        ArmDecision { arm: self.in_use(), phase: Phase::Exploit }
     }
 
     fn learn(&mut self, _: Sample) {}
@@ -202,7 +206,7 @@ mod tests {
     }
 
     fn profile(lines: &[(u64, [f64; 3], usize)]) -> Profile {
-        let line = |l: &(u64, [f64; 3], usize)| Line { size_bytes: l.0, medians_us: l.1.to_vec(), use_arm: l.2 };
+        let line = |l: &(u64, [f64; 3], usize)| ProfileLine { size_bytes: l.0, medians_us: l.1.to_vec(), use_arm: l.2 };
         Profile { arms: arms(), lines: lines.iter().map(line).collect() }
     }
 

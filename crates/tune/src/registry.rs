@@ -9,65 +9,68 @@ use crate::policy::Policy;
 use crate::profile::{Profile, Static};
 use crate::round_robin::RoundRobin;
 
-/// What a policy may be made with, besides arms.
+/// The options of a policy.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Options {
-    /// Random numbers of policies that draw; the same on every rank. None that ships draws.
+pub struct PolicyOptions {
+    /// Seed of policies that draw random numbers, the same on every rank. No shipped policy draws.
     pub seed: u64,
-    /// This process's rank. None that ships looks at it: ranks would disagree.
+    /// This process's rank. No shipped policy uses it: ranks would disagree.
     pub rank: u32,
-    /// What to make small.
+    /// The quantity to minimise.
     pub objective: Objective,
-    /// What `profile` goes by; without one it stays on AUTO.
+    /// The table of policy `profile`; without one it stays on AUTO.
     pub profile: Option<Profile>,
-    /// What `profile` goes by for calls that are told to run beside computation; without one, by the other.
+    /// The table of policy `profile` for calls that are known to run during computation; without one, the other table.
     pub profile_overlapped: Option<Profile>,
-    /// The size of the calls, bytes: where `profile` looks.
+    /// The size of the calls, bytes: the line of the table.
     pub size_bytes: u64,
     /// The policy that `overlap` keeps twice; [`INNER`] if empty.
     pub inner: String,
 }
 
-/// The policy that `overlap` keeps twice unless told otherwise.
+/// The policy that `overlap` keeps twice by default.
 pub const INNER: &str = "adaptive";
 
-/// Makes a policy for checked arms. `auto` is AUTO's place among them; `known` is where a policy that keeps others finds them.
-pub type Make = fn(known: &[Entry], arms: &[Arm], auto: usize, options: &Options) -> Result<Box<dyn Policy>, String>;
+/// Makes a policy for checked arms. `auto` is AUTO's place among them; `known` are the policies that another policy may contain.
+pub type Make =
+    fn(known: &[PolicyEntry], arms: &[Arm], auto: usize, options: &PolicyOptions) -> Result<Box<dyn Policy>, String>;
 
 /// A policy that is built by name.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
+pub struct PolicyEntry {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A description in one line.
     pub about: &'static str,
     /// Makes it. The error says which option it cannot use.
     pub make: Make,
 }
 
 /// The policies that ship, the default first.
-pub const POLICIES: &[Entry] = &[
-    Entry {
+pub const POLICIES: &[PolicyEntry] = &[
+    PolicyEntry {
         name: "adaptive",
         about: "races, a watch on the arm in use, cheap looks at the others (the default)",
-        make: |_, arms, auto, o| Ok(Box::new(Adaptive::new(arms, auto, o.objective, adaptive::Care::default()))),
+        make: |_, arms, auto, o| {
+            Ok(Box::new(Adaptive::new(arms, auto, o.objective, adaptive::AdaptiveConfig::default())))
+        },
     },
-    Entry {
+    PolicyEntry {
         name: "round-robin",
         about: "ten rounds, trimmed means, 5 % gate (the paper's v2)",
         make: |_, arms, auto, o| Ok(Box::new(RoundRobin::new(arms, auto, o.objective))),
     },
-    Entry {
+    PolicyEntry {
         name: "profile",
-        about: "what an offline measurement found, never learning (the paper's tuner)",
+        about: "the arms of an offline measurement, without learning (the paper's tuner)",
         make: |_, arms, auto, o| {
             let alone = Static::new(arms, auto, o.profile.as_ref(), o.size_bytes);
             Ok(Box::new(alone.with_overlapped(arms, auto, o.profile_overlapped.as_ref(), o.size_bytes)))
         },
     },
-    Entry {
+    PolicyEntry {
         name: "overlap",
-        about: "one policy for calls alone and one for calls beside computation",
+        about: "one policy for calls alone and one for calls during computation",
         make: |known, arms, _, o| {
             let inner = if o.inner.is_empty() { INNER } else { &o.inner };
             if inner == "overlap" {
@@ -77,9 +80,9 @@ pub const POLICIES: &[Entry] = &[
             Ok(Box::new(Overlap::new(arms, o.objective, inner()?, inner()?)))
         },
     },
-    Entry {
+    PolicyEntry {
         name: "auto",
-        about: "what NCCL does by itself, always",
+        about: "always NCCL's own choice",
         make: |_, _, auto, _| Ok(Box::new(Static::auto(auto))),
     },
 ];
@@ -98,14 +101,14 @@ pub fn check_arms(arms: &[Arm]) -> Result<usize, String> {
         }
     }
     let auto = arms.iter().position(|a| a.is_auto());
-    auto.ok_or_else(|| "AUTO is not among the arms; a policy must be able to do what NCCL does by itself".into())
+    auto.ok_or_else(|| "AUTO is not among the arms; a policy needs NCCL's own choice as an arm".into())
 }
 
 /// The policy of a name that ships.
 ///
 /// # Errors
 /// An unknown name, arms that [`check_arms`] refuses, or options that the policy cannot use.
-pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+pub fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dyn Policy>, String> {
     build_from(POLICIES, name, arms, options)
 }
 
@@ -113,7 +116,12 @@ pub fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Poli
 ///
 /// # Errors
 /// As [`build`].
-pub fn build_from(known: &[Entry], name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+pub fn build_from(
+    known: &[PolicyEntry],
+    name: &str,
+    arms: &[Arm],
+    options: &PolicyOptions,
+) -> Result<Box<dyn Policy>, String> {
     let auto = check_arms(arms)?;
     let entry = known.iter().find(|e| e.name == name).ok_or_else(|| {
         let names: Vec<_> = known.iter().map(|e| e.name).collect();

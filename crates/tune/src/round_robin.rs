@@ -1,12 +1,12 @@
 //! The paper's online tuner (v2): every arm in turn for M rounds, then the one with the lowest IQR-trimmed mean for ever, if it
 //! beats AUTO by the gate.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code has no gate; [`RoundRobin::without_gate`] is that.
+//! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code, which is [`RoundRobin::without_gate`], has no gate.
 
 use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
 use stats::iqr_trimmed_mean;
 
 /// Rounds of exploration: the paper's M.
@@ -23,7 +23,7 @@ pub struct RoundRobin {
     ledger: Ledger,
     /// Costs in microseconds, per arm, of the exploration calls.
     costs_us: Vec<Vec<f64>>,
-    /// What was chosen, once exploration is over.
+    /// The chosen arm, once exploration is over.
     chosen: Option<Chosen>,
 }
 
@@ -59,7 +59,7 @@ impl RoundRobin {
         self.costs_us.iter().map(Vec::len).sum()
     }
 
-    /// All samples are there, or as many calls again have passed as exploration had: what has not come by then is lost.
+    /// All samples are there, or as many calls again have passed as exploration had: missing samples count as lost.
     fn is_time_to_choose(&self) -> bool {
         let next = self.ledger.next_call();
         next >= self.explore_calls()
@@ -106,14 +106,14 @@ impl Policy for RoundRobin {
         }
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
+    fn decide(&mut self, _: Context) -> ArmDecision {
         if self.chosen.is_none() && self.is_time_to_choose() {
             self.chosen = Some(self.choose());
         }
         let call = self.ledger.next_call();
         let decision = match call < self.explore_calls() {
-            true => Decision { arm: (call % self.arms.len() as u64) as usize, phase: Phase::Explore },
-            false => Decision { arm: self.in_use(), phase: Phase::Exploit },
+            true => ArmDecision { arm: (call % self.arms.len() as u64) as usize, phase: Phase::Explore },
+            false => ArmDecision { arm: self.in_use(), phase: Phase::Exploit },
         };
         self.ledger.decided(decision.arm);
         decision
@@ -146,7 +146,7 @@ mod tests {
         ["TREE/SIMPLE", "TREE/LL128", "RING/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect()
     }
 
-    /// Runs `calls` calls; an arm takes what `time` says.
+    /// Runs `calls` calls; `time` gives the time of each arm.
     fn run(policy: &mut dyn Policy, calls: u64, time: impl Fn(u64, usize) -> Option<f64>) -> Vec<usize> {
         (0..calls)
             .map(|call| {

@@ -2,6 +2,6 @@
 
 mod properties;
 
-fn known() -> Vec<tune::registry::Entry> {
+fn known() -> Vec<tune::registry::PolicyEntry> {
     tune::registry::POLICIES.to_vec()
 }

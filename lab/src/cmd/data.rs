@@ -3,8 +3,8 @@
 //! Conversion is limited to CSV: column names and order, line endings, byte order marks, sizes with units. Logs of nccl-tests are
 //! read by `linkwise measure`'s backend, topology files by `linkwise topology import`.
 
-use super::validate::table::{Kind, Row, Table, shortened};
-use comfy_table::{ContentArrangement, presets};
+use super::validate::table::{Kind, Table, TableRow, shortened};
+use crate::output::table;
 use console::Failure;
 use console::Format;
 use serde::Serialize;
@@ -209,7 +209,7 @@ fn check(path: &Path, root: &Path) -> (Checked, Option<Table>) {
     (checked, Some(table))
 }
 
-fn check_row(table: &Table, row: &Row, problems: &mut Vec<String>) {
+fn check_row(table: &Table, row: &TableRow, problems: &mut Vec<String>) {
     let number =
         |column: &str, low: f64, high: f64, problems: &mut Vec<String>| match table.number(row, column, low, high) {
             Ok(v) => v,
@@ -319,21 +319,15 @@ fn write(path: &Path, table: &Table) -> Result<(), Failure> {
 }
 
 fn print(report: &[Checked]) {
-    let mut t = comfy_table::Table::new();
-    t.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    if t.width().is_none() {
-        t.set_width(110);
-    }
-    t.set_header(["file", "kind", "rows", "problems", "notes"]);
-    for c in report {
+    let row = |c: &Checked| {
         let n = c.problems.len() + c.problems_more;
         let problems = if n == 0 { "-".to_string() } else { n.to_string() };
-        t.add_row([c.file.clone(), c.kind.clone(), c.rows.to_string(), problems, c.notes.join("; ")]);
-    }
-    println!("{t}");
+        vec![c.file.clone(), c.kind.clone(), c.notes.join("; "), c.rows.to_string(), problems]
+    };
+    print!("{}", table(&["file", "kind", "notes", "rows", "problems"], 3, report.iter().map(row)));
     for c in report.iter().filter(|c| !c.problems.is_empty()) {
         println!("\n{}", c.file);
-        c.problems.iter().for_each(|p| println!("  {p}"));
+        c.problems.iter().for_each(|p| print!("{}", console::wrap(&format!("  {p}"), 4)));
         if c.problems_more > 0 {
             println!("  and {} more", c.problems_more);
         }

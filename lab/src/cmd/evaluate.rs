@@ -1,4 +1,4 @@
-//! `linkwise-lab evaluate`: how good are the choices?
+//! `linkwise-lab evaluate`: how good the choices are.
 
 mod curves;
 mod online;
@@ -10,10 +10,10 @@ use crate::evaluation::methods::{self, MethodSpec};
 use crate::evaluation::replay::{Best, SeedResult};
 use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
 use crate::ground_truth::{self, Outliers, Rule, Switch};
+use crate::output::Progress;
 use crate::published::data_folder;
 use console::Failure;
 use console::{Format, load_cluster};
-use indicatif::{ProgressBar, ProgressStyle};
 use measure::design::DesignKind;
 use rayon::prelude::*;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub struct Args {
     /// [default: the published tables where they usually lie]
     #[arg(long, value_name = "DIR|NAME")]
     truth: Option<String>,
-    /// Replay the requests of such a file instead, beside what others chose; --truth then defaults to the file's folder
+    /// Replay the requests of this file and compare with the choices in it; --truth then defaults to the file's folder
     #[arg(long, value_name = "FILE")]
     scenarios: Option<PathBuf>,
     /// Methods to compare
@@ -47,7 +47,7 @@ pub struct Args {
     /// Multi-host samples that linkwise's models learn from (the papers' take 250 random ones)
     #[arg(long, default_value_t = 100)]
     samples: usize,
-    /// How these samples are chosen
+    /// Design of these samples
     #[arg(long, default_value = "stratified")]
     design: DesignArg,
     /// Independent repetitions (samples and requests)
@@ -62,34 +62,34 @@ pub struct Args {
     /// Random availabilities per number of GPUs
     #[arg(long, default_value_t = 50)]
     per_k: usize,
-    /// What runs on the GPUs that are not free
+    /// Load on the GPUs that are not free
     #[arg(long, value_enum, default_value = "none")]
     contention: Load,
-    /// How jobs share
+    /// Rule by which jobs share bandwidth
     #[arg(long, default_value = "merge")]
     sharing: String,
-    /// Which best is the best
+    /// Which optimum GBE refers to
     #[arg(long, value_enum, default_value = "realised")]
     oracle: Best,
     /// Sizes to evaluate (default: all that the truth has)
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     sizes: Vec<Bytes>,
-    /// Requests some of whose candidates have no true row
+    /// What to do with requests if the truth has no row for a candidate
     #[arg(long, value_enum, default_value = "leave-out")]
     missing: Missing,
-    /// Rows of measured tables that lie far from their like
+    /// What to do with outliers of measured tables
     #[arg(long, value_enum, default_value = "keep")]
     outliers: Outliers,
-    /// What joins the hosts of a composed cluster: 20, 40, 60 GB/s or random (LiteGD); default: the measured H100 table over four
+    /// Network of a composed cluster: 20, 40, 60 GB/s or random (LiteGD) [default: the measured H100 table over four]
     #[arg(long, value_name = "GB_PER_S|random")]
     switch: Option<Switch>,
-    /// Deviation of what no model can know of an allocation, simulated truths only
+    /// Standard deviation of the irregularity of single allocations, simulated truths only
     #[arg(long, default_value_t = 0.02)]
     irregularity: f64,
-    /// Let the physics use the constants that linkwise ships, some of which were fitted on published tables, instead of nominal ones
+    /// Use the shipped constants of the physics (some were fitted on published tables) instead of nominal ones
     #[arg(long)]
     shipped_constants: bool,
-    /// What learning from each placed job is worth, starting from 50 samples
+    /// Compare a model that learns from each placed job with one that does not; both start from 50 samples
     #[arg(long)]
     online: bool,
     /// Accuracy of these models by number of samples, and by design
@@ -104,7 +104,7 @@ pub struct Args {
     /// Write a page with plots as well
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Keep each finished seed in this folder, and do not repeat those that are there
+    /// Keep each finished seed in this folder; a seed that is there is not repeated
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
 }
@@ -133,7 +133,7 @@ impl From<DesignArg> for DesignKind {
     }
 }
 
-/// What every table of one run stands on.
+/// How one run was made, for all of its tables.
 struct Protocol {
     cluster: String,
     gpus: usize,
@@ -142,8 +142,21 @@ struct Protocol {
     ours: (usize, DesignKind),
 }
 
-/// Everything that was found on one truth.
-struct Ground {
+impl Protocol {
+    /// `seeds 1 to 3`.
+    fn seed_range(&self) -> String {
+        format!("seeds {} to {}", self.seeds.first().unwrap_or(&0), self.seeds.last().unwrap_or(&0))
+    }
+}
+
+/// `Truth: measured: NAME (DESCRIPTION), SIZE`.
+fn truth_line(t: &dyn Truth) -> String {
+    let kind = if t.simulated() { "SIMULATED, not measured: " } else { "measured: " };
+    format!("Truth: {kind}{} ({}), {}", t.name(), t.description(), t.size())
+}
+
+/// The results on one truth.
+struct TruthResult {
     name: String,
     description: String,
     simulated: bool,
@@ -169,8 +182,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let cluster = load_cluster(&args.cluster.clone().unwrap_or_default())?;
     let truths = truths_of(&args, &cluster)?;
-    let contention = ::papers::searches().contention(&args.sharing).ok_or_else(|| {
-        let known: Vec<&str> = ::papers::searches().contentions().iter().map(|c| c.name()).collect();
+    let contention = papers::searches().contention(&args.sharing).ok_or_else(|| {
+        let known: Vec<&str> = papers::searches().contentions().iter().map(|c| c.name()).collect();
         Failure::input(format!("--sharing {}: known are {}", args.sharing, known.join(", ")))
     })?;
     let protocol = Protocol {
@@ -194,14 +207,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return curves::run(&truths, &protocol, &args.curves, args.format, args.report.as_deref());
     }
     let methods = specs(&args.methods, protocol.ours)?;
-    let grounds = truths
+    let results = truths
         .iter()
-        .map(|t| evaluate(t.as_ref(), &methods, &protocol, args.resume.as_deref(), args.format))
+        .map(|t| evaluate(t.as_ref(), &methods, &protocol, args.resume.as_deref()))
         .collect::<Result<Vec<_>, _>>()?;
     if let Some(file) = &args.report {
-        page::write(file, &protocol, &grounds)?;
+        page::write(file, &protocol, &results)?;
     }
-    print::all(&protocol, &grounds, args.by_k, args.format)
+    print::all(&protocol, &results, args.by_k, args.format)
 }
 
 fn truths_of(args: &Args, cluster: &Cluster) -> Result<Vec<Box<dyn Truth>>, Failure> {
@@ -254,15 +267,9 @@ fn evaluate(
     methods: &[MethodSpec],
     protocol: &Protocol,
     resume: Option<&std::path::Path>,
-    format: Format,
-) -> Result<Ground, Failure> {
+) -> Result<TruthResult, Failure> {
     let requests = (protocol.gpus.saturating_sub(1) * protocol.settings.per_k * protocol.seeds.len()) as u64;
-    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(requests) };
-    bar.set_style(
-        ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} requests, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    );
-    bar.set_message(truth.name().to_owned());
+    let bar = Progress::new(truth.name(), "requests", requests);
     let one = |seed: &u64| -> Result<SeedResult, Failure> {
         let name = resume::name(truth, methods, &protocol.settings, *seed);
         if let Some(found) = resume.and_then(|d| resume::read(d, &name)) {
@@ -277,13 +284,13 @@ fn evaluate(
         Ok(result)
     };
     let results = protocol.seeds.par_iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
-    bar.finish_and_clear();
+    bar.finish();
     let plain = protocol.settings.load == Load::None && protocol.settings.best == Best::Realised;
     let ceiling = match plain {
         true => ceiling::leave_one_out(truth, &protocol.settings, &protocol.seeds).map_err(Failure::impossible)?,
         false => None,
     };
-    Ok(Ground {
+    Ok(TruthResult {
         name: truth.name().to_owned(),
         description: truth.description().to_owned(),
         simulated: truth.simulated(),

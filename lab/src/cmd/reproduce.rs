@@ -1,7 +1,7 @@
-//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers beside ours.
+//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers and ours.
 
-use crate::papers::{Effort, bandpilot, litegd};
 use crate::published::data_folder;
+use crate::reproduce::{Effort, bandpilot, litegd};
 use console::Failure;
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     if args.items.is_empty() {
         for (name, what) in known {
-            say(&format!("{name:<12} {what}"));
+            console::print(&format!("{name:<12} {what}\n"));
         }
         return Ok(());
     }
@@ -72,13 +72,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Paper::Bandpilot => bandpilot::reproduce(&item, &dir, &effort)?,
             Paper::Litegd => litegd::reproduce(&item, &dir, &effort)?,
         };
-        say(&text);
+        console::print(&format!("{text}\n"));
     }
     Ok(())
-}
-
-/// A reader that has gone away (head, a closed pager) is no failure of ours.
-fn say(text: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stdout(), "{text}");
 }

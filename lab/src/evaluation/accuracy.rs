@@ -105,7 +105,7 @@ pub fn point(
             truth,
             &fitted,
             &seen,
-            compared(cluster, fitted.part_table(truth.size()), TEST_MAX, seed ^ 0x7e57),
+            compared(cluster, fitted.share_table(truth.size()), TEST_MAX, seed ^ 0x7e57),
         ),
     })
 }

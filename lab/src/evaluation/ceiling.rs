@@ -4,16 +4,16 @@ use super::replay::{Missing, Settings};
 use super::requests::scenarios;
 use super::sampling::{by_counts, readings};
 use place::{Request, exact};
-use predict::{BandwidthModel, Correction, FitOptions, Kind, Oracle, Part, fit};
+use predict::{BandwidthModel, Correction, FitOptions, HostShare, Kind, Oracle, fit};
 use std::collections::HashMap;
 use store::Measurement;
 use topology::{Allocation, GpuMask};
-use truths::Truth;
+use truths::{Irregularity, Truth};
 
 /// Candidates that are followed when rows are missing.
 const KEEP: usize = 400;
 
-fn key(parts: &[Part]) -> Vec<u8> {
+fn key(parts: &[HostShare]) -> Vec<u8> {
     let mut k: Vec<u8> = parts.iter().map(|p| p.count).collect();
     k.sort_unstable();
     k
@@ -52,8 +52,8 @@ pub fn leave_one_out(
         })
         .collect();
     let oracle = Oracle {
-        table: model.part_table(truth.size()).clone(),
-        truth: |parts: &[Part]| {
+        table: model.share_table(truth.size()).clone(),
+        truth: |parts: &[HostShare]| {
             let b = model.bounds(truth.size()).of(parts, &mut Default::default()).bound_gb_per_s;
             if parts.len() < 2 { b } else { without.get(&key(parts)).map_or(0.0, |y| b * y.exp()) }
         },
@@ -61,7 +61,7 @@ pub fn leave_one_out(
     let mut out = Vec::new();
     for seed in seeds {
         for s in scenarios(cluster, settings.per_k, *seed) {
-            let optimum = truth.optimum(&s.free, s.k, false);
+            let optimum = truth.optimum(&s.free, s.k, Irregularity::With);
             let Some(best) = optimum.best.filter(|b| *b > 0.0) else { continue };
             if optimum.missing && settings.missing == Missing::LeaveOut {
                 continue;

@@ -4,14 +4,15 @@ use super::methods::{Guide, MethodSpec};
 use super::sampling::readings;
 use measure::design::DesignKind;
 use predict::{
-    BandwidthModel, Candidates, FitOptions, Kind, Model, Oracle, Part, PartTable, Prediction, bound::Limit, fit,
+    BandwidthModel, Candidates, FitOptions, HostShare, HostShareTable, Kind, Model, Oracle, Prediction, bound::Limit,
+    fit,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use store::Measurement;
 use topology::{Allocation, Bytes};
-use truths::Truth;
+use truths::{Irregularity, Truth};
 
 /// A fitted guide.
 pub struct Fitted<'t> {
@@ -30,19 +31,18 @@ pub struct Guides<'t> {
 }
 
 /// The value of a truth, as a model sees allocations.
-fn truth_of(truth: &dyn Truth, parts: &[Part], smooth: bool) -> f64 {
+fn truth_of(truth: &dyn Truth, parts: &[HostShare], irregularity: Irregularity) -> f64 {
     let a = Allocation::new(parts.iter().map(|p| (p.host, p.mask)));
-    let v = if smooth { truth.smooth_gb_per_s(&a) } else { truth.busbw_gb_per_s(&a) };
-    v.unwrap_or(0.0)
+    truth.of_parts(a.parts(), irregularity).unwrap_or(0.0)
 }
 
-/// The truth as a model: what no measurement can know.
+/// The truth as a model.
 pub fn oracle<'t>(
     truth: &'t dyn Truth,
-    table: PartTable,
-    smooth: bool,
-) -> Oracle<impl Fn(&[Part]) -> f64 + Send + Sync + 't> {
-    Oracle { table, truth: move |parts: &[Part]| truth_of(truth, parts, smooth) }
+    table: HostShareTable,
+    irregularity: Irregularity,
+) -> Oracle<impl Fn(&[HostShare]) -> f64 + Send + Sync + 't> {
+    Oracle { table, truth: move |parts: &[HostShare]| truth_of(truth, parts, irregularity) }
 }
 
 /// Fits one model of a kind by name.
@@ -53,7 +53,7 @@ pub fn fit_kind(
     constants: &fabric::Constants,
     seed: u64,
 ) -> Result<Model, String> {
-    let known = ::papers::models().by_name(kind).ok_or_else(|| format!("there is no model `{kind}`"))?;
+    let known = papers::models().by_name(kind).ok_or_else(|| format!("there is no model `{kind}`"))?;
     let options = FitOptions::of(known).collective(truth.collective()).constants(constants.clone()).seed(seed);
     let fitted = fit(truth.cluster(), rows, &options);
     Ok(fitted.map_err(|e| e.to_string())?.0)
@@ -77,7 +77,7 @@ impl<'t> Guides<'t> {
         truth: &'t dyn Truth,
         methods: &[MethodSpec],
         constants: &fabric::Constants,
-        smooth: bool,
+        irregularity: Irregularity,
         seed: u64,
     ) -> Result<Self, String> {
         let intra = readings(truth, seed, |r| r.intra());
@@ -95,14 +95,14 @@ impl<'t> Guides<'t> {
                     start = Instant::now();
                     (Box::new(fit_kind(kind, truth, &rows, constants, seed)?), multi)
                 }
-                // Labels alone need parts too, and a truth the measured tables.
+                // A search by labels needs parts too; the truth as a model needs the measured tables.
                 Guide::Nothing | Guide::Truth => {
                     let options =
                         FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
                     let bound = fit(truth.cluster(), &intra, &options).map_err(|e| e.to_string())?.0;
-                    let table = bound.part_table(truth.size()).clone();
+                    let table = bound.share_table(truth.size()).clone();
                     match m.guide {
-                        Guide::Truth => (Box::new(oracle(truth, table, smooth)), Vec::new()),
+                        Guide::Truth => (Box::new(oracle(truth, table, irregularity)), Vec::new()),
                         _ => (Box::new(bound), Vec::new()),
                     }
                 }
@@ -141,16 +141,16 @@ impl BandwidthModel for Timed<'_> {
     fn kind(&self) -> &'static str {
         self.model.kind()
     }
-    fn part_table(&self, size: Bytes) -> &PartTable {
-        self.model.part_table(size)
+    fn share_table(&self, size: Bytes) -> &HostShareTable {
+        self.model.share_table(size)
     }
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         self.time(|| self.model.means(size, candidates, out));
     }
-    fn predict(&self, size: Bytes, parts: &[Part]) -> Prediction {
+    fn predict(&self, size: Bytes, parts: &[HostShare]) -> Prediction {
         self.time(|| self.model.predict(size, parts))
     }
-    fn mean(&self, size: Bytes, parts: &[Part]) -> f64 {
+    fn mean(&self, size: Bytes, parts: &[HostShare]) -> f64 {
         self.time(|| self.model.mean(size, parts))
     }
     fn upper_bound_hosts_or_more(
@@ -162,7 +162,7 @@ impl BandwidthModel for Timed<'_> {
     ) -> Option<f64> {
         self.model.upper_bound_hosts_or_more(intra_gb_per_s, nic_gb_per_s, hosts, gpus)
     }
-    fn limit(&self, size: Bytes, parts: &[Part]) -> Limit {
+    fn limit(&self, size: Bytes, parts: &[HostShare]) -> Limit {
         self.model.limit(size, parts)
     }
     fn repeat_noise(&self) -> f64 {

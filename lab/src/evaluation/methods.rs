@@ -1,8 +1,8 @@
 //! Methods by name: a search, the model that guides it, and what the model learned from.
 
-use ::papers::{models, searches};
 use console::Failure;
 use measure::design::DesignKind;
+use papers::{models, searches};
 
 /// What guides a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

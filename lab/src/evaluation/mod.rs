@@ -2,6 +2,7 @@
 
 pub mod accuracy;
 pub mod ceiling;
+mod contended;
 pub mod guides;
 pub mod methods;
 pub mod online;
@@ -12,4 +13,4 @@ mod summary;
 
 pub use replay::{Missing, Settings, run_seed};
 pub use requests::{Load, scenarios};
-pub use summary::{Method, Summary, quantile, summary};
+pub use summary::{Method, Summary, summary};

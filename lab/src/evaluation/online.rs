@@ -10,7 +10,7 @@ use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use store::Measurement;
-use truths::Truth;
+use truths::{Irregularity, Truth};
 
 /// GBE in the order in which the jobs came.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -41,7 +41,7 @@ pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) ->
     shuffle(&mut requests, seed);
     let mut out = Online::default();
     for (i, s) in requests.into_iter().enumerate() {
-        let optimum = truth.optimum(&s.free, s.k, false);
+        let optimum = truth.optimum(&s.free, s.k, Irregularity::With);
         let (Some(best), false) = (optimum.best.filter(|b| *b > 0.0), optimum.missing) else {
             out.left_out += 1;
             continue;

@@ -1,18 +1,25 @@
-//! The grounds of truth on which decisions are judged, side by side: measured tables ([`real`]), clusters composed of measured tables by
-//! the papers' rule ([`mixed`]), simulated truths of other forms (crate `truths`), and linkwise's own physics ([`simulated`]).
+//! The ground truths that decisions are judged against, all of them [`Truth`]: a measured cluster ([`measured`]), clusters composed of
+//! measured tables by the papers' rule ([`composed`]), the truth of BandPilot's public code ([`public_code`]), simulated truths of other
+//! forms (crate `truths`), linkwise's own physics ([`simulated_fabric`]), and the hardware that `measure` simulates
+//! ([`simulated_hardware`]). [`tables`] is the one reader of the published tables.
 
+pub mod composed;
+pub mod measured;
 mod min_rule;
-pub mod mixed;
 pub mod outliers;
-pub mod real;
-pub mod rows;
-pub mod simulated;
+pub mod public_code;
+pub mod simulated_fabric;
+pub mod simulated_hardware;
 pub mod switch;
+pub mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use mixed::Rule;
+pub use composed::Rule;
+pub use measured::MeasuredCluster;
 pub use outliers::Outliers;
+pub use public_code::PublicCode;
+pub use simulated_hardware::SimulatedHardware;
 pub use switch::Switch;
 
 use console::Failure;
@@ -20,14 +27,14 @@ use std::path::Path;
 use topology::Cluster;
 use truths::Truth;
 
-/// How to make a ground of truth.
+/// How to make a ground truth.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Chooses simulated hardware, and the random switch.
     pub seed: u64,
     /// Deviation of the log factor of every count vector, simulated truths only.
     pub irregularity: f64,
-    /// What to do with rows of measured tables that lie far from their like.
+    /// What to do with outliers of measured tables.
     pub outliers: Outliers,
     /// What joins the hosts of a composed cluster; none: the measured H100 table over four (BandPilot).
     pub switch: Option<Switch>,
@@ -51,9 +58,9 @@ pub fn load(spec: &str, cluster: &Cluster, options: &Options) -> Result<Vec<Box<
         let truth = truths::by_name(spec, cluster, options.seed, options.irregularity).map_err(Failure::input)?;
         return Ok(vec![truth]);
     }
-    if spec == simulated::NAME {
-        let truth =
-            simulated::SimulatedFabric::new(cluster, options.seed, options.irregularity).map_err(Failure::input)?;
+    if spec == simulated_fabric::NAME {
+        let truth = simulated_fabric::SimulatedFabric::new(cluster, options.seed, options.irregularity)
+            .map_err(Failure::input)?;
         return Ok(vec![Box::new(truth)]);
     }
     let dir = Path::new(spec);
@@ -64,15 +71,15 @@ pub fn load(spec: &str, cluster: &Cluster, options: &Options) -> Result<Vec<Box<
             names.join(", ")
         )));
     }
-    if options.switch.is_none() && real::measured_as_a_whole(cluster) {
-        return Ok(boxed(real::load(dir, cluster, options.outliers)?));
+    if options.switch.is_none() && measured::measured_as_a_whole(cluster) {
+        return Ok(boxed(measured::load(dir, cluster, options.outliers)?));
     }
-    Ok(vec![Box::new(mixed::load(dir, cluster, options)?)])
+    Ok(vec![Box::new(composed::load(dir, cluster, options)?)])
 }
 
 /// Names of simulated truths that [`load`] knows, with what each is.
 pub fn names() -> Vec<(&'static str, &'static str)> {
-    let own = (simulated::NAME, "linkwise's own physics with irregularity; all-reduce");
+    let own = (simulated_fabric::NAME, "linkwise's own physics with irregularity; all-reduce");
     truths::NAMES.into_iter().chain([own]).collect()
 }
 

@@ -1,17 +1,17 @@
-//! Rows of measured tables that lie far from their like: single-shot measurements hold such.
+//! Outliers of measured tables: rows far from comparable rows. Measurements taken once hold some.
 
-use super::rows::{CountRows, IntraRows};
+use super::tables::{CountRows, IntraRows};
 use topology::{Allocation, GpuMask, HostType};
 
-/// What to do with them.
+/// What to do with outliers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Outliers {
-    /// They are the truth like all others.
+    /// Keep them as the truth.
     #[default]
     Keep,
-    /// They are no rows: allocations that need them are missing.
+    /// Remove them: allocations that need them have no row.
     Remove,
-    /// The median of their like takes their place.
+    /// Replace them by the median of comparable rows.
     Replace,
 }
 

@@ -18,8 +18,8 @@ fn brute(truth: &dyn Truth, free: &[GpuId], k: usize) -> (Option<f64>, bool) {
     (best, missing)
 }
 
-/// Every ground that the tables give, on every built-in cluster.
-fn grounds(dir: &str) -> Vec<Box<dyn Truth>> {
+/// Every ground truth that the tables give, on every built-in cluster.
+fn ground_truths(dir: &str) -> Vec<Box<dyn Truth>> {
     let mut all = Vec::new();
     for name in ["h100", "het-ra", "het-va", "het-4mix"] {
         let cluster = catalog::cluster(name).unwrap();
@@ -38,16 +38,16 @@ fn grounds(dir: &str) -> Vec<Box<dyn Truth>> {
 #[test]
 fn optima_on_measured_and_composed_tables_are_those_of_all_subsets() {
     let Some(dir) = data("optima_on_measured_and_composed_tables_are_those_of_all_subsets") else { return };
-    let grounds = grounds(&dir);
+    let all = ground_truths(&dir);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 150, ..ProptestConfig::default() });
-    let request = (0..grounds.len(), prop::collection::btree_set(0..32usize, 2..=13), 1..=13usize);
+    let request = (0..all.len(), prop::collection::btree_set(0..32usize, 2..=13), 1..=13usize);
     runner
         .run(&request, |(which, picks, k)| {
-            let truth = &*grounds[which];
+            let truth = &*all[which];
             let gpu = |p: &usize| GpuId { host: HostId((p / 8) as u32), gpu: (p % 8) as u8 };
             let free: Vec<GpuId> = picks.iter().map(gpu).collect();
             let k = k.min(free.len());
-            let found = truth.optimum(&Allocation::from_gpus(free.iter().copied()), k, false);
+            let found = truth.optimum(&Allocation::from_gpus(free.iter().copied()), k, truths::Irregularity::With);
             prop_assert_eq!(
                 (found.best, found.missing),
                 brute(truth, &free, k),
@@ -72,8 +72,10 @@ fn the_optimum_on_the_simulated_fabric_is_that_of_all_subsets() {
     slow_nic.hosts[2].nic_health = vec![1.0, 1.0, 0.5, 1.0, 1.0, 0.0, 1.0, 1.0];
     let clusters = ["h100", "het-ra", "het-va", "het-4mix"].map(|n| catalog::cluster(n).unwrap());
     let clusters: Vec<_> = clusters.into_iter().chain([degraded, slow_nic]).collect();
-    let truths: Vec<_> =
-        clusters.iter().flat_map(|c| [0.0, 0.05].map(|i| simulated::SimulatedFabric::new(c, 5, i).unwrap())).collect();
+    let truths: Vec<_> = clusters
+        .iter()
+        .flat_map(|c| [0.0, 0.05].map(|i| simulated_fabric::SimulatedFabric::new(c, 5, i).unwrap()))
+        .collect();
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 120, ..ProptestConfig::default() });
     let request = (0..truths.len(), prop::collection::btree_set(0..32usize, 2..=12), 1..=12usize, 2..=4usize);
     runner
@@ -82,7 +84,8 @@ fn the_optimum_on_the_simulated_fabric_is_that_of_all_subsets() {
             let gpu = |p: &usize| GpuId { host: HostId((p / 8) as u32), gpu: (p % 8) as u8 };
             let free: Vec<GpuId> = picks.iter().map(gpu).collect();
             let k = k.min(free.len());
-            let found = truths[which].optimum(&Allocation::from_gpus(free.iter().copied()), k, false);
+            let found =
+                truths[which].optimum(&Allocation::from_gpus(free.iter().copied()), k, truths::Irregularity::With);
             prop_assert_eq!(found.best, brute(&truths[which], &free, k).0);
             Ok(())
         })
@@ -90,12 +93,12 @@ fn the_optimum_on_the_simulated_fabric_is_that_of_all_subsets() {
 }
 
 #[test]
-fn optima_of_every_ground_take_milliseconds() {
-    let Some(dir) = data("optima_of_every_ground_take_milliseconds") else { return };
+fn optima_of_every_ground_truth_take_milliseconds() {
+    let Some(dir) = data("optima_of_every_ground_truth_take_milliseconds") else { return };
     let time = |truth: &dyn Truth, k: usize| {
         let free = truth.cluster().usable();
         let start = std::time::Instant::now();
-        let found = truth.optimum(&free, k, false);
+        let found = truth.optimum(&free, k, truths::Irregularity::With);
         (start.elapsed().as_secs_f64() * 1e3, found)
     };
     for (cluster, switch, k) in [

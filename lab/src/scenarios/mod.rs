@@ -1,16 +1,16 @@
-//! `linkwise-lab evaluate --scenarios FILE`: requests that others answered are answered again, on the same truth.
+//! `linkwise-lab evaluate --scenarios FILE`: answers the requests of a file again and judges them by the same truth.
 
-mod ground;
+mod judge;
 mod reader;
 mod replay;
 mod report;
 #[cfg(test)]
 mod tests;
 
+use crate::ground_truth::{PublicCode, public_code};
 use console::Failure;
 use console::Format;
 use files::read_text;
-use ground::Ground;
 use measure::design::DesignKind;
 use std::path::PathBuf;
 use topology::Cluster;
@@ -36,7 +36,7 @@ pub struct ScenarioArgs {
 pub fn run(args: &ScenarioArgs) -> Result<(), Failure> {
     let text = read_text(&args.file, reader::FILE_BYTES_MAX)?;
     let clusters: Vec<(&str, Cluster)> =
-        ["h100", "het4mix", "het-4mix"].into_iter().filter_map(|n| Some((n, ground::cluster(n)?))).collect();
+        ["h100", "het4mix", "het-4mix"].into_iter().filter_map(|n| Some((n, public_code::cluster(n)?))).collect();
     let cluster_of = |name: &str| {
         let found = clusters.iter().find(|(n, _)| *n == name).map(|(_, c)| c);
         found.ok_or_else(|| format!("`{name}` is not a cluster of these files; known: h100, het4mix"))
@@ -47,15 +47,15 @@ pub fn run(args: &ScenarioArgs) -> Result<(), Failure> {
     let mut reports = Vec::new();
     for (name, scenarios) in &groups {
         let cluster = cluster_of(name).map_err(Failure::input)?.clone();
-        let mut ground = Ground::load(dir, cluster)?;
-        let inside = ground.measured_inside(dir)?;
-        let recovered = ground.recover(scenarios);
+        let mut truth = PublicCode::load(dir, cluster)?;
+        let inside = truth.measured_inside(dir)?;
+        let recovered = truth.recover(scenarios);
         let settings = replay::Settings { samples: args.samples, design: args.design };
         let mut replays = Vec::new();
         for seed in &args.seeds {
-            replays.push(replay::replay(&ground, &inside, scenarios, &settings, *seed).map_err(Failure::impossible)?);
+            replays.push(replay::replay(&truth, &inside, scenarios, &settings, *seed).map_err(Failure::impossible)?);
         }
-        reports.push(report::report(&ground, scenarios, &replays, &settings, &args.seeds, recovered));
+        reports.push(report::report(&truth, scenarios, &replays, &settings, &args.seeds, recovered));
     }
     match args.format {
         Format::Json => println!("{}", serde_json::to_string_pretty(&reports).map_err(Failure::input)?),

@@ -88,14 +88,14 @@ pub struct Scenario {
 pub struct ReadError {
     /// The file as it was named.
     pub file: String,
-    /// Line, from 1.
+    /// RequestLine, from 1.
     pub line: usize,
     /// What is wrong, and what was expected.
     pub what: String,
 }
 
 #[derive(serde::Deserialize)]
-struct Line {
+struct RequestLine {
     id: String,
     cluster: String,
     contention: Load,
@@ -165,7 +165,7 @@ pub fn parse<'c>(
         if requests > REQUESTS_MAX {
             return Err(error(n, format!("more than {REQUESTS_MAX} requests; split the file")));
         }
-        let raw: Line = serde_json::from_str(line).map_err(|e| {
+        let raw: RequestLine = serde_json::from_str(line).map_err(|e| {
             let e = e.to_string();
             // serde_json counts lines inside this one line.
             error(n, format!("{}; expected a JSON object of a request", e.replace(" at line 1 column", " at column")))
@@ -184,7 +184,7 @@ pub fn parse<'c>(
     Ok(out)
 }
 
-fn scenario(raw: Line, cluster: &Cluster) -> Result<Scenario, String> {
+fn scenario(raw: RequestLine, cluster: &Cluster) -> Result<Scenario, String> {
     let id: String = raw.id.chars().take(NAME_CHARS_MAX).collect();
     let rate = |field: &str, v: f64| {
         if (0.0..=RATE_MAX).contains(&v) {

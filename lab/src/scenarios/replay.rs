@@ -1,7 +1,8 @@
 //! Learning from a few readings, then deciding every request of a file.
 
-use super::ground::Ground;
 use super::reader::{Load, Scenario};
+use crate::ground_truth::PublicCode;
+use crate::ground_truth::public_code::SIZE;
 use measure::design::{DesignKind, design};
 use place::baselines::{below, random};
 use place::{Contention, Job, Request};
@@ -10,10 +11,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::time::Instant;
 use store::{Measurement, Source};
-use topology::{Allocation, Bandwidth, Bytes, Collective, GpuMask, HostId};
+use topology::{Allocation, Bandwidth, Collective, GpuMask, HostId};
+use truths::Truth;
 
-/// The size that the table was taken at.
-pub const SIZE: Bytes = Bytes::gib(2);
 /// More allocations than samples are drawn where a design may name rows that the table lacks.
 const DRAWS_PER_SAMPLE: usize = 4;
 
@@ -56,8 +56,8 @@ fn measured(a: Allocation, gb_per_s: f64) -> Measurement {
 }
 
 /// Readings over several hosts, by design. The table's rows only: nothing that was recovered from files of requests.
-pub fn samples(ground: &Ground, settings: &Settings, seed: u64) -> Vec<Measurement> {
-    let cluster = &ground.cluster;
+pub fn samples(truth: &PublicCode, settings: &Settings, seed: u64) -> Vec<Measurement> {
+    let cluster = truth.cluster();
     let n = settings.samples;
     if settings.design != DesignKind::Random {
         let idle = cluster.usable();
@@ -65,7 +65,7 @@ pub fn samples(ground: &Ground, settings: &Settings, seed: u64) -> Vec<Measureme
         return design(cluster, &idle, n * DRAWS_PER_SAMPLE + 200, settings.design, seed)
             .into_iter()
             .filter_map(|a| {
-                let v = ground.reading(&a)?;
+                let v = truth.reading(&a)?;
                 let mut counts = a.counts();
                 counts.sort_unstable();
                 seen.insert(counts).then(|| measured(a, v))
@@ -74,23 +74,22 @@ pub fn samples(ground: &Ground, settings: &Settings, seed: u64) -> Vec<Measureme
             .collect();
     }
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5a3b_1e55);
-    let mut rows: Vec<&Vec<u8>> = ground.table.keys().filter(|k| k.len() > 1).collect();
-    rows.sort(); // a hash map's order is not repeatable
+    let mut rows = truth.splits();
     let mut out = Vec::new();
     while out.len() < n && !rows.is_empty() {
         let row = rows.swap_remove(below(&mut rng, rows.len()));
         // Which host gives which count, and which GPUs, is drawn as well.
         let mut hosts: Vec<HostId> = cluster.host_ids().collect();
         let parts: Vec<(HostId, GpuMask)> = row
-            .iter()
+            .counts()
             .filter_map(|count| {
                 let host = hosts.swap_remove(below(&mut rng, hosts.len()));
                 let all = Allocation::new([(host, cluster.type_of(host).all_gpus())]);
-                random(&all, usize::from(*count), &mut rng).map(|a| (host, a.mask(host)))
+                random(&all, count, &mut rng).map(|a| (host, a.mask(host)))
             })
             .collect();
         let a = Allocation::new(parts);
-        if let Some(v) = ground.reading(&a) {
+        if let Some(v) = truth.reading(&a) {
             out.push(measured(a, v));
         }
     }
@@ -98,21 +97,19 @@ pub fn samples(ground: &Ground, settings: &Settings, seed: u64) -> Vec<Measureme
 }
 
 /// Everything that a model may learn from: tables of single hosts and the samples.
-pub fn lessons(ground: &Ground, inside: &[Measurement], settings: &Settings, seed: u64) -> Vec<Measurement> {
+pub fn lessons(truth: &PublicCode, inside: &[Measurement], settings: &Settings, seed: u64) -> Vec<Measurement> {
     let mut out: Vec<Measurement> = inside.to_vec();
-    for (h, table) in ground.intra().iter().enumerate() {
-        let mut rows: Vec<_> = table.iter().collect();
-        rows.sort_by_key(|r| *r.0);
-        out.extend(rows.into_iter().map(|(m, v)| measured(Allocation::new([(HostId(h as u32), *m)]), *v)));
+    for (h, table) in truth.intra().iter().enumerate() {
+        out.extend(table.rows().map(|(m, v)| measured(Allocation::new([(HostId(h as u32), m)]), v)));
     }
-    out.extend(samples(ground, settings, seed));
+    out.extend(samples(truth, settings, seed));
     out
 }
 
 /// A request as the file states it. Running jobs of an idle load use nothing.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
-    r.contention = Contention::MergeBy(&::papers::bandpilot::MERGE_COUNTS); // the truth's own rule
+    r.contention = Contention::MergeBy(&papers::bandpilot::MERGE_COUNTS); // the truth's own rule
     r.jobs = s
         .background
         .iter()
@@ -127,14 +124,14 @@ pub fn request(s: &Scenario) -> Request {
 }
 
 /// Learns and fits. Nominal constants of the physics: the shipped ones were fitted on published tables.
-pub fn learn(ground: &Ground, inside: &[Measurement], settings: &Settings, seed: u64) -> Result<Model, String> {
-    let rows = lessons(ground, inside, settings, seed);
+pub fn learn(truth: &PublicCode, inside: &[Measurement], settings: &Settings, seed: u64) -> Result<Model, String> {
+    let rows = lessons(truth, inside, settings, seed);
     let options = FitOptions::of(Kind::Gp).constants(fabric::Constants::unfitted());
-    fit(&ground.cluster, &rows, &options).map(|f| f.0).map_err(|e| e.to_string())
+    fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(|e| e.to_string())
 }
 
 /// Decides every request.
-pub fn decide(ground: &Ground, model: &dyn BandwidthModel, scenarios: &[Scenario]) -> Result<Vec<Decided>, String> {
+pub fn decide(truth: &PublicCode, model: &dyn BandwidthModel, scenarios: &[Scenario]) -> Result<Vec<Decided>, String> {
     scenarios
         .iter()
         .map(|s| {
@@ -143,31 +140,31 @@ pub fn decide(ground: &Ground, model: &dyn BandwidthModel, scenarios: &[Scenario
             let mut answer = None;
             for _ in 0..TIMED {
                 let start = Instant::now();
-                let a = place::answer(&ground.cluster, model, &request).map_err(|e| format!("{}: {e}", s.id))?;
+                let a = place::answer(truth.cluster(), model, &request).map_err(|e| format!("{}: {e}", s.id))?;
                 us = us.min(start.elapsed().as_secs_f64() * 1e6);
                 answer = Some(a);
             }
             let Some(answer) = answer else { return Err("no answer".into()) };
             let choice = answer.choice.allocation;
-            Ok(Decided { truth_gb_per_s: ground.judge(s, &choice), choice, us })
+            Ok(Decided { truth_gb_per_s: truth.judge(s, &choice), choice, us })
         })
         .collect()
 }
 
 /// One seed.
 pub fn replay(
-    ground: &Ground,
+    truth: &PublicCode,
     inside: &[Measurement],
     scenarios: &[Scenario],
     settings: &Settings,
     seed: u64,
 ) -> Result<Replay, String> {
     let start = Instant::now();
-    let model = learn(ground, inside, settings, seed)?;
+    let model = learn(truth, inside, settings, seed)?;
     let fit_s = start.elapsed().as_secs_f64();
     let predict::Correction::Gp(gp) = model.correction() else {
         return Err("there are no samples to learn from".into());
     };
     let samples = gp.len();
-    Ok(Replay { decided: decide(ground, &model, scenarios)?, samples, fit_s })
+    Ok(Replay { decided: decide(truth, &model, scenarios)?, samples, fit_s })
 }

@@ -1,9 +1,9 @@
 //! Reading, the rule of truth against every published choice, and the floor on the published requests.
 
-use super::ground::{self, Ground};
 use super::reader::{LINE_BYTES_MAX, ReadError, Scenario, parse};
 use super::replay::{Settings, decide, learn, samples};
 use crate::evaluation::summary;
+use crate::ground_truth::{PublicCode, public_code};
 use measure::design::DesignKind;
 use proptest::prelude::*;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ fn line() -> String {
 }
 
 fn read(text: &str) -> Result<Vec<(String, Vec<Scenario>)>, ReadError> {
-    let h100 = ground::cluster("h100").unwrap();
+    let h100 = public_code::cluster("h100").unwrap();
     let of = |name: &str| if name == "h100" { Ok(&h100) } else { Err(format!("no cluster `{name}`")) };
     parse(text, "f.jsonl", &of)
 }
@@ -70,29 +70,30 @@ proptest! {
     }
 }
 
-/// The published requests of a cluster and the ground that they are judged on.
-fn published(test: &str, file: &str) -> Option<(Ground, Vec<Scenario>, Vec<store::Measurement>)> {
+/// The published requests of a cluster and the truth that they are judged by.
+fn published(test: &str, file: &str) -> Option<(PublicCode, Vec<Scenario>, Vec<store::Measurement>)> {
     let dir = crate::published::published_tables(test)?;
     let text = std::fs::read_to_string(dir.join(file)).unwrap();
-    let all: Vec<(&str, Cluster)> = ["h100", "het4mix"].into_iter().map(|n| (n, ground::cluster(n).unwrap())).collect();
+    let all: Vec<(&str, Cluster)> =
+        ["h100", "het4mix"].into_iter().map(|n| (n, public_code::cluster(n).unwrap())).collect();
     let of = |name: &str| Ok(&all.iter().find(|c| c.0 == name).unwrap().1);
     let (name, scenarios) = parse(&text, file, &of).unwrap().remove(0);
-    let mut ground = Ground::load(&dir, ground::cluster(&name).unwrap()).unwrap();
-    let inside = ground.measured_inside(&dir).unwrap();
+    let mut truth = PublicCode::load(&dir, public_code::cluster(&name).unwrap()).unwrap();
+    let inside = truth.measured_inside(&dir).unwrap();
     let told = [dir.join("multihost_h100_2gib_half.csv")].iter().map(PathBuf::as_path).all(|p| p.is_file());
     assert!(told, "the half table lies beside the requests");
-    ground.recover(&scenarios);
-    Some((ground, scenarios, inside))
+    truth.recover(&scenarios);
+    Some((truth, scenarios, inside))
 }
 
 #[test]
 fn every_published_truth_follows_from_the_rule_wherever_rows_exist() {
     for (file, least) in [("peer-scenarios-h100.jsonl", 700), ("peer-scenarios-het4mix.jsonl", 700)] {
-        let Some((ground, scenarios, _)) = published("published_truths", file) else { return };
+        let Some((truth, scenarios, _)) = published("published_truths", file) else { return };
         let mut judged = 0;
         for s in &scenarios {
             for p in &s.peers {
-                if let Some(v) = ground.shared(s, &p.gpus) {
+                if let Some(v) = truth.shared(s, &p.gpus) {
                     judged += 1;
                     let near = (v - p.truth_gb_per_s).abs() <= 2e-3 * p.truth_gb_per_s.max(1.0);
                     assert!(near, "{}, {}: the rule says {v}, the file {}", s.id, p.name, p.truth_gb_per_s);
@@ -111,10 +112,10 @@ fn on_the_published_requests_the_floor_is_kept() {
         ("peer-scenarios-h100.jsonl", 100, (99.4, 99.0, 77.0)),
         ("peer-scenarios-het4mix.jsonl", 100, (99.9, 100.0, 98.0)),
     ] {
-        let Some((ground, scenarios, inside)) = published("published_floor", file) else { return };
+        let Some((truth, scenarios, inside)) = published("published_floor", file) else { return };
         let settings = Settings { samples: n, design: DesignKind::Random };
-        let model = learn(&ground, &inside, &settings, 1).unwrap();
-        let decided = decide(&ground, &model, &scenarios).unwrap();
+        let model = learn(&truth, &inside, &settings, 1).unwrap();
+        let decided = decide(&truth, &model, &scenarios).unwrap();
         let judged =
             scenarios.iter().zip(&decided).filter_map(|(s, d)| Some(100.0 * d.truth_gb_per_s? / s.optimum_gb_per_s));
         let s = summary(judged).unwrap();
@@ -126,14 +127,14 @@ fn on_the_published_requests_the_floor_is_kept() {
 
 #[test]
 fn samples_are_rows_of_the_table_and_nothing_that_a_file_of_requests_gave_away() {
-    let Some((ground, ..)) = published("samples", "peer-scenarios-h100.jsonl") else { return };
-    let rows = |seed| samples(&ground, &Settings { samples: 40, design: DesignKind::Random }, seed);
+    let Some((truth, ..)) = published("samples", "peer-scenarios-h100.jsonl") else { return };
+    let rows = |seed| samples(&truth, &Settings { samples: 40, design: DesignKind::Random }, seed);
     let (a, b) = (rows(1), rows(1));
     assert_eq!(a, b);
     assert_ne!(a, rows(2));
     let mut seen = std::collections::BTreeSet::new();
     for m in &a {
-        assert!(ground.table.values().any(|v| *v == m.busbw.gb_per_s()) && m.allocation.host_count() > 1);
+        assert!(truth.counts.by_counts.values().any(|v| *v == m.busbw.gb_per_s()) && m.allocation.host_count() > 1);
         assert!(seen.insert(m.allocation.split()), "a row counts once");
     }
     assert_eq!(a.len(), 40);

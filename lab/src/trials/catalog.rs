@@ -1,6 +1,6 @@
 //! The environments of `linkwise-lab tune evaluate`, by name.
 
-use ::trial::{Change, Noise, Overlap, Spec, aims};
+use ::trial::{Change, Noise, Overlap, Spec, targets};
 use console::Failure;
 
 /// AUTO's mean time in the made-up environments, microseconds.
@@ -47,7 +47,7 @@ pub fn simulated() -> Vec<Entry> {
     let calm = Noise::LogNormal { cv: 0.10 };
     let four = || Spec::new("", AUTO_US, &spread, calm.clone());
     add("null", "no arm better than AUTO, CV 10 %", Spec::new("", AUTO_US, &[1.0, 1.02, 1.05], calm.clone()));
-    add("twelve", "12 arms: 3 good, others up to 3 times AUTO, CV 10 %", aims::twelve_arms(&calm, AUTO_US, ""));
+    add("twelve", "12 arms: 3 good, others up to 3 times AUTO, CV 10 %", targets::twelve_arms(&calm, AUTO_US, ""));
     let modes = |levels: &[f64]| Spec::new("", TWO_MODES_US, levels, Noise::BANDIT_LOG);
     add("modes", "two modes (110 and 295 ms), one arm 30 % better", modes(&spread));
     add("modes-null", "two modes, no arm better than AUTO", modes(&[1.0, 1.0, 1.0]));
@@ -72,14 +72,14 @@ pub fn simulated() -> Vec<Entry> {
         let means_us = vec![1_000.0, 800.0, 1_400.0, 1_300.0];
         Spec { is_shuffled: false, overlap: Some(Overlap { means_us, phase_calls: 50, is_told }), ..four() }
     };
-    add("overlap", "the best arm is another beside computation, in phases of 50 calls; policies are told", flip(true));
+    add("overlap", "the best arm is another during computation, in phases of 50 calls; policies are told", flip(true));
     add("overlap-untold", "the same, and policies must find out", flip(false));
-    let worse = aims::in_use_worsens(&calm, AUTO_US, "", 1_400).swap_remove(0);
+    let worse = targets::in_use_worsens(&calm, AUTO_US, "", 1_400).swap_remove(0);
     add("worse", "CV 10 %, at call 600 the arm in use takes 1.3 times as long", worse);
     add(
         "better",
         "CV 10 %, at call 600 an unused arm becomes 30 % better than AUTO",
-        aims::unused_improves(&calm, AUTO_US, ""),
+        targets::unused_improves(&calm, AUTO_US, ""),
     );
     let moved = Spec { change: Some((600, Change::OtherNodes)), ..four() };
     add("preempted", "cv10, at call 600 the job moves: levels are dealt anew, AUTO included", moved);

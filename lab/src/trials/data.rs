@@ -82,7 +82,7 @@ fn rows(path: &Path) -> Result<Vec<BTreeMap<String, String>>, Failure> {
     reader.records().take(ROWS_MAX).map(row).collect()
 }
 
-/// L40S all-reduce times, microseconds: (forced algorithm, forced protocol, compute beside it) to size to readings.
+/// L40S all-reduce times, microseconds: (forced algorithm, forced protocol, compute during it) to size to readings.
 type L40s = BTreeMap<(String, String, String), BTreeMap<u64, Vec<f64>>>;
 
 /// The L40S tables: four GPUs of one host.
@@ -184,7 +184,7 @@ fn l40s_environments(table: &L40s) -> Vec<Entry> {
         let about = format!("4 L40S, algorithm forced, the protocol left to NCCL (named SIMPLE here); {cv}");
         out.push(entry(format!("l40s-algorithm-{name}"), about.clone(), arms.clone(), means.clone(), noise.clone()));
         if let Some((_, overlapped)) = l40s_means(table, &algorithms, "high", size) {
-            let about = format!("as l40s-algorithm-{name}, 50 calls alone, 50 beside heavy computation; {cv}");
+            let about = format!("as l40s-algorithm-{name}, 50 calls alone, 50 during heavy computation; {cv}");
             let mut e = entry(format!("l40s-contention-{name}"), about, arms, means, noise.clone());
             e.spec.overlap = Some(Overlap { means_us: overlapped, phase_calls: PHASE_CALLS, is_told: true });
             out.push(e);
@@ -206,7 +206,7 @@ fn a100_environments(sweep: &Sweep) -> Vec<Entry> {
         let (arms, means) = levels(times);
         let Some((overlapped_arms, overlapped)) = kind("overlap").get(size).map(levels) else { continue };
         if overlapped_arms == arms {
-            let about = format!("8 A100, 50 calls alone, 50 beside a matrix product; {cv}");
+            let about = format!("8 A100, 50 calls alone, 50 during a matrix product; {cv}");
             let mut e = entry(format!("a100-{}", size_name(*size)), about, arms, means, noise.clone());
             e.spec.overlap = Some(Overlap { means_us: overlapped, phase_calls: PHASE_CALLS, is_told: true });
             out.push(e);
@@ -214,7 +214,7 @@ fn a100_environments(sweep: &Sweep) -> Vec<Entry> {
     }
     for (size, times) in kind("light_compute") {
         let (arms, means) = levels(times);
-        let about = format!("8 A100, light computation beside the calls; {cv}");
+        let about = format!("8 A100, light computation during the calls; {cv}");
         out.push(entry(format!("a100-light-{}", size_name(*size)), about, arms, means, noise.clone()));
     }
     out
@@ -238,7 +238,8 @@ mod tests {
             assert!((ours - published).abs() < 0.05, "{ours} {published}");
         }
         let arms: Vec<Arm> = log.explored.iter().map(|e| e.0).collect();
-        let mut policy = ::trial::policies::build("round-robin-ungated", &arms, &::tune::Options::default()).unwrap();
+        let mut policy =
+            ::trial::policies::build("round-robin-ungated", &arms, &::tune::PolicyOptions::default()).unwrap();
         for call in 0..40 {
             let arm = policy.decide(::tune::Context::default()).arm;
             let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);

@@ -6,7 +6,7 @@ pub mod paper;
 
 use ::trial::{self, Curve, Outcome, Score, Simulated, Spec};
 use ::tune::profile::Profile;
-use ::tune::{Objective, Options};
+use ::tune::{Objective, PolicyOptions};
 use console::Failure;
 use rayon::prelude::*;
 
@@ -60,8 +60,14 @@ pub fn check_work(environments: usize, policies: usize, settings: &Settings) -> 
 pub fn score(policy: &str, spec: &Spec, settings: &Settings, tick: &(dyn Fn() + Sync)) -> Result<Score, Failure> {
     let make = |spec: &Spec, seed: u64, rank: u32| {
         let profile = (policy == "profile").then(|| offline(spec, seed));
-        let options =
-            Options { seed, rank, objective: settings.objective, profile, size_bytes: SIZE, ..Options::default() };
+        let options = PolicyOptions {
+            seed,
+            rank,
+            objective: settings.objective,
+            profile,
+            size_bytes: SIZE,
+            ..PolicyOptions::default()
+        };
         ::trial::policies::build(policy, &spec.arms, &options)
     };
     let spec = &Spec { objective: settings.objective, ..spec.clone() };

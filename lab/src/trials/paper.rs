@@ -30,7 +30,7 @@ pub const TABLE_2: [Table2; 6] = [
 /// The one time of another arm that the text of section 3.2 gives: Ring/Simple, 64 MB, alone, ms.
 pub const RING_SIMPLE_64MB_MS: f64 = 337.0;
 
-/// One line of Table 1: best configuration and AUTO's gap in %, alone and beside computation, and whether the paper marks a flip.
+/// One line of Table 1: best configuration and AUTO's gap in %, alone and during computation, and whether the paper marks a flip.
 pub struct Table1 {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
@@ -97,7 +97,7 @@ pub const TABLE_3: [Table3; 4] = [
     Table3 { topology: "2x4", size_bytes: 256 << 20, auto_ms: 749.1, bandit_ms: 749.2, improvement_percent: 0.0 },
 ];
 
-/// AUTO's run beside the logged one (2x4, 64 MB), as its repository sums it up: calls, median, mean, standard deviation in ms.
+/// AUTO's run with the logged one (2x4, 64 MB), as its repository sums it up: calls, median, mean, standard deviation in ms.
 pub const AUTO_RUN: (u32, f64, f64, f64) = (240, 287.3, 252.5, 132.9);
 
 /// The noise that is assumed round the paper's medians.

@@ -1,4 +1,5 @@
-//! What the tests of the command share.
+//! Shared by the tests of `linkwise-lab`. Repeats lines of `crates/linkwise/tests/common`: each runs the binary of its own package, which
+//! only that package's tests can name.
 #![allow(dead_code)] // every test binary uses its own part
 
 use assert_cmd::Command;
@@ -28,18 +29,5 @@ impl Folder {
 
     pub fn at(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
-    }
-
-    /// A program of these lines.
-    pub fn script(&self, name: &str, text: &str) -> String {
-        use std::os::unix::fs::PermissionsExt;
-        let path = self.0.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path.display().to_string()
-    }
-
-    pub fn lines(&self, name: &str) -> usize {
-        std::fs::read_to_string(self.at(name)).unwrap().lines().count()
     }
 }

@@ -1,7 +1,7 @@
 //! How well overlap is detected from times alone, and how well it could be.
 
 use crate::environment::{Environment, Noise, Simulated, Spec};
-use tune::overlap::{Detector, Filter};
+use tune::overlap::{OverlapDetector, RegimeFilter};
 
 /// Steps of the probabilities that a receiver operating curve is drawn from.
 const BINS: usize = 200;
@@ -106,13 +106,13 @@ fn log_density(noise: &Noise, time_us: f64, mean_us: f64) -> Option<f64> {
     Some(density.max(f64::MIN_POSITIVE).ln())
 }
 
-/// Plays one arm through an environment and asks before every call: the detector, and a [`Filter`] that knows both levels and the noise. The
+/// Plays one arm through an environment and asks before every call: the detector, and a [`RegimeFilter`] that knows both levels and the noise. The
 /// filter is the limit of what can be known from the times by whoever does not know when phases end; it says nothing where the noise
 /// has no formula.
 pub fn detect(spec: &Spec, arm: usize, seed: u64) -> [Detection; 2] {
     let mut environment = Simulated::new(spec, seed);
-    let mut detector = Detector::new(spec.arms.len());
-    let mut filter = Filter::default();
+    let mut detector = OverlapDetector::new(spec.arms.len());
+    let mut filter = RegimeFilter::default();
     let mut out = [Detection::default(), Detection::default()];
     let levels = spec.overlap.as_ref().map(|o| [spec.means_us[arm], o.means_us[arm]]);
     for call in 0..spec.calls {

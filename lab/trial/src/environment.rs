@@ -18,7 +18,7 @@ pub trait Environment {
     /// What is known about the current call.
     fn context(&self) -> Context;
 
-    /// Whether computation runs beside the current call, known or not.
+    /// Whether computation runs during the current call, known or not.
     fn is_overlapped(&self) -> bool;
 
     /// The expected time of an arm at the current call, microseconds: the truth.
@@ -94,7 +94,7 @@ pub enum Change {
     OtherNodes,
 }
 
-/// Phases with and without computation beside the calls.
+/// Phases with and without computation during the calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlap {
     /// Mean times under overlap, microseconds, in the order of the arms.

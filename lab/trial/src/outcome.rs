@@ -1,6 +1,6 @@
 //! What one run came to.
 
-/// One call, with the truth beside it.
+/// One call with its truth.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Call {
     pub arm: usize,

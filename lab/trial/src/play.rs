@@ -2,7 +2,7 @@
 
 use crate::environment::{Environment, Simulated, Spec};
 use crate::outcome::{Call, Curve, Outcome};
-use tune::policy::{Decision, Policy, Sample};
+use tune::policy::{ArmDecision, Policy, Sample};
 
 /// The most ranks of one run.
 pub const RANKS_MAX: u32 = 64;
@@ -29,7 +29,7 @@ pub fn run(spec: &Spec, make: MakePolicy, seed: u64, ranks: u32, curve: &mut Cur
             let in_use_before = policies[0].in_use();
             let is_change = environment.begin(call, in_use_before);
             let context = environment.context();
-            let decisions: Vec<Decision> = policies.iter_mut().map(|p| p.decide(context)).collect();
+            let decisions: Vec<ArmDecision> = policies.iter_mut().map(|p| p.decide(context)).collect();
             let one = one_call(&mut environment, &decisions, policies[0].as_ref(), auto, is_change, spec);
             let time_us = Some(one.time_us).filter(|_| !environment.is_lost());
             samples.push(decisions.iter().map(|d| Sample { call, arm: d.arm, time_us, channels: None }).collect());
@@ -46,7 +46,7 @@ pub fn run(spec: &Spec, make: MakePolicy, seed: u64, ranks: u32, curve: &mut Cur
 
 fn one_call(
     environment: &mut Simulated,
-    decisions: &[Decision],
+    decisions: &[ArmDecision],
     policy: &dyn Policy,
     auto: usize,
     is_change: bool,

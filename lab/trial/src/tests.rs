@@ -1,10 +1,11 @@
 use super::*;
 use crate::policies::build;
-use tune::registry::{self, Options};
+use tune::registry::{self, PolicyOptions};
 
 fn score(spec: &Spec, policy: &str, runs: u64) -> Score {
-    let make =
-        |spec: &Spec, seed: u64, rank: u32| build(policy, &spec.arms, &Options { seed, rank, ..Options::default() });
+    let make = |spec: &Spec, seed: u64, rank: u32| {
+        build(policy, &spec.arms, &PolicyOptions { seed, rank, ..PolicyOptions::default() })
+    };
     let mut out = Score::default();
     for seed in 0..runs {
         out.outcomes.push(run(spec, &make, seed, 1, &mut out.curve).unwrap());
@@ -39,7 +40,7 @@ fn the_mean_of_draws_is_the_truth_that_scores_use() {
 
 #[test]
 fn the_same_seed_gives_the_same_outcome_and_another_seed_another() {
-    let spec = &aims::four_arms(0.3, 0.1, 300)[1];
+    let spec = &targets::four_arms(0.3, 0.1, 300)[1];
     assert_eq!(score(spec, "round-robin", 5), score(spec, "round-robin", 5));
     let s = score(spec, "round-robin", 5);
     assert!(s.outcomes.windows(2).any(|w| w[0] != w[1]));
@@ -47,7 +48,7 @@ fn the_same_seed_gives_the_same_outcome_and_another_seed_another() {
 
 #[test]
 fn round_robin_decides_after_its_forty_calls_and_not_before() {
-    let spec = &aims::four_arms(0.3, 0.05, 200)[0];
+    let spec = &targets::four_arms(0.3, 0.05, 200)[0];
     let s = score(spec, "round-robin", 50);
     assert_eq!((s.right_after(39), s.right_after(40)), (0.0, 1.0));
     assert_eq!(s.median_decided_after(), Some(40.0));
@@ -66,7 +67,7 @@ fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find
         let objective = tune::Objective::with_price(price).unwrap();
         let spec = Spec { objective, ..plain.clone() };
         let make = |spec: &Spec, seed: u64, _: u32| {
-            build("adaptive", &spec.arms, &Options { seed, objective, ..Options::default() })
+            build("adaptive", &spec.arms, &PolicyOptions { seed, objective, ..PolicyOptions::default() })
         };
         let mut s = Score::default();
         for seed in 0..20 {
@@ -81,14 +82,14 @@ fn a_price_on_channels_changes_which_arm_is_right_and_policies_that_know_it_find
 
 #[test]
 fn round_robin_is_fooled_by_two_modes_far_more_often_than_the_aim_allows() {
-    let spec = &aims::no_better_arm(&Noise::BANDIT_LOG, 202_500.0, "modes")[0];
+    let spec = &targets::no_better_arm(&Noise::BANDIT_LOG, 202_500.0, "modes")[0];
     let wrong = score(spec, "round-robin", 300).wrong_runs();
     assert!((0.4..0.9).contains(&wrong), "{wrong}");
 }
 
 #[test]
 fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to_use_it() {
-    let spec = Spec { first_use_factor: 5.0, is_shuffled: false, ..aims::four_arms(0.3, 0.0, 10)[0].clone() };
+    let spec = Spec { first_use_factor: 5.0, is_shuffled: false, ..targets::four_arms(0.3, 0.0, 10)[0].clone() };
     let mut environment = Simulated::new(&spec, 1);
     let mut took = |call: u64, used: usize| {
         environment.begin(call, 3);
@@ -119,7 +120,7 @@ fn exploring_costs_what_it_takes_beyond_auto_or_the_arm_in_use_also_where_auto_i
 
 #[test]
 fn a_change_hits_the_arm_in_use_and_a_policy_that_never_looks_again_does_not_recover() {
-    let spec = &aims::in_use_worsens(&Noise::LogNormal { cv: 0.03 }, 1000.0, "x", 300)[0];
+    let spec = &targets::in_use_worsens(&Noise::LogNormal { cv: 0.03 }, 1000.0, "x", 300)[0];
     let s = score(spec, "round-robin", 30);
     assert_eq!(s.recovered_within(300), 0.0);
     assert!(s.outcomes.iter().all(|o| o.recovered_after == Some(None)));
@@ -128,19 +129,19 @@ fn a_change_hits_the_arm_in_use_and_a_policy_that_never_looks_again_does_not_rec
 
 #[test]
 fn late_and_lost_samples_reach_the_policy_as_such() {
-    let spec = Spec { lost: 0.3, epoch_calls: 16, ..aims::four_arms(0.4, 0.05, 200)[0].clone() };
+    let spec = Spec { lost: 0.3, epoch_calls: 16, ..targets::four_arms(0.4, 0.05, 200)[0].clone() };
     let s = score(&spec, "round-robin", 20);
     assert!(s.right_after(150) > 0.9 && s.right_after(47) < 0.1, "{} {}", s.right_after(150), s.right_after(47));
 }
 
 #[test]
 fn every_environment_of_the_aims_is_sound() {
-    for aim in aims::all(Some(&Noise::Resampled(vec![1.0, 3.0].into()))) {
-        for spec in &aim.specs {
+    for target in targets::all(Some(&Noise::Resampled(vec![1.0, 3.0].into()))) {
+        for spec in &target.specs {
             assert_eq!(registry::check_arms(&spec.arms), Ok(spec.arms.len() - 1), "{}", spec.name);
             assert_eq!(spec.arms.len(), spec.means_us.len());
             assert!(spec.means_us.iter().all(|m| *m > 0.0) && spec.change.is_none_or(|c| c.0 < spec.calls));
-            if let aims::Measure::RightAfter(n) = aim.measure {
+            if let targets::Measure::RightAfter(n) = target.measure {
                 assert!((n as u64) < spec.calls, "{}", spec.name);
             }
         }
@@ -191,7 +192,7 @@ fn the_area_under_the_curve_counts_pairs() {
 
 #[test]
 fn offline_samples_are_those_of_the_same_nodes() {
-    let spec = &aims::four_arms(0.4, 0.05, 100)[1];
+    let spec = &targets::four_arms(0.4, 0.05, 100)[1];
     let environment = Simulated::new(spec, 9);
     let samples = environment.offline_us(50);
     for (arm, times) in samples.iter().enumerate() {

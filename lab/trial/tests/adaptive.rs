@@ -3,16 +3,17 @@
 //! The limits here leave room for the luck of a hundred runs (three standard deviations below an aim that is just met); round-robin
 //! runs in the same environment where a limit would otherwise prove nothing.
 
-use trial::aims::{Measure, all};
 use trial::policies::build;
+use trial::targets::{Measure, all};
 use trial::{Environment, Noise, Score, Simulated, Spec, run};
-use tune::Options;
+use tune::PolicyOptions;
 
 fn score(policy: &str, spec: &Spec, runs: u64) -> Score {
     let mut score = Score::default();
     for seed in 1..=runs {
-        let make =
-            |s: &Spec, seed: u64, rank: u32| build(policy, &s.arms, &Options { seed, rank, ..Options::default() });
+        let make = |s: &Spec, seed: u64, rank: u32| {
+            build(policy, &s.arms, &PolicyOptions { seed, rank, ..PolicyOptions::default() })
+        };
         let outcome = run(spec, &make, seed, 1, &mut score.curve).unwrap();
         score.outcomes.push(outcome);
     }
@@ -110,7 +111,7 @@ fn epochs_decided_ahead_and_lost_samples_only_slow_it_down() {
 /// 1.5 times slower than the arm in use.
 fn most_looks_at_hopeless(spec: &Spec, cv: f64, seed: u64) -> usize {
     let mut environment = Simulated::new(spec, seed);
-    let mut policy = build("adaptive", &spec.arms, &Options::default()).unwrap();
+    let mut policy = build("adaptive", &spec.arms, &PolicyOptions::default()).unwrap();
     let mut seen = vec![(0.0f64, 0.0f64); spec.arms.len()]; // sum of logarithms, number
     let mut is_used = vec![false; spec.arms.len()];
     let mut looks = vec![Vec::new(); spec.arms.len()];
@@ -137,7 +138,7 @@ fn an_arm_seen_to_be_hopeless_is_looked_at_once_in_two_thousand_calls() {
     const RUNS: u64 = 100;
     // One look that is much better than it should be is followed by another: so not quite all runs.
     for (cv, least) in [(0.05, 99), (0.10, 94), (0.20, 84)] {
-        let spec = trial::aims::twelve_arms(&Noise::LogNormal { cv }, 1_000.0, "twelve");
+        let spec = trial::targets::twelve_arms(&Noise::LogNormal { cv }, 1_000.0, "twelve");
         let once = (1..=RUNS).filter(|seed| most_looks_at_hopeless(&spec, cv, *seed) <= 1).count();
         println!("CV {cv}: at most one look in {once} of {RUNS} runs");
         assert!(once >= least, "CV {cv}: {once} of {RUNS}");

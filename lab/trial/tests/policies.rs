@@ -3,6 +3,6 @@
 #[path = "../../../crates/tune/tests/properties/mod.rs"]
 mod properties;
 
-fn known() -> Vec<tune::registry::Entry> {
+fn known() -> Vec<tune::registry::PolicyEntry> {
     trial::policies::POLICIES.clone()
 }

@@ -2,23 +2,23 @@
 //!
 //! Promising hosts come first, with large counts first, so that a good candidate is known early and the bound bites.
 
-use crate::truth::{Optimum, Truth};
+use crate::truth::{Irregularity, Optimum, Truth};
 use topology::{Allocation, GpuMask, HostId};
 
 /// Most nodes that are visited, unless the truth says less: some seconds. Beyond, the optimum is unknown.
 pub const NODES_MAX: u64 = 30_000_000;
 
 /// The optimum by enumeration, for truths whose own way does not apply. Single hosts first, then all splits over two or more hosts.
-pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, smooth: bool) -> Optimum {
+pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
     let mut found = Optimum::default();
     if k == 0 || free.gpu_count() < k {
         return found;
     }
     for &(host, mask) in free.parts() {
         if mask.count() >= k {
-            for m in truth.masks_that_matter(host, mask, k, true, smooth) {
+            for m in truth.masks_that_matter(host, mask, k, true, irregularity) {
                 let parts = [(host, m)];
-                found.see(truth.of_parts(&parts, smooth), || Allocation::new(parts));
+                found.see(truth.of_parts(&parts, irregularity), || Allocation::new(parts));
             }
         }
     }
@@ -32,8 +32,8 @@ pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, smoo
         .map(|&(host, mask)| {
             let most = mask.count().min(k - 1);
             let by_count: Vec<Vec<GpuMask>> =
-                (1..=most).map(|c| truth.masks_that_matter(host, mask, c, false, smooth)).collect();
-            let bound = |m: &GpuMask| truth.at_most(&[(host, *m)], k, smooth);
+                (1..=most).map(|c| truth.masks_that_matter(host, mask, c, false, irregularity)).collect();
+            let bound = |m: &GpuMask| truth.at_most(&[(host, *m)], k, irregularity);
             let promise = by_count.iter().flatten().map(bound).fold(0.0, f64::max);
             HostChoices { host, by_count, promise }
         })
@@ -43,7 +43,8 @@ pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, smoo
     for i in (0..hosts.len()).rev() {
         rest[i] = rest[i + 1] + hosts[i].by_count.len();
     }
-    let mut walk = Walk { truth, smooth, k, hosts: &hosts, rest, found, chosen: Vec::new(), left: truth.nodes_max() };
+    let mut walk =
+        Walk { truth, irregularity, k, hosts: &hosts, rest, found, chosen: Vec::new(), left: truth.nodes_max() };
     let complete = walk.go(0, k);
     let mut found = walk.found;
     if !complete {
@@ -62,7 +63,7 @@ struct HostChoices {
 
 struct Walk<'a, T: ?Sized> {
     truth: &'a T,
-    smooth: bool,
+    irregularity: Irregularity,
     k: usize,
     hosts: &'a [HostChoices],
     /// GPUs that hosts `i..` can give.
@@ -83,7 +84,7 @@ impl<T: Truth + ?Sized> Walk<'_, T> {
         self.left -= 1;
         if left == 0 {
             if self.chosen.len() > 1 {
-                let value = self.truth.of_parts(&self.chosen, self.smooth);
+                let value = self.truth.of_parts(&self.chosen, self.irregularity);
                 let chosen = &self.chosen;
                 self.found.see(value, || Allocation::new(chosen.iter().copied()));
             }
@@ -94,7 +95,7 @@ impl<T: Truth + ?Sized> Walk<'_, T> {
         }
         if !self.chosen.is_empty()
             && let Some(best) = self.found.best
-            && self.truth.at_most(&self.chosen, self.k, self.smooth) <= best
+            && self.truth.at_most(&self.chosen, self.k, self.irregularity) <= best
         {
             return true;
         }

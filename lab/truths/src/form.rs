@@ -1,8 +1,8 @@
 //! From a formula to a truth: irregularity, noise and the masks that matter are the same for all formulas.
 
 use crate::randomness::{Keyed, NORMAL_MAX};
-use crate::truth::{Parts, Truth};
-use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
+use crate::truth::{About, Irregularity, Parts, Truth, undominated};
+use topology::{Bytes, GpuMask, HostId};
 
 /// Deviation of one reading of the intra tables; they are read once per subset, at leisure.
 const NOISE_ONE_HOST: f64 = 0.01;
@@ -24,10 +24,7 @@ pub(crate) trait Form: Send + Sync {
 
 /// A formula with seeded irregularity and noise.
 pub(crate) struct Simulated<F> {
-    pub name: &'static str,
-    pub description: String,
-    pub cluster: Cluster,
-    pub collective: Collective,
+    pub about: About,
     pub form: F,
     pub seed: u64,
     /// Deviation of the log factor of every count vector (which host gives how many GPUs).
@@ -37,32 +34,17 @@ pub(crate) struct Simulated<F> {
 }
 
 impl<F: Form> Truth for Simulated<F> {
-    fn name(&self) -> &str {
-        self.name
-    }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        SIZE
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    fn simulated(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
 
-    fn of_parts(&self, parts: Parts, smooth: bool) -> Option<f64> {
+    fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
         Some(match parts {
             [] => return None,
             [(_, m)] if m.count() < 2 => 0.0,
             // The irregularity of a host's own table is no surprise: it is measured subset by subset.
             [(h, m)] => self.form.one_host(*h, *m),
-            _ if smooth || self.irregularity == 0.0 => self.form.hosts(parts),
+            _ if irregularity == Irregularity::Without || self.irregularity == 0.0 => self.form.hosts(parts),
             _ => {
                 let key = Keyed::new(self.seed, 0xc0047).counts(parts);
                 self.form.hosts(parts) * (self.irregularity * key.normal()).exp()
@@ -74,28 +56,33 @@ impl<F: Form> Truth for Simulated<F> {
         if hosts < 2 { self.noise.min(NOISE_ONE_HOST) } else { self.noise }
     }
 
-    fn masks_that_matter(&self, host: HostId, free: GpuMask, count: usize, alone: bool, _smooth: bool) -> Vec<GpuMask> {
+    fn masks_that_matter(
+        &self,
+        host: HostId,
+        free: GpuMask,
+        count: usize,
+        alone: bool,
+        _: Irregularity,
+    ) -> Vec<GpuMask> {
         let masks = free.subsets().filter(|m| m.count() == count);
         if alone {
             let value = |m: &GpuMask| if count < 2 { 0.0 } else { self.form.one_host(host, *m) };
             return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
         }
         // At equal counts the irregularity is the same, so only what is not dominated can win.
-        let mut kept: Vec<([f64; 3], GpuMask)> = Vec::new();
-        for m in masks {
-            let merits = self.form.merits(host, m);
-            let covers = |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(x, y)| x >= y);
-            if kept.iter().any(|k| covers(&k.0, &merits)) {
-                continue;
-            }
-            kept.retain(|k| !covers(&merits, &k.0));
-            kept.push((merits, m));
-        }
-        kept.into_iter().map(|k| k.1).collect()
+        let masks: Vec<GpuMask> = masks.collect();
+        undominated(masks.iter().copied(), masks.iter().map(|m| self.form.merits(host, *m)))
     }
 
-    fn at_most(&self, chosen: Parts, gpus: usize, smooth: bool) -> f64 {
-        let luck = if smooth { 1.0 } else { (self.irregularity * NORMAL_MAX).exp() };
+    fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
+        Some(self.form.merits(host, mask).to_vec())
+    }
+
+    fn at_most(&self, chosen: Parts, gpus: usize, irregularity: Irregularity) -> f64 {
+        let luck = match irregularity {
+            Irregularity::With => (self.irregularity * NORMAL_MAX).exp(),
+            Irregularity::Without => 1.0,
+        };
         // A hair above, so that rounding never prunes the optimum.
         self.form.at_most(chosen, gpus) * luck * (1.0 + 1e-12)
     }

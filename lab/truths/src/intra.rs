@@ -69,7 +69,7 @@ impl Intra {
     pub(crate) fn limit(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { f64::INFINITY } else { self.by_host[host.index()][mask.0 as usize] }
     }
-    /// GB/s; 0 for one GPU, which communicates with nobody.
+    /// GB/s; 0 for a single GPU, which has no collective traffic.
     pub(crate) fn alone(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { 0.0 } else { self.by_host[host.index()][mask.0 as usize] }
     }

@@ -1,7 +1,7 @@
 //! Ground truths of other functional forms than linkwise's own physics. Imports nothing from `fabric` or `predict`.
 //!
 //! A decision is judged against a [`Truth`]: what every allocation of a cluster really gets. Measured tables implement the same trait
-//! elsewhere (`linkwise::grounds`); the truths here are **simulated**, seeded, and named in [`NAMES`]. They differ in form on purpose: a
+//! in `linkwise-lab` (`ground_truth`); the truths here are **simulated**, seeded, and named in [`NAMES`]. They differ in form on purpose: a
 //! model must not win because the simulator has its shape.
 
 mod enumerate;
@@ -21,4 +21,4 @@ pub use enumerate::{NODES_MAX, enumerate};
 pub use families::{with_one_nic, with_own_nics, with_shared_nics};
 pub use names::{IRREGULARITY_MAX, NAMES, by_name};
 pub use randomness::Keyed;
-pub use truth::{Optimum, Parts, Truth};
+pub use truth::{About, Irregularity, Optimum, Parts, Truth, undominated};

@@ -1,13 +1,13 @@
 //! Every truth by its name.
 
 use crate::families::{with_own_nics, with_shared_nics};
-use crate::form::Simulated;
+use crate::form::{SIZE, Simulated};
 use crate::intra::{Flavour, Intra};
 use crate::p_norm::PNorm;
 use crate::ring_search::RingSearch;
 use crate::rules::{Rule, Rules};
 use crate::slow_host::SlowHost;
-use crate::truth::Truth;
+use crate::truth::{About, Truth};
 use topology::{Cluster, Collective};
 
 /// Names that [`by_name`] knows, with what each is.
@@ -50,11 +50,15 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
     let all_gather = name == "rule-p";
     let flavour = if all_gather { Flavour::AllGather } else { Flavour::AllReduce };
     let intra = Intra::new(cluster, flavour, seed, irregularity)?;
-    let described = |cluster: Cluster| Plain {
-        name,
-        description: format!("{about}; simulated, seed {seed}, irregularity {} %", 100.0 * irregularity),
-        cluster,
-        collective: if all_gather { Collective::AllGather } else { Collective::AllReduce },
+    let described = |cluster: Cluster| Formless {
+        about: About {
+            name: name.to_owned(),
+            description: format!("{about}; simulated, seed {seed}, irregularity {} %", 100.0 * irregularity),
+            cluster,
+            size: SIZE,
+            collective: if all_gather { Collective::AllGather } else { Collective::AllReduce },
+            simulated: true,
+        },
         seed,
         irregularity: if all_gather { 0.0 } else { irregularity },
         noise: if all_gather { NOISE / 2.0 } else { NOISE },
@@ -75,7 +79,7 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
             let form = SlowHost::new(&shared, intra, seed);
             let (host, pace) = form.slow();
             let mut truth = described(shared);
-            truth.description += &format!("; {} runs at {:.0} %", cluster.host(host).name, 100.0 * pace);
+            truth.about.description += &format!("; {} runs at {:.0} %", cluster.host(host).name, 100.0 * pace);
             truth.of(form)
         }
         _ => described(own).of(PNorm::new(cluster, intra, seed, irregularity)),
@@ -83,19 +87,16 @@ pub fn by_name(name: &str, cluster: &Cluster, seed: u64, irregularity: f64) -> R
 }
 
 /// A truth that lacks only its formula.
-struct Plain {
-    name: &'static str,
-    description: String,
-    cluster: Cluster,
-    collective: Collective,
+struct Formless {
+    about: About,
     seed: u64,
     irregularity: f64,
     noise: f64,
 }
 
-impl Plain {
+impl Formless {
     fn of<F: crate::form::Form + 'static>(self, form: F) -> Box<dyn Truth> {
-        let Plain { name, description, cluster, collective, seed, irregularity, noise } = self;
-        Box::new(Simulated { name, description, cluster, collective, form, seed, irregularity, noise })
+        let Formless { about, seed, irregularity, noise } = self;
+        Box::new(Simulated { about, form, seed, irregularity, noise })
     }
 }

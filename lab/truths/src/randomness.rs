@@ -1,4 +1,4 @@
-//! Random numbers that belong to a thing: the same key, the same number, whatever was drawn before.
+//! Random numbers by key: the same key gives the same number, independent of earlier draws.
 //!
 //! A truth asks for one number per allocation among millions, in any order. A stream would have to be replayed, and seeding a ChaCha
 //! generator per number costs more than the truth itself, so the key is hashed (SplitMix64's finaliser, as `placement-prototype.md` does).

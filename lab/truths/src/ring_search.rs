@@ -39,7 +39,7 @@ const TREE_SHARE: f64 = 0.9;
 
 /// What the search found for some GPUs of a host.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Found {
+struct FoundRings {
     rings: f64,
     speed: f64,
 }
@@ -52,8 +52,8 @@ struct Make {
     /// Per GPU: ways in from the network and out to it, nearest NICs only.
     enter: Vec<Vec<Vec<usize>>>,
     leave: Vec<Vec<Vec<usize>>>,
-    inside: Vec<OnceLock<Found>>,
-    across: Vec<OnceLock<Found>>,
+    inside: Vec<OnceLock<FoundRings>>,
+    across: Vec<OnceLock<FoundRings>>,
 }
 
 /// The truth on one cluster.
@@ -87,7 +87,7 @@ impl RingSearch {
         Ok(RingSearch { of_host: of_host.collect(), makes, seed, irregularity })
     }
 
-    fn found(&self, host: HostId, mask: GpuMask, across: bool) -> Found {
+    fn found(&self, host: HostId, mask: GpuMask, across: bool) -> FoundRings {
         let make = &self.makes[self.of_host[host.index()]];
         let table = if across { &make.across } else { &make.inside };
         *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
@@ -99,9 +99,9 @@ impl RingSearch {
         several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
     }
 
-    fn agreed(&self, parts: Parts) -> Found {
+    fn agreed(&self, parts: Parts) -> FoundRings {
         let all = parts.iter().map(|&(h, m)| self.found(h, m, true));
-        all.fold(Found { rings: f64::INFINITY, speed: f64::INFINITY }, |a, b| Found {
+        all.fold(FoundRings { rings: f64::INFINITY, speed: f64::INFINITY }, |a, b| FoundRings {
             rings: a.rings.min(b.rings),
             speed: a.speed.min(b.speed),
         })
@@ -217,9 +217,9 @@ impl Make {
     }
 
     /// The best speed and its rings; one ring of almost nothing if none fits.
-    fn search(&self, mask: GpuMask, across: bool) -> Found {
+    fn search(&self, mask: GpuMask, across: bool) -> FoundRings {
         let gpus: Vec<usize> = mask.iter().collect();
-        let mut best = Found { rings: 1.0, speed: SPEEDS[SPEEDS.len() - 1] / 2.0 };
+        let mut best = FoundRings { rings: 1.0, speed: SPEEDS[SPEEDS.len() - 1] / 2.0 };
         for speed in SPEEDS {
             if speed * RINGS_MAX as f64 <= best.rings * best.speed {
                 break;
@@ -230,7 +230,7 @@ impl Make {
                 rings += 1;
             }
             if rings as f64 * speed > best.rings * best.speed {
-                best = Found { rings: rings as f64, speed };
+                best = FoundRings { rings: rings as f64, speed };
             }
         }
         best

@@ -1,4 +1,4 @@
-//! The prototype's rules P, R and N (`placement-prototype.md`, section 1): the ones to which the project's simulation aims refer.
+//! The prototype's rules P, R and N (`placement-prototype.md`, section 1): the project's simulation targets refer to them.
 //!
 //! - P: `min(min intra, 0.95 nic min count)`, hard and regular. The papers' own simulators have this form.
 //! - R: `softmin(min intra, 0.972 nic min(count eff) f(hosts) balance)`, where f is 2(n-1)/n for two hosts of n GPUs in all and 1.05 beyond,

@@ -10,7 +10,7 @@ pub type Parts<'a> = &'a [(HostId, GpuMask)];
 /// The best that a request could get.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Optimum {
-    /// GB/s bus bandwidth; none if no candidate has a row, or if there are too many candidates to be sure.
+    /// GB/s bus bandwidth; none if no candidate has a row, or if there are too many candidates to look at.
     pub best: Option<f64>,
     /// GPUs that get it.
     pub allocation: Option<Allocation>,
@@ -33,44 +33,115 @@ impl Optimum {
     }
 }
 
+/// Does a bandwidth include the irregularity of single allocations, which no model can predict?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Irregularity {
+    /// Yes: the bandwidth that the very GPUs get.
+    With,
+    /// No: the bandwidth that a perfect model of the hardware could tell.
+    Without,
+}
+
+/// The masks that no other mask matches or exceeds in all of its merits; of equals the first stays. Masks of one count, each with its
+/// merits. O(masks x kept).
+pub fn undominated<M: AsRef<[f64]>>(
+    masks: impl IntoIterator<Item = GpuMask>,
+    merits: impl IntoIterator<Item = M>,
+) -> Vec<GpuMask> {
+    let covers = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(x, y)| x >= y);
+    let mut kept: Vec<(M, GpuMask)> = Vec::new();
+    for (mask, merits) in masks.into_iter().zip(merits) {
+        if kept.iter().any(|k| covers(k.0.as_ref(), merits.as_ref())) {
+            continue;
+        }
+        kept.retain(|k| !covers(merits.as_ref(), k.0.as_ref()));
+        kept.push((merits, mask));
+    }
+    kept.into_iter().map(|k| k.1).collect()
+}
+
+/// What a truth is about.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its name, as on the command line.
+    pub name: String,
+    /// One line: form, source, constants.
+    pub description: String,
+    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
+    /// the truth says that GPUs share them.
+    pub cluster: Cluster,
+    /// Message size.
+    pub size: Bytes,
+    /// Collective.
+    pub collective: Collective,
+    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
+    pub simulated: bool,
+}
+
 /// What every allocation of one cluster really gets, for one collective at one size.
 ///
 /// A truth is a function: the same allocation always has the same bandwidth; only [`Truth::measured`] adds noise. GB/s are 1e9 bytes per
-/// second of bus bandwidth. One GPU communicates with nobody: its bandwidth is 0.
+/// second of bus bandwidth. A single GPU has no collective traffic: its bandwidth is 0.
 pub trait Truth: Send + Sync {
-    /// Its name, as on the command line.
-    fn name(&self) -> &str;
-    /// One line: form, source, constants.
-    fn description(&self) -> &str;
-    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
-    /// the truth says that GPUs share them.
-    fn cluster(&self) -> &Cluster;
+    /// Its name, cluster and collective.
+    fn about(&self) -> &About;
+    /// See [`About::name`].
+    fn name(&self) -> &str {
+        &self.about().name
+    }
+    /// See [`About::description`].
+    fn description(&self) -> &str {
+        &self.about().description
+    }
+    /// See [`About::cluster`].
+    fn cluster(&self) -> &Cluster {
+        &self.about().cluster
+    }
     /// Message size.
-    fn size(&self) -> Bytes;
+    fn size(&self) -> Bytes {
+        self.about().size
+    }
     /// Collective.
-    fn collective(&self) -> Collective;
-    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
-    fn simulated(&self) -> bool;
+    fn collective(&self) -> Collective {
+        self.about().collective
+    }
+    /// See [`About::simulated`].
+    fn simulated(&self) -> bool {
+        self.about().simulated
+    }
 
-    /// The bandwidth of some GPUs; none if the truth has no row for them. With `smooth` without the irregularity that nobody can know
-    /// beforehand: what remains is what a perfect model of the hardware could tell.
-    fn of_parts(&self, parts: Parts, smooth: bool) -> Option<f64>;
+    /// The bandwidth of some GPUs; none if the truth has no row for them.
+    fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64>;
 
     /// Standard deviation of the logarithm of one measurement over so many hosts.
     fn noise(&self, hosts: usize) -> f64;
 
+    /// What the bandwidth over several hosts depends on besides the counts, for one host's GPUs: with equal counts it never falls when any
+    /// of these numbers rises. NaN is comparable with nothing. None: unknown, so that every mask counts.
+    fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
+        let _ = (host, mask);
+        None
+    }
+
     /// The masks of `count` GPUs of `free` that can be part of a best allocation: `alone` on this host, or with GPUs of others.
     ///
-    /// What a truth depends on is its own affair, so it says here what [`Truth::optimum`] may leave out. By default nothing.
-    fn masks_that_matter(&self, host: HostId, free: GpuMask, count: usize, alone: bool, smooth: bool) -> Vec<GpuMask> {
-        let _ = (host, alone, smooth);
+    /// Each truth says here which masks [`Truth::optimum`] may leave out. By default none.
+    fn masks_that_matter(
+        &self,
+        host: HostId,
+        free: GpuMask,
+        count: usize,
+        alone: bool,
+        irregularity: Irregularity,
+    ) -> Vec<GpuMask> {
+        let _ = (host, alone, irregularity);
         free.subsets().filter(|m| m.count() == count).collect()
     }
 
     /// What no allocation of `gpus` GPUs that holds `chosen` and GPUs of at least one more host exceeds, GB/s: lets enumeration prune.
     /// `chosen` holds one host or more.
-    fn at_most(&self, chosen: Parts, gpus: usize, smooth: bool) -> f64 {
-        let _ = (chosen, gpus, smooth);
+    fn at_most(&self, chosen: Parts, gpus: usize, irregularity: Irregularity) -> f64 {
+        let _ = (chosen, gpus, irregularity);
         f64::INFINITY
     }
 
@@ -81,12 +152,12 @@ pub trait Truth: Send + Sync {
 
     /// The bandwidth that an allocation has, GB/s; none without a row.
     fn busbw_gb_per_s(&self, allocation: &Allocation) -> Option<f64> {
-        self.of_parts(allocation.parts(), false)
+        self.of_parts(allocation.parts(), Irregularity::With)
     }
 
     /// The same without irregularity.
     fn smooth_gb_per_s(&self, allocation: &Allocation) -> Option<f64> {
-        self.of_parts(allocation.parts(), true)
+        self.of_parts(allocation.parts(), Irregularity::Without)
     }
 
     /// What a benchmark would read: the bandwidth with noise of [`Truth::noise`], drawn by the repetition's seed.
@@ -97,7 +168,7 @@ pub trait Truth: Send + Sync {
     }
 
     /// The best of all ways to take `k` of the free GPUs: exact, by enumerating everything that can matter.
-    fn optimum(&self, free: &Allocation, k: usize, smooth: bool) -> Optimum {
-        enumerate(self, free, k, smooth)
+    fn optimum(&self, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
+        enumerate(self, free, k, irregularity)
     }
 }

@@ -2,16 +2,16 @@
 
 use proptest::prelude::*;
 use topology::{Allocation, Cluster, GpuId, catalog};
-use truths::{NAMES, Truth, by_name};
+use truths::{Irregularity, NAMES, Truth, by_name};
 
 /// Every subset of `k` of the free GPUs.
-fn brute(truth: &dyn Truth, free: &[GpuId], k: usize, smooth: bool) -> (Option<f64>, bool) {
+fn brute(truth: &dyn Truth, free: &[GpuId], k: usize, kind: Irregularity) -> (Option<f64>, bool) {
     let (mut best, mut missing) = (None::<f64>, false);
     for bits in 0u32..1 << free.len() {
         if bits.count_ones() as usize == k {
             let chosen = (0..free.len()).filter(|i| bits >> i & 1 == 1).map(|i| free[i]);
             let a = Allocation::from_gpus(chosen);
-            match if smooth { truth.smooth_gb_per_s(&a) } else { truth.busbw_gb_per_s(&a) } {
+            match truth.of_parts(a.parts(), kind) {
                 Some(v) => best = Some(best.map_or(v, |b| b.max(v))),
                 None => missing = true,
             }
@@ -33,7 +33,7 @@ proptest! {
         which in 0..4usize,
         seed in 0..1000u64,
         irregularity in prop::sample::select(vec![0.0, 0.02, 0.1]),
-        smooth in any::<bool>(),
+        kind in prop::sample::select(vec![Irregularity::With, Irregularity::Without]),
         // On fewer hosts more GPUs of each are free, so that their choice matters more.
         (from, hosts) in (0..3usize, 2..=4usize),
         picks in prop::collection::btree_set(0..32usize, 2..=13),
@@ -44,13 +44,13 @@ proptest! {
         let truth = by_name(NAMES[name].0, &cluster(which), seed, irregularity).unwrap();
         let free: Vec<GpuId> = picks.iter().map(|p| GpuId { host: topology::HostId((p / 8) as u32), gpu: (p % 8) as u8 }).collect();
         let k = k.min(free.len());
-        let found = truth.optimum(&Allocation::from_gpus(free.iter().copied()), k, smooth);
-        let (best, missing) = brute(&*truth, &free, k, smooth);
+        let found = truth.optimum(&Allocation::from_gpus(free.iter().copied()), k, kind);
+        let (best, missing) = brute(&*truth, &free, k, kind);
         prop_assert_eq!(found.best, best);
         prop_assert_eq!(found.missing, missing);
         let a = found.allocation.unwrap();
         prop_assert_eq!(a.gpu_count(), k);
-        let value = if smooth { truth.smooth_gb_per_s(&a) } else { truth.busbw_gb_per_s(&a) };
+        let value = truth.of_parts(a.parts(), kind);
         prop_assert_eq!(value, found.best);
     }
 }

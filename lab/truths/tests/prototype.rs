@@ -1,7 +1,7 @@
 //! Rule R against what `placement-prototype.md` found with its own twin: the same form must give the same difficulty.
 
 use topology::{Allocation, Cluster, GpuId, catalog};
-use truths::{Keyed, by_name};
+use truths::{Irregularity, Keyed, by_name};
 
 /// `n` of some GPUs, by a key.
 fn pick(gpus: &[GpuId], n: usize, key: Keyed) -> Vec<GpuId> {
@@ -37,8 +37,8 @@ fn a_perfect_smooth_model_and_a_random_choice_reach_what_they_reached_on_the_pro
             let truth = by_name("rule-r", &cluster, seed, 0.02).unwrap();
             for (k, free) in requests(&cluster, 5, seed) {
                 let all = Allocation::from_gpus(free.iter().copied());
-                let best = truth.optimum(&all, k, false).best.unwrap();
-                let chosen = truth.optimum(&all, k, true).allocation.unwrap();
+                let best = truth.optimum(&all, k, Irregularity::With).best.unwrap();
+                let chosen = truth.optimum(&all, k, Irregularity::Without).allocation.unwrap();
                 let blind = Allocation::from_gpus(pick(&free, k, Keyed::new(seed, 9).with(k as u64)));
                 smooth += truth.busbw_gb_per_s(&chosen).unwrap() / best;
                 drawn += truth.busbw_gb_per_s(&blind).unwrap() / best;

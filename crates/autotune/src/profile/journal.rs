@@ -1,10 +1,10 @@
-//! What finished launches said, kept beside the policy file so that a run that was cut off goes on.
+//! The journal of finished launches, next to the policy file, from which an interrupted run continues.
 //!
-//! One JSON object per line: first what the run is (a run with other settings does not go on from it), then one line per launch. After
-//! the first launch stands the plan that was made from it and from the time that was given then: more time later goes on with it.
+//! One JSON object per line: first the settings of the run (a run with other settings cannot continue it), then one line per launch. The
+//! plan follows the first launch; a run that continues with more time keeps that plan.
 
 use super::launch::Launch;
-use super::samples::Place;
+use super::samples::LaunchSite;
 use crate::ProfileError;
 use files::read_limited;
 use serde::{Deserialize, Serialize};
@@ -17,18 +17,18 @@ use std::path::{Path, PathBuf};
 const BYTES_MAX: usize = 256 << 20;
 /// The version of the format.
 pub const VERSION: u32 = 3;
-/// Longest launch that an entry may tell of, seconds.
+/// Longest launch of a record, seconds.
 const SECONDS_MAX: f64 = 1e7;
 
-/// What a run is.
+/// The settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub struct JournalHeader {
     /// Names the format; [`VERSION`].
     pub linkwise_tune_samples: u32,
     /// The command.
     pub command: Vec<String>,
-    /// What ran beside it.
+    /// Its background command.
     pub beside: Option<String>,
     /// The collective that the arms are of.
     pub collective: String,
@@ -36,7 +36,7 @@ pub struct Head {
     pub arms: Vec<String>,
     /// Sizes, bytes.
     pub sizes: Vec<u64>,
-    /// Beside computation as well.
+    /// True if calls during computation are measured as well.
     pub overlap: bool,
     /// Samples of each arm and size.
     pub iterations: u32,
@@ -48,30 +48,30 @@ pub struct Head {
     pub started_unix_s: u64,
 }
 
-/// What one launch said.
+/// The result of one launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct LaunchRecord {
     /// What was launched.
     pub launch: Launch,
     /// How long it took, seconds.
     pub seconds: f64,
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
-    /// Results were compared, and all were right.
+    /// True if the program compared its results and all were right.
     pub is_checked: bool,
-    /// Why there are none.
+    /// Why there are no times.
     pub failure: Option<String>,
-    /// Because results were compared and found wrong.
+    /// True if the program compared its results and found wrong ones.
     pub is_wrong: bool,
     /// Where it ran.
-    pub place: Place,
+    pub place: LaunchSite,
 }
 
 /// The plan, as far as it does not follow from the first launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KeptPlan {
+pub struct JournaledPlan {
     /// Turns.
     pub turns: u32,
     /// Samples of one launch.
@@ -82,17 +82,17 @@ pub struct KeptPlan {
 
 /// A line after the first.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Line {
+pub enum JournalLine {
     /// A launch.
-    Launch(Box<Entry>),
+    Launch(Box<LaunchRecord>),
     /// The plan.
-    Plan(KeptPlan),
+    Plan(JournaledPlan),
 }
 
 /// How the plan's line begins; no launch's does.
 const PLAN: &str = "{\"turns\":";
 
-impl Entry {
+impl LaunchRecord {
     /// A file may hold anything.
     fn check(&self) -> Result<(), String> {
         if !(0.0..=SECONDS_MAX).contains(&self.seconds) {
@@ -106,8 +106,8 @@ impl Entry {
     }
 }
 
-/// What a journal holds after its head, each with its line.
-pub type Numbered = Vec<(usize, Line)>;
+/// The lines of a journal after its header, with their numbers.
+pub type Numbered = Vec<(usize, JournalLine)>;
 
 /// An open journal.
 pub struct Journal {
@@ -115,24 +115,28 @@ pub struct Journal {
     path: PathBuf,
 }
 
-/// The name of a file that stands beside a policy file.
-pub fn beside(policy: &Path, ending: &str) -> PathBuf {
+/// The path of a file next to a policy file.
+pub fn sibling(policy: &Path, ending: &str) -> PathBuf {
     let mut name = policy.file_name().unwrap_or_default().to_os_string();
     name.push(ending);
     policy.with_file_name(name)
 }
 
-/// The journal's name beside a policy file.
+/// The path of a policy file's journal.
 pub fn path_of(policy: &Path) -> PathBuf {
-    beside(policy, ".samples.jsonl")
+    sibling(policy, ".samples.jsonl")
 }
 
 impl Journal {
-    /// Opens or begins the journal. Returns what it holds, each with its line; the head is that of the run's first part.
+    /// Opens or begins the journal. Returns its lines with their numbers; the header is that of the run's first part.
     ///
     /// # Errors
     /// It belongs to a run with other settings, holds something else, or cannot be written.
-    pub fn open(path: &Path, head: &Head, is_anew: bool) -> Result<(Journal, Head, Numbered), ProfileError> {
+    pub fn open(
+        path: &Path,
+        head: &JournalHeader,
+        is_anew: bool,
+    ) -> Result<(Journal, JournalHeader, Numbered), ProfileError> {
         let fail = |e: &dyn std::fmt::Display| ProfileError::file("write", path, e);
         let found = match path.exists() && !is_anew {
             true => read(path, head)?,
@@ -156,13 +160,13 @@ impl Journal {
     }
 
     /// Adds a launch; it is on disk when this returns.
-    pub fn add(&mut self, entry: &Entry) -> Result<(), ProfileError> {
+    pub fn add(&mut self, entry: &LaunchRecord) -> Result<(), ProfileError> {
         let line = serde_json::to_string(entry).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
 
     /// Adds the plan.
-    pub fn add_plan(&mut self, plan: &KeptPlan) -> Result<(), ProfileError> {
+    pub fn add_plan(&mut self, plan: &JournaledPlan) -> Result<(), ProfileError> {
         let line = serde_json::to_string(plan).map_err(|e| ProfileError::file("write", &self.path, e))?;
         self.write(&line)
     }
@@ -173,18 +177,17 @@ impl Journal {
     }
 }
 
-/// What is wrong with a line of a journal, and what to do.
+/// The error of a journal's line, with a remedy.
 pub fn bad_line(path: &Path, line: usize, what: &dyn std::fmt::Display) -> ProfileError {
     let remedy = "move the file away, or start over with --restart";
     ProfileError::input(format!("{}:{line}: {}; {remedy}", path.display(), ::report::one_line(&what.to_string(), 300)))
 }
 
 /// Head, the other lines, and whether the last one is whole.
-type Found = (Head, Numbered, bool);
+type Found = (JournalHeader, Numbered, bool);
 
-/// What a journal holds; `None` for one of any run that has no launch yet. A line that was cut off by a kill is passed over, be it in the
-/// middle of a character.
-fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
+/// The content of a journal; `None` without a launch. A last line that a kill cut off is skipped, also one cut inside a character.
+fn read(path: &Path, wanted: &JournalHeader) -> Result<Option<Found>, ProfileError> {
     let bytes = read_limited(path, BYTES_MAX)?;
     let is_whole = bytes.ends_with(b"\n");
     let bad = |line: usize, e: &dyn std::fmt::Display| bad_line(path, line, e);
@@ -192,11 +195,11 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
     let mut lines = lines.filter(|l| !l.1.trim_ascii().is_empty());
     let (_, first) = lines.next().ok_or_else(|| bad(1, &"the journal is empty"))?;
     let head = serde_json::from_slice(first);
-    let head: Head = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
+    let head: JournalHeader = head.map_err(|e| bad(1, &format!("not the journal of a profile ({e})")))?;
     if lines.clone().next().is_none() && is_whole {
         return Ok(None);
     }
-    if (Head { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
+    if (JournalHeader { started_unix_s: wanted.started_unix_s, ..head.clone() }) != *wanted {
         return Err(bad(1, &"it belongs to a run with other arms, sizes, counts or another command"));
     }
     let mut found = Vec::new();
@@ -208,7 +211,7 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
         };
         match line(text) {
             Ok(line) => {
-                if let Line::Launch(entry) = &line {
+                if let JournalLine::Launch(entry) = &line {
                     entry.check().map_err(|e| bad(number, &e))?;
                 }
                 found.push((number, line));
@@ -220,19 +223,19 @@ fn read(path: &Path, wanted: &Head) -> Result<Option<Found>, ProfileError> {
     Ok(Some((head, found, is_whole)))
 }
 
-fn line(text: &str) -> Result<Line, serde_json::Error> {
+fn line(text: &str) -> Result<JournalLine, serde_json::Error> {
     if text.starts_with(PLAN) {
-        return serde_json::from_str(text).map(Line::Plan);
+        return serde_json::from_str(text).map(JournalLine::Plan);
     }
-    serde_json::from_str(text).map(|entry| Line::Launch(Box::new(entry)))
+    serde_json::from_str(text).map(|entry| JournalLine::Launch(Box::new(entry)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> JournalHeader {
+        JournalHeader {
             linkwise_tune_samples: VERSION,
             command: vec!["prüfe".into()],
             beside: None,
@@ -247,12 +250,12 @@ mod tests {
         }
     }
 
-    fn entry(failure: &str) -> Entry {
+    fn entry(failure: &str) -> LaunchRecord {
         let (arm, sizes) = ("AUTO".to_owned(), vec![8]);
         let launch = Launch { arm, sizes, is_overlapped: false, iterations: 5, warmup: 0, is_checked: true };
         let failure = Some(failure.to_owned());
-        let (times_us, place) = (BTreeMap::new(), Place::default());
-        Entry { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
+        let (times_us, place) = (BTreeMap::new(), LaunchSite::default());
+        LaunchRecord { launch, seconds: 1.0, times_us, is_checked: false, failure, is_wrong: false, place }
     }
 
     #[test]
@@ -261,7 +264,7 @@ mod tests {
         let path = folder.path().join("x.samples.jsonl");
         let (mut journal, ..) = Journal::open(&path, &head(), true).unwrap();
         journal.add(&entry("erster")).unwrap();
-        journal.add_plan(&KeptPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
+        journal.add_plan(&JournaledPlan { turns: 1, iterations: 5, sizes: vec![8] }).unwrap();
         let whole = std::fs::read(&path).unwrap().len();
         journal.add(&entry("größer als ö")).unwrap();
         let bytes = std::fs::read(&path).unwrap();

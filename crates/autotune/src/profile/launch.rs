@@ -17,7 +17,7 @@ const OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// How long to wait for the pipes of a program that has ended.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What a launch needs to know.
+/// The parameters of a launch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -25,7 +25,7 @@ pub struct Launch {
     pub arm: String,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
-    /// Whether computation runs beside it.
+    /// True if computation runs at the same time.
     pub is_overlapped: bool,
     /// Samples that it should give of each size.
     pub iterations: u32,
@@ -51,9 +51,9 @@ pub fn arm_environment(arm: Arm) -> [(&'static str, Option<String>); 4] {
     ]
 }
 
-/// Why a launch gave nothing.
+/// Why a launch gave no times.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Failed {
+pub enum LaunchError {
     /// The program, in words, and what it had printed: it cannot be started, did not end in time, or failed.
     Program {
         /// What happened, with the end of what it said.
@@ -61,35 +61,36 @@ pub enum Failed {
         /// Its standard output.
         output: String,
     },
-    /// What should compute beside it did not: the launch, had it run, would have run alone.
-    Beside(String),
+    /// The background command does not run, so the launch would run alone.
+    Background(String),
 }
 
-impl From<String> for Failed {
-    fn from(why: String) -> Failed {
-        Failed::Program { why, output: String::new() }
+impl From<String> for LaunchError {
+    fn from(why: String) -> LaunchError {
+        LaunchError::Program { why, output: String::new() }
     }
 }
 
-/// What computes beside a launch.
-struct Beside<'a> {
+/// The command that computes during a launch.
+struct BackgroundCommand<'a> {
     line: &'a str,
     group: Group,
     said: mpsc::Receiver<Printed>,
 }
 
-impl<'a> Beside<'a> {
-    fn start(line: &'a str) -> Result<Beside<'a>, Failed> {
+impl<'a> BackgroundCommand<'a> {
+    fn start(line: &'a str) -> Result<BackgroundCommand<'a>, LaunchError> {
         let words = ["sh".into(), "-c".into(), line.to_owned()];
-        let cannot = |e| Failed::Beside(format!("--beside `{}` cannot be started: {e}", one_line(line, 80)));
+        let cannot =
+            |e| LaunchError::Background(format!("cannot start the background command `{}`: {e}", one_line(line, 80)));
         let mut group = Group::start(guarded(&words)).map_err(cannot)?;
         drop(drain(group.child.stdout.take()));
         let said = drain(group.child.stderr.take());
-        Ok(Beside { line, group, said })
+        Ok(BackgroundCommand { line, group, said })
     }
 
     /// It must still run when a launch begins and when it has ended.
-    fn check(&mut self) -> Result<(), Failed> {
+    fn check(&mut self) -> Result<(), LaunchError> {
         let status = match self.group.child.try_wait() {
             Ok(None) => return Ok(()),
             Ok(Some(status)) => status.to_string(),
@@ -97,8 +98,8 @@ impl<'a> Beside<'a> {
         };
         self.group.kill();
         let said = self.said.recv_timeout(GRACE).unwrap_or_default().text();
-        Err(Failed::Beside(format!(
-            "--beside `{}` ended ({status}) before the launch that it should run beside: {}; give a command that computes until it is killed",
+        Err(LaunchError::Background(format!(
+            "background command `{}` (--background) exited ({status}) before the measurement ended: {}; give a command that computes until it is killed",
             one_line(self.line, 80),
             last_lines(&said, "")
         )))
@@ -111,14 +112,19 @@ fn last_lines(stderr: &str, stdout: &str) -> String {
     if tail.is_empty() { "it said nothing".into() } else { one_line(&tail, 200) }
 }
 
-/// Runs it to its end and returns its standard output. A run over the time limit is killed; when it has ended, what it started and left
-/// is killed, too.
-pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: Duration) -> Result<String, Failed> {
+/// Runs the program to its end and returns its standard output. A launch over the time limit is killed; processes that the program leaves
+/// behind are killed, too.
+pub fn run(
+    command: &[String],
+    launch: &Launch,
+    background: Option<&str>,
+    timeout: Duration,
+) -> Result<String, LaunchError> {
     let arm: Arm = launch.arm.parse()?;
     let words = nccl_tests::words(command, launch);
     let program = words.first().ok_or_else(|| "no command".to_owned())?;
-    let mut beside = beside.filter(|_| launch.is_overlapped).map(Beside::start).transpose()?;
-    beside.iter_mut().try_for_each(Beside::check)?;
+    let mut background = background.filter(|_| launch.is_overlapped).map(BackgroundCommand::start).transpose()?;
+    background.iter_mut().try_for_each(BackgroundCommand::check)?;
     let mut to_run = guarded(&words);
     for (name, value) in arm_environment(arm) {
         match value {
@@ -137,8 +143,8 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
     let mut group = Group::start(to_run).map_err(|e| format!("cannot start `{program}`: {e}"))?;
     let (out, err) = (drain(group.child.stdout.take()), drain(group.child.stderr.take()));
     let status = group.child.wait_timeout(timeout);
-    beside.iter_mut().try_for_each(Beside::check)?;
-    // Whatever it left behind may hold its pipes open: only when that is gone, all that was printed is here.
+    background.iter_mut().try_for_each(BackgroundCommand::check)?;
+    // Processes left behind may hold the pipes open: only after killing them is the output complete.
     group.kill();
     let printed = |r: &mpsc::Receiver<Printed>| r.recv_timeout(GRACE).unwrap_or_default();
     let (out, err) = (printed(&out), printed(&err));
@@ -151,10 +157,10 @@ pub fn run(command: &[String], launch: &Launch, beside: Option<&str>, timeout: D
         Ok(None) => format!("no end within {:.1} s; it was killed (--timeout)", timeout.as_secs_f64()),
         Err(e) => format!("cannot wait for `{program}`: {e}"),
     };
-    Err(Failed::Program { why, output: out.text() })
+    Err(LaunchError::Program { why, output: out.text() })
 }
 
-/// A started program in a process group of its own; whatever happens it ends with all that it started.
+/// A started program in its own process group, which is killed as a whole in every case.
 struct Group {
     child: Child,
     /// Our end of its standard input; kept apart, because waiting for a child closes what it still holds.
@@ -174,7 +180,7 @@ impl Group {
         if std::mem::replace(&mut self.is_killed, true) {
             return;
         }
-        // The group may outlive its first process, so it is asked even when that has ended.
+        // The group may outlive its first process, so it is killed even when that has ended.
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -183,8 +189,8 @@ impl Group {
     }
 }
 
-/// Runs the words with a guard beside them: when our end of its standard input closes, be it because we were killed, the guard kills the
-/// whole group. The words take the shell's place, so their exit status is their own.
+/// Runs the command under a watchdog, which kills the whole process group when linkwise's end of its standard input closes, also because
+/// linkwise was killed. The command replaces the shell, so the exit status is its own.
 const GUARD: &str = r#"exec 3<&0; { read -r _ <&3; kill -s KILL -- -$$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null"#;
 
 fn guarded(words: &[String]) -> Command {
@@ -201,11 +207,11 @@ impl Group {
     }
 }
 
-/// What came out of a pipe.
+/// The output of a pipe.
 #[derive(Default)]
 struct Printed {
     bytes: Vec<u8>,
-    /// There was more than is kept.
+    /// True if the program printed more than is kept.
     is_cut: bool,
 }
 
@@ -239,9 +245,9 @@ mod tests {
         Launch { arm, sizes, is_overlapped: false, iterations: 10, warmup: 5, is_checked: true }
     }
 
-    fn why(said: Result<String, Failed>) -> String {
+    fn why(said: Result<String, LaunchError>) -> String {
         match said {
-            Err(Failed::Program { why, .. }) => why,
+            Err(LaunchError::Program { why, .. }) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -282,15 +288,17 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn what_should_run_beside_a_launch_and_does_not_spoils_it() {
+    fn a_launch_without_its_background_command_fails() {
         let program = strings(&["/bin/sh", "-c", "sleep 0.5; echo linkwise_step_time_us=5"]);
         let overlapped = Launch { is_overlapped: true, ..launch("AUTO", &[8]) };
         for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it said nothing")] {
-            let Err(Failed::Beside(e)) = run(&program, &overlapped, Some(line), LONG) else { panic!("{line} passed") };
-            assert!(e.contains(words) && e.contains("before the launch"), "{e}");
+            let Err(LaunchError::Background(e)) = run(&program, &overlapped, Some(line), LONG) else {
+                panic!("{line} passed")
+            };
+            assert!(e.contains(words) && e.contains("before the measurement"), "{e}");
         }
         assert_eq!(run(&program, &overlapped, Some("sleep 60"), LONG).unwrap(), "linkwise_step_time_us=5\n");
-        // Alone nothing runs beside it.
+        // A launch alone runs without the background command.
         assert!(run(&program, &launch("AUTO", &[8]), Some("no-such-program-at-all"), LONG).is_ok());
     }
 

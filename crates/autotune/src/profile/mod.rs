@@ -12,18 +12,18 @@ mod schedule;
 mod table;
 
 pub use arms::{communicator, known, of as arms_of};
-pub use journal::{beside, path_of as journal_of};
+pub use journal::{path_of as journal_of, sibling};
 pub use nccl_tests::{check as check_command, collective as collective_of_command, is_one as is_nccl_tests};
 
 use crate::ProfileError;
-use crate::policy_file::{Kept, PolicyFile, Provenance, SizeLine};
+use crate::policy_file::{Coverage, PolicyFile, Provenance, SizeLine};
 use ::tune::Arm;
 use files::write_atomic;
-use journal::{Entry, Head, Journal, KeptPlan, Line};
-use launch::{Failed, Launch};
-use plan::Ask;
-use samples::{Place, Refused};
-use schedule::{Next, Schedule};
+use journal::{Journal, JournalHeader, JournalLine, JournaledPlan, LaunchRecord};
+use launch::{Launch, LaunchError};
+use plan::PlanRequest;
+use samples::{LaunchSite, OutputError};
+use schedule::{NextStep, Schedule};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use topology::{Bytes, Collective};
@@ -31,9 +31,9 @@ use topology::{Bytes, Collective};
 /// Longest time that can be given, minutes: a week.
 const MINUTES_MAX: f64 = 7.0 * 24.0 * 60.0;
 
-/// What is measured, with which program.
+/// The options of an offline run.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ProfileOptions {
     /// The arms, AUTO among them ([`arms_of`]).
     pub arms: Vec<Arm>,
     /// The collective that the program runs.
@@ -51,7 +51,7 @@ pub struct Options {
     /// Measure with computation as well.
     pub overlap: bool,
     /// A shell command that computes during the overlapped launches.
-    pub beside: Option<String>,
+    pub background_command: Option<String>,
     /// Longest time of one launch, seconds.
     pub timeout_s: f64,
     /// The policy file; the journal and the plugin's tables lie in the same folder.
@@ -66,12 +66,12 @@ pub struct Options {
     pub written_by: String,
 }
 
-/// What happens during a run, for whoever shows progress.
+/// Progress of a run.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum ProfileEvent<'a> {
     /// Launches of an earlier part of this run count.
     Resumed {
-        /// How many.
+        /// Their number.
         launches: usize,
         /// Seconds since that part began.
         began_s_ago: u64,
@@ -92,9 +92,9 @@ pub enum Event<'a> {
         launches_left: usize,
         /// Seconds left.
         seconds_left: f64,
-        /// What starting the program takes, seconds.
+        /// Time to start the program, seconds.
         start_s: f64,
-        /// What everything that was asked for would take, seconds.
+        /// Time of everything requested, seconds.
         seconds_of_all: f64,
     },
     /// A launch begins.
@@ -110,9 +110,9 @@ pub enum Event<'a> {
     },
 }
 
-/// What a run found, and where it was written.
+/// The result of a run and its files.
 #[derive(Debug)]
-pub struct Profiled {
+pub struct ProfileResult {
     /// The policy.
     pub file: PolicyFile,
     /// The plugin's tables: of calls alone, and of calls during computation where these were measured.
@@ -125,11 +125,14 @@ pub struct Profiled {
 ///
 /// # Errors
 /// [`ProfileError::Input`] for options or files that cannot be used, [`ProfileError::Impossible`] where nothing could be compared.
-pub fn run(options: &Options, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Profiled, ProfileError> {
+pub fn run(
+    options: &ProfileOptions,
+    on_event: &mut dyn FnMut(ProfileEvent<'_>),
+) -> Result<ProfileResult, ProfileError> {
     let timeout = check_options(options)?;
     let sizes = sizes(&options.sizes)?;
     let is_nccl_tests = nccl_tests::is_one(&options.command);
-    let ask = Ask {
+    let ask = PlanRequest {
         arms: options.arms.len(),
         kinds: if options.overlap { 2 } else { 1 },
         is_in_one_go: is_nccl_tests && nccl_tests::factor(&sizes).is_some(),
@@ -145,15 +148,15 @@ pub fn run(options: &Options, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Pro
     run.resume(&path, found)?;
     if !run.schedule.entries().is_empty() {
         let began_s_ago = options.now_unix_s.saturating_sub(run.head.started_unix_s);
-        on_event(Event::Resumed { launches: run.schedule.entries().len(), began_s_ago, journal: &path });
+        on_event(ProfileEvent::Resumed { launches: run.schedule.entries().len(), began_s_ago, journal: &path });
     }
     run.measure(on_event)?;
     let file = run.policy()?;
     let tables = write(options, &file)?;
-    Ok(Profiled { file, tables, journal: path })
+    Ok(ProfileResult { file, tables, journal: path })
 }
 
-fn check_options(o: &Options) -> Result<Duration, ProfileError> {
+fn check_options(o: &ProfileOptions) -> Result<Duration, ProfileError> {
     nccl_tests::check(&o.command)?;
     let timeout = Duration::try_from_secs_f64(o.timeout_s).ok().filter(|t| !t.is_zero());
     let timeout =
@@ -161,9 +164,9 @@ fn check_options(o: &Options) -> Result<Duration, ProfileError> {
     if !(o.minutes > 0.0 && o.minutes <= MINUTES_MAX) {
         return Err(ProfileError::input(format!("--minutes {:?}: above 0 and at most {MINUTES_MAX}", o.minutes)));
     }
-    if o.overlap && o.beside.is_none() && nccl_tests::is_one(&o.command) {
+    if o.overlap && o.background_command.is_none() && nccl_tests::is_one(&o.command) {
         return Err(ProfileError::input(
-            "nccl-tests do not compute: with --overlap, name a program that does with --beside 'COMMAND'",
+            "nccl-tests do not compute: with --overlap, name a program that does with --background 'COMMAND'",
         ));
     }
     if o.output.is_dir() || o.output.file_name().is_none() {
@@ -173,11 +176,11 @@ fn check_options(o: &Options) -> Result<Duration, ProfileError> {
 }
 
 /// Writes the policy file and the tables; a table of overlapped calls that this run did not measure is removed.
-fn write(options: &Options, file: &PolicyFile) -> Result<Vec<PathBuf>, ProfileError> {
+fn write(options: &ProfileOptions, file: &PolicyFile) -> Result<Vec<PathBuf>, ProfileError> {
     write_atomic(&options.output, file.text().map_err(ProfileError::impossible)?)?;
-    let mut tables = vec![journal::beside(&options.output, ".table")];
+    let mut tables = vec![journal::sibling(&options.output, ".table")];
     write_atomic(&tables[0], table::text(file, false).map_err(ProfileError::impossible)?)?;
-    let overlapped = journal::beside(&options.output, ".overlapped.table");
+    let overlapped = journal::sibling(&options.output, ".overlapped.table");
     if options.overlap {
         write_atomic(&overlapped, table::text(file, true).map_err(ProfileError::impossible)?)?;
         tables.push(overlapped);
@@ -187,10 +190,10 @@ fn write(options: &Options, file: &PolicyFile) -> Result<Vec<PathBuf>, ProfileEr
     Ok(tables)
 }
 
-/// One run: its plan, what it has measured, and where that is kept.
+/// One run: its plan, its measurements and their journal.
 struct Run<'o> {
-    options: &'o Options,
-    head: Head,
+    options: &'o ProfileOptions,
+    head: JournalHeader,
     schedule: Schedule,
     journal: Journal,
     /// The journal holds the plan.
@@ -203,11 +206,11 @@ impl Run<'_> {
     fn resume(&mut self, path: &Path, found: journal::Numbered) -> Result<(), ProfileError> {
         for (number, line) in found {
             let done = match line {
-                Line::Launch(entry) => match self.schedule.put_again(*entry) {
+                JournalLine::Launch(entry) => match self.schedule.put_again(*entry) {
                     true => Ok(()),
                     false => Err("this launch does not follow from those before it".to_owned()),
                 },
-                Line::Plan(plan) => {
+                JournalLine::Plan(plan) => {
                     self.is_planned = true;
                     self.schedule.keep_to(&plan)
                 }
@@ -218,14 +221,14 @@ impl Run<'_> {
     }
 
     /// Launches until the schedule has enough.
-    fn measure(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), ProfileError> {
+    fn measure(&mut self, on_event: &mut dyn FnMut(ProfileEvent<'_>)) -> Result<(), ProfileError> {
         let mut is_said = false;
         loop {
             let launch = match self.schedule.next() {
-                Next::Done => return Ok(()),
-                Next::Launch(launch) => launch,
-                Next::NoAuto(why) => return Err(no_auto(&why)),
-                Next::TooShort(least) => {
+                NextStep::Done => return Ok(()),
+                NextStep::Launch(launch) => launch,
+                NextStep::NoAuto(why) => return Err(no_auto(&why)),
+                NextStep::TooShort(least) => {
                     return Err(ProfileError::TooShort {
                         minutes: self.options.minutes,
                         launches: least.launches,
@@ -239,7 +242,7 @@ impl Run<'_> {
                 is_said = true;
             }
             let (left, seconds) = self.schedule.left();
-            on_event(Event::Launching {
+            on_event(ProfileEvent::Launching {
                 arm: &launch.arm,
                 done: self.schedule.entries().len(),
                 left,
@@ -258,10 +261,10 @@ impl Run<'_> {
     }
 
     /// Announces the plan, and keeps it in the journal, once there is one.
-    fn say_plan(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<bool, ProfileError> {
+    fn say_plan(&mut self, on_event: &mut dyn FnMut(ProfileEvent<'_>)) -> Result<bool, ProfileError> {
         let Some((plan, cost)) = self.schedule.plan() else { return Ok(false) };
         let (launches_left, seconds_left) = self.schedule.left();
-        on_event(Event::Planned {
+        on_event(ProfileEvent::Planned {
             turns: (plan.turns, self.options.rounds.min(self.options.iterations)),
             launches_per_turn: plan.launches,
             iterations: plan.iterations,
@@ -273,7 +276,7 @@ impl Run<'_> {
         });
         if !self.is_planned && self.schedule.entries().len() == 1 {
             let sizes = plan.sizes.clone();
-            self.journal.add_plan(&KeptPlan { turns: plan.turns, iterations: plan.iterations, sizes })?;
+            self.journal.add_plan(&JournaledPlan { turns: plan.turns, iterations: plan.iterations, sizes })?;
         }
         Ok(true)
     }
@@ -290,12 +293,17 @@ impl Run<'_> {
             return Err(no_auto(&why));
         }
         // All launches ran in one place; those that failed may not have said where.
-        let place =
-            schedule.entries().iter().map(|e| &e.place).find(|p| **p != Place::default()).cloned().unwrap_or_default();
+        let place = schedule
+            .entries()
+            .iter()
+            .map(|e| &e.place)
+            .find(|p| **p != LaunchSite::default())
+            .cloned()
+            .unwrap_or_default();
         let overlapped = if options.overlap { lines(true) } else { Vec::new() };
         let provenance = Provenance {
             command: options.command.join(" "),
-            beside: options.beside.clone(),
+            beside: options.background_command.clone(),
             collective: options.collective.name().to_owned(),
             ranks: place.ranks,
             hosts: place.hosts,
@@ -307,7 +315,7 @@ impl Run<'_> {
             iterations: options.iterations,
             warmup: options.warmup,
             rounds: options.rounds,
-            kept: Kept {
+            kept: Coverage {
                 minutes: options.minutes,
                 took_s: schedule.used_s(),
                 turns: schedule.turns_done(),
@@ -346,11 +354,11 @@ fn no_auto(why: &str) -> ProfileError {
     ProfileError::impossible(format!("AUTO could not be measured, so nothing can be compared: {why}"))
 }
 
-fn head(o: &Options, ask: &Ask) -> Head {
-    Head {
+fn head(o: &ProfileOptions, ask: &PlanRequest) -> JournalHeader {
+    JournalHeader {
         linkwise_tune_samples: journal::VERSION,
         command: o.command.clone(),
-        beside: o.beside.clone(),
+        beside: o.background_command.clone(),
         collective: o.collective.name().to_owned(),
         arms: o.arms.iter().map(ToString::to_string).collect(),
         sizes: ask.sizes.clone(),
@@ -374,28 +382,28 @@ fn sizes(asked: &[Bytes]) -> Result<Vec<u64>, ProfileError> {
 }
 
 /// One launch. A background computation that ended ends the whole run: no overlapped launch could succeed.
-fn one(options: &Options, launch: Launch, timeout: Duration) -> Result<Entry, ProfileError> {
+fn one(options: &ProfileOptions, launch: Launch, timeout: Duration) -> Result<LaunchRecord, ProfileError> {
     let start = Instant::now();
-    let said = launch::run(&options.command, &launch, options.beside.as_deref(), timeout);
+    let said = launch::run(&options.command, &launch, options.background_command.as_deref(), timeout);
     let seconds = start.elapsed().as_secs_f64();
     let read = match said {
         Ok(output) => samples::read(&output, &launch.sizes, launch.warmup),
-        Err(Failed::Program { why, output }) => {
-            Err(samples::wrong(&output).map_or(Refused::Unreadable(why), Refused::Wrong))
+        Err(LaunchError::Program { why, output }) => {
+            Err(samples::wrong(&output).map_or(OutputError::Unreadable(why), OutputError::Wrong))
         }
-        Err(Failed::Beside(why)) => return Err(ProfileError::input(why)),
+        Err(LaunchError::Background(why)) => return Err(ProfileError::input(why)),
     };
-    let (times_us, place) = (Default::default(), Place::default());
-    let empty = Entry { launch, seconds, times_us, is_checked: false, failure: None, is_wrong: false, place };
+    let (times_us, place) = (Default::default(), LaunchSite::default());
+    let empty = LaunchRecord { launch, seconds, times_us, is_checked: false, failure: None, is_wrong: false, place };
     Ok(match read {
-        Ok(s) => Entry { times_us: s.times_us, is_checked: s.is_checked, place: s.place, ..empty },
-        Err(Refused::Unreadable(why)) => Entry { failure: Some(why), ..empty },
-        Err(Refused::Wrong(why)) => Entry { failure: Some(why), is_wrong: true, ..empty },
+        Ok(s) => LaunchRecord { times_us: s.times_us, is_checked: s.is_checked, place: s.place, ..empty },
+        Err(OutputError::Unreadable(why)) => LaunchRecord { failure: Some(why), ..empty },
+        Err(OutputError::Wrong(why)) => LaunchRecord { failure: Some(why), is_wrong: true, ..empty },
     })
 }
 
 /// Refuses a launch that ran elsewhere than those before it, in this part of the run or an earlier one.
-fn check_place(schedule: &Schedule, entry: &Entry) -> Result<(), ProfileError> {
+fn check_place(schedule: &Schedule, entry: &LaunchRecord) -> Result<(), ProfileError> {
     let difference = schedule.entries().iter().find_map(|e| entry.place.difference(&e.place));
     difference.map_or(Ok(()), |difference| {
         Err(ProfileError::impossible(format!(

@@ -3,7 +3,7 @@
 //! `-N` repeats the whole row of sizes and prints a row each time; with `-n 1` a row is one timed call. What it does in a cycle for every
 //! size, out of place and in place: a call to synchronise, the timed call, and with `-c 1` (the default) a call whose results are
 //! checked. `-w` calls of warm-up come first, for every power of two from the smallest size on. `-b`, `-e`, `-f`: sizes in a
-//! geometric row. Options that stand twice count the last time.
+//! geometric row. Of an option that is given twice, the last counts.
 
 use super::launch::Launch;
 use crate::ProfileError;
@@ -38,7 +38,7 @@ fn names_a_test(word: &str) -> bool {
     !word.starts_with('-') && Collective::ALL.iter().any(|c| name.contains(&format!("{}_perf", c.name())))
 }
 
-/// Where the program stands among the words of a command.
+/// The position of the program among the words of a command.
 fn program(command: &[String]) -> Option<usize> {
     command.iter().position(|w| names_a_test(w) && !w.contains(char::is_whitespace))
 }

@@ -1,21 +1,21 @@
-//! What fits into the time that was given: arms x sizes x samples, in turns.
+//! Plans the arms, sizes and samples that fit into the given time, in turns.
 //!
-//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its samples. One pilot launch of AUTO tells all three; the plan
+//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its samples. One pilot launch of AUTO measures all three; the plan
 //! follows from it and gives up, in this order: many turns of few samples, samples (down to [`ITERATIONS_MIN`]), sizes, turns. Pure.
 
 /// Fewest samples of an arm that a plan goes down to: enough for the gates at the effects that they ask for.
 pub const ITERATIONS_MIN: u32 = 20;
 /// Samples of the pilot launch.
 pub const PILOT_ITERATIONS: u32 = 5;
-/// The share of the time that is planned; the rest is for what takes longer than the pilot told.
+/// The share of the time that is planned; the rest is for launches that take longer than the pilot.
 const PLANNED_SHARE: f64 = 0.9;
 
-/// What is asked for.
+/// The requested measurements.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct PlanRequest {
     /// Arms.
     pub arms: usize,
-    /// Kinds of execution: alone, and perhaps beside computation.
+    /// Kinds of execution: alone, and possibly during computation.
     pub kinds: usize,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
@@ -27,9 +27,9 @@ pub struct Ask {
     pub turns: u32,
 }
 
-/// What launches cost, seconds.
+/// Cost of a launch, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cost {
+pub struct LaunchCost {
     /// Start and end of a launch, whatever it measures.
     pub start_s: f64,
     /// Its warm-up.
@@ -38,10 +38,10 @@ pub struct Cost {
     pub iteration_s: f64,
 }
 
-/// What will be done.
+/// The measurements that fit.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
-    /// Turns: in each of them every arm is launched, the first arm changing.
+pub struct LaunchPlan {
+    /// Turns: each launches every arm, in rotating order.
     pub turns: u32,
     /// Samples of one launch.
     pub iterations: u32,
@@ -49,15 +49,15 @@ pub struct Plan {
     pub sizes: Vec<u64>,
     /// Launches of one turn.
     pub launches: usize,
-    /// What it should take, seconds.
+    /// Expected time, seconds.
     pub seconds: f64,
 }
 
-impl Cost {
+impl LaunchCost {
     /// From one launch that took `wall_s` for `warmup` and `iterations` samples of each size, whose times were `times_s`. A sample of
-    /// nccl-tests with `-n 1` stands for four calls (a first one and the timed one, out of place and in place) and its warm-up
+    /// nccl-tests with `-n 1` is four calls (a first one and the timed one, out of place and in place) and its warm-up
     /// calls every power of two between the sizes; a step of another program for itself. The checks of results count to the start.
-    pub fn of_pilot(wall_s: f64, times_s: &[f64], iterations: u32, warmup: u32, is_nccl_tests: bool) -> Cost {
+    pub fn of_pilot(wall_s: f64, times_s: &[f64], iterations: u32, warmup: u32, is_nccl_tests: bool) -> LaunchCost {
         let (sum, max) = (times_s.iter().sum::<f64>(), times_s.iter().copied().fold(0.0, f64::max));
         let (iteration_s, warmup_s) = match is_nccl_tests {
             true => (4.0 * sum, 2.0 * f64::from(warmup) * max),
@@ -66,27 +66,27 @@ impl Cost {
         // Steps may overlap or be reported in part: a launch never costs more than it took.
         let said = f64::from(iterations) * iteration_s + warmup_s;
         let scale = if said > wall_s { wall_s / said } else { 1.0 };
-        Cost { start_s: (wall_s - said).max(0.0), warmup_s: warmup_s * scale, iteration_s: iteration_s * scale }
+        LaunchCost { start_s: (wall_s - said).max(0.0), warmup_s: warmup_s * scale, iteration_s: iteration_s * scale }
     }
 }
 
-impl Ask {
+impl PlanRequest {
     fn groups(&self, sizes: usize) -> usize {
         if self.is_in_one_go { 1 } else { sizes }
     }
 
-    fn with(&self, turns: u32, iterations_in_all: u32, sizes: &[u64], cost: &Cost) -> Plan {
+    fn with(&self, turns: u32, iterations_in_all: u32, sizes: &[u64], cost: &LaunchCost) -> LaunchPlan {
         let iterations = iterations_in_all.div_ceil(turns);
         let launches = self.arms * self.kinds * self.groups(sizes.len());
-        // The pilot's launch measured all sizes, or the largest one; a part of them costs its share.
+        // The pilot's launch measured all sizes, or the largest one; a part of the sizes costs its share.
         let share = if self.is_in_one_go { sizes.len() as f64 / self.sizes.len() as f64 } else { 1.0 };
         let launch_s = cost.start_s + cost.warmup_s + f64::from(iterations) * cost.iteration_s * share;
         let seconds = f64::from(turns) * launches as f64 * launch_s;
-        Plan { turns, iterations, sizes: sizes.to_vec(), launches, seconds }
+        LaunchPlan { turns, iterations, sizes: sizes.to_vec(), launches, seconds }
     }
 
     /// All candidates, the best first.
-    fn candidates<'a>(&'a self, cost: &'a Cost) -> impl Iterator<Item = Plan> + 'a {
+    fn candidates<'a>(&'a self, cost: &'a LaunchCost) -> impl Iterator<Item = LaunchPlan> + 'a {
         let few = ITERATIONS_MIN.min(self.iterations);
         let some = (self.iterations / 2).max(few);
         let turns = self.turns.min(self.iterations).max(1);
@@ -97,17 +97,18 @@ impl Ask {
         }
         let full = (two..=turns).rev().map(|t| (t, self.iterations)).collect::<Vec<_>>();
         let less = [(two, some), (two, few)];
-        let at = move |sizes: &Vec<u64>, ways: &[(u32, u32)]| -> Vec<Plan> {
+        let at = move |sizes: &Vec<u64>, ways: &[(u32, u32)]| -> Vec<LaunchPlan> {
             ways.iter().map(|&(t, n)| self.with(t, n, sizes, cost)).collect()
         };
-        let first: Vec<Plan> = halves.iter().flat_map(|s| [at(s, &full), at(s, &less)].concat()).collect();
-        let last: Vec<Plan> = halves.iter().flat_map(|s| at(s, &[(1, self.iterations), (1, some), (1, few)])).collect();
+        let first: Vec<LaunchPlan> = halves.iter().flat_map(|s| [at(s, &full), at(s, &less)].concat()).collect();
+        let last: Vec<LaunchPlan> =
+            halves.iter().flat_map(|s| at(s, &[(1, self.iterations), (1, some), (1, few)])).collect();
         first.into_iter().chain(last)
     }
 
     /// The plan for so many seconds, or the least that there is, whose `seconds` say how much it needs.
-    pub fn plan(&self, cost: &Cost, seconds: f64) -> Result<Plan, Plan> {
-        let mut least: Option<Plan> = None;
+    pub fn plan(&self, cost: &LaunchCost, seconds: f64) -> Result<LaunchPlan, LaunchPlan> {
+        let mut least: Option<LaunchPlan> = None;
         for plan in self.candidates(cost) {
             if plan.seconds <= PLANNED_SHARE * seconds {
                 return Ok(plan);
@@ -123,7 +124,7 @@ impl Ask {
     ///
     /// # Errors
     /// In words: it is no plan of this.
-    pub fn kept(&self, turns: u32, iterations: u32, sizes: &[u64], cost: &Cost) -> Result<Plan, String> {
+    pub fn kept(&self, turns: u32, iterations: u32, sizes: &[u64], cost: &LaunchCost) -> Result<LaunchPlan, String> {
         let fits = (1..=self.turns).contains(&turns)
             && (1..=self.iterations).contains(&iterations)
             && !sizes.is_empty()
@@ -133,8 +134,8 @@ impl Ask {
         if fits { Ok(self.with(turns, in_all, sizes, cost)) } else { Err("this is no plan of that run".into()) }
     }
 
-    /// What everything that was asked for would take, seconds.
-    pub fn seconds_of_all(&self, cost: &Cost) -> f64 {
+    /// Time of everything requested, seconds.
+    pub fn seconds_of_all(&self, cost: &LaunchCost) -> f64 {
         self.with(self.turns.min(self.iterations).max(1), self.iterations, &self.sizes, cost).seconds / PLANNED_SHARE
     }
 }
@@ -153,13 +154,13 @@ mod tests {
 
     const TWO_MINUTES: f64 = 120.0;
 
-    fn ask(arms: usize, kinds: usize) -> Ask {
+    fn ask(arms: usize, kinds: usize) -> PlanRequest {
         let sizes = (0..6).map(|i| (256u64 << 10) << (2 * i)).collect();
-        Ask { arms, kinds, sizes, is_in_one_go: true, iterations: 50, turns: 5 }
+        PlanRequest { arms, kinds, sizes, is_in_one_go: true, iterations: 50, turns: 5 }
     }
 
     /// A program that takes six seconds to start, as nccl-tests on eight GPUs may, and 20 ms for a sample of all sizes.
-    const SLOW_START: Cost = Cost { start_s: 6.0, warmup_s: 0.1, iteration_s: 0.02 };
+    const SLOW_START: LaunchCost = LaunchCost { start_s: 6.0, warmup_s: 0.1, iteration_s: 0.02 };
 
     #[test]
     fn five_arms_of_a_program_that_starts_in_six_seconds_fit_into_two_minutes() {
@@ -170,7 +171,7 @@ mod tests {
         let plan = ask(5, 2).plan(&SLOW_START, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations, plan.launches), (1, 50, 10));
         // A quick start leaves everything as asked.
-        let quick = Cost { start_s: 0.5, ..SLOW_START };
+        let quick = LaunchCost { start_s: 0.5, ..SLOW_START };
         let plan = ask(5, 1).plan(&quick, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations), (5, 10));
     }
@@ -178,28 +179,28 @@ mod tests {
     #[test]
     fn slow_calls_cost_samples_first_and_sizes_then() {
         // The paper's two hosts: 675 ms a call at 256 MB, so 3.5 s for a sample of all sizes.
-        let slow = Cost { start_s: 2.0, warmup_s: 1.0, iteration_s: 0.4 };
+        let slow = LaunchCost { start_s: 2.0, warmup_s: 1.0, iteration_s: 0.4 };
         let plan = ask(5, 1).plan(&slow, TWO_MINUTES).unwrap();
         assert_eq!(
             (plan.turns, plan.iterations, plan.sizes.len()),
             (2, 13, 6),
             "half of the samples in two turns: 82 s"
         );
-        let slower = Cost { iteration_s: 1.1, ..slow };
+        let slower = LaunchCost { iteration_s: 1.1, ..slow };
         let plan = ask(5, 1).plan(&slower, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.sizes.clone()), (2, vec![1 << 20, 16 << 20, 256 << 20]));
-        let e = ask(5, 1).plan(&Cost { start_s: 60.0, ..slow }, TWO_MINUTES).unwrap_err();
+        let e = ask(5, 1).plan(&LaunchCost { start_s: 60.0, ..slow }, TWO_MINUTES).unwrap_err();
         assert!(e.turns == 1 && e.seconds > 300.0, "{e:?}");
     }
 
     #[test]
     fn a_pilot_tells_start_and_samples_apart() {
         // Two sizes of 1 and 3 ms: 5 samples are 80 ms of calls, 10 calls of warm-up at most 60 ms.
-        let cost = Cost::of_pilot(6.14, &[0.001, 0.003], 5, 10, true);
+        let cost = LaunchCost::of_pilot(6.14, &[0.001, 0.003], 5, 10, true);
         assert!((cost.iteration_s - 0.016).abs() < 1e-12 && (cost.start_s - 6.0).abs() < 1e-9, "{cost:?}");
-        let steps = Cost::of_pilot(4.0, &[0.2], 5, 10, false);
+        let steps = LaunchCost::of_pilot(4.0, &[0.2], 5, 10, false);
         assert!((steps.start_s - 1.0).abs() < 1e-9 && (steps.iteration_s - 0.2).abs() < 1e-9);
-        let overlapping = Cost::of_pilot(1.5, &[0.2], 5, 10, false);
+        let overlapping = LaunchCost::of_pilot(1.5, &[0.2], 5, 10, false);
         assert_eq!((overlapping.start_s, (overlapping.iteration_s * 15.0 - 1.5).abs() < 1e-9), (0.0, true));
     }
 
@@ -210,8 +211,8 @@ mod tests {
             start_s in 0.0f64..20.0, warmup_s in 0.0f64..3.0, iteration_s in 0.0f64..1.0, seconds in 1.0f64..600.0,
         ) {
             let sizes = (0..n).map(|i| 1024 << i).collect();
-            let ask = Ask { arms, kinds, sizes, is_in_one_go: one_go, iterations, turns };
-            let cost = Cost { start_s, warmup_s, iteration_s };
+            let ask = PlanRequest { arms, kinds, sizes, is_in_one_go: one_go, iterations, turns };
+            let cost = LaunchCost { start_s, warmup_s, iteration_s };
             match (ask.plan(&cost, seconds), ask.plan(&cost, 2.0 * seconds)) {
                 (Ok(p), more) => {
                     prop_assert!(more.is_ok() && p.seconds <= seconds && p.turns >= 1 && p.turns <= turns.max(1));

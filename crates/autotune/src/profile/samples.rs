@@ -1,4 +1,4 @@
-//! Times out of what a program printed.
+//! Reads times from a program's output.
 //!
 //! Two kinds of programs: nccl-tests (each row's out-of-place time is a sample of its size), and any other program that prints a
 //! line per step: `linkwise_step_time_us=123.4`, or JSON with that field. Other lines are passed over.
@@ -11,10 +11,10 @@ pub const STEP: &str = "linkwise_step_time_us";
 /// Most samples of one launch.
 const SAMPLES_MAX: usize = 1_000_000;
 
-/// Where a launch ran, as far as it said so: samples of two places cannot be compared.
+/// The ranks, hosts and GPUs of a launch, as far as its output gives them. Samples of two sites cannot be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Place {
+pub struct LaunchSite {
     /// Ranks.
     pub ranks: Option<u32>,
     /// Their hosts.
@@ -27,9 +27,9 @@ pub struct Place {
     pub gpus: Option<String>,
 }
 
-impl Place {
-    /// What is known of both and differs, in words: this one's, then the other's.
-    pub fn difference(&self, other: &Place) -> Option<String> {
+impl LaunchSite {
+    /// The first known difference, in words: this site's value, then the other's.
+    pub fn difference(&self, other: &LaunchSite) -> Option<String> {
         fn of<T: PartialEq + std::fmt::Display>(a: &Option<T>, b: &Option<T>, name: &str) -> Option<String> {
             let (a, b) = (a.as_ref()?, b.as_ref()?);
             (a != b).then(|| format!("{name} {a}, not {b}"))
@@ -41,7 +41,7 @@ impl Place {
             .or_else(|| of(&self.gpus, &other.gpus, "GPUs:"))
     }
 
-    fn of_report(output: &str, report: &measure::nccl_tests::NcclTestsReport) -> Place {
+    fn of_report(output: &str, report: &measure::nccl_tests::NcclTestsReport) -> LaunchSite {
         let mut by_host = BTreeMap::<&str, u32>::new();
         report.ranks.iter().for_each(|r| *by_host.entry(&r.host).or_default() += 1);
         let is_said = !by_host.is_empty();
@@ -49,7 +49,7 @@ impl Place {
         let rank_lines = output.lines().filter(|l| l.trim_start_matches(['#', ' ']).starts_with("Rank "));
         let names: BTreeSet<&str> = rank_lines.filter_map(|l| Some(l.split_once(']')?.1.trim())).collect();
         let gpus = ::report::one_line(&names.into_iter().collect::<Vec<_>>().join(", "), 200);
-        Place {
+        LaunchSite {
             ranks: is_said.then_some(report.ranks.len() as u32),
             hosts: is_said.then_some(by_host.len() as u32),
             ranks_per_host: by_host.values().copied().max(),
@@ -59,29 +59,29 @@ impl Place {
     }
 }
 
-/// What one launch said.
+/// The times in the output of one launch.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Said {
+pub struct LaunchOutput {
     /// Microseconds by size in bytes.
     pub times_us: BTreeMap<u64, Vec<f64>>,
-    /// Results were compared, and all were right.
+    /// True if the program compared its results and all were right.
     pub is_checked: bool,
     /// Where it ran.
-    pub place: Place,
+    pub place: LaunchSite,
 }
 
-/// Why an output is of no use.
+/// Why an output gives no times.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Refused {
+pub enum OutputError {
     /// It cannot be read, or holds no times.
     Unreadable(String),
     /// The program compared results and found wrong ones: an arm that may not be used, whatever time it takes.
     Wrong(String),
 }
 
-impl From<String> for Refused {
-    fn from(why: String) -> Refused {
-        Refused::Unreadable(why)
+impl From<String> for OutputError {
+    fn from(why: String) -> OutputError {
+        OutputError::Unreadable(why)
     }
 }
 
@@ -99,7 +99,7 @@ fn wrong_of(report: &measure::nccl_tests::NcclTestsReport) -> Option<String> {
     found.map(|found| format!("{found}: this arm computes wrong results"))
 }
 
-/// The wrong results in the output of a launch that failed, be it for them (nccl-tests end with an error then) or cut off.
+/// The wrong results in the output of a launch that failed because of them (nccl-tests end with an error then) or was cut off.
 pub fn wrong(output: &str) -> Option<String> {
     let whole_lines = &output[..output.rfind('\n').map_or(0, |i| i + 1)];
     wrong_of(&measure::nccl_tests::parse_text(whole_lines).ok()?)
@@ -110,28 +110,29 @@ pub fn wrong(output: &str) -> Option<String> {
 ///
 /// # Errors
 /// In words: no times, times that make no sense, or wrong results.
-pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<Said, Refused> {
+pub fn read(output: &str, sizes: &[u64], warmup: u32) -> Result<LaunchOutput, OutputError> {
     let steps = steps(output)?;
     if !steps.is_empty() {
         let times: Vec<f64> = steps.into_iter().skip(warmup as usize).collect();
         if times.is_empty() {
-            let why = format!("no step is left after {warmup} of warm-up; print more of them, or lower --warmup");
+            let why = format!("no step is left after {warmup} of warm-up; print more steps, or lower --warmup");
             return Err(why.into());
         }
         let size = sizes.first().copied().unwrap_or(0);
-        return Ok(Said { times_us: BTreeMap::from([(size, times)]), ..Said::default() });
+        return Ok(LaunchOutput { times_us: BTreeMap::from([(size, times)]), ..LaunchOutput::default() });
     }
     let report = measure::nccl_tests::parse_text(output)
         .map_err(|e| format!("neither `{STEP}=` lines nor nccl-tests rows: {e}"))?;
     if let Some(why) = wrong_of(&report) {
-        return Err(Refused::Wrong(why));
+        return Err(OutputError::Wrong(why));
     }
     let is_checked = report.rows.iter().all(|r| r.out_of_place.wrong.is_some());
-    let mut said = Said { times_us: BTreeMap::new(), is_checked, place: Place::of_report(output, &report) };
+    let mut said =
+        LaunchOutput { times_us: BTreeMap::new(), is_checked, place: LaunchSite::of_report(output, &report) };
     let kind = |r: &measure::nccl_tests::NcclTestsRow| (r.dtype.clone(), r.redop.clone(), r.root);
     for row in &report.rows {
         if kind(row) != kind(&report.rows[0]) {
-            let why = "rows of several datatypes, operations or roots: profile one of them at a time (-d, -o, -r)";
+            let why = "rows of several datatypes, operations or roots: profile one at a time (-d, -o, -r)";
             return Err(why.to_owned().into());
         }
         // nccl-tests round sizes down to whole elements on every rank.
@@ -209,7 +210,7 @@ mod tests {
             (NCCL_TESTS.replace("44.54      0", "44.54      8"), "8 wrong elements in place at 1048576 bytes"),
             (bounds(3), "3 values out of bounds"),
         ] {
-            let Err(Refused::Wrong(e)) = read(&text, &[1 << 20, 4 << 20], 0) else { panic!("{words}") };
+            let Err(OutputError::Wrong(e)) = read(&text, &[1 << 20, 4 << 20], 0) else { panic!("{words}") };
             assert!(e.starts_with(words) && e.ends_with("computes wrong results"), "{e}");
             // nccl-tests end with an error then, and may be cut off.
             assert_eq!(wrong(&text), Some(e.clone()));
@@ -218,9 +219,9 @@ mod tests {
         assert_eq!((wrong(&bounds(0)), wrong(NCCL_TESTS), wrong("no GPU")), (None, None, None));
     }
 
-    fn why(said: Result<Said, Refused>) -> String {
+    fn why(said: Result<LaunchOutput, OutputError>) -> String {
         match said {
-            Err(Refused::Unreadable(why)) => why,
+            Err(OutputError::Unreadable(why)) => why,
             other => panic!("{other:?}"),
         }
     }
@@ -229,7 +230,7 @@ mod tests {
     fn ranks_and_hosts_are_counted_and_several_datatypes_are_refused() {
         let ranks = "#  Rank  0 Group  0 Pid  7 on   node1 device  0 [0000:07:00] X\n#  Rank  1 Group  0 Pid  8 on   node2 device  0 [0000:07:00] X\n";
         let said = read(&format!("{ranks}{NCCL_TESTS}"), &[1 << 20, 4 << 20], 0).unwrap();
-        let place = Place {
+        let place = LaunchSite {
             ranks: Some(2),
             hosts: Some(2),
             ranks_per_host: Some(1),
@@ -237,9 +238,9 @@ mod tests {
             gpus: Some("X".into()),
         };
         assert_eq!(said.place, place);
-        let other = Place { nccl_version: Some("2.29.1".into()), ..place.clone() };
+        let other = LaunchSite { nccl_version: Some("2.29.1".into()), ..place.clone() };
         assert_eq!(other.difference(&place).unwrap(), "NCCL 2.29.1, not 2.28.9");
-        let unknown = Place::default();
+        let unknown = LaunchSite::default();
         assert_eq!(
             (place.difference(&place), place.difference(&unknown), unknown.difference(&place)),
             (None, None, None)

@@ -1,12 +1,12 @@
-//! Which launch comes next, and when it is enough: a function of what was asked, of the plan and of the launches so far, so that a run that
-//! was cut off goes on as it would have gone, and one that ended early goes on when it is given more time. Pure.
+//! The next launch of a run, or its end: a pure function of the request, the plan and the launches so far. So an interrupted run continues
+//! as it would have, and a run that ended early continues when it gets more time.
 //!
 //! An arm that computed wrong results once, in whatever launch, is out for good. Where the program can compare results, a launch does so
 //! until one of that arm, those sizes and that kind of execution has succeeded: before that the arm may not be chosen.
 
-use super::journal::{Entry, KeptPlan};
+use super::journal::{JournaledPlan, LaunchRecord};
 use super::launch::Launch;
-use super::plan::{Ask, Cost, PILOT_ITERATIONS, Plan};
+use super::plan::{LaunchCost, LaunchPlan, PILOT_ITERATIONS, PlanRequest};
 use ::tune::Arm;
 use std::collections::VecDeque;
 
@@ -18,37 +18,37 @@ const HOPELESS: f64 = 2.0;
 const PATIENCE: f64 = 10.0;
 const PATIENCE_S: f64 = 10.0;
 
-/// Where a run stands.
+/// The state of a run.
 pub struct Schedule {
-    ask: Ask,
+    ask: PlanRequest,
     arms: Vec<Arm>,
     auto: usize,
     warmup: u32,
     is_nccl_tests: bool,
     seconds: f64,
-    entries: Vec<Entry>,
-    planned: Option<Result<(Plan, Cost), Plan>>,
+    entries: Vec<LaunchRecord>,
+    planned: Option<Result<(LaunchPlan, LaunchCost), LaunchPlan>>,
     turn: u32,
     queue: VecDeque<Launch>,
     stopped: Option<String>,
 }
 
-/// What to do.
+/// The next step of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Next {
-    /// This launch.
+pub enum NextStep {
+    /// Run this launch.
     Launch(Launch),
-    /// Nothing: everything is measured, or the time is up.
+    /// Stop: everything is measured, or the time is up.
     Done,
     /// AUTO's first launch failed: there is nothing to compare with.
     NoAuto(String),
-    /// Not even the least plan fits.
-    TooShort(Plan),
+    /// Even the smallest plan needs more time.
+    TooShort(LaunchPlan),
 }
 
 impl Schedule {
     /// A run that has not begun. `arms` hold AUTO.
-    pub fn new(ask: Ask, arms: &[Arm], warmup: u32, is_nccl_tests: bool, seconds: f64) -> Schedule {
+    pub fn new(ask: PlanRequest, arms: &[Arm], warmup: u32, is_nccl_tests: bool, seconds: f64) -> Schedule {
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
         Schedule {
             ask,
@@ -76,11 +76,11 @@ impl Schedule {
     }
 
     /// What comes next.
-    pub fn next(&mut self) -> Next {
+    pub fn next(&mut self) -> NextStep {
         match &self.planned {
-            None if self.entries.is_empty() => return Next::Launch(self.pilot()),
-            None => return Next::NoAuto(self.entries[0].failure.clone().unwrap_or_else(|| "no samples".into())),
-            Some(Err(least)) => return Next::TooShort(least.clone()),
+            None if self.entries.is_empty() => return NextStep::Launch(self.pilot()),
+            None => return NextStep::NoAuto(self.entries[0].failure.clone().unwrap_or_else(|| "no samples".into())),
+            Some(Err(least)) => return NextStep::TooShort(least.clone()),
             Some(Ok(_)) => {}
         }
         while self.stopped.is_none() {
@@ -89,21 +89,21 @@ impl Schedule {
                     self.queue.pop_front();
                 } else if self.turn > 1 && self.used_s() + self.expected_s(&launch) > self.seconds {
                     self.stopped = Some("the time was up".into());
-                    return Next::Done;
+                    return NextStep::Done;
                 } else {
-                    return Next::Launch(launch);
+                    return NextStep::Launch(launch);
                 }
             }
             match &self.planned {
                 Some(Ok((plan, _))) if self.turn < plan.turns => self.begin_turn(),
-                _ => return Next::Done,
+                _ => return NextStep::Done,
             }
         }
-        Next::Done
+        NextStep::Done
     }
 
-    /// Takes what the launch said that came next.
-    pub fn put(&mut self, entry: Entry) {
+    /// Records the result of the next launch.
+    pub fn put(&mut self, entry: LaunchRecord) {
         self.entries.push(entry);
         if self.entries.len() > 1 {
             self.queue.pop_front();
@@ -114,9 +114,9 @@ impl Schedule {
     }
 
     /// Takes a launch of a run that was cut off, whatever time it was given. False: it does not follow from those before it.
-    pub fn put_again(&mut self, entry: Entry) -> bool {
+    pub fn put_again(&mut self, entry: LaunchRecord) -> bool {
         let seconds = std::mem::replace(&mut self.seconds, f64::INFINITY);
-        let follows = matches!(self.next(), Next::Launch(launch) if launch == entry.launch);
+        let follows = matches!(self.next(), NextStep::Launch(launch) if launch == entry.launch);
         self.seconds = seconds;
         if follows {
             self.put(entry);
@@ -128,18 +128,18 @@ impl Schedule {
     ///
     /// # Errors
     /// In words: it is no plan of this run, or not the time for one.
-    pub fn keep_to(&mut self, plan: &KeptPlan) -> Result<(), String> {
+    pub fn keep_to(&mut self, plan: &JournaledPlan) -> Result<(), String> {
         let cost = self.cost().filter(|_| self.entries.len() == 1 && self.turn == 0);
         let cost = cost.ok_or("a plan follows the first launch")?;
         self.planned = Some(Ok((self.ask.kept(plan.turns, plan.iterations, &plan.sizes, &cost)?, cost)));
         Ok(())
     }
 
-    /// What launches cost by the pilot; none if it failed.
-    fn cost(&self) -> Option<Cost> {
+    /// Cost of launches, from the pilot; none if it failed.
+    fn cost(&self) -> Option<LaunchCost> {
         let pilot = self.entries.first().filter(|e| e.failure.is_none() && !e.times_us.is_empty())?;
         let times_s: Vec<f64> = pilot.times_us.values().map(|t| 1e-6 * ::stats::mean(t)).collect();
-        Some(Cost::of_pilot(pilot.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests))
+        Some(LaunchCost::of_pilot(pilot.seconds, &times_s, PILOT_ITERATIONS, self.warmup, self.is_nccl_tests))
     }
 
     fn begin_turn(&mut self) {
@@ -163,12 +163,12 @@ impl Schedule {
     }
 
     /// The launches that count: all but the pilot.
-    pub fn counted(&self) -> &[Entry] {
+    pub fn counted(&self) -> &[LaunchRecord] {
         self.entries.get(1..).unwrap_or(&[])
     }
 
     /// All launches.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[LaunchRecord] {
         &self.entries
     }
 
@@ -176,8 +176,9 @@ impl Schedule {
         if self.computes_wrong(&launch.arm).is_some() {
             return true;
         }
-        let same = |e: &&Entry| e.launch.arm == launch.arm && e.launch.is_overlapped == launch.is_overlapped;
-        let (failed, well): (Vec<&Entry>, _) = self.counted().iter().filter(same).partition(|e| e.failure.is_some());
+        let same = |e: &&LaunchRecord| e.launch.arm == launch.arm && e.launch.is_overlapped == launch.is_overlapped;
+        let (failed, well): (Vec<&LaunchRecord>, _) =
+            self.counted().iter().filter(same).partition(|e| e.failure.is_some());
         failed.len() >= FAILURES_MAX && well.is_empty()
     }
 
@@ -198,8 +199,8 @@ impl Schedule {
         })
     }
 
-    /// Why an arm's samples of a size may not be used, however good they are. AUTO is what NCCL does anyway: it needs no proof, but wrong
-    /// results rule out its times, too.
+    /// Why an arm's samples of a size may not be used, however good they are. AUTO is NCCL's own choice and
+    /// needs no proof, but wrong results rule out its times, too.
     pub fn untrusted(&self, arm: &str, size: u64, is_overlapped: bool) -> Option<String> {
         if let Some(why) = self.computes_wrong(arm) {
             return Some(format!("ruled out: {why}"));
@@ -217,7 +218,7 @@ impl Schedule {
     pub fn hopeless(&self, arm: &str) -> Option<String> {
         let auto = self.arms[self.auto].to_string();
         let median = |arm: &str, size: u64, is_overlapped: bool| {
-            let of_arm = |e: &&Entry| e.launch.arm == arm && e.launch.is_overlapped == is_overlapped;
+            let of_arm = |e: &&LaunchRecord| e.launch.arm == arm && e.launch.is_overlapped == is_overlapped;
             let times: Vec<f64> =
                 self.counted().iter().filter(of_arm).filter_map(|e| e.times_us.get(&size)).flatten().copied().collect();
             (!times.is_empty()).then(|| ::stats::median(&times))
@@ -237,9 +238,9 @@ impl Schedule {
         self.entries.iter().map(|e| e.seconds).sum()
     }
 
-    /// What a launch should take: as long as the same one did, else as the pilot tells.
+    /// Expected time of a launch: that of the same launch before, else from the pilot.
     fn expected_s(&self, launch: &Launch) -> f64 {
-        let same = |e: &&Entry| {
+        let same = |e: &&LaunchRecord| {
             (&e.launch.arm, &e.launch.sizes, e.launch.is_overlapped)
                 == (&launch.arm, &launch.sizes, launch.is_overlapped)
         };
@@ -250,17 +251,17 @@ impl Schedule {
         })
     }
 
-    /// The longest that a launch may take, seconds; none: nothing is known yet.
+    /// Longest time of a launch, seconds; `None` before the pilot.
     pub fn limit_s(&self, launch: &Launch) -> Option<f64> {
         matches!(self.planned, Some(Ok(_))).then(|| PATIENCE_S + PATIENCE * self.expected_s(launch))
     }
 
     /// The plan, once there is one.
-    pub fn plan(&self) -> Option<(&Plan, &Cost)> {
+    pub fn plan(&self) -> Option<(&LaunchPlan, &LaunchCost)> {
         self.planned.as_ref().and_then(|p| p.as_ref().ok()).map(|(p, c)| (p, c))
     }
 
-    /// What all that was asked for would take, seconds.
+    /// Time of everything requested, seconds.
     pub fn seconds_of_all(&self) -> Option<f64> {
         Some(self.entries.first()?.seconds + self.ask.seconds_of_all(&self.cost()?))
     }
@@ -291,10 +292,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn entry(launch: Launch, seconds: f64, times_us: BTreeMap<u64, Vec<f64>>, failure: Option<String>) -> Entry {
+    fn entry(launch: Launch, seconds: f64, times_us: BTreeMap<u64, Vec<f64>>, failure: Option<String>) -> LaunchRecord {
         let is_wrong = failure.as_ref().is_some_and(|f| f.contains("wrong"));
         let is_checked = launch.is_checked && failure.is_none();
-        Entry { launch, seconds, times_us, is_checked, failure, is_wrong, place: Default::default() }
+        LaunchRecord { launch, seconds, times_us, is_checked, failure, is_wrong, place: Default::default() }
     }
 
     const ARMS: [&str; 4] = ["AUTO", "TREE/SIMPLE", "RING/LL", "NVLS/SIMPLE"];
@@ -302,14 +303,14 @@ mod tests {
     fn schedule(seconds: f64, kinds: usize) -> Schedule {
         let arms: Vec<Arm> = ARMS.iter().map(|a| a.parse().unwrap()).collect();
         let sizes = vec![1 << 20, 4 << 20];
-        let ask = Ask { arms: arms.len(), kinds, sizes, is_in_one_go: true, iterations: 50, turns: 5 };
+        let ask = PlanRequest { arms: arms.len(), kinds, sizes, is_in_one_go: true, iterations: 50, turns: 5 };
         Schedule::new(ask, &arms, 10, true, seconds)
     }
 
     /// Plays a program with a known run time; returns the launches.
     fn play(s: &mut Schedule, answer: impl Fn(&Launch) -> (f64, Result<f64, &'static str>)) -> Vec<Launch> {
         let mut out = Vec::new();
-        while let Next::Launch(launch) = s.next() {
+        while let NextStep::Launch(launch) = s.next() {
             assert!(out.len() < 1_000, "it never ends");
             let (seconds, said) = answer(&launch);
             let times = |t: f64| launch.sizes.iter().map(|s| (*s, vec![t; launch.iterations as usize])).collect();
@@ -383,9 +384,9 @@ mod tests {
     #[test]
     fn an_arm_whose_results_were_never_compared_is_not_trusted() {
         let mut s = schedule(120.0, 1);
-        while let Next::Launch(launch) = s.next() {
+        while let NextStep::Launch(launch) = s.next() {
             let times_us = launch.sizes.iter().map(|s| (*s, vec![1_000.0; 5])).collect();
-            s.put(Entry { is_checked: false, ..entry(launch, 2.0, times_us, None) });
+            s.put(LaunchRecord { is_checked: false, ..entry(launch, 2.0, times_us, None) });
         }
         assert!(s.untrusted("TREE/SIMPLE", 1 << 20, false).unwrap().contains("compared"));
         assert_eq!(s.untrusted("AUTO", 1 << 20, false), None);
@@ -398,7 +399,7 @@ mod tests {
         let launches = play(&mut first, slow);
         let plan = first.plan().unwrap().0.clone();
         assert_eq!(first.stopped(), Some("the time was up"));
-        let kept = KeptPlan { turns: plan.turns, iterations: plan.iterations, sizes: plan.sizes.clone() };
+        let kept = JournaledPlan { turns: plan.turns, iterations: plan.iterations, sizes: plan.sizes.clone() };
         for seconds in [20.0, 600.0] {
             let mut again = schedule(seconds, 1);
             for (i, e) in first.entries().iter().enumerate() {
@@ -416,9 +417,9 @@ mod tests {
         assert!(other.keep_to(&kept).is_err());
         assert!(other.put_again(first.entries()[0].clone()));
         for bad in [
-            KeptPlan { turns: 0, ..kept.clone() },
-            KeptPlan { iterations: 9_999, ..kept.clone() },
-            KeptPlan { sizes: vec![3], ..kept.clone() },
+            JournaledPlan { turns: 0, ..kept.clone() },
+            JournaledPlan { iterations: 9_999, ..kept.clone() },
+            JournaledPlan { sizes: vec![3], ..kept.clone() },
         ] {
             assert!(other.keep_to(&bad).is_err(), "{bad:?}");
         }
@@ -440,11 +441,11 @@ mod tests {
     fn too_little_time_and_a_pilot_that_fails_are_said() {
         let mut s = schedule(10.0, 1);
         play(&mut s, |_| (6.0, Ok(1_000.0)));
-        let Next::TooShort(least) = s.next() else { panic!("{:?}", s.next()) };
+        let NextStep::TooShort(least) = s.next() else { panic!("{:?}", s.next()) };
         assert!((20.0..30.0).contains(&least.seconds) && s.seconds_of_all().is_some_and(|t| t > 120.0), "{least:?}");
         let mut s = schedule(10.0, 1);
         play(&mut s, |_| (1.0, Err("no GPU")));
-        assert_eq!(s.next(), Next::NoAuto("no GPU".into()));
+        assert_eq!(s.next(), NextStep::NoAuto("no GPU".into()));
     }
 
     #[test]
@@ -452,7 +453,7 @@ mod tests {
         let mut s = schedule(120.0, 1);
         let mut last = f64::INFINITY;
         let mut n = 0;
-        while let Next::Launch(launch) = s.next() {
+        while let NextStep::Launch(launch) = s.next() {
             let (launches, seconds) = s.left();
             assert!(n == 0 || (launches > 0 && seconds <= last), "{launches} launches, {seconds} s after {last}");
             last = if n == 0 { last } else { seconds };

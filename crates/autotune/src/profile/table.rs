@@ -4,10 +4,10 @@ use crate::policy_file::PolicyFile;
 use ::tune::Arm;
 use std::fmt::Write;
 
-/// Powers of two that a table can tell apart.
+/// Powers of two that a table distinguishes.
 const EXPONENTS: u32 = ::tune::bucket::BUCKETS as u32;
 
-/// The text, of calls alone or of calls beside computation. Sizes between measured ones are interpolated as the policy `profile` does.
+/// The text, of calls alone or of calls during computation. Sizes between measured ones are interpolated as the policy `profile` does.
 pub fn text(file: &PolicyFile, is_overlapped: bool) -> Result<String, String> {
     let profile = file.profile(is_overlapped)?;
     let p = &file.provenance;
@@ -15,7 +15,7 @@ pub fn text(file: &PolicyFile, is_overlapped: bool) -> Result<String, String> {
         "# By linkwise {} tune profile, sha256 {}\n# {}; collective from to arm: where it was measured; AUTO elsewhere\n",
         p.linkwise,
         file.sha256,
-        if is_overlapped { "Beside computation" } else { "Calls alone" }
+        if is_overlapped { "During computation" } else { "Calls alone" }
     );
     let place = match (p.ranks, p.hosts) {
         (Some(ranks), Some(hosts)) => format!(" ranks={ranks} nodes={hosts}"),

@@ -1,6 +1,6 @@
-//! Traces, read and brought together by communicator, collective and size.
+//! Reads traces and groups calls by communicator, collective and size.
 
-use super::{Cost, Process, Report, Steps};
+use super::{JobReport, PluginCost, PluginProcess, StepTimes};
 use crate::JobError;
 use ::report::one_line;
 use ::tune::{Arm, Collective};
@@ -16,14 +16,14 @@ const FILES_MAX: usize = 8192;
 const KEYS_MAX: usize = 100_000;
 /// Most times kept per arm of a key, most calls with GPU times, most steps.
 const TIMES_MAX: usize = 100_000;
-/// Most different arms of a key: all that there are, with every channel count, are fewer.
+/// Most different arms of a group; all arms with every channel count are fewer.
 const ARMS_MAX: usize = 2_000;
 /// Most sentences about communicators that stay at AUTO.
 const NEVER_MAX: usize = 1000;
 
 /// Calls of one collective and size bucket in one communicator.
 #[derive(Debug, Default)]
-pub struct Key {
+pub struct CallGroup {
     /// Ranks of the communicator.
     pub ranks: u32,
     /// Its nodes.
@@ -34,46 +34,46 @@ pub struct Key {
     pub bucket: u8,
     /// The rank whose calls count.
     pub rank: i64,
-    /// The process whose calls count, where NCCL tells no ranks, and the first call that it did not count yet.
+    /// The process whose calls count, where NCCL gives no ranks, and the first call that it did not count yet.
     process: (u64, u64),
-    /// Calls of it.
+    /// Its calls.
     pub calls: u64,
     /// Outermost groups that these calls were in, by arm; a call outside of any group is one of its own.
     pub arm_groups: BTreeMap<String, u64>,
     last_group: u64,
-    /// Steps that the process said whose calls count.
+    /// Steps of the process whose calls count.
     pub steps: u64,
-    /// Times that were too many to keep.
+    /// Times beyond [`TIMES_MAX`].
     left_out: u64,
-    /// Bytes of them.
+    /// Bytes of these calls.
     pub bytes: u64,
-    /// How often AUTO would have been what.
+    /// How often AUTO would have chosen each arm.
     pub autos: BTreeMap<String, u64>,
-    /// How often which arm was asked for.
+    /// How often each arm was requested.
     pub arm_calls: BTreeMap<String, u64>,
-    /// Times that decide, by arm, and what they are.
+    /// Times that decide, by arm.
     pub times: BTreeMap<String, Vec<f64>>,
-    /// See [`Key::times`].
+    /// The source of [`CallGroup::times`].
     pub source: String,
     /// GPU times that all ranks agreed on, by arm.
     pub agreed_kernels: BTreeMap<String, Vec<f64>>,
     /// Epoch, arm in use and why.
     pub finding: Option<(u64, String, String)>,
-    /// GPU times by call: what ran, and the least of the ranks seen here.
+    /// GPU times by call: the arm that ran, and the shortest time among the ranks in these traces.
     pub kernels: BTreeMap<u64, (String, f64)>,
 }
 
 /// By communicator, collective and bucket.
-pub type Keys = BTreeMap<(String, String, u8), Key>;
+pub type Keys = BTreeMap<(String, String, u8), CallGroup>;
 
-/// What was read.
+/// The traces read so far.
 #[derive(Debug, Default)]
-pub struct Gathered {
-    /// All but the rows.
-    pub report: Report,
+pub struct GatheredTraces {
+    /// The report without its rows.
+    pub report: JobReport,
     /// By communicator, collective and bucket.
     pub keys: Keys,
-    /// Where ranks are.
+    /// The hosts and GPUs of ranks.
     pub places: RankGpus,
     comms: BTreeMap<String, (u32, u32)>,
     /// Number of the process at hand, and how many steps each has said, kept or not.
@@ -84,7 +84,7 @@ pub struct Gathered {
     cost: Option<TraceLine>,
 }
 
-/// Files as they are; of folders, and of folders in them, what is called as traces are.
+/// Files as given; in folders, and in folders directly below, the files named like traces.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, JobError> {
     let mut all = Vec::new();
     for path in paths {
@@ -116,9 +116,9 @@ fn walk(folder: &Path, deeper: u32, all: &mut Vec<PathBuf>) -> Result<(), JobErr
     Ok(())
 }
 
-/// Reads files. The first that is no trace is an error that says where.
-pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
-    let mut g = Gathered::default();
+/// Reads files. The first one that is not a trace is an error with its line.
+pub fn read(files: &[PathBuf]) -> Result<GatheredTraces, JobError> {
+    let mut g = GatheredTraces::default();
     for path in files {
         let file = File::open(path).map_err(|source| JobError::Io { path: path.clone(), source })?;
         let end = plugin_trace::read(BufReader::new(file), |line| {
@@ -137,14 +137,14 @@ pub fn read(files: &[PathBuf]) -> Result<Gathered, JobError> {
     Ok(g)
 }
 
-impl Gathered {
+impl GatheredTraces {
     fn take(&mut self, line: TraceLine) {
         self.places.add_line(&line);
         match line.kind.as_str() {
             "process" => {
                 self.end_of_process();
                 let text = |t: &str, most: usize| one_line(t, most);
-                self.report.processes.push(Process {
+                self.report.processes.push(PluginProcess {
                     host: text(&line.host, 32),
                     host_name: line.host_name.as_deref().map(|n| text(n, 64)),
                     pid: line.pid,
@@ -161,7 +161,7 @@ impl Gathered {
             "comm" if !self.comms.contains_key(&line.comm) => self.report.left_out.communicators += 1,
             "never" => {
                 let said = one_line(&format!("communicator {} stays at AUTO: {}", line.comm, line.why), 300);
-                // Every rank says it.
+                // Every rank writes it.
                 if self.report.never.contains(&said) {
                 } else if self.report.never.len() < NEVER_MAX {
                     self.report.never.push(said);
@@ -201,7 +201,7 @@ impl Gathered {
             return;
         }
         let process = self.process;
-        let new = || Key { rank: i64::MAX, collective: Some(collective), bucket, ..Key::default() };
+        let new = || CallGroup { rank: i64::MAX, collective: Some(collective), bucket, ..CallGroup::default() };
         let key = self.keys.entry(id).or_insert_with(new);
         match line.kind.as_str() {
             "call" => key.call(line, process),
@@ -215,7 +215,7 @@ impl Gathered {
         let (steps, cost) = (std::mem::take(&mut self.steps), self.cost.take());
         self.process += 1;
         if self.report.steps.is_none_or(|s| s.count < steps.len()) && !steps.is_empty() {
-            self.report.steps = Some(Steps {
+            self.report.steps = Some(StepTimes {
                 count: steps.len(),
                 total_ms: steps.iter().sum(),
                 median_ms: super::row::median(&steps).unwrap_or(0.0),
@@ -229,11 +229,11 @@ impl Gathered {
     }
 }
 
-fn of_cost(c: &TraceLine) -> Cost {
+fn of_cost(c: &TraceLine) -> PluginCost {
     let run_us = (c.run_us as f64).max(1.0);
     let entries = c.decide_us as f64 + c.event_us as f64 + c.setup_us as f64 + c.border_us as f64;
     let each = |us: u64, n: u64| us as f64 * 1e3 / n.max(1) as f64;
-    Cost {
+    PluginCost {
         run_s: run_us / 1e6,
         share: entries / run_us,
         decisions: c.decisions,
@@ -246,9 +246,9 @@ fn of_cost(c: &TraceLine) -> Cost {
     }
 }
 
-impl Key {
+impl CallGroup {
     fn call(&mut self, line: TraceLine, process: u64) {
-        // Every rank writes its calls; one of them counts.
+        // Every rank writes its calls; one rank counts.
         if line.rank < self.rank {
             (self.rank, self.calls, self.bytes) = (line.rank, 0, 0);
             (self.process, self.last_group) = ((process, 0), 0);
@@ -278,7 +278,7 @@ impl Key {
         *self.arm_calls.entry(line.arm).or_default() += 1;
     }
 
-    /// How many of the calls with an arm one time of the source stands for: a step's or an interval's is the time of all calls in it.
+    /// Number of calls with an arm that one time of the source covers: the time of a step or interval covers every call in it.
     pub fn calls_per_time(&self, arm: &str) -> f64 {
         let of_arm = self.arm_calls.get(arm).copied().unwrap_or(0) as f64;
         let times = match self.source.as_str() {
@@ -319,7 +319,7 @@ impl Key {
             self.left_out += 1;
             return;
         }
-        // The last rank to arrive waits for nobody.
+        // The last rank to arrive does not wait.
         let entry = self.kernels.entry(call).or_insert_with(|| (line.arm.clone(), us));
         entry.1 = entry.1.min(us);
     }

@@ -1,26 +1,26 @@
-//! What the plugin saw and did, from the traces of its processes.
+//! A report of a job from the plugin's traces.
 
 mod gather;
 mod predict;
 mod row;
 
 pub use gather::files;
-pub use predict::{Hardware, Prediction};
-pub use row::{Row, median};
+pub use predict::{CallPrediction, Hardware};
+pub use row::{CallRow, median};
 
 use crate::JobError;
-use predict::Model;
+use predict::CallModel;
 use serde::Serialize;
 use std::path::PathBuf;
 
 /// A process that loaded the plugin.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Process {
+pub struct PluginProcess {
     /// Its host, as a hash.
     pub host: String,
     /// The host's name, where it was written.
     pub host_name: Option<String>,
-    /// Its number.
+    /// Its process id.
     pub pid: u64,
     /// Its mode.
     pub mode: String,
@@ -30,33 +30,33 @@ pub struct Process {
     pub tuner_api: u32,
     /// The profiler interface, or 0.
     pub profiler_api: u32,
-    /// Its times were given by a test.
+    /// True if its times come from a test.
     pub scripted: bool,
 }
 
-/// Steps that the program said, of the process that said most.
+/// Steps that the program reported, of the process with most.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Steps {
-    /// How many.
+pub struct StepTimes {
+    /// Number of steps.
     pub count: usize,
-    /// All of them, milliseconds.
+    /// Their sum, milliseconds.
     pub total_ms: f64,
     /// Median, milliseconds.
     pub median_ms: f64,
 }
 
-/// What the plugin cost, of the process in which it cost the greatest share of the run.
+/// The cost of the plugin, of the process with the largest share of its run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct Cost {
+pub struct PluginCost {
     /// From the first communicator on, seconds.
     pub run_s: f64,
     /// Time in all of the plugin's entries over time of the run.
     pub share: f64,
-    /// Decisions, about.
+    /// Approximate number of decisions.
     pub decisions: u64,
     /// Nanoseconds per decision.
     pub decision_ns: f64,
-    /// Events of NCCL's profiler, about.
+    /// Approximate number of events of NCCL's profiler.
     pub events: u64,
     /// Nanoseconds per event.
     pub event_ns: f64,
@@ -68,9 +68,9 @@ pub struct Cost {
     pub thread_share: f64,
 }
 
-/// What was too much for a report.
+/// Counts of data beyond the limits of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct OmittedCounts {
     /// Calls of (communicator, collective, size) beyond those that a report holds.
     pub calls: u64,
     /// Communicators whose ranks and nodes are not known for that reason.
@@ -81,13 +81,13 @@ pub struct LeftOut {
     pub sentences: u64,
 }
 
-/// What traces say.
+/// The content of a job's traces.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct JobReport {
     /// Processes that loaded the plugin.
-    pub processes: Vec<Process>,
-    /// What they called.
-    pub rows: Vec<Row>,
+    pub processes: Vec<PluginProcess>,
+    /// Their calls, by collective, size and communicator.
+    pub rows: Vec<CallRow>,
     /// Communicators that stayed at AUTO, and why.
     pub never: Vec<String>,
     /// How often ranks waited for a verdict.
@@ -102,32 +102,32 @@ pub struct Report {
     pub full: u64,
     /// Traces whose last line is cut off.
     pub cut_off: u64,
-    /// What was too much.
-    pub left_out: LeftOut,
-    /// Steps, if the program said any.
-    pub steps: Option<Steps>,
-    /// What the plugin cost, if it said so.
-    pub cost: Option<Cost>,
+    /// Data beyond the limits.
+    pub left_out: OmittedCounts,
+    /// Steps, if the program reported any.
+    pub steps: Option<StepTimes>,
+    /// The cost of the plugin, if the traces hold it.
+    pub cost: Option<PluginCost>,
 }
 
-impl Report {
+impl JobReport {
     /// From files and folders; predictions come from NCCL's model where the hardware is known. O(bytes of the traces).
     ///
     /// # Errors
-    /// A file that is no trace, too many files, or an unknown release.
+    /// A file that is not a trace, too many files, or an unknown release.
     pub fn read(paths: &[PathBuf], hardware: Option<&Hardware>) -> Result<Self, JobError> {
         let gathered = gather::read(&files(paths)?)?;
         let mut report = gathered.report;
-        let model = Model::new(hardware, &report)?;
-        // Kernels are compared with the steps, or else with the run.
-        let beside_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
-        report.rows = row::rows(gathered.keys, beside_ms, |key, comm, auto, arm| {
+        let model = CallModel::new(hardware, &report)?;
+        // Kernel times are compared with the steps, or else with the run.
+        let total_ms = report.steps.map(|s| s.total_ms).or(report.cost.map(|c| c.run_s * 1e3));
+        report.rows = row::rows(gathered.keys, total_ms, |key, comm, auto, arm| {
             model.predict(key, comm, auto, arm, &gathered.places)
         });
         Ok(report)
     }
 
-    /// Some of the times were given by a test.
+    /// True if some times come from a test.
     pub fn is_scripted(&self) -> bool {
         self.processes.iter().any(|p| p.scripted)
     }

@@ -1,7 +1,7 @@
-//! What a model of NCCL expects of a communicator's calls, where its hardware is known.
+//! Predictions of NCCL's model for a communicator's calls, where its hardware is known.
 
-use super::Report;
-use super::gather::Key;
+use super::JobReport;
+use super::gather::CallGroup;
 use crate::JobError;
 use ::tune::Arm;
 use measure::plugin_trace::RankGpus;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Allocation, Cluster};
 
-/// Which hardware a job ran on.
+/// The hardware of a job.
 #[derive(Clone, Debug)]
 pub struct Hardware {
     /// Its cluster.
@@ -23,22 +23,22 @@ pub struct Hardware {
     pub nccl: Option<Version>,
 }
 
-/// What a model expects of one call. Never a measurement.
+/// A model's prediction for one call; never a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Prediction {
-    /// Whose model, and whether it was checked against the library on hosts like these.
+pub struct CallPrediction {
+    /// The model, and whether it was checked against the library on such hosts.
     pub model: String,
-    /// Time of what AUTO chose, microseconds.
+    /// Time of AUTO's choice, microseconds.
     pub auto_us: f64,
-    /// Bus bandwidth of what AUTO chose, GB/s.
+    /// Bus bandwidth of AUTO's choice, GB/s.
     pub auto_busbw_gb_per_s: f64,
     /// Time of the arm in use, microseconds.
     pub arm_us: Option<f64>,
-    /// The shortest of all ways that NCCL has here.
+    /// The fastest algorithm and protocol that NCCL has here.
     pub best: String,
     /// Its time, microseconds.
     pub best_us: f64,
-    /// How much shorter the best is than what AUTO chose, as a share: what there may be to win at most.
+    /// The largest possible gain: how much faster the best is than AUTO's choice, as a share.
     pub headroom: f64,
 }
 
@@ -46,7 +46,7 @@ fn way(arm: &str) -> Option<(Algorithm, Protocol)> {
     arm.parse::<Arm>().ok()?.forced
 }
 
-/// The release by the interfaces that it uses.
+/// The release that uses these interfaces.
 fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
     let minor = match (tuner, profiler) {
         (2, _) => 21,
@@ -62,26 +62,26 @@ fn of_interfaces(tuner: u32, profiler: u32) -> Option<Version> {
     Some(Version { major: 2, minor, patch: None })
 }
 
-/// What is known of the hardware.
-pub struct Model {
-    known: Option<Known>,
+/// Predicts the calls of a job on known hardware.
+pub struct CallModel {
+    known: Option<KnownHardware>,
     /// By communicator.
     gpus: RefCell<BTreeMap<String, Result<Allocation, String>>>,
     built: RefCell<BTreeMap<Allocation, Result<Communicator, String>>>,
 }
 
-struct Known {
+struct KnownHardware {
     cluster: Cluster,
     gpus: Option<Allocation>,
     version: Version,
 }
 
-impl Model {
-    /// Of some hardware; without any, no call has a prediction.
+impl CallModel {
+    /// For this hardware; without any, no call has a prediction.
     ///
     /// # Errors
     /// The release is neither given nor known from the traces.
-    pub fn new(hardware: Option<&Hardware>, report: &Report) -> Result<Model, JobError> {
+    pub fn new(hardware: Option<&Hardware>, report: &JobReport) -> Result<CallModel, JobError> {
         let known = |h: &Hardware| {
             let traced = report.processes.first().and_then(|p| of_interfaces(p.tuner_api, p.profiler_api));
             let version = match h.nccl {
@@ -89,21 +89,21 @@ impl Model {
                 None if report.processes.is_empty() => nccl_model::releases::NEWEST,
                 None => traced.ok_or(JobError::UnknownRelease)?,
             };
-            Ok(Known { cluster: h.cluster.clone(), gpus: h.gpus.clone(), version })
+            Ok(KnownHardware { cluster: h.cluster.clone(), gpus: h.gpus.clone(), version })
         };
-        Ok(Model { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
+        Ok(CallModel { known: hardware.map(known).transpose()?, gpus: RefCell::default(), built: RefCell::default() })
     }
 
-    /// What to expect of a key's calls: of what AUTO chose and of the arm in use. The error begins with "no model".
+    /// The prediction for a group's calls, with AUTO's choice and with the arm in use. The error begins with "no model".
     pub fn predict(
         &self,
-        key: &Key,
+        key: &CallGroup,
         comm: &str,
         auto: &str,
         arm: &str,
         places: &RankGpus,
-    ) -> Result<Prediction, String> {
-        let known = self.known.as_ref().ok_or("no model: the hardware is not said; --cluster names it")?;
+    ) -> Result<CallPrediction, String> {
+        let known = self.known.as_ref().ok_or("no model: the hardware is unknown; name it with --cluster")?;
         let mut gpus = self.gpus.borrow_mut();
         let gpus = gpus.entry(comm.to_string()).or_insert_with(|| known.gpus(key, comm, places));
         let gpus = gpus.clone().map_err(|e| format!("no model: {e}"))?;
@@ -116,8 +116,8 @@ impl Model {
     }
 }
 
-impl Known {
-    fn gpus(&self, key: &Key, comm: &str, places: &RankGpus) -> Result<Allocation, String> {
+impl KnownHardware {
+    fn gpus(&self, key: &CallGroup, comm: &str, places: &RankGpus) -> Result<Allocation, String> {
         let ranks = key.ranks as usize;
         let Some(all) = &self.gpus else {
             let names = places.gpus(comm, key.ranks).map_err(|e| format!("{e}; or name the GPUs with --gpus"))?;
@@ -130,7 +130,7 @@ impl Known {
         if all.gpu_count() == ranks {
             return Ok(all.clone());
         }
-        // A communicator inside a host, of hosts that are all alike to it.
+        // A communicator inside one host; the job's hosts are all equal.
         let mut parts = all.parts().iter();
         if let Some(&(host, mask)) = parts.next()
             && key.nodes == 1
@@ -140,14 +140,14 @@ impl Known {
             return Ok(Allocation::new([(host, mask)]));
         }
         Err(format!(
-            "a communicator of {ranks} ranks on {} nodes, and --gpus names {} on {}: which of them?",
+            "a communicator of {ranks} ranks on {} nodes does not match --gpus, which names {} on {}; name its GPUs only",
             key.nodes,
             all.gpu_count(),
             all.host_count()
         ))
     }
 
-    fn of_call(&self, c: &Communicator, key: &Key, auto: &str, arm: &str) -> Option<Prediction> {
+    fn of_call(&self, c: &Communicator, key: &CallGroup, auto: &str, arm: &str) -> Option<CallPrediction> {
         let collective = key.collective?;
         let size = key.bytes / key.calls.max(1);
         let constants = LoadConstants::of(self.cluster.network.class);
@@ -164,7 +164,7 @@ impl Known {
             })
             .min_by(|a, b| a.1.total_cmp(&b.1))?;
         let checked = if c.checked() { "checked on hosts like these" } else { "not checked on hosts like these" };
-        Some(Prediction {
+        Some(CallPrediction {
             model: format!("model of NCCL {}, {checked}", self.version),
             auto_us: auto_expected.time_us,
             auto_busbw_gb_per_s: auto_expected.busbw.gb_per_s(),
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interfaces_tell_the_release() {
+    fn interfaces_determine_the_release() {
         let of = |t, p| of_interfaces(t, p).map(|v| v.minor);
         assert_eq!([of(4, 0), of(4, 4), of(5, 5), of(5, 6), of(6, 6), of(6, 7)], [26, 27, 28, 29, 30, 32].map(Some));
         assert_eq!(of(0, 0), None);

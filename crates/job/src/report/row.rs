@@ -1,13 +1,13 @@
-//! One row: a collective and size in a communicator, with what it came to.
+//! One row of a report: the calls of a collective and size in a communicator.
 
-use super::Prediction;
-use super::gather::{Key, Keys};
+use super::CallPrediction;
+use super::gather::{CallGroup, Keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Calls of one collective and size in one communicator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct CallRow {
     /// The collective.
     pub collective: String,
     /// The middle of the size bucket.
@@ -18,9 +18,9 @@ pub struct Row {
     pub nodes: u32,
     /// Calls, counted on one rank of each communicator.
     pub calls: u64,
-    /// Bytes of them.
+    /// Bytes of these calls.
     pub bytes: u64,
-    /// What AUTO chose most often.
+    /// AUTO's most frequent choice.
     pub auto: String,
     /// The arm in use at the end, or AUTO.
     pub arm: String,
@@ -50,24 +50,24 @@ pub struct Row {
     pub share: Option<f64>,
     /// Bus bandwidth by the median GPU time, of what ran, GB/s.
     pub busbw_gb_per_s: Option<f64>,
-    /// What a model expects, or (in JSON as `no_model`) why there is none.
+    /// The prediction of a model, or (in JSON as `no_model`) why there is none.
     #[serde(serialize_with = "or_why_not")]
-    pub predicted: Result<Prediction, String>,
+    pub predicted: Result<CallPrediction, String>,
     /// Time saved (below 0: lost) over all calls against AUTO, exploration included, milliseconds. Where times are those of steps or of
     /// intervals, these are counted, not the calls in them; rows of the same steps do not add up then.
     pub saved_ms: Option<f64>,
-    /// Calls with the arm until what exploration cost is won back.
+    /// Calls with the arm that repay the cost of exploration.
     pub break_even_calls: Option<u64>,
 }
 
-fn or_why_not<S: serde::Serializer>(predicted: &Result<Prediction, String>, s: S) -> Result<S::Ok, S::Error> {
+fn or_why_not<S: serde::Serializer>(predicted: &Result<CallPrediction, String>, s: S) -> Result<S::Ok, S::Error> {
     match predicted {
         Ok(p) => p.serialize(s),
         Err(why) => BTreeMap::from([("no_model", why)]).serialize(s),
     }
 }
 
-impl Row {
+impl CallRow {
     /// The arm has shorter kernels and makes what decides longer than AUTO does, or the other way round.
     pub fn disagrees(&self) -> bool {
         let better = |a: Option<f64>, b: Option<f64>| a.zip(b).map(|(auto, arm)| arm < auto);
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-/// The median of some times; none of none.
+/// The median; `None` without times.
 pub fn median(times: &[f64]) -> Option<f64> {
     (!times.is_empty()).then(|| ::stats::median(times))
 }
@@ -87,17 +87,17 @@ fn variance(times: &[f64]) -> Option<f64> {
     (times.len() > 1).then(|| ::stats::standard_deviation(times).powi(2))
 }
 
-/// Rows of all keys, largest traffic first. `beside_ms`: what kernels are held against. `predict`: what a model expects of a key's calls in a
-/// communicator, of what AUTO chose and of the arm in use.
+/// Rows of all keys, largest traffic first. `total_ms`: the time that kernel times are a share of. `predict`: a model's prediction for the calls of a
+/// group in a communicator, with AUTO's choice and with the arm in use.
 pub fn rows(
     keys: Keys,
-    beside_ms: Option<f64>,
-    predict: impl Fn(&Key, &str, &str, &str) -> Result<Prediction, String>,
-) -> Vec<Row> {
-    let of = |((comm, collective, _), k): ((String, String, u8), Key)| {
-        row(collective, &k, beside_ms, &|auto, arm| predict(&k, &comm, auto, arm))
+    total_ms: Option<f64>,
+    predict: impl Fn(&CallGroup, &str, &str, &str) -> Result<CallPrediction, String>,
+) -> Vec<CallRow> {
+    let of = |((comm, collective, _), k): ((String, String, u8), CallGroup)| {
+        row(collective, &k, total_ms, &|auto, arm| predict(&k, &comm, auto, arm))
     };
-    let mut rows: Vec<Row> = keys.into_iter().map(of).collect();
+    let mut rows: Vec<CallRow> = keys.into_iter().map(of).collect();
     rows.retain(|r| r.calls > 0);
     rows.sort_by(|a, b| {
         b.bytes.cmp(&a.bytes).then_with(|| (&a.collective, a.size_bytes).cmp(&(&b.collective, b.size_bytes)))
@@ -107,10 +107,10 @@ pub fn rows(
 
 fn row(
     collective: String,
-    k: &Key,
-    beside_ms: Option<f64>,
-    predict: &dyn Fn(&str, &str) -> Result<Prediction, String>,
-) -> Row {
+    k: &CallGroup,
+    total_ms: Option<f64>,
+    predict: &dyn Fn(&str, &str) -> Result<CallPrediction, String>,
+) -> CallRow {
     let most = |m: &BTreeMap<String, u64>| m.iter().max_by_key(|(_, n)| **n).map(|(a, _)| a.clone());
     let auto = most(&k.autos).unwrap_or_else(|| "AUTO".into());
     let (arm, because) = match &k.finding {
@@ -120,7 +120,7 @@ fn row(
     let empty = Vec::new();
     let of = |arm: &str| k.times.get(arm).unwrap_or(&empty);
     let (auto_us, arm_us) = (median(of("AUTO")), median(of(&arm)));
-    // What all took against what it would have taken at AUTO, each arm by its own median. One time may stand for many calls.
+    // Time saved against AUTO, each arm by its own median. One time may cover many calls.
     let (mut saved, mut spent) = (0.0, 0.0);
     for (a, n) in &k.arm_calls {
         if let (Some(base), Some(t)) = (auto_us, median(of(a))) {
@@ -132,7 +132,7 @@ fn row(
         }
     }
     let per_call = auto_us.zip(arm_us).map(|(a, b)| (a - b) / k.calls_per_time(&arm)).filter(|g| *g > 0.0);
-    // GPU times that the ranks agreed on, else the least of those that these traces have.
+    // GPU times that the ranks agreed on, else the shortest in these traces.
     let kernel = |asked: &str, ran: &dyn Fn(&str) -> bool| -> Option<f64> {
         let agreed = k.agreed_kernels.get(asked).filter(|t| !t.is_empty());
         agreed
@@ -149,7 +149,7 @@ fn row(
     let bytes_of_one = k.bytes as f64 / k.calls.max(1) as f64;
     let factor = k.collective.map(|c| c.bus_factor(k.ranks as usize));
     let busbw = arm_kernel_us.or(auto_kernel_us).zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f);
-    Row {
+    CallRow {
         collective,
         size_bytes: ::tune::bucket::middle(k.bucket),
         ranks: k.ranks,
@@ -165,7 +165,7 @@ fn row(
         auto_kernel_us,
         arm_kernel_us,
         kernels_ms,
-        share: kernels_ms.zip(beside_ms.filter(|b| *b > 0.0)).map(|(k, b)| k / b),
+        share: kernels_ms.zip(total_ms.filter(|b| *b > 0.0)).map(|(k, b)| k / b),
         busbw_gb_per_s: busbw.filter(|_| k.ranks > 1),
         predicted: predict(&auto, &arm),
         saved_ms: auto_us.map(|_| saved / 1e3),

@@ -2,7 +2,7 @@
 
 use super::tune::report::{self, ModelArgs};
 use console::Failure;
-use job::launched::{self, Task};
+use job::launched::{self, LaunchedTask};
 use job::signals;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(cluster) = &args.model.cluster {
         console::load_cluster(cluster)?; // before the job, not after it
     }
-    let task = Task::of(env);
+    let task = LaunchedTask::of(env);
     let reports = task.as_ref().is_none_or(|t| t.number == 0);
     if let Some(path) = args.report.as_deref().filter(|_| reports) {
         writable(path)?; // before the job, too
@@ -139,7 +139,7 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The report of what ran here.
-fn tell(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Result<(), Failure> {
+fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<(), Failure> {
     let report = report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
         eprint!("{}", nobody(library, folder));
@@ -178,7 +178,7 @@ fn conflicts() {
     }
 }
 
-fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Result<ExitStatus, Failure> {
+fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<ExitStatus, Failure> {
     let mut words = args.command.iter();
     let program = words.next().ok_or_else(|| Failure::input("no command"))?;
     let mut command = Command::new(program);
@@ -210,7 +210,7 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     let unique = folder.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let alone = || Some(format!("local:{}-{unique}", std::process::id()));
     command.env_remove("LINKWISE_MEETING_ELSE"); // the former name, perhaps set by an older `linkwise run` around this one
-    match task.map_or_else(alone, Task::rendezvous).filter(|_| !by_launcher) {
+    match task.map_or_else(alone, LaunchedTask::rendezvous).filter(|_| !by_launcher) {
         Some(place) => command.env("LINKWISE_RENDEZVOUS_FALLBACK", place),
         None => command.env_remove("LINKWISE_RENDEZVOUS_FALLBACK"), // another `linkwise run` around this one knew less
     };
@@ -228,7 +228,7 @@ fn start(args: &Args, task: Option<&Task>, library: &Path, folder: &Path) -> Res
     let mut child = command.spawn().map_err(|e| {
         Failure::input(format!("cannot start `{}`: {e}; is it on the PATH?", program.to_string_lossy()))
     })?;
-    let passing = signals::Passing::to(child.id(), caught);
+    let passing = signals::SignalForwarder::to(child.id(), caught);
     let status = child.wait().map_err(|e| Failure::input(format!("waiting for the command: {e}")));
     passing.end();
     status

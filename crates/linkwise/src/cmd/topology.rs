@@ -149,7 +149,7 @@ fn import(a: Import) -> Result<(), Failure> {
         for refused in &reading.refused {
             eprintln!("note: left out: {refused}");
         }
-        sources.push(merge::Source { file: name, reading });
+        sources.push(merge::MergeSource { file: name, reading });
     }
     let (mut types, notes) = match &sources[..] {
         // One file may describe several systems: each becomes a type of its own.

@@ -4,7 +4,7 @@ use super::CHANNELS_MAX;
 use crate::report::{ChannelCounts, Connection, KernelLaunch};
 use std::collections::BTreeMap;
 use topology::Collective;
-use topology::nccl::{Algorithm, Graph, GraphKind, PathType, Protocol, Rate};
+use topology::nccl::{Algorithm, Graph, GraphKind, NcclRate, PathType, Protocol};
 
 /// Longest line that is read.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -45,7 +45,7 @@ pub struct NodeLog {
     /// Channel counts, if this node prints them.
     pub channels: Option<ChannelCounts>,
     /// The cost table, in the log of the node with rank 0.
-    pub rates: Vec<Rate>,
+    pub rates: Vec<NcclRate>,
     /// The calls.
     pub calls: Vec<CallLog>,
     /// The connections between ranks.
@@ -232,14 +232,14 @@ impl LogReader {
             let Some((latency, bandwidth)) = cell.split_once('/') else { return };
             let (Some(latency), Some(bandwidth)) = (finite(latency), finite(bandwidth)) else { return };
             // NCCL prints 0/0 for unavailable pairs, from 2.31 on also -1/-1.
-            let rate = Rate {
+            let rate = NcclRate {
                 collective,
                 algorithm,
                 protocol,
                 latency_us: latency.max(0.0),
                 bandwidth_gb_per_s: bandwidth.max(0.0),
             };
-            let same = |r: &Rate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
+            let same = |r: &NcclRate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
             if !self.log.rates.iter().any(same) {
                 self.log.rates.push(rate);
             }

@@ -5,7 +5,7 @@ use crate::BenchError;
 use crate::read::{GRAPHS_BYTES_MAX, graphs, log};
 use crate::report::{BenchReport, BenchSeconds, NodeReport, ReportedCall, TreePlace};
 use std::collections::BTreeMap;
-use topology::nccl::{Decision, DecisionSource, Graph, GraphKind, Version};
+use topology::nccl::{DecisionSource, Graph, GraphKind, NcclDecision, Version};
 
 impl BenchRun<'_> {
     /// Reads the logs of all processes into one report. Fails if NCCL called a function that the emulation lacks, or if a log is incomplete.
@@ -97,7 +97,7 @@ impl BenchRun<'_> {
         let estimate_us = c.estimate_us.or(line.and_then(|d| d.time_us));
         let channel_range = line.and_then(|d| d.channels);
         let channels = channel_range.map(|(low, high)| high - low + 1).or(c.launch.map(|l| l.grid));
-        let decision = line.zip(channels).map(|(d, channels)| Decision {
+        let decision = line.zip(channels).map(|(d, channels)| NcclDecision {
             collective: c.collective,
             size_bytes: c.size_bytes,
             algorithm: d.algorithm,

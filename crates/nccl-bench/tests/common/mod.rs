@@ -2,7 +2,7 @@
 #![allow(dead_code)] // every test binary uses its own part
 
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
-use topology::nccl::{Algorithm, Protocol, Rate, Version};
+use topology::nccl::{Algorithm, NcclRate, Protocol, Version};
 use topology::{Cluster, Collective, Host, HostId, HostType, catalog};
 
 /// The five collectives with an algorithm.
@@ -53,7 +53,7 @@ pub fn skip<T>(test: &str, e: BenchError) -> Option<T> {
 }
 
 /// One cell of the table.
-pub fn rate(report: &BenchReport, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Rate {
-    let fits = |r: &&Rate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
+pub fn rate(report: &BenchReport, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> NcclRate {
+    let fits = |r: &&NcclRate| (r.collective, r.algorithm, r.protocol) == (collective, algorithm, protocol);
     *report.rates.iter().find(fits).unwrap_or_else(|| panic!("no {collective} {algorithm} {protocol}"))
 }

@@ -6,7 +6,7 @@ use place::search::hosts::{FreeHost, fill, freest_first};
 use place::search::links::{PairSums, weight};
 use place::search::{admit, one};
 use place::{Objective, Refusal, Search, SearchResult};
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, HostId};
 
@@ -54,7 +54,7 @@ impl Search for CasCore {
         let mut filled: Vec<(usize, f64)> = Vec::new();
         for set in &sets {
             let a = fill_greedily(objective.cluster, set, k);
-            let parts: Vec<Part> = a.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
+            let parts: Vec<HostShare> = a.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
             filled.push((shared(set), a.parts().iter().map(|&(h, m)| links.score(h, m)).sum()));
             candidates.push(&parts);
         }

@@ -1,13 +1,13 @@
 //! Contention by counts, as BandPilot's public code merges jobs.
 
 use place::MergeRule;
-use predict::{Part, PartTable};
+use predict::{HostShare, HostShareTable};
 use topology::GpuMask;
 
 /// `merge-counts`: GPUs 0 to n - 1 of a host stand for any n of them. A merged set that a host has too few GPUs for is passed over.
 pub static MERGE_COUNTS: MergeRule = MergeRule { name: "merge-counts", join };
 
-fn join(table: &PartTable, part: &Part, others: GpuMask) -> Option<Part> {
+fn join(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<HostShare> {
     let gpus = part.mask.count() + others.count();
     (gpus <= table.all_gpus(part.host).count()).then(|| table.part(part.host, GpuMask::first(gpus)))
 }

@@ -5,7 +5,7 @@ use crate::judge::{affordable, argmax};
 use place::search::hosts::{choose, freest_first, singles, subsets_of};
 use place::search::{admit, one};
 use place::{Objective, Refusal, Search, SearchResult};
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::Allocation;
 
 /// Most candidates that the balanced construction makes. The paper names no limit, and has four hosts (36 candidates at most); combinations
@@ -84,7 +84,7 @@ fn balanced(objective: &Objective, free: &Allocation, out: &mut Candidates) {
         spread(&capacities, k, &mut |counts| {
             parts.clear();
             parts.extend(chosen.iter().zip(counts).map(|(&i, &c)| objective.part(hosts[i].0, masks[i][c - 1])));
-            parts.sort_unstable_by_key(|p: &Part| p.host);
+            parts.sort_unstable_by_key(|p: &HostShare| p.host);
             out.push(&parts);
             out.len() < CANDIDATES_MAX
         })

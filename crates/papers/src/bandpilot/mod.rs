@@ -28,7 +28,7 @@ pub use cascore::CasCore;
 pub use counts::MERGE_COUNTS;
 pub use eha::Eha;
 pub use pts::Pts;
-pub use random::Random;
+pub use random::RandomSearch;
 pub use v4::{BandPilotV4, Serving};
 
 /// The hybrid search: arXiv 2506.15595, section 4.3.1. [`Eha`] and [`Pts`] on the same model B̂, the allocation with the

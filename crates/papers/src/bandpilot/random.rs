@@ -9,12 +9,12 @@ use topology::Allocation;
 /// `k` free GPUs drawn evenly: arXiv 2506.15595, algorithm 3 (Random). No evaluations.
 ///
 /// The same seed and request draw the same GPUs; other requests draw from other streams.
-pub struct Random {
+pub struct RandomSearch {
     /// The seed.
     pub seed: u64,
 }
 
-impl Search for Random {
+impl Search for RandomSearch {
     fn name(&self) -> &'static str {
         "random"
     }

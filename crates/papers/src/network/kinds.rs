@@ -1,38 +1,38 @@
 //! The networks and the line as kinds of models.
 
 use super::saved::{self, FORM};
-use super::{CONTINUAL, Flavour, Guard, Learned, Training, What};
+use super::{CONTINUAL, Flavour, Guard, LearnedNetwork, LearningTarget, Training};
 use crate::network::learned::READINGS_MIN;
-use predict::{Candidates, LearnedModel, Learner, LearnerData, ModelKinds, NameTaken, PartTable, TrainingRun};
+use predict::{Candidates, HostShareTable, KindNameTaken, LearnedModel, Learner, LearnerData, ModelKinds, TrainingRun};
 use topology::{Allocation, Bytes};
 
 /// A network or a line with the settings of its training.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkKind {
     /// What is learned.
-    pub what: What,
+    pub what: LearningTarget,
     /// How it is trained.
     pub training: Training,
 }
 
 /// BandPilot's Transformer: intra bandwidth and GPU count of every host.
-pub static TRANSFORMER: NetworkKind = NetworkKind::published(What::Network(Flavour::Transformer));
+pub static TRANSFORMER: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Transformer));
 /// LiteGD's Transformer: intra bandwidth and GPU mask of every host.
-pub static TRANSFORMER_LITEGD: NetworkKind = NetworkKind::published(What::Network(Flavour::Litegd));
+pub static TRANSFORMER_LITEGD: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Litegd));
 /// The ablation: raw GPU ids.
-pub static TRANSFORMER_NAIVE: NetworkKind = NetworkKind::published(What::Network(Flavour::Naive));
+pub static TRANSFORMER_NAIVE: NetworkKind = NetworkKind::published(LearningTarget::Network(Flavour::Naive));
 /// LinearBW: a line on ten features of the hosts.
-pub static LINEAR: NetworkKind = NetworkKind::published(What::Line);
+pub static LINEAR: NetworkKind = NetworkKind::published(LearningTarget::Line);
 
 impl NetworkKind {
     /// Trained as published.
-    pub const fn published(what: What) -> Self {
+    pub const fn published(what: LearningTarget) -> Self {
         NetworkKind { what, training: Training::PUBLISHED }
     }
 }
 
 /// Adds the networks and the line to the kinds of models that a program fits and reads.
-pub fn register(kinds: &mut ModelKinds) -> Result<(), NameTaken> {
+pub fn register(kinds: &mut ModelKinds) -> Result<(), KindNameTaken> {
     for kind in [&TRANSFORMER, &TRANSFORMER_LITEGD, &TRANSFORMER_NAIVE, &LINEAR] {
         kinds.add(kind)?;
     }
@@ -45,44 +45,46 @@ impl Learner for NetworkKind {
     }
     fn about(&self) -> &'static str {
         match self.what {
-            What::Network(Flavour::Transformer) => {
+            LearningTarget::Network(Flavour::Transformer) => {
                 "BandPilot's Transformer: intra bandwidth and GPU count of every host (takes seconds)"
             }
-            What::Network(Flavour::Litegd) => {
+            LearningTarget::Network(Flavour::Litegd) => {
                 "LiteGD's Transformer: intra bandwidth and GPU mask of every host (takes seconds)"
             }
-            What::Network(Flavour::Naive) => "A Transformer that sees raw GPU ids, to compare with (takes seconds)",
-            What::Line => "A line on ten features of the hosts, to compare with",
+            LearningTarget::Network(Flavour::Naive) => {
+                "A Transformer that sees raw GPU ids, to compare with (takes seconds)"
+            }
+            LearningTarget::Line => "A line on ten features of the hosts, to compare with",
         }
     }
     fn readings_min(&self) -> usize {
         READINGS_MIN
     }
     fn fit(&self, data: LearnerData, seed: u64) -> Option<(Box<dyn LearnedModel>, Vec<TrainingRun>)> {
-        let (learned, progress) = Learned::fit(self.what, data, &self.training, seed)?;
-        let run = |p: super::Progress| TrainingRun { epochs: p.epochs, best_epoch: p.best_epoch };
+        let (learned, progress) = LearnedNetwork::fit(self.what, data, &self.training, seed)?;
+        let run = |p: super::TrainingProgress| TrainingRun { epochs: p.epochs, best_epoch: p.best_epoch };
         Some((Box::new(learned), progress.into_iter().map(run).collect()))
     }
 }
 
-impl LearnedModel for Learned {
+impl LearnedModel for LearnedNetwork {
     fn name(&self) -> &'static str {
         self.what.name()
     }
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
-        Learned::means(self, size, candidates, out);
+        LearnedNetwork::means(self, size, candidates, out);
     }
     fn deviation(&self, size: Bytes) -> f64 {
-        Learned::deviation(self, size)
+        LearnedNetwork::deviation(self, size)
     }
-    fn learn(&mut self, table: &PartTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
-        Learned::learn(self, table, size, new, Guard::Published, &CONTINUAL, seed).is_some()
+    fn learn(&mut self, table: &HostShareTable, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
+        LearnedNetwork::learn(self, table, size, new, Guard::Published, &CONTINUAL, seed).is_some()
     }
     fn parameter_count(&self) -> usize {
-        Learned::parameter_count(self)
+        LearnedNetwork::parameter_count(self)
     }
     fn parameter_bytes(&self) -> usize {
-        Learned::parameter_bytes(self)
+        LearnedNetwork::parameter_bytes(self)
     }
     fn form(&self) -> &'static str {
         FORM

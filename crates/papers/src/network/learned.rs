@@ -1,11 +1,11 @@
 //! A learned prediction of what spans hosts: one network (or line) per message size, and what continual learning keeps.
 
-use super::linear::Line;
-use super::network::{Network, Sets, Tape};
-use super::tokens::{Flavour, Reader, Scale};
-use super::train::{Anchor, Progress, Samples, Training, fisher, train};
+use super::linear::FittedLine;
+use super::network::{Tape, TokenNetwork, TokenSets};
+use super::tokens::{Flavour, Scale, Tokenizer};
+use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train};
 use predict::accuracy::shuffle;
-use predict::{Candidates, LearnerData, Part, PartTable, SizeTables};
+use predict::{Candidates, HostShare, HostShareTable, LearnerData, SizeTables};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster};
@@ -30,21 +30,21 @@ const BUSBW_MAX_GB_PER_S: f64 = 1e6;
 
 /// What is learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum LearningTarget {
     /// A network.
     Network(Flavour),
     /// LinearBW.
     Line,
 }
 
-impl What {
+impl LearningTarget {
     /// `transformer`, `transformer-litegd`, `transformer-naive` or `linear`.
     pub fn name(self) -> &'static str {
         match self {
-            What::Network(Flavour::Transformer) => "transformer",
-            What::Network(Flavour::Litegd) => "transformer-litegd",
-            What::Network(Flavour::Naive) => "transformer-naive",
-            What::Line => "linear",
+            LearningTarget::Network(Flavour::Transformer) => "transformer",
+            LearningTarget::Network(Flavour::Litegd) => "transformer-litegd",
+            LearningTarget::Network(Flavour::Naive) => "transformer-naive",
+            LearningTarget::Line => "linear",
         }
     }
 }
@@ -55,17 +55,17 @@ pub enum Regressor {
     /// A network with what reads allocations for it.
     Network {
         /// The network.
-        network: Box<Network<f32>>,
+        network: Box<TokenNetwork<f32>>,
         /// Its reader.
-        reader: Reader,
+        reader: Tokenizer,
     },
     /// A line.
-    Line(Line),
+    Line(FittedLine),
 }
 
 /// What continual learning remembers of the data so far.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Memory {
+pub enum RehearsalMemory {
     /// Nothing: a line is solved anew from all of its data.
     None,
     /// How much each parameter matters (elastic weight consolidation).
@@ -76,7 +76,7 @@ pub enum Memory {
 
 /// What was learned of one size.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OfSize {
+pub struct SizePredictor {
     /// The size.
     pub size: Bytes,
     /// The predictor.
@@ -88,19 +88,19 @@ pub struct OfSize {
     /// Readings that it was learned from.
     pub seen: usize,
     /// What it remembers.
-    pub memory: Memory,
+    pub memory: RehearsalMemory,
 }
 
 /// Predictors by size.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learned {
+pub struct LearnedNetwork {
     /// Of which kind.
-    pub what: What,
+    pub what: LearningTarget,
     /// Ascending sizes, at least one.
-    pub by_size: Vec<OfSize>,
+    pub by_size: Vec<SizePredictor>,
 }
 
-/// How [`Learned::learn`] guards what it knew.
+/// How [`LearnedNetwork::learn`] guards what it knew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// As the paper of the network says: elastic weight consolidation or replay.
@@ -126,24 +126,24 @@ fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
 }
 
 /// The parts of an allocation, if it spans hosts of the table.
-fn parts_of(table: &PartTable, a: &Allocation) -> Vec<Part> {
+fn parts_of(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
-impl OfSize {
+impl SizePredictor {
     /// Learns from multi-host readings of one size.
     fn fit(
-        what: What,
+        what: LearningTarget,
         cluster: &Cluster,
         tables: &SizeTables,
         readings: &[(Allocation, f64)],
         settings: &Training,
         seed: u64,
-    ) -> Option<(OfSize, Progress)> {
+    ) -> Option<(SizePredictor, TrainingProgress)> {
         let mut order: Vec<usize> = (0..readings.len()).collect();
         shuffle(&mut order, &mut ChaCha8Rng::seed_from_u64(seed));
         let held = validation_count(readings.len(), settings.validation);
-        let parts: Vec<Vec<Part>> = order.iter().map(|i| parts_of(&tables.parts, &readings[*i].0)).collect();
+        let parts: Vec<Vec<HostShare>> = order.iter().map(|i| parts_of(&tables.parts, &readings[*i].0)).collect();
         let values: Vec<f64> = order.iter().map(|i| readings[*i].1).collect();
         let alone = alone(cluster, tables);
         let target = Scale::of(values[held..].iter().map(|v| if settings.logarithm { v.ln() } else { *v }));
@@ -151,29 +151,32 @@ impl OfSize {
         let judged = if held > 0 { 0..held } else { 0..values.len() };
         let seen = values.len();
         let (mut fitted, progress) = match what {
-            What::Line => {
-                let regressor = Regressor::Line(Line::fit(&parts[held..], &values[held..], alone)?);
-                (OfSize { size, regressor, target, sd: 1.0, seen, memory: Memory::None }, Progress::default())
+            LearningTarget::Line => {
+                let regressor = Regressor::Line(FittedLine::fit(&parts[held..], &values[held..], alone)?);
+                (
+                    SizePredictor { size, regressor, target, sd: 1.0, seen, memory: RehearsalMemory::None },
+                    TrainingProgress::default(),
+                )
             }
-            What::Network(flavour) => {
+            LearningTarget::Network(flavour) => {
                 let bits = cluster.types.iter().map(|t| t.gpu_count()).max().unwrap_or(1);
-                let reader = Reader::new(flavour, bits, settings.logarithm, alone, &parts[held..]);
+                let reader = Tokenizer::new(flavour, bits, settings.logarithm, alone, &parts[held..]);
                 let samples = samples(&reader, &target, &parts, &values);
                 let (validation, training) = split(samples, held);
-                let mut network = Box::new(Network::new(flavour.shape(bits), seed.wrapping_add(1)));
+                let mut network = Box::new(TokenNetwork::new(flavour.shape(bits), seed.wrapping_add(1)));
                 let progress = train(&mut network, &training, &validation, settings, None, seed.wrapping_add(2));
                 let memory = match flavour {
                     Flavour::Litegd => {
                         let kept = order.iter().take(REPLAY_MAX).map(|i| readings[*i].clone());
-                        Memory::Replay(kept.collect())
+                        RehearsalMemory::Replay(kept.collect())
                     }
                     Flavour::Transformer | Flavour::Naive => {
                         let judged = if validation.is_empty() { &training } else { &validation };
-                        Memory::Fisher(fisher(&network, &training, noise(&network, judged)))
+                        RehearsalMemory::Fisher(fisher(&network, &training, noise(&network, judged)))
                     }
                 };
                 let regressor = Regressor::Network { network, reader };
-                (OfSize { size, regressor, target, sd: 1.0, seen, memory }, progress)
+                (SizePredictor { size, regressor, target, sd: 1.0, seen, memory }, progress)
             }
         };
         fitted.sd = fitted.deviation(&parts[judged.clone()], &values[judged]);
@@ -181,7 +184,7 @@ impl OfSize {
     }
 
     /// Root mean square of `ln(reading / prediction)`.
-    fn deviation(&self, parts: &[Vec<Part>], values: &[f64]) -> f64 {
+    fn deviation(&self, parts: &[Vec<HostShare>], values: &[f64]) -> f64 {
         let mut candidates = Candidates::new();
         parts.iter().for_each(|p| candidates.push(p));
         let mut means = Vec::new();
@@ -192,17 +195,17 @@ impl OfSize {
 
     /// Appends the predictions of all candidates; those on one host are 0, to be filled in by the caller.
     fn means(&self, candidates: &Candidates, out: &mut Vec<f64>) {
-        let spans = |p: &[Part]| p.len() > 1;
+        let spans = |p: &[HostShare]| p.len() > 1;
         match &self.regressor {
             Regressor::Line(line) => {
                 out.extend(candidates.iter().map(|p| if spans(p) { line.busbw_gb_per_s(p) } else { 0.0 }));
             }
             Regressor::Network { network, reader } => {
-                let (mut sets, mut tape) = (Sets::default(), Tape::default());
+                let (mut sets, mut tape) = (TokenSets::default(), Tape::default());
                 let mut at: Vec<usize> = Vec::with_capacity(CHUNK);
                 let start = out.len();
                 out.resize(start + candidates.len(), 0.0);
-                let mut flush = |sets: &mut Sets<f32>, at: &mut Vec<usize>, out: &mut [f64]| {
+                let mut flush = |sets: &mut TokenSets<f32>, at: &mut Vec<usize>, out: &mut [f64]| {
                     network.forward(sets, None, false, &mut tape);
                     for (i, v) in at.drain(..).zip(&tape.out) {
                         out[i] = self.back(f64::from(*v), reader.logarithm);
@@ -230,15 +233,15 @@ impl OfSize {
         v.clamp(BUSBW_MIN_GB_PER_S, BUSBW_MAX_GB_PER_S)
     }
 
-    /// Continues to learn from new readings; see [`Learned::learn`].
+    /// Continues to learn from new readings; see [`LearnedNetwork::learn`].
     fn learn(
         &mut self,
-        table: &PartTable,
+        table: &HostShareTable,
         new: &[(Allocation, f64)],
         guard: Guard,
         settings: &Training,
         seed: u64,
-    ) -> Option<Progress> {
+    ) -> Option<TrainingProgress> {
         let Regressor::Network { network, reader } = &mut self.regressor else { return None };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut order: Vec<usize> = (0..new.len()).collect();
@@ -254,7 +257,7 @@ impl OfSize {
             (parts, values)
         };
         let replayed: &[(Allocation, f64)] = match &self.memory {
-            Memory::Replay(r) if guard == Guard::Published => r,
+            RehearsalMemory::Replay(r) if guard == Guard::Published => r,
             _ => &[],
         };
         // New and old readings count alike, as they learn and as they are judged: a buffer of many old ones must not outvote the few
@@ -267,14 +270,14 @@ impl OfSize {
         let (parts, values) = read(&mut held_rows.iter().map(|i| &new[*i]).chain(&replayed[..old_held]));
         let validation = samples(reader, &self.target, &parts, &values);
         let anchor = match &self.memory {
-            Memory::Fisher(f) if guard == Guard::Published => {
+            RehearsalMemory::Fisher(f) if guard == Guard::Published => {
                 Some(Anchor { parameters: network.parameters.clone(), fisher: f.clone(), lambda: LAMBDA })
             }
             _ => None,
         };
         let progress = train(network, &training, &validation, settings, anchor.as_ref(), seed.wrapping_add(1));
         match &mut self.memory {
-            Memory::Fisher(old) => {
+            RehearsalMemory::Fisher(old) => {
                 // Of all data so far: both averages, by their numbers of readings.
                 let (before, now) = (self.seen as f32, new.len() as f32);
                 let judged = if validation.is_empty() { &training } else { &validation };
@@ -283,7 +286,7 @@ impl OfSize {
                     *o = (*o * before + n * now) / (before + now);
                 }
             }
-            Memory::Replay(kept) => {
+            RehearsalMemory::Replay(kept) => {
                 // Each reading so far is in the buffer with the same probability.
                 for (i, row) in new.iter().enumerate() {
                     if kept.len() < REPLAY_MAX {
@@ -296,7 +299,7 @@ impl OfSize {
                     }
                 }
             }
-            Memory::None => {}
+            RehearsalMemory::None => {}
         }
         self.seen += new.len();
         Some(progress)
@@ -304,7 +307,7 @@ impl OfSize {
 }
 
 /// Variance of what a network leaves unexplained of samples, on the scale that it learns.
-fn noise(network: &Network<f32>, samples: &Samples) -> f64 {
+fn noise(network: &TokenNetwork<f32>, samples: &Samples) -> f64 {
     let mut tape = Tape::default();
     let sum: f64 = (samples.sets.iter().zip(&samples.targets))
         .map(|(set, target)| {
@@ -320,10 +323,10 @@ fn validation_count(n: usize, share: f64) -> usize {
     if n < 10 { 0 } else { ((n as f64 * share).round() as usize).clamp(2, n / 2) }
 }
 
-fn samples(reader: &Reader, target: &Scale, parts: &[Vec<Part>], values: &[f64]) -> Samples {
+fn samples(reader: &Tokenizer, target: &Scale, parts: &[Vec<HostShare>], values: &[f64]) -> Samples {
     let mut s = Samples::default();
     for (p, v) in parts.iter().zip(values) {
-        let mut set = Sets::default();
+        let mut set = TokenSets::default();
         reader.push(p, &mut set);
         s.sets.push(set);
         s.targets.push(target.down(if reader.logarithm { v.ln() } else { *v }) as f32);
@@ -336,9 +339,14 @@ fn split(mut s: Samples, held: usize) -> (Samples, Samples) {
     (s, rest)
 }
 
-impl Learned {
+impl LearnedNetwork {
     /// Learns from multi-host readings by size. None if no size has [`READINGS_MIN`] of them.
-    pub fn fit(what: What, data: LearnerData, settings: &Training, seed: u64) -> Option<(Learned, Vec<Progress>)> {
+    pub fn fit(
+        what: LearningTarget,
+        data: LearnerData,
+        settings: &Training,
+        seed: u64,
+    ) -> Option<(LearnedNetwork, Vec<TrainingProgress>)> {
         let mut enough: Vec<_> = data.readings.iter().filter(|r| r.1.len() >= READINGS_MIN).collect();
         enough.sort_by_key(|r| std::cmp::Reverse(r.1.len()));
         enough.truncate(SIZES_MAX);
@@ -347,16 +355,16 @@ impl Learned {
         let mut runs = Vec::new();
         for (size, rows) in enough {
             let tables = data.tables.iter().find(|t| t.size == *size)?;
-            let (fitted, progress) = OfSize::fit(what, data.cluster, tables, rows, settings, seed)?;
+            let (fitted, progress) = SizePredictor::fit(what, data.cluster, tables, rows, settings, seed)?;
             by_size.push(fitted);
             runs.push(progress);
         }
-        (!by_size.is_empty()).then_some((Learned { what, by_size }, runs))
+        (!by_size.is_empty()).then_some((LearnedNetwork { what, by_size }, runs))
     }
 
     fn nearest(&self, size: Bytes) -> usize {
         let ln = size.as_f64().max(1.0).ln();
-        let off = |s: &OfSize| (s.size.as_f64().max(1.0).ln() - ln).abs();
+        let off = |s: &SizePredictor| (s.size.as_f64().max(1.0).ln() - ln).abs();
         (0..self.by_size.len()).min_by(|a, b| off(&self.by_size[*a]).total_cmp(&off(&self.by_size[*b]))).unwrap_or(0)
     }
 
@@ -376,13 +384,13 @@ impl Learned {
     /// nothing learned, for a line, without readings, or with one that spans no hosts or is no positive number.
     pub fn learn(
         &mut self,
-        table: &PartTable,
+        table: &HostShareTable,
         size: Bytes,
         new: &[(Allocation, f64)],
         guard: Guard,
         settings: &Training,
         seed: u64,
-    ) -> Option<Progress> {
+    ) -> Option<TrainingProgress> {
         let fine = |(a, v): &(Allocation, f64)| a.host_count() > 1 && v.is_finite() && *v > 0.0;
         if new.is_empty() || !new.iter().all(fine) {
             return None;
@@ -401,7 +409,7 @@ impl Learned {
 
     /// Bytes that the parameters of all predictors take in memory.
     pub fn parameter_bytes(&self) -> usize {
-        let each = |s: &OfSize| match &s.regressor {
+        let each = |s: &SizePredictor| match &s.regressor {
             Regressor::Network { network, .. } => size_of_val(&network.parameters[..]),
             Regressor::Line(line) => size_of_val(&line.weights) + size_of::<f64>(),
         };

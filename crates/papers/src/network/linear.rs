@@ -6,8 +6,8 @@
 //! do not vary.
 
 use super::tokens::Scale;
-use predict::Part;
-use predict::linalg::Lower;
+use predict::HostShare;
+use predict::linalg::LowerTriangular;
 use serde::{Deserialize, Serialize};
 
 /// Number of features.
@@ -19,7 +19,7 @@ const BUSBW_MIN_GB_PER_S: f64 = 0.01;
 
 /// A fitted line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct FittedLine {
     /// Scales of the features.
     pub scales: [Scale; FEATURES],
     /// Weights of the scaled features, GB/s.
@@ -35,8 +35,8 @@ fn mean_and_deviation(v: &[f64]) -> (f64, f64) {
     (mean, (v.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / v.len() as f64).sqrt())
 }
 
-fn features(parts: &[Part], alone_gb_per_s: &[f64]) -> [f64; FEATURES] {
-    let alone = |p: &Part| alone_gb_per_s.get(p.host_type as usize).copied().unwrap_or(1.0);
+fn features(parts: &[HostShare], alone_gb_per_s: &[f64]) -> [f64; FEATURES] {
+    let alone = |p: &HostShare| alone_gb_per_s.get(p.host_type as usize).copied().unwrap_or(1.0);
     let bandwidths: Vec<f64> = parts.iter().map(|p| p.intra_gb_per_s.min(alone(p))).collect();
     let counts: Vec<f64> = parts.iter().map(|p| f64::from(p.count)).collect();
     let least = |v: &[f64]| v.iter().copied().fold(f64::INFINITY, f64::min);
@@ -57,14 +57,14 @@ fn features(parts: &[Part], alone_gb_per_s: &[f64]) -> [f64; FEATURES] {
     ]
 }
 
-impl Line {
+impl FittedLine {
     /// Least squares. None only if the equations cannot be solved, which the ridge prevents for finite values.
-    pub fn fit(seen: &[Vec<Part>], busbw_gb_per_s: &[f64], alone_gb_per_s: Vec<f64>) -> Option<Line> {
+    pub fn fit(seen: &[Vec<HostShare>], busbw_gb_per_s: &[f64], alone_gb_per_s: Vec<f64>) -> Option<FittedLine> {
         let n = seen.len();
         let rows: Vec<[f64; FEATURES]> = seen.iter().map(|p| features(p, &alone_gb_per_s)).collect();
         let scales: [Scale; FEATURES] = std::array::from_fn(|f| Scale::of(rows.iter().map(move |r| r[f])));
         let offset_gb_per_s = busbw_gb_per_s.iter().sum::<f64>() / n.max(1) as f64;
-        let mut normal = Lower::zeros(FEATURES);
+        let mut normal = LowerTriangular::zeros(FEATURES);
         let mut weights = [0.0; FEATURES];
         for (row, v) in rows.iter().zip(busbw_gb_per_s) {
             let x: [f64; FEATURES] = std::array::from_fn(|f| scales[f].down(row[f]));
@@ -79,11 +79,11 @@ impl Line {
             normal.row_mut(i)[i] += RIDGE * n as f64;
         }
         normal.cholesky()?.solve(&mut weights);
-        Some(Line { scales, weights, offset_gb_per_s, alone_gb_per_s })
+        Some(FittedLine { scales, weights, offset_gb_per_s, alone_gb_per_s })
     }
 
     /// GB/s of a candidate.
-    pub fn busbw_gb_per_s(&self, parts: &[Part]) -> f64 {
+    pub fn busbw_gb_per_s(&self, parts: &[HostShare]) -> f64 {
         let row = features(parts, &self.alone_gb_per_s);
         let v = (0..FEATURES).map(|f| self.weights[f] * self.scales[f].down(row[f])).sum::<f64>();
         (v + self.offset_gb_per_s).clamp(BUSBW_MIN_GB_PER_S, 1e6)

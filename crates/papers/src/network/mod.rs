@@ -30,8 +30,8 @@ pub mod shape;
 pub mod tokens;
 pub mod train;
 
-pub use learned::{CONTINUAL, Guard, Learned, What};
-pub use network::{Network, Sets, Tape};
-pub use shape::Shape;
+pub use learned::{CONTINUAL, Guard, LearnedNetwork, LearningTarget};
+pub use network::{Tape, TokenNetwork, TokenSets};
+pub use shape::NetworkShape;
 pub use tokens::Flavour;
-pub use train::{Progress, Training};
+pub use train::{Training, TrainingProgress};

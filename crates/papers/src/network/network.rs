@@ -8,14 +8,14 @@ use super::layers::{
     relu_backward, scale, sized,
 };
 use super::real::Real;
-use super::shape::{Embedding, Group, InHead, InLayer, Shape, Start};
+use super::shape::{Embedding, InHead, InLayer, InitialValues, NetworkShape, ParameterGroup};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Tokens of many sets.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sets<R> {
-    /// Features of all tokens, rows of [`Shape::features`].
+pub struct TokenSets<R> {
+    /// Features of all tokens, rows of [`NetworkShape::features`].
     pub tokens: Vec<R>,
     /// Position of every token: its host's place in the cluster.
     pub positions: Vec<u32>,
@@ -25,7 +25,7 @@ pub struct Sets<R> {
     pub totals: Vec<R>,
 }
 
-impl<R> Sets<R> {
+impl<R> TokenSets<R> {
     /// How many sets.
     pub fn len(&self) -> usize {
         self.ends.len()
@@ -45,12 +45,12 @@ impl<R> Sets<R> {
 
 /// A network and its parameters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Network<R> {
+pub struct TokenNetwork<R> {
     /// Its sizes.
-    pub shape: Shape,
+    pub shape: NetworkShape,
     /// All parameters, group after group.
     pub parameters: Vec<R>,
-    groups: Vec<Group>,
+    groups: Vec<ParameterGroup>,
 }
 
 /// What a forward pass leaves for the backward pass; kept between batches so that its memory is reused.
@@ -99,28 +99,28 @@ fn add_position<R: Real>(token: &mut [R], position: u32) {
     }
 }
 
-impl<R: Real> Network<R> {
+impl<R: Real> TokenNetwork<R> {
     /// With random initial values.
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: NetworkShape, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let groups = shape.groups();
         let mut parameters = Vec::new();
         for g in &groups {
             parameters.extend(g.range.clone().map(|_| match g.start {
-                Start::Constant(v) => R::of(v),
-                Start::Uniform(a) => R::of(a * (f64::from(rng.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0)),
+                InitialValues::Constant(v) => R::of(v),
+                InitialValues::Uniform(a) => R::of(a * (f64::from(rng.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0)),
             }));
         }
-        Network { shape, parameters, groups }
+        TokenNetwork { shape, parameters, groups }
     }
     /// With given values; None if there are too few or too many.
-    pub fn with(shape: Shape, parameters: Vec<R>) -> Option<Self> {
+    pub fn with(shape: NetworkShape, parameters: Vec<R>) -> Option<Self> {
         let groups = shape.groups();
         let wanted = groups.last().map_or(0, |g| g.range.end);
-        (parameters.len() == wanted).then_some(Network { shape, parameters, groups })
+        (parameters.len() == wanted).then_some(TokenNetwork { shape, parameters, groups })
     }
     /// Where each group of parameters lies.
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[ParameterGroup] {
         &self.groups
     }
     fn group(&self, g: usize) -> &[R] {
@@ -135,7 +135,7 @@ impl<R: Real> Network<R> {
 
     /// One prediction per set, in `tape.out`. With `dropout` the pass is for training and `tape` keeps every layer; without, layers
     /// share one, and the arithmetic is the same. O(tokens x parameters + tokens² per set).
-    pub fn forward(&self, sets: &Sets<R>, mut dropout: Option<Dropout>, keep: bool, tape: &mut Tape<R>) {
+    pub fn forward(&self, sets: &TokenSets<R>, mut dropout: Option<Dropout>, keep: bool, tape: &mut Tape<R>) {
         let (s, t, w) = (&self.shape, sets.positions.len(), self.shape.width);
         self.embed(sets, tape);
         tape.layers.resize_with(if keep { s.layers } else { 1 }, LayerTape::default);
@@ -164,7 +164,7 @@ impl<R: Real> Network<R> {
         linear(h2, self.head(InHead::Third), self.head(InHead::ThirdBias), (n, c, 1), sized(&mut tape.out, n));
     }
 
-    fn embed(&self, sets: &Sets<R>, tape: &mut Tape<R>) {
+    fn embed(&self, sets: &TokenSets<R>, tape: &mut Tape<R>) {
         let (t, w) = (sets.positions.len(), self.shape.width);
         let x = sized(&mut tape.embedded, t * w);
         match self.shape.embedding {
@@ -197,7 +197,7 @@ impl<R: Real> Network<R> {
     fn encode(
         &self,
         l: usize,
-        sets: &Sets<R>,
+        sets: &TokenSets<R>,
         dropout: &mut Option<Dropout>,
         x: &mut Vec<R>,
         tape: &mut LayerTape<R>,
@@ -246,7 +246,7 @@ impl<R: Real> Network<R> {
 
     /// Adds the gradients of all parameters to `gradient`, given those of the outputs of the last forward pass, which must have kept
     /// its tape.
-    pub fn backward(&self, sets: &Sets<R>, tape: &mut Tape<R>, dout: &[R], gradient: &mut [R]) {
+    pub fn backward(&self, sets: &TokenSets<R>, tape: &mut Tape<R>, dout: &[R], gradient: &mut [R]) {
         let (s, t, w) = (&self.shape, sets.positions.len(), self.shape.width);
         let [a, b, c] = s.head();
         let n = sets.len();
@@ -307,7 +307,7 @@ impl<R: Real> Network<R> {
     fn encode_backward(
         &self,
         l: usize,
-        sets: &Sets<R>,
+        sets: &TokenSets<R>,
         tape: &LayerTape<R>,
         [dx, dy, dbig, dqkv]: [&mut Vec<R>; 4],
         grad: &mut Gradient<R>,
@@ -366,7 +366,7 @@ fn add<R: Real>(to: &mut [R], what: &[R]) {
 
 /// Gradients by group.
 struct Gradient<'g, R> {
-    groups: &'g [Group],
+    groups: &'g [ParameterGroup],
     all: &'g mut [R],
 }
 

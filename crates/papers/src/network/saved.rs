@@ -1,9 +1,11 @@
 //! Networks and lines as part of a model file.
 
-use super::learned::{Learned, Memory, OfSize, READINGS_MIN, REPLAY_MAX, Regressor, SIZES_MAX, What};
-use super::linear::Line;
-use super::network::Network;
-use super::tokens::{Flavour, Reader, Scale};
+use super::learned::{
+    LearnedNetwork, LearningTarget, READINGS_MIN, REPLAY_MAX, Regressor, RehearsalMemory, SIZES_MAX, SizePredictor,
+};
+use super::linear::FittedLine;
+use super::network::TokenNetwork;
+use super::tokens::{Flavour, Scale, Tokenizer};
 use predict::LearnedModel;
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
@@ -28,9 +30,9 @@ struct SavedSize {
     sd: f64,
     seen: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    line: Option<Line>,
+    line: Option<FittedLine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    reader: Option<Reader>,
+    reader: Option<Tokenizer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     parameters: Vec<f32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -39,17 +41,17 @@ struct SavedSize {
     replay: Vec<(Allocation, f64)>,
 }
 
-impl Learned {
+impl LearnedNetwork {
     pub(super) fn saved(&self) -> SavedLearned {
-        let size = |s: &OfSize| {
+        let size = |s: &SizePredictor| {
             let (line, reader, parameters) = match &s.regressor {
                 Regressor::Line(l) => (Some(l.clone()), None, Vec::new()),
                 Regressor::Network { network, reader } => (None, Some(reader.clone()), network.parameters.clone()),
             };
             let (fisher, replay) = match &s.memory {
-                Memory::None => (Vec::new(), Vec::new()),
-                Memory::Fisher(f) => (f.clone(), Vec::new()),
-                Memory::Replay(r) => (Vec::new(), r.clone()),
+                RehearsalMemory::None => (Vec::new(), Vec::new()),
+                RehearsalMemory::Fisher(f) => (f.clone(), Vec::new()),
+                RehearsalMemory::Replay(r) => (Vec::new(), r.clone()),
             };
             SavedSize {
                 size: s.size,
@@ -64,36 +66,36 @@ impl Learned {
             }
         };
         let network = match self.what {
-            What::Network(f) => Some(f),
-            What::Line => None,
+            LearningTarget::Network(f) => Some(f),
+            LearningTarget::Line => None,
         };
         SavedLearned { network, sizes: self.by_size.iter().map(size).collect() }
     }
 
     /// Checks everything that a prediction relies on; the message says what is wrong.
-    fn of_saved(saved: SavedLearned, cluster: &Cluster) -> Result<Learned, String> {
+    fn of_saved(saved: SavedLearned, cluster: &Cluster) -> Result<LearnedNetwork, String> {
         if saved.sizes.is_empty() || saved.sizes.len() > SIZES_MAX {
             return Err(format!("it holds {} networks; 1 to {SIZES_MAX} are supported", saved.sizes.len()));
         }
         if !saved.sizes.is_sorted_by(|a, b| a.size < b.size) {
             return Err("its sizes do not ascend".into());
         }
-        let what = saved.network.map_or(What::Line, What::Network);
+        let what = saved.network.map_or(LearningTarget::Line, LearningTarget::Network);
         let by_size = saved.sizes.into_iter().map(|s| size(s, what, cluster)).collect::<Result<_, _>>()?;
-        Ok(Learned { what, by_size })
+        Ok(LearnedNetwork { what, by_size })
     }
 }
 
 /// The form of the files.
 pub(super) const FORM: &str = "learned";
 
-/// Reads the text that [`Learned`] was saved as.
+/// Reads the text that [`LearnedNetwork`] was saved as.
 pub(super) fn load(text: &str, cluster: &Cluster) -> Result<Box<dyn LearnedModel>, String> {
     let saved = serde_json::from_str(text).map_err(|e| format!("it is damaged: {e} of its `{FORM}`"))?;
-    Ok(Box::new(Learned::of_saved(saved, cluster)?))
+    Ok(Box::new(LearnedNetwork::of_saved(saved, cluster)?))
 }
 
-fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {
+fn size(s: SavedSize, what: LearningTarget, cluster: &Cluster) -> Result<SizePredictor, String> {
     let at = s.size;
     let bad = |e: &str| format!("its network for {at}: {e}");
     let fine =
@@ -102,12 +104,12 @@ fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {
         return Err(bad("a scale, a deviation or a number of readings is out of range"));
     }
     let (regressor, memory) = match what {
-        What::Line => {
+        LearningTarget::Line => {
             let line = s.line.ok_or_else(|| bad("the line is missing"))?;
             line.check(cluster.types.len()).map_err(|e| bad(&e))?;
-            (Regressor::Line(line), Memory::None)
+            (Regressor::Line(line), RehearsalMemory::None)
         }
-        What::Network(flavour) => {
+        LearningTarget::Network(flavour) => {
             let reader = s.reader.ok_or_else(|| bad("`reader` is missing"))?;
             let bits = cluster.types.iter().map(|t| t.gpu_count()).max().unwrap_or(1);
             if reader.flavour != flavour || reader.bits != bits {
@@ -120,7 +122,7 @@ fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {
                 return Err(bad("a parameter is out of range"));
             }
             let found = s.parameters.len();
-            let network = Network::with(shape, s.parameters)
+            let network = TokenNetwork::with(shape, s.parameters)
                 .ok_or_else(|| bad(&format!("{found} parameters are not as many as its shape has")))?;
             let memory = match flavour {
                 Flavour::Litegd => {
@@ -137,18 +139,18 @@ fn size(s: SavedSize, what: What, cluster: &Cluster) -> Result<OfSize, String> {
                     if s.replay.len() > REPLAY_MAX || !s.replay.iter().all(fine) {
                         return Err(bad("its replay buffer is too long or holds an impossible reading"));
                     }
-                    Memory::Replay(s.replay)
+                    RehearsalMemory::Replay(s.replay)
                 }
                 Flavour::Transformer | Flavour::Naive => {
                     let fine = |f: &f32| f.is_finite() && (0.0..=FISHER_MAX).contains(f);
                     if s.fisher.len() != found || !s.fisher.iter().all(fine) {
                         return Err(bad("its Fisher information has another length or is out of range"));
                     }
-                    Memory::Fisher(s.fisher)
+                    RehearsalMemory::Fisher(s.fisher)
                 }
             };
             (Regressor::Network { network: Box::new(network), reader }, memory)
         }
     };
-    Ok(OfSize { size: s.size, regressor, target: s.target, sd: s.sd, seen: s.seen, memory })
+    Ok(SizePredictor { size: s.size, regressor, target: s.target, sd: s.sd, seen: s.seen, memory })
 }

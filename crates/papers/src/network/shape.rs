@@ -21,7 +21,7 @@ pub enum Embedding {
 
 /// Sizes of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Shape {
+pub struct NetworkShape {
     /// How tokens enter.
     pub embedding: Embedding,
     /// Width of a token.
@@ -39,7 +39,7 @@ pub struct Shape {
 }
 
 /// BandPilot's published network.
-pub const BANDPILOT: Shape = Shape {
+pub const BANDPILOT: NetworkShape = NetworkShape {
     embedding: Embedding::Branches { count_width: 8 },
     width: 32,
     layers: 6,
@@ -89,7 +89,7 @@ const IN_HEAD: usize = 7;
 
 /// One group of parameters, a matrix of `inputs x outputs` (biases have one row).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct ParameterGroup {
     /// For messages: `layer 2: query bias`.
     pub name: String,
     /// Place in the vector of all parameters.
@@ -99,19 +99,19 @@ pub struct Group {
     /// Columns.
     pub outputs: usize,
     /// What its initial values are.
-    pub start: Start,
+    pub start: InitialValues,
 }
 
 /// Initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Start {
+pub enum InitialValues {
     /// Uniform within plus and minus this.
     Uniform(f64),
     /// All the same.
     Constant(f64),
 }
 
-impl Shape {
+impl NetworkShape {
     /// Features of a token.
     pub fn features(&self) -> usize {
         match self.embedding {
@@ -150,16 +150,16 @@ impl Shape {
     /// All groups, in the order of the vector of parameters.
     ///
     /// Keys and the pooling query have no bias: a softmax does not notice one, so it would be a parameter that never learns.
-    pub fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
+    pub fn groups(&self) -> Vec<ParameterGroup> {
+        let mut groups: Vec<ParameterGroup> = Vec::new();
         let mut at = 0;
-        let mut add = |name: String, inputs: usize, outputs: usize, start: Start| {
-            groups.push(Group { name, range: at..at + inputs * outputs, inputs, outputs, start });
+        let mut add = |name: String, inputs: usize, outputs: usize, start: InitialValues| {
+            groups.push(ParameterGroup { name, range: at..at + inputs * outputs, inputs, outputs, start });
             at += inputs * outputs;
         };
         // The starting values are those of the common frameworks: uniform within one over the root of the inputs.
-        let uniform = |inputs: usize| Start::Uniform(1.0 / (inputs as f64).sqrt());
-        let (w, zero, one) = (self.width, Start::Constant(0.0), Start::Constant(1.0));
+        let uniform = |inputs: usize| InitialValues::Uniform(1.0 / (inputs as f64).sqrt());
+        let (w, zero, one) = (self.width, InitialValues::Constant(0.0), InitialValues::Constant(1.0));
         match self.embedding {
             Embedding::Branches { count_width: c } => {
                 add("bandwidth".into(), 1, w, uniform(1));
@@ -178,7 +178,7 @@ impl Shape {
             let f = self.feed_forward;
             let name = |what: &str| format!("layer {l}: {what}");
             // Glorot: queries, keys and values are one matrix.
-            add(name("queries, keys and values"), w, 3 * w, Start::Uniform((6.0 / (4 * w) as f64).sqrt()));
+            add(name("queries, keys and values"), w, 3 * w, InitialValues::Uniform((6.0 / (4 * w) as f64).sqrt()));
             add(name("query bias"), 1, w, zero);
             add(name("value bias"), 1, w, zero);
             add(name("output"), w, w, uniform(w));

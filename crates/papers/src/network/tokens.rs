@@ -1,8 +1,8 @@
 //! From the parts of an allocation to what a network reads: one token per host.
 
-use super::network::Sets;
-use super::shape::{BANDPILOT, Embedding, Shape};
-use predict::Part;
+use super::network::TokenSets;
+use super::shape::{BANDPILOT, Embedding, NetworkShape};
+use predict::HostShare;
 use serde::{Deserialize, Serialize};
 
 /// The networks of the papers.
@@ -21,17 +21,17 @@ pub enum Flavour {
 
 impl Flavour {
     /// The shape of its network, where hosts have up to `bits` GPUs.
-    pub fn shape(self, bits: usize) -> Shape {
+    pub fn shape(self, bits: usize) -> NetworkShape {
         match self {
             Flavour::Transformer => BANDPILOT,
-            Flavour::Litegd => Shape {
+            Flavour::Litegd => NetworkShape {
                 embedding: Embedding::Flat { features: 1 + bits },
                 width: 64,
                 layers: 3,
                 feed_forward: 256,
                 ..BANDPILOT
             },
-            Flavour::Naive => Shape { embedding: Embedding::Flat { features: bits }, total: false, ..BANDPILOT },
+            Flavour::Naive => NetworkShape { embedding: Embedding::Flat { features: bits }, total: false, ..BANDPILOT },
         }
     }
 }
@@ -69,7 +69,7 @@ impl Scale {
 
 /// Turns parts into tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reader {
+pub struct Tokenizer {
     /// Which network reads.
     pub flavour: Flavour,
     /// GPUs of the largest host type.
@@ -86,11 +86,17 @@ pub struct Reader {
     pub alone_gb_per_s: Vec<f64>,
 }
 
-impl Reader {
+impl Tokenizer {
     /// Scaled on these allocations.
-    pub fn new(flavour: Flavour, bits: usize, logarithm: bool, alone_gb_per_s: Vec<f64>, seen: &[Vec<Part>]) -> Reader {
+    pub fn new(
+        flavour: Flavour,
+        bits: usize,
+        logarithm: bool,
+        alone_gb_per_s: Vec<f64>,
+        seen: &[Vec<HostShare>],
+    ) -> Tokenizer {
         let one = Scale { mean: 0.0, sd: 1.0 };
-        let mut r = Reader { flavour, bits, logarithm, intra: one, count: one, total: one, alone_gb_per_s };
+        let mut r = Tokenizer { flavour, bits, logarithm, intra: one, count: one, total: one, alone_gb_per_s };
         let parts = || seen.iter().flatten();
         r.intra = Scale::of(parts().map(|p| r.bandwidth(p)).collect::<Vec<_>>().into_iter());
         r.count = Scale::of(parts().map(|p| f64::from(p.count)));
@@ -98,15 +104,15 @@ impl Reader {
         r
     }
 
-    fn bandwidth(&self, p: &Part) -> f64 {
+    fn bandwidth(&self, p: &HostShare) -> f64 {
         let alone = self.alone_gb_per_s.get(p.host_type as usize).copied().unwrap_or(1.0);
         let v = p.intra_gb_per_s.min(alone).max(1e-3);
         if self.logarithm { v.ln() } else { v }
     }
 
     /// Appends one allocation, its hosts in the order of the cluster whatever the order of `parts`.
-    pub fn push(&self, parts: &[Part], sets: &mut Sets<f32>) {
-        let mut order: Vec<&Part> = parts.iter().collect();
+    pub fn push(&self, parts: &[HostShare], sets: &mut TokenSets<f32>) {
+        let mut order: Vec<&HostShare> = parts.iter().collect();
         order.sort_unstable_by_key(|p| p.host);
         for p in order {
             if self.flavour != Flavour::Naive {
@@ -125,7 +131,7 @@ impl Reader {
     }
 
     /// Can it be used by a network of this shape?
-    pub fn check(&self, shape: &Shape, types: usize) -> Result<(), String> {
+    pub fn check(&self, shape: &NetworkShape, types: usize) -> Result<(), String> {
         let scales = [self.intra, self.count, self.total].iter().all(Scale::fine);
         let alone = self.alone_gb_per_s.len() == types
             && self.alone_gb_per_s.iter().all(|v| v.is_finite() && (0.0..=1e6).contains(v));
@@ -136,6 +142,6 @@ impl Reader {
     }
 }
 
-fn total(parts: &[Part]) -> f64 {
+fn total(parts: &[HostShare]) -> f64 {
     parts.iter().map(|p| f64::from(p.count)).sum()
 }

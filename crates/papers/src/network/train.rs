@@ -1,7 +1,7 @@
 //! Training: AdamW, cosine schedule, early stopping.
 
 use super::layers::{Dropout, huber};
-use super::network::{Network, Sets, Tape};
+use super::network::{Tape, TokenNetwork, TokenSets};
 use predict::accuracy::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -46,7 +46,7 @@ const GRADIENT_LENGTH_MAX: f64 = 1.0;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
     /// One set each.
-    pub sets: Vec<Sets<f32>>,
+    pub sets: Vec<TokenSets<f32>>,
     /// Scaled targets.
     pub targets: Vec<f32>,
 }
@@ -61,7 +61,7 @@ impl Samples {
         self.sets.is_empty()
     }
     /// Some of them as one batch.
-    pub fn batch(&self, which: &[usize], sets: &mut Sets<f32>, targets: &mut Vec<f32>) {
+    pub fn batch(&self, which: &[usize], sets: &mut TokenSets<f32>, targets: &mut Vec<f32>) {
         sets.clear();
         targets.clear();
         for &i in which {
@@ -116,7 +116,7 @@ pub struct Anchor {
 
 /// What a training run was like.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct TrainingProgress {
     /// Epochs run.
     pub epochs: usize,
     /// Epoch (from 0) whose parameters were kept.
@@ -126,9 +126,9 @@ pub struct Progress {
 }
 
 /// Huber loss of a network on samples, without dropout.
-pub fn loss(network: &Network<f32>, samples: &Samples, tape: &mut Tape<f32>) -> f64 {
+pub fn loss(network: &TokenNetwork<f32>, samples: &Samples, tape: &mut Tape<f32>) -> f64 {
     let all: Vec<usize> = (0..samples.len()).collect();
-    let (mut sets, mut targets, mut d) = (Sets::default(), Vec::new(), Vec::new());
+    let (mut sets, mut targets, mut d) = (TokenSets::default(), Vec::new(), Vec::new());
     samples.batch(&all, &mut sets, &mut targets);
     network.forward(&sets, None, false, tape);
     huber(&tape.out, &targets, &mut d)
@@ -138,14 +138,14 @@ pub fn loss(network: &Network<f32>, samples: &Samples, tape: &mut Tape<f32>) -> 
 ///
 /// Pure: the same arguments give the same parameters.
 pub fn train(
-    network: &mut Network<f32>,
+    network: &mut TokenNetwork<f32>,
     samples: &Samples,
     validation: &Samples,
     settings: &Training,
     anchor: Option<&Anchor>,
     seed: u64,
-) -> Progress {
-    let mut progress = Progress::default();
+) -> TrainingProgress {
+    let mut progress = TrainingProgress::default();
     if samples.is_empty() {
         return progress;
     }
@@ -155,7 +155,7 @@ pub fn train(
     let mut adam = Adam::new(network.parameters.len());
     let mut gradient = vec![0.0f32; network.parameters.len()];
     let (mut tape, mut judging) = (Tape::default(), Tape::default());
-    let (mut sets, mut targets, mut d) = (Sets::default(), Vec::new(), Vec::new());
+    let (mut sets, mut targets, mut d) = (TokenSets::default(), Vec::new(), Vec::new());
     let mut best = (f64::INFINITY, network.parameters.clone());
     for epoch in 0..settings.epochs {
         let along = epoch as f64 / settings.epochs as f64;
@@ -215,7 +215,7 @@ pub fn penalty(a: &Anchor, parameters: &[f32]) -> f64 {
 /// Diagonal of the Fisher information per reading, where readings scatter around the scaled prediction with this variance: the mean over
 /// samples of the squared derivative of the prediction, over the variance. The penalty of an [`Anchor`] is then, to first order and
 /// without cross terms, the mean squared change of what the network said of those samples, in units of their noise.
-pub fn fisher(network: &Network<f32>, samples: &Samples, variance: f64) -> Vec<f32> {
+pub fn fisher(network: &TokenNetwork<f32>, samples: &Samples, variance: f64) -> Vec<f32> {
     let n = network.parameters.len();
     let (mut sum, mut gradient, mut tape) = (vec![0.0f32; n], vec![0.0f32; n], Tape::default());
     for set in &samples.sets {

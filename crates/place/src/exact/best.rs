@@ -2,7 +2,7 @@
 
 use super::{Scored, TIE};
 use crate::objective::Objective;
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::{Allocation, HostId};
 
 /// Most runner-ups that have the split of the best on other hosts: no model knows how hosts of a type differ until it saw them, so these
@@ -14,7 +14,7 @@ const OTHER_HOSTS_SHARE: f64 = 0.97;
 /// How fragmented a choice leaves the cluster; smaller is better, compared between ties only.
 ///
 /// First, hosts that were wholly free and are only partly taken; then hosts touched; then GPUs left over on touched hosts.
-fn fragmentation(parts: &[Part], free: &Allocation, whole: &dyn Fn(&Part) -> bool) -> (usize, usize, usize) {
+fn fragmentation(parts: &[HostShare], free: &Allocation, whole: &dyn Fn(&HostShare) -> bool) -> (usize, usize, usize) {
     let mut broken = 0;
     let mut left = 0;
     for p in parts {
@@ -60,7 +60,7 @@ fn by_score(scores: &[f64], a: u32, b: u32) -> std::cmp::Ordering {
 /// The head of the candidates, best first: all that tie with the best, least fragmentation first, then enough for the runner-ups.
 fn in_order(objective: &Objective, candidates: &Candidates, scores: &[f64], keep: usize) -> Vec<u32> {
     let (request, table) = (objective.request, objective.table());
-    let whole = |p: &Part| request.free.mask(p.host) == table.all_gpus(p.host);
+    let whole = |p: &HostShare| request.free.mask(p.host) == table.all_gpus(p.host);
     let close = |v: f64, best: f64| v >= best - TIE * best.abs();
     let mut order: Vec<u32> = (0..candidates.len() as u32).collect();
     let head = order.len().min(64.max(keep * 8));
@@ -98,7 +98,7 @@ struct Picked {
 
 impl Picked {
     /// Takes candidate `i` if its split is new, or if it is the best split on other hosts and close to the best.
-    fn see(&mut self, i: u32, parts: &[Part], keep: usize, close_to_best: bool) {
+    fn see(&mut self, i: u32, parts: &[HostShare], keep: usize, close_to_best: bool) {
         let mut split: Vec<(u16, u8)> = parts.iter().map(|p| (p.host_type, p.count)).collect();
         split.sort_unstable();
         let key = (if let [p] = parts { Some(p.host) } else { None }, split);

@@ -4,7 +4,7 @@ use super::{TIE, combinations};
 use crate::options::HostOptions;
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
-use predict::{BandwidthModel, Candidates, Part};
+use predict::{BandwidthModel, Candidates, HostShare};
 
 /// Visits only branches that can still hold one of the best `keep` candidates, and collects those. Returns the number of candidates judged.
 pub(super) fn branch_and_bound(
@@ -58,7 +58,7 @@ impl Walk<'_> {
     }
 
     /// Visits host `i` and those after it. `intra` and `nic`: the smallest rates of the chosen parts. `false` beyond the limit of nodes.
-    fn go(&mut self, i: usize, left: Left, chosen: &mut Vec<Part>, intra: f64, nic: f64) -> bool {
+    fn go(&mut self, i: usize, left: Left, chosen: &mut Vec<HostShare>, intra: f64, nic: f64) -> bool {
         self.nodes += 1;
         if self.nodes > self.nodes_max {
             return false;
@@ -95,7 +95,7 @@ impl Walk<'_> {
     }
 
     /// Judges a complete candidate, and keeps it if it can be among the best.
-    fn judge(&mut self, chosen: &[Part]) {
+    fn judge(&mut self, chosen: &[HostShare]) {
         self.leaves += 1;
         let v = (self.mean)(chosen);
         if v >= self.needed() {

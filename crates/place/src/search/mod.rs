@@ -18,11 +18,11 @@ pub mod topo;
 use crate::exact::{Scored, SearchResult};
 use crate::objective::Objective;
 use crate::request::{Refusal, Request};
-use predict::Part;
+use predict::HostShare;
 use topology::{Allocation, Cluster};
 
-pub use oracle::Oracle;
-pub use registry::{BuildSearch, NameTaken, Registry, SearchEntry};
+pub use oracle::OracleSearch;
+pub use registry::{BuildSearch, Registry, SearchEntry, SearchNameTaken};
 
 /// A way to choose GPUs.
 ///
@@ -95,7 +95,7 @@ pub fn not_enough(request: &Request, free: &Allocation) -> Refusal {
 
 /// An allocation with what the model expects of it and what it is worth.
 pub fn scored(objective: &Objective, allocation: Allocation) -> Scored {
-    let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
+    let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| objective.part(h, m)).collect();
     Scored {
         same_split_other_hosts: false,
         prediction: objective.model.predict(objective.request.size, &parts),

@@ -7,7 +7,7 @@ use crate::objective::Objective;
 use crate::options::HostOptions;
 use crate::request::{Contention, Refusal};
 use crate::shape::Shape;
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
 /// Up to so many k-subsets of the free GPUs are all judged (18 free GPUs always are).
@@ -16,9 +16,9 @@ pub const SUBSETS_MAX: u128 = 50_000;
 /// Oracle of both papers (GBE's denominator): the allocation with the highest score of all.
 ///
 /// BandPilot searches by brute force, LiteGD (section 5.3) by the best intra-host group per host and count, combined over all splits and
-/// pruned; the latter is exact only where nothing but intra bandwidth tells the GPUs of a host apart. Here:
+/// pruned; the latter is exact only where the GPUs of a host differ in intra bandwidth alone. Here:
 ///
-/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, all of them are judged: exact for any model;
+/// - where the free GPUs have at most [`SUBSETS_MAX`] k-subsets, every k-subset is judged: exact for any model;
 /// - else, without other jobs, [`crate::exact`]: exact for models that see a host's GPUs through their number, NIC rate and intra bandwidth
 ///   and never fall when the latter rises;
 /// - else, with other jobs, every split with every GPU set of a host that no other dominates: same number, same NIC rate alone and merged
@@ -26,9 +26,9 @@ pub const SUBSETS_MAX: u128 = 50_000;
 ///   intra bandwidth alone and merged nowhere lower. Exact under the same condition.
 ///
 /// One batch, at most [`COMBINATIONS_MAX`] candidates: beyond it is refused.
-pub struct Oracle;
+pub struct OracleSearch;
 
-impl Search for Oracle {
+impl Search for OracleSearch {
     fn name(&self) -> &'static str {
         "oracle"
     }
@@ -64,7 +64,13 @@ impl Search for Oracle {
 
 /// Every k-subset of the free GPUs that keeps the request's pods and limits.
 fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Candidates) {
-    fn go(objective: &Objective, hosts: &[(HostId, GpuMask)], k: usize, chosen: &mut Vec<Part>, out: &mut Candidates) {
+    fn go(
+        objective: &Objective,
+        hosts: &[(HostId, GpuMask)],
+        k: usize,
+        chosen: &mut Vec<HostShare>,
+        out: &mut Candidates,
+    ) {
         if k == 0 {
             let counts = || chosen.iter().map(|p| usize::from(p.count)).collect::<Vec<_>>();
             if !objective.request.asks_shape() || objective.request.accepts_counts(&counts()) {
@@ -86,7 +92,7 @@ fn every_subset(objective: &Objective, free: &Allocation, k: usize, out: &mut Ca
     go(objective, free.parts(), k, &mut Vec::new(), out);
 }
 
-/// What other GPU sets of the host must match to stand for this one.
+/// The properties in which GPU sets of a host are interchangeable.
 #[derive(PartialEq)]
 struct Seen {
     /// NIC rates, alone and merged with every job on the host.
@@ -111,7 +117,7 @@ fn undominated(objective: &Objective, host: HostId, free: GpuMask, gpus_max: usi
         .collect();
     let nearest: Vec<u32> = (0..ty.gpu_count()).map(|g| ty.nearest_nics(g)).collect();
     let look = |m: GpuMask| {
-        let with: Vec<Part> = std::iter::once(GpuMask::EMPTY)
+        let with: Vec<HostShare> = std::iter::once(GpuMask::EMPTY)
             .chain(jobs.iter().copied())
             .map(|j| objective.part(host, m.union(j)))
             .collect();
@@ -124,7 +130,7 @@ fn undominated(objective: &Objective, host: HostId, free: GpuMask, gpus_max: usi
         let intra: Vec<f64> = with.iter().map(|p| p.intra_gb_per_s).collect();
         (with[0], seen, intra)
     };
-    let mut by_count: Vec<Vec<(Part, Seen, Vec<f64>)>> = Vec::new();
+    let mut by_count: Vec<Vec<(HostShare, Seen, Vec<f64>)>> = Vec::new();
     by_count.resize_with(free.count().min(gpus_max), Vec::new);
     let no_worse = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| a >= b);
     for m in free.subsets() {

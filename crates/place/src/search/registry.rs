@@ -3,7 +3,7 @@
 //! [`Registry::shipped`] holds what the tool itself needs. A program that offers more (the published systems, a site's own search) adds
 //! it before it reads requests; nothing in this crate knows those names.
 
-use super::{Exact, Oracle, SHIPPED_RULES, Search};
+use super::{Exact, OracleSearch, SHIPPED_RULES, Search};
 use crate::merge::MergeRule;
 use crate::read::Bad;
 use crate::request::Contention;
@@ -26,7 +26,7 @@ pub struct SearchEntry {
 /// A name that is already taken in a [`Registry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the name `{0}` is registered already")]
-pub struct NameTaken(pub &'static str);
+pub struct SearchNameTaken(pub &'static str);
 
 /// Searches and contention rules by name, in the order of their registration.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Registry {
                 "oracle",
                 "exact for any model, also with other jobs: every subset where few GPUs are free, else every split with every GPU set \
                  that can matter",
-                |_| Box::new(Oracle),
+                |_| Box::new(OracleSearch),
             ),
             entry(
                 "topo",
@@ -71,18 +71,18 @@ impl Registry {
     }
 
     /// Adds a search.
-    pub fn add_search(&mut self, entry: SearchEntry) -> Result<(), NameTaken> {
+    pub fn add_search(&mut self, entry: SearchEntry) -> Result<(), SearchNameTaken> {
         if self.searches.iter().any(|s| s.name == entry.name) {
-            return Err(NameTaken(entry.name));
+            return Err(SearchNameTaken(entry.name));
         }
         self.searches.push(entry);
         Ok(())
     }
 
     /// Adds a rule of how jobs share.
-    pub fn add_merge_rule(&mut self, rule: &'static MergeRule) -> Result<(), NameTaken> {
+    pub fn add_merge_rule(&mut self, rule: &'static MergeRule) -> Result<(), SearchNameTaken> {
         if self.contentions.iter().any(|c| c.name() == rule.name) {
-            return Err(NameTaken(rule.name));
+            return Err(SearchNameTaken(rule.name));
         }
         // After the shipped merge, before what is no merge.
         self.contentions.insert(1, Contention::MergeBy(rule));
@@ -145,7 +145,7 @@ mod tests {
         let mut r = Registry::shipped();
         let extra = SearchEntry { name: "mine", about: "a test's", build: |_| Box::new(Exact) };
         assert_eq!(r.add_search(extra), Ok(()));
-        assert_eq!(r.add_search(extra), Err(NameTaken("mine")));
+        assert_eq!(r.add_search(extra), Err(SearchNameTaken("mine")));
         let auto = SearchEntry { name: "auto", ..extra };
         assert_eq!(r.add_search(auto).unwrap_err().to_string(), "the name `auto` is registered already");
     }

@@ -4,7 +4,7 @@ use super::fill;
 use super::levels::{Levels, Sides};
 use super::plans::Plan;
 use crate::request::Request;
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use rustc_hash::FxHasher;
 use std::collections::HashSet;
 use std::hash::Hasher;
@@ -33,7 +33,7 @@ impl<'a> Pool<'a> {
     }
 
     /// `false` if it is known already or breaks the request.
-    pub fn add(&mut self, parts: &[Part]) -> bool {
+    pub fn add(&mut self, parts: &[HostShare]) -> bool {
         let fits = !self.shaped || accepts(self.request, parts);
         let new = fits && self.seen.insert(signature(parts));
         if new {
@@ -44,7 +44,7 @@ impl<'a> Pool<'a> {
 }
 
 /// Do the counts of a candidate keep pods and limits?
-pub(super) fn accepts(request: &Request, parts: &[Part]) -> bool {
+pub(super) fn accepts(request: &Request, parts: &[HostShare]) -> bool {
     let counts: Vec<usize> = parts.iter().map(|p| usize::from(p.count)).collect();
     request.accepts_counts(&counts)
 }
@@ -87,7 +87,7 @@ struct CandidateBuilder<'l, 'o> {
     rows: Vec<u32>,
     allowed: Vec<u32>,
     counts: Vec<u8>,
-    parts: Vec<Part>,
+    parts: Vec<HostShare>,
 }
 
 impl<'l, 'o> CandidateBuilder<'l, 'o> {
@@ -149,7 +149,7 @@ pub(super) fn mix(h: u64, v: u64) -> u64 {
     hasher.finish()
 }
 
-/// Tells candidates apart.
-pub(super) fn signature(parts: &[Part]) -> u64 {
+/// The identity of a candidate.
+pub(super) fn signature(parts: &[HostShare]) -> u64 {
     parts.iter().fold(0, |h, p| mix(h, u64::from(p.host.0) << 32 | u64::from(p.mask.0)))
 }

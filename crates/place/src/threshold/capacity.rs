@@ -47,7 +47,7 @@ impl HostsByCountAndLevel {
         HostsByCountAndLevel { stride, kinds, hosts, exactly }
     }
 
-    /// Tells apart what hosts of these kinds can give at a level.
+    /// Identifies the capacity of these host types at a level.
     pub fn signature(&self, level: usize, kinds: u32) -> u64 {
         let from = level * self.kinds * self.stride;
         (0..self.kinds * self.stride)

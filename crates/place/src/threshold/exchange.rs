@@ -2,7 +2,7 @@
 
 use crate::objective::Objective;
 use crate::options::HostOptions;
-use predict::{Candidates, Part};
+use predict::{Candidates, HostShare};
 use topology::{Allocation, GpuMask, HostId};
 
 /// How many of the best candidates are improved in a round.
@@ -74,18 +74,18 @@ struct Exchange<'a, 'o> {
     counts: u32,
     /// Does the request ask more of the counts than their sum?
     shaped: bool,
-    parts: &'a [Part],
+    parts: &'a [HostShare],
 }
 
 impl Exchange<'_, '_> {
     /// What a part contributes as far as it alone decides.
-    fn worth(&self, p: &Part) -> f64 {
+    fn worth(&self, p: &HostShare) -> f64 {
         let effect = self.objective.model.host_effect(p.host);
         p.intra_gb_per_s.min(p.nic_gb_per_s) * if effect == 0.0 { 1.0 } else { effect.exp() }
     }
 
     /// The parts of a host with so many GPUs.
-    fn all(&self, row: usize, count: u8) -> &[Part] {
+    fn all(&self, row: usize, count: u8) -> &[HostShare] {
         if count == 0 || self.counts >> count & 1 == 0 {
             return &[];
         }
@@ -93,10 +93,11 @@ impl Exchange<'_, '_> {
     }
 
     /// The worthiest part of a host with so many GPUs.
-    fn option(&self, row: usize, count: u8) -> Option<Part> {
-        let least = |p: &Part| p.intra_gb_per_s.min(p.nic_gb_per_s);
-        let better =
-            |a: &&Part, b: &&Part| least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s));
+    fn option(&self, row: usize, count: u8) -> Option<HostShare> {
+        let least = |p: &HostShare| p.intra_gb_per_s.min(p.nic_gb_per_s);
+        let better = |a: &&HostShare, b: &&HostShare| {
+            least(a).total_cmp(&least(b)).then(a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s))
+        };
         self.all(row, count).iter().max_by(better).copied()
     }
 
@@ -111,8 +112,8 @@ impl Exchange<'_, '_> {
         order.sort_unstable_by(by_worth);
         let weak = &order[..order.len().min(HOSTS_MAX)];
         let strong = &order[order.len().saturating_sub(HOSTS_MAX)..];
-        let mut list: Vec<Part> = Vec::with_capacity(parts.len());
-        let mut push = |changes: &[(usize, Part)]| {
+        let mut list: Vec<HostShare> = Vec::with_capacity(parts.len());
+        let mut push = |changes: &[(usize, HostShare)]| {
             if *budget < parts.len() {
                 return;
             }
@@ -128,7 +129,7 @@ impl Exchange<'_, '_> {
             }
         };
         let free = self.free;
-        let row_of = |p: &Part| free.binary_search_by_key(&p.host, |f| f.0).ok();
+        let row_of = |p: &HostShare| free.binary_search_by_key(&p.host, |f| f.0).ok();
         // Other GPUs of the same host.
         for &(_, i) in weak.iter().chain(strong) {
             let Some(row) = row_of(&parts[i]) else { continue };
@@ -153,12 +154,12 @@ impl Exchange<'_, '_> {
         }
         let mut inside = vec![false; free.len()];
         parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
-        let mut outside: Vec<(u8, Vec<(f64, Part)>)> = Vec::new();
+        let mut outside: Vec<(u8, Vec<(f64, HostShare)>)> = Vec::new();
         for &(worth, w) in weak {
             let count = parts[w].count;
             let known = outside.iter().position(|o| o.0 == count).unwrap_or_else(|| {
                 let all = (0..free.len()).filter(|i| !inside[*i]).filter_map(|i| self.option(i, count));
-                let mut all: Vec<(f64, Part)> = all.map(|p| (self.worth(&p), p)).collect();
+                let mut all: Vec<(f64, HostShare)> = all.map(|p| (self.worth(&p), p)).collect();
                 all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.host.cmp(&b.1.host)));
                 all.truncate(HOSTS_MAX);
                 outside.push((count, all));

@@ -1,7 +1,7 @@
 //! Every option of every host on one scale: what a threshold lets through.
 
 use crate::options::HostOptions;
-use predict::{BandwidthModel, Part};
+use predict::{BandwidthModel, HostShare};
 use std::collections::BTreeMap;
 use topology::{GpuMask, HostId};
 
@@ -25,7 +25,7 @@ pub struct Row {
     pub effect: f64,
 }
 
-/// What every part of a candidate must reach, besides the intra threshold.
+/// The minimum of every share of a candidate, in addition to the intra threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Floor {
     /// NIC rate, GB/s.
@@ -158,9 +158,9 @@ impl<'o> Levels<'o> {
     }
 
     /// Of every kind, count and NIC rate the two hosts with the best insides, in order of kind, count and rate. O(options).
-    pub fn champions(&self, counts: u32) -> Vec<&'o Part> {
+    pub fn champions(&self, counts: u32) -> Vec<&'o HostShare> {
         #[allow(clippy::type_complexity)] // read in the next lines only, a name would hide it
-        let mut best: BTreeMap<(u8, u8, u64), (f64, [Option<(f64, &'o Part)>; 2])> = BTreeMap::new();
+        let mut best: BTreeMap<(u8, u8, u64), (f64, [Option<(f64, &'o HostShare)>; 2])> = BTreeMap::new();
         for (r, o) in self.rows.iter().zip(self.options) {
             for p in o.by_count.iter().flatten().filter(|p| counts >> p.count & 1 == 1) {
                 let worth = p.intra_gb_per_s * r.effect.exp();
@@ -182,9 +182,9 @@ impl<'o> Levels<'o> {
     }
 
     /// The part of a row with so many GPUs that passes a level and a floor; between equal NICs the one with the best inside.
-    pub fn part(&self, row: usize, count: usize, level: usize, floor: Floor, sides: Sides) -> Option<&'o Part> {
+    pub fn part(&self, row: usize, count: usize, level: usize, floor: Floor, sides: Sides) -> Option<&'o HostShare> {
         let edge = if self.edges.is_empty() { f64::NEG_INFINITY } else { self.edge_gb_per_s(level) };
-        let fits = |p: &&Part| p.intra_gb_per_s >= edge && p.nic_gb_per_s >= floor.nic_gb_per_s;
+        let fits = |p: &&HostShare| p.intra_gb_per_s >= edge && p.nic_gb_per_s >= floor.nic_gb_per_s;
         self.options[row].by_count.get(count.checked_sub(1)?)?.iter().filter(fits).max_by(|a, b| {
             let nics = a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s);
             let nics = if sides == Sides::Fattest { nics } else { nics.reverse() };

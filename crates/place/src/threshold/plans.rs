@@ -20,7 +20,7 @@ pub(super) struct Plan {
     pub hosts: usize,
     /// Bit `n`: a host may give `n` GPUs.
     pub counts: u32,
-    /// Plans with equal signatures differ in the floor only: the one that promises most stands for them.
+    /// Plans with equal signatures differ in the floor only: the one with the best prospect represents them.
     pub signature: u64,
 }
 
@@ -52,7 +52,7 @@ pub(super) fn plan_list(levels: &Levels, id: usize, list: Vec<u32>, k: usize, ru
     }
 }
 
-/// Sets of host types worth telling apart: all of them up to four types, else single ones, pairs and everything.
+/// Sets of host types to plan with: every set up to four types, else single types, pairs and all types.
 fn kind_sets(kinds: usize) -> Vec<u32> {
     let all = (1u32 << kinds) - 1;
     (1..=all).filter(|s| kinds <= 4 || s.count_ones() <= 2 || *s == all).collect()
@@ -166,7 +166,7 @@ impl PlanMaker<'_> {
         }
     }
 
-    /// The highest level at which so many hosts can give `full` GPUs each, some of them one fewer.
+    /// The highest level at which so many hosts can give `full` GPUs each, some hosts one fewer.
     fn highest_even(&self, hosts: usize, full: usize) -> Option<usize> {
         let fewer = hosts * full - self.k;
         highest(self.levels.count(), |level| {

@@ -4,7 +4,7 @@ use super::Rules;
 use super::candidates::Pool;
 use super::levels::Levels;
 use crate::options::HostOptions;
-use predict::Part;
+use predict::HostShare;
 use predict::bound::network_at_most_gb_per_s;
 use topology::GPUS_PER_HOST_MAX;
 
@@ -18,7 +18,7 @@ pub(super) fn singles(options: &[HostOptions], k: usize, rules: Rules, pool: &mu
     if k > GPUS_PER_HOST_MAX || rules.counts >> k & 1 == 0 {
         return;
     }
-    let mut best: Vec<&Part> =
+    let mut best: Vec<&HostShare> =
         options.iter().filter_map(|o| o.by_count.get(k - 1)).filter_map(|parts| inside(parts)).collect();
     best.sort_by(|a, b| b.intra_gb_per_s.total_cmp(&a.intra_gb_per_s));
     // One GPU has no collective traffic: hosts differ only in what stays free, so all are offered.
@@ -28,7 +28,7 @@ pub(super) fn singles(options: &[HostOptions], k: usize, rules: Rules, pool: &mu
     }
 }
 
-fn inside(parts: &[Part]) -> Option<&Part> {
+fn inside(parts: &[HostShare]) -> Option<&HostShare> {
     parts.iter().max_by(|a, b| a.intra_gb_per_s.total_cmp(&b.intra_gb_per_s))
 }
 
@@ -39,7 +39,7 @@ pub(super) fn pairs(levels: &Levels, k: usize, rules: Rules, pool: &mut Pool) {
         return;
     }
     let champions = levels.champions(rules.counts);
-    let mut found: Vec<(f64, &Part, &Part)> = Vec::new();
+    let mut found: Vec<(f64, &HostShare, &HostShare)> = Vec::new();
     for (i, a) in champions.iter().enumerate() {
         for b in &champions[..i] {
             if usize::from(a.count) + usize::from(b.count) == k && a.host != b.host {

@@ -10,7 +10,7 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 /// A component that can be slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
-    /// Everything that runs on a host.
+    /// The whole host.
     Host(HostId),
     /// All traffic that leaves a host: its cables, its switch port, a setting.
     HostNetwork(HostId),
@@ -67,7 +67,7 @@ impl Component {
             _ => None,
         }
     }
-    /// The GPUs that a job has to leave alone so that the component cannot slow it.
+    /// The GPUs that a job must avoid so that the component cannot slow it.
     pub fn gpus(self, cluster: &Cluster) -> GpuMask {
         let ty = cluster.type_of(self.host());
         match self {
@@ -117,21 +117,21 @@ impl Component {
     }
 }
 
-/// A ring of so many GPUs uses the link of every two of them; a larger one can go around a slow link.
+/// A ring of this many GPUs uses the link of every pair; a larger ring can avoid a slow link.
 const RING_USES_ALL: usize = 3;
 
 fn pairs(mask: GpuMask) -> impl Iterator<Item = (u8, u8)> {
     mask.iter().flat_map(move |a| mask.iter().filter(move |b| a < *b).map(move |b| (a as u8, b as u8)))
 }
 
-/// Allocations of at most so many hosts are told apart by the order of their hosts and by single NICs. In larger ones, hosts with the same
+/// Up to this many hosts, the order of hosts and single NICs distinguish allocations. In larger ones, hosts with the same
 /// type and GPUs are interchangeable, and so are the NICs of one rate: a ring of many hosts crosses each of them alike.
 pub(super) const ORDERED_HOSTS_MAX: usize = 8;
 /// Most shapes of allocations whose estimates are kept: a site has thousands (48 bytes and 8 per host each).
 const SHAPES_MAX: usize = 1 << 16;
 /// Most estimates with a slow component that are kept (40 bytes each).
 const SLOWED_MAX: usize = 1 << 19;
-/// The shape of an allocation that found no room.
+/// The shape of an allocation that the cache has no room for.
 const NO_SHAPE: u32 = u32::MAX;
 
 /// The part of a host that is slow, for jobs over several hosts.
@@ -158,7 +158,7 @@ pub(super) struct Prepared {
 }
 
 /// Estimates that effects reuse. Two allocations have one shape if their hosts have, in order, the same types, GPUs and health: without
-/// shared links the physics cannot tell them apart.
+/// shared links the physics gives them the same bandwidth.
 #[derive(Debug, Default)]
 pub(super) struct EffectCache {
     shapes: HashMap<Box<[u64]>, u32, FxBuildHasher>,
@@ -173,7 +173,7 @@ pub(super) struct EffectCache {
 }
 
 impl EffectCache {
-    /// No room for more shapes?
+    /// True without room for more shapes.
     pub(super) fn is_full(&self) -> bool {
         self.healthy.len() >= SHAPES_MAX
     }
@@ -263,7 +263,7 @@ impl<'m> Effects<'m> {
         }
     }
 
-    /// How `component` touches a job that has the GPUs `mask` of its host, which stand beside `nics`.
+    /// The effect of `component` on a job with the GPUs `mask` of its host, whose NICs are `nics`.
     pub(super) fn slow_part(component: Component, mask: GpuMask, nics: u32, hosts: usize) -> Touch {
         let several = hosts > 1;
         match component {
@@ -291,7 +291,7 @@ impl<'m> Effects<'m> {
         if allocation.host_count() < 2 {
             return Prepared::default();
         }
-        let table = self.model.part_table(size);
+        let table = self.model.share_table(size);
         let (mut first, mut second, mut weakest) = (f64::INFINITY, f64::INFINITY, 0);
         for (at, &(h, mask)) in allocation.parts().iter().enumerate() {
             let v = table.part(h, mask).intra_gb_per_s;
@@ -359,7 +359,7 @@ impl<'m> Effects<'m> {
                 parts.iter().position(|p| like(&p)).unwrap_or(at)
             }
             SlowPart::Gpu => {
-                let table = self.model.part_table(size);
+                let table = self.model.share_table(size);
                 let own = table.part(h, mask).intra_gb_per_s;
                 let like = |p: &(HostId, GpuMask)| p.1.count() > 1 && table.part(p.0, p.1).intra_gb_per_s == own;
                 parts.iter().position(like).unwrap_or(at)
@@ -391,7 +391,7 @@ impl<'m> Effects<'m> {
         let (inside, network) = match part {
             SlowPart::Gpu => {
                 let (h, mask) = allocation.parts()[at];
-                let own = self.model.part_table(size).part(h, mask).intra_gb_per_s;
+                let own = self.model.share_table(size).part(h, mask).intra_gb_per_s;
                 let others = if at == p.weakest { p.inside_of_others_gb_per_s } else { p.inside_gb_per_s };
                 (others.min(own * factor), p.healthy_gb_per_s)
             }
@@ -443,10 +443,10 @@ impl<'m> Effects<'m> {
     }
 }
 
-/// How a component touches a job.
+/// The effect of a component on a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
-    /// Not at all.
+    /// None.
     Not,
     /// All of the job runs at the component's rate.
     Whole,

@@ -3,15 +3,15 @@
 use crate::features::FEATURES_MAX;
 use crate::intra::equivalent;
 use crate::model::{BandwidthModel, BatchEvaluator, Correction, Model, weights_of};
-use crate::parts::Part;
+use crate::shares::HostShare;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
 /// Fewest readings over several hosts that a process is fitted on.
 pub const FIT_MIN: usize = 12;
-/// Fewest like readings that make a class.
+/// Fewest comparable readings that make a class.
 const CLASS_MIN: usize = 3;
-/// Least deviation that a reading is believed to have.
+/// Least deviation of a reading.
 const SD_MIN: f64 = 0.01;
 /// A reading of one host is low if it is so many deviations, and at least so much (of the logarithm), below its class.
 const LOW_SDS: f64 = 3.0;
@@ -86,7 +86,7 @@ pub struct Expectations<'m> {
     evaluators: HashMap<Bytes, BatchEvaluator<'m>>,
     /// By split: how much of the mean is the irregularity of this split.
     irregular: HashMap<Row, f64>,
-    /// What hosts differ by, and by how much they ordinarily do.
+    /// The effect of each host, and the ordinary deviation between hosts.
     host_effects: Vec<f64>,
     ordinary: f64,
     /// How many expectations were computed.
@@ -125,8 +125,8 @@ impl<'m> Expectations<'m> {
         }
         self.predictions += 1;
         let model = self.model;
-        let table = model.part_table(size);
-        let parts: Vec<Part> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+        let table = model.share_table(size);
+        let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         let evaluator = self.evaluators.entry(size).or_insert_with(|| BatchEvaluator::new(model, size));
         let analytic = evaluator.analytic(&parts);
         if self.baseline == Baseline::Classes || matches!(model.correction(), Correction::Offset { .. }) {
@@ -144,7 +144,7 @@ impl<'m> Expectations<'m> {
                 w * (b - b.clamp(-most, most))
             })
             .sum();
-        // Nor does what the model took for the irregularity of this split: it may be the defect.
+        // The irregularity that the model learned for this split does not count either: it may be the defect.
         let own = match model.correction() {
             Correction::Gp(gp) => {
                 let row = model.row(&parts, size, analytic);
@@ -194,7 +194,7 @@ pub fn settle(cluster: &Cluster, all: &[(&Evidence, &Expected)]) -> Vec<Option<R
     out
 }
 
-/// Subsets of one host: against the same subset of other hosts of the type, else against subsets that look alike to the topology.
+/// Subsets of one host: against the same subset of other hosts of the type, else against subsets that the topology makes equivalent.
 /// O(n log n).
 fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Option<Residual>]) {
     let mut by_mask: HashMap<(usize, Bytes, GpuMask), Vec<(f64, HostId)>> = HashMap::new();

@@ -5,13 +5,13 @@ use super::evidence::Evidence;
 
 /// Shares of its rate that a slow component may have.
 pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88];
-/// Share of outliers among the readings: they may be anything.
+/// Share of outliers among the readings; an outlier may have any value.
 const OUTLIER_SHARE: f64 = 0.01;
 /// Density of an outlier, per unit of the logarithm: between a twentieth and thrice what is expected.
 const OUTLIER_DENSITY: f64 = 0.25;
 /// Probability, before any reading, that a given component is slow.
 pub(super) const PRIOR: f64 = 2e-3;
-/// The same of a link between two GPUs; there are many more of them.
+/// The same for a link between two GPUs; links outnumber other components.
 pub(super) const PRIOR_LINK: f64 = 1e-4;
 /// Most moments at which a component may have become slow.
 pub(super) const MOMENTS_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! The diagnosis: which host, NIC or GPU explains that jobs ran slower than others of their kind?
+//! The diagnosis: the hosts, NICs and GPUs that explain why jobs ran slower than comparable ones.
 //!
 //! Every reading is compared with the expectation of its class: a subset of one host with the same subset of the other hosts of its type, an
 //! allocation over hosts with a model's prediction. Hypotheses explain the residual `r = ln(got / expected)`: *no defect*, or *component c
@@ -98,7 +98,7 @@ pub fn examine(
         None => fit(cluster, &thin_each(measurements), &options(Kind::Bound, None))?.0.collective(),
     };
     let evidence = window::gather(cluster, measurements, collective);
-    // The reading of a slow host must not become its expectation: its class stands in.
+    // The reading of a slow host must not become its expectation; the class gives it instead.
     let low = evidence::low_on_one_host(cluster, &evidence);
     let healthy: Vec<&Measurement> = measurements
         .iter()

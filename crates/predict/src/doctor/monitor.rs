@@ -56,11 +56,11 @@ impl Group {
     }
 }
 
-/// Keeps the newest readings of every host with everything that a diagnosis computed of them, so that one more reading costs work for the
-/// components that it touches alone.
+/// Keeps the newest readings of every host with the results of the last diagnosis, so that one more reading costs work only for the
+/// components that it touches.
 ///
 /// It finds the same defects as [`super::suspicions`] of the same readings, with probabilities that agree to the tolerance stated at the
-/// constant of this file. The monitor forgets what leaves its window: such a reading does not come back when a newer one is removed, nor
+/// constant of this file. The monitor drops readings that leave its window: such a reading does not come back when a newer one is removed, nor
 /// when its allocation is read again.
 ///
 /// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation and a host for each kind of job. A new model is a new monitor.
@@ -181,11 +181,11 @@ impl Monitor {
         &self.model
     }
 
-    /// How many readings it holds.
+    /// Number of readings.
     pub fn len(&self) -> usize {
         self.of_reading.len()
     }
-    /// No reading?
+    /// True without readings.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! The next measurement that best tells the candidates of a defect apart.
+//! The next measurement that best separates the candidates of a defect.
 
 use super::effect::{Component, Effects};
 use super::infer::Defect;
@@ -6,8 +6,8 @@ use crate::model::Model;
 use std::collections::BTreeMap;
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
-/// The allocation of free GPUs whose bandwidth tells most about the candidates of a defect: candidates with about half of the probability
-/// would slow it. `None` where no free allocation tells them apart.
+/// The allocation of free GPUs whose bandwidth best separates the candidates of a defect: candidates with about half of the probability
+/// would slow it. `None` where no free allocation separates them.
 ///
 /// The trials are a part of the suspected GPUs of one host together with as many GPUs of another host (for defects between hosts), and
 /// the same part alone (for defects inside). O(hosts x GPUs x candidates) effects.
@@ -51,7 +51,7 @@ pub fn most_informative_allocation(
             if n > 1 {
                 tried.push(Allocation::new([(*h, part)]));
             }
-            // Beside the least suspected GPUs of the least suspected host that has as many free ones.
+            // Together with the least suspected GPUs of the least suspected host that has as many free GPUs.
             let beside = hosts.iter().find(|o| **o != *h && free.mask(**o).count() >= n);
             if let Some(o) = beside {
                 let mut theirs: Vec<usize> = free.mask(*o).iter().collect();

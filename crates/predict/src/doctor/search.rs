@@ -61,7 +61,7 @@ struct Place {
     /// The first host on which a slow network or NIC has the same effect, and the same for a slow GPU.
     like: u16,
     like_gpu: u16,
-    /// The NICs beside its GPUs.
+    /// The NICs nearest to its GPUs.
     nics: u32,
 }
 
@@ -126,7 +126,7 @@ struct Given {
     rows: HashMap<u32, Rows>,
 }
 
-/// Readings by host with everything that was computed of them.
+/// Readings by host, with all values derived from them.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     items: Vec<Option<Item>>,

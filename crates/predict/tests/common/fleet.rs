@@ -1,4 +1,4 @@
-//! A simulated site: many like hosts, jobs of 2 to 64 of them, a slow host and a slow NIC.
+//! A simulated site: many equal hosts, jobs over 2 to 64 hosts, a slow host and a slow NIC.
 #![allow(dead_code)] // each user needs a part
 
 use predict::doctor::Component;
@@ -15,7 +15,7 @@ pub const START_UNIX_S: f64 = 1.75e9;
 /// Time between two readings.
 pub const STEP_S: f64 = 60.0;
 
-/// Hosts, and what is wrong with some of them.
+/// Hosts, and the defects of some.
 pub struct Fleet {
     pub cluster: Cluster,
     /// Components, the share of their rate that is left, and the number of the reading from which on.

@@ -57,8 +57,8 @@ const COMPOSED_HOSTS_MAX: usize = 1024;
 ///   `-a800` eight of one. The paper does not say how it made 64 GPUs of three types; `litegd-64-4090-v100-a6000` and
 ///   `litegd-64-v100-a6000-a800` have three hosts of the first, three of the second and two of the third. Its switch is not part of the
 ///   cluster: it is a property of the truth that decisions are judged on.
-/// - Any composition: `4xa6000`, `1xrtx4090+1xdgx1-v100+2xa800`, of host types of the catalog (the papers' names `4090`, `v100`, `h100` stand
-///   for theirs), at most 1,024 hosts.
+/// - Any composition: `4xa6000`, `1xrtx4090+1xdgx1-v100+2xa800`, of host types of the catalog (the papers' names `4090`, `v100`, `h100` are
+///   aliases), at most 1,024 hosts.
 pub fn cluster(name: &str) -> Option<Cluster> {
     let composition = match name {
         "h100" => "4xhgx-h100",

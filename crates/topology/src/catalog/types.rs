@@ -9,7 +9,7 @@ use PathKind::{Node, Phb, Pix, Pxb, Same, Sys};
 const NV1: PathKind = PathKind::NvLink(1);
 const NV2: PathKind = PathKind::NvLink(2);
 
-/// All of them, oldest GPU first.
+/// Every host type, oldest GPU first.
 pub(super) fn all() -> Vec<HostType> {
     vec![
         dgx1_p100(),
@@ -270,7 +270,7 @@ fn rtx4090() -> HostType {
     }
 }
 
-/// 8x RTX 4090, every GPU on root ports of its own; both ports of one NIC beside GPU 6.
+/// 8x RTX 4090, every GPU on root ports of its own; both ports of one NIC next to GPU 6.
 fn rtx4090_sys() -> HostType {
     let nic = |i: usize| Nic {
         name: format!("mlx5_{i}"),

@@ -67,7 +67,7 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// A matrix with a row per GPU, in blocks of as many columns as fit beside `tail`, the last cell of every row.
+    /// A matrix with a row per GPU, in blocks of as many columns as fit; `tail` is the last cell of every row.
     fn matrix(&mut self, cells: &[Vec<String>], tail_name: &str, tail: &[String]) {
         let n = cells.len();
         let per_block = ((self.width - ROW_NAME - tail_name.len() - 1) / CELL).max(1);
@@ -217,7 +217,7 @@ fn faults(out: &mut Page, c: &Cluster) {
     }
 }
 
-/// What is wrong with a host, one phrase each.
+/// The faults of a host, one phrase each.
 pub(super) fn words(h: &Host, t: &HostType) -> Vec<String> {
     let percent = |f: f64| format!("{} %", number(f * 100.0));
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! The cluster file: YAML (and so JSON) that people write by hand and `linkwise topology import` writes for them.
+//! The cluster file: YAML (and so JSON), written by hand or by `linkwise topology import`.
 //!
 //! [`schema`] is the format, [`build`](self) turns it into a [`Cluster`] with errors that point at the line, and
 //! [`write`] turns a cluster back; `read(write(c)) == c`.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// A value and where it stood in the file (line and column from 1; 0 = nowhere).
+/// A value and its position in the file (line and column from 1; 0 = unknown).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct At<T> {
     /// The value.
@@ -48,14 +48,14 @@ impl<T: JsonSchema> JsonSchema for At<T> {
 /// A short list, written on one line: `[0, 1, 2]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(transparent)]
-pub struct Row<T>(pub Vec<T>);
+pub struct MatrixRow<T>(pub Vec<T>);
 
-impl<T: Serialize> Serialize for Row<T> {
+impl<T: Serialize> Serialize for MatrixRow<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         serde_saphyr::FlowSeq(&self.0).serialize(s)
     }
 }
-impl<T: JsonSchema> JsonSchema for Row<T> {
+impl<T: JsonSchema> JsonSchema for MatrixRow<T> {
     fn inline_schema() -> bool {
         true
     }
@@ -128,12 +128,12 @@ pub struct TierFile {
 #[serde(deny_unknown_fields)]
 pub struct HostLinkFile {
     /// The two hosts.
-    pub between: Row<String>,
+    pub between: MatrixRow<String>,
     /// Rate of the pair in one direction, all NICs together, Gbit/s.
     pub rate_gbit_per_s: f64,
 }
 
-/// Everything that hosts of one make share.
+/// The hardware that hosts of one make share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTypeFile {
@@ -156,19 +156,19 @@ pub struct HostTypeFile {
     pub gpus: Option<At<usize>>,
     /// GPUs of each NUMA node: `[[0, 1, 2, 3], [4, 5, 6, 7]]`. Between them paths are SYS, inside NODE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sockets: Option<At<Vec<Row<usize>>>>,
+    pub sockets: Option<At<Vec<MatrixRow<usize>>>>,
     /// NUMA node of each GPU: `[0, 0, 1, 1]`. Instead of `sockets`, where the numbers matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_sockets: Option<At<Row<u8>>>,
+    pub gpu_sockets: Option<At<MatrixRow<u8>>>,
     /// GPUs on one PCIe switch (PIX): `[[0, 1], [2, 3]]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pcie_switches: Option<At<Vec<Row<usize>>>>,
+    pub pcie_switches: Option<At<Vec<MatrixRow<usize>>>>,
     /// GPUs below one tree of several PCIe switches (PXB).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pcie_switch_trees: Option<At<Vec<Row<usize>>>>,
+    pub pcie_switch_trees: Option<At<Vec<MatrixRow<usize>>>>,
     /// GPUs below one PCIe host bridge (PHB).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host_bridges: Option<At<Vec<Row<usize>>>>,
+    pub host_bridges: Option<At<Vec<MatrixRow<usize>>>>,
     /// PCIe link of every GPU; left out, Gen4 x16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie: Option<PcieFile>,
@@ -187,7 +187,7 @@ pub struct HostTypeFile {
     pub gpu_pci_bus_ids: Option<At<Vec<Option<String>>>>,
     /// Measured peer-to-peer rates in one direction, GB/s, `[from][to]`; they override nominal rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub p2p_gb_per_s: Option<At<Vec<Row<f64>>>>,
+    pub p2p_gb_per_s: Option<At<Vec<MatrixRow<f64>>>>,
 }
 
 /// A PCIe link.
@@ -222,7 +222,7 @@ pub struct NvLinkFile {
     pub links: Option<u8>,
     /// Linked pairs `[[0, 1], [2, 3]]`, or with their number of links `[[0, 1, 2], [2, 3, 1]]`; left out, all pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<Vec<Row<usize>>>,
+    pub pairs: Option<Vec<MatrixRow<usize>>>,
 }
 
 /// A network port, or one per GPU.
@@ -238,11 +238,11 @@ pub struct NicFile {
     pub socket: Option<u8>,
     /// GPUs on the same PCIe switch (PIX). The others are NODE on the same socket, else SYS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub near: Option<At<Row<usize>>>,
+    pub near: Option<At<MatrixRow<usize>>>,
     /// Path to every GPU, as nvidia-smi prints them: `"PIX NODE SYS SYS"`. Instead of `near`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_paths: Option<At<String>>,
-    /// One such NIC beside every GPU.
+    /// One such NIC next to every GPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub one_per_gpu: bool,
 }
@@ -260,7 +260,7 @@ pub struct HostsFile {
     /// Their type: of `host_types` above or of the catalog.
     #[serde(rename = "type")]
     pub host_type: At<String>,
-    /// GPUs that get no work: `true` (all) or a list.
+    /// Drained GPUs, which get no jobs: `true` (all) or a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<At<Drained>>,
     /// Parts that run below their rate.
@@ -271,7 +271,7 @@ pub struct HostsFile {
     pub gpu_uuids: Option<At<Vec<String>>>,
     /// Device minor numbers (`/dev/nvidiaN`) in the order of nvidia-smi, where they differ from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gpu_minors: Option<At<Row<u8>>>,
+    pub gpu_minors: Option<At<MatrixRow<u8>>>,
     /// Name in Slurm, where it differs (one host only).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm_name: Option<String>,
@@ -280,14 +280,14 @@ pub struct HostsFile {
     pub kubernetes_name: Option<String>,
 }
 
-/// Which GPUs of a host get no work.
+/// The drained GPUs of a host.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Drained {
     /// All or none.
     All(bool),
     /// These.
-    Gpus(Row<usize>),
+    Gpus(MatrixRow<usize>),
 }
 
 /// Parts of a host that run below their rate; factors from 0 (dead) to 1 (full rate).
@@ -316,7 +316,7 @@ pub struct DegradedFile {
 #[serde(deny_unknown_fields)]
 pub struct DegradedLinkFile {
     /// The two GPUs.
-    pub between: Row<u8>,
+    pub between: MatrixRow<u8>,
     /// What is left of the rate, 0 to 1.
     pub factor: f64,
 }

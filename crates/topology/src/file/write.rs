@@ -1,8 +1,8 @@
 //! From a [`Cluster`] to the file's structs and text.
 
 use super::schema::{
-    At, ClusterFile, DegradedFile, DegradedLinkFile, Drained, HostLinkFile, HostTypeFile, HostsFile, NetworkFile,
-    NicFile, NvLinkFile, PcieFile, Row, TierFile,
+    At, ClusterFile, DegradedFile, DegradedLinkFile, Drained, HostLinkFile, HostTypeFile, HostsFile, MatrixRow,
+    NetworkFile, NicFile, NvLinkFile, PcieFile, TierFile,
 };
 use crate::catalog;
 use crate::cluster::{Cluster, Host, Network};
@@ -22,7 +22,7 @@ pub(super) fn json(cluster: &Cluster) -> String {
     text
 }
 
-/// Do names of catalog types say everything, in the order in which a reader would meet them?
+/// True if the types are those of the catalog, in the order in which a reader meets their names.
 fn names_suffice(cluster: &Cluster) -> bool {
     let mut first_use = Vec::new();
     for h in &cluster.hosts {
@@ -54,7 +54,7 @@ fn network(n: &Network, c: &Cluster) -> NetworkFile {
     };
     let link = |l: &crate::cluster::HostLink| {
         At::from(HostLinkFile {
-            between: Row(vec![c.host(l.a).name.clone(), c.host(l.b).name.clone()]),
+            between: MatrixRow(vec![c.host(l.a).name.clone(), c.host(l.b).name.clone()]),
             rate_gbit_per_s: l.rate.gbit_per_s(),
         })
     };
@@ -75,7 +75,7 @@ fn host_type(t: &HostType) -> HostTypeFile {
         source: Some(t.source.clone()),
         gpu_model: Some(t.gpu_model.clone()),
         gpus: Some(At::from(t.gpu_count())),
-        gpu_sockets: Some(At::from(Row(t.gpus.iter().map(|g| g.socket).collect()))),
+        gpu_sockets: Some(At::from(MatrixRow(t.gpus.iter().map(|g| g.socket).collect()))),
         pcie: Some(PcieFile { generation: t.pcie.generation, lanes: t.pcie.lanes }),
         nvlink: t.nvlink.map(|nv| {
             At::from(NvLinkFile {
@@ -106,10 +106,9 @@ fn host_type(t: &HostType) -> HostTypeFile {
             .iter()
             .any(|g| g.pci_bus_id.is_some())
             .then(|| At::from(t.gpus.iter().map(|g| g.pci_bus_id.clone()).collect::<Vec<_>>())),
-        p2p_gb_per_s: t
-            .p2p
-            .as_ref()
-            .map(|m| At::from(m.iter().map(|r| Row(r.iter().map(|b| b.gb_per_s()).collect())).collect::<Vec<_>>())),
+        p2p_gb_per_s: t.p2p.as_ref().map(|m| {
+            At::from(m.iter().map(|r| MatrixRow(r.iter().map(|b| b.gb_per_s()).collect())).collect::<Vec<_>>())
+        }),
         ..HostTypeFile::default()
     }
 }
@@ -136,7 +135,7 @@ fn host(h: &Host, t: &HostType) -> HostsFile {
     let drained = match h.drained {
         m if m.is_empty() => None,
         m if m == t.all_gpus() => Some(Drained::All(true)),
-        m => Some(Drained::Gpus(Row(m.iter().collect()))),
+        m => Some(Drained::Gpus(MatrixRow(m.iter().collect()))),
     };
     let degraded = DegradedFile {
         nics: t.nics.iter().zip(&h.nic_health).filter(|(_, f)| **f != 1.0).map(|(n, f)| (n.name.clone(), *f)).collect(),
@@ -144,7 +143,7 @@ fn host(h: &Host, t: &HostType) -> HostsFile {
         links: h
             .link_health
             .iter()
-            .map(|l| DegradedLinkFile { between: Row(vec![l.a, l.b]), factor: l.factor })
+            .map(|l| DegradedLinkFile { between: MatrixRow(vec![l.a, l.b]), factor: l.factor })
             .collect(),
         ..DegradedFile::default()
     };
@@ -153,7 +152,7 @@ fn host(h: &Host, t: &HostType) -> HostsFile {
         drained: drained.map(At::from),
         degraded: (degraded != DegradedFile::default()).then(|| At::from(degraded)),
         gpu_uuids: (!h.gpu_uuids.is_empty()).then(|| At::from(h.gpu_uuids.clone())),
-        gpu_minors: (!h.gpu_minors.is_empty()).then(|| At::from(Row(h.gpu_minors.clone()))),
+        gpu_minors: (!h.gpu_minors.is_empty()).then(|| At::from(MatrixRow(h.gpu_minors.clone()))),
         slurm_name: h.slurm_name.clone(),
         kubernetes_name: h.kubernetes_name.clone(),
         ..HostsFile::default()

@@ -1,4 +1,4 @@
-//! Why a list was refused, and where in it.
+//! The error of a list: its kind and its position.
 
 use std::fmt;
 

@@ -15,7 +15,7 @@
 //! `n[0-3]:[0-7]`, not `n[0-3]`, so that a reader who does not know the hosts sees what is meant. What is printed reads back
 //! as the same allocation.
 //!
-//! Limits: a list has at most [`LIST_BYTES_MAX`] bytes; an item stands for at most [`HOSTS_PER_ITEM_MAX`] hosts (counted
+//! Limits: a list has at most [`LIST_BYTES_MAX`] bytes; an item names at most [`HOSTS_PER_ITEM_MAX`] hosts (counted
 //! before any name is made) with at most [`BRACKETS_MAX`] pairs of brackets; a list names at most [`NAMES_MAX`] hosts.
 
 mod error;
@@ -37,7 +37,7 @@ use std::sync::OnceLock;
 
 /// Longest list, bytes.
 pub const LIST_BYTES_MAX: usize = 16 << 20;
-/// Most hosts that one item stands for.
+/// Most hosts that one item names.
 pub const HOSTS_PER_ITEM_MAX: usize = HOSTS_MAX;
 /// Most pairs of brackets in one host name.
 pub const BRACKETS_MAX: usize = 4;
@@ -290,7 +290,7 @@ impl<'a> ListReader<'a> {
         uuids.get(piece.text).copied().ok_or_else(|| {
             let (text, host) = (quote(piece.text), self.example());
             let brackets = match parse::ranges(piece.text, 0, 64) {
-                Ok(_) if piece.after_comma => format!("; several GPUs of a host stand in brackets, {host}:[0,{text}]"),
+                Ok(_) if piece.after_comma => format!("; write several GPUs of a host in brackets, {host}:[0,{text}]"),
                 _ => String::new(),
             };
             let message = format!(

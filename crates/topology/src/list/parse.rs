@@ -13,7 +13,7 @@ pub struct Piece<'a> {
     pub text: &'a str,
     /// Where it begins, bytes.
     pub at: usize,
-    /// A single comma stands before it and nothing else: `0` in `n0:5,0`.
+    /// Only a single comma precedes it: `0` in `n0:5,0`.
     pub after_comma: bool,
 }
 
@@ -194,7 +194,7 @@ fn plain<'a>(text: &'a str, at: usize, whole: &str) -> Result<Part<'a>, ListErro
     match text.find([']', '{', '}']) {
         None => Ok(Part::Text(text)),
         Some(stray) => {
-            let message = format!("`{}` has a bracket where none can stand", quote(whole));
+            let message = format!("`{}` has a bracket where none is allowed", quote(whole));
             Err(ListError::syntax(at + stray, message))
         }
     }

@@ -24,7 +24,7 @@ enum Part<'a> {
     Numbers(Vec<Range>),
 }
 
-/// Names that one item of a list stands for.
+/// The names of one item of a list.
 struct Item<'a>(Vec<Part<'a>>);
 
 impl<'a> Item<'a> {
@@ -116,7 +116,7 @@ fn of_ranges(ranges: &[Range]) -> String {
     ranges.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// The fewest items that stand for these names. A name that is given twice stays twice. O(bytes) per bracket.
+/// The fewest items that write these names. A name that is given twice is written twice. O(bytes) per bracket.
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<String> {
     let mut items: Vec<Item> = names.into_iter().map(Item::of).collect();
     if how == Fold::Set {
@@ -138,7 +138,7 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<Stri
     items.iter().map(Item::text).collect()
 }
 
-/// Names that differ in numbers alone stand together, in ascending order of the numbers. O(names x log names).
+/// Groups names that differ in numbers alone, in ascending order of the numbers. O(names x log names).
 fn together(items: Vec<Item>) -> Vec<Item> {
     let mut places: HashMap<Vec<Option<&str>>, usize> = HashMap::new();
     let mut families: Vec<Vec<(Vec<(u32, usize)>, Item)>> = Vec::new();

@@ -1,6 +1,7 @@
-//! What a matrix of labels does not say but its shape tells: NVLink rates, switches, sockets, PCIe generation, NIC rates.
+//! Facts that a matrix of labels does not hold, inferred from its shape: NVLink rates, switches, sockets, PCIe generation,
+//! NIC rates.
 //!
-//! Everything here is a guess from public data sheets, so every caller turns it into a note.
+//! All of it is inferred from public data sheets, so every caller adds a note to its result.
 
 use crate::host::{Gpu, NvLinkFabric, PathKind, Pcie};
 use crate::quantity::Bandwidth;
@@ -8,7 +9,7 @@ use crate::quantity::Bandwidth;
 /// Links of the best-connected GPU chip so far (H100, B200: 18).
 const LINKS_PER_GPU_MAX: usize = 18;
 
-/// What the GPU model tells about its links.
+/// Facts about a GPU model and its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelFacts {
     /// Marketing name, as `nvidia-smi -L` prints it.
@@ -17,11 +18,11 @@ pub struct ModelFacts {
     pub nvlink_gb_per_s: f64,
     /// PCIe generation.
     pub pcie_generation: u8,
-    /// Does its NVSwitch reduce and multicast?
+    /// True where its NVSwitches reduce and multicast.
     pub multicast: bool,
     /// PCI device ids (vendor 0x10de), from the public PCI id list.
     device_ids: &'static [u16],
-    /// What its name contains, lower case, letters and digits only.
+    /// Words that its name contains, lower case, letters and digits only.
     keys: &'static [&'static str],
 }
 
@@ -34,7 +35,7 @@ macro_rules! model {
     };
 }
 
-/// Sources: NVIDIA data sheets (rates), the PCI id list (device ids). More telling names first.
+/// Sources: NVIDIA data sheets (rates), the PCI id list (device ids). More specific names first.
 const MODELS: &[ModelFacts] = &[
     model!("NVIDIA GB200", 50.0, 5, true, [0x2941], ["gb200", "gb300"]),
     model!("NVIDIA B200", 50.0, 5, true, [0x2901], ["b200", "b300"]),
@@ -160,7 +161,7 @@ mod tests {
     use crate::catalog;
 
     #[test]
-    fn the_shape_of_a_catalog_matrix_tells_its_switches() {
+    fn the_shape_of_a_catalog_matrix_gives_its_switches() {
         for t in catalog::host_types() {
             let found = nvlink(&t.gpu_paths, model_by_name(&t.gpu_model)).map(|(f, _)| f);
             assert_eq!(found, t.nvlink, "{}", t.name);
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_telling_name_wins() {
+    fn the_more_specific_name_wins() {
         assert_eq!(model_by_name("NVIDIA L40S-48Q").unwrap().name, "NVIDIA L40S");
         assert_eq!(model_by_name("NVIDIA H100 PCIe").unwrap().name, "NVIDIA H100 PCIe");
         assert_eq!(model_by_name("NVIDIA GB200").unwrap().name, "NVIDIA GB200");

@@ -1,24 +1,24 @@
-//! Several files about one host become one host type.
+//! Merges several files about one host into one host type.
 //!
-//! Each fact is taken from the source that knows it best: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi
-//! (it sees host bridges), rates from P2P matrices. Where two sources disagree about a fact that both know, nothing is
-//! merged.
+//! Each fact is taken from its most reliable source: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi
+//! (it sees host bridges), rates from P2P matrices. Sources that disagree about
+//! a fact are not merged.
 
-use super::{Kind, Reading};
+use super::{FileKind, TopologyFile};
 use crate::host::{HostType, PathKind};
 
 /// A file that was read, with its name for messages.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct MergeSource {
     /// File name, as the user gave it.
     pub file: String,
-    /// What it said.
-    pub reading: Reading,
+    /// Its content.
+    pub reading: TopologyFile,
 }
 
 /// One host type from all sources, and notes. Each source must describe one host type; the error names the two files
-/// that disagree and about what. O(sources x GPUs²).
-pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
+/// that disagree and the fact. O(sources x GPUs²).
+pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String> {
     let mut notes = Vec::new();
     for s in sources {
         if s.reading.types.len() != 1 {
@@ -30,10 +30,10 @@ pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
         }
     }
     // Best base first: XML, then nvidia-smi, then P2P.
-    let mut order: Vec<&Source> = sources.iter().collect();
+    let mut order: Vec<&MergeSource> = sources.iter().collect();
     order.sort_by_key(|s| match s.reading.kind {
-        Kind::NcclXml => 0,
-        Kind::TopoMatrix => 1,
+        FileKind::NcclXml => 0,
+        FileKind::TopoMatrix => 1,
         _ => 2,
     });
     let Some((base, rest)) = order.split_first() else { return Err("no file".into()) };
@@ -43,7 +43,7 @@ pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
         let t = &s.reading.types[0];
         if t.gpu_count() != merged.gpu_count() {
             return Err(format!(
-                "{} has {} GPUs, {} has {}: they cannot be about one host",
+                "{} has {} GPUs, {} has {}: the files describe different hosts",
                 base.file,
                 merged.gpu_count(),
                 s.file,
@@ -51,13 +51,13 @@ pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
             ));
         }
         match s.reading.kind {
-            Kind::TopoMatrix => {
+            FileKind::TopoMatrix => {
                 labels(&mut merged, t, base, s, &mut notes)?;
                 notes.extend(
                     s.reading.notes.iter().filter(|n| !is_moot(n, &merged)).map(|n| format!("{}: {n}", s.file)),
                 );
             }
-            Kind::NcclXml => {
+            FileKind::NcclXml => {
                 return Err(format!("{} and {} are both NCCL XML; one per host is enough", base.file, s.file));
             }
             _ => {
@@ -65,7 +65,7 @@ pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
                     return Err(format!("{} is a second set of P2P rates; one per host is enough", s.file));
                 }
                 merged.p2p.clone_from(&t.p2p);
-                if base.reading.kind != Kind::P2pText && base.reading.kind != Kind::P2pCsv {
+                if base.reading.kind != FileKind::P2pText && base.reading.kind != FileKind::P2pCsv {
                     notes.extend(s.reading.notes.iter().take(1).map(|n| format!("{}: {n}", s.file)));
                 }
             }
@@ -81,22 +81,22 @@ pub fn merge(sources: &[Source]) -> Result<(HostType, Vec<String>), String> {
     Ok((merged, notes))
 }
 
-/// A note of nvidia-smi about something that the XML knew.
+/// True for a note of the nvidia-smi reader about a fact that the XML holds.
 fn is_moot(note: &str, merged: &HostType) -> bool {
     (note.starts_with("PCIe taken") || note.starts_with("nvidia-smi does not print") || note.starts_with("no NIC"))
         && !merged.nics.is_empty()
 }
 
-/// Labels of nvidia-smi over those of XML (or of another run of nvidia-smi).
+/// Replaces labels of the XML (or of another run of nvidia-smi) by those of nvidia-smi.
 fn labels(
     merged: &mut HostType,
     t: &HostType,
-    base: &Source,
-    s: &Source,
+    base: &MergeSource,
+    s: &MergeSource,
     notes: &mut Vec<String>,
 ) -> Result<(), String> {
     let n = t.gpu_count();
-    let xml_without_links = base.reading.kind == Kind::NcclXml && merged.nvlink.is_none();
+    let xml_without_links = base.reading.kind == FileKind::NcclXml && merged.nvlink.is_none();
     let mut relabelled = 0;
     for i in 0..n {
         for j in 0..n {
@@ -107,7 +107,7 @@ fn labels(
             }
             if nv_a || (nv_b && !xml_without_links) {
                 return Err(format!(
-                    "{} says GPU{i} to GPU{j} is {a}, {} says {b}: import the one that is right",
+                    "GPU{i} to GPU{j} is {a} in {} and {b} in {}: import the correct one",
                     base.file, s.file
                 ));
             }
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use crate::read::read;
 
-    fn source(file: &str, text: &str) -> Source {
-        Source { file: file.into(), reading: read(text, file).unwrap() }
+    fn source(file: &str, text: &str) -> MergeSource {
+        MergeSource { file: file.into(), reading: read(text, file).unwrap() }
     }
 
     const TOPO: &str = "GPU0 GPU1 NIC0\nGPU0 X NV12 PXB\nGPU1 NV12 X SYS\nNIC0 PXB SYS X\n";
@@ -153,7 +153,7 @@ mod tests {
     fn files_that_contradict_each_other_are_not_merged() {
         let other = TOPO.replace("NV12", "NV4");
         let e = merge(&[source("a.txt", TOPO), source("b.txt", &other)]).unwrap_err();
-        assert!(e.contains("a.txt says GPU0 to GPU1 is NV12, b.txt says NV4"), "{e}");
+        assert!(e.contains("GPU0 to GPU1 is NV12 in a.txt and NV4 in b.txt"), "{e}");
         let e = merge(&[source("a.txt", TOPO), source("p.csv", "0,1,1\n1,0,1\n1,1,0\n")]).unwrap_err();
         assert!(e.contains("2 GPUs") && e.contains("has 3"), "{e}");
     }

@@ -1,7 +1,7 @@
-//! Readers of what other programs say about a host: `nvidia-smi topo -m`, NCCL's topology XML, P2P bandwidth matrices.
+//! Readers of other programs' descriptions of a host: `nvidia-smi topo -m`, NCCL's topology XML, P2P bandwidth matrices.
 //!
-//! All input is hostile: the size is checked first, nothing is guessed silently (every inference is a note), and a bad
-//! file gets one [`ReadError`] with its place and remedy.
+//! All input is treated as hostile: the size is checked first, every inference becomes a note, and a bad file gives one
+//! [`ReadError`] with line, column and remedy.
 
 pub mod infer;
 pub mod merge;
@@ -20,9 +20,9 @@ pub const TOPOLOGY_SIZE_MAX: usize = 8 << 20;
 /// Most host types that one file may describe.
 pub const TYPES_PER_FILE_MAX: usize = 256;
 
-/// What a file is, by its content.
+/// The kind of a topology file, recognised by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// The output of `nvidia-smi topo -m`.
     TopoMatrix,
     /// NCCL's topology XML (`NCCL_TOPO_DUMP_FILE`, `NCCL_TOPO_FILE`).
@@ -35,23 +35,23 @@ pub enum Kind {
     ClusterFile,
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for FileKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
-            Kind::TopoMatrix => "nvidia-smi topo -m",
-            Kind::NcclXml => "NCCL topology XML",
-            Kind::P2pText => "p2pBandwidthLatencyTest",
-            Kind::P2pCsv => "P2P matrix CSV",
-            Kind::ClusterFile => "linkwise cluster file",
+            FileKind::TopoMatrix => "nvidia-smi topo -m",
+            FileKind::NcclXml => "NCCL topology XML",
+            FileKind::P2pText => "p2pBandwidthLatencyTest",
+            FileKind::P2pCsv => "P2P matrix CSV",
+            FileKind::ClusterFile => "linkwise cluster file",
         })
     }
 }
 
-/// What a reader found.
+/// The content of a topology file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
+pub struct TopologyFile {
     /// The kind of the file.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// One type per host described; for P2P matrices one per system measured.
     pub types: Vec<HostType>,
     /// What was inferred or left out, one sentence each.
@@ -60,7 +60,7 @@ pub struct Reading {
     pub refused: Vec<ReadError>,
 }
 
-impl Reading {
+impl TopologyFile {
     /// The only type, or `None` if there are several.
     pub fn single(&self) -> Option<&HostType> {
         match &self.types[..] {
@@ -127,45 +127,45 @@ pub fn too_large(file: &str, size_max: usize) -> ReadError {
     )
 }
 
-/// What the text is, from its first telling lines; `None` if nothing tells. O(text), looks at 2,000 lines at most.
-pub fn detect(text: &str) -> Option<Kind> {
+/// The kind of a text, from the first lines that identify it; `None` if none does. Reads 2,000 lines at most.
+pub fn detect(text: &str) -> Option<FileKind> {
     let head = text.trim_start_matches('\u{feff}').trim_start();
     if head.starts_with('<') {
-        return Some(Kind::NcclXml);
+        return Some(FileKind::NcclXml);
     }
     for line in text.lines().take(2_000) {
         let line = topo_m::plain(line);
         if topo_m::is_header(&line) {
-            return Some(Kind::TopoMatrix);
+            return Some(FileKind::TopoMatrix);
         }
         if p2p::is_text_heading(&line) {
-            return Some(Kind::P2pText);
+            return Some(FileKind::P2pText);
         }
     }
     let mut lines = text.lines().filter(|l| !l.trim().is_empty() && !l.trim_start().starts_with('#'));
     let first = lines.next().unwrap_or("");
     if p2p::is_csv_heading(first) {
-        return Some(Kind::P2pCsv);
+        return Some(FileKind::P2pCsv);
     }
     let is_yaml =
         |l: &str| crate::file::TOP_LEVEL_KEYS.iter().any(|k| l.strip_prefix(k).is_some_and(|r| r.starts_with(':')));
     if text.lines().take(2_000).any(is_yaml) || first.starts_with('{') {
-        return Some(Kind::ClusterFile);
+        return Some(FileKind::ClusterFile);
     }
     None
 }
 
-/// Reads a topology file of any kind but the cluster file. `Err` if it says nothing usable.
-pub fn read(text: &str, file: &str) -> Result<Reading, ReadError> {
+/// Reads a topology file of any kind but the cluster file. `Err` if it describes no host.
+pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     if text.len() > TOPOLOGY_SIZE_MAX {
         return Err(too_large(file, TOPOLOGY_SIZE_MAX));
     }
     let reading = match detect(text) {
-        Some(Kind::TopoMatrix) => topo_m::read(text, file)?,
-        Some(Kind::NcclXml) => nccl_xml::read(text, file)?,
-        Some(Kind::P2pText) => p2p::read_text(text, file)?,
-        Some(Kind::P2pCsv) => p2p::read_csv(text, file)?,
-        Some(Kind::ClusterFile) => {
+        Some(FileKind::TopoMatrix) => topo_m::read(text, file)?,
+        Some(FileKind::NcclXml) => nccl_xml::read(text, file)?,
+        Some(FileKind::P2pText) => p2p::read_text(text, file)?,
+        Some(FileKind::P2pCsv) => p2p::read_csv(text, file)?,
+        Some(FileKind::ClusterFile) => {
             return Err(ReadError::in_file(
                 file,
                 "this is a cluster file already",
@@ -195,7 +195,7 @@ pub fn read(text: &str, file: &str) -> Result<Reading, ReadError> {
     Ok(reading)
 }
 
-/// The last part of a file's path: what a cluster file may say about where its facts come from.
+/// The last part of a file's path, which a cluster file records as the source of its facts.
 pub(crate) fn base_name(file: &str) -> &str {
     file.rsplit(['/', '\\']).next().unwrap_or(file)
 }
@@ -234,11 +234,14 @@ mod tests {
 
     #[test]
     fn kinds_are_told_by_content() {
-        assert_eq!(detect("\u{1b}[4m\tGPU0\tGPU1\tCPU Affinity\u{1b}[0m\nGPU0\t X \tSYS\n"), Some(Kind::TopoMatrix));
-        assert_eq!(detect("\n<system version=\"1\"/>"), Some(Kind::NcclXml));
-        assert_eq!(detect("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"), Some(Kind::P2pText));
-        assert_eq!(detect("0,10\n10,0\n"), Some(Kind::P2pCsv));
-        assert_eq!(detect("# mine\nname: a\nhosts: []\n"), Some(Kind::ClusterFile));
+        assert_eq!(
+            detect("\u{1b}[4m\tGPU0\tGPU1\tCPU Affinity\u{1b}[0m\nGPU0\t X \tSYS\n"),
+            Some(FileKind::TopoMatrix)
+        );
+        assert_eq!(detect("\n<system version=\"1\"/>"), Some(FileKind::NcclXml));
+        assert_eq!(detect("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n"), Some(FileKind::P2pText));
+        assert_eq!(detect("0,10\n10,0\n"), Some(FileKind::P2pCsv));
+        assert_eq!(detect("# mine\nname: a\nhosts: []\n"), Some(FileKind::ClusterFile));
         assert_eq!(detect("hello"), None);
     }
 

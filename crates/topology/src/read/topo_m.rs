@@ -4,7 +4,7 @@
 //! or aligned spaces), in NIC names (`mlx5_0`, or `NIC0` with a legend below) and in blank cells. The header is printed
 //! underlined with escape codes.
 
-use super::{Kind, Reading, infer, type_name};
+use super::{FileKind, TopologyFile, infer, type_name};
 use crate::allocation::GPUS_PER_HOST_MAX;
 use crate::diagnose::{ReadError, did_you_mean};
 use crate::host::{Gpu, HostType, NICS_PER_HOST_MAX, Nic, PathKind};
@@ -77,13 +77,14 @@ struct Affinity {
 }
 
 /// Reads the output. Several matrices give several types (equal ones give one). O(text).
-pub fn read(text: &str, file: &str) -> Result<Reading, ReadError> {
+pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(plain).collect();
     let starts: Vec<usize> = (0..lines.len()).filter(|&i| is_header(&lines[i])).collect();
     let Some(&first) = starts.first() else {
         return Err(ReadError::at(file, text, 0, 1, "no line of column names (GPU0 GPU1 ...)", RERUN));
     };
-    let mut reading = Reading { kind: Kind::TopoMatrix, types: Vec::new(), notes: Vec::new(), refused: Vec::new() };
+    let mut reading =
+        TopologyFile { kind: FileKind::TopoMatrix, types: Vec::new(), notes: Vec::new(), refused: Vec::new() };
     let _ = first;
     for (k, &start) in starts.iter().take(super::TYPES_PER_FILE_MAX).enumerate() {
         let end = starts.get(k + 1).copied().unwrap_or(lines.len());
@@ -170,7 +171,7 @@ impl<'t> Parser<'t> {
             if row < block.gpus {
                 block.affinity[row] = self.affinity(&block, rest);
             } else if let Some(extra) = rest.first() {
-                let message = format!("`{extra}` stands after the {columns} labels of {name}");
+                let message = format!("`{extra}` follows the {columns} labels of {name}");
                 return Err(self.error(i, extra, message, RERUN));
             }
             block.rows[row] = Some(labels);
@@ -190,7 +191,7 @@ impl<'t> Parser<'t> {
             match gpu_index(w) {
                 Some(g) if i < gpus && g == i => {}
                 Some(_) => {
-                    let message = format!("column {} is {w}, GPU{i} was expected", i + 1);
+                    let message = format!("column {} is {w}; expected GPU{i}", i + 1);
                     return Err(self.error(
                         start,
                         w,
@@ -255,7 +256,7 @@ impl<'t> Parser<'t> {
         Ok((labels, words.collect()))
     }
 
-    /// From the right: GPU NUMA ID, NUMA affinity, CPU affinity; any may be blank.
+    /// The cells after the labels, from the right: GPU NUMA ID, NUMA affinity, CPU affinity. Each may be blank.
     fn affinity(&self, block: &Block<'_>, mut rest: Vec<&str>) -> Affinity {
         let number = |w: &str| w.parse::<u8>().ok();
         if let [.., "NUMA", node] = rest[..] {
@@ -297,7 +298,7 @@ impl<'t> Parser<'t> {
                     self.error(block.row_lines[i], word, message, RERUN)
                 };
                 if (i == j) != (label == PathKind::Same) {
-                    let wanted = if i == j { "X was expected" } else { "X stands only on the diagonal" };
+                    let wanted = if i == j { "X was expected" } else { "X is only for the diagonal" };
                     return Err(fail(format!("{} to {} is {label}; {wanted}", name(i), name(j))));
                 }
                 if let Some(Some(other)) = block.rows.get(j)
@@ -363,7 +364,7 @@ impl Block<'_> {
         }
         let known = crate::catalog::host_type_for(None, &gpu_paths);
         if let Some(t) = &known {
-            notes.push(format!("the matrix is that of `{}` in the catalog ({})", t.name, t.gpu_model));
+            notes.push(format!("the matrix equals that of `{}` in the catalog ({})", t.name, t.gpu_model));
         }
         let host_type = HostType {
             name: type_name(file),

@@ -1,4 +1,4 @@
-//! How sure are we that one arm is faster than another?
+//! The evidence that one arm is faster than another.
 
 use super::noise::{Noise, pull_in};
 
@@ -9,7 +9,7 @@ pub struct Comparison {
     pub effect: f64,
     /// Its standard error.
     pub error: f64,
-    /// Probability of such evidence for "faster" if both were alike: a one-sided p-value, or its like from a Bayes factor.
+    /// Probability of such evidence for "faster" if both were alike: a one-sided p-value, or the equivalent of a Bayes factor.
     pub p_faster: f64,
 }
 

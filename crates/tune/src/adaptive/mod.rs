@@ -1,13 +1,13 @@
-//! The default policy: races at the start and when something changes, a careful eye in between.
+//! Default policy: best-arm races at start and after change points, low-rate exploration in between.
 //!
 //! 1. **Race.** All arms run interleaved; the first use of an arm is not counted (it sets up connections). Losers drop out early. AUTO is
-//!    left only for an arm that beats it beyond chance, and every look at the evidence pays its share of a fixed chance of being fooled.
-//! 2. **Use.** The arm in use is watched by two cumulative sums; when it becomes slower or faster, the arms that may now be best race anew.
-//! 3. **Look.** Other arms are tried again now and then, the cheaper the oftener, all together for at most 0.6 % of the time, a quarter
-//!    of which is AUTO's; an arm seen to be over 1.5 times slower once in 2,000 calls. A surprising look is followed up, and a convincing
-//!    one starts a race.
+//!    left only for an arm that beats it beyond chance; interim checks share a fixed probability of a false switch.
+//! 2. **Use.** Two cumulative sums watch the arm in use; when it becomes slower or faster, the arms that may now be best race anew.
+//! 3. **Explore.** Other arms run now and then, cheap ones more often, for at most 0.6 % of the time in total, a quarter of which is
+//!    AUTO's. An arm that is over 1.5 times slower runs once in 2,000 calls. A surprising time is followed by more calls of the arm, and
+//!    convincing evidence starts a race.
 //!
-//! All evidence is on logarithms of times that were taken interleaved, so drift and skew that meet all arms alike fall out.
+//! All evidence is on logarithms of interleaved times, so drift and skew that affect all arms equally cancel.
 
 pub mod evidence;
 pub mod monitor;
@@ -17,10 +17,10 @@ pub mod race;
 use crate::arm::Arm;
 use crate::ledger::{PENDING_MAX, TIME_US_MAX};
 use crate::objective::Objective;
-use crate::policy::{Context, Decision, Phase, Policy, Sample};
-use monitor::Monitor;
+use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use monitor::ArmMonitor;
 use noise::Noise;
-use race::{Race, Verdict, WIDE};
+use race::{Race, RaceVerdict, WIDE};
 use std::collections::VecDeque;
 
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
@@ -31,33 +31,40 @@ const HOPEFUL: f64 = 1.3;
 const HOPELESS_CALLS: u64 = 2000;
 /// Samples that settle whether an arm is hopeless, where the first ones leave it open.
 const HOPELESS_SAMPLES: f64 = 4.0;
-/// AUTO's share of the looking, at least: it is what everything is held against.
-const LOOKING_AT_AUTO: f64 = 0.25;
+/// AUTO's minimum share of exploration: every arm is compared with it.
+const EXPLORATION_OF_AUTO: f64 = 0.25;
 /// How far above the arm in use, on the logarithm, an arm may lie and still run in a race for the best.
 const PERHAPS_BEST: f64 = 0.1;
 /// Evidence that a looked-at arm has become better, which starts a race.
 const SURPRISE: f64 = 4.0;
 
-/// How careful the policy is.
+/// Error probabilities and exploration budget of the policy.
 #[derive(Debug, Clone, Copy)]
-pub struct Care {
+pub struct AdaptiveConfig {
     /// The least improvement over AUTO that is worth a change (0.02 is 2 %).
     pub gate: f64,
-    /// Chance of leaving AUTO for nothing in the first race.
-    pub doubt_first: f64,
-    /// The same in a race because the arm in use has changed.
-    pub doubt_change: f64,
-    /// The same in a race because a look at another arm was surprising.
-    pub doubt_look: f64,
-    /// Share of time that looking at other arms may cost.
-    pub looking: f64,
+    /// Probability of leaving AUTO without a real improvement, in the first race.
+    pub false_switch_prob_first: f64,
+    /// The same in a race that starts because the arm in use has changed.
+    pub false_switch_prob_change: f64,
+    /// The same in a race that starts because exploration of another arm surprised.
+    pub false_switch_prob_look: f64,
+    /// Share of time that exploration of other arms may cost.
+    pub exploration_budget: f64,
     /// Samples per arm after which an undecided first race ends.
     pub limit: u32,
 }
 
-impl Default for Care {
+impl Default for AdaptiveConfig {
     fn default() -> Self {
-        Care { gate: 0.02, doubt_first: 0.012, doubt_change: 0.003, doubt_look: 0.0004, looking: 0.006, limit: 18 }
+        AdaptiveConfig {
+            gate: 0.02,
+            false_switch_prob_first: 0.012,
+            false_switch_prob_change: 0.003,
+            false_switch_prob_look: 0.0004,
+            exploration_budget: 0.006,
+            limit: 18,
+        }
     }
 }
 
@@ -66,13 +73,13 @@ impl Default for Care {
 enum Role {
     /// First use of the arm in this process: its sample does not count.
     FirstUse,
-    /// A call of race number so-and-so.
+    /// A call of the race with this number.
     Race(u32),
     /// The arm in use.
     Use,
-    /// A look at another arm.
+    /// Exploration of another arm.
     Look,
-    /// Its sample came, or does not matter any more.
+    /// Its sample has arrived or is not needed any more.
     Done,
 }
 
@@ -83,35 +90,35 @@ struct Track {
     /// ln(time over the time of the arm in use), and the number of samples behind it.
     ratio: f64,
     samples: f64,
-    /// Samples that all were of one mode, nobody knows which; 0 once both were seen, or where there is one only.
+    /// Number of samples, if all were of one unknown mode; 0 once both modes were seen, or with one mode.
     lone: usize,
-    /// The call that it had last.
+    /// Its last call.
     seen: u64,
-    /// Call from which it may be looked at again.
+    /// Call from which it may be explored again.
     due: u64,
     /// Evidence that it has become better than the arm in use.
     surprise: f64,
-    /// Looks that follow at once.
+    /// Exploration calls that follow immediately.
     follow: u8,
-    /// Whether it is worth looking at, when that was last asked.
+    /// Whether it is worth exploring, as of the last check.
     hope: Hope,
 }
 
-/// Whether an arm is worth looking at.
+/// Whether an arm is worth exploring.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Hope {
     /// Seen to be over [`HOPELESS`].
     Hopeless,
-    /// It looks so, but a few more samples may tell otherwise.
+    /// Its few samples are over [`HOPELESS`]; more may change that.
     Unsure,
-    /// Yes.
+    /// Worth exploring.
     Hopeful,
 }
 
 #[derive(Debug, Clone)]
 enum State {
     Racing(Race),
-    Settled(Monitor),
+    Settled(ArmMonitor),
 }
 
 /// See the [module](self).
@@ -121,7 +128,7 @@ pub struct Adaptive {
     auto: usize,
     in_use: usize,
     objective: Objective,
-    care: Care,
+    config: AdaptiveConfig,
     state: State,
     tracks: Vec<Track>,
     call: u64,
@@ -132,7 +139,7 @@ pub struct Adaptive {
 
 impl Adaptive {
     /// For these arms, of which `auto` is AUTO.
-    pub fn new(arms: &[Arm], auto: usize, objective: Objective, care: Care) -> Adaptive {
+    pub fn new(arms: &[Arm], auto: usize, objective: Objective, config: AdaptiveConfig) -> Adaptive {
         let all: Vec<usize> = (0..arms.len()).collect();
         let track = Track {
             used: false,
@@ -150,8 +157,8 @@ impl Adaptive {
             auto,
             in_use: auto,
             objective,
-            care,
-            state: State::Settled(Monitor::new(&[], Noise::one_mode(0.1))),
+            config,
+            state: State::Settled(ArmMonitor::new(&[], Noise::one_mode(0.1))),
             tracks: vec![track; arms.len()],
             call: 0,
             pending: VecDeque::new(),
@@ -159,7 +166,7 @@ impl Adaptive {
             because: "nothing known yet".into(),
         };
         if arms.len() > 1 {
-            policy.state = State::Racing(Race::new(&all, auto, auto, care.doubt_first, care.limit));
+            policy.state = State::Racing(Race::new(&all, auto, auto, config.false_switch_prob_first, config.limit));
         }
         policy
     }
@@ -179,7 +186,7 @@ impl Adaptive {
             self.tracks[a].follow -= 1;
             return Some(a);
         }
-        // Whatever else made it due: what is seen to be hopeless has its turn once in so many calls.
+        // A hopeless arm runs once in `HOPELESS_CALLS` calls, even if it is due earlier.
         let may =
             |a: &usize| self.at_least(*a, 2.0) <= HOPELESS.ln() || self.call >= self.tracks[*a].seen + HOPELESS_CALLS;
         let a = others.filter(may).min_by_key(|&a| self.tracks[a].due)?;
@@ -191,11 +198,11 @@ impl Adaptive {
         Some(a)
     }
 
-    /// Calls between looks at an arm, from what a look costs.
+    /// Calls between two explorations of an arm, from the cost of one.
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
         let t = &self.tracks[arm];
-        // A few samples may be far off: the price is that of the better case, so that one bad sample does not hide an arm for long.
+        // A few samples may be far off: assume the lower cost, so that one bad sample does not exclude an arm for long.
         let factor = self.at_least(arm, 2.0).clamp(0.0, 10.0).exp();
         let likely = if t.samples < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
@@ -207,18 +214,19 @@ impl Adaptive {
         }
     }
 
-    /// The share of all time that looks at this arm may cost.
+    /// The share of all time that exploration of this arm may cost.
     fn share(&self, arm: usize) -> f64 {
         let others = (self.arms.len() - 1).max(1) as f64;
         let even = 1.0 / others;
         if self.in_use == self.auto {
-            return self.care.looking * even;
+            return self.config.exploration_budget * even;
         }
-        let of_auto = even.max(LOOKING_AT_AUTO);
-        self.care.looking * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
+        let of_auto = even.max(EXPLORATION_OF_AUTO);
+        self.config.exploration_budget
+            * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
     }
 
-    /// Whether an arm is worth looking at, by what is known.
+    /// Whether an arm is worth exploring, from its samples.
     fn hope(&self, arm: usize) -> Hope {
         let t = &self.tracks[arm];
         if t.samples < 1.0 || t.lone > 0 {
@@ -226,7 +234,7 @@ impl Adaptive {
         }
         let border = HOPELESS.ln();
         let noise = self.noise();
-        // With two modes, or times all over the place, no number of looks that is worth its price places an arm near the border.
+        // With two modes, or very wide noise, an arm near the border cannot be placed at an acceptable cost.
         if noise.modes.is_some() || noise.sigma > WIDE {
             let is_above = t.samples >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
             return if is_above { Hope::Hopeless } else { Hope::Hopeful };
@@ -251,7 +259,7 @@ impl Adaptive {
         }
     }
 
-    /// The least that an arm's ratio may be, so many standard errors below what its samples say.
+    /// Lower bound of an arm's ratio: this many standard errors below its estimate.
     fn at_least(&self, arm: usize, errors: f64) -> f64 {
         let t = &self.tracks[arm];
         let noise = self.noise();
@@ -270,7 +278,7 @@ impl Adaptive {
         others.dedup();
         self.races += 1;
         let noise = self.noise();
-        let race = Race::new(&others, self.auto, self.in_use, doubt, self.care.limit);
+        let race = Race::new(&others, self.auto, self.in_use, doubt, self.config.limit);
         self.state = State::Racing(race.with_noise(noise));
     }
 
@@ -281,7 +289,7 @@ impl Adaptive {
         let of = |arm: usize| race.runners.iter().find(|r| r.arm == arm);
         let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
         let base = race.noise.location(&samples);
-        // Without a sample of the arm in use there is nothing to hold the others against.
+        // Without a sample of the arm in use the others cannot be compared.
         let ran = |r: &&race::Runner| !r.samples.is_empty() && !samples.is_empty();
         let ratio = |r: &race::Runner| race.noise.location(&r.samples) - base;
         // Arms that did not run keep their distance from AUTO, which always runs.
@@ -293,13 +301,13 @@ impl Adaptive {
             t.samples = r.samples.len() as f64;
             t.lone = if race.noise.doubtful_mode(&r.samples) > 0.0 { r.samples.len() } else { 0 };
         }
-        self.state = State::Settled(Monitor::new(&samples, race.noise));
+        self.state = State::Settled(ArmMonitor::new(&samples, race.noise));
         for a in 0..self.arms.len() {
             self.tracks[a].surprise = 0.0;
             self.tracks[a].follow = 0;
             self.tracks[a].hope = self.hope(a);
             let wait = self.interval(a);
-            // Looks begin at different times, so that they do not come in bursts.
+            // Explorations start at different times, so that they do not come in bursts.
             let staggered = self.call + wait * (a as u64 + 1) / self.arms.len() as u64;
             let seen = self.tracks[a].seen;
             self.tracks[a].due = if self.tracks[a].hope == Hope::Hopeless { seen + wait } else { staggered };
@@ -307,20 +315,20 @@ impl Adaptive {
     }
 
     fn learn_in_race(&mut self, arm: usize, log_time: f64) {
-        let gate = (1.0 + self.care.gate).ln();
+        let gate = (1.0 + self.config.gate).ln();
         let State::Racing(race) = &mut self.state else { return };
         race.learn(arm, log_time);
         let verdict = race.verdict(gate);
         let (next, words) = match verdict {
-            Verdict::Open => return,
-            Verdict::BackAndOn => {
+            RaceVerdict::Open => return,
+            RaceVerdict::BackAndOn => {
                 self.in_use = self.auto;
                 self.because = "AUTO is faster again".into();
                 return;
             }
-            Verdict::Over => (self.in_use, None),
-            Verdict::Back => (self.auto, Some("AUTO is faster again")),
-            Verdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
+            RaceVerdict::Over => (self.in_use, None),
+            RaceVerdict::Back => (self.auto, Some("AUTO is faster again")),
+            RaceVerdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
         };
         let race = race.clone();
         let c = race.compare(next, self.auto);
@@ -340,7 +348,7 @@ impl Adaptive {
         let modes = monitor.noise.modes.is_some();
         let changed = monitor.changed(log_time);
         if modes != monitor.noise.modes.is_some() {
-            // What looked hopeless under the old shape may not under the new one.
+            // An arm that was hopeless under the old shape may not be under the new one.
             for a in 0..self.arms.len() {
                 self.tracks[a].due = self.tracks[a].due.min(self.call + self.interval(a));
             }
@@ -349,13 +357,13 @@ impl Adaptive {
         if !changed {
             return;
         }
-        // Everything that may now be best.
+        // Every arm that may now be best.
         let moved = monitor.moved();
         let others = (0..self.arms.len())
             .filter(|&a| self.tracks[a].samples < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
             .collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
-        self.race(others, self.care.doubt_change);
+        self.race(others, self.config.false_switch_prob_change);
     }
 
     fn learn_look(&mut self, arm: usize, log_time: f64) {
@@ -363,7 +371,7 @@ impl Adaptive {
         let r = log_time - monitor.level;
         let shape = monitor.noise;
         let t = &mut self.tracks[arm];
-        // Is it better by a tenth, rather than what it was (or, at best, alike)?
+        // Evidence that the arm is better by a tenth, against its old ratio (or at best equality).
         let was = t.ratio.max(0.0);
         let gap = shape.modes.map_or(0.0, |m| m.gap);
         let or_was = if t.lone > 0 { (t.ratio - gap).max(0.0) } else { was };
@@ -372,13 +380,13 @@ impl Adaptive {
         if step > 0.5 && t.follow == 0 && t.surprise < SURPRISE {
             t.follow = 1;
         }
-        // The other mode at last: now it is known which is which.
+        // The other mode appeared: now both are known.
         if t.lone > 0 && (r - t.ratio).abs() > 0.5 * gap {
             t.lone = 0;
             t.ratio = t.ratio.min(r);
         } else {
             t.lone += usize::from(t.lone > 0);
-            // The estimate follows, with a memory of eight looks.
+            // The estimate follows with a memory of eight samples.
             t.samples = (t.samples + 1.0).min(8.0);
             t.ratio += (r - shape.share_slow(r - t.ratio) * gap - t.ratio) / t.samples;
         }
@@ -390,7 +398,7 @@ impl Adaptive {
         }
         if t.surprise > SURPRISE {
             t.surprise = 0.0;
-            self.race(vec![arm], self.care.doubt_look);
+            self.race(vec![arm], self.config.false_switch_prob_look);
         }
     }
 }
@@ -400,8 +408,8 @@ impl Policy for Adaptive {
         "adaptive"
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
-        // Samples that never come must not keep a race going.
+    fn decide(&mut self, _: Context) -> ArmDecision {
+        // A race must not wait for samples that never come.
         if let State::Racing(race) = &self.state
             && race.is_starved()
         {
@@ -410,7 +418,7 @@ impl Policy for Adaptive {
         }
         let (arm, role) = match &mut self.state {
             State::Racing(race) => {
-                // An arm never used before runs once for nothing, then for the race.
+                // The first use of an arm does not count; the next one does.
                 let fresh = race.runners.iter().map(|r| r.arm).find(|&a| !self.tracks[a].used);
                 match fresh {
                     Some(a) => (a, Role::FirstUse),
@@ -427,7 +435,7 @@ impl Policy for Adaptive {
         self.tracks[arm].seen = self.call;
         self.remember(arm, role);
         let phase = if role == Role::Use { Phase::Exploit } else { Phase::Explore };
-        Decision { arm, phase }
+        ArmDecision { arm, phase }
     }
 
     fn learn(&mut self, sample: Sample) {

@@ -1,4 +1,4 @@
-//! Watching the arm in use: where its times lie, and whether that has changed.
+//! The monitor of the arm in use: the level of its times, and whether it has changed.
 
 use super::noise::Noise;
 
@@ -8,18 +8,18 @@ const KEPT: usize = 128;
 const CHANGE: f64 = 0.22;
 /// Evidence for a change (a sum of log likelihood ratios) that starts a race.
 const ALARM: f64 = 8.0;
-/// The same where a change is hardly wider than the noise: chance walks further there.
+/// The same where a change is hardly wider than the noise, since random walks reach further there.
 const ALARM_WIDE: f64 = 9.5;
-/// Standard deviation from which on it is.
+/// Standard deviation from which [`ALARM_WIDE`] applies.
 const WIDE: f64 = 0.15;
-/// What one sample may add to it: a spike alone is no change.
+/// Most evidence from one sample: a single spike is no change.
 const STEP_MAX: f64 = 2.0;
 /// Calls over which the level follows slow drift.
 const MEMORY: f64 = 64.0;
 
-/// Level and shape of the arm in use, and two cumulative sums that tell when it has become slower or faster.
+/// Level and shape of the arm in use, and two cumulative sums that detect when it becomes slower or faster.
 #[derive(Debug, Clone)]
-pub struct Monitor {
+pub struct ArmMonitor {
     /// Location of the logarithm of its times.
     pub level: f64,
     /// Their shape.
@@ -35,10 +35,10 @@ pub struct Monitor {
     away: (f64, f64),
 }
 
-impl Monitor {
+impl ArmMonitor {
     /// From the samples of the race that put the arm in use.
-    pub fn new(samples: &[f64], noise: Noise) -> Monitor {
-        Monitor {
+    pub fn new(samples: &[f64], noise: Noise) -> ArmMonitor {
+        ArmMonitor {
             level: noise.location(samples),
             noise,
             weight: samples.len() as f64,
@@ -56,7 +56,7 @@ impl Monitor {
         self.away.0 / self.away.1.max(1.0)
     }
 
-    /// Takes a sample of the arm in use; true if the arm is not what it was.
+    /// Takes a sample of the arm in use; true if the arm has changed.
     pub fn changed(&mut self, log_time: f64) -> bool {
         if self.weight < 1.0 {
             self.level = log_time;

@@ -1,4 +1,4 @@
-//! The shape of the noise: how the times of one and the same arm scatter, on the logarithm of the time.
+//! The shape of the noise: the scatter of one arm's times, on the logarithm.
 //!
 //! Real rewards have one mode or two: the published log's arms jump between about 110 and 295 ms, half of the calls each. Where two modes
 //! are recognised, arms are compared mode by mode, which needs far fewer calls than comparing their means.
@@ -19,20 +19,20 @@ pub struct Noise {
     pub sigma: f64,
     /// The second mode, if there is one.
     pub modes: Option<Modes>,
-    /// Distance from an arm's median beyond which a sample is a spike, not noise.
+    /// Distance from an arm's median beyond which a sample is a spike.
     pub reach: f64,
 }
 
-/// Nothing repeats more exactly than this: keeps identical samples (a clock with coarse ticks) from looking infinitely sure.
+/// Least standard deviation, so that identical samples (a clock with coarse ticks) do not count as certain.
 pub const SIGMA_MIN: f64 = 0.004;
 const SIGMA_MAX: f64 = 2.0;
 
 /// Share of calls that belong to neither of two modes.
 const STRAY: f64 = 0.05;
 
-/// Samples from which two modes can be told.
+/// Samples from which two modes can be recognised.
 const TWO_MODES_SAMPLES_MIN: usize = 32;
-/// Two modes that are worth telling apart scatter at least this much together.
+/// Least common standard deviation of two modes that are treated separately.
 const TWO_MODES_SPREAD_MIN: f64 = 0.12;
 
 impl Noise {
@@ -113,7 +113,7 @@ impl Noise {
         }
     }
 
-    /// The same for one arm whose shape is known from before: refined, or told anew where it no longer fits. Cheaper than [`fit`](Self::fit).
+    /// The same for one arm whose shape is known from before: refined, or fitted anew where it no longer fits. Cheaper than [`fit`](Self::fit).
     pub fn refit(&self, samples: &[f64]) -> Noise {
         let n = samples.len();
         if self.modes.is_none() {
@@ -151,8 +151,8 @@ impl Noise {
             .unwrap_or(start)
     }
 
-    /// How much lower an arm may lie than its samples say, since all of them may have been slow ones: the gap between the modes, unless
-    /// both modes were seen or that many slow ones in a row are unlikely (1 in 250).
+    /// How far below its samples an arm may lie, since every sample may have been of the slow mode: the gap between the modes, unless
+    /// both modes were seen or that many slow samples in a row are unlikely (1 in 250).
     pub fn doubtful_mode(&self, samples: &[f64]) -> f64 {
         let Some(m) = self.modes else { return 0.0 };
         let low = samples.iter().copied().fold(f64::INFINITY, f64::min);
@@ -223,7 +223,7 @@ pub fn pull_in(x: &[f64], reach: f64) -> Vec<f64> {
     x.iter().map(|v| v.clamp(middle - reach, middle + reach)).collect()
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 without values.
 pub fn median(x: &[f64]) -> f64 {
     stats::median_or(x, 0.0)
 }
@@ -284,7 +284,7 @@ impl Mixture {
         Some(Mixture { gap: modes.gap, slow: modes.slow, sigma: shape.sigma, log_likelihood })
     }
 
-    /// Two modes that deserve the name: apart by more than they are wide, and each seen at least three times and in a tenth of calls.
+    /// True for two distinct modes: further apart than they are wide, each seen at least three times and in a tenth of calls.
     fn is_plain(&self, n: usize) -> bool {
         let rarer = self.slow.min(1.0 - self.slow);
         self.gap > 3.0 * self.sigma && self.gap > 0.15 && rarer > 0.1 && rarer * n as f64 >= 3.0

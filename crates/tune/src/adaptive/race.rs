@@ -1,66 +1,66 @@
-//! A race: arms run interleaved until one of them is clearly the best, or nothing is to be gained.
+//! A race: arms run interleaved until one is clearly the best, or no gain is left.
 
 use super::evidence::{Comparison, compare};
 use super::noise::Noise;
 
-/// When evidence is looked at, and how much doubt each look may spend. Looking ever so often at ever more samples finds "significance" by
-/// itself, so every look has its share of the chance of being fooled.
+/// When the evidence is checked, and the share of the error probability that each check may spend. Repeated checks of growing samples find
+/// "significance" by chance, so every check has its own share of the error probability.
 #[derive(Debug, Clone, Copy)]
-pub struct Look {
+pub struct InterimCheck {
     /// Samples of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
     pub pairs: f64,
-    /// Share of the race's doubt that may be spent here.
+    /// Share of the race's error probability that this check may spend.
     pub share: f64,
 }
 
-/// The looks of a race. Sums to 1. A look that was skipped, because samples come in epochs, is not made up for.
-pub const LOOKS: &[Look] = &[
-    Look { pairs: 4.0, share: 0.01 },
-    Look { pairs: 5.0, share: 0.03 },
-    Look { pairs: 6.0, share: 0.06 },
-    Look { pairs: 6.4, share: 0.12 },
-    Look { pairs: 7.0, share: 0.42 },
-    Look { pairs: 9.0, share: 0.06 },
-    Look { pairs: 12.0, share: 0.10 },
-    Look { pairs: 16.0, share: 0.14 },
-    Look { pairs: 22.0, share: 0.02 },
-    Look { pairs: 30.0, share: 0.02 },
-    Look { pairs: 40.0, share: 0.01 },
-    Look { pairs: 70.0, share: 0.01 },
+/// The interim checks of a race; shares sum to 1. A check that is skipped, because samples come in epochs, is not repeated.
+pub const INTERIM_CHECKS: &[InterimCheck] = &[
+    InterimCheck { pairs: 4.0, share: 0.01 },
+    InterimCheck { pairs: 5.0, share: 0.03 },
+    InterimCheck { pairs: 6.0, share: 0.06 },
+    InterimCheck { pairs: 6.4, share: 0.12 },
+    InterimCheck { pairs: 7.0, share: 0.42 },
+    InterimCheck { pairs: 9.0, share: 0.06 },
+    InterimCheck { pairs: 12.0, share: 0.10 },
+    InterimCheck { pairs: 16.0, share: 0.14 },
+    InterimCheck { pairs: 22.0, share: 0.02 },
+    InterimCheck { pairs: 30.0, share: 0.02 },
+    InterimCheck { pairs: 40.0, share: 0.01 },
+    InterimCheck { pairs: 70.0, share: 0.01 },
 ];
 
 /// Calls without any sample after which a race is given up; far more than an epoch holds.
 const STARVED_CALLS: usize = 512;
 
-/// Lost samples of an arm that are made up for. An arm that loses all must not keep the others from running.
+/// Lost samples of an arm that are repeated. An arm that loses every sample must not stop the others.
 const LOST_MAX: u32 = 8;
 
-/// From this standard deviation of the logarithm on less doubt is spent: a few samples that happen to lie close together look like little noise
-/// and a large gap, and an arm that is as many times the noise better is found with less, too.
+/// From this standard deviation of the logarithm on, checks spend less of the error probability: a few samples that happen to agree look like
+/// little noise and a large gap.
 const BROAD: f64 = 0.1;
-/// How much less.
+/// The factor above [`BROAD`].
 const SHARE_BROAD: f64 = 0.5;
 /// In fields up to this number of rivals; larger ones need more calls as it is (and are fooled less: see `rivals_tested`).
 const RIVALS_FEW: f64 = 5.0;
 
-/// Share of the doubt that a race with two modes may spend, over all its looks.
+/// Share of the error probability that a race with two modes may spend, over all checks.
 const SHARE_TWO_MODES: f64 = 0.6;
 
-/// Noise that needs more samples, or hides two modes that are not told apart yet.
+/// Noise that needs more samples, or hides two modes that are not recognised yet.
 pub const WIDE: f64 = 0.3;
 
 /// Samples from which a race fits the shape of the noise itself where it was known before.
 const OWN_SHAPE_SAMPLES: usize = 40;
 
-/// Chance of being fooled when going on from one arm that had beaten AUTO to another.
+/// Error probability of a change from one arm that had beaten AUTO to another.
 const DOUBT_NEXT: f64 = 0.02;
 
 /// Samples that every arm gets under such noise.
 const WIDE_SAMPLES_MIN: u32 = 5;
 
-/// An improvement (40 %, on the logarithm) that few samples cannot prove.
+/// An improvement (40 %, on the logarithm) that needs more samples.
 const WONDER: f64 = 0.5;
-/// Samples that can.
+/// Samples that prove an improvement of [`WONDER`].
 const WONDER_SAMPLES_MIN: u32 = 7;
 
 /// An arm in a race.
@@ -74,11 +74,11 @@ pub struct Runner {
     lost: u32,
     /// Logarithms of the times that came.
     pub samples: Vec<f64>,
-    /// Looks of [`LOOKS`] that it has behind it.
+    /// Number of [`INTERIM_CHECKS`] done.
     looked: usize,
 }
 
-/// How many of `rivals` arms count as tested: most drop out before the first look at them, the more the larger the field. With this, twelve
+/// How many of `rivals` arms count as tested: most drop out before the first check, more in larger fields. With this, twelve
 /// equal arms leave AUTO no more often than four (`cargo test -p tune --test adaptive`).
 fn rivals_tested(rivals: f64) -> f64 {
     const ALL: f64 = 3.0;
@@ -87,12 +87,12 @@ fn rivals_tested(rivals: f64) -> f64 {
 
 /// What a race has shown so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Verdict {
-    /// Nothing yet.
+pub enum RaceVerdict {
+    /// No result yet.
     Open,
     /// This arm beats AUTO, and no other arm is as likely the best.
     Switch(usize),
-    /// It is over: nothing beats the arm in use, or it cannot be told at a fair price.
+    /// The race is over: no arm beats the arm in use, or more evidence costs too much.
     Over,
     /// The arm in use is slower than AUTO: back to AUTO.
     Back,
@@ -103,9 +103,9 @@ pub enum Verdict {
 /// A race between some arms. AUTO always runs.
 #[derive(Debug, Clone)]
 pub struct Race {
-    /// Who runs; AUTO and the arm in use are among them.
+    /// The arms in the race; AUTO and the arm in use are among them.
     pub runners: Vec<Runner>,
-    /// Chance of leaving AUTO for nothing that this race may spend.
+    /// Probability of a false switch from AUTO that this race may spend.
     doubt: f64,
     /// Samples per arm after which a race with one mode is over; with two modes or very wide noise four times as many.
     limit: u32,
@@ -147,7 +147,7 @@ impl Race {
     }
 
     fn runner(&self, arm: usize) -> &Runner {
-        // Every arm that is asked for was put in by `new`; the fallback keeps a mistake harmless.
+        // `new` holds every arm; the fallback makes a mistake harmless.
         self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
     }
 
@@ -173,8 +173,8 @@ impl Race {
         chosen
     }
 
-    /// Of `arms` the one with the fewest calls (below `limit`); the order turns round every time, so that nothing periodic in the job
-    /// always meets the same arm.
+    /// Of `arms` the one with the fewest calls (below `limit`); the order alternates, so that a period in the job does
+    /// not always coincide with the same arm.
     fn behind(&self, arms: &[usize], limit: u32) -> usize {
         let n = arms.len().max(1);
         let mut order: Vec<usize> = (0..n).collect();
@@ -189,11 +189,11 @@ impl Race {
         fewest.unwrap_or(self.auto)
     }
 
-    /// AUTO, and those that may still be the best: the lower the bound of what an arm may be, the more it is worth a call.
+    /// AUTO, and the arms that may still be the best: those with the lowest lower bound.
     fn finalists(&self) -> Vec<usize> {
-        // The longer a race lasts, the more an early bad draw deserves another chance.
+        // The longer a race lasts, the wider the bound, so that an arm with a bad start runs again.
         let width = (0.1 + self.turn as f64 / 25.0).sqrt();
-        // Under wide noise a handful of samples places nobody.
+        // Under wide noise a few samples do not place an arm.
         let unknown = self.noise.modes.is_some() || self.noise.sigma > WIDE;
         let fewest = if unknown { WIDE_SAMPLES_MIN } else { 1 };
         let bound = |r: &Runner| {
@@ -207,7 +207,7 @@ impl Race {
             .map(|r| (r.decided >= fewest, bound(r), r.arm))
             .collect();
         ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        // Nothing came back yet, as in an epoch that is decided before its first call runs: all take turns.
+        // No sample yet, as in an epoch that is decided before its first call runs: all arms take turns.
         let Some(&(_, _, first)) = ranked.first() else {
             return self.runners.iter().map(|r| r.arm).collect();
         };
@@ -218,7 +218,7 @@ impl Race {
         arms
     }
 
-    /// Where a runner's samples lie.
+    /// The location of an arm's samples.
     fn place(&self, r: &Runner) -> f64 {
         self.noise.location(&r.samples)
     }
@@ -241,7 +241,7 @@ impl Race {
         }
     }
 
-    /// The sample of a call that this race decided will not come: the arm gets the call again, a few times.
+    /// The sample of a call of this race is lost: the arm repeats the call, at most [`LOST_MAX`] times.
     pub fn lose(&mut self, arm: usize) {
         if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm && r.lost < LOST_MAX) {
             r.lost += 1;
@@ -254,30 +254,30 @@ impl Race {
         compare(&self.runner(arm).samples, &self.runner(other).samples, &self.noise, self.dof())
     }
 
-    /// What the samples show. `gate` is the least improvement worth a change, on the logarithm.
-    pub fn verdict(&mut self, gate: f64) -> Verdict {
-        // Two modes make evidence dear to weigh: every fourth sample is soon enough.
+    /// The verdict after the samples so far. `gate` is the least improvement worth a change, on the logarithm.
+    pub fn verdict(&mut self, gate: f64) -> RaceVerdict {
+        // With two modes the evidence is expensive to compute: every fourth sample is enough.
         let two_modes = self.noise.modes.is_some();
         let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
         if two_modes && !came.is_multiple_of(4) {
-            return Verdict::Open;
+            return RaceVerdict::Open;
         }
         let best = self.best_challenger().filter(|&b| b != self.in_use);
         if let Some(best) = best.filter(|&b| self.passes(b, gate, two_modes)) {
-            return Verdict::Switch(best);
+            return RaceVerdict::Switch(best);
         }
         let promising = best.is_some_and(|b| {
             let c = self.compare(b, self.auto);
             c.p_faster < 0.1 && c.effect <= -gate
         });
-        // Return to AUTO? That needs little.
+        // A return to AUTO needs little evidence.
         let auto_samples = self.runner(self.auto).samples.len();
         let enough = auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4;
         if self.in_use != self.auto && enough && self.compare(self.auto, self.in_use).p_faster < 0.05 {
             self.in_use = self.auto;
-            return if promising { Verdict::BackAndOn } else { Verdict::Back };
+            return if promising { RaceVerdict::BackAndOn } else { RaceVerdict::Back };
         }
-        // Is there anything left to gain? An arm that seems better costs nothing to try further.
+        // Stop if no gain is left. An arm that seems better costs nothing to try further.
         let wide = two_modes || self.noise.sigma > WIDE;
         let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
         // Samples, not calls: an epoch is decided long before its samples come.
@@ -289,13 +289,13 @@ impl Race {
                 c.effect - 2.0 * c.error - self.noise.doubtful_mode(&r.samples) > -gate
             });
         if !(tried >= limit || hopeless) {
-            return Verdict::Open;
+            return RaceVerdict::Open;
         }
-        // The arm in use came into this race because it changed: what spoke for it before does not count any more.
+        // The race began because the arm in use changed: its earlier evidence does not count any more.
         if self.in_use != self.auto && self.compare(self.in_use, self.auto).p_faster > 0.05 {
-            return Verdict::Back;
+            return RaceVerdict::Back;
         }
-        Verdict::Over
+        RaceVerdict::Over
     }
 
     /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new samples are there.
@@ -305,7 +305,7 @@ impl Race {
         let have = count(best).min(count(self.auto)) as u32;
         let pairs = 2.0 / (1.0 / count(best) as f64 + 1.0 / count(self.auto) as f64);
         let looked = self.runner(best).looked;
-        let due = LOOKS.iter().take_while(|l| l.pairs <= pairs + 1e-9).count();
+        let due = INTERIM_CHECKS.iter().take_while(|l| l.pairs <= pairs + 1e-9).count();
         if due <= looked && !two_modes {
             return false;
         }
@@ -313,17 +313,17 @@ impl Race {
             r.looked = due.max(looked);
         }
         let doubt = if self.had_left {
-            // Whoever had left AUTO for good reason needs less to go on to the next best arm.
+            // A change from one proven arm to the next needs less evidence than leaving AUTO.
             DOUBT_NEXT
         } else if two_modes {
-            // A Bayes factor holds however often it is looked at: it needs no shares.
+            // A Bayes factor stays valid under repeated checks: it needs no shares.
             self.doubt / rivals * SHARE_TWO_MODES
         } else {
-            let share = LOOKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
+            let share = INTERIM_CHECKS[looked..due].iter().map(|l| l.share).fold(0.0, f64::max);
             let care = if self.noise.sigma > BROAD && rivals <= RIVALS_FEW { SHARE_BROAD } else { 1.0 };
             self.doubt * care / rivals_tested(rivals) * share
         };
-        // With two modes an arm seen a few times may lie anywhere: who could still be the best is tried before a choice.
+        // With two modes an arm with few samples may lie anywhere: arms that may still be best run before a choice.
         if two_modes {
             let place = self.place(self.runner(best));
             let unsure = |r: &&Runner| self.place(r) - self.noise.doubtful_mode(&r.samples) < place;
@@ -332,16 +332,16 @@ impl Race {
             }
         }
         let against_auto = self.compare(best, self.auto);
-        // One arm all in the fast mode, the other all in the slow one: a few samples look the same as a wonder.
+        // One arm all in the fast mode, the other all in the slow one: a few samples look like a large improvement.
         let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
-        let passes = f64::from(have) >= LOOKS[0].pairs
+        let passes = f64::from(have) >= INTERIM_CHECKS[0].pairs
             && against_auto.p_faster < doubt
             && against_auto.effect <= -gate
             && !wonder;
         passes && (self.in_use == self.auto || self.compare(best, self.in_use).p_faster < 0.05)
     }
 
-    /// The arm other than AUTO that lies lowest.
+    /// The arm other than AUTO with the lowest location.
     fn best_challenger(&self) -> Option<usize> {
         let challengers = self.runners.iter().filter(|r| r.arm != self.auto && r.samples.len() >= 2);
         challengers.min_by(|a, b| self.place(a).total_cmp(&self.place(b)).then(a.arm.cmp(&b.arm))).map(|r| r.arm)

@@ -1,13 +1,13 @@
-//! Is computation running beside the calls? From their times alone.
+//! Detects from the times of calls whether computation runs at the same time.
 //!
-//! The model: calls run in one of two regimes, alone or beside computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
-//! mean log time of its own in each (computation may make one arm slower and another faster), the noise round it is normal and the
-//! same for all. That is a hidden Markov model with two states; its levels and noise are fitted to the newest samples by expectation
-//! and maximisation, and it is believed only where it explains them better than one regime does, steady or drifting, by the Bayesian
-//! information criterion. What it says about the next call is its filtered probability.
+//! The model: calls run in one of two regimes, alone or during computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
+//! mean log time in each regime (computation may make one arm slower and another faster) and normal noise of one deviation for all.
+//! That is a hidden Markov model with two states; expectation-maximisation fits its levels and noise to the newest samples. The model
+//! is used only where it explains them better than one regime does, steady or drifting, by the Bayesian information criterion. The
+//! result for the next call is its filtered probability.
 //!
-//! How well that can work at all: [`Filter`] with the true levels is the best that any detector can do that sees nothing but times and does
-//! not know when phases end. The trial puts both side by side.
+//! The upper limit: [`RegimeFilter`] with the true levels is the best detector that sees only times and does not know when phases end.
+//! The trial compares both.
 
 use std::collections::VecDeque;
 
@@ -17,21 +17,21 @@ pub const SAMPLES_MAX: usize = 384;
 pub const SAMPLES_MIN: usize = 24;
 /// Share of calls that begin a new phase: phases of 50 calls.
 pub const HAZARD: f64 = 0.02;
-/// Samples between two fits, while nothing is believed and then.
+/// Samples between two fits, before and after a detection.
 const FIT_EVERY: [usize; 2] = [8, 16];
-/// Rounds of expectation and maximisation in a fit from nothing, and from the one before.
+/// Rounds of expectation-maximisation in a fit from scratch, and in one from the previous fit.
 const FIT_ROUNDS: [usize; 2] = [4, 2];
-/// One fit in so many begins from nothing even where there is one before: it may be the worse of two optima.
+/// One fit in this many starts from scratch, since the previous fit may be the worse of two optima.
 const FRESH_EVERY: u32 = 4;
 /// Prior standard deviation of a level round the arm's mean, in log time: steps of a few tens of percent.
 const STEP_SD: f64 = 0.25;
-/// Smallest noise that is believed, in log time.
+/// Smallest noise, in log time.
 const NOISE_MIN: f64 = 0.005;
 /// Smallest mean step that counts, in log time: a difference of 2 % is not worth two policies.
 const STEP_MIN: f64 = 0.02;
-/// Nats beyond the criterion before two regimes are believed; none to go on believing.
+/// Nats beyond the criterion that a detection needs; a detection that holds needs none.
 const MARGIN: f64 = 3.0;
-/// Half of the window whose mean begins a fit from nothing.
+/// Half of the window whose mean starts a fit from scratch.
 const SMOOTH: usize = 5;
 
 /// A sample: the arm and the log of its time.
@@ -39,18 +39,18 @@ type Sample = (usize, f64);
 
 /// The probability that the next call is in the second of two regimes, with levels that are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Filter {
+pub struct RegimeFilter {
     second: f64,
 }
 
-impl Default for Filter {
-    /// Nothing is known.
+impl Default for RegimeFilter {
+    /// No result.
     fn default() -> Self {
-        Filter { second: 0.5 }
+        RegimeFilter { second: 0.5 }
     }
 }
 
-impl Filter {
+impl RegimeFilter {
     /// The probability for the next call.
     pub fn probability(self) -> f64 {
         self.second
@@ -111,35 +111,35 @@ impl Regimes {
     }
 }
 
-/// Finds the two regimes in the times of the calls. The slower one is taken for overlap. `None` while one regime explains the samples
+/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains the samples
 /// as well.
 ///
-/// It cannot tell computation from anything else that changes all calls for a while, and a step that is small beside the noise is beyond it
-/// and everyone else; the trial scores both (`linkwise tune evaluate --detector`).
+/// Anything else that changes all calls for a while looks like computation, and a step that is small compared with the noise is not
+/// detectable; the trial scores both (`linkwise-lab tune evaluate --detector`).
 #[derive(Debug, Clone)]
-pub struct Detector {
+pub struct OverlapDetector {
     arms: usize,
     samples: VecDeque<Sample>,
     since_fit: usize,
     fits: u32,
     regimes: Option<Regimes>,
-    filter: Filter,
+    filter: RegimeFilter,
 }
 
-impl Detector {
+impl OverlapDetector {
     /// For so many arms.
     pub fn new(arms: usize) -> Self {
         let samples = VecDeque::with_capacity(SAMPLES_MAX);
-        Detector { arms, samples, since_fit: 0, fits: 0, regimes: None, filter: Filter::default() }
+        OverlapDetector { arms, samples, since_fit: 0, fits: 0, regimes: None, filter: RegimeFilter::default() }
     }
 
-    /// The probability that the next call is overlapped; `None` while nothing is known.
+    /// The probability that the next call is overlapped; `None` without a result.
     pub fn probability(&self) -> Option<f64> {
         let second = self.filter.probability();
         self.regimes.as_ref().map(|r| if r.slower == 1 { second } else { 1.0 - second })
     }
 
-    /// What the samples say about the next call; `None` while nothing is known.
+    /// What the samples say about the next call; `None` without a result.
     pub fn is_overlapped(&self) -> Option<bool> {
         self.probability().map(|p| p > 0.5)
     }
@@ -189,7 +189,7 @@ impl Detector {
         {
             regimes.levels.iter_mut().for_each(|l| l.swap(0, 1));
             regimes.slower = before.slower;
-            self.filter = Filter { second: 1.0 - filter.second };
+            self.filter = RegimeFilter { second: 1.0 - filter.second };
         } else {
             self.filter = filter;
         }
@@ -233,7 +233,7 @@ fn means(samples: &[Sample], arms: usize) -> Vec<f64> {
     sums.into_iter().map(|(sum, n)| sum / f64::max(n, 1.0)).collect()
 }
 
-/// Probabilities of the second regime to begin with: the arm with most samples tells by its moving mean, above or below its own.
+/// Probabilities of the second regime to begin with: from the moving mean of the arm with most samples, above or below its overall mean.
 fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
     let count = |arm: usize| samples.iter().filter(|s| s.0 == arm).count();
     let most = (0..arms).max_by_key(|a| (count(*a), arms - a)).unwrap_or(0);
@@ -256,7 +256,7 @@ fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
 }
 
 /// Fits from probabilities of the second regime; the model, its log likelihood, and what it says about the next call.
-fn fitted(samples: &[Sample], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, Filter) {
+fn fitted(samples: &[Sample], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, RegimeFilter) {
     let mut noise = stats::standard_deviation(&differences(samples, arms)).max(NOISE_MIN);
     let mut probabilities = guess.to_vec();
     let centres = means(samples, arms);
@@ -313,8 +313,8 @@ fn maximised(samples: &[Sample], arms: usize, centres: &[f64], probabilities: &[
 }
 
 /// Probabilities of the second regime given all samples (forward and backward), the log likelihood, and the filter after the last sample.
-fn smoothed(samples: &[Sample], regimes: &Regimes) -> (Vec<f64>, f64, Filter) {
-    let mut filter = Filter::default();
+fn smoothed(samples: &[Sample], regimes: &Regimes) -> (Vec<f64>, f64, RegimeFilter) {
+    let mut filter = RegimeFilter::default();
     let mut log_likelihood = 0.0;
     // The filter's probability before every sample, and the sample's ratio of likelihoods.
     let mut steps = Vec::with_capacity(samples.len());
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn phases_are_seen_within_a_few_calls_once_two_have_passed() {
-        let mut d = Detector::new(2);
+        let mut d = OverlapDetector::new(2);
         let mut r = Random::new(1);
         let mut seen = Vec::new();
         for call in 0..300 {
@@ -359,8 +359,8 @@ mod tests {
 
     #[test]
     fn an_arm_that_gets_faster_beside_computation_does_not_turn_the_answer_round() {
-        // One arm alone, another beside computation: each is slower where it is not used.
-        let mut d = Detector::new(3);
+        // One arm alone, another during computation: each is slower where it is not used.
+        let mut d = OverlapDetector::new(3);
         let mut r = Random::new(3);
         let levels = |overlapped: bool| if overlapped { [100.0, 80.0, 130.0] } else { [70.0, 110.0, 100.0] };
         let mut right = 0;
@@ -382,7 +382,7 @@ mod tests {
             [("steady", 0.05, [1.0, 1.0], 0.0), ("modes", 0.15, [1.1, 2.95], 0.0), ("drift", 0.10, [1.0, 1.0], 0.2)]
         {
             let mut said = 0;
-            let mut d = Detector::new(1);
+            let mut d = OverlapDetector::new(1);
             for call in 0..5_000 {
                 let level = modes[r.below(2)] * (1.0 + drift * f64::from(call) / 1_000.0);
                 d.learn(0, level * r.log_normal(cv));
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_filter_moves_as_bayes_says() {
-        let mut f = Filter::default();
+        let mut f = RegimeFilter::default();
         f.learn(0.0, 9f64.ln());
         assert!((f.probability() - (0.9 * 0.98 + 0.1 * 0.02)).abs() < 1e-12);
         (0..100).for_each(|_| f.learn(1e9, -1e9));
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn an_arm_that_does_not_exist_is_passed_over() {
-        let mut d = Detector::new(1);
+        let mut d = OverlapDetector::new(1);
         d.learn(7, 1.0);
         assert_eq!(d.is_overlapped(), None);
     }

@@ -2,10 +2,10 @@
 
 use super::known;
 use proptest::prelude::*;
-use tune::registry::{self, Entry, POLICIES};
-use tune::{Arm, Context, Options, Policy, Sample};
+use tune::registry::{self, POLICIES, PolicyEntry};
+use tune::{Arm, Context, Policy, PolicyOptions, Sample};
 
-fn build(name: &str, arms: &[Arm], options: &Options) -> Result<Box<dyn Policy>, String> {
+fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dyn Policy>, String> {
     registry::build_from(&known(), name, arms, options)
 }
 
@@ -14,8 +14,8 @@ fn arms(n: usize) -> Vec<Arm> {
     all[..n].iter().map(|a| a.parse().unwrap()).collect()
 }
 
-fn options(seed: u64) -> Options {
-    Options { seed, objective: tune::Objective::with_price(0.01).unwrap(), ..Options::default() }
+fn options(seed: u64) -> PolicyOptions {
+    PolicyOptions { seed, objective: tune::Objective::with_price(0.01).unwrap(), ..PolicyOptions::default() }
 }
 
 /// What happens to a policy.
@@ -76,7 +76,7 @@ proptest! {
     fn any_samples_are_borne_and_the_same_ones_give_the_same_decisions(
         n in 3usize..=7, seed: u64, events in proptest::collection::vec(event(), 0..400)
     ) {
-        for Entry { name, .. } in known() {
+        for PolicyEntry { name, .. } in known() {
             let arms = arms(n);
             let make = || build(name, &arms, &options(seed)).unwrap();
             let first = play(make().as_mut(), n, &events);
@@ -102,7 +102,7 @@ proptest! {
     fn policies_for_use_stay_on_auto_when_all_arms_take_the_same(n in 3usize..=6, seed: u64, time_us in 1.0f64..1e6) {
         for entry in known().into_iter().filter(|e| POLICIES.iter().any(|p| p.name == e.name)) {
             let arms = arms(n);
-            let mut policy = build(entry.name, &arms, &Options { seed, ..Options::default() }).unwrap();
+            let mut policy = build(entry.name, &arms, &PolicyOptions { seed, ..PolicyOptions::default() }).unwrap();
             for call in 0..400u64 {
                 let arm = policy.decide(Context::default()).arm;
                 policy.learn(Sample { call, arm, time_us: Some(time_us), channels: None });
@@ -116,7 +116,7 @@ proptest! {
 fn every_policy_but_the_fixed_ones_finds_an_arm_twice_as_fast_when_nothing_is_noisy() {
     for entry in known().into_iter().filter(|e| !["profile", "auto"].contains(&e.name)) {
         let arms = arms(5);
-        let mut policy = build(entry.name, &arms, &Options::default()).unwrap();
+        let mut policy = build(entry.name, &arms, &PolicyOptions::default()).unwrap();
         for call in 0..400u64 {
             let arm = policy.decide(Context::default()).arm;
             policy.learn(Sample { call, arm, time_us: Some([100.0, 120.0, 100.0, 50.0, 90.0][arm]), channels: None });
@@ -129,7 +129,8 @@ fn every_policy_but_the_fixed_ones_finds_an_arm_twice_as_fast_when_nothing_is_no
 fn ranks_of_v1_differ_and_those_of_every_other_policy_never() {
     for entry in known() {
         let arms = arms(4);
-        let make = |rank| build(entry.name, &arms, &Options { rank, seed: 5, ..Options::default() }).unwrap();
+        let make =
+            |rank| build(entry.name, &arms, &PolicyOptions { rank, seed: 5, ..PolicyOptions::default() }).unwrap();
         let mut ranks: Vec<_> = (0..4).map(make).collect();
         let mut differing = 0;
         for call in 0..300u64 {
@@ -145,7 +146,7 @@ fn ranks_of_v1_differ_and_those_of_every_other_policy_never() {
 
 #[test]
 fn what_cannot_be_built_is_refused_with_the_reason() {
-    let error = |name: &str, arms: &[Arm]| build(name, arms, &Options::default()).err().unwrap();
+    let error = |name: &str, arms: &[Arm]| build(name, arms, &PolicyOptions::default()).err().unwrap();
     assert!(error("hope", &arms(3)).contains("known are"));
     assert!(error("round-robin", &arms(2)).contains("AUTO"));
     assert!(error("round-robin", &[Arm::AUTO, Arm::AUTO]).contains("twice"));
@@ -158,7 +159,7 @@ fn a_price_on_channels_makes_fewer_of_them_worth_a_little_time() {
     for entry in known().into_iter().filter(|e| !["profile", "auto"].contains(&e.name)) {
         for (price, expected) in [(0.0, 0), (0.02, 1)] {
             let objective = tune::Objective::with_price(price).unwrap();
-            let options = Options { objective, seed: 3, ..Options::default() };
+            let options = PolicyOptions { objective, seed: 3, ..PolicyOptions::default() };
             let mut policy = build(entry.name, &arms, &options).unwrap();
             for call in 0..600u64 {
                 let arm = policy.decide(Context::default()).arm;

@@ -1,13 +1,12 @@
 //! The loop, closed: a NIC silently drops to half its rate, and decisions, observations and the doctor deal with it.
 //!
-//! The drop is simulated, whatever the other bandwidths are: what an allocation gets is its true bandwidth times what the physics leaves of
-//! it, and one percent of noise. Everything else is done by the built command: `place --commit`, `observe`, `doctor`.
+//! The drop is always simulated: an allocation gets its true bandwidth, times the share that the physics leaves of it, with one percent of
+//! noise. Everything else is done by the built command: `place --commit`, `observe`, `doctor`.
 
 use super::Fit;
 use super::folder::Folder;
 use super::product::{Linkwise, arg};
-use super::source::Bandwidths;
-use crate::store_errors::OrFailure;
+use super::source::DemoTruth;
 use console::Failure;
 use predict::Model;
 use predict::doctor::{Component, Defect, Effects, most_informative_allocation, suspicions};
@@ -37,7 +36,7 @@ const PROBES_MAX: usize = 12;
 const SURE: f64 = 0.95;
 
 /// What happened.
-pub struct Loop {
+pub struct ClosedLoop {
     /// One line for each thing that happened.
     pub events: Vec<Event>,
     /// The NIC that dropped, in words.
@@ -68,7 +67,7 @@ pub struct Event {
 
 /// The simulated cluster with its slow NIC.
 struct Hardware<'a> {
-    truth: &'a Bandwidths,
+    truth: &'a DemoTruth,
     model: &'a Model,
     effects: Effects<'a>,
     slow: Option<Component>,
@@ -88,7 +87,13 @@ impl Hardware<'_> {
 }
 
 /// Plays it, with files of their own: `loop.state`, `loop.db` (which begins as a copy of `demo.db`) and `loop-model.json`.
-pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, seed: u64) -> Result<Loop, Failure> {
+pub fn play(
+    cluster: &Cluster,
+    fit: &Fit,
+    truth: &DemoTruth,
+    folder: &Folder,
+    seed: u64,
+) -> Result<ClosedLoop, Failure> {
     let building = folder.temporary_folder()?;
     let [db, state, model] = FILES.map(|f| building.path().join(f));
     files::copy_atomic(&folder.claim("demo.db")?, &db)?;
@@ -110,7 +115,7 @@ pub fn play(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, folder: &Folder, s
         slow: None,
         rng: ChaCha8Rng::seed_from_u64(seed ^ 0x100b),
     };
-    let told = story(&mut commands, &mut hardware)?;
+    let told = run_loop(&mut commands, &mut hardware)?;
     for (file, name) in [&db, &state, &model].into_iter().zip(FILES) {
         folder.adopt(file, name)?;
     }
@@ -192,15 +197,15 @@ impl Commands<'_> {
     /// The defect that the readings speak for, as `linkwise observe` judges them.
     fn defect(&self) -> Result<Option<Defect>, Failure> {
         let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
-        let model = Model::load(&text, ::papers::models()).map_err(Failure::impossible)?;
-        let store = Store::open(Path::new(&self.store), self.cluster).or_failure()?;
-        let mut rows = store.measurements(&Query::usable()).or_failure()?;
+        let model = Model::load(&text, papers::models()).map_err(Failure::impossible)?;
+        let store = Store::open(Path::new(&self.store), self.cluster).map_err(Failure::input)?;
+        let mut rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
         Ok(suspicions(&model, &rows).defects.into_iter().next())
     }
 
     fn free(&self) -> Result<Allocation, Failure> {
-        Ok(State::open(Path::new(&self.state)).or_failure()?.snapshot().or_failure()?.free)
+        Ok(State::open(Path::new(&self.state)).map_err(Failure::input)?.snapshot().map_err(Failure::input)?.free)
     }
 
     /// The lines of `linkwise doctor` that say what is slow, and the component that it names.
@@ -217,7 +222,7 @@ impl Commands<'_> {
     }
 }
 
-fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failure> {
+fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLoop, Failure> {
     let cluster = commands.cluster;
     let hosts = |a: &Allocation| a.parts().iter().map(|p| cluster.host(p.0).name.clone()).collect::<Vec<_>>();
     let mut events = Vec::new();
@@ -286,17 +291,17 @@ fn story(commands: &mut Commands, hardware: &mut Hardware) -> Result<Loop, Failu
     }
     let (verdict, named) = commands.doctor()?;
     let named = named.is_some_and(|n| n == culprit);
-    Ok(Loop { events, culprit, verdict, named, hosts: (hosts(&first.gpus), hosts(&second.gpus)), probes })
+    Ok(ClosedLoop { events, culprit, verdict, named, hosts: (hosts(&first.gpus), hosts(&second.gpus)), probes })
 }
 
-impl Loop {
+impl ClosedLoop {
     /// What the second job got, GB/s.
     fn second_gb_per_s(&self) -> f64 {
         self.events.iter().find(|e| e.what == "job train-2").map_or(f64::NAN, |e| e.got_gb_per_s)
     }
 
     /// What happened, in sentences.
-    pub fn sentences(&self, truth: &Bandwidths) -> Vec<String> {
+    pub fn sentences(&self, truth: &DemoTruth) -> Vec<String> {
         let rest = if truth.is_simulated() {
             "SIMULATED as all bandwidths here"
         } else {

@@ -1,10 +1,10 @@
 //! One decision in words.
 
 use super::replay::Decided;
-use super::source::Bandwidths;
+use super::source::DemoTruth;
 use place::{Bottleneck, Scored};
 use predict::bound::Memo;
-use predict::{BandwidthModel, Model, Part};
+use predict::{BandwidthModel, HostShare, Model};
 use topology::{Allocation, Cluster, HostId};
 
 /// Runner-ups that an explanation lists.
@@ -17,11 +17,11 @@ pub struct Explained {
     /// Why the answer is what it is, one sentence each.
     pub reasons: Vec<String>,
     /// The choices side by side, best prediction first, the packed one last.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ExplainedChoice>,
 }
 
 /// One choice of the request.
-pub struct Row {
+pub struct ExplainedChoice {
     /// `linkwise`, `2nd`, ..., `packed`.
     pub who: String,
     /// GPUs per host: `4+4`.
@@ -35,8 +35,8 @@ pub struct Row {
 }
 
 /// Explains a decision of `model`.
-pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided) -> Explained {
-    let row = |who: String, s: &Scored| Row {
+pub fn explain(cluster: &Cluster, model: &Model, truth: &DemoTruth, d: &Decided) -> Explained {
+    let row = |who: String, s: &Scored| ExplainedChoice {
         who,
         split: split(&s.allocation),
         gpus: cluster.gpu_list(&s.allocation),
@@ -60,8 +60,8 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
         d.chosen_gb_per_s,
         d.best_gb_per_s,
     )];
-    let table = model.part_table(truth.size());
-    let parts: Vec<Part> = choice.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
+    let table = model.share_table(truth.size());
+    let parts: Vec<HostShare> = choice.allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
     let bound = model.bounds(truth.size()).of(&parts, &mut Memo::default()).bound_gb_per_s;
     reasons.extend(limit(cluster, &d.answer.bottleneck, bound));
     if let Some(p) = &d.answer.packed {
@@ -77,7 +77,7 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &Bandwidths, d: &Decided
         ));
     }
     reasons.push(format!(
-        "The exact search judged {} candidates and took {:.0} µs with its reasons.",
+        "The exact search judged {} candidates and took {:.0} us with its reasons.",
         d.answer.evaluations, d.elapsed_us
     ));
     let free = d.free.parts().iter().map(|(h, m)| format!("{} on {}", m.count(), cluster.host(*h).name));

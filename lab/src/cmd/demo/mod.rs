@@ -11,13 +11,12 @@ mod replay;
 mod source;
 mod words;
 
-use crate::store_errors::OrFailure;
 use console::load_cluster;
 use console::{Failure, print};
 use folder::Folder;
 use predict::{FitOptions, Kind, Model, fit};
 use product::Linkwise;
-use source::Bandwidths;
+use source::DemoTruth;
 use std::path::PathBuf;
 use std::time::Instant;
 use store::{Measurement, Query, Store};
@@ -60,14 +59,14 @@ pub struct Args {
 /// What the report needs to know of a run.
 struct Run<'a> {
     cluster: &'a Cluster,
-    truth: &'a Bandwidths,
+    truth: &'a DemoTruth,
     seed: u64,
     per_k: usize,
     taken: Taken,
     fit: Fit,
     replay: replay::Replay,
     explained: Option<explain::Explained>,
-    closed: closed_loop::Loop,
+    closed: closed_loop::ClosedLoop,
 }
 
 /// What the store holds after step 2.
@@ -173,16 +172,16 @@ fn import(folder: &Folder) -> Result<Cluster, Failure> {
 fn measure(
     folder: &Folder,
     cluster: &Cluster,
-    truth: &Bandwidths,
+    truth: &DemoTruth,
     seed: u64,
 ) -> Result<(Vec<Measurement>, Taken), Failure> {
-    // Built beside its place and moved there when complete, so that a killed demo leaves the old store or none.
+    // Built in a temporary folder and moved when complete: a killed demo leaves the old store or none.
     let building = folder.temporary_folder()?;
     let path = building.path().join("demo.db");
     let (rows, how) = {
-        let mut store = Store::create(&path, cluster).or_failure()?;
+        let mut store = Store::create(&path, cluster).map_err(Failure::input)?;
         let how = truth.take_into(&mut store, cluster, SAMPLES, seed)?;
-        (store.measurements(&Query::usable().size(SIZE)).or_failure()?, how)
+        (store.measurements(&Query::usable().size(SIZE)).map_err(Failure::input)?, how)
     };
     folder.adopt(&path, "demo.db")?;
     let multi = rows.iter().filter(|m| m.allocation.host_count() > 1).count();
@@ -190,7 +189,7 @@ fn measure(
 }
 
 /// Step 3. The physics has no constant that was fitted on measurements: it must not know the tables that it is judged by.
-fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &Bandwidths, seed: u64) -> Result<Fit, Failure> {
+fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &DemoTruth, seed: u64) -> Result<Fit, Failure> {
     let options = |kind| FitOptions::of(kind).constants(fabric::Constants::unfitted());
     let begun = Instant::now();
     let (gp, report) = fit(cluster, rows, &options(Kind::Gp)).map_err(Failure::impossible)?;

@@ -1,11 +1,11 @@
 //! Requests under random availability: what each method chooses, judged by the true bandwidths.
 
-use super::source::Bandwidths;
+use super::source::DemoTruth;
 use super::{Fit, PROBES};
 use crate::evaluation::{Method, Summary, scenarios, summary};
 use console::Failure;
 use place::baselines::random;
-use place::{Answer, Reading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
+use place::{Answer, ProbeReading, Request, answer, decide, exact, promote_by_lower_confidence_bound, worth_measuring};
 use predict::{BandwidthModel, Model};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -96,7 +96,7 @@ pub fn by_k(method: &Method) -> Vec<(usize, f64)> {
 }
 
 /// Replays `per_k` requests for every number of GPUs from 2 to all.
-pub fn replay(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, per_k: usize, seed: u64) -> Result<Replay, Failure> {
+pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, seed: u64) -> Result<Replay, Failure> {
     let with_probes = format!("linkwise + {PROBES} probes");
     let names = ["random", "packed", "linkwise, bound model", "linkwise", &with_probes];
     let methods = names.iter().map(|n| Method { name: (*n).into(), gbe_pct: Vec::new() }).collect();
@@ -146,17 +146,17 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &Bandwidths, per_k: usize, se
 fn probe(
     cluster: &Cluster,
     model: &Model,
-    truth: &Bandwidths,
+    truth: &DemoTruth,
     request: &Request,
 ) -> Result<Option<Allocation>, Failure> {
     let mut candidates = exact(cluster, model, request, KEEP_PROBING).map_err(Failure::impossible)?.best;
     promote_by_lower_confidence_bound(&mut candidates);
-    let mut readings: Vec<Reading> = Vec::new();
+    let mut readings: Vec<ProbeReading> = Vec::new();
     for _ in 0..PROBES {
         let next = worth_measuring(&candidates, &readings, 1, model.repeat_noise());
         let read = |i: &usize| truth.of(&candidates[*i].allocation);
         let Some((candidate, busbw_gb_per_s)) = next.first().and_then(|i| Some((*i, read(i)?))) else { break };
-        readings.push(Reading { candidate, busbw_gb_per_s });
+        readings.push(ProbeReading { candidate, busbw_gb_per_s });
     }
     let decision = decide(&candidates, &readings, model.repeat_noise());
     Ok(decision.map(|d| candidates[d.candidate].allocation.clone()))
@@ -175,7 +175,7 @@ pub struct HeldOut {
 }
 
 /// Predicts every multi-host row whose split is not among the measured ones.
-pub fn held_out(model: &Model, truth: &Bandwidths, cluster: &Cluster, seen: &[Measurement], seed: u64) -> HeldOut {
+pub fn held_out(model: &Model, truth: &DemoTruth, cluster: &Cluster, seen: &[Measurement], seed: u64) -> HeldOut {
     // The published row of 4+2 is one reading, whichever hosts stand for it; simulated hosts differ from each other.
     let key = |a: &Allocation| match truth.is_simulated() {
         true => cluster.host_ids().map(|h: HostId| a.mask(h).count()).collect(),

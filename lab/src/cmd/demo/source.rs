@@ -2,24 +2,24 @@
 
 use super::{SIZE, replay};
 use crate::evaluation::sampling::Readings;
-use crate::published::{self, Truth};
-use crate::store_errors::OrFailure;
+use crate::ground_truth::tables::{H100_HOSTS, h100_hosts, read_table};
+use crate::ground_truth::{MeasuredCluster, Outliers, SimulatedHardware, measured};
+use crate::published;
 use console::Failure;
 use measure::design::DesignKind;
-use measure::simulated::{Irregularity, on_fabric};
+use measure::simulated::on_fabric;
 use measure::{Campaign, CampaignPlan};
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
-use store::{HostMap, Record, Store};
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use store::{Record, Store};
+use topology::{Allocation, Bytes, Cluster, Collective};
+use truths::{Irregularity, Truth};
 
 /// The table without which there is no truth for several hosts.
 const MULTI_TABLE: &str = "multihost_h100_16mib.csv";
 
 /// What was found before anything is read.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Found {
+pub enum DataSource {
     /// A folder with the published tables.
     Published(PathBuf),
     /// No tables, with the reason.
@@ -30,176 +30,89 @@ pub enum Found {
 ///
 /// # Errors
 /// The user named a folder and it does not hold them.
-pub fn find(data: Option<&Path>, simulated: bool) -> Result<Found, Failure> {
+pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure> {
     if simulated {
-        return Ok(Found::Simulated("asked for with --simulated".into()));
+        return Ok(DataSource::Simulated("asked for with --simulated".into()));
     }
     let in_folder =
         |dir: &Path| [dir.join("bandpilot"), dir.to_path_buf()].into_iter().find(|d| d.join(MULTI_TABLE).is_file());
     match (data, published::data_folder()) {
-        (Some(dir), _) => in_folder(dir).map(Found::Published).ok_or_else(|| {
+        (Some(dir), _) => in_folder(dir).map(DataSource::Published).ok_or_else(|| {
             Failure::input(format!(
                 "--data: {} holds no {MULTI_TABLE}, neither does its folder bandpilot; docs/data.md tells where to get it",
                 dir.display()
             ))
         }),
         (None, Some(dir)) => Ok(in_folder(&dir).map_or_else(
-            || Found::Simulated(format!("{} holds no {MULTI_TABLE}", dir.display())),
-            Found::Published,
+            || DataSource::Simulated(format!("{} holds no {MULTI_TABLE}", dir.display())),
+            DataSource::Published,
         )),
-        (None, None) => Ok(Found::Simulated("no published tables were found; docs/data.md tells where to get them".into())),
+        (None, None) => Ok(DataSource::Simulated("no published tables were found; docs/data.md tells where to get them".into())),
     }
 }
 
 /// The true bandwidth of every allocation of the demo's cluster.
-pub enum Bandwidths {
+pub enum DemoTruth {
     /// From published tables: on several hosts the row of the sorted counts.
     Published {
         /// The tables.
-        truth: Truth,
+        truth: MeasuredCluster,
         /// Their folder.
         folder: PathBuf,
     },
     /// From simulated hardware.
-    Simulated(Simulation),
-}
-
-/// What the simulated hardware gives, without the noise of a reading.
-pub struct Simulation {
-    options: Irregularity,
-    intra: Vec<HashMap<GpuMask, f64>>,
-    /// By counts per host, in host order: GPUs of an H100 host are alike to the network.
-    multi: HashMap<Vec<u8>, f64>,
+    Simulated(SimulatedHardware),
 }
 
 /// Reads the tables, or builds the simulated hardware.
-pub fn load(found: &Found, cluster: &Cluster, seed: u64) -> Result<Bandwidths, Failure> {
+pub fn load(found: &DataSource, cluster: &Cluster, seed: u64) -> Result<DemoTruth, Failure> {
     match found {
-        Found::Simulated(_) => Ok(Bandwidths::Simulated(Simulation::new(cluster, seed))),
-        Found::Published(folder) => {
-            let truth = published::load(folder, cluster)?.into_iter().find(|t| t.size == SIZE).filter(|t| {
-                t.collective == Collective::AllReduce && !t.multi.is_empty() && t.intra.iter().all(|i| !i.is_empty())
-            });
+        DataSource::Simulated(_) => Ok(DemoTruth::Simulated(SimulatedHardware::new(cluster, SIZE, seed))),
+        DataSource::Published(folder) => {
+            let all = measured::load(folder, cluster, Outliers::Keep)?;
+            let wanted = |t: &MeasuredCluster| t.size() == SIZE && t.collective() == Collective::AllReduce;
+            let truth = all.into_iter().find(|t| wanted(t) && t.has_every_host());
             let truth = truth.ok_or_else(|| {
                 Failure::input(format!(
                     "{} lacks the table of a host at {SIZE} (intra_h100_26 to 29); `linkwise-lab data check` tells more",
                     folder.display()
                 ))
             })?;
-            Ok(Bandwidths::Published { truth, folder: folder.clone() })
+            Ok(DemoTruth::Published { truth, folder: folder.clone() })
         }
     }
 }
 
-impl Simulation {
-    fn new(cluster: &Cluster, seed: u64) -> Self {
-        let options = Irregularity { seed, ..Irregularity::default() };
-        let hardware = on_fabric(cluster, options);
-        let of = |a: &Allocation| hardware.truth(a, Collective::AllReduce, SIZE).gb_per_s();
-        let intra = cluster
-            .host_ids()
-            .map(|h| {
-                let masks = cluster.type_of(h).all_gpus().subsets().filter(|m| m.count() >= 2);
-                masks.map(|m| (m, of(&Allocation::new([(h, m)])))).collect()
-            })
-            .collect();
-        let mut multi = HashMap::new();
-        let sizes: Vec<usize> = cluster.host_ids().map(|h| cluster.type_of(h).gpu_count()).collect();
-        each_count_vector(&sizes, None, &mut |counts| {
-            if counts.iter().filter(|c| **c > 0).count() >= 2 {
-                multi.insert(counts.to_vec(), of(&first_gpus(counts)));
-            }
-        });
-        Simulation { options, intra, multi }
-    }
-
-    fn of(&self, a: &Allocation) -> Option<f64> {
-        match a.parts() {
-            [] => None,
-            [(h, m)] => self.intra[h.index()].get(m).copied(),
-            parts => {
-                let mut counts = vec![0u8; self.intra.len()];
-                parts.iter().for_each(|(h, m)| counts[h.index()] = m.count() as u8);
-                self.multi.get(&counts).copied()
-            }
-        }
-    }
-
-    /// Complete enumeration, as [`Truth::optimum`].
-    fn optimum(&self, free: &Allocation, k: usize) -> Option<f64> {
-        let mut best: Option<f64> = None;
-        let mut see = |v: Option<&f64>| best = best.into_iter().chain(v.copied()).reduce(f64::max);
-        for (h, m) in free.parts() {
-            m.subsets().filter(|s| s.count() == k).for_each(|s| see(self.intra[h.index()].get(&s)));
-        }
-        let have: Vec<usize> = (0..self.intra.len()).map(|h| free.mask(HostId(h as u32)).count()).collect();
-        each_count_vector(&have, Some(k), &mut |counts| see(self.multi.get(counts)));
-        best
-    }
-}
-
-/// The first GPUs of every host, as many as the counts say.
-fn first_gpus(counts: &[u8]) -> Allocation {
-    let taken = counts.iter().enumerate().filter(|c| *c.1 > 0);
-    Allocation::new(taken.map(|(h, c)| (HostId(h as u32), GpuMask::first(usize::from(*c)))))
-}
-
-/// Every vector of counts of at most `have`, with the given sum if there is one.
-fn each_count_vector(have: &[usize], sum: Option<usize>, see: &mut dyn FnMut(&[u8])) {
-    fn go(have: &[usize], left: Option<usize>, counts: &mut Vec<u8>, see: &mut dyn FnMut(&[u8])) {
-        let Some((first, rest)) = have.split_first() else {
-            if left.unwrap_or(0) == 0 {
-                see(counts);
-            }
-            return;
-        };
-        if left.is_some_and(|l| l > have.iter().sum()) {
-            return;
-        }
-        for c in 0..=(*first).min(left.unwrap_or(usize::MAX)) {
-            counts.push(c as u8);
-            go(rest, left.map(|l| l - c), counts, see);
-            counts.pop();
-        }
-    }
-    go(have, sum, &mut Vec::new(), see);
-}
-
-impl Bandwidths {
+impl DemoTruth {
     /// The message size.
     pub fn size(&self) -> Bytes {
         SIZE
     }
     /// Is nothing of it measured?
     pub fn is_simulated(&self) -> bool {
-        matches!(self, Bandwidths::Simulated(_))
+        matches!(self, DemoTruth::Simulated(_))
     }
-    /// GB/s busbw, or none where the tables have no row.
-    pub fn of(&self, a: &Allocation) -> Option<f64> {
+    /// The bandwidths.
+    pub fn truth(&self) -> &dyn Truth {
         match self {
-            Bandwidths::Published { truth, .. } => truth.of(a),
-            Bandwidths::Simulated(s) => s.of(a),
+            DemoTruth::Published { truth, .. } => truth,
+            DemoTruth::Simulated(hardware) => hardware,
         }
+    }
+    /// GB/s bus bandwidth, or none where the tables have no row.
+    pub fn of(&self, a: &Allocation) -> Option<f64> {
+        self.truth().busbw_gb_per_s(a)
     }
     /// The best of all ways to take `k` of the free GPUs; none if a row is missing among them.
     pub fn optimum(&self, free: &Allocation, k: usize) -> Option<f64> {
-        match self {
-            Bandwidths::Published { truth, .. } => match truth.optimum(free, k) {
-                (best, false) => best,
-                (_, true) => None,
-            },
-            Bandwidths::Simulated(s) => s.optimum(free, k),
-        }
+        let optimum = self.truth().optimum(free, k, Irregularity::With);
+        optimum.best.filter(|_| !optimum.missing)
     }
     /// Multi-host allocations with their truth, for judging predictions, in a fixed order.
     pub fn multi_host_rows(&self, cluster: &Cluster, seed: u64) -> Vec<(Allocation, f64)> {
         let allocations: Vec<Allocation> = match self {
-            Bandwidths::Published { truth, .. } => {
-                let mut keys: Vec<&Vec<u8>> = truth.multi.keys().collect();
-                keys.sort();
-                keys.into_iter().map(|k| first_gpus(k)).collect()
-            }
-            Bandwidths::Simulated(_) => {
+            DemoTruth::Published { truth, .. } => truth.splits(),
+            DemoTruth::Simulated(_) => {
                 let idle = cluster.usable();
                 measure::design(cluster, &idle, replay::HELD_OUT_SIMULATED, DesignKind::Stratified, !seed)
             }
@@ -210,29 +123,30 @@ impl Bandwidths {
     /// Takes intra tables and `samples` multi-host samples (stratified) into a store, and says in a sentence how.
     pub fn take_into(&self, store: &mut Store, cluster: &Cluster, n: usize, seed: u64) -> Result<String, Failure> {
         match self {
-            Bandwidths::Published { truth, folder } => import(truth, folder, store, cluster, n, seed),
-            Bandwidths::Simulated(s) => campaign(s, store, cluster, n, seed),
+            DemoTruth::Published { truth, folder } => import(truth, folder, store, cluster, n, seed),
+            DemoTruth::Simulated(s) => campaign(s, store, cluster, n, seed),
         }
     }
 }
 
 fn import(
-    truth: &Truth,
+    truth: &MeasuredCluster,
     folder: &Path,
     store: &mut Store,
     cluster: &Cluster,
     n: usize,
     seed: u64,
 ) -> Result<String, Failure> {
-    let map = HostMap::parse(published::H100_HOSTS, cluster).map_err(Failure::input)?;
+    let map = h100_hosts(cluster)?;
     let mut tables = 0;
-    for host in ["26", "27", "28", "29"] {
-        let file = folder.join(format!("intra_h100_{host}_16mib.csv"));
-        store.insert_batch(&published::read_table(&file, cluster, &map)?).or_failure()?;
+    for (host, _) in H100_HOSTS {
+        let file = folder.join(format!("intra_{host}_16mib.csv"));
+        store.insert_batch(&read_table(&file, cluster, &map)?).map_err(Failure::input)?;
         tables += 1;
     }
-    let read = |a: &Allocation| truth.of(a);
-    let readings = Readings { cluster, size: truth.size, collective: truth.collective, by_counts: true, read: &read };
+    let read = |a: &Allocation| truth.busbw_gb_per_s(a);
+    let readings =
+        Readings { cluster, size: truth.size(), collective: truth.collective(), by_counts: true, read: &read };
     let multi: Vec<Record> = readings
         .multi_host(n, DesignKind::Stratified, seed, &[], &fabric::Constants::unfitted())
         .into_iter()
@@ -241,8 +155,8 @@ fn import(
             Record { run_id: None, measurement: m }
         })
         .collect();
-    store.insert_batch(&multi).or_failure()?;
-    let rows = truth.multi.len();
+    store.insert_batch(&multi).map_err(Failure::input)?;
+    let rows = truth.splits().len();
     Ok(format!(
         "{tables} published intra tables imported, and {} of the {rows} published multi-host rows read as samples \
          (design: stratified); the other rows stay hidden from the model",
@@ -250,7 +164,13 @@ fn import(
     ))
 }
 
-fn campaign(s: &Simulation, store: &mut Store, cluster: &Cluster, n: usize, seed: u64) -> Result<String, Failure> {
+fn campaign(
+    simulated: &SimulatedHardware,
+    store: &mut Store,
+    cluster: &Cluster,
+    n: usize,
+    seed: u64,
+) -> Result<String, Failure> {
     let plan = CampaignPlan {
         idle: cluster.usable(),
         collective: Collective::AllReduce,
@@ -263,59 +183,16 @@ fn campaign(s: &Simulation, store: &mut Store, cluster: &Cluster, n: usize, seed
     };
     let fabric = fabric::Fabric::new(cluster);
     let expected = |a: &Allocation, c: Collective, s: Bytes| fabric.estimate(a, c, s).busbw.gb_per_s();
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
-    let mut backend = on_fabric(cluster, s.options);
+    let mut backend = on_fabric(cluster, simulated.hardware());
     let mut on_event = |_| {};
-    let summary = Campaign::new(&plan, store, &mut backend, &expected, &now, &mut on_event)
-        .or_failure()?
+    let summary = Campaign::new(&plan, store, &mut backend, &expected, &console::now_unix_s, &mut on_event)
+        .map_err(Failure::input)?
         .run()
         .map_err(Failure::impossible)?;
     Ok(format!(
         "a SIMULATED campaign: {} readings with {:.0} % noise, {:.0} simulated GPU-minutes (design: stratified)",
         summary.readings_taken(),
-        100.0 * s.options.noise,
+        100.0 * simulated.hardware().noise,
         summary.gpu_minutes()
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use place::baselines::{below, random};
-    use rand_chacha::ChaCha8Rng;
-    use rand_chacha::rand_core::SeedableRng;
-
-    #[test]
-    fn the_simulated_table_is_what_the_simulated_hardware_gives_whichever_gpus_of_a_host_are_taken() {
-        let cluster = topology::catalog::cluster("h100").unwrap();
-        let simulation = Simulation::new(&cluster, 3);
-        let hardware = on_fabric(&cluster, simulation.options);
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        for _ in 0..300 {
-            let k = 2 + below(&mut rng, 31);
-            let a = random(&cluster.usable(), k, &mut rng).unwrap();
-            let given = hardware.truth(&a, Collective::AllReduce, SIZE).gb_per_s();
-            let table = simulation.of(&a).unwrap();
-            assert!((given / table - 1.0).abs() < 1e-9, "{}: {given} and {table}", a.split());
-        }
-    }
-
-    #[test]
-    fn no_choice_beats_the_simulated_optimum_and_some_choice_reaches_it() {
-        let cluster = topology::catalog::cluster("h100").unwrap();
-        let simulation = Simulation::new(&cluster, 5);
-        let mut rng = ChaCha8Rng::seed_from_u64(2);
-        let free = random(&cluster.usable(), 9, &mut rng).unwrap();
-        let gpus: Vec<_> = free.gpus().collect();
-        for k in 2..=9usize {
-            let brute = (0u32..1 << 9)
-                .filter(|m| m.count_ones() as usize == k)
-                .filter_map(|m| {
-                    let chosen = (0..9).filter(|i| m >> i & 1 == 1).map(|i| gpus[i]);
-                    simulation.of(&Allocation::from_gpus(chosen))
-                })
-                .fold(0.0, f64::max);
-            assert_eq!(simulation.optimum(&free, k), Some(brute), "k = {k}");
-        }
-    }
 }

@@ -1,36 +1,22 @@
-//! What the demo prints: at most 100 columns, every number with its unit, simulated ones called so.
+//! What the demo prints: every number with its unit, simulated ones called so.
 
-use super::closed_loop::Loop;
+use super::closed_loop::ClosedLoop;
 use super::explain::{Explained, split};
 use super::folder::Folder;
 use super::replay::{NOTICEABLE_GAIN, Replay, summary_of};
-use super::source::{Bandwidths, Found};
+use super::source::{DataSource, DemoTruth};
 use super::{Fit, Taken};
+use crate::output::{table, table_of};
 use std::path::Path;
 use topology::Cluster;
 
-/// Widest line.
-const COLUMNS_MAX: usize = 100;
 /// How the topology of a host becomes a cluster.
 pub const IMPORT_FLAGS: [&str; 8] =
     ["--gpu-model", "H100", "--nic-gbit-per-s", "400", "--count", "4", "--name", "h100"];
 
-/// Breaks a paragraph into lines with the given indent.
+/// A paragraph, every line indented by `indent`.
 fn wrap(text: &str, indent: usize) -> String {
-    let mut out = String::new();
-    let mut line = " ".repeat(indent);
-    for word in text.split(' ') {
-        if line.chars().count() + 1 + word.chars().count() > COLUMNS_MAX && line.trim() != "" {
-            out.push_str(line.trim_end());
-            out.push('\n');
-            line = " ".repeat(indent);
-        }
-        if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    out + line.trim_end() + "\n"
+    console::wrap(&format!("{}{text}", " ".repeat(indent)), indent)
 }
 
 fn heading(n: usize, text: &str) -> String {
@@ -38,28 +24,28 @@ fn heading(n: usize, text: &str) -> String {
 }
 
 /// What the bandwidths are, in a sentence.
-pub fn nature(truth: &Bandwidths) -> String {
+pub fn nature(truth: &DemoTruth) -> String {
     match truth {
-        Bandwidths::Published { .. } => {
+        DemoTruth::Published { .. } => {
             "Real measurements: published NCCL bus bandwidths of four 8x H100 hosts (BandPilot), all-reduce of 16 MiB."
                 .into()
         }
-        Bandwidths::Simulated(_) => "SIMULATED bus bandwidths of four 8x H100 hosts, all-reduce of 16 MiB: linkwise's \
+        DemoTruth::Simulated(_) => "SIMULATED bus bandwidths of four 8x H100 hosts, all-reduce of 16 MiB: linkwise's \
                                      physics with seeded irregularity and noise. Nothing here was measured."
             .into(),
     }
 }
 
 /// `measured` or `SIMULATED`.
-pub fn kind(truth: &Bandwidths) -> &'static str {
+pub fn kind(truth: &DemoTruth) -> &'static str {
     if truth.is_simulated() { "SIMULATED" } else { "measured" }
 }
 
 /// The first lines: which bandwidths, which seed.
-pub fn opening(found: &Found, seed: u64) -> String {
+pub fn opening(found: &DataSource, seed: u64) -> String {
     let what = match found {
-        Found::Published(folder) => format!("real published H100 measurements, from {}", folder.display()),
-        Found::Simulated(why) => format!("a SIMULATED cluster ({why})"),
+        DataSource::Published(folder) => format!("real published H100 measurements, from {}", folder.display()),
+        DataSource::Simulated(why) => format!("a SIMULATED cluster ({why})"),
     };
     format!("linkwise-lab demo, seed {seed}\n{}", wrap(&format!("Bandwidths: {what}"), 0))
 }
@@ -69,7 +55,7 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let mut out = heading(1, "A cluster of what nvidia-smi topo -m prints on one of its hosts");
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
-    out += &format!("      {} -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
+    out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = topology::draw::text(cluster);
     // The head of the drawing; the report shows all of it.
     drawn
@@ -80,14 +66,14 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
 }
 
 /// Step 2: what the store holds.
-pub fn taken(taken: &Taken, truth: &Bandwidths, folder: &Folder) -> String {
+pub fn taken(taken: &Taken, truth: &DemoTruth, folder: &Folder) -> String {
     let mut out = heading(2, &format!("Measurements in {} ({})", folder.show("demo.db"), kind(truth)));
     out += &wrap(&format!("{}.", taken.how), 2);
     out + &wrap(&format!("{} readings inside hosts, {} across hosts.", taken.intra, taken.multi), 2)
 }
 
 /// Step 3: how well the model knows rows that it has not seen.
-pub fn fit(fit: &Fit, truth: &Bandwidths) -> String {
+pub fn fit(fit: &Fit, truth: &DemoTruth) -> String {
     let held = &fit.held_out;
     let mut out = heading(3, "A model: what the physics expects, times a learned correction (Gaussian processes)");
     out += &wrap(&format!("Fitted in {:.2} s; readings distrusted as outliers: {}.", fit.seconds, fit.distrusted), 2);
@@ -118,7 +104,7 @@ pub fn comparison_table(replay: &Replay) -> (Vec<String>, Vec<Vec<String>>) {
 }
 
 /// What packing costs, one sentence each.
-pub fn gains(replay: &Replay, truth: &Bandwidths) -> Vec<String> {
+pub fn gains(replay: &Replay, truth: &DemoTruth) -> Vec<String> {
     let mut out = Vec::new();
     let n = replay.decided.len();
     out.push(format!(
@@ -144,25 +130,25 @@ pub fn gains(replay: &Replay, truth: &Bandwidths) -> Vec<String> {
     if replay.left_out > 0 {
         out.push(format!("{} requests are left out: a candidate of theirs has no true row.", replay.left_out));
     }
-    out.push(format!("An answer takes {:.0} µs (median).", replay.elapsed_us_median()));
+    out.push(format!("An answer takes {:.0} us (median).", replay.elapsed_us_median()));
     out
 }
 
 /// Step 4: the methods side by side.
-pub fn comparison(replay: &Replay, truth: &Bandwidths) -> String {
+pub fn comparison(replay: &Replay, truth: &DemoTruth) -> String {
     let title = format!("{} requests under random availability ({})", replay.decided.len(), kind(truth));
     let mut out = heading(4, &title);
     out += &wrap("Bandwidth of the choice over that of the best possible one (GBE):", 2);
     let (head, rows) = comparison_table(replay);
-    out += &table(&head, &rows, 1);
+    out += &table(&head, 1, rows);
     gains(replay, truth).iter().for_each(|s| out += &wrap(s, 2));
     out
 }
 
 /// The choices of the explained request as head and rows; the report shows the same.
-pub fn choices_table(explained: &Explained, truth: &Bandwidths) -> (Vec<String>, Vec<Vec<String>>) {
+pub fn choices_table(explained: &Explained, truth: &DemoTruth) -> (Vec<String>, Vec<Vec<String>>) {
     let head = ["choice", "split", "predicted", kind(truth), "GPUs"].map(str::to_owned).to_vec();
-    let row = |r: &super::explain::Row| {
+    let row = |r: &super::explain::ExplainedChoice| {
         vec![
             r.who.clone(),
             r.split.clone(),
@@ -175,27 +161,27 @@ pub fn choices_table(explained: &Explained, truth: &Bandwidths) -> (Vec<String>,
 }
 
 /// Step 5: one decision in words.
-pub fn explained(explained: Option<&Explained>, truth: &Bandwidths) -> String {
+pub fn explained(explained: Option<&Explained>, truth: &DemoTruth) -> String {
     let mut out = heading(5, &format!("One decision: where packing loses most ({})", kind(truth)));
     let Some(e) = explained else { return out + &wrap("No request could be judged.", 2) };
     out += &wrap(&e.request, 2);
     e.reasons.iter().for_each(|r| out += &wrap(r, 2));
     let (head, rows) = choices_table(e, truth);
-    out + &table(&head, &rows, 2)
+    out + &table_of(&head, 2..4, rows)
 }
 
 /// Step 6: the loop, closed.
-pub fn closed_loop(told: &Loop, truth: &Bandwidths) -> String {
+pub fn closed_loop(told: &ClosedLoop, truth: &DemoTruth) -> String {
     let mut out = heading(6, "The loop, closed: a NIC drops to half its rate (SIMULATED)");
     told.sentences(truth).iter().for_each(|s| out += &wrap(s, 2));
     let (head, rows) = told.table();
-    out += &table(&head, &rows, 1);
+    out += &table_of(&head, 1..3, rows);
     told.verdict.iter().for_each(|s| out += &wrap(s, 2));
     out
 }
 
 /// Step 7: where the report is, and how to go on by hand.
-pub fn closing(report: &Path, truth: &Bandwidths, folder: &Folder) -> String {
+pub fn closing(report: &Path, truth: &DemoTruth, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let (cluster, store, model) = (path("cluster.yaml"), path("demo.db"), "model.json");
     let mut out = heading(7, &format!("The report ({}): {}", kind(truth), report.display()));
@@ -207,43 +193,9 @@ pub fn closing(report: &Path, truth: &Bandwidths, folder: &Folder) -> String {
     out + &format!("  $ linkwise doctor --cluster {cluster} --store {}\n", path("loop.db"))
 }
 
-/// Columns of text, the first `left` of them and the last set left if they hold words, numbers right.
-fn table(head: &[String], rows: &[Vec<String>], left: usize) -> String {
-    let width = |c: usize| {
-        std::iter::once(&head[c]).chain(rows.iter().filter_map(|r| r.get(c))).map(|t| t.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..head.len()).map(|c| width(c).unwrap_or(0)).collect();
-    let is_left = |c: usize| c < left || head[c] == "GPUs";
-    let line = |cells: &[String]| {
-        let cells = cells.iter().enumerate().map(|(c, text)| match is_left(c) {
-            true => format!("{text:<w$}", w = widths[c]),
-            false => format!("{text:>w$}", w = widths[c]),
-        });
-        let line = format!("    {}", cells.collect::<Vec<_>>().join("   "));
-        let cut: String = line.trim_end().chars().take(COLUMNS_MAX).collect();
-        cut + "\n"
-    };
-    let rule = widths.iter().sum::<usize>() + 3 * (widths.len() - 1);
-    let rule = format!("    {}\n", "─".repeat(rule.min(COLUMNS_MAX - 4)));
-    line(head) + &rule + &rows.iter().map(|r| line(r)).collect::<String>()
-}
-
 impl Folder {
     /// One of the demo's files as people write it.
     fn show(&self, name: &str) -> String {
         self.claim(name).map_or_else(|_| name.to_owned(), |p| p.display().to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_sentences_are_broken_at_100_columns_and_lose_no_word() {
-        let text = "bandwidth ".repeat(60);
-        let wrapped = wrap(text.trim(), 4);
-        assert!(wrapped.lines().all(|l| l.chars().count() <= COLUMNS_MAX && l.starts_with("    b")));
-        assert_eq!(wrapped.split_whitespace().count(), 60);
     }
 }

@@ -2,12 +2,11 @@
 
 use super::Protocol;
 use crate::evaluation::accuracy::{Point, point};
+use crate::output::{Progress, table};
 use ::report::{Axis, Plot, Report, Section, Series};
-use comfy_table::{Table, presets};
 use console::Failure;
 use console::Format;
 use files::write_atomic;
-use indicatif::ProgressBar;
 use measure::design::DesignKind;
 use rayon::prelude::*;
 use std::path::Path;
@@ -28,8 +27,8 @@ pub fn run(
     report: Option<&Path>,
 ) -> Result<(), Failure> {
     for m in models {
-        if ::papers::models().by_name(m).is_none() {
-            let known = ::papers::models().names();
+        if papers::models().by_name(m).is_none() {
+            let known = papers::models().names();
             return Err(Failure::input(format!("--curves {m}: there is no such model (known: {known})")));
         }
     }
@@ -42,7 +41,7 @@ pub fn run(
             .flat_map(|(m, d)| SAMPLES.into_iter().map(move |n| (m, d, n)))
             .flat_map(|(m, d, n)| p.seeds.iter().map(move |s| (m, d, n, *s)))
             .collect();
-        let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(tasks.len() as u64) };
+        let bar = Progress::new(t.name(), "points", tasks.len() as u64);
         let points = tasks
             .par_iter()
             .map(|(m, d, n, s)| {
@@ -52,7 +51,7 @@ pub fn run(
             })
             .collect::<Result<Vec<Point>, String>>()
             .map_err(Failure::impossible)?;
-        bar.finish_and_clear();
+        bar.finish();
         if format == Format::Text {
             print(t.as_ref(), p, &points);
         }
@@ -99,30 +98,17 @@ fn means(points: &[Point]) -> Vec<(Point, usize)> {
 }
 
 fn print(t: &dyn Truth, p: &Protocol, points: &[Point]) {
-    println!(
-        "Protocol: cluster {}, seeds {} to {}, means; models learn from multi-host samples of a design and the intra tables; errors on \
-         rows that are no samples:\nrandom multi-host allocations, and those that a decision compares.\nTruth: {}{} ({}), {}",
+    let protocol = format!(
+        "Protocol: cluster {}, {}, means; models learn from multi-host samples of a design and the intra tables; errors on rows that are \
+         no samples: random multi-host allocations, and those that a decision compares.\n{}",
         p.cluster,
-        p.seeds.first().unwrap_or(&0),
-        p.seeds.last().unwrap_or(&0),
-        if t.simulated() { "SIMULATED, not measured: " } else { "measured: " },
-        t.name(),
-        t.description(),
-        t.size(),
+        p.seed_range(),
+        super::truth_line(t),
     );
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
-        "model",
-        "design",
-        "samples",
-        "R2 random",
-        "MAPE %",
-        "R2 decisions",
-        "MAPE %",
-        "fit s",
-    ]);
-    for (q, _) in means(points) {
-        table.add_row([
+    protocol.lines().for_each(|l| print!("{}", console::wrap(l, 2)));
+    let head = ["model", "design", "samples", "R2 random", "MAPE %", "R2 decisions", "MAPE %", "fit s"];
+    let row = |(q, _): (Point, usize)| {
+        vec![
             q.model.clone(),
             q.design.clone(),
             if q.taken == q.samples { q.samples.to_string() } else { format!("{} ({})", q.samples, q.taken) },
@@ -131,9 +117,10 @@ fn print(t: &dyn Truth, p: &Protocol, points: &[Point]) {
             format!("{:.3}", q.decisions.r2),
             format!("{:.1}", q.decisions.mape_pct),
             format!("{:.2}", q.fit_s),
-        ]);
-    }
-    println!("{table}\n(n): the truth has only so many rows for the design");
+        ]
+    };
+    print!("{}", table(&head, 2, means(points).into_iter().map(row)));
+    println!("(n): the truth has only n rows for the design");
 }
 
 fn section(t: &dyn Truth, points: &[Point]) -> Section {

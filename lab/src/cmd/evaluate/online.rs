@@ -1,8 +1,8 @@
 //! `evaluate --online`: what learning from each placed job is worth.
 
 use super::Protocol;
-use crate::evaluation::{online, summary};
-use comfy_table::{Table, presets};
+use crate::evaluation::{Summary, online, summary};
+use crate::output::table;
 use console::Failure;
 use console::Format;
 use rayon::prelude::*;
@@ -46,33 +46,26 @@ pub fn run(truths: &[Box<dyn Truth>], p: &Protocol, format: Format) -> Result<()
             }));
             continue;
         }
-        println!(
-            "Protocol: cluster {}, k = 2 to {}, {} random availabilities per k in random order, seeds {} to {}; a gp of {SAMPLES} \
-             stratified samples;\nthe learning one is updated with the measured bandwidth of every job that it placed; the optimum \
-             is the best realised bandwidth.\nTruth: {}{} ({}), {}; {left_out} requests left out",
+        let protocol = format!(
+            "Protocol: cluster {}, k = 2 to {}, {} random availabilities per k in random order, {}; a gp of {SAMPLES} stratified \
+             samples; the learning model is updated with the measured bandwidth of every job that it placed; the optimum is the best \
+             realised bandwidth.\n{}; {left_out} requests left out",
             p.cluster,
             p.gpus,
             p.settings.per_k,
-            p.seeds.first().unwrap_or(&0),
-            p.seeds.last().unwrap_or(&0),
-            if t.simulated() { "SIMULATED, not measured: " } else { "measured: " },
-            t.name(),
-            t.description(),
-            t.size(),
+            p.seed_range(),
+            super::truth_line(t.as_ref()),
         );
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["GBE", "mean", "5th pct", "worst", "requests"]);
-        for (name, s) in rows {
-            let Some(s) = s else { continue };
-            table.add_row([
-                name.to_owned(),
-                format!("{:.2}", s.mean),
-                format!("{:.1}", s.p5),
-                format!("{:.1}", s.worst),
-                s.requests.to_string(),
-            ]);
-        }
-        println!("{table}\n{updates} updates, {update_ms:.2} ms each");
+        protocol.lines().for_each(|l| print!("{}", console::wrap(l, 2)));
+        let head = ["GBE", "mean", "5th pct", "worst", "requests"];
+        let row = |(name, s): (&str, Option<Summary>)| {
+            let s = s?;
+            let cells =
+                [format!("{:.2}", s.mean), format!("{:.1}", s.p5), format!("{:.1}", s.worst), s.requests.to_string()];
+            Some(std::iter::once(name.to_owned()).chain(cells).collect())
+        };
+        print!("{}", table(&head, 1, rows.into_iter().filter_map(row)));
+        println!("{updates} updates, {update_ms:.2} ms each");
     }
     if format == Format::Json {
         println!("{}", serde_json::to_string_pretty(&all).map_err(Failure::input)?);

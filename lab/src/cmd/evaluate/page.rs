@@ -1,13 +1,13 @@
 //! The page of an evaluation.
 
-use super::{Ground, Protocol, print};
+use super::{Protocol, TruthResult, print};
 use ::report::{Axis, Plot, Report, Section, Series, Table};
 use console::Failure;
 use files::write_atomic;
 use std::path::Path;
 
 /// Writes it.
-pub fn write(file: &Path, protocol: &Protocol, grounds: &[Ground]) -> Result<(), Failure> {
+pub fn write(file: &Path, protocol: &Protocol, results: &[TruthResult]) -> Result<(), Failure> {
     let report = Report {
         title: format!("linkwise-lab evaluate: {}", protocol.cluster),
         subtitle: "How much of the best possible bandwidth each method's choice gets".into(),
@@ -16,12 +16,12 @@ pub fn write(file: &Path, protocol: &Protocol, grounds: &[Ground]) -> Result<(),
             env!("CARGO_PKG_VERSION"),
             std::env::args().skip(1).collect::<Vec<_>>().join(" ")
         ),
-        sections: grounds.iter().map(|g| section(protocol, g)).collect(),
+        sections: results.iter().map(|g| section(protocol, g)).collect(),
     };
     Ok(write_atomic(file, report.html().map_err(Failure::impossible)?)?)
 }
 
-fn section(protocol: &Protocol, g: &Ground) -> Section {
+fn section(protocol: &Protocol, g: &TruthResult) -> Section {
     let lines = print::lines(g);
     let series = |f: fn(&(usize, f64, f64)) -> f64| -> Vec<Series> {
         lines

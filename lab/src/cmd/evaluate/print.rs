@@ -1,15 +1,15 @@
 //! Tables of an evaluation.
 
-use super::{Ground, Protocol};
+use super::{Protocol, TruthResult};
 use crate::evaluation::replay::{Best, Run};
-use crate::evaluation::{Load, Missing, Summary, quantile, summary};
-use comfy_table::{CellAlignment, Table, presets};
+use crate::evaluation::{Load, Missing, Summary, summary};
+use crate::output::table;
 use console::Failure;
 use console::Format;
 use serde_json::{Value, json};
 
-/// One method over all seeds of one ground.
-pub struct Line {
+/// One method over all seeds of one truth.
+pub struct MethodLine {
     /// Its name.
     pub name: String,
     /// GBE.
@@ -39,12 +39,12 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / n.max(1) as f64
 }
 
-/// Every method of a ground.
-pub fn lines(ground: &Ground) -> Vec<Line> {
-    let Some(first) = ground.results.first() else { return Vec::new() };
-    let mut out: Vec<Line> = (0..first.runs.len())
+/// Every method on one truth.
+pub fn lines(result: &TruthResult) -> Vec<MethodLine> {
+    let Some(first) = result.results.first() else { return Vec::new() };
+    let mut out: Vec<MethodLine> = (0..first.runs.len())
         .filter_map(|i| {
-            let runs: Vec<&Run> = ground.results.iter().map(|r| &r.runs[i]).collect();
+            let runs: Vec<&Run> = result.results.iter().map(|r| &r.runs[i]).collect();
             let gbe: Vec<(usize, f64)> =
                 runs.iter().flat_map(|r| r.k.iter().copied().zip(r.gbe_pct.iter().copied())).collect();
             let loss: Vec<(usize, f64)> =
@@ -55,12 +55,16 @@ pub fn lines(ground: &Ground) -> Vec<Line> {
                 v
             };
             let (decide, predict) = (sorted(|r| &r.decide_us), sorted(|r| &r.predict_us));
-            Some(Line {
+            Some(MethodLine {
                 name: first.runs[i].name.clone(),
                 gbe: summary(gbe.iter().map(|g| g.1))?,
                 loss_gb_per_s: mean(loss.iter().map(|l| l.1)),
                 by_k: by_k(&gbe, &loss),
-                decide_us: Some((quantile(&decide, 0.5), quantile(&decide, 0.99), quantile(&predict, 0.5))),
+                decide_us: Some((
+                    stats::quantile_of_sorted(&decide, 0.5),
+                    stats::quantile_of_sorted(&decide, 0.99),
+                    stats::quantile_of_sorted(&predict, 0.5),
+                )),
                 evaluations: mean(runs.iter().flat_map(|r| r.evaluations.iter().map(|e| *e as f64))),
                 unanswered: runs.iter().map(|r| r.unanswered).sum(),
                 fit_s: mean(runs.iter().map(|r| r.fit_s)),
@@ -68,10 +72,10 @@ pub fn lines(ground: &Ground) -> Vec<Line> {
             })
         })
         .collect();
-    if let Some(c) = &ground.ceiling
+    if let Some(c) = &result.ceiling
         && let Some(gbe) = summary(c.iter().map(|g| g.1))
     {
-        out.push(Line {
+        out.push(MethodLine {
             name: "gp, row itself unseen".into(),
             gbe,
             loss_gb_per_s: f64::NAN,
@@ -93,13 +97,13 @@ fn by_k(gbe: &[(usize, f64)], loss: &[(usize, f64)]) -> Vec<(usize, f64, f64)> {
 }
 
 /// The protocol in words.
-pub fn protocol(p: &Protocol, ground: &Ground) -> String {
+pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
     let missing = match p.settings.missing {
         Missing::LeaveOut => "requests with a candidate that has no row are left out",
-        Missing::Restrict => "candidates without a row exist for nobody, the optimum included",
+        Missing::Restrict => "neither a method nor the optimum may take a candidate without a row",
     };
     let oracle = match p.settings.best {
-        Best::Realised => "the optimum is the best realised bandwidth, luck of single allocations included",
+        Best::Realised => "the optimum is the best realised bandwidth, with the irregularity of single allocations",
         Best::Smooth => "optimum and choices are judged without the irregularity of single allocations",
     };
     let load = match p.settings.load {
@@ -110,9 +114,9 @@ pub fn protocol(p: &Protocol, ground: &Ground) -> String {
             p.settings.contention.name()
         ),
     };
-    let simulated = if ground.simulated { "SIMULATED, not measured: " } else { "measured: " };
+    let simulated = if result.simulated { "SIMULATED, not measured: " } else { "measured: " };
     format!(
-        "Protocol: cluster {}, k = 2 to {} (one GPU communicates with nobody), {} random availabilities per k (free GPUs even between k \
+        "Protocol: cluster {}, k = 2 to {} (a single GPU has no collective traffic), {} random availabilities per k (free GPUs even between k \
          and all), seeds {} to {};\nthe papers' networks learn from 250 random multi-host samples, linkwise's models from {} ({}), all \
          from the hosts' intra tables;\n{oracle}; {load}; {missing}.\nGBE = bandwidth of the choice over the optimum, percent.\n\
          Truth: {simulated}{} ({})",
@@ -123,29 +127,29 @@ pub fn protocol(p: &Protocol, ground: &Ground) -> String {
         p.seeds.last().unwrap_or(&0),
         p.ours.0,
         p.ours.1.name(),
-        ground.name,
-        ground.description,
+        result.name,
+        result.description,
     )
 }
 
 /// Prints everything.
-pub fn all(p: &Protocol, grounds: &[Ground], every_k: bool, format: Format) -> Result<(), Failure> {
+pub fn all(p: &Protocol, results: &[TruthResult], every_k: bool, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
-        let all: Vec<Value> = grounds.iter().map(|g| as_json(p, g)).collect();
+        let all: Vec<Value> = results.iter().map(|g| as_json(p, g)).collect();
         println!("{}", serde_json::to_string_pretty(&all).map_err(Failure::input)?);
         return Ok(());
     }
-    for (i, g) in grounds.iter().enumerate() {
+    for (i, g) in results.iter().enumerate() {
         if i > 0 {
             println!();
         }
-        println!("{}", protocol(p, g));
+        protocol(p, g).lines().for_each(|l| print!("{}", console::wrap(l, 2)));
         print(g, every_k);
     }
     Ok(())
 }
 
-fn as_json(p: &Protocol, g: &Ground) -> Value {
+fn as_json(p: &Protocol, g: &TruthResult) -> Value {
     let methods: Vec<Value> = lines(g)
         .iter()
         .map(|l| {
@@ -170,35 +174,22 @@ fn finite(v: f64) -> Option<f64> {
     v.is_finite().then_some(v)
 }
 
-fn left_out(g: &Ground) -> usize {
+fn left_out(g: &TruthResult) -> usize {
     g.results.iter().map(|r| r.left_out).sum()
 }
 
-fn table(header: Vec<String>) -> Table {
-    let mut t = Table::new();
-    let columns = header.len();
-    t.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
-    for c in 1..columns {
-        if let Some(c) = t.column_mut(c) {
-            c.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    t
-}
-
-fn print(g: &Ground, every_k: bool) {
+fn print(g: &TruthResult, every_k: bool) {
     let lines = lines(g);
     println!("\n{}: {} requests left out", g.size, left_out(g));
     if lines.is_empty() {
         println!("  every request has a candidate without a row; --missing restrict evaluates on the rows that exist");
         return;
     }
-    let head = ["method", "mean", "5th", "worst", "loss GB/s", "median us", "p99 us", "in model", "judged", "fit s"];
-    let mut t = table(head.map(str::to_owned).to_vec());
-    for l in &lines {
+    let head = ["method", "mean", "5th", "worst", "loss GB/s", "median us", "p99 us", "model us", "judged", "fit s"];
+    let row = |l: &MethodLine| {
         let us = |f: fn((f64, f64, f64)) -> f64| l.decide_us.map_or(String::new(), |d| format!("{:.0}", f(d)));
         let number = |v: f64, digits: usize| if v > 0.0 { format!("{v:.digits$}") } else { String::new() };
-        t.add_row([
+        vec![
             if l.unanswered > 0 { format!("{} (-{})", l.name, l.unanswered) } else { l.name.clone() },
             format!("{:.2}", l.gbe.mean),
             format!("{:.1}", l.gbe.p5),
@@ -209,9 +200,9 @@ fn print(g: &Ground, every_k: bool) {
             us(|d| d.2),
             number(l.evaluations, 0),
             if l.samples > 0 { number(l.fit_s, 2) } else { String::new() },
-        ]);
-    }
-    println!("{t}");
+        ]
+    };
+    print!("{}", table(&head, 1, lines.iter().map(row)));
     println!("{} requests each; (-n): n requests without an answer", lines[0].gbe.requests);
     let max = lines.iter().flat_map(|l| l.by_k.iter().map(|b| b.0)).max().unwrap_or(0);
     let bands: Vec<(usize, usize)> = if every_k {
@@ -223,22 +214,21 @@ fn print(g: &Ground, every_k: bool) {
     let names = bands.iter().map(|b| if b.0 == b.1 { format!("k={}", b.0) } else { format!("{}-{}", b.0, b.1) });
     if every_k {
         // Many rows, methods as columns.
-        let header = std::iter::once("mean GBE".to_owned()).chain(lines.iter().map(|l| l.name.clone())).collect();
-        let mut t = table(header);
-        for ((from, to), name) in bands.iter().zip(names) {
-            t.add_row(std::iter::once(name).chain(lines.iter().map(|l| band(l, *from, *to))));
-        }
-        println!("{t}");
+        let head: Vec<String> =
+            std::iter::once("mean GBE".to_owned()).chain(lines.iter().map(|l| l.name.clone())).collect();
+        let row = |((from, to), name): (&(usize, usize), String)| {
+            std::iter::once(name).chain(lines.iter().map(|l| band(l, *from, *to))).collect()
+        };
+        print!("\n{}", table(&head, 1, bands.iter().zip(names).map(row)));
     } else {
-        let mut t = table(std::iter::once("mean GBE by k".to_owned()).chain(names).collect());
-        for l in &lines {
-            t.add_row(std::iter::once(l.name.clone()).chain(bands.iter().map(|b| band(l, b.0, b.1))));
-        }
-        println!("{t}");
+        let head: Vec<String> = std::iter::once("mean GBE by k".to_owned()).chain(names).collect();
+        let row =
+            |l: &MethodLine| std::iter::once(l.name.clone()).chain(bands.iter().map(|b| band(l, b.0, b.1))).collect();
+        print!("\n{}", table(&head, 1, lines.iter().map(row)));
     }
 }
 
-fn band(l: &Line, from: usize, to: usize) -> String {
+fn band(l: &MethodLine, from: usize, to: usize) -> String {
     let inside: Vec<f64> = l.by_k.iter().filter(|b| (from..=to).contains(&b.0)).map(|b| b.1).collect();
     if inside.is_empty() { String::new() } else { format!("{:.1}", mean(inside.into_iter())) }
 }

@@ -1,4 +1,4 @@
-//! `linkwise-lab route`: planners beside the static rules, the published figures and the optimum.
+//! `linkwise-lab route`: planners compared with the static rules, the published figures and the optimum.
 //!
 //! Everything here is a model: times follow from link capacities ([`route::model`] adds relays and pieces). Only planning times are measured.
 //! [`sheet`] is what a table is, the other modules fill one or two each.
@@ -32,7 +32,7 @@ pub enum Item {
     Moe,
     /// Planner time on a 1-D stencil (NIMBLE, table 1)
     Stencil,
-    /// Real routing of ESFT beside the synthetic skew
+    /// Real routing of ESFT and the synthetic skew
     Routing,
     /// Where planning matters: other shapes of traffic
     Shapes,
@@ -66,7 +66,7 @@ impl Item {
     after_help = "Examples:\n  linkwise-lab route\n  linkwise-lab route hotspot routing --data ../shared/data\n  \
     linkwise-lab route quality --seeds 30\n\n\
     All but the planning times is modelled from link capacities, on a model of NIMBLE's testbed: 2 hosts of 4 H100, 120 GB/s a pair, 45.1 GB/s\n\
-    a NIC. Published figures stand beside for comparison; they were measured, with another library and on hardware."
+    a NIC. Published figures are printed for comparison; they were measured on hardware, with another library."
 )]
 pub struct Args {
     /// What to evaluate (default: all but `quality`)
@@ -166,7 +166,7 @@ fn compare(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Resu
     for rule in Rule::BASELINES {
         rules.push((rule, planner.plan_rule(net, demand, rule).map_err(failed)?.congestion_s / optimum_s));
     }
-    let mwu = ::papers::nimble::plan(net, demand, &::papers::nimble::MwuSettings::default()).map_err(failed)?;
+    let mwu = papers::nimble::plan(net, demand, &papers::nimble::MwuSettings::default()).map_err(failed)?;
     Ok(Compared {
         optimum_s,
         rules,

@@ -4,8 +4,8 @@ use super::failed;
 use super::network;
 use super::routing::files;
 use super::sheet::{Cell, Sheet};
+use crate::output::Progress;
 use console::Failure;
-use indicatif::ProgressBar;
 use route::read::DispatchLayout;
 use route::traffic::{LinkCondition, TrafficShape};
 use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
@@ -80,7 +80,7 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
         let whole = network(name, &RoutingOptions::default())?;
         let n = whole.rank_count();
         let seeds = ((seeds as f64 * share).ceil() as u64).max(1);
-        let bar = ProgressBar::new(3 * seeds * 6).with_message(name);
+        let bar = Progress::new(name, "plans", 3 * seeds * 6);
         let mut all: Vec<Judged> = Vec::new();
         for wear in LinkCondition::ALL {
             for seed in 0..seeds {
@@ -99,7 +99,7 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
                 }
             }
         }
-        bar.finish_and_clear();
+        bar.finish();
         sheet.row(row(name, &all));
         everything.extend(all);
     }

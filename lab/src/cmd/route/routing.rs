@@ -44,7 +44,7 @@ fn receive_skew(d: &Demand) -> f64 {
     received.iter().copied().max().unwrap_or(0) as f64 * n as f64 / (received.iter().sum::<u64>() as f64).max(1.0)
 }
 
-/// Real routing beside the synthetic skew.
+/// Real routing and the synthetic skew.
 pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
     let columns = [
         "ranks",
@@ -60,7 +60,7 @@ pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
     ];
     let mut sheet = Sheet::new(
         "routing",
-        "Real mixture-of-experts routing (ESFT) beside a hot rank: mean (worst) time over the optimum",
+        "Real mixture-of-experts routing (ESFT) and a hot rank: mean (worst) time over the optimum",
         &columns,
     );
     let found = match data.filter(|d| d.join("moe").join("esft").is_dir()) {

@@ -1,7 +1,8 @@
 //! A table of results: for the terminal, as JSON, for the page.
 
+use crate::output::table;
 use ::report::{Section, Table};
-use console::{table, text_of};
+use console::wrap;
 use serde_json::{Value, json};
 
 /// One table with its story.
@@ -74,17 +75,13 @@ impl Sheet {
     }
     /// To the terminal.
     pub fn print(&self) {
-        println!("{}", self.title);
+        print!("{}", wrap(&self.title, 2));
         if !self.rows.is_empty() {
-            let head: Vec<&str> = self.columns.iter().map(String::as_str).collect();
-            let mut t = table(&head, 1..);
-            for row in &self.rows {
-                t.add_row(row.iter().map(Cell::text).collect::<Vec<_>>());
-            }
-            println!("{}", text_of(&t));
+            let rows = self.rows.iter().map(|row| row.iter().map(Cell::text).collect());
+            print!("{}", table(&self.columns, 1, rows));
         }
         for note in &self.notes {
-            println!("{note}");
+            print!("{}", wrap(note, 2));
         }
         println!();
     }

@@ -1,10 +1,11 @@
 //! `linkwise-lab characterize`: the published data of the tuning paper, its Tables 1 and 2, and its reward log.
 
-use super::print::{pretty, table};
+use super::print::pretty;
+use crate::output::table;
 use crate::trials::data::{self, RewardLog, size_name};
 use crate::trials::paper::{AUTO_RUN, TABLE_1, TABLE_2, Table2};
 use ::tune::Arm;
-use autotune::characterize::{Amplification, Characterization, Row, Times, amplifications};
+use autotune::characterize::{Amplification, Characterization, SizeRow, Times, amplifications};
 use console::{Failure, Format};
 use std::collections::BTreeMap;
 
@@ -24,10 +25,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return pretty(&serde_json::json!({"topologies": rows, "amplification": amplifications(&all)}));
     }
     for t in &all {
-        println!("{}\n{}\n{}\n", t.name, table(&Characterization::HEAD, 1, t.cells()), t.summary());
+        println!("{}\n{}{}", t.name, table(&Characterization::HEAD, 1, t.cells()), console::wrap(&t.summary(), 0));
     }
     println!("Amplification: AUTO's gap held against {}", all[0].name);
-    println!("{}", table(&Amplification::HEAD, 3, amplifications(&all).iter().map(Amplification::cells).collect()));
+    print!("{}", table(&Amplification::HEAD, 3, amplifications(&all).iter().map(Amplification::cells)));
     compare_with_table_1(&all[0]);
     if let Some(log) = data::reward_log()? {
         print_rewards(&log);
@@ -65,7 +66,7 @@ fn published() -> Result<Vec<Characterization>, Failure> {
 
 /// Table 2 as the paper prints it: only the best arm and AUTO are known.
 fn of_table_2() -> Characterization {
-    // A gap that is printed as 0.0 beside another arm is below 0.05 and not a tie.
+    // A gap that is printed as 0.0 next to another arm is below 0.05 and not a tie.
     let times = |(arm, ms, gap): (&str, f64, f64)| {
         let gap = if arm != "AUTO" && gap == 0.0 { 0.01 } else { gap };
         BTreeMap::from([("AUTO".to_owned(), ms * (1.0 + gap / 100.0)), (arm.to_owned(), ms)])
@@ -88,7 +89,7 @@ fn compare_with_table_1(ours: &Characterization) {
     }
 }
 
-fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
+fn differences_from_table_1(rows: &[SizeRow]) -> Vec<String> {
     let mut differences = Vec::new();
     for printed in &TABLE_1 {
         let Some(row) = rows.iter().find(|r| r.size_bytes == printed.size_bytes) else {
@@ -121,7 +122,7 @@ fn differences_from_table_1(rows: &[Row]) -> Vec<String> {
     differences
 }
 
-/// What the bandit's public reward log says beside the paper's Table 3 and Figure 5 for that run.
+/// What the bandit's public reward log says, compared with the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::stats;
     println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
@@ -130,8 +131,8 @@ fn print_rewards(log: &RewardLog) {
         let trimmed = n(stats::iqr_trimmed_mean(ms));
         vec![arm.to_string(), trimmed, n(stats::mean(ms)), n(stats::median(ms)), n(stats::standard_deviation(ms))]
     };
-    let rows = log.explored.iter().map(row).collect();
-    println!("{}", table(&["arm", "trimmed mean", "mean", "median", "SD"], 1, rows));
+    let rows = log.explored.iter().map(row);
+    print!("{}", table(&["arm", "trimmed mean", "mean", "median", "SD"], 1, rows));
     let lowest =
         log.explored.iter().min_by(|a, b| stats::iqr_trimmed_mean(&a.1).total_cmp(&stats::iqr_trimmed_mean(&b.1)));
     let chosen = lowest.map_or("nothing".to_owned(), |l| l.0.to_string());
@@ -198,7 +199,7 @@ mod tests {
     fn what_the_medians_lack_is_a_difference_from_table_1() {
         assert_eq!(differences_from_table_1(&[]).len(), TABLE_1.len());
         let size_bytes = TABLE_1[0].size_bytes;
-        let empty = Row { size_bytes, alone: None, overlapped: None, is_flip: None, is_proven_flip: None };
+        let empty = SizeRow { size_bytes, alone: None, overlapped: None, is_flip: None, is_proven_flip: None };
         let differences = differences_from_table_1(&[empty]);
         assert!(differences.iter().any(|d| d.contains("alone: the medians have no AUTO")), "{differences:?}");
     }

@@ -1,6 +1,7 @@
 //! `linkwise-lab tune evaluate --detector`: how well overlap is seen in times alone, and how well it could be.
 
-use super::print::{pretty, table};
+use super::print::pretty;
+use crate::output::table;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
 use ::trial::{Detection, Noise, Overlap, Spec, detect};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 /// Coefficients of variation that every case is played with.
 const CVS: [f64; 4] = [0.03, 0.05, 0.10, 0.20];
-/// Steps of the made-up cases: how much longer calls take beside computation.
+/// Steps of the made-up cases: how much longer calls take during computation.
 const STEPS: [f64; 5] = [0.0, 0.05, 0.10, 0.20, 0.50];
 
 struct Case {
@@ -70,13 +71,14 @@ pub fn run(entries: &[Entry], settings: &Settings, format: Format) -> Result<(),
     });
     let head =
         ["case", "step %", "noise", "right %", "at best", "precision %", "recall %", "false %", "ROC area", "at best"];
-    println!("{}", table(&head, 1, lines.collect()));
-    println!(
-        "{} runs each of 2,000 calls in phases of 50, half of them beside computation; noise is simulated. right: of all calls; false: of the \
-         calls alone, taken for overlapped. At best: a Bayes filter that is told both levels and the noise, but not when phases end: \
-         nobody sees more in the times.",
+    print!("{}", table(&head, 1, lines));
+    let legend = format!(
+        "{} runs each of 2,000 calls in phases of 50; computation runs during half of them; noise is simulated. right: of all calls; \
+         false: of the calls alone, taken for overlapped. At best: a Bayes filter that knows both levels and the noise, but not when \
+         phases end: the limit of what the times tell.",
         settings.runs
     );
+    print!("{}", console::wrap(&legend, 0));
     Ok(())
 }
 

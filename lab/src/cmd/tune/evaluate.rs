@@ -1,13 +1,13 @@
 //! `linkwise-lab tune evaluate`: policies against environments whose truth is known.
 
 use super::{check_policy, detector, objective, page, print, targets};
+use crate::output::Progress;
 use crate::trials::catalog::{self, Entry};
 use crate::trials::{self, RUNS_MAX, Settings};
 use ::trial::Score;
 use ::trial::policies::POLICIES;
 use console::Failure;
 use console::Format;
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// Arguments of `linkwise-lab tune evaluate`.
 #[derive(clap::Args)]
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// What one policy came to in one environment.
-pub struct Line {
+pub struct PolicyScore {
     /// The policy.
     pub policy: String,
     /// Its runs.
@@ -86,28 +86,22 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(file) = &args.report {
         page::check(file, chosen.len())?;
     }
-    let bar = progress((chosen.len() * policies.len()) as u64 * args.runs, args.format);
+    let bar = Progress::new("trials", "runs", (chosen.len() * policies.len()) as u64 * args.runs);
     let mut results = Vec::new();
     for entry in &chosen {
-        bar.set_message(entry.spec.name.clone());
         let lines = policies.iter().map(|policy| {
-            Ok(Line { policy: policy.clone(), score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))? })
+            Ok(PolicyScore {
+                policy: policy.clone(),
+                score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))?,
+            })
         });
         results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
     }
-    bar.finish_and_clear();
+    bar.finish();
     if let Some(file) = &args.report {
         page::write(file, &chosen, &results, &settings)?;
     }
     print::scores(&chosen, &results, &settings, args.format)
-}
-
-/// A bar for people; scripts get none.
-pub fn progress(length: u64, format: Format) -> ProgressBar {
-    let bar = if format == Format::Json { ProgressBar::hidden() } else { ProgressBar::new(length) };
-    let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len} runs, {eta} left");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }
 
 fn policies(asked: &[String]) -> Result<Vec<String>, Failure> {

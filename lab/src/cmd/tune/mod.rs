@@ -1,4 +1,4 @@
-//! `linkwise-lab tune`: policies that choose algorithm, protocol and channels, tried on environments whose truth is known.
+//! `linkwise-lab tune`: policies that choose algorithm, protocol and channels, tried in environments whose truth is known.
 
 mod characterize;
 mod detector;
@@ -13,7 +13,8 @@ use ::trial::policies::POLICIES;
 use ::tune::{Arm, Objective};
 use console::Failure;
 
-/// Try tuning policies on environments whose truth is known
+// The shape of the product's `tune`: a variant and an arm per subcommand.
+/// Try tuning policies in environments whose truth is known
 #[derive(clap::Subcommand)]
 pub enum Tune {
     /// Score policies on simulated and published environments

@@ -1,6 +1,6 @@
 //! The page of a trial: tables and learning curves.
 
-use super::evaluate::Line;
+use super::evaluate::PolicyScore;
 use super::print;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
@@ -29,7 +29,7 @@ pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
 }
 
 /// Writes it: HTML, or for a name that ends in `.svg` the learning curves of the one environment.
-pub fn write(file: &Path, entries: &[Entry], results: &[Vec<Line>], settings: &Settings) -> Result<(), Failure> {
+pub fn write(file: &Path, entries: &[Entry], results: &[Vec<PolicyScore>], settings: &Settings) -> Result<(), Failure> {
     check(file, entries.len())?;
     if is_drawing(file) {
         let plot = over_best(&entries[0], &results[0]);
@@ -48,7 +48,7 @@ pub fn write(file: &Path, entries: &[Entry], results: &[Vec<Line>], settings: &S
     Ok(write_atomic(file, report.html().map_err(Failure::impossible)?)?)
 }
 
-fn section(entry: &Entry, lines: &[Line]) -> Section {
+fn section(entry: &Entry, lines: &[PolicyScore]) -> Section {
     let (head, rows) = print::decision_rows(lines);
     Section {
         heading: format!("{} ({})", entry.spec.name, print::source(entry)),
@@ -72,20 +72,20 @@ fn smooth(values: impl Fn(usize) -> f64, calls: usize) -> Vec<(f64, f64)> {
     out
 }
 
-fn curves(title: String, y: &str, lines: &[Line], value: impl Fn(&Line, usize) -> f64) -> Plot {
+fn curves(title: String, y: &str, lines: &[PolicyScore], value: impl Fn(&PolicyScore, usize) -> f64) -> Plot {
     let series = lines
         .iter()
         .map(|l| Series { name: l.policy.clone(), points: smooth(|i| value(l, i), l.score.curve.right.len()) });
     Plot::Lines { title, x: Axis::log("call"), y: Axis::linear(y), series: series.collect() }
 }
 
-fn right(entry: &Entry, lines: &[Line]) -> Plot {
+fn right(entry: &Entry, lines: &[PolicyScore]) -> Plot {
     curves(format!("{} (simulated): right arm in use", entry.spec.name), "% of runs", lines, |l, i| {
         100.0 * l.score.curve.right[i] as f64 / l.score.curve.runs as f64
     })
 }
 
-fn over_best(entry: &Entry, lines: &[Line]) -> Plot {
+fn over_best(entry: &Entry, lines: &[PolicyScore]) -> Plot {
     curves(
         format!("{} (simulated): expected time over the best arm's", entry.spec.name),
         "ratio, mean over runs",

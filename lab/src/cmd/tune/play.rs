@@ -1,9 +1,9 @@
-//! `linkwise-lab tune play`: a policy for anybody's own program, over lines of JSON.
+//! `linkwise-lab tune play`: a policy for any program, over lines of JSON.
 //!
 //! It writes one decision, reads one sample, and so on until its input ends:
 //! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is flushed. The
 //! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) tells of the same call. `overlapped` (true or
-//! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs beside
+//! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs during
 //! computation, and how large it is. Calls of unlike size have policies of their own, one per bucket of sizes ([`::tune::bucket`]); a size
 //! that is not said is that of the call before. Other fields and empty lines are passed over. Anything else ends it: one error with the
 //! line's number, exit code 2.
@@ -11,7 +11,7 @@
 use super::sample_line::{Next, SHAPE, sample};
 use super::{arms, check_policy, objective};
 use ::tune::bucket::bucket_after;
-use ::tune::{Arm, Options, Policy, Sample};
+use ::tune::{Arm, Policy, PolicyOptions, Sample};
 use autotune::policy_file::PolicyFile;
 use console::Failure;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct Args {
     /// Price of a channel, as a share of the time, 0 to 1
     #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
     channel_price: f64,
-    /// What the policy `profile` goes by: a file of `linkwise tune profile`; with `--overlap`, of calls beside computation as well
+    /// Profile for the policy `profile`: a file of `linkwise tune profile`, with `--overlap` also of calls during computation
     #[arg(long, value_name = "FILE")]
     profile: Option<std::path::PathBuf>,
     /// Size of the first call, and of all if no line says another
@@ -59,7 +59,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         )));
     }
     let arms = arms(&args.arms)?;
-    let mut options = Options { seed: args.seed, objective: objective(args.channel_price)?, ..Options::default() };
+    let mut options =
+        PolicyOptions { seed: args.seed, objective: objective(args.channel_price)?, ..PolicyOptions::default() };
     if let Some(path) = &args.profile {
         let file = PolicyFile::read(&files::read_text(path, autotune::policy_file::FILE_BYTES_MAX)?)
             .map_err(|e| Failure::file("read", path, e))?;
@@ -68,7 +69,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         options.profile_overlapped = (!file.overlapped.is_empty()).then(|| profile(true)).transpose()?;
     }
     let build = |size_bytes: u64| {
-        let options = Options { size_bytes, ..options.clone() };
+        let options = PolicyOptions { size_bytes, ..options.clone() };
         ::trial::policies::build(&args.policy, &arms, &options).map_err(Failure::input)
     };
     play(&build, args.size.0, &arms, BufReader::new(std::io::stdin().lock()), &mut std::io::stdout().lock())
@@ -145,7 +146,8 @@ mod tests {
         let arms: Vec<_> = ["TREE/SIMPLE", "AUTO"].iter().map(|a| a.parse().unwrap()).collect();
         let build = |_| {
             let inner = "round-robin".to_owned();
-            ::trial::policies::build(policy, &arms, &Options { inner, ..Options::default() }).map_err(Failure::input)
+            ::trial::policies::build(policy, &arms, &PolicyOptions { inner, ..PolicyOptions::default() })
+                .map_err(Failure::input)
         };
         let mut out = Vec::new();
         let result = play(&build, 1 << 20, &arms, input.as_bytes(), &mut out).map_err(|f| f.to_string());
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_fuzz_targets_corpus_is_read_or_refused() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_sample");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/tune_sample");
         let read = |name: &str| {
             sample(&std::fs::read(format!("{folder}/{name}.json")).unwrap()).map(|r| (r.time_us, r.channels))
         };

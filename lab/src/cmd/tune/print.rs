@@ -1,43 +1,14 @@
 //! What `linkwise tune` prints.
 
-use super::evaluate::Line;
-use super::targets::Row;
+use super::evaluate::PolicyScore;
+use super::targets::TargetResult;
+use crate::output::table;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
 use ::trial::Score;
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 use console::Failure;
-use console::Format;
+use console::{Format, wrap};
 use serde_json::{Value, json};
-
-/// A column that is no wider is never wrapped.
-const NAME_WIDTH_MAX: usize = 24;
-
-/// A table whose columns after the first `text_columns` are numbers.
-pub fn table(head: &[&str], text_columns: usize, rows: Vec<Vec<String>>) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    if t.width().is_none() {
-        t.set_width(110);
-    }
-    t.set_header(head.iter().copied());
-    let chars = |text: &str| text.chars().count();
-    let widest = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| chars(c)).fold(chars(head[i]), usize::max);
-    let widths: Vec<usize> = (0..head.len()).map(widest).collect();
-    rows.into_iter().for_each(|r| {
-        t.add_row(r);
-    });
-    for (i, column) in t.column_iter_mut().enumerate() {
-        if i >= text_columns {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        // Names and numbers stay on one line; sentences give way.
-        if widths.get(i).is_some_and(|w| *w <= NAME_WIDTH_MAX) {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
-    }
-    t
-}
 
 /// JSON for scripts.
 pub fn pretty(value: &Value) -> Result<(), Failure> {
@@ -53,13 +24,13 @@ pub fn list(all: &[Entry], format: Format) -> Result<(), Failure> {
         return pretty(&json!(rows));
     }
     let rows = all.iter().map(|e| vec![e.spec.name.clone(), e.levels().into(), e.about.clone()]);
-    println!("{}", table(&["environment", "levels", "what it is"], 3, rows.collect()));
+    print!("{}", table(&["environment", "levels", "what it is"], 3, rows));
     Ok(())
 }
 
 /// The targets.
 pub fn targets(
-    rows: &[Row],
+    rows: &[TargetResult],
     policies: &[String],
     settings: &Settings,
     has_log: bool,
@@ -95,18 +66,18 @@ pub fn targets(
         line.extend(r.measured.iter().map(cell));
         line
     });
-    println!("{}", table(&head, 1, lines.collect()));
+    print!("{}", table(&head, 1, lines));
     for (i, policy) in policies.iter().enumerate() {
         println!("{policy}: {} of {} targets met", met(i), rows.len());
     }
-    println!(
+    let protocol = format!(
         "{} runs of each environment, seeds from {}; environments in docs/research/tuning.md.",
         settings.runs, settings.seed
     );
+    print!("{}", wrap(&protocol, 0));
     if !has_log {
-        println!(
-            "The published reward log was not found: targets on its rewards are left out (set LINKWISE_DATA to the data folder)."
-        );
+        let note = "The published reward log was not found: targets on its rewards are left out (set LINKWISE_DATA to the data folder).";
+        print!("{}", wrap(note, 0));
     }
     Ok(())
 }
@@ -152,16 +123,27 @@ fn has_settled(entry: &Entry) -> bool {
     entry.spec.calls.min(entry.spec.change.map_or(u64::MAX, |c| c.0)) > entry.spec.settled_at
 }
 
-const LEGEND: &str = "Columns:
-right@N: % of runs with the right arm in use after N samples; decided@, even@: median call of decision, of break-even;
-wrong: % of runs that chose an arm no better than AUTO; slower: % of runs that took longer than AUTO in all;
-back: calls after the change until the right arm was in use again; gain, regret: expected time against AUTO, best arm;
-late: median of the second half against AUTO in the same calls; cost: of calls off the arm in use, beyond it or AUTO,
-whichever is faster; look: cost of looking once settled (from call 400 on, up to a change); looks: most at one arm over
-1.5x in these calls, 2,000 at most; IQR, SD: AUTO's > the policy's, second half. -: the run was too short for it.";
+const LEGEND: &str = "\
+right@N: % of runs that use the right arm after N samples
+decided@, even@: median call of the decision, of break-even
+wrong: % of runs that chose an arm no better than AUTO
+slower: % of runs that took longer than AUTO in all
+back: calls from the change until the right arm was in use again
+gain, regret: expected time against AUTO, against the best arm
+late: median of the second half against AUTO in the same calls
+cost: time of calls off the arm in use, beyond the faster of that arm and AUTO
+look: cost of looking once settled (from call 400 on, up to a change)
+looks: most looks in these calls (2,000 at most) at one arm over 1.5 times slower
+IQR, SD: AUTO's > the policy's, second half
+-: the run was too short for the figure";
 
 /// Scores by environment.
-pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, format: Format) -> Result<(), Failure> {
+pub fn scores(
+    entries: &[Entry],
+    results: &[Vec<PolicyScore>],
+    settings: &Settings,
+    format: Format,
+) -> Result<(), Failure> {
     if format == Format::Json {
         let environments: Vec<_> = entries
             .iter()
@@ -177,17 +159,21 @@ pub fn scores(entries: &[Entry], results: &[Vec<Line>], settings: &Settings, for
         );
     }
     for (entry, lines) in entries.iter().zip(results) {
-        println!("{} ({}): {}; {} calls", entry.spec.name, source(entry), entry.about, entry.spec.calls);
-        println!("{}", decisions(lines));
+        let about = format!("{} ({}): {}; {} calls", entry.spec.name, source(entry), entry.about, entry.spec.calls);
+        print!("{}", wrap(&about, 2));
+        print!("{}", decisions(lines));
         if !entry.spec.is_shuffled {
-            lines.iter().for_each(|l| println!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)));
+            let ends =
+                |l: &PolicyScore| wrap(&format!("{}: in use at the end: {}", l.policy, ends(entry, &l.score)), 2);
+            lines.iter().for_each(|l| print!("{}", ends(l)));
         }
-        println!("{}", costs(entry, lines));
+        println!("\n{}", costs(entry, lines));
     }
     if let ::tune::Objective::TimeAndChannels { price_per_channel } = settings.objective {
         println!("Expected times have the price of channels in them: {} % for each.", 100.0 * price_per_channel);
     }
-    println!("{} runs each, seeds from {}. {LEGEND}", settings.runs, settings.seed);
+    println!("{} runs each, seeds from {}. Columns:", settings.runs, settings.seed);
+    LEGEND.lines().for_each(|l| print!("{}", wrap(l, 2)));
     Ok(())
 }
 
@@ -208,20 +194,19 @@ pub fn source(entry: &Entry) -> &'static str {
     if entry.is_made_up { "simulated, levels made up" } else { "published levels, simulated calls" }
 }
 
-fn decisions(lines: &[Line]) -> Table {
+fn decisions(lines: &[PolicyScore]) -> String {
     let (head, rows) = decision_rows(lines);
-    let head: Vec<&str> = head.iter().map(String::as_str).collect();
     table(&head, 1, rows)
 }
 
 /// Head and rows of the table of decisions. Columns that say nothing here (no change, one rank) are left out.
-pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
+pub fn decision_rows(lines: &[PolicyScore]) -> (Vec<String>, Vec<Vec<String>>) {
     let has_change = lines.iter().any(|l| l.score.outcomes.iter().any(|o| o.recovered_after.is_some()));
     let do_ranks_differ = lines.iter().any(|l| l.score.mean(|o| o.differing_calls as f64) > 0.0);
     let mut head = vec!["policy", "right@20", "@40", "@200", "decided@", "wrong %", "slower %"];
     head.extend(if has_change { &["back p50", "back p90"][..] } else { &[] });
     head.extend(do_ranks_differ.then_some("ranks differ"));
-    let row = |Line { policy, score: s }: &Line| {
+    let row = |PolicyScore { policy, score: s }: &PolicyScore| {
         let mut row = vec![
             policy.clone(),
             percent(s.right_after(20)),
@@ -240,9 +225,9 @@ pub fn decision_rows(lines: &[Line]) -> (Vec<String>, Vec<Vec<String>>) {
     (head.into_iter().map(str::to_owned).collect(), lines.iter().map(row).collect())
 }
 
-fn costs(entry: &Entry, lines: &[Line]) -> Table {
+fn costs(entry: &Entry, lines: &[PolicyScore]) -> String {
     let head = ["policy", "gain %", "late %", "regret %", "cost ms", "even@", "look %", "looks", "IQR ms", "SD ms"];
-    let rows = lines.iter().map(|Line { policy, score: s }| {
+    let rows = lines.iter().map(|PolicyScore { policy, score: s }| {
         let pair = |f: fn(&::trial::Outcome) -> (f64, f64)| {
             let number = |us: f64| match us / 1e3 {
                 ms if ms >= 10.0 => format!("{ms:.0}"),
@@ -263,5 +248,5 @@ fn costs(entry: &Entry, lines: &[Line]) -> Table {
             pair(|o| o.sd_us),
         ]
     });
-    table(&head, 1, rows.collect())
+    table(&head, 1, rows)
 }

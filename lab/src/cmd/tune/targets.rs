@@ -1,17 +1,17 @@
 //! The targets of a tuner, measured.
 
-use super::evaluate::progress;
 use super::print;
+use crate::output::Progress;
 use crate::trials::{self, Settings};
-use ::trial::aims::{self as trial_targets, Aim as Target};
+use ::trial::targets::{self, Target};
 use ::trial::{Score, Spec};
 use console::Failure;
 use console::Format;
 use serde::Serialize;
 
-/// One target and what the policies came to.
+/// One target and the results of the policies.
 #[derive(Serialize)]
-pub struct Row {
+pub struct TargetResult {
     /// The target.
     pub target: String,
     /// `at least`, `at most`, or `below`.
@@ -24,7 +24,7 @@ pub struct Row {
     pub measured: Vec<Measured>,
 }
 
-/// What one policy came to.
+/// The result of one policy.
 #[derive(Serialize)]
 pub struct Measured {
     /// The policy.
@@ -40,7 +40,7 @@ pub struct Measured {
 /// Measures and prints.
 pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format: Format) -> Result<(), Failure> {
     let log = trials::data::bandit_log()?;
-    let mut all = trial_targets::all(log.as_ref());
+    let mut all = targets::all(log.as_ref());
     if let Some(words) = only {
         all.retain(|a| a.statement.contains(words));
         if all.is_empty() {
@@ -55,20 +55,19 @@ pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format:
         }
     }
     trials::check_work(specs.len(), policies.len(), settings)?;
-    let bar = progress((specs.len() * policies.len()) as u64 * settings.runs, format);
+    let bar = Progress::new("trials", "runs", (specs.len() * policies.len()) as u64 * settings.runs);
     let mut scores: Vec<Vec<Score>> = Vec::new();
     for spec in &specs {
-        bar.set_message(spec.name.clone());
         let of_policy = policies.iter().map(|policy| trials::score(policy, spec, settings, &|| bar.inc(1)));
         scores.push(of_policy.collect::<Result<_, _>>()?);
     }
-    bar.finish_and_clear();
-    let rows = all.iter().map(|target| row(target, policies, &specs, &scores)).collect::<Vec<_>>();
+    bar.finish();
+    let rows = all.iter().map(|target| result(target, policies, &specs, &scores)).collect::<Vec<_>>();
     print::targets(&rows, policies, settings, log.is_some(), format)
 }
 
 /// `scores`: by environment in the order of `specs`, then by policy.
-fn row(target: &Target, policies: &[String], specs: &[&Spec], scores: &[Vec<Score>]) -> Row {
+fn result(target: &Target, policies: &[String], specs: &[&Spec], scores: &[Vec<Score>]) -> TargetResult {
     let measured = |(i, policy): (usize, &String)| {
         let values = target.specs.iter().filter_map(|spec| {
             let at = specs.iter().position(|s| *s == spec)?;
@@ -78,7 +77,7 @@ fn row(target: &Target, policies: &[String], specs: &[&Spec], scores: &[Vec<Scor
         let (value, environment) = worst.unwrap_or((f64::NAN, String::new()));
         Measured { policy: policy.clone(), value, environment, is_met: target.is_met(value) }
     };
-    Row {
+    TargetResult {
         target: target.statement.clone(),
         bound: target.bound(),
         limit: target.limit,
@@ -91,7 +90,7 @@ fn row(target: &Target, policies: &[String], specs: &[&Spec], scores: &[Vec<Scor
 mod tests {
     use super::*;
     use ::trial::Noise;
-    use ::trial::aims::Measure;
+    use ::trial::targets::Measure;
 
     #[test]
     fn environments_of_one_name_and_other_levels_are_told_apart() {
@@ -109,7 +108,7 @@ mod tests {
         let policies = ["auto".to_owned()];
         let score = |s: &Spec| vec![trials::score("auto", s, &settings, &|| ()).unwrap_or_else(|e| panic!("{e}"))];
         let (specs, scores) = ([&good, &bad], [score(&good), score(&bad)]);
-        let value = |s: &Spec| row(&target(s), &policies, &specs, &scores).measured[0].value;
+        let value = |s: &Spec| result(&target(s), &policies, &specs, &scores).measured[0].value;
         assert_eq!((value(&good), value(&bad)), (0.0, 100.0), "AUTO is right where the other arm is slower");
     }
 }

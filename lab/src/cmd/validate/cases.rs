@@ -1,7 +1,7 @@
 //! From tables to cases that can be scored: rows with a prediction target, families, and rows left out with their reasons.
 
 use super::system::{self, Words};
-use super::table::{Kind, Row, Table, shortened};
+use super::table::{Kind, Table, TableRow, shortened};
 use console::Failure;
 use fabric::{Constants, Fabric, RunOptions};
 use std::collections::{BTreeMap, HashMap};
@@ -104,7 +104,7 @@ impl Cases {
         Ok(())
     }
 
-    fn add_measurement(&mut self, table: &Table, row: &Row) -> Result<(), Failure> {
+    fn add_measurement(&mut self, table: &Table, row: &TableRow) -> Result<(), Failure> {
         let f = |c| table.field(row, c);
         let collective: Collective = f("collective").parse().map_err(|e| table.at(row, "collective", e))?;
         let size = table.size(row, "size_bytes")?;
@@ -173,7 +173,7 @@ impl Cases {
         Ok(())
     }
 
-    fn add_intra(&mut self, table: &Table, row: &Row) -> Result<(), Failure> {
+    fn add_intra(&mut self, table: &Table, row: &TableRow) -> Result<(), Failure> {
         let host = table.field(row, "host");
         let type_name = match host.to_ascii_lowercase() {
             h if h.starts_with("h100") => "hgx-h100",
@@ -207,7 +207,7 @@ impl Cases {
         self.add_table_row(table, row, family, cluster, allocation, table.field(row, "gpus").into())
     }
 
-    fn add_multi_host(&mut self, table: &Table, row: &Row) -> Result<(), Failure> {
+    fn add_multi_host(&mut self, table: &Table, row: &TableRow) -> Result<(), Failure> {
         let family = self.table_family(table, row, "4 hosts")?;
         let cluster = self.cluster("cluster h100".into(), || catalog::cluster("h100").unwrap_or_default());
         let allocation =
@@ -218,7 +218,7 @@ impl Cases {
         self.add_table_row(table, row, family, cluster, allocation, table.field(row, "counts").into())
     }
 
-    fn table_family(&mut self, table: &Table, row: &Row, system: &str) -> Result<usize, Failure> {
+    fn table_family(&mut self, table: &Table, row: &TableRow, system: &str) -> Result<usize, Failure> {
         let collective: Collective =
             table.field(row, "collective").parse().map_err(|e| table.at(row, "collective", e))?;
         Ok(self.family(FamilyName {
@@ -231,7 +231,7 @@ impl Cases {
     fn add_table_row(
         &mut self,
         table: &Table,
-        row: &Row,
+        row: &TableRow,
         family: usize,
         cluster: usize,
         allocation: Allocation,

@@ -6,7 +6,7 @@
 //! latencies of NCCL's own cost model), not from the shipped constants.
 
 use super::cases::Cases;
-use super::score::{Report, predict, score};
+use super::score::{ValidationReport, predict, score};
 use fabric::constants::{ClassConstants, LatencyCurve, NetworkConstants};
 use fabric::{Constants, Fabric, GpuClass};
 use rayon::prelude::*;
@@ -53,9 +53,9 @@ const NETWORK_FIELDS: usize = 11;
 #[derive(Clone, Debug, Serialize)]
 pub struct Cross {
     /// The white fields, judged with constants fitted on the black ones.
-    pub first_by_second: Report,
+    pub first_by_second: ValidationReport,
     /// The other way round.
-    pub second_by_first: Report,
+    pub second_by_first: ValidationReport,
 }
 
 /// Fits on half of the families, reports on the others, both ways.

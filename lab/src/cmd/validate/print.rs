@@ -1,8 +1,8 @@
 //! What `linkwise-lab validate` prints.
 
 use super::fit::Cross;
-use super::score::{Report, Stats};
-use comfy_table::{ContentArrangement, Table, presets};
+use super::score::{Family, RowError, Stats, ValidationReport};
+use crate::output::table;
 use console::Failure;
 use std::fmt::Write;
 
@@ -14,31 +14,11 @@ fn signed(v: Option<f64>) -> String {
     v.map_or("-".into(), |v| format!("{v:+.1}"))
 }
 
-fn table(head: &[&str]) -> Table {
-    let mut t = Table::new();
-    t.load_style(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    if t.width().is_none() {
-        t.set_width(110);
-    }
-    t.set_header(head.iter().copied());
-    t
-}
-
-fn families(out: &mut String, report: &Report) {
-    let mut t = table(&[
-        "source",
-        "system",
-        "collective",
-        "rows",
-        "left out",
-        "median %",
-        "p90 %",
-        "signed %",
-        "plateau %",
-        "sweep %",
-    ]);
-    for f in &report.families {
-        t.add_row(vec![
+fn families(out: &mut String, report: &ValidationReport) {
+    let head =
+        ["source", "system", "collective", "rows", "left out", "median %", "p90 %", "signed %", "plateau %", "sweep %"];
+    let row = |f: &Family| {
+        vec![
             f.source.trim_start_matches("github ").to_string(),
             f.system.clone(),
             f.collective.clone(),
@@ -49,39 +29,38 @@ fn families(out: &mut String, report: &Report) {
             signed(f.all.median_signed_error_pct),
             pct(f.plateau.median_abs_error_pct),
             pct(f.sweep.median_abs_error_pct),
-        ]);
-    }
-    let _ = writeln!(out, "{t}");
+        ]
+    };
+    *out += &table(&head, 3, report.families.iter().map(row));
 }
 
-fn overall(out: &mut String, title: &str, report: &Report) {
+fn overall(out: &mut String, title: &str, report: &ValidationReport) {
     let o = &report.overall;
     let _ = writeln!(out, "\n{title}: {} families, {} rows, {} left out", o.families, o.all.rows, o.left_out);
-    let mut t = table(&["median over families", "rows", "median %", "p90 %", "signed %"]);
-    let mut line = |name: &str, s: &Stats| {
-        t.add_row(vec![
+    let head = ["median over families", "rows", "median %", "p90 %", "signed %"];
+    let row = |(name, s): (&str, &Stats)| {
+        vec![
             name.to_string(),
             s.rows.to_string(),
             pct(s.median_abs_error_pct),
             pct(s.p90_abs_error_pct),
             signed(s.median_signed_error_pct),
-        ]);
+        ]
     };
-    line("all rows", &o.all);
-    line("plateau (64 MiB and above, peaks)", &o.plateau);
-    line("size sweep (below)", &o.sweep);
-    let _ = writeln!(out, "{t}");
+    let rows =
+        [("all rows", &o.all), ("plateau (64 MiB and above, peaks)", &o.plateau), ("size sweep (below)", &o.sweep)];
+    *out += &table(&head, 1, rows.map(row));
 }
 
 /// For people.
-pub fn text(report: &Report, cross: Option<&Cross>) -> String {
+pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
     let mut out = String::new();
     families(&mut out, report);
     overall(&mut out, "Overall", report);
     if !report.overall.left_out_reasons.is_empty() {
         let _ = writeln!(out, "\nLeft out");
         for (reason, n) in &report.overall.left_out_reasons {
-            let _ = writeln!(out, "{n:7}  {reason}");
+            out += &console::wrap(&format!("{n:7}  {reason}"), 9);
         }
     }
     let far: Vec<_> = report.families.iter().filter(|f| f.why.is_some()).collect();
@@ -89,31 +68,26 @@ pub fn text(report: &Report, cross: Option<&Cross>) -> String {
         let _ = writeln!(out, "\nFamilies over 15 %");
         for f in far {
             let why = f.why.as_deref().unwrap_or("");
-            let _ = writeln!(
-                out,
-                "  {} | {} | {}: {} %: {why}",
-                f.source,
-                f.system,
-                f.collective,
-                pct(f.all.median_abs_error_pct)
-            );
+            let median = pct(f.all.median_abs_error_pct);
+            let line = format!("  {} | {} | {}: {median} %: {why}", f.source, f.system, f.collective);
+            out += &console::wrap(&line, 4);
         }
     }
     if !report.overall.worst.is_empty() {
         let _ = writeln!(out, "\nWorst rows");
-        let mut t = table(&["row", "allocation", "bytes", "algorithm", "predicted", "measured", "error %"]);
-        for w in &report.overall.worst {
-            t.add_row(vec![
+        let head = ["row", "allocation", "algorithm", "bytes", "predicted", "measured", "error %"];
+        let row = |w: &RowError| {
+            vec![
                 w.row.clone(),
                 w.allocation.clone(),
-                w.size_bytes.to_string(),
                 w.algorithm.map_or("sends", |a| a.word()).to_string(),
+                w.size_bytes.to_string(),
                 format!("{:.3}", w.predicted_busbw_gb_per_s),
                 format!("{:.3}", w.measured_busbw_gb_per_s),
                 format!("{:+.0}", w.signed_error_pct),
-            ]);
-        }
-        let _ = writeln!(out, "{t}");
+            ]
+        };
+        out += &table(&head, 3, report.overall.worst.iter().map(row));
     }
     if let Some(c) = cross {
         overall(&mut out, "Cross-fit: first half of the families, constants fitted on the second", &c.first_by_second);
@@ -123,7 +97,7 @@ pub fn text(report: &Report, cross: Option<&Cross>) -> String {
 }
 
 /// For scripts.
-pub fn json(report: &Report, cross: Option<&Cross>) -> Result<String, Failure> {
+pub fn json(report: &ValidationReport, cross: Option<&Cross>) -> Result<String, Failure> {
     let mut value = serde_json::to_value(report).map_err(Failure::input)?;
     if let (Some(c), Some(map)) = (cross, value.as_object_mut()) {
         map.insert("cross_fit".into(), serde_json::to_value(c).map_err(Failure::input)?);

@@ -88,7 +88,7 @@ pub struct Overall {
 
 /// Everything that `linkwise-lab validate` says.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ValidationReport {
     /// By family.
     pub families: Vec<Family>,
     /// Over families.
@@ -132,7 +132,7 @@ pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Option<Algorithm>) {
 }
 
 /// Scores all cases.
-pub fn score(cases: &Cases, fabrics: &[Fabric]) -> Report {
+pub fn score(cases: &Cases, fabrics: &[Fabric]) -> ValidationReport {
     let mut rows: Vec<(usize, bool, RowError)> = cases
         .cases
         .iter()
@@ -192,7 +192,7 @@ pub fn score(cases: &Cases, fabrics: &[Fabric]) -> Report {
         sweep: over_families(families.iter().map(|f| &f.sweep)),
         worst: rows.into_iter().take(WORST).map(|r| r.2).collect(),
     };
-    Report { families, overall }
+    ValidationReport { families, overall }
 }
 
 /// What the error of a family looks like, from its rows: small messages, the ramp, or the plateau.

@@ -97,7 +97,7 @@ impl Kind {
 
 /// One row: its fields in the order of [`Kind::columns`], and the line where it starts.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct TableRow {
     /// Line in the file, from 1.
     pub line: u64,
     /// Fields.
@@ -112,7 +112,7 @@ pub struct Table {
     /// Its format.
     pub kind: Kind,
     /// Its rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TableRow>,
     /// Are columns in another order, or are there more than the format has?
     pub reordered: bool,
     /// Does the file have carriage returns or a byte order mark?
@@ -202,30 +202,30 @@ impl Table {
                 )));
             }
             let fields = table.places.iter().map(|&p| record.get(p).unwrap_or("").trim().to_string()).collect();
-            table.rows.push(Row { line, fields });
+            table.rows.push(TableRow { line, fields });
         }
         Ok(table)
     }
 
     /// A message about one field of one row: file, line, column, name of the field, what is wrong.
-    pub fn at(&self, row: &Row, column: &str, problem: impl std::fmt::Display) -> Failure {
+    pub fn at(&self, row: &TableRow, column: &str, problem: impl std::fmt::Display) -> Failure {
         Failure::input(self.place(row, column, problem))
     }
 
     /// The same as text.
-    pub fn place(&self, row: &Row, column: &str, problem: impl std::fmt::Display) -> String {
+    pub fn place(&self, row: &TableRow, column: &str, problem: impl std::fmt::Display) -> String {
         let index = self.kind.columns().iter().position(|c| *c == column).map_or(0, |i| self.places[i]);
         let line = self.text.lines().nth(row.line.saturating_sub(1) as usize).unwrap_or("");
         format!("{}, line {}, column {} (`{column}`): {problem}", self.name, row.line, column_of(line, index))
     }
 
     /// A field of a row.
-    pub fn field<'r>(&self, row: &'r Row, column: &str) -> &'r str {
+    pub fn field<'r>(&self, row: &'r TableRow, column: &str) -> &'r str {
         self.kind.columns().iter().position(|c| *c == column).map_or("", |i| &row.fields[i])
     }
 
     /// A size in bytes, with or without a unit (`16MiB`); empty is `None`.
-    pub fn size(&self, row: &Row, column: &str) -> Result<Option<Bytes>, Failure> {
+    pub fn size(&self, row: &TableRow, column: &str) -> Result<Option<Bytes>, Failure> {
         let text = self.field(row, column);
         if text.is_empty() {
             return Ok(None);
@@ -238,7 +238,7 @@ impl Table {
     }
 
     /// A number within bounds; empty is `None`.
-    pub fn number(&self, row: &Row, column: &str, low: f64, high: f64) -> Result<Option<f64>, Failure> {
+    pub fn number(&self, row: &TableRow, column: &str, low: f64, high: f64) -> Result<Option<f64>, Failure> {
         let text = self.field(row, column);
         if text.is_empty() {
             return Ok(None);

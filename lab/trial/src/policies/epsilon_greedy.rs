@@ -7,7 +7,7 @@ use stats::random::Random;
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{Context, Decision, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
 
 /// Share of calls that explore.
 pub const EPSILON: f64 = 0.1;
@@ -50,13 +50,13 @@ impl Policy for EpsilonGreedy {
         self.name
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
-        // Two draws a call whatever they are used for, so that streams of equal seeds stay together.
+    fn decide(&mut self, _: Context) -> ArmDecision {
+        // Always two draws per call, so that streams of equal seeds stay aligned.
         let (explore, arm) = (self.random.unit() < EPSILON, self.random.below(self.arms.len()));
         let arm = if explore { arm } else { self.in_use() };
         self.ledger.decided(arm);
         let phase = if arm == self.in_use() { Phase::Exploit } else { Phase::Explore };
-        Decision { arm, phase }
+        ArmDecision { arm, phase }
     }
 
     fn learn(&mut self, sample: Sample) {

@@ -4,7 +4,7 @@ use stats::random::Random;
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{Context, Decision, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
 
 /// Prior standard deviation of an arm's mean log time round the first sample's: a factor of e.
 const PRIOR_SD: f64 = 1.0;
@@ -12,7 +12,7 @@ const PRIOR_SD: f64 = 1.0;
 const NOISE_SD_FIRST: f64 = 0.2;
 
 /// Draws a mean for every arm from its posterior (normal, the variance of noise pooled over arms) and plays the lowest. The random
-/// numbers come from a seed that all ranks share, one draw per arm and call whatever happens, so ranks agree.
+/// numbers come from a seed that all ranks share, always one draw per arm and call, so ranks agree.
 pub struct Thompson {
     arms: Vec<Arm>,
     auto: usize,
@@ -58,7 +58,7 @@ impl Policy for Thompson {
         "thompson"
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
+    fn decide(&mut self, _: Context) -> ArmDecision {
         let mut best = (self.auto, f64::INFINITY);
         for arm in 0..self.arms.len() {
             let (centre, sd) = self.posterior(arm);
@@ -69,7 +69,7 @@ impl Policy for Thompson {
         }
         self.ledger.decided(best.0);
         let phase = if best.0 == self.in_use() { Phase::Exploit } else { Phase::Explore };
-        Decision { arm: best.0, phase }
+        ArmDecision { arm: best.0, phase }
     }
 
     fn learn(&mut self, sample: Sample) {

@@ -3,7 +3,7 @@
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{Context, Decision, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
 
 /// Plays the arm with the largest mean reward plus sqrt(2 ln n / n_arm).
 ///
@@ -46,7 +46,7 @@ impl Policy for Ucb1 {
         "ucb1"
     }
 
-    fn decide(&mut self, _: Context) -> Decision {
+    fn decide(&mut self, _: Context) -> ArmDecision {
         let total = self.ledger.next_call().max(1) as f64;
         let bound = |arm: usize| match self.decided[arm] {
             0 => f64::INFINITY,
@@ -56,7 +56,7 @@ impl Policy for Ucb1 {
         self.ledger.decided(arm);
         self.decided[arm] += 1;
         let phase = if arm == self.in_use() { Phase::Exploit } else { Phase::Explore };
-        Decision { arm, phase }
+        ArmDecision { arm, phase }
     }
 
     fn learn(&mut self, sample: Sample) {

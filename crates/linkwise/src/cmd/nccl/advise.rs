@@ -8,7 +8,7 @@ use nccl_bench::BenchReport;
 use nccl_model::advice::GAIN_MIN;
 use nccl_model::{Advice, ExpectedBusbw, LoadConstants, by_model};
 use serde_json::{Value, json};
-use topology::nccl::Decision;
+use topology::nccl::NcclDecision;
 use topology::{Bytes, GpuMask, HostId};
 
 /// Arguments of `linkwise nccl advise`.
@@ -139,11 +139,11 @@ fn nics(r: &BenchReport) -> Vec<(u32, u32, u32, Option<u8>)> {
 /// What the setting changed in the library, and what that is worth: measured, and by the model.
 fn compare(case: &Case, size: u64, plain: &BenchReport, run: &BenchReport, setting: &mut Advice) {
     let (old, new) = (plain.decisions().next(), run.decisions().next());
-    let say = |d: Option<&Decision>| {
+    let say = |d: Option<&NcclDecision>| {
         d.map_or("nothing".into(), |d| format!("{}/{} x{}", d.algorithm, d.protocol, d.channels))
     };
     setting.effect = Some(format!("{} becomes {}", say(old), say(new)));
-    let measured = |d: Option<&Decision>| d.and_then(|d| case.measured_as(d));
+    let measured = |d: Option<&NcclDecision>| d.and_then(|d| case.measured_as(d));
     setting.measured = measured(old).zip(measured(new));
     // What the library does under the setting, not what the setting asks for.
     setting.after_gb_per_s = case.as_run(run).ok().and_then(|c| {

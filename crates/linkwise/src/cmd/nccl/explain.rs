@@ -9,7 +9,7 @@ use nccl_model::Communicator;
 use nccl_model::releases::{NEWEST, OLDEST};
 use serde_json::{Value, json};
 use topology::Bytes;
-use topology::nccl::{Decision, Version};
+use topology::nccl::{NcclDecision, Version};
 
 /// Arguments of `linkwise nccl explain`.
 #[derive(clap::Args)]
@@ -94,18 +94,18 @@ fn minors(from: Version, to: Version) -> impl Iterator<Item = Version> {
     (from.minor..=to.minor).map(move |minor| Version { major: from.major, minor, patch: None })
 }
 
-fn way(d: &Decision) -> String {
+fn way(d: &NcclDecision) -> String {
     format!("{}/{} x{}", d.algorithm, d.protocol, d.channels)
 }
 
 /// Releases that choose alike for all sizes: `2.24-2.27`, oldest first; and at how many sizes each differs from `c`'s.
 fn releases(case: &Case, c: &Communicator) -> Vec<(String, usize)> {
-    let choices = |c: &Communicator| -> Vec<Option<Decision>> {
-        let bare = |d: Decision| Decision { time_us: None, ..d };
+    let choices = |c: &Communicator| -> Vec<Option<NcclDecision>> {
+        let bare = |d: NcclDecision| NcclDecision { time_us: None, ..d };
         case.sizes.iter().map(|&s| c.choose(case.collective, s).map(bare)).collect()
     };
     let here = choices(c);
-    let mut groups: Vec<(Version, Version, usize, Vec<Option<Decision>>)> = Vec::new();
+    let mut groups: Vec<(Version, Version, usize, Vec<Option<NcclDecision>>)> = Vec::new();
     for v in minors(OLDEST, NEWEST) {
         let Ok(other) = Communicator::build(v, &case.cluster, &case.order) else { continue };
         let other = choices(&other);

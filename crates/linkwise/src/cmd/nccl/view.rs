@@ -7,7 +7,7 @@ use nccl_model::{BuildError, Communicator, ExpectedBusbw, LoadConstants};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
-use topology::nccl::{Decision, Version};
+use topology::nccl::{NcclDecision, Version};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// Most sizes of one call.
@@ -118,7 +118,7 @@ fn not_built(e: BuildError) -> Failure {
 
 /// One call: what NCCL does and what that should give.
 pub struct Cell {
-    pub decision: Decision,
+    pub decision: NcclDecision,
     /// What the loads of its rings and trees let it have.
     pub expected: Option<ExpectedBusbw>,
     /// What linkwise's physics says of the same GPUs, GB/s busbw.
@@ -149,7 +149,7 @@ impl Case {
     }
 
     /// The last measurement of a call that was done as `d` says; a measurement that names no protocol or channel count fits any.
-    pub fn measured_as(&self, d: &Decision) -> Option<f64> {
+    pub fn measured_as(&self, d: &NcclDecision) -> Option<f64> {
         let same = |w: &&MeasuredWay| {
             w.size_bytes == d.size_bytes
                 && w.algorithm.parse() == Ok(d.algorithm)
@@ -197,13 +197,13 @@ impl Case {
     }
 
     /// Cells of decisions that were made elsewhere.
-    pub fn put_beside(&self, c: &Communicator, decisions: impl Iterator<Item = Decision>) -> Vec<Cell> {
+    pub fn put_beside(&self, c: &Communicator, decisions: impl Iterator<Item = NcclDecision>) -> Vec<Cell> {
         let fabric = fabric::Fabric::new(&self.cluster);
         let a = self.allocation();
         let constants = LoadConstants::of(self.cluster.network.class);
         decisions
             .map(|decision| {
-                let Decision { collective, size_bytes, algorithm, protocol, .. } = decision;
+                let NcclDecision { collective, size_bytes, algorithm, protocol, .. } = decision;
                 let way = c.choice_with(collective, size_bytes, algorithm, protocol);
                 let of_size = |m: &&(u64, f64)| m.0 == size_bytes;
                 Cell {

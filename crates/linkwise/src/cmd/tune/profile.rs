@@ -3,8 +3,8 @@
 use super::policy_table::policy_table;
 use crate::interrupt;
 use autotune::ProfileError;
-use autotune::policy_file::Kept;
-use autotune::profile::{self, Event, Options, Profiled};
+use autotune::policy_file::Coverage;
+use autotune::profile::{self, ProfileEvent, ProfileOptions, ProfileResult};
 use console::{Failure, Format, Progress, duration, load_cluster, print, wrap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,12 +62,12 @@ pub struct Args {
     /// Most turns that the samples are spread over
     #[arg(long, default_value_t = 5, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=1_000))]
     rounds: u32,
-    /// Also measure while computation runs (LINKWISE_OVERLAP=1); nccl-tests need --beside for this
+    /// Also measure while computation runs (LINKWISE_OVERLAP=1); nccl-tests need --background for this
     #[arg(long)]
     overlap: bool,
     /// Shell command that computes while the overlapped launches run
-    #[arg(long, requires = "overlap", value_name = "COMMAND")]
-    beside: Option<String>,
+    #[arg(long, alias = "beside", requires = "overlap", value_name = "COMMAND")]
+    background: Option<String>,
     /// Time limit of one launch; a launch that takes ten times as long as the first predicts also ends
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = number::real)]
     timeout: f64,
@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         .map(|name| profile::communicator(&load_cluster(name)?, args.gpus.as_deref(), args.nccl).map_err(failure));
     let communicator = communicator.transpose()?;
     let arms = profile::arms_of(&args.arms, args.channels.as_deref(), collective, &sizes, communicator.as_ref());
-    let options = Options {
+    let options = ProfileOptions {
         arms: arms.map_err(failure)?,
         collective,
         sizes: args.sizes.clone(),
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         warmup: args.warmup,
         rounds: args.rounds,
         overlap: args.overlap,
-        beside: args.beside.clone(),
+        background_command: args.background.clone(),
         timeout_s: args.timeout,
         output: args.output.clone(),
         restart: args.restart,
@@ -119,7 +119,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     interrupt::say_what_is_kept(move || stopped(so_far.load(Ordering::Relaxed), &output))?;
     let progress = Progress::new("launches", 1);
     let profiled = profile::run(&options, &mut |event| {
-        if let Event::Launching { done, .. } = &event {
+        if let ProfileEvent::Launching { done, .. } = &event {
             launches.store(*done, Ordering::Relaxed);
         }
         show(&progress, &event);
@@ -136,29 +136,29 @@ fn failure(e: ProfileError) -> Failure {
 /// What Ctrl-C says.
 fn stopped(launches: usize, output: &Path) -> String {
     format!(
-        "stopped: the samples of {launches} launches are stored beside {}; the same command goes on from there, --restart begins anew",
+        "stopped: the samples of {launches} launches are stored next to {}; the same command goes on from there, --restart begins anew",
         output.display()
     )
 }
 
-fn show(progress: &Progress, event: &Event) {
+fn show(progress: &Progress, event: &ProfileEvent) {
     match event {
-        Event::Resumed { launches, began_s_ago, journal } => progress.say(&format!(
+        ProfileEvent::Resumed { launches, began_s_ago, journal } => progress.say(&format!(
             "resumed: {launches} launch{} from {}, begun {} ago; --restart measures again",
             if *launches == 1 { "" } else { "es" },
             journal.display(),
             duration(*began_s_ago as f64),
         )),
-        Event::Planned { .. } => say_plan(progress, event),
-        Event::Launching { arm, done, left, seconds_left } => {
+        ProfileEvent::Planned { .. } => say_plan(progress, event),
+        ProfileEvent::Launching { arm, done, left, seconds_left } => {
             let arm = if seconds_left.is_some() { arm } else { "AUTO, for the first time" };
             progress.set(*done, done + left, arm, *seconds_left);
         }
     }
 }
 
-fn say_plan(progress: &Progress, event: &Event) {
-    let Event::Planned {
+fn say_plan(progress: &Progress, event: &ProfileEvent) {
+    let ProfileEvent::Planned {
         turns,
         launches_per_turn,
         iterations,
@@ -192,7 +192,7 @@ fn say_plan(progress: &Progress, event: &Event) {
     }
 }
 
-fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
+fn report(args: &Args, profiled: &ProfileResult) -> Result<(), Failure> {
     if args.format == Format::Json {
         return console::print_json(&serde_json::to_value(&profiled.file).map_err(Failure::impossible)?);
     }
@@ -200,10 +200,10 @@ fn report(args: &Args, profiled: &Profiled) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text(args: &Args, profiled: &Profiled) -> String {
-    let Profiled { file, tables, journal } = profiled;
+fn text(args: &Args, profiled: &ProfileResult) -> String {
+    let ProfileResult { file, tables, journal } = profiled;
     let mut out = String::new();
-    for (name, lines) in [("calls alone", &file.isolated), ("beside computation", &file.overlapped)] {
+    for (name, lines) in [("calls alone", &file.isolated), ("during computation", &file.overlapped)] {
         if !lines.is_empty() {
             out += &format!("{name}\n{}\n", policy_table(file, lines));
         }
@@ -219,13 +219,13 @@ fn text(args: &Args, profiled: &Profiled) -> String {
         2,
     );
     out += &format!("Next: linkwise tune characterize {}\n", args.output.display());
-    for (table, when) in tables.iter().zip(["", "   (if its calls run beside computation)"]) {
+    for (table, when) in tables.iter().zip(["", "   (if its calls run during computation)"]) {
         out += &format!("      linkwise run --profile {} -- JOB{when}\n", table.display());
     }
     out
 }
 
-fn what_is_missing(kept: &Kept) -> String {
+fn what_is_missing(kept: &Coverage) -> String {
     let more = "the same command with more --minutes goes on from there";
     let stopped = kept.stopped.as_ref().map(|why| format!(" It ended early: {why}; {more}."));
     let names: Vec<String> = kept.sizes_left_out.iter().map(|s| Bytes(*s).to_string()).collect();

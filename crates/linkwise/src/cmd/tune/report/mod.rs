@@ -7,7 +7,7 @@ pub use page::html;
 pub use text::text;
 
 use console::{Failure, PageFormat, load_cluster, print};
-use job::report::{Hardware, Report, Row};
+use job::report::{CallRow, Hardware, JobReport};
 use std::path::PathBuf;
 use topology::nccl::Version;
 
@@ -78,8 +78,8 @@ impl ModelArgs {
 }
 
 /// The report of traces.
-pub fn read(traces: &[PathBuf], model: &ModelArgs) -> Result<Report, Failure> {
-    Report::read(traces, model.hardware()?.as_ref()).map_err(Failure::input)
+pub fn read(traces: &[PathBuf], model: &ModelArgs) -> Result<JobReport, Failure> {
+    JobReport::read(traces, model.hardware()?.as_ref()).map_err(Failure::input)
 }
 
 #[cfg(test)]

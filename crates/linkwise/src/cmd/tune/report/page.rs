@@ -1,12 +1,12 @@
 //! The report as a page.
 
-use super::Report;
+use super::JobReport;
 use super::text::{notes, summary, tables};
 use ::report;
 use console::Failure;
 
 /// As a page.
-pub fn html(report: &Report) -> Result<String, Failure> {
+pub fn html(report: &JobReport) -> Result<String, Failure> {
     let mut sections: Vec<report::Section> = tables(report)
         .into_iter()
         .map(|cells| report::Section {

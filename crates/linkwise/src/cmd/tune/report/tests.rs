@@ -1,5 +1,5 @@
 use super::*;
-use job::report::LeftOut;
+use job::report::OmittedCounts;
 use proptest::prelude::*;
 
 const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,3,4,5,6,7","local_rank":null,"scripted":false,"version":"0.1.0","pid":1,"host":"00","mode":"adaptive","policy":"round-robin","tuner_api":5,"profiler_api":5}
@@ -35,12 +35,12 @@ fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn read_with(text: &str, model: &ModelArgs) -> Result<Report, Failure> {
+fn read_with(text: &str, model: &ModelArgs) -> Result<JobReport, Failure> {
     let (_kept, path) = folder(text);
     super::read(&[path], model)
 }
 
-fn read(text: &str) -> Report {
+fn read(text: &str) -> JobReport {
     read_with(text, &ModelArgs::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -122,7 +122,7 @@ fn where_nccl_tells_no_rank_the_calls_of_one_communicator_in_one_process_count()
 fn what_a_table_or_a_report_leaves_out_is_said() {
     let mut r = read(TRACE);
     r.rows = vec![r.rows[0].clone(); ::report::TABLE_ROWS_MAX + 7];
-    r.left_out = LeftOut { times: 3, ..LeftOut::default() };
+    r.left_out = OmittedCounts { times: 3, ..OmittedCounts::default() };
     for said in [text(&r), html(&r).unwrap()] {
         assert!(said.contains("7 more rows are in --format json"), "{said}");
         assert!(said.contains("3 times; give fewer traces"), "{said}");
@@ -197,7 +197,7 @@ fn observing_shows_what_was_called_and_nothing_was_chosen() {
 
 #[test]
 fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
-    assert!(text(&read(TRACE)).contains("1 rows: no model: the hardware is not said; --cluster names it"));
+    assert!(text(&read(TRACE)).contains("1 rows: no model: the hardware is unknown; name it with --cluster"));
     let on = |cluster: &str, gpus: Option<&str>| ModelArgs {
         cluster: Some(cluster.into()),
         gpus: gpus.map(String::from),
@@ -222,7 +222,7 @@ fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
     let r = read_with(TRACE, &on("h100", Some("n0 n1"))).unwrap_or_else(|e| panic!("{e}"));
     assert!(r.rows[0].predicted.is_ok(), "inside a host, and both hosts are alike");
     let r = read_with(TRACE, &on("h100", Some("n0:0 n0:1"))).unwrap_or_else(|e| panic!("{e}"));
-    assert!(r.rows[0].predicted.as_ref().unwrap_err().contains("which of them?"));
+    assert!(r.rows[0].predicted.as_ref().unwrap_err().contains("name its GPUs only"));
     let e = read_with(TRACE, &on("h100", Some("n99"))).err().unwrap().to_string();
     assert!(e.contains("--gpus") && e.contains("n99"), "{e}");
 }

@@ -1,6 +1,6 @@
 //! The report for people: sentences and tables that the page shows, too.
 
-use super::{Report, Row};
+use super::{CallRow, JobReport};
 use ::report::TABLE_ROWS_MAX;
 use comfy_table::{CellAlignment, ColumnConstraint};
 use console::wrap;
@@ -39,12 +39,12 @@ fn spread(median: Option<f64>, variance: Option<f64>) -> String {
     }
 }
 
-fn what(r: &Row) -> Vec<String> {
+fn what(r: &CallRow) -> Vec<String> {
     vec![r.collective.to_lowercase(), Bytes(r.size_bytes).to_string(), format!("{} on {}", r.ranks, r.nodes)]
 }
 
 /// A table of all rows, largest traffic first, each with what it is about in front.
-fn cells(report: &Report, mut caption: String, head: Head, row: impl Fn(&Row) -> Vec<String>) -> Cells {
+fn cells(report: &JobReport, mut caption: String, head: Head, row: impl Fn(&CallRow) -> Vec<String>) -> Cells {
     let more = report.rows.len().saturating_sub(TABLE_ROWS_MAX);
     if more > 0 {
         caption += &format!(" {more} more rows are in --format json.");
@@ -54,7 +54,7 @@ fn cells(report: &Report, mut caption: String, head: Head, row: impl Fn(&Row) ->
 }
 
 /// Which collectives, how many, how large, how long: what was seen.
-pub fn seen(report: &Report) -> Cells {
+pub fn seen(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
         ("size", false),
@@ -88,7 +88,7 @@ pub fn seen(report: &Report) -> Cells {
 }
 
 /// What was chosen, why, and what it saved.
-pub fn choices(report: &Report) -> Cells {
+pub fn choices(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
         ("size", false),
@@ -117,7 +117,7 @@ pub fn choices(report: &Report) -> Cells {
 }
 
 /// Predicted and measured.
-pub fn times(report: &Report) -> Cells {
+pub fn times(report: &JobReport) -> Cells {
     const HEAD: Head = &[
         ("collective", false),
         ("size", false),
@@ -149,7 +149,7 @@ pub fn times(report: &Report) -> Cells {
 }
 
 /// Sentences: who, what it cost, what is missing.
-pub fn summary(report: &Report) -> String {
+pub fn summary(report: &JobReport) -> String {
     let Some(p) = report.processes.first() else { return "no process with the plugin".into() };
     let mut s = format!(
         "{} process{} with the plugin, mode {}{}; tuner v{}, profiler {}",
@@ -176,7 +176,7 @@ pub fn summary(report: &Report) -> String {
 }
 
 /// What the plugin cost, what to be wary of, what is missing and how to get it.
-pub fn notes(report: &Report) -> Vec<String> {
+pub fn notes(report: &JobReport) -> Vec<String> {
     let mut notes = Vec::new();
     if report.is_scripted() {
         notes.push("SIMULATED: times were given by a test (LINKWISE_TEST); nothing here was measured.".into());
@@ -254,12 +254,12 @@ pub fn notes(report: &Report) -> Vec<String> {
 }
 
 /// Every process only looked.
-pub fn only_looked(report: &Report) -> bool {
+pub fn only_looked(report: &JobReport) -> bool {
     report.processes.iter().all(|p| p.mode == "observe")
 }
 
 /// The tables that fit the mode.
-pub fn tables(report: &Report) -> Vec<Cells> {
+pub fn tables(report: &JobReport) -> Vec<Cells> {
     match only_looked(report) {
         true => vec![seen(report)],
         false => vec![choices(report), times(report), seen(report)],
@@ -267,7 +267,7 @@ pub fn tables(report: &Report) -> Vec<Cells> {
 }
 
 /// For people.
-pub fn text(report: &Report) -> String {
+pub fn text(report: &JobReport) -> String {
     let mut out = wrap(&summary(report), 2);
     for n in &report.never {
         out += &wrap(n, 2);

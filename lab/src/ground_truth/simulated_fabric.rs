@@ -1,9 +1,9 @@
-//! linkwise's own physics as a ground of truth, with irregularity and noise: the easiest ground for linkwise's own models, whose shape it
-//! has, and therefore never the only one.
+//! linkwise's own physics as a ground truth, with irregularity and noise. linkwise's models have the same shape, so this is their easiest
+//! ground truth and never the only one.
 
 use fabric::{Constants, Fabric, FabricTables};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Keyed, Parts, Truth};
+use truths::{About, Irregularity, Keyed, Parts, Truth};
 
 /// Its name for `--truth`.
 pub const NAME: &str = "fabric";
@@ -19,8 +19,7 @@ const SIZE: Bytes = Bytes::gib(2);
 /// The simulated fabric of one cluster, all-reduce of 2 GiB.
 #[derive(Clone, Debug)]
 pub struct SimulatedFabric {
-    description: String,
-    cluster: Cluster,
+    about: About,
     tables: FabricTables,
     seed: u64,
     irregularity: f64,
@@ -34,11 +33,17 @@ impl SimulatedFabric {
         }
         let tables = Fabric::with_constants(cluster, Constants::default()).tables();
         Ok(SimulatedFabric {
-            description: format!(
-                "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
-                100.0 * irregularity
-            ),
-            cluster: cluster.clone(),
+            about: About {
+                name: NAME.to_owned(),
+                description: format!(
+                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
+                    100.0 * irregularity
+                ),
+                cluster: cluster.clone(),
+                size: SIZE,
+                collective: Collective::AllReduce,
+                simulated: true,
+            },
             tables,
             seed,
             irregularity,
@@ -57,35 +62,20 @@ impl SimulatedFabric {
 }
 
 impl Truth for SimulatedFabric {
-    fn name(&self) -> &str {
-        NAME
+    fn about(&self) -> &About {
+        &self.about
     }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        SIZE
-    }
-    fn collective(&self) -> Collective {
-        Collective::AllReduce
-    }
-    fn simulated(&self) -> bool {
-        true
-    }
-    fn of_parts(&self, parts: Parts, smooth: bool) -> Option<f64> {
+    fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
         let (&(host, mask), several) = (parts.first()?, parts.len() > 1);
         if !several && mask.count() < 2 {
             return Some(0.0);
         }
         let a = Allocation::new(parts.iter().copied());
-        let base = self.tables.on(&self.cluster).estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
+        let base = self.tables.on(&self.about.cluster).estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
         // What belongs to a host and its subsets shows in measured tables; what belongs to a count vector is the surprise.
         let surprise = match several {
             false => self.factor(Keyed::new(self.seed, 0xfab2).parts(&[(host, mask)])),
-            true if smooth => 1.0,
+            true if irregularity == Irregularity::Without => 1.0,
             true => self.factor(Keyed::new(self.seed, 0xfab3).counts(parts)),
         };
         Some(base * self.pace(parts) * surprise)
@@ -94,17 +84,20 @@ impl Truth for SimulatedFabric {
         NOISE
     }
     /// Rings and trees carry at most twice what the tightest host's links and NICs do.
-    fn at_most(&self, chosen: Parts, _gpus: usize, smooth: bool) -> f64 {
-        let fabric = self.tables.on(&self.cluster);
+    fn at_most(&self, chosen: Parts, _gpus: usize, irregularity: Irregularity) -> f64 {
+        let fabric = self.tables.on(&self.about.cluster);
         let limit = |&(h, m): &(HostId, GpuMask)| {
-            let t = self.cluster.type_of(h);
+            let t = self.about.cluster.type_of(h);
             let nics = t.nics_touched(m);
             let rates =
-                (0..t.nics.len()).filter(|i| nics >> i & 1 == 1).map(|i| self.cluster.nic_rate(h, i).gb_per_s());
+                (0..t.nics.len()).filter(|i| nics >> i & 1 == 1).map(|i| self.about.cluster.nic_rate(h, i).gb_per_s());
             let inside = if m.count() < 2 { f64::INFINITY } else { fabric.intra(h, m).ring_gb_per_s };
             inside.min(rates.sum())
         };
-        let luck = if smooth { 1.0 } else { (self.irregularity * LUCK_MAX).exp() };
+        let luck = match irregularity {
+            Irregularity::With => (self.irregularity * LUCK_MAX).exp(),
+            Irregularity::Without => 1.0,
+        };
         2.0 * chosen.iter().map(limit).fold(f64::INFINITY, f64::min) * self.pace(chosen) * luck
     }
     fn nodes_max(&self) -> u64 {
@@ -112,24 +105,32 @@ impl Truth for SimulatedFabric {
     }
     /// Over hosts the physics sees a host's GPUs as their ring's bandwidth and their NICs' rates: one mask of each look is enough. Nothing
     /// is assumed of which look is better, since NCCL's choice of algorithm may turn either way.
-    fn masks_that_matter(&self, host: HostId, free: GpuMask, count: usize, alone: bool, smooth: bool) -> Vec<GpuMask> {
+    fn masks_that_matter(
+        &self,
+        host: HostId,
+        free: GpuMask,
+        count: usize,
+        alone: bool,
+        irregularity: Irregularity,
+    ) -> Vec<GpuMask> {
         let masks = free.subsets().filter(|m| m.count() == count);
         if alone {
-            let value = |m: &GpuMask| self.of_parts(&[(host, *m)], smooth).unwrap_or(0.0);
+            let value = |m: &GpuMask| self.of_parts(&[(host, *m)], irregularity).unwrap_or(0.0);
             return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
         }
-        let fabric = self.tables.on(&self.cluster);
-        let t = self.cluster.type_of(host);
-        let mut kept: Vec<((u64, Vec<u64>), GpuMask)> = Vec::new();
-        for m in masks {
-            let nics = t.nics_touched(m);
-            let rates = (0..t.nics.len()).filter(|i| nics >> i & 1 == 1);
-            let rates = rates.map(|i| self.cluster.nic_rate(host, i).gb_per_s().to_bits()).collect();
-            let look = (fabric.intra(host, m).ring_gb_per_s.to_bits(), rates);
-            if !kept.iter().any(|k| k.0 == look) {
-                kept.push((look, m));
-            }
-        }
-        kept.into_iter().map(|k| k.1).collect()
+        let masks: Vec<GpuMask> = masks.collect();
+        let merits = masks.iter().map(|m| self.merits(host, *m).unwrap_or_default());
+        truths::undominated(masks.iter().copied(), merits)
+    }
+    /// Every number stands twice, once negative: only masks of equal numbers are comparable.
+    fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
+        let t = self.about.cluster.type_of(host);
+        let nics = t.nics_touched(mask);
+        let touched = (0..t.nics.len()).filter(|i| nics >> i & 1 == 1);
+        let ring = self.tables.on(&self.about.cluster).intra(host, mask).ring_gb_per_s;
+        let rates = touched.map(|i| self.about.cluster.nic_rate(host, i).gb_per_s());
+        // The count of NICs first, so that lists of other lengths are never taken for equal.
+        let all = [f64::from(nics.count_ones()), ring].into_iter().chain(rates);
+        Some(all.flat_map(|v| [v, -v]).collect())
     }
 }

@@ -1,4 +1,4 @@
-//! Clusters that nobody has, composed of measured tables by the papers' rule: the minimum of the hosts' own rows and of what joins them.
+//! Clusters composed of measured tables by the papers' rule: the minimum of the hosts' own rows and of the network between them.
 //!
 //! - BandPilot (section 5.1.1): "the minimum of the pre-computed intra-host bandwidths of the involved hosts and the modeled inter-host link
 //!   bandwidth", where the latter is one fourth of the H100 cluster's. Here: the 16 MiB row of the sorted counts over four, and the row of the
@@ -9,12 +9,12 @@
 //! On one host the row of the subset.
 
 use super::outliers::{self, Outliers};
-use super::rows::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
+use super::tables::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
 use super::{Options, Switch};
 use console::Failure;
 use std::path::Path;
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Optimum, Parts, Truth};
+use topology::{Allocation, Cluster, GpuMask, HostId};
+use truths::{About, Irregularity, Optimum, Parts, Truth};
 
 /// Tables of host types: name in the catalog, and the name of host and file.
 const TYPES: [(&str, &str); 5] =
@@ -36,14 +36,10 @@ pub enum Rule {
     PublicCode,
 }
 
-/// A composed truth.
+/// A cluster whose hosts were measured and whose network follows from a rule.
 #[derive(Clone, Debug)]
-pub struct Mixed {
-    name: String,
-    description: String,
-    cluster: Cluster,
-    size: Bytes,
-    collective: Collective,
+pub struct ComposedCluster {
+    about: About,
     /// By host.
     intra: Vec<IntraRows>,
     between: Between,
@@ -61,8 +57,8 @@ enum Between {
 /// Rate of a NIC of the measured H100 hosts, GB/s; every GPU has one.
 const H100_NIC_GB_PER_S: f64 = 50.0;
 
-/// The cluster as it would be seen: the network side is not that of the hosts' own cards, but the measured one (a NIC per GPU, at its share
-/// of the rate), or the switch.
+/// The cluster as its tools would show it. Its NICs are not those of the hosts: a NIC per GPU at its share of the measured rate, or the
+/// switch.
 fn shown(cluster: &Cluster, options: &Options) -> Cluster {
     match (options.switch, options.rule) {
         (Some(Switch::Uniform(v)), _) => truths::with_one_nic(cluster, v),
@@ -73,7 +69,7 @@ fn shown(cluster: &Cluster, options: &Options) -> Cluster {
 }
 
 /// The composed truth of a cluster. Every host type must have a measured table.
-pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, Failure> {
+pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<ComposedCluster, Failure> {
     let mut by_type: Vec<IntraRows> = Vec::new();
     let mut changed = 0;
     for t in &cluster.types {
@@ -142,20 +138,23 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Mixed, F
     if options.outliers != Outliers::Keep {
         description += &format!("; {changed} flagged rows {}", options.outliers.word());
     }
-    Ok(Mixed {
-        name: format!("composed {}", cluster.name),
-        description,
-        cluster: shown(cluster, options),
-        size,
-        collective,
+    Ok(ComposedCluster {
+        about: About {
+            name: format!("composed {}", cluster.name),
+            description,
+            cluster: shown(cluster, options),
+            size,
+            collective,
+            simulated: true,
+        },
         intra,
         between,
         whole_numbers: options.switch.is_none() && options.rule == Rule::PublicCode,
     })
 }
 
-impl Mixed {
-    /// What joins some hosts, GB/s.
+impl ComposedCluster {
+    /// Bandwidth of the network between some hosts, GB/s.
     fn between(&self, parts: Parts) -> Option<f64> {
         match &self.between {
             Between::Counts(rows, share) => {
@@ -174,27 +173,11 @@ impl Mixed {
     }
 }
 
-impl Truth for Mixed {
-    fn name(&self) -> &str {
-        &self.name
+impl Truth for ComposedCluster {
+    fn about(&self) -> &About {
+        &self.about
     }
-    fn description(&self) -> &str {
-        &self.description
-    }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
-    }
-    fn size(&self) -> Bytes {
-        self.size
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    /// Composed, not measured.
-    fn simulated(&self) -> bool {
-        true
-    }
-    fn of_parts(&self, parts: Parts, _smooth: bool) -> Option<f64> {
+    fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         let value = match parts {
             [] => return None,
             [(h, m)] => self.intra[h.index()].get(*m)?,
@@ -208,7 +191,7 @@ impl Truth for Mixed {
         };
         Some(if self.whole_numbers { value.floor() } else { value })
     }
-    /// The rows are single readings; nothing is known of others.
+    /// A row is one reading: its scatter is unknown.
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }
@@ -219,7 +202,7 @@ impl Truth for Mixed {
         free: GpuMask,
         count: usize,
         _alone: bool,
-        _smooth: bool,
+        _: Irregularity,
     ) -> Vec<GpuMask> {
         let (mut best, mut hole) = (None::<(f64, GpuMask)>, None);
         for m in free.subsets().filter(|m| m.count() == count) {
@@ -231,10 +214,13 @@ impl Truth for Mixed {
         }
         best.map(|b| b.1).into_iter().chain(hole).collect()
     }
-    fn optimum(&self, free: &Allocation, k: usize, smooth: bool) -> Optimum {
+    fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
+        Some(vec![self.intra[host.index()].get(mask).unwrap_or(f64::NAN)])
+    }
+    fn optimum(&self, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
         match &self.between {
             Between::Pairs(pairs) => super::min_rule::optimum(self, &self.intra, pairs, free, k),
-            Between::Counts(..) => truths::enumerate(self, free, k, smooth),
+            Between::Counts(..) => truths::enumerate(self, free, k, irregularity),
         }
     }
 }

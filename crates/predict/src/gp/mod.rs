@@ -9,9 +9,12 @@
 //! Cost: one likelihood with gradient n³/2 multiply-adds; a fit of 250 points 20 to 40 of them; a mean O(n d); a deviation O(n²);
 //! an update O(n²).
 
-use crate::linalg::{Lower, dot, exp_neg};
+mod likelihood;
+mod update;
+
+use crate::linalg::{LowerTriangular, dot, exp_neg};
+use likelihood::Likelihood;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 
 /// Most readings that a process keeps.
 pub const POINTS_MAX: usize = 4096;
@@ -22,22 +25,22 @@ pub const UPDATED_POINTS_MAX: usize = 768;
 const EVALUATIONS_MAX: usize = 28;
 /// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
 const OUTLIER_SDS: f64 = 2.8;
-/// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays what
-/// it is there: a line through readings of four hosts says nothing about four hundred.
+/// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays
+/// constant: a line through readings of four hosts says nothing about four hundred.
 const REACH_SDS: f64 = 1.0;
-/// What is added to the deviation of the mean for a place out of reach.
+/// Added to the deviation of the mean for features out of reach.
 const OUT_OF_REACH_SD: f64 = 0.1;
-/// Share of the noise's variance that is irregularity: it stays with a split and shows again wherever that is used. The rest is of the
-/// reading alone.
+/// Share of the noise's variance that is irregularity: it belongs to the split and recurs in every use of it. The rest belongs to the
+/// single reading.
 const LASTING: f64 = 0.8;
-/// Squared distances (in lengths) below this are of one and the same split.
+/// Points at a squared distance (in lengths) below this are the same split.
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
 
-/// One reading, as the process sees it.
+/// One reading as features and target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct GpPoint {
     /// Features.
     pub x: Vec<f64>,
     /// Hosts and their weights.
@@ -50,7 +53,7 @@ pub struct Point {
 
 /// Logarithms of the hyperparameters: lengths first, then standard deviations in units of the target's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hyper {
+pub struct Hyperparameters {
     /// ln of one length per active feature.
     pub ln_length: Vec<f64>,
     /// ln of the deviation of the smooth part.
@@ -66,9 +69,9 @@ pub struct Hyper {
 /// A fitted process.
 #[derive(Clone, Debug)]
 pub struct Gp {
-    points: Vec<Point>,
-    hyper: Hyper,
-    /// Which of the features vary and are used.
+    points: Vec<GpPoint>,
+    hyper: Hyperparameters,
+    /// Indices of the features in use: those that vary.
     active: Vec<usize>,
     /// Per active feature: mean and deviation over the points of the fit.
     scale: Vec<(f64, f64)>,
@@ -86,19 +89,19 @@ pub struct Gp {
     /// Weights of the linear posterior mean.
     linear_weights: Vec<f64>,
     linear_constant: f64,
-    factor: Lower,
+    factor: LowerTriangular,
     alpha: Vec<f64>,
     host_effect: Vec<f64>,
     evaluations: usize,
 }
 
-/// What a [`Gp`] is kept as.
+/// A [`Gp`] as saved in a model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedGp {
     /// Readings.
-    pub points: Vec<Point>,
+    pub points: Vec<GpPoint>,
     /// Hyperparameters.
-    pub hyper: Hyper,
+    pub hyper: Hyperparameters,
     /// Features in use.
     pub active: Vec<usize>,
     /// Mean and deviation of each.
@@ -154,43 +157,49 @@ fn mean_sd(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (mean, (v.map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt())
 }
 
+/// Features that vary and repeat no other one, with mean and deviation of each. O(points x features²).
+fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
+    let width = points[0].x.len();
+    let mut active = Vec::new();
+    let mut scale: Vec<(f64, f64)> = Vec::new();
+    for d in 0..width {
+        let (mean, sd) = mean_sd(points.iter().map(|p| p.x[d]));
+        if sd < 1e-9 {
+            continue;
+        }
+        // A feature that repeats another one (correlation 0.9999 and more) adds cost and no knowledge.
+        let repeats = active.iter().zip(&scale).any(|(&e, s): (&usize, _)| {
+            let c: f64 = points.iter().map(|p| (p.x[d] - mean) * (p.x[e] - s.0)).sum::<f64>() / points.len() as f64;
+            (c / (sd * s.1)).abs() > 0.9999
+        });
+        if !repeats {
+            active.push(d);
+            scale.push((mean, sd));
+        }
+    }
+    (active, scale)
+}
+
 impl Gp {
     /// Fits hyperparameters and conditions on the points (hosts sorted, at most [`POINTS_MAX`]). `None` without points.
-    pub fn fit(points: Vec<Point>) -> Option<Gp> {
+    pub fn fit(points: Vec<GpPoint>) -> Option<Gp> {
         Gp::fit_near(points, None)
     }
 
-    /// The same, starting from the hyperparameters of a process on nearly the same readings: half of the effort.
-    pub fn fit_near(points: Vec<Point>, near: Option<&Gp>) -> Option<Gp> {
+    /// The same, starting from the hyperparameters of a process on nearly the same readings: half of the evaluations.
+    pub fn fit_near(points: Vec<GpPoint>, near: Option<&Gp>) -> Option<Gp> {
         if points.is_empty() || points.len() > POINTS_MAX {
             return None;
         }
-        let width = points[0].x.len();
-        let mut active = Vec::new();
-        let mut scale: Vec<(f64, f64)> = Vec::new();
-        for d in 0..width {
-            let (mean, sd) = mean_sd(points.iter().map(|p| p.x[d]));
-            if sd < 1e-9 {
-                continue;
-            }
-            // A feature that repeats another one (correlation 0.9999 and more) adds cost and no knowledge.
-            let repeats = active.iter().zip(&scale).any(|(&e, s): (&usize, _)| {
-                let c: f64 = points.iter().map(|p| (p.x[d] - mean) * (p.x[e] - s.0)).sum::<f64>() / points.len() as f64;
-                (c / (sd * s.1)).abs() > 0.9999
-            });
-            if !repeats {
-                active.push(d);
-                scale.push((mean, sd));
-            }
-        }
+        let (active, scale) = active_features(&points);
         let y_mean = stats::upper_median(&points.iter().map(|p| p.y).collect::<Vec<_>>());
         let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
         let d = active.len();
         let mut hyper =
-            Hyper { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
+            Hyperparameters { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
         if let Some(n) = near {
             let known = |f: &usize| n.active.iter().position(|a| a == f).map_or(1.0, |i| n.hyper.ln_length[i]);
-            hyper = Hyper { ln_length: active.iter().map(known).collect(), ..n.hyper.clone() };
+            hyper = Hyperparameters { ln_length: active.iter().map(known).collect(), ..n.hyper.clone() };
         }
         let mut gp = Gp::unconditioned(SavedGp { points, hyper, active, scale, y_mean, y_sd });
         gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX });
@@ -209,7 +218,7 @@ impl Gp {
         Some(gp)
     }
 
-    /// Everything that is given; what is derived from it is still empty.
+    /// A process with its saved fields set and the derived ones empty.
     fn unconditioned(s: SavedGp) -> Gp {
         Gp {
             points: s.points,
@@ -224,7 +233,7 @@ impl Gp {
             host_weight_max: 0.0,
             linear_weights: Vec::new(),
             linear_constant: 0.0,
-            factor: Lower::default(),
+            factor: LowerTriangular::default(),
             alpha: Vec::new(),
             host_effect: Vec::new(),
             evaluations: 0,
@@ -240,110 +249,11 @@ impl Gp {
     }
 
     fn optimise(&mut self, evaluations_max: usize) {
-        let n = self.points.len();
-        let d = self.active.len();
-        let x = self.scaled();
         let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
-        let noise: Vec<f64> = self.points.iter().map(|p| p.noise_factor).collect();
-        let linear: Vec<Vec<f64>> =
-            (0..n).map(|i| (0..=i).map(|j| 1.0 + dot(&x[i], &x[j]) / d.max(1) as f64).collect()).collect();
-        let hosts: Vec<Vec<f64>> = (0..n)
-            .map(|i| (0..=i).map(|j| host_overlap(&self.points[i].hosts, &self.points[j].hosts)).collect())
-            .collect();
-        // Readings of one split share its irregularity.
-        let twins: Vec<Vec<(usize, f64)>> = (0..n)
-            .map(|i| {
-                let same = |j: &usize| x[i].iter().zip(&x[*j]).all(|(a, b)| (a - b).abs() < 1e-9);
-                (0..i).filter(same).map(|j| (j, LASTING * (noise[i] * noise[j]).sqrt())).collect()
-            })
-            .collect();
-        let mut theta: Vec<f64> = self.hyper.ln_length.clone();
-        theta.extend([self.hyper.ln_smooth, self.hyper.ln_noise, self.hyper.ln_linear, self.hyper.ln_host]);
-        let mut bounds = vec![(-2.0, 5.0); d];
-        bounds.extend([(-3.0, 3.0), (-5.0, 1.0), (-5.0, 2.0), (-6.0, 0.5)]);
-        // Weak priors: (mean, sd) of each logarithm.
-        let mut prior = vec![(1.0, 1.0); d];
-        prior.extend([(0.0, 3.0), (-2.0, 1.4), (-1.0, 3.0), (-2.5, 1.0)]);
-        let mut smooth: Vec<Vec<f64>> = (0..n).map(|i| vec![0.0; i + 1]).collect();
-        let mut slope: Vec<Vec<f64>> = smooth.clone();
-        let mut f = |t: &[f64], g: &mut [f64]| -> f64 {
-            let inverse_sq: Vec<f64> = t[..d].iter().map(|l| (-2.0 * l).exp()).collect();
-            let [s2, n2, l2, h2] = [0, 1, 2, 3].map(|i| (2.0 * t[d + i]).exp());
-            // Feature-major, so that the inner loops run over points.
-            let columns: Vec<Vec<f64>> =
-                (0..d).map(|c| x.iter().map(|r| r[c] * inverse_sq[c].sqrt()).collect()).collect();
-            let mut k = Lower::zeros(n);
-            for i in 0..n {
-                let row = k.row_mut(i);
-                let (smooth, slope) = (&mut smooth[i][..], &mut slope[i][..]);
-                row.fill(0.0);
-                for c in &columns {
-                    let v = c[i];
-                    for (r2, w) in row.iter_mut().zip(c) {
-                        *r2 += (v - w) * (v - w);
-                    }
-                }
-                for j in 0..=i {
-                    let (v, dv) = matern(row[j]);
-                    smooth[j] = s2 * v;
-                    slope[j] = s2 * dv;
-                }
-                for (((r, s), l), h) in row.iter_mut().zip(&*smooth).zip(&linear[i]).zip(&hosts[i]) {
-                    *r = s + l2 * l + h2 * h;
-                }
-                for &(j, lasting) in &twins[i] {
-                    row[j] += n2 * lasting;
-                }
-                row[i] += n2 * noise[i] + JITTER;
-            }
-            let Some(factor) = k.cholesky() else {
-                g.fill(0.0);
-                return 1e9;
-            };
-            let mut a = y.clone();
-            factor.solve(&mut a);
-            let mut value = 0.5 * dot(&y, &a) + factor.half_log_det();
-            let inverse = factor.inverse();
-            g.fill(0.0);
-            let mut weight = vec![0.0; n];
-            for i in 0..n {
-                let inv = inverse.row(i);
-                let weight = &mut weight[..=i];
-                // Off-diagonal entries stand for two.
-                for ((w, inv), aj) in weight.iter_mut().zip(inv).zip(&a) {
-                    *w = inv - a[i] * aj;
-                }
-                weight[i] *= 0.5;
-                g[d] += 2.0 * dot(weight, &smooth[i]);
-                g[d + 1] += 2.0 * weight[i] * n2 * noise[i];
-                g[d + 2] += 2.0 * l2 * dot(weight, &linear[i]);
-                g[d + 3] += 2.0 * h2 * dot(weight, &hosts[i]);
-                for (w, s) in weight.iter_mut().zip(&slope[i]) {
-                    *w *= s;
-                }
-                for (gd, c) in g[..d].iter_mut().zip(&columns) {
-                    *gd += weighted_squares(weight, c, c[i]);
-                }
-                for &(j, lasting) in &twins[i] {
-                    g[d + 1] += 2.0 * (inv[j] - a[i] * a[j]) * n2 * lasting;
-                }
-            }
-            for (i, (mean, sd)) in prior.iter().enumerate() {
-                let z = (t[i] - mean) / sd;
-                value += 0.5 * z * z;
-                g[i] += z / sd;
-            }
-            value
-        };
-        let effort = crate::lbfgs::minimise(&mut f, &mut theta, &bounds, evaluations_max);
-        self.evaluations += effort.evaluations;
-        self.hyper = Hyper {
-            ln_length: theta[..d].to_vec(),
-            ln_smooth: theta[d],
-            ln_noise: theta[d + 1],
-            ln_linear: theta[d + 2],
-            ln_host: theta[d + 3],
-        };
+        let likelihood = Likelihood::new(&self.points, self.active.len(), self.scaled(), y);
+        let (hyper, evaluations) = likelihood.minimise(&self.hyper, evaluations_max);
+        self.evaluations += evaluations;
+        self.hyper = hyper;
     }
 
     fn variances(&self) -> [f64; 4] {
@@ -355,7 +265,7 @@ impl Gp {
     fn condition(&mut self) -> bool {
         let n = self.points.len();
         self.refresh_columns();
-        let mut k = Lower::zeros(n);
+        let mut k = LowerTriangular::zeros(n);
         let mut row = vec![0.0; n];
         for i in 0..n {
             self.kernel_of_point(i, i, &mut row);
@@ -383,21 +293,21 @@ impl Gp {
             + JITTER
     }
 
-    /// Scaled features of a place, moved into reach.
+    /// Scaled features, clamped to the reach of the readings.
     fn scaled_row(&self, x: &[f64]) -> Vec<f64> {
         let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
         scaled.zip(&self.range).map(|(v, r)| v.clamp(r.0, r.1)).collect()
     }
 
-    /// Does a place lie beyond the readings, in features or in the number of hosts?
+    /// True if the features or the number of hosts are beyond those of the readings.
     fn out_of_reach(&self, x: &[f64], hosts: &[(u32, f64)]) -> bool {
         let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
         let beyond = scaled.zip(&self.range).any(|(v, r)| v < r.0 || v > r.1);
         beyond || hosts.iter().map(|h| h.1).sum::<f64>() > self.host_weight_max + 1.0
     }
 
-    /// What all host weights of a candidate are multiplied with: 1 up to the most of any reading, then so that their sum stays there. The
-    /// effects of a hundred hosts do not add up; readings of a few hosts say how much a host counts among a few.
+    /// The factor of all host weights of a candidate: 1 up to the largest sum of weights in the readings; beyond, it keeps the sum at that
+    /// value. Readings of a few hosts measure the effect of a host among a few; the effects of a hundred hosts do not add up.
     pub fn host_share(&self, weight: f64) -> f64 {
         if weight > self.host_weight_max { self.host_weight_max / weight } else { 1.0 }
     }
@@ -496,7 +406,7 @@ impl Gp {
         for i in 0..self.points.len() {
             let v = 1.0 / inverse.row(i)[i];
             let residual = self.alpha[i] * v;
-            // The deviation that it would have as an ordinary reading.
+            // Its variance as an ordinary reading.
             let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
             let factor =
                 if residual * residual > OUTLIER_SDS * OUTLIER_SDS * ordinary { residual * residual / n2 } else { 1.0 };
@@ -518,7 +428,7 @@ impl Gp {
         self.y_mean + self.y_sd * v
     }
 
-    /// How much of [`Gp::feature_mean`] is irregularity of this very split, believed since readings of it showed it; 0 for splits never read.
+    /// The part of [`Gp::feature_mean`] that is irregularity of this split, learned from its readings; 0 for a split without readings.
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
@@ -526,12 +436,12 @@ impl Gp {
         self.y_sd * twins.map(|(j, _)| LASTING * n2 * self.points[j].noise_factor * self.alpha[j]).sum::<f64>()
     }
 
-    /// What a host adds at full weight; 0 for hosts never seen.
+    /// The effect of a host at full weight; 0 for hosts without readings.
     pub fn host_effect(&self, host: u32) -> f64 {
         self.host_effect.get(host as usize).copied().unwrap_or(0.0) * self.y_sd
     }
 
-    /// Deviation of `ln(busbw / bound)` at a place: of the mean, and with the irregularity of a single allocation added. O(n²).
+    /// Deviation of `ln(busbw / bound)` at features `x`: of the mean, and with the irregularity of a single allocation added. O(n²).
     pub fn deviation(&self, x: &[f64], hosts: &[(u32, f64)]) -> (f64, f64) {
         let n = self.points.len();
         let [s2, n2, l2, h2] = self.variances();
@@ -547,7 +457,7 @@ impl Gp {
                 *slot = w * share;
             }
         }
-        // A split whose readings were odd is as odd as they were.
+        // The noise of a split is that of its readings.
         let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
         let odd =
             self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
@@ -563,7 +473,7 @@ impl Gp {
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
-    /// Deviation of what no feature explains, of `ln(busbw / bound)`.
+    /// Deviation of the noise of `ln(busbw / bound)`.
     pub fn noise_sd(&self) -> f64 {
         self.y_sd * self.variances()[1].sqrt()
     }
@@ -579,62 +489,6 @@ impl Gp {
             .collect()
     }
 
-    /// The reading whose loss costs the process least, once it is full ([`UPDATED_POINTS_MAX`]): the oldest of the split with the most
-    /// readings; of splits with as many, the one read first. O(n).
-    pub fn dispensable(&self) -> Option<usize> {
-        if self.points.len() < UPDATED_POINTS_MAX {
-            return None;
-        }
-        let mut splits: HashMap<Vec<u64>, (usize, usize)> = HashMap::new();
-        for (i, p) in self.points.iter().enumerate() {
-            splits.entry(p.x.iter().map(|v| v.to_bits()).collect()).or_insert((0, i)).0 += 1;
-        }
-        splits.into_values().max_by_key(|&(count, first)| (count, std::cmp::Reverse(first))).map(|s| s.1)
-    }
-
-    /// Learns one more reading, hyperparameters unchanged: O(n²). A full process drops its [dispensable](Gp::dispensable) reading. `false` if
-    /// the reading is degenerate.
-    pub fn update(&mut self, point: Point) -> bool {
-        self.update_without(self.dispensable(), point)
-    }
-
-    /// The same, dropping the reading `drop` first.
-    pub(crate) fn update_without(&mut self, drop: Option<usize>, point: Point) -> bool {
-        let count = self.points.len() - usize::from(drop.is_some());
-        if count >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
-            return false;
-        }
-        if let Some(k) = drop {
-            self.points.remove(k);
-            self.factor.remove(k);
-            self.refresh_columns();
-            self.refresh_alpha();
-        }
-        let mut point = point;
-        let mut scratch = Vec::new();
-        let expected = self.feature_mean(&point.x, &mut scratch)
-            + point.hosts.iter().map(|&(h, w)| w * self.host_effect(h)).sum::<f64>();
-        let (_, sd) = self.deviation(&point.x, &point.hosts);
-        let z2 = ((point.y - expected) / sd).powi(2);
-        if z2 > OUTLIER_SDS * OUTLIER_SDS {
-            // Believed only as far as a few such readings would have to agree.
-            point.noise_factor = ((point.y - expected) / self.noise_sd()).powi(2).clamp(1.0, 1e4);
-        }
-        self.points.push(point);
-        self.refresh_columns();
-        let i = self.points.len() - 1;
-        let mut row = vec![0.0; i + 1];
-        self.kernel_of_point(i, i, &mut row);
-        row[i] = self.own_variance(i);
-        if !self.factor.append(&row) {
-            self.points.pop();
-            self.refresh_columns();
-            return false;
-        }
-        self.refresh_alpha();
-        true
-    }
-
     /// Logarithm of the density that the readings have under the fitted process (in their own units, so that processes on different
     /// bounds compare).
     pub fn ln_evidence(&self) -> f64 {
@@ -644,7 +498,7 @@ impl Gp {
     }
 
     /// The readings that it knows.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[GpPoint] {
         &self.points
     }
     /// Likelihood evaluations that the fit took.
@@ -652,7 +506,7 @@ impl Gp {
         self.evaluations
     }
 
-    /// To keep.
+    /// The form for a model file.
     pub fn save(&self) -> SavedGp {
         SavedGp {
             points: self.points.clone(),
@@ -701,10 +555,10 @@ impl Gp {
 mod tests {
     use super::*;
 
-    fn point(i: usize) -> Point {
+    fn point(i: usize) -> GpPoint {
         let x = vec![(i % 37) as f64 * 0.1, (i % 11) as f64];
         let y = 0.1 * x[0].sin() - 0.02 * x[1] + 0.01 * ((i * 7919 % 101) as f64 / 101.0 - 0.5);
-        Point { x, hosts: vec![((i % 5) as u32, 1.0)], y, noise_factor: 1.0 }
+        GpPoint { x, hosts: vec![((i % 5) as u32, 1.0)], y, noise_factor: 1.0 }
     }
 
     #[test]
@@ -726,9 +580,9 @@ mod tests {
 
     #[test]
     fn a_full_process_drops_the_oldest_reading_of_the_split_read_most() {
-        let mut points: Vec<Point> = (0..40).map(|i| Point { x: vec![i as f64, 0.0], ..point(i) }).collect();
+        let mut points: Vec<GpPoint> = (0..40).map(|i| GpPoint { x: vec![i as f64, 0.0], ..point(i) }).collect();
         for i in 0..UPDATED_POINTS_MAX - 40 {
-            points.push(Point { x: vec![7.0, 0.0], ..point(i) });
+            points.push(GpPoint { x: vec![7.0, 0.0], ..point(i) });
         }
         let gp = Gp::fit(points[..50].to_vec()).unwrap();
         assert_eq!(gp.dispensable(), None);

@@ -7,11 +7,11 @@ use crate::evaluation::sampling::readings;
 use console::Failure;
 use measure::design::DesignKind;
 use place::{Objective, Request};
-use predict::{BandwidthModel, FitOptions, Kind, Oracle, Part};
+use predict::{BandwidthModel, FitOptions, HostShare, Kind, Oracle};
 use std::time::Instant;
 use store::Measurement;
 use topology::Allocation;
-use truths::Truth;
+use truths::{Irregularity, Truth};
 
 /// Samples of linkwise's own model.
 const OWN_SAMPLES: usize = 100;
@@ -91,15 +91,15 @@ impl<'t> Guides<'t> {
             true => fit(Kind::Gp, samples(truth, OWN_SAMPLES, DesignKind::Stratified, seed))?,
             false => fit(Kind::Bound, Vec::new())?,
         };
-        let table = own.part_table(truth.size()).clone();
-        let value = move |parts: &[Part]| {
+        let table = own.share_table(truth.size()).clone();
+        let value = move |parts: &[HostShare]| {
             let mut sorted: Vec<_> = parts.iter().map(|p| (p.host, p.mask)).collect();
             sorted.sort_by_key(|p| p.0);
-            truth.of_parts(&sorted, false).unwrap_or(0.0)
+            truth.of_parts(&sorted, Irregularity::With).unwrap_or(0.0)
         };
         let network: Option<Box<dyn BandwidthModel>> = match samples_of_network.filter(|_| several) {
             Some(n) => Some(Box::new(fit(
-                Kind::Learned(&::papers::network::kinds::TRANSFORMER_LITEGD),
+                Kind::Learned(&papers::network::kinds::TRANSFORMER_LITEGD),
                 samples(truth, n, DesignKind::Random, seed),
             )?)),
             None => None,
@@ -117,7 +117,7 @@ impl<'t> Guides<'t> {
 
     /// The choice of a method: GPUs, milliseconds, and of these inside the model.
     pub fn choose(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<(Allocation, f64, f64)> {
-        let search = ::papers::searches().search(m.search, seed).ok()?;
+        let search = papers::searches().search(m.search, seed).ok()?;
         let timed = Timed::new(self.of(m.guide)?);
         let request = Request::new(k, free.clone(), self.truth.size());
         let start = Instant::now();
@@ -129,7 +129,7 @@ impl<'t> Guides<'t> {
 
     /// GBE of a method on one request, percent.
     pub fn gbe_pct(&self, m: &Method, free: &Allocation, k: usize, seed: u64) -> Option<f64> {
-        let best = self.truth.optimum(free, k, false).best?;
+        let best = self.truth.optimum(free, k, Irregularity::With).best?;
         Some(100.0 * self.truth.busbw_gb_per_s(&self.choose(m, free, k, seed)?.0)? / best)
     }
 }
@@ -140,7 +140,7 @@ pub fn replay(truth: &dyn Truth, effort: &Effort, seed: u64) -> Result<Vec<Run>,
     let there = METHODS.iter().filter(|m| guides.of(m.guide).is_some());
     let mut runs: Vec<(&Method, Run)> = there.map(|m| (m, Run { name: m.name, ..Run::default() })).collect();
     for (i, Scenario { k, free, .. }) in scenarios(truth.cluster(), effort.per_k, seed).into_iter().enumerate() {
-        let optimum = truth.optimum(&free, k, false);
+        let optimum = truth.optimum(&free, k, Irregularity::With);
         let (Some(best), false) = (optimum.best, optimum.missing) else { continue };
         for (m, run) in &mut runs {
             let seed = seed.wrapping_mul(1_000_003).wrapping_add(i as u64);

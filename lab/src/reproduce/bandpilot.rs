@@ -1,13 +1,13 @@
 //! BandPilot: tables 2 and 3, figures 1, 2 and 5 to 11, appendix A and the footprint.
 //!
-//! The paper prints curves without numbers; where its text or a table names one, it stands beside ours. H100 is the measured 16 MiB table
+//! The paper prints curves without numbers; a number that its text or a table names is printed with ours. H100 is the measured 16 MiB table
 //! (figure 1 and appendix A: 2 GiB), the mixed clusters are composed by the paper's rule from measured tables.
 
 use super::Effort;
 use crate::evaluation::accuracy::point;
 use crate::evaluation::methods::{self, MethodSpec};
 use crate::evaluation::replay::{Best, Run, SeedResult};
-use crate::evaluation::{Load, Missing, Settings, quantile, run_seed, summary};
+use crate::evaluation::{Load, Missing, Settings, run_seed, summary};
 use crate::ground_truth::{self, Options};
 use console::Failure;
 use measure::design::DesignKind;
@@ -73,7 +73,7 @@ pub fn reproduce(item: &str, dir: &str, effort: &Effort) -> Result<String, Failu
 /// Methods of figure 6, and linkwise's own.
 const FIGURE_6: &str = "bandpilot,ideal-bandpilot,topo,default,random,gp";
 
-fn ground(dir: &str, cluster: &str, size: Option<Bytes>) -> Result<Box<dyn Truth>, Failure> {
+fn truth_of(dir: &str, cluster: &str, size: Option<Bytes>) -> Result<Box<dyn Truth>, Failure> {
     let c = catalog::cluster(cluster).ok_or_else(|| Failure::input(format!("no cluster `{cluster}`")))?;
     let mut all = ground_truth::load(dir, &c, &Options::default())?.into_iter();
     let wanted = all.find(|t| size.is_none_or(|s| t.size() == s));
@@ -92,7 +92,7 @@ fn settings(effort: &Effort) -> Settings {
 }
 
 fn replay(dir: &str, cluster: &str, methods: &str, effort: &Effort) -> Result<Vec<Run>, Failure> {
-    let truth = ground(dir, cluster, None)?;
+    let truth = truth_of(dir, cluster, None)?;
     let specs: Vec<MethodSpec> = methods
         .split(',')
         .filter(|m| !effort.quick || !["bandpilot", "eha", "pts"].contains(m))
@@ -135,7 +135,7 @@ fn mean(v: impl Iterator<Item = f64>) -> f64 {
 }
 
 fn figure_1(dir: &str) -> Result<String, Failure> {
-    let truth = ground(dir, "h100", Some(Bytes::gib(2)))?;
+    let truth = truth_of(dir, "h100", Some(Bytes::gib(2)))?;
     let mut out = String::from(
         "BandPilot, figure 1: all-reduce over two H100 hosts, GB/s busbw, ours (the published 2 GiB table) and printed\n",
     );
@@ -151,7 +151,7 @@ fn figure_1(dir: &str) -> Result<String, Failure> {
 }
 
 fn figure_2(dir: &str) -> Result<String, Failure> {
-    let truth = ground(dir, "het-4mix", None)?;
+    let truth = truth_of(dir, "het-4mix", None)?;
     let mut out = String::from(
         "BandPilot, figure 2: pairs of GPUs of the 4090 host, GB/s busbw (published subset table, 16 MiB; the paper's peer-to-peer matrix \
          is not public)\n",
@@ -180,7 +180,7 @@ fn figure_5(dir: &str, effort: &Effort, models: &[&str], clusters: &[&str]) -> R
         effort.seeds
     );
     for c in clusters {
-        let truth = ground(dir, c, None)?;
+        let truth = truth_of(dir, c, None)?;
         for m in models {
             let tasks: Vec<(usize, u64)> =
                 samples.iter().flat_map(|n| effort.seeds.iter().map(move |s| (*n, *s))).collect();
@@ -271,7 +271,7 @@ fn figure_8(dir: &str, effort: &Effort) -> Result<String, Failure> {
         let median = |r: &Run, of: fn(&Run) -> &Vec<f64>| {
             let mut v: Vec<f64> = r.k.iter().zip(of(r)).filter(|p| *p.0 == k).map(|p| *p.1 / 1e3).collect();
             v.sort_by(f64::total_cmp);
-            quantile(&v, 0.5)
+            stats::quantile_of_sorted(&v, 0.5)
         };
         let cells: Vec<String> = runs
             .iter()
@@ -298,7 +298,7 @@ fn agreement(pairs: &[(f64, f64)]) -> f64 {
 }
 
 fn figure_11(dir: &str) -> Result<String, Failure> {
-    let (small, large) = (ground(dir, "h100", Some(Bytes::mib(16)))?, ground(dir, "h100", Some(Bytes::gib(2)))?);
+    let (small, large) = (truth_of(dir, "h100", Some(Bytes::mib(16)))?, truth_of(dir, "h100", Some(Bytes::gib(2)))?);
     let mut out = String::from(
         "BandPilot, figure 11: the sizes and collectives of that study are not public; of the published tables, 16 MiB against 2 GiB\n",
     );
@@ -347,7 +347,7 @@ fn appendix_a() -> String {
 
 fn footprint(dir: &str, effort: &Effort) -> Result<String, Failure> {
     use crate::evaluation::{guides, sampling};
-    let truth = ground(dir, "h100", None)?;
+    let truth = truth_of(dir, "h100", None)?;
     let constants = fabric::Constants::unfitted();
     let seed = effort.seeds.first().copied().unwrap_or(1);
     let intra = sampling::readings(truth.as_ref(), seed, |r| r.intra());

@@ -1,13 +1,13 @@
 //! What a policy should reach, as environments and limits.
 //!
-//! Everything is relative to AUTO's level, 1. A gap is the share by which the best arm's mean is below the next best one's. Each aim
+//! Everything is relative to AUTO's level, 1. A gap is the share by which the best arm's mean is below the next best one's. Each target
 //! names the worst environment of its group: `flat` (all other arms at AUTO's level), `spread` (others at 1.1 and 1.3 times),
 //! `second` (a second arm at 1, AUTO and the last at 1.2: the gap is to the second best, not to AUTO).
 
 use crate::environment::{Change, Noise, Spec};
 use crate::score::Score;
 
-/// What is measured for an aim.
+/// What is measured for an target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Share of runs with the right arm in use after so many samples, %.
@@ -60,9 +60,9 @@ impl Measure {
     }
 }
 
-/// One aim.
+/// One target.
 #[derive(Debug, Clone)]
-pub struct Aim {
+pub struct Target {
     /// What should hold, in words.
     pub statement: String,
     /// Where: the worst of these counts.
@@ -75,8 +75,8 @@ pub struct Aim {
     pub is_strict: bool,
 }
 
-impl Aim {
-    /// Whether a value meets the aim.
+impl Target {
+    /// Whether a value meets the target.
     pub fn is_met(&self, value: f64) -> bool {
         match (self.measure.is_at_least(), self.is_strict) {
             (true, false) => value >= self.limit,
@@ -149,37 +149,42 @@ pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     Spec { change: Some((600, Change::Unused(0.7))), calls: 600 + 2_000 + 60, ..base }
 }
 
-/// All aims. `log` is the published reward log's exploitation samples, where they are at hand: their shape is an environment as well.
-pub fn all(log: Option<&Noise>) -> Vec<Aim> {
+/// All targets. `log` holds the exploitation samples of the published reward log, if there is one: their shape is an environment as well.
+pub fn all(log: Option<&Noise>) -> Vec<Target> {
     let mut out = Vec::new();
-    let mut aim = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {
+    let mut target = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {
         // Leaving AUTO wrongly "stays under 1 %"; every other limit may be met exactly.
         let is_strict = measure == Measure::WrongRuns && limit == 1.0;
-        out.push(Aim { statement, specs, measure, limit, is_strict });
+        out.push(Target { statement, specs, measure, limit, is_strict });
     };
     for (ratio, samples) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
         for cv in CVS {
             let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {samples} calls", percent(cv));
-            aim(statement, four_arms(ratio * cv, cv, samples as u64 + 1), Measure::RightAfter(samples), 95.0);
+            target(statement, four_arms(ratio * cv, cv, samples as u64 + 1), Measure::RightAfter(samples), 95.0);
         }
     }
     for cv in CVS {
         let statement = format!("no better arm, CV {}: AUTO left wrongly in 2,000 calls", percent(cv));
-        aim(statement, no_better_arm(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv))), Measure::WrongRuns, 1.0);
+        target(
+            statement,
+            no_better_arm(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv))),
+            Measure::WrongRuns,
+            1.0,
+        );
     }
     for cv in CVS {
         let statement = format!("gap/CV 1, CV {}: an arm no better than AUTO chosen in 2,000 calls", percent(cv));
-        aim(statement, four_arms(cv, cv, 2_000), Measure::WrongRuns, 1.0);
+        target(statement, four_arms(cv, cv, 2_000), Measure::WrongRuns, 1.0);
     }
     for cv in [0.05, 0.10, 0.20] {
         let spec = twelve_arms(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
         let name = format!("twelve arms, CV {}", percent(cv));
-        aim(format!("{name}: calls per arm until decided"), vec![spec.clone()], Measure::ExploredPerArm, 4.0);
-        aim(format!("{name}: a good arm after 200 calls"), vec![spec.clone()], Measure::RightAfter(200), 95.0);
-        aim(format!("{name}: cost of looking once settled"), vec![spec.clone()], Measure::LookingCost, 1.0);
+        target(format!("{name}: calls per arm until decided"), vec![spec.clone()], Measure::ExploredPerArm, 4.0);
+        target(format!("{name}: a good arm after 200 calls"), vec![spec.clone()], Measure::RightAfter(200), 95.0);
+        target(format!("{name}: cost of looking once settled"), vec![spec.clone()], Measure::LookingCost, 1.0);
         let looks = |factor: &str| format!("{name}: most looks in 2,000 calls at an arm over {factor}x");
-        aim(looks("1.5"), vec![spec.clone()], Measure::LooksAtSlow, 1.0);
-        aim(looks("2"), vec![spec], Measure::LooksAtClearlySlow, 1.0);
+        target(looks("1.5"), vec![spec.clone()], Measure::LooksAtSlow, 1.0);
+        target(looks("2"), vec![spec], Measure::LooksAtClearlySlow, 1.0);
     }
     let modes = [("two modes", Some(&Noise::BANDIT_LOG)), ("the log's rewards", log)];
     for (name, noise) in modes.into_iter().filter_map(|(n, x)| x.map(|x| (n, x))) {
@@ -188,23 +193,23 @@ pub fn all(log: Option<&Noise>) -> Vec<Aim> {
             Spec::new(format!("modes-{variant}-{slug}"), TWO_MODES_US, levels, noise.clone())
         };
         let specs = vec![better("flat", &[0.7, 1.0, 1.0]), better("spread", &[0.7, 1.1, 1.3])];
-        aim(format!("{name}: a 30 % better arm after 200 calls"), specs.clone(), Measure::RightAfter(200), 95.0);
-        aim(
+        target(format!("{name}: a 30 % better arm after 200 calls"), specs.clone(), Measure::RightAfter(200), 95.0);
+        target(
             format!("{name}: AUTO left wrongly in 2,000 calls"),
             no_better_arm(noise, TWO_MODES_US, &slug),
             Measure::WrongRuns,
             2.0,
         );
-        aim(format!("{name}: cost of looking once settled"), specs, Measure::LookingCost, 1.0);
+        target(format!("{name}: cost of looking once settled"), specs, Measure::LookingCost, 1.0);
         let worse = in_use_worsens(noise, TWO_MODES_US, &slug, 360);
-        aim(
+        target(
             format!("{name}: arm in use 30 % worse, back on the best in 300"),
             worse,
             Measure::RecoveredWithin(300),
             90.0,
         );
         let unused = unused_improves(noise, TWO_MODES_US, &slug);
-        aim(
+        target(
             format!("{name}: unused arm 30 % better, found in 2,000"),
             vec![unused],
             Measure::RecoveredWithin(2_000),
@@ -215,25 +220,25 @@ pub fn all(log: Option<&Noise>) -> Vec<Aim> {
         let slug = format!("cv{}", percent(cv));
         let specs = in_use_worsens(&log_normal(cv), AUTO_US, &slug, 120);
         let statement = format!("arm in use 30 % worse, CV {}: back on the best in 60", percent(cv));
-        aim(statement, specs, Measure::RecoveredWithin(60), 90.0);
+        target(statement, specs, Measure::RecoveredWithin(60), 90.0);
     }
     for cv in CVS {
         let spec = unused_improves(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
         let statement = format!("unused arm 30 % better, CV {}: found in 2,000", percent(cv));
-        aim(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
+        target(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
     }
     // What the border of a policy asks for: epochs are decided before their first call runs, and samples get lost.
     for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one sample in five lost", 1, 0.2)] {
         let slug = words.replace(' ', "-");
         let better = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
         let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(better).collect();
-        aim(format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), specs, Measure::RightAfter(400), 95.0);
+        target(format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), specs, Measure::RightAfter(400), 95.0);
         let null = no_better_arm(&log_normal(0.1), AUTO_US, "cv10%").into_iter().map(better).collect();
-        aim(format!("{words}, no better arm, CV 10%: AUTO left wrongly"), null, Measure::WrongRuns, 1.0);
+        target(format!("{words}, no better arm, CV 10%: AUTO left wrongly"), null, Measure::WrongRuns, 1.0);
     }
     for cv in CVS {
         let statement = format!("four arms, gap 30 %, CV {}: cost of looking once settled", percent(cv));
-        aim(statement, four_arms(0.3, cv, 2_400), Measure::LookingCost, 1.0);
+        target(statement, four_arms(0.3, cv, 2_400), Measure::LookingCost, 1.0);
     }
     out
 }

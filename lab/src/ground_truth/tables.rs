@@ -1,14 +1,31 @@
-//! Rows of the published tables, as truths need them.
+//! The one reader of the published tables, and their rows as the truths need them.
 
-use crate::published::read_table;
 use console::Failure;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use store::HostMap;
+use store::{HostMap, Record};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, Host, HostId, HostType};
 
 /// Most hosts of a count vector.
 const HOSTS_OF_A_ROW: usize = 12;
+
+/// The measured hosts of the H100 cluster: the name in the files, and the host of the built-in cluster (`docs/data.md`).
+pub const H100_HOSTS: [(&str, &str); 4] = [("h100_26", "n0"), ("h100_27", "n1"), ("h100_28", "n2"), ("h100_29", "n3")];
+
+/// [`H100_HOSTS`] as the reader of tables takes it.
+///
+/// # Errors
+/// The cluster has no such hosts.
+pub fn h100_hosts(cluster: &Cluster) -> Result<HostMap, Failure> {
+    let list: Vec<String> = H100_HOSTS.iter().map(|(file, host)| format!("{file}={host}")).collect();
+    HostMap::parse(&list.join(","), cluster).map_err(Failure::input)
+}
+
+/// One published CSV table.
+pub fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<Record>, Failure> {
+    let text = files::read_text(file, store::CSV_FILE_BYTES_MAX)?;
+    store::parse_csv(&text, &file.display().to_string(), cluster, map).map_err(Failure::input)
+}
 
 /// Every measured subset of one host at one size.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,7 +50,7 @@ impl IntraRows {
         }
         self.by_mask.get(mask.0 as usize).copied().filter(|v| !v.is_nan())
     }
-    /// Sets a row; none removes it.
+    /// Sets a row; `None` removes it.
     pub fn set(&mut self, mask: GpuMask, gb_per_s: Option<f64>) {
         self.by_mask[mask.0 as usize] = gb_per_s.unwrap_or(f64::NAN);
     }
@@ -44,7 +61,7 @@ impl IntraRows {
     }
 }
 
-/// Counts over hosts whatever their order: the key of a published row.
+/// GPUs per host in any order: the key of a published row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountKey([u8; HOSTS_OF_A_ROW]);
 
@@ -60,14 +77,17 @@ impl CountKey {
         k[..n].sort_unstable_by(|a, b| b.cmp(a));
         Some(CountKey(k))
     }
+    /// GPUs per host, descending.
+    pub fn counts(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().map(|c| usize::from(*c)).filter(|c| *c > 0)
+    }
     /// The same split on the first hosts, with their first GPUs.
     pub fn allocation(&self) -> Allocation {
-        let parts = self.0.iter().enumerate().filter(|c| *c.1 > 0);
-        Allocation::new(parts.map(|(h, c)| (HostId(h as u32), GpuMask::first(*c as usize))))
+        Allocation::new(self.counts().enumerate().map(|(h, c)| (HostId(h as u32), GpuMask::first(c))))
     }
 }
 
-/// Rows over several hosts at one size: by sorted counts, since the published table tells neither hosts nor GPUs.
+/// Rows by sorted counts at one size: the published table names neither hosts nor GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountRows {
     /// Message size.
@@ -100,15 +120,22 @@ pub fn read_intra(file: &Path, name_in_file: &str, t: &HostType) -> Result<Intra
     table.ok_or_else(|| Failure::input(format!("{}: no rows", file.display())))
 }
 
-/// The count vectors over several hosts in one file, by size. Rows of single hosts are passed over: the file does not tell which host.
+/// The count vectors over several hosts in one file, by size. Rows of single hosts are left out: the file does not name the host.
 pub fn read_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>, Failure> {
+    let mut tables = read_all_counts(file, cluster)?;
+    for t in &mut tables {
+        t.by_counts.retain(|key, _| key.counts().count() > 1);
+    }
+    tables.retain(|t| !t.by_counts.is_empty());
+    Ok(tables)
+}
+
+/// All count vectors in one file, by size, those of single hosts too.
+pub fn read_all_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>, Failure> {
     let mut tables: Vec<CountRows> = Vec::new();
     for r in read_table(file, cluster, &HostMap::default())? {
         let m = &r.measurement;
-        let Some(key) = CountKey::of(m.allocation.counts().into_iter()).filter(|_| m.allocation.host_count() > 1)
-        else {
-            continue;
-        };
+        let Some(key) = CountKey::of(m.allocation.counts().into_iter()) else { continue };
         let at = tables.iter().position(|t| (t.size, t.collective) == (m.size, m.collective)).unwrap_or_else(|| {
             tables.push(CountRows { size: m.size, collective: m.collective, by_counts: HashMap::new() });
             tables.len() - 1

@@ -1,35 +1,35 @@
-//! Allocations as models see them: one [`Part`] per host, and many allocations in one flat [`Candidates`].
+//! Allocations as models see them: one [`HostShare`] per host, and many allocations in one flat [`Candidates`].
 
 use crate::intra::IntraTables;
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
 /// The GPUs that a candidate takes of one host, with everything that a model may use about them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct HostShare {
     /// The host.
     pub host: HostId,
     /// The GPUs.
     pub mask: GpuMask,
-    /// How many.
+    /// Number of GPUs.
     pub count: u8,
-    /// Does it take the whole host?
+    /// True if it takes the whole host.
     pub whole: bool,
     /// Bandwidth inside the host (its intra table), GB/s busbw; infinite for one GPU, which needs no inside link.
     pub intra_gb_per_s: f64,
-    /// Together rate of the NICs that the GPUs touch, one direction, GB/s; infinite where the host has no NIC listed.
+    /// Sum of the rates of the NICs that the GPUs use, one direction, GB/s; infinite where the host has no NIC listed.
     pub nic_gb_per_s: f64,
     /// Best intra bandwidth of any `count` GPUs of this host type (not only of those chosen); infinite for one GPU.
     pub class_intra_gb_per_s: f64,
     /// The host's type, index into `Cluster::types`; of types that are the same hardware under several names the first.
     pub host_type: u16,
-    /// The GPUs of this host that stand for all sets of the same count and NIC rate when the network is asked: those whose inside
-    /// links are best by topology.
+    /// The GPUs of this host that represent all sets of the same count and NIC rate in estimates of the network: those with the
+    /// best links inside the host by topology.
     pub representative: GpuMask,
 }
 
-/// Looks parts up: built once per cluster and size, then O(1) per part.
+/// Shares by host and GPUs: built once per cluster and size, then O(1) per look-up.
 #[derive(Clone, Debug)]
-pub struct PartTable {
+pub struct HostShareTable {
     hosts: Vec<HostParts>,
 }
 
@@ -47,7 +47,7 @@ struct HostParts {
     representative: std::sync::Arc<[u32]>,
 }
 
-impl PartTable {
+impl HostShareTable {
     /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
     pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::FabricTables) -> Self {
         use std::collections::HashMap;
@@ -101,15 +101,15 @@ impl PartTable {
                 }
             })
             .collect();
-        PartTable { hosts }
+        HostShareTable { hosts }
     }
 
     /// The part of `mask` on `host`. Panics if the host has no such GPU.
     #[inline]
-    pub fn part(&self, host: HostId, mask: GpuMask) -> Part {
+    pub fn part(&self, host: HostId, mask: GpuMask) -> HostShare {
         let h = &self.hosts[host.index()];
         let count = mask.count();
-        Part {
+        HostShare {
             host,
             mask,
             count: count as u8,
@@ -140,7 +140,7 @@ impl PartTable {
 /// Many candidate allocations in one flat memory.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
-    parts: Vec<Part>,
+    parts: Vec<HostShare>,
     ends: Vec<u32>,
 }
 
@@ -150,7 +150,7 @@ impl Candidates {
         Self::default()
     }
     /// Of whole allocations.
-    pub fn of<'a>(table: &PartTable, allocations: impl IntoIterator<Item = &'a Allocation>) -> Self {
+    pub fn of<'a>(table: &HostShareTable, allocations: impl IntoIterator<Item = &'a Allocation>) -> Self {
         let mut c = Candidates::new();
         for a in allocations {
             c.parts.extend(a.parts().iter().map(|&(h, m)| table.part(h, m)));
@@ -159,7 +159,7 @@ impl Candidates {
         c
     }
     /// Adds one, as its parts in any order.
-    pub fn push(&mut self, parts: &[Part]) {
+    pub fn push(&mut self, parts: &[HostShare]) {
         self.parts.extend_from_slice(parts);
         self.ends.push(self.parts.len() as u32);
     }
@@ -173,12 +173,12 @@ impl Candidates {
     }
     /// The parts of candidate `i`.
     #[inline]
-    pub fn parts(&self, i: usize) -> &[Part] {
+    pub fn parts(&self, i: usize) -> &[HostShare] {
         let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
         &self.parts[start..self.ends[i] as usize]
     }
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &[Part]> {
+    /// Every candidate.
+    pub fn iter(&self) -> impl Iterator<Item = &[HostShare]> {
         (0..self.len()).map(|i| self.parts(i))
     }
     /// Candidate `i` as an allocation.

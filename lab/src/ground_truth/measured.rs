@@ -1,36 +1,29 @@
 //! The measured four-host H100 cluster: on several hosts the row of the sorted counts, on one host the row of the very subset.
 
 use super::outliers::{self, Outliers};
-use super::rows::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
+use super::tables::{CountKey, CountRows, H100_HOSTS, IntraRows, files, read_counts, read_intra};
 use console::Failure;
 use std::path::Path;
-use topology::{Bytes, Cluster, Collective, GpuMask, HostId};
-use truths::{Parts, Truth};
-
-/// Names of the measured hosts in the files, in the order of the cluster's hosts.
-const HOSTS: [&str; 4] = ["h100_26", "h100_27", "h100_28", "h100_29"];
+use topology::{Allocation, Cluster, GpuMask, HostId};
+use truths::{About, Irregularity, Parts, Truth};
 
 /// Was this cluster measured as a whole: four HGX H100 or fewer?
 pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
     let h100 = |h: HostId| cluster.type_of(h).name.starts_with("hgx-h100");
-    cluster.hosts.len() <= HOSTS.len() && cluster.host_ids().all(h100)
+    cluster.hosts.len() <= H100_HOSTS.len() && cluster.host_ids().all(h100)
 }
 
 /// One size of the measured cluster.
 #[derive(Clone, Debug)]
-pub struct Real {
-    name: String,
-    description: String,
-    cluster: Cluster,
-    size: Bytes,
-    collective: Collective,
+pub struct MeasuredCluster {
+    about: About,
     /// By host; hosts without a table have no rows.
     intra: Vec<IntraRows>,
     counts: CountRows,
 }
 
 /// Every size that a folder holds. Files are those of `docs/data.md`.
-pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Real>, Failure> {
+pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<MeasuredCluster>, Failure> {
     // The table over hosts is of four hosts, however many the cluster has.
     let four = topology::catalog::cluster("h100").expect("built in");
     let mut counts: Vec<CountRows> = Vec::new();
@@ -50,22 +43,25 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Rea
     }
     counts.sort_by_key(|c| c.size);
     let mut intra: Vec<(usize, IntraRows)> = Vec::new();
-    for (i, name) in HOSTS.iter().enumerate().take(cluster.hosts.len()) {
+    for (i, (name, _)) in H100_HOSTS.iter().enumerate().take(cluster.hosts.len()) {
         for file in files(dir, &format!("intra_{name}_"))? {
             intra.push((i, read_intra(&file, name, cluster.type_of(HostId(i as u32)))?));
         }
     }
     let of_size = |counts: CountRows| {
         let (size, collective) = (counts.size, counts.collective);
-        let mut real = Real {
-            name: format!("measured h100 {size}"),
-            description: format!(
-                "measured: sorted counts over hosts ({} rows), subsets inside a host; {collective} {size}",
-                counts.by_counts.len()
-            ),
-            cluster: cluster.clone(),
-            size,
-            collective,
+        let mut measured = MeasuredCluster {
+            about: About {
+                name: format!("measured h100 {size}"),
+                description: format!(
+                    "measured: sorted counts over hosts ({} rows), subsets inside a host; {collective} {size}",
+                    counts.by_counts.len()
+                ),
+                cluster: cluster.clone(),
+                size,
+                collective,
+                simulated: false,
+            },
             intra: cluster
                 .host_ids()
                 .map(|h| {
@@ -80,50 +76,52 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Rea
             counts,
         };
         if outliers != Outliers::Keep {
-            let mut changed = outliers::counts(&four, &mut real.counts, outliers);
-            for (h, rows) in cluster.host_ids().zip(&mut real.intra) {
+            let mut changed = outliers::counts(&four, &mut measured.counts, outliers);
+            for (h, rows) in cluster.host_ids().zip(&mut measured.intra) {
                 changed += outliers::intra(cluster.type_of(h), rows, outliers);
             }
-            real.description += &format!("; {changed} flagged rows {}", outliers.word());
+            measured.about.description += &format!("; {changed} flagged rows {}", outliers.word());
         }
-        real
+        measured
     };
     Ok(counts.into_iter().map(of_size).collect())
 }
 
-impl Truth for Real {
-    fn name(&self) -> &str {
-        &self.name
+impl MeasuredCluster {
+    /// Does every host have a table of its own?
+    pub fn has_every_host(&self) -> bool {
+        self.intra.iter().all(|rows| rows.rows().next().is_some())
     }
-    fn description(&self) -> &str {
-        &self.description
+
+    /// The splits over several hosts that have a row, each on the first hosts with their first GPUs; descending counts, ascending order.
+    pub fn splits(&self) -> Vec<Allocation> {
+        let mut keys: Vec<&CountKey> = self.counts.by_counts.keys().collect();
+        keys.sort();
+        keys.into_iter().map(CountKey::allocation).collect()
     }
-    fn cluster(&self) -> &Cluster {
-        &self.cluster
+}
+
+impl Truth for MeasuredCluster {
+    fn about(&self) -> &About {
+        &self.about
     }
-    fn size(&self) -> Bytes {
-        self.size
-    }
-    fn collective(&self) -> Collective {
-        self.collective
-    }
-    fn simulated(&self) -> bool {
-        false
-    }
-    fn of_parts(&self, parts: Parts, _smooth: bool) -> Option<f64> {
+    fn of_parts(&self, parts: Parts, _: Irregularity) -> Option<f64> {
         match parts {
             [] => None,
             [(h, m)] => self.intra[h.index()].get(*m),
             _ => self.counts.by_counts.get(&CountKey::of(parts.iter().map(|p| p.1.count()))?).copied(),
         }
     }
-    /// A row is one reading; nothing is known of others.
+    /// A row is one reading: its scatter is unknown.
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }
-    fn masks_that_matter(&self, _: HostId, free: GpuMask, count: usize, alone: bool, _smooth: bool) -> Vec<GpuMask> {
+    fn masks_that_matter(&self, _: HostId, free: GpuMask, count: usize, alone: bool, _: Irregularity) -> Vec<GpuMask> {
         let masks = free.subsets().filter(|m| m.count() == count);
-        // Over hosts only the counts tell.
+        // Over hosts only the counts decide.
         if alone { masks.collect() } else { masks.take(1).collect() }
+    }
+    fn merits(&self, _: HostId, _: GpuMask) -> Option<Vec<f64>> {
+        Some(Vec::new())
     }
 }

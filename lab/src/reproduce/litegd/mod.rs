@@ -5,17 +5,18 @@
 //! | seven clusters of 64 GPUs (table 1) | `litegd-64*` of the catalog; three types as 3, 3 and 2 hosts, which the paper leaves open |
 //! | intra-host bandwidth measured, 16 MB all-gather | the published tables of the same hosts (BandPilot's repository) |
 //! | switch of 20, 40, 60 GB/s or random 20 to 40 | [`Switch`]: random per pair of hosts |
-//! | minimum of hosts and path | [`crate::ground_truth::mixed`] |
+//! | minimum of hosts and path | [`crate::ground_truth::composed`] |
 //! | "dynamic workload": a random subset of GPUs is unavailable | as many free GPUs as an even draw between k and all says, then which |
 //! | around 1,000 training samples, random | the same |
 //! | optimum by a pruned search | exact |
 //! | topology-aware: greedy from the best pair by scores of link types | `topo-greedy` |
 //! | H100: four real hosts | the measured 16 MiB table |
 //!
-//! The paper prints curves without numbers; where its text names one, it stands beside ours.
+//! The paper prints curves without numbers; a number that its text names is printed with ours.
 
 mod replay;
 
+use crate::evaluation::summary;
 use crate::ground_truth::{self, Options, Switch};
 use console::Failure;
 use rayon::prelude::*;
@@ -91,7 +92,7 @@ pub fn reproduce(item: &str, dir: &str, effort: &Effort) -> Result<String, Failu
     }
 }
 
-fn ground(dir: &str, cluster: &str, switch: Option<Switch>, seed: u64) -> Result<Box<dyn Truth>, Failure> {
+fn truth_of(dir: &str, cluster: &str, switch: Option<Switch>, seed: u64) -> Result<Box<dyn Truth>, Failure> {
     let c = catalog::cluster(cluster).ok_or_else(|| Failure::input(format!("no cluster `{cluster}`")))?;
     let all = ground_truth::load(dir, &c, &Options { switch, seed, ..Options::default() })?;
     // The paper measures 16 MiB, the smallest of the H100 tables.
@@ -102,7 +103,7 @@ fn ground(dir: &str, cluster: &str, switch: Option<Switch>, seed: u64) -> Result
 fn all_seeds(dir: &str, cluster: &str, switch: Option<Switch>, effort: &Effort) -> Result<Vec<Run>, Failure> {
     let mut all: Vec<Run> = Vec::new();
     for &seed in &effort.seeds {
-        let runs = replay::replay(&*ground(dir, cluster, switch, seed)?, effort, seed)?;
+        let runs = replay::replay(&*truth_of(dir, cluster, switch, seed)?, effort, seed)?;
         if all.is_empty() {
             all = runs;
             continue;
@@ -117,16 +118,8 @@ fn all_seeds(dir: &str, cluster: &str, switch: Option<Switch>, effort: &Effort) 
     Ok(all)
 }
 
-/// Mean, 5th percentile (between order statistics, as numpy) and worst; NaN if there is nothing.
-fn summary(values: impl IntoIterator<Item = f64>) -> (f64, f64, f64) {
-    let mut v: Vec<f64> = values.into_iter().collect();
-    v.sort_by(f64::total_cmp);
-    let (Some(worst), n) = (v.first().copied(), v.len()) else { return (f64::NAN, f64::NAN, f64::NAN) };
-    (v.iter().sum::<f64>() / n as f64, stats::quantile_of_sorted(&v, 0.05), worst)
-}
-
 fn mean(v: impl IntoIterator<Item = f64>) -> f64 {
-    summary(v).0
+    summary(v).map_or(f64::NAN, |s| s.mean)
 }
 
 fn protocol(effort: &Effort, switch: &str) -> String {
@@ -169,10 +162,9 @@ fn table_1(dir: &str, effort: &Effort) -> Result<String, Failure> {
     }
     let _ = writeln!(out, "5th percentile, worst:");
     for ((cluster, _), runs) in TABLE_1.iter().zip(&results) {
-        let cells = runs.iter().map(|r| {
-            let (_, p5, worst) = summary(r.gbe_pct.iter().copied());
-            format!("{p5:.1}, {worst:.1}")
-        });
+        let cells = runs
+            .iter()
+            .map(|r| summary(r.gbe_pct.iter().copied()).map_or("-".into(), |s| format!("{:.1}, {:.1}", s.p5, s.worst)));
         out += &line(&std::iter::once((*cluster).to_owned()).chain(cells).collect::<Vec<_>>());
     }
     Ok(out)
@@ -221,7 +213,7 @@ fn figure_1(dir: &str) -> Result<String, Failure> {
     );
     out += &line(&["cluster", "types", "Default", "Topo", "Random"].map(str::to_owned));
     for (types, name) in CLUSTERS {
-        let truth = ground(dir, name, Some(Switch::Uniform(20.0)), 1)?;
+        let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let cells = idle(&*truth, &Guides::new(&*truth, None, 1)?, 2);
         out += &line(&[name.to_owned(), types.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
     }
@@ -234,14 +226,14 @@ fn figure_3(dir: &str) -> Result<String, Failure> {
     );
     out += &line(&["host", "Default", "Topo", "Random"].map(str::to_owned));
     for name in ["1xa800", "1xa6000", "1xv100", "1x4090"] {
-        let truth = ground(dir, name, Some(Switch::Uniform(20.0)), 1)?;
+        let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let cells = idle(&*truth, &Guides::new(&*truth, None, 1)?, 2);
         out += &line(&std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>());
     }
     for (panel, name) in [("(b)", "4xa6000"), ("(c, d)", "het-4mix")] {
         let _ = writeln!(out, "{panel} k of the 32 GPUs of {name}, switch 20 GB/s");
         out += &line(&["k", "Default", "Topo", "Random"].map(str::to_owned));
-        let truth = ground(dir, name, Some(Switch::Uniform(20.0)), 1)?;
+        let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let guides = Guides::new(&*truth, None, 1)?;
         for k in (2..=32).step_by(2) {
             out += &line(&std::iter::once(k.to_string()).chain(idle(&*truth, &guides, k)).collect::<Vec<_>>());
@@ -346,7 +338,7 @@ mod tests {
         // The finding of figure 3a, on the published tables.
         let Some(dir) = data("proximity_serves_a800_and_a6000_hosts_and_fails_v100_and_4090") else { return };
         let gbe = |name: &str| {
-            let truth = ground(&dir, name, Some(Switch::Uniform(20.0)), 1).unwrap();
+            let truth = truth_of(&dir, name, Some(Switch::Uniform(20.0)), 1).unwrap();
             let guides = Guides::new(&*truth, None, 1).unwrap();
             guides.gbe_pct(method("Default"), &truth.cluster().usable(), 2, 1).unwrap()
         };

@@ -1,0 +1,6 @@
+//! The papers' tables and figures: published numbers and ours.
+
+pub mod bandpilot;
+pub mod litegd;
+
+pub use litegd::Effort;
