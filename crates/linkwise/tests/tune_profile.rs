@@ -83,10 +83,7 @@ fn profile_finds_the_arm_that_passes_the_gates_and_says_why_others_do_not() {
     let table = std::fs::read_to_string(folder.at("policy.json.table")).unwrap();
     let rules: Vec<&str> = table.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(rules, ["all_reduce 524288 16777216 TREE/SIMPLE"]);
-    // The file is what `play` and `characterize` read.
-    let (code, out, err) = run(&["play", "--policy", "profile", "--arms", arms, "--profile", &file, "--size", "2M"]);
-    assert_eq!(code, 0, "{err}");
-    assert!(out.contains("\"arm\":\"TREE/SIMPLE\""), "{out}");
+    // The file is what `characterize` reads.
     let t = json(&["characterize", &file, "--format", "json"]);
     let best = &t["topologies"][0]["rows"][0]["alone"];
     assert!(
@@ -339,18 +336,13 @@ done
     assert_eq!((&v["isolated"][0]["use_arm"], &v["overlapped"][0]["use_arm"]), (&"TREE/SIMPLE".into(), &"AUTO".into()));
     let t = json(&["characterize", &file, "--format", "json"]);
     assert_eq!(t["topologies"][0]["rows"][0]["is_flip"], true);
-    // A table for calls alone and one for calls during computation; play uses the table that matches the next call.
+    // A table for calls alone and one for calls during computation.
     let rules = |ending: &str| {
         let text = std::fs::read_to_string(format!("{file}{ending}")).unwrap();
         text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(rules(".table").len(), 1);
     assert!(rules(".overlapped.table").is_empty(), "AUTO is best there");
-    let mut play = linkwise(&["play", "--policy", "profile", "--arms", arms, "--profile", &file, "--size", "1M"]);
-    play.write_stdin("{\"time_us\":1,\"overlapped\":true}\n{\"time_us\":1,\"compute_intensity\":0.0}\n");
-    let (code, out, err) = said(play);
-    let used: Vec<bool> = out.lines().map(|l| l.contains("TREE/SIMPLE")).collect();
-    assert_eq!((code, used), (0, vec![true, false, true]), "{out}{err}");
     // A run without the overlapped part leaves no table of an older one behind.
     let alone = ["profile", "--restart", "--arms", arms, "--sizes", "1M", "-o", &file, "--", &program];
     assert_eq!(run(&alone).0, 0);
@@ -429,8 +421,6 @@ fn a_policy_file_that_was_changed_is_refused() {
     let changed =
         std::fs::read_to_string(&file).unwrap().replace("\"use_arm\": \"TREE/SIMPLE\"", "\"use_arm\": \"RING/SIMPLE\"");
     std::fs::write(&file, changed).unwrap();
-    for args in [vec!["characterize", &file], vec!["play", "--policy", "profile", "--arms", ARMS, "--profile", &file]] {
-        let (code, _, err) = run(&args);
-        assert!(code == 2 && err.contains("sha256"), "{err}");
-    }
+    let (code, _, err) = run(&["characterize", &file]);
+    assert!(code == 2 && err.contains("sha256"), "{err}");
 }
