@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../lab/src/cmd/tune/sample_line.rs"]
+#[path = "../../lab/tuning/src/sample_line.rs"]
 mod sample_line;
 
 fuzz_target!(|line: &[u8]| match sample_line::sample(line) {

@@ -3,11 +3,8 @@
 mod cmd;
 mod evaluation;
 mod ground_truth;
-mod output;
-mod published;
 mod reproduce;
 mod scenarios;
-mod trials;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -30,12 +27,12 @@ enum Command {
     /// Reproduce tables and figures of the papers, with the published numbers
     Reproduce(cmd::reproduce::Args),
     /// Compare route plans: NIMBLE's experiments and real routing on a model of its testbed
-    Route(cmd::route::Args),
+    Route(lab_routing::Args),
     /// Try tuning policies in environments whose truth is known
     #[command(subcommand)]
-    Tune(cmd::tune::Tune),
+    Tune(lab_tuning::Tune),
     /// Compare the physics with published measurements
-    Validate(cmd::validate::Args),
+    Validate(lab_validation::Args),
     /// Check a folder of public data sets
     #[command(subcommand)]
     Data(cmd::data::Data),
@@ -59,9 +56,9 @@ fn main() -> ExitCode {
         Command::Demo(a) => cmd::demo::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
-        Command::Route(a) => cmd::route::run(a),
-        Command::Tune(a) => cmd::tune::run(a),
-        Command::Validate(a) => cmd::validate::run(a),
+        Command::Route(a) => lab_routing::run(a),
+        Command::Tune(a) => lab_tuning::run(a),
+        Command::Validate(a) => lab_validation::run(a),
         Command::Data(a) => cmd::data::run(a),
         Command::Completion { shell } => {
             let mut script = Vec::new();

@@ -1,9 +1,10 @@
-//! What programs at a terminal share: failures with exit codes, clusters by name, tables, progress, times, standard output.
+//! What programs at a terminal share: failures with exit codes, clusters by name, numbers of options, tables, progress, times, standard output.
 
 mod cluster;
 mod failure;
 mod format;
 mod interrupt;
+pub mod number;
 mod output;
 mod progress;
 mod table;

@@ -5,7 +5,6 @@
 pub mod allocation;
 pub mod catalog;
 pub mod cluster;
-pub mod collective;
 pub mod diagnose;
 pub mod draw;
 pub mod file;
@@ -14,14 +13,13 @@ pub mod layout;
 pub mod list;
 pub mod names;
 pub mod nccl;
-pub mod number;
 pub mod quantity;
 pub mod read;
 
 pub use allocation::{Allocation, GPUS_PER_HOST_MAX, GpuId, GpuMask, HOSTS_MAX, HostId};
 pub use cluster::{Cluster, Host, HostLink, LinkHealth, Network, NetworkClass, Tier};
-pub use collective::Collective;
 pub use diagnose::ReadError;
 pub use host::{Gpu, HostType, Nic, NvLinkFabric, PathKind, Pcie};
 pub use list::{ListError, ListErrorKind, ListReader};
+pub use nccl_types::Collective;
 pub use quantity::{Bandwidth, Bytes, Seconds};

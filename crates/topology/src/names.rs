@@ -1,5 +1,5 @@
 //! Translates host and GPU names to and from other systems: Slurm (host lists, GRES indices), Kubernetes (node
-//! names, device UUIDs), CUDA (`CUDA_VISIBLE_DEVICES`, UUIDs).
+//! names, device UUIDs).
 
 use crate::allocation::{Allocation, GpuMask, HostId};
 use crate::cluster::{Cluster, Host};
@@ -121,54 +121,6 @@ pub mod kubernetes {
     }
 }
 
-/// CUDA: `CUDA_VISIBLE_DEVICES`.
-pub mod cuda {
-    use super::*;
-
-    /// How `CUDA_VISIBLE_DEVICES` names GPUs.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Form {
-        /// Indices, right with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, which is the order of nvidia-smi.
-        Indices,
-        /// UUIDs, right with any order.
-        Uuids,
-    }
-
-    /// The value of `CUDA_VISIBLE_DEVICES` that makes these GPUs of one host visible, in this order.
-    pub fn visible_devices(host: &Host, mask: GpuMask, form: Form) -> Result<String, String> {
-        let word = |g: usize| match form {
-            Form::Indices => Ok(g.to_string()),
-            Form::Uuids => uuid(host, g),
-        };
-        Ok(mask.iter().map(word).collect::<Result<Vec<_>, String>>()?.join(","))
-    }
-
-    /// The GPUs that a value makes visible, in CUDA's order (device 0 first). Indices are those of `CUDA_DEVICE_ORDER=PCI_BUS_ID`;
-    /// UUIDs may be shortened as CUDA allows. As in CUDA the list ends at the first entry that names no GPU; a GPU named
-    /// twice hides everything.
-    pub fn parse_visible_devices(cluster: &Cluster, id: HostId, value: &str) -> Vec<usize> {
-        let host = cluster.host(id);
-        let n = cluster.type_of(id).gpu_count();
-        let mut seen = Vec::new();
-        for word in value.split(',').map(str::trim) {
-            let gpu = match word.parse::<usize>() {
-                Ok(g) if g < n => g,
-                Ok(_) => break,
-                Err(_) if word.starts_with("GPU-") => match by_uuid(host, word) {
-                    Ok(g) => g,
-                    Err(_) => break,
-                },
-                Err(_) => break,
-            };
-            if seen.contains(&gpu) {
-                return Vec::new();
-            }
-            seen.push(gpu);
-        }
-        seen
-    }
-}
-
 fn find(cluster: &Cluster, name: &str, of: impl Fn(&Host) -> &str) -> Option<HostId> {
     cluster.hosts.iter().position(|h| of(h) == name).map(|i| HostId(i as u32))
 }
@@ -240,20 +192,5 @@ mod tests {
         assert_eq!(back, a);
         let unknown = catalog::cluster("h100").unwrap();
         assert!(kubernetes::devices(&unknown, &a).unwrap_err().contains("gpu_uuids"));
-    }
-
-    #[test]
-    fn cuda_visible_devices_follow_cudas_own_rules() {
-        let c = cluster();
-        let show = |v: &str| cuda::parse_visible_devices(&c, HostId(0), v);
-        assert_eq!(show("3,1"), [3, 1]);
-        assert_eq!(show("GPU-05,GPU-00aa"), [5, 0]);
-        assert_eq!(show("2,9,1"), [2], "the list ends at the first stranger");
-        assert_eq!(show("2,-1,1"), [2]);
-        assert!(show("1,1").is_empty());
-        assert!(show("GPU-0").is_empty(), "ambiguous");
-        let h = &c.hosts[0];
-        assert_eq!(cuda::visible_devices(h, GpuMask(0b1010), cuda::Form::Indices).unwrap(), "1,3");
-        assert_eq!(show(&cuda::visible_devices(h, GpuMask(0b1010), cuda::Form::Uuids).unwrap()), [1, 3]);
     }
 }

@@ -3,10 +3,10 @@
 //! Conversion is limited to CSV: column names and order, line endings, byte order marks, sizes with units. Logs of nccl-tests are
 //! read by `linkwise measure`'s backend, topology files by `linkwise topology import`.
 
-use super::validate::table::{Kind, Table, TableRow, shortened};
-use crate::output::table;
 use console::Failure;
 use console::Format;
+use lab_kit::output::table;
+use lab_validation::table::{Kind, Table, TableRow, shortened};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -4,6 +4,3 @@ pub mod data;
 pub mod demo;
 pub mod evaluate;
 pub mod reproduce;
-pub mod route;
-pub mod tune;
-pub mod validate;

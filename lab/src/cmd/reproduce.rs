@@ -1,8 +1,8 @@
 //! `linkwise-lab reproduce`: the papers' tables and figures, published numbers and ours.
 
-use crate::published::data_folder;
 use crate::reproduce::{Effort, bandpilot, litegd};
 use console::Failure;
+use lab_kit::published::data_folder;
 use std::path::PathBuf;
 
 /// Arguments of `linkwise-lab reproduce`.

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use topology::{Allocation, Bytes, GpuId, HostId, catalog};
 
 fn data(test: &str) -> Option<String> {
-    Some(crate::published::published_tables(test)?.display().to_string())
+    Some(lab_kit::published::published_tables(test)?.display().to_string())
 }
 
 fn brute(truth: &dyn Truth, free: &[GpuId], k: usize) -> (Option<f64>, bool) {

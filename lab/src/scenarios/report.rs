@@ -4,7 +4,7 @@ use super::reader::{Load, Scenario};
 use super::replay::{Replay, Settings};
 use crate::evaluation::{Summary, summary};
 use crate::ground_truth::PublicCode;
-use crate::output::table;
+use lab_kit::output::table;
 use truths::Truth;
 
 /// One method on one set of requests.

@@ -72,7 +72,7 @@ proptest! {
 
 /// The published requests of a cluster and the truth that they are judged by.
 fn published(test: &str, file: &str) -> Option<(PublicCode, Vec<Scenario>, Vec<store::Measurement>)> {
-    let dir = crate::published::published_tables(test)?;
+    let dir = lab_kit::published::published_tables(test)?;
     let text = std::fs::read_to_string(dir.join(file)).unwrap();
     let all: Vec<(&str, Cluster)> =
         ["h100", "het4mix"].into_iter().map(|n| (n, public_code::cluster(n).unwrap())).collect();

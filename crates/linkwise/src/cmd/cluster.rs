@@ -4,12 +4,12 @@ mod show;
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
+use console::number;
 use console::{Failure, Format, load_cluster, now_unix_s, wrap};
 use engine::{AllocateRequest, DrainRequest, ReleaseRequest, UndrainRequest};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::State;
-use topology::number;
 
 /// The commands.
 #[derive(clap::Subcommand)]

@@ -72,7 +72,7 @@ pub struct Args {
 #[group(required = true, multiple = false)]
 struct Got {
     /// Bus bandwidth, GB/s
-    #[arg(long, value_name = "GB_PER_S", value_parser = topology::number::real)]
+    #[arg(long, value_name = "GB_PER_S", value_parser = console::number::real)]
     busbw: Option<f64>,
     /// Output of nccl-tests, text or JSON, run on the job's GPUs
     #[arg(long, value_name = "FILE")]

@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, default_value = "auto")]
     search: String,
     /// Seed of the searches that draw lots
-    #[arg(long, default_value_t = 0, value_parser = topology::number::whole::<u64>)]
+    #[arg(long, default_value_t = 0, value_parser = console::number::whole::<u64>)]
     seed: u64,
     /// The job to place
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, default_value = "merge", value_parser = contention)]
     contention: Contention,
     /// What a GB/s that running jobs lose counts against one that the new job gets
-    #[arg(long, default_value_t = 0.0, value_parser = topology::number::real)]
+    #[arg(long, default_value_t = 0.0, value_parser = console::number::real)]
     loss_weight: f64,
     /// NCCL release, such as 2.28: says which of its settings are worth trying on the choice (by the model; `linkwise nccl advise` checks
     /// them in the library)

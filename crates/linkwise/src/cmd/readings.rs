@@ -2,12 +2,13 @@
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
+use console::number;
 use console::{Failure, Format, list_cell, now_unix_s, table, text_of, wrap};
 use engine::{CorrectRequest, Engine, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, WithdrawRequest};
 use serde_json::json;
 use std::path::PathBuf;
 use store::{Store, WhatChanged};
-use topology::{Bytes, Cluster, Collective, number};
+use topology::{Bytes, Cluster, Collective};
 
 /// Columns of a list of GPUs.
 const LIST_WIDTH: usize = 24;

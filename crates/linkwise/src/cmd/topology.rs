@@ -61,7 +61,7 @@ pub struct Import {
     #[arg(long)]
     gpu_model: Option<String>,
     /// Line rate of every NIC, Gbit/s, if the files do not name it
-    #[arg(long, value_parser = topology::number::real)]
+    #[arg(long, value_parser = console::number::real)]
     nic_gbit_per_s: Option<f64>,
 }
 
@@ -110,7 +110,7 @@ fn put(text: &str, output: Option<&Path>) -> Result<(), Failure> {
 }
 
 fn count(text: &str) -> Result<u32, String> {
-    topology::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
+    console::number::whole_within(text, 1..=topology::HOSTS_MAX as u32)
 }
 
 fn types(format: ListFormat) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use super::folder::Folder;
 use super::replay::{NOTICEABLE_GAIN, Replay, summary_of};
 use super::source::{DataSource, DemoTruth};
 use super::{Fit, Taken};
-use crate::output::{table, table_of};
+use lab_kit::output::{table, table_of};
 use std::path::Path;
 use topology::Cluster;
 

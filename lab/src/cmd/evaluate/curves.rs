@@ -2,11 +2,11 @@
 
 use super::Protocol;
 use crate::evaluation::accuracy::{Point, point};
-use crate::output::{Progress, table};
 use ::report::{Axis, Plot, Report, Section, Series};
 use console::Failure;
 use console::Format;
 use files::write_atomic;
+use lab_kit::output::{Progress, table};
 use measure::design::DesignKind;
 use rayon::prelude::*;
 use std::path::Path;

@@ -2,9 +2,9 @@
 
 use super::Protocol;
 use crate::evaluation::{Summary, online, summary};
-use crate::output::table;
 use console::Failure;
 use console::Format;
+use lab_kit::output::table;
 use rayon::prelude::*;
 use serde_json::json;
 use truths::Truth;

@@ -3,9 +3,9 @@
 use super::{Protocol, TruthResult};
 use crate::evaluation::replay::{Best, Run};
 use crate::evaluation::{Load, Missing, Summary, summary};
-use crate::output::table;
 use console::Failure;
 use console::Format;
+use lab_kit::output::table;
 use serde_json::{Value, json};
 
 /// One method over all seeds of one truth.

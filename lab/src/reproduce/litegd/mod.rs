@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     fn data(test: &str) -> Option<String> {
-        Some(crate::published::published_tables(test)?.display().to_string())
+        Some(lab_kit::published::published_tables(test)?.display().to_string())
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub store: Option<PathBuf>,
     /// Multi-host samples per size, on top of the intra tables
-    #[arg(long, default_value_t = 100, value_parser = topology::number::whole::<usize>)]
+    #[arg(long, default_value_t = 100, value_parser = console::number::whole::<usize>)]
     pub samples: usize,
     /// How multi-host samples are chosen (adaptive: where a model fitted on the samples so far is least sure)
     #[arg(long, value_enum, default_value = "stratified")]
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, default_value = "16MiB")]
     pub sizes: String,
     /// Random seed (sampling, spot checks, simulated hardware)
-    #[arg(long, default_value_t = 1, value_parser = topology::number::whole::<u64>)]
+    #[arg(long, default_value_t = 1, value_parser = console::number::whole::<u64>)]
     pub seed: u64,
     /// Collective: all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv
     #[arg(long, default_value = "all_reduce")]
@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST|FILE")]
     pub idle: Option<String>,
     /// Budget of this run: refuses a plan that needs more (--clip takes fewer samples), and stops a run that reaches it
-    #[arg(long, value_name = "MINUTES", value_parser = topology::number::real)]
+    #[arg(long, value_name = "MINUTES", value_parser = console::number::real)]
     pub budget_gpu_minutes: Option<f64>,
     /// Take as many samples as the budget allows instead of refusing
     #[arg(long, requires = "budget_gpu_minutes")]
@@ -84,28 +84,28 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     pub nccl_tests: Option<PathBuf>,
     /// Iterations per measurement (nccl-tests' -n)
-    #[arg(long, default_value_t = 20, value_parser = topology::number::whole::<u32>)]
+    #[arg(long, default_value_t = 20, value_parser = console::number::whole::<u32>)]
     pub iterations: u32,
     /// Warm-up iterations (nccl-tests' -w)
-    #[arg(long, default_value_t = 5, value_parser = topology::number::whole::<u32>)]
+    #[arg(long, default_value_t = 5, value_parser = console::number::whole::<u32>)]
     pub warmup: u32,
     /// Print the nccl-tests commands without running them
     #[arg(long)]
     pub dry_run: bool,
     /// Time limit of one measurement
-    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = topology::number::real)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = console::number::real)]
     pub timeout_s: f64,
     /// Attempts per measurement, for --backend command
-    #[arg(long, default_value_t = 3, value_parser = topology::number::whole::<u32>)]
+    #[arg(long, default_value_t = 3, value_parser = console::number::whole::<u32>)]
     pub attempts: u32,
     /// Simulated: standard deviation between comparable allocations, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = topology::number::real)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = console::number::real)]
     pub irregularity: f64,
     /// Simulated: standard deviation between readings, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = topology::number::real)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = console::number::real)]
     pub noise: f64,
     /// Simulated: readings that are far too low, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = topology::number::real)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = console::number::real)]
     pub outliers: f64,
     /// CSV to import: linkwise's own header, or host,gpus,... and counts,gpus,... tables; repeatable
     #[arg(long, value_name = "FILE.csv")]

@@ -2,12 +2,12 @@
 
 use super::LIST_BYTES_MAX;
 use console::Failure;
+use console::number::whole;
 use files::read_text;
 use place::read::{Bad, Reader, without_drained};
 use place::{Constraints, Request};
 use std::path::{Path, PathBuf};
 use topology::Allocation;
-use topology::number::whole;
 
 /// The job to place, in flags.
 #[derive(clap::Args)]

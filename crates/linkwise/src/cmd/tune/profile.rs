@@ -5,12 +5,13 @@ use crate::interrupt;
 use autotune::ProfileError;
 use autotune::policy_file::Coverage;
 use autotune::profile::{self, ProfileEvent, ProfileOptions, ProfileResult};
+use console::number;
 use console::{Failure, Format, Progress, duration, load_cluster, print, wrap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use topology::nccl::Version;
-use topology::{Bytes, Collective, number};
+use topology::{Bytes, Collective};
 
 /// Arguments of `linkwise tune profile`.
 #[derive(clap::Args)]

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_fuzz_targets_corpus_is_read_or_refused() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/tune_sample");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_sample");
         let read = |name: &str| {
             sample(&std::fs::read(format!("{folder}/{name}.json")).unwrap()).map(|r| (r.time_us, r.channels))
         };

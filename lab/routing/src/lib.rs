@@ -89,7 +89,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let items = if args.items.is_empty() { Item::QUICK.to_vec() } else { args.items.clone() };
-    let data = args.data.clone().or_else(crate::published::data_folder);
+    let data = args.data.clone().or_else(lab_kit::published::data_folder);
     let mut sheets = Vec::new();
     for item in items {
         let sheet = match item {

@@ -1,12 +1,12 @@
 //! `linkwise-lab characterize`: the published data of the tuning paper, its Tables 1 and 2, and its reward log.
 
 use super::print::pretty;
-use crate::output::table;
 use crate::trials::data::{self, RewardLog, size_name};
 use crate::trials::paper::{AUTO_RUN, TABLE_1, TABLE_2, Table2};
 use ::tune::Arm;
 use autotune::characterize::{Amplification, Characterization, SizeRow, Times, amplifications};
 use console::{Failure, Format};
+use lab_kit::output::table;
 use std::collections::BTreeMap;
 
 /// Arguments of `linkwise-lab characterize`.

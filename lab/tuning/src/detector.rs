@@ -1,12 +1,12 @@
 //! `linkwise-lab tune evaluate --detector`: how well overlap is seen in times alone, and how well it could be.
 
 use super::print::pretty;
-use crate::output::table;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
 use ::trial::{Detection, Noise, Overlap, Spec, detect};
 use console::Failure;
 use console::Format;
+use lab_kit::output::table;
 use rayon::prelude::*;
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use super::fit::Cross;
 use super::score::{Family, RowError, Stats, ValidationReport};
-use crate::output::table;
 use console::Failure;
+use lab_kit::output::table;
 use std::fmt::Write;
 
 fn pct(v: Option<f64>) -> String {

@@ -1,12 +1,12 @@
 //! The targets of a tuner, measured.
 
 use super::print;
-use crate::output::Progress;
 use crate::trials::{self, Settings};
 use ::trial::targets::{self, Target};
 use ::trial::{Score, Spec};
 use console::Failure;
 use console::Format;
+use lab_kit::output::Progress;
 use serde::Serialize;
 
 /// One target and the results of the policies.

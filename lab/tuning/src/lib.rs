@@ -8,6 +8,7 @@ mod play;
 mod print;
 mod sample_line;
 mod targets;
+mod trials;
 
 use ::trial::policies::POLICIES;
 use ::tune::{Arm, Objective};

@@ -1,13 +1,13 @@
 //! `linkwise-lab tune evaluate`: policies against environments whose truth is known.
 
 use super::{check_policy, detector, objective, page, print, targets};
-use crate::output::Progress;
 use crate::trials::catalog::{self, Entry};
 use crate::trials::{self, RUNS_MAX, Settings};
 use ::trial::Score;
 use ::trial::policies::POLICIES;
 use console::Failure;
 use console::Format;
+use lab_kit::output::Progress;
 
 /// Arguments of `linkwise-lab tune evaluate`.
 #[derive(clap::Args)]

@@ -2,12 +2,12 @@
 
 use super::evaluate::PolicyScore;
 use super::targets::TargetResult;
-use crate::output::table;
 use crate::trials::Settings;
 use crate::trials::catalog::Entry;
 use ::trial::Score;
 use console::Failure;
 use console::{Format, wrap};
+use lab_kit::output::table;
 use serde_json::{Value, json};
 
 /// JSON for scripts.

@@ -4,11 +4,11 @@
 //! it has raw samples of an arm, those are drawn with replacement.
 
 use super::catalog::Entry;
-use crate::published::data_folder;
 use ::trial::{Noise, Overlap, Spec};
 use ::tune::Arm;
 pub use autotune::sweep::{Sweep, parse_sweep, size_name, sweep_arm};
 use console::Failure;
+use lab_kit::published::{data_folder, data_folder_of_tests};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,8 @@ pub struct RewardLog {
 }
 
 fn folder(name: &str) -> Option<PathBuf> {
-    data_folder().map(|d| d.join(name)).filter(|d| d.exists())
+    let data = if cfg!(test) { data_folder_of_tests() } else { data_folder() };
+    data.map(|d| d.join(name)).filter(|d| d.exists())
 }
 
 /// Reads it; `None` where the file is not there.
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn published_tuning_data_become_sound_environments() {
-        if data_folder().is_none_or(|d| !d.join("bandit").is_dir()) {
+        if data_folder_of_tests().is_none_or(|d| !d.join("bandit").is_dir()) {
             eprintln!("SKIP published_tuning_data_become_sound_environments: no data folder (set LINKWISE_DATA)");
             return;
         }

@@ -1,8 +1,8 @@
 //! A table of results: for the terminal, as JSON, for the page.
 
-use crate::output::table;
 use ::report::{Section, Table};
 use console::wrap;
+use lab_kit::output::table;
 use serde_json::{Value, json};
 
 /// One table with its story.

@@ -1,3 +1,0 @@
-//! The collectives.
-
-pub use nccl_types::Collective;

@@ -1,0 +1,27 @@
+//! Where the published data lie.
+
+use std::path::PathBuf;
+
+/// The folder of the published data where the user names none: `LINKWISE_DATA`, else `../shared/data` from the current folder.
+pub fn data_folder() -> Option<PathBuf> {
+    folder("../shared/data")
+}
+
+/// The same for unit tests, which run in their crate's folder.
+pub fn data_folder_of_tests() -> Option<PathBuf> {
+    folder(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"))
+}
+
+fn folder(beside: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("LINKWISE_DATA").map_or_else(|| PathBuf::from(beside), PathBuf::from);
+    Some(folder).filter(|d| d.is_dir())
+}
+
+/// The folder of the published placement tables for a test, or none with a visible line.
+pub fn published_tables(test: &str) -> Option<PathBuf> {
+    let dir = data_folder_of_tests().map(|d| d.join("bandpilot")).filter(|d| d.is_dir());
+    if dir.is_none() {
+        eprintln!("SKIP {test}: no data folder (set LINKWISE_DATA)");
+    }
+    dir
+}
