@@ -80,7 +80,7 @@ pub enum EngineError {
         attempts: u32,
     },
     /// The model could not be kept.
-    #[error("the model learned, but it could not be saved: {0}")]
+    #[error("the readings are stored, but the model that learned them could not be saved: {0}")]
     ModelNotKept(String),
     /// An answer that was kept cannot be read.
     #[error("the kept answer to this request cannot be read: {0}")]
@@ -167,7 +167,9 @@ impl EngineError {
     /// What to do about it, in one sentence.
     pub fn remedy(&self) -> &'static str {
         match self {
-            EngineError::Impossible { .. } => "check the unit (GB/s, not Gbit/s) and the GPUs; force stores it anyway",
+            EngineError::Impossible { .. } => {
+                "check the unit (GB/s, not Gbit/s) and the GPUs; --force stores it anyway"
+            }
             EngineError::Conflict { .. } => "send the request again",
             EngineError::Missing("model") => "fit a model and name its file",
             EngineError::Missing("state") => "make a state with `linkwise cluster init` and name its file",
@@ -177,7 +179,7 @@ impl EngineError {
             EngineError::OneGpu { .. } => "record only jobs of two or more GPUs",
             EngineError::NotHeld { .. } => "name the job's GPUs, or a job that holds some",
             EngineError::ModelNotKept(_) => {
-                "make room or grant the right to write, then send the request again under its key"
+                "make room or grant the right to write; then send the request again only if it has a key, else fit the model again"
             }
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
@@ -190,6 +192,17 @@ impl EngineError {
                 ErrorKind::Busy => "send the request again in a moment",
                 ErrorKind::Broken => "repair the file or the disk that the message names",
             },
+        }
+    }
+
+    /// The message and, where the remedy is of this error alone, the remedy.
+    pub fn with_remedy(&self) -> String {
+        match self {
+            EngineError::Impossible { .. }
+            | EngineError::Conflict { .. }
+            | EngineError::ModelNotKept(_)
+            | EngineError::KeptAnswer(_) => format!("{self}; {}", self.remedy()),
+            _ => self.to_string(),
         }
     }
 

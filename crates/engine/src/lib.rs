@@ -55,7 +55,7 @@ pub use jobs::{
     ReleaseRequest, ReleasedJob, StatusAnswer, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
-pub use plausible::IMPOSSIBLE_FACTOR;
+pub use plausible::{IMPOSSIBLE_FACTOR, check as check_plausible};
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

@@ -25,8 +25,8 @@ impl<T> OrFailure<T> for Result<T, StoreError> {
 impl<T> OrFailure<T> for Result<T, EngineError> {
     fn or_failure(self) -> Result<T, Failure> {
         self.map_err(|e| match e.kind() {
-            ErrorKind::Impossible | ErrorKind::Busy => Failure::impossible(e),
-            ErrorKind::Malformed | ErrorKind::Broken => Failure::input(e),
+            ErrorKind::Impossible | ErrorKind::Busy => Failure::impossible(e.with_remedy()),
+            ErrorKind::Malformed | ErrorKind::Broken => Failure::input(e.with_remedy()),
         })
     }
 }

@@ -173,6 +173,9 @@ impl Measurement {
             ("provenance", Some(self.provenance.as_str())),
         ];
         for (field, text) in texts {
+            if text.is_some_and(|t| t.chars().any(char::is_control)) {
+                return Err(format!("{field}: it has control characters"));
+            }
             if text.is_some_and(|t| t.len() > TEXT_BYTES_MAX) {
                 return Err(format!("{field}: longer than {TEXT_BYTES_MAX} bytes"));
             }

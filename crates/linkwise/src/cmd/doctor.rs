@@ -61,14 +61,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// For people.
 fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
-    let mut out = format!(
-        "{} readings of cluster {} checked, {} distinct ones ({} without others to compare with); typical scatter {:.1} %\n",
+    let head = format!(
+        "{} readings of cluster {} checked, {} distinct ones ({} without others to compare with); typical scatter {:.1} %",
         d.readings,
         cluster.name,
         d.judged,
         d.left_out,
         100.0 * d.noise
     );
+    let mut out = wrap(&head, 2);
     if d.simulated_readings > 0 {
         out += &format!("{} of them are SIMULATED, not measured\n", d.simulated_readings);
     }
@@ -107,25 +108,29 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
 
 fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
     let Some(best) = d.candidates.first() else { return String::new() };
-    let since = |c: &CandidateAnswer| c.since_unix_s.map_or(String::new(), |t| format!(", since {t:.0} s after 1970"));
+    let since = |c: &CandidateAnswer| {
+        c.since_unix_s.map_or(String::new(), |t| format!(", since {}", console::moment(t, console::now_unix_s())))
+    };
     let mut out = String::new();
     if d.named {
-        out += &format!(
-            "DEFECT: {} has about {:.0} % of its rate (probability {:.1} %{}); {} readings show it\n",
+        let what = format!(
+            "DEFECT: {} has about {:.0} % of its rate (probability {:.1} %{}); {} readings show it",
             best.component,
             100.0 * best.factor,
             100.0 * best.probability,
             since(best),
             best.readings
         );
+        out += &wrap(&what, 2);
         let (healthy, defective) = (d.cost.healthy_gb_per_s, d.cost.defective_gb_per_s);
-        out += &format!(
-            "  costs the jobs that touch it {:.1} of {healthy:.1} GB/s ({:.0} %), by the physics over {} allocations at {}\n",
+        let cost = format!(
+            "  costs the jobs that touch it {:.1} of {healthy:.1} GB/s ({:.0} %), by the physics over {} allocations at {}",
             healthy - defective,
             100.0 * (1.0 - defective / healthy.max(1e-9)),
             d.cost.allocations,
             d.cost.size_bytes
         );
+        out += &wrap(&cost, 4);
     } else {
         out += &format!(
             "SUSPICION: something is slow (probability {:.0} %); it may be any of {} components\n",

@@ -3,9 +3,9 @@
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use clap::builder::{PossibleValue, PossibleValuesParser};
-use console::{Failure, Format, load_cluster};
+use console::{Failure, Format, load_cluster, print, wrap};
 use engine::{FitRequest, ModelKeeper};
-use files::write_atomic;
+use files::{FileLock, write_atomic};
 use papers::models;
 use predict::Model;
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ struct Output(PathBuf);
 
 impl ModelKeeper for Output {
     fn keep(&mut self, model: &Model) -> Result<(), String> {
+        // An `observe` that holds the file would otherwise replace this model with the old one and its reading.
+        let _lock = self.0.exists().then(|| FileLock::acquire(&self.0)).transpose().map_err(|e| e.to_string())?;
         write_atomic(&self.0, model.save()?).map_err(|e| e.to_string())
     }
 }
@@ -81,7 +83,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         return Ok(());
     }
     let sizes: Vec<String> = fit.sizes_bytes.iter().map(ToString::to_string).collect();
-    println!(
+    let head = format!(
         "{}: {} model of {} at {} on cluster {}, fitted in {seconds:.2} s",
         args.output.display(),
         fit.kind,
@@ -89,10 +91,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
         sizes.join(", "),
         cluster.name
     );
-    println!(
+    print(&wrap(&head, 2));
+    let counts = format!(
         "  {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
         fit.intra_readings, fit.intra_suspects, fit.multi_host_readings, fit.distrusted, fit.left_out
     );
+    print(&wrap(&counts, 4));
     if let (Some(parameters), Some(bytes)) = (fit.parameters, fit.parameter_bytes) {
         let runs = fit.epochs.iter().zip(&fit.best_epochs).filter(|(epochs, _)| **epochs > 0);
         let epochs: String = runs.map(|(n, best)| format!(", {n} epochs (best {})", best + 1)).collect();

@@ -120,16 +120,17 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         (None, Some(t)) if !engine.has_state() => Some(t.gpus(cluster)?),
         (named, _) => named,
     };
-    let job = engine.observed_job(&args.job, named.as_ref()).or_failure()?;
+    // A repetition under a key is answered whatever became of the job since: --busbw does not ask for it.
+    let job = || engine.observed_job(&args.job, named.as_ref()).or_failure();
     let (readings, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
         (Some(v), ..) => {
             let provenance = "linkwise observe --busbw".into();
             (vec![ReadingIn { provenance, ..ReadingIn::new(args.collective, args.size, *v) }], 0)
         }
-        (_, Some(file), _) => (reading::of_nccl_tests(cluster, &job, args.collective, file)?, 0),
+        (_, Some(file), _) => (reading::of_nccl_tests(cluster, &job()?, args.collective, file)?, 0),
         (.., Some(file)) => match traces {
-            Some(t) => t.readings(job.gpus.gpu_count(), args.simulated)?,
-            None => reading::of_trace(job.gpus.gpu_count(), file)?,
+            Some(t) => t.readings(job()?.gpus.gpu_count(), args.simulated)?,
+            None => reading::of_trace(job()?.gpus.gpu_count(), file)?,
         },
         _ => return Err(Failure::input("one of --busbw, --nccl-tests and --trace is needed")),
     };
@@ -163,12 +164,11 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
         out += &wrap(&line, 2);
     }
     if left_out > 0 {
-        out += &format!(
-            "{left_out} operations of the trace are left out: other group sizes, or no collective with a size\n"
-        );
+        let why = "other group sizes, or no collective with a size";
+        out += &wrap(&format!("{left_out} operations of the trace are left out: {why}"), 2);
     }
     if let Some(c) = a.readings.first().and_then(|r| r.contention.as_deref()) {
-        out += &format!("contended ({c}): recorded as such, the model learns nothing from it\n");
+        out += &wrap(&format!("contended ({c}): recorded as such, the model learns nothing from it"), 2);
     }
     let before = if a.repeated { ", recorded before under the same key" } else { "" };
     out += &format!("{} in {}{before}\n", readings(a.readings.len()), args.store.display());

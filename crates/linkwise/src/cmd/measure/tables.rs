@@ -33,10 +33,10 @@ pub struct Imported {
 /// Reads every `--import` file, or none: the first error ends it before anything is stored.
 pub fn read_all(args: &Args, cluster: &Cluster) -> Result<Vec<Import>, Failure> {
     let map = HostMap::parse(&args.host_map, cluster).map_err(|e| Failure::input(format!("--host-map: {e}")))?;
-    args.import.iter().map(|path| read(path, cluster, &map)).collect()
+    args.import.iter().map(|path| read(path, cluster, &map, args.force)).collect()
 }
 
-fn read(path: &Path, cluster: &Cluster, map: &HostMap) -> Result<Import, Failure> {
+fn read(path: &Path, cluster: &Cluster, map: &HostMap, force: bool) -> Result<Import, Failure> {
     let bytes = files::read_limited(path, store::csv_in::FILE_BYTES_MAX)?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let before = &e.as_bytes()[..e.utf8_error().valid_up_to()];
@@ -45,6 +45,11 @@ fn read(path: &Path, cluster: &Cluster, map: &HostMap) -> Result<Import, Failure
     })?;
     let name = path.display().to_string();
     let mut records = store::parse_csv(&text, &name, cluster, map).map_err(Failure::input)?;
+    if !force {
+        let measurements: Vec<_> = records.iter().map(|r| r.measurement.clone()).collect();
+        engine::check_plausible(cluster, &measurements)
+            .map_err(|e| Failure::input(format!("{name}: {}", e.with_remedy())))?;
+    }
     let far = mark_suspects(&mut records, cluster);
     Ok(Import { path: path.into(), records, far })
 }

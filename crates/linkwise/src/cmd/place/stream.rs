@@ -53,9 +53,11 @@ impl Stream<'_> {
             } else {
                 self.reply(&line)
             };
-            // A reader that has gone away (head, a killed script) is no failure of ours.
-            if writeln!(out, "{reply}").and_then(|()| out.flush()).is_err() {
-                return Ok(());
+            // A closed pipe (`head`, a killed script) ends the stream without an error; a full disk is one.
+            match writeln!(out, "{reply}").and_then(|()| out.flush()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(e) => return Err(Failure::input(format!("cannot write to standard output: {e}"))),
             }
         }
     }
