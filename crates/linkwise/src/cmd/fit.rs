@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let sizes: Vec<String> = fit.sizes_bytes.iter().map(ToString::to_string).collect();
     let head = format!(
-        "{}: {} model of {} at {} on cluster {}, fitted in {seconds:.2} s",
+        "{}: {} model of {} at {} on cluster {}",
         args.output.display(),
         fit.kind,
         fit.collective,
@@ -93,7 +93,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     );
     print(&wrap(&head, 2));
     let counts = format!(
-        "  {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
+        "  fitted in {seconds:.2} s; {} readings of single hosts ({} suspect), {} of several hosts ({} distrusted), {} left out",
         fit.intra_readings, fit.intra_suspects, fit.multi_host_readings, fit.distrusted, fit.left_out
     );
     print(&wrap(&counts, 4));

@@ -75,7 +75,7 @@ pub fn taken(taken: &Taken, truth: &DemoTruth, folder: &Folder) -> String {
 /// Step 3: how well the model knows rows that it has not seen.
 pub fn fit(fit: &Fit, truth: &DemoTruth) -> String {
     let held = &fit.held_out;
-    let mut out = heading(3, "A model: what the physics expects, times a learned correction (Gaussian processes)");
+    let mut out = heading(3, "A model: the physics times a learned correction (Gaussian processes)");
     out += &wrap(&format!("Fitted in {:.2} s; readings distrusted as outliers: {}.", fit.seconds, fit.distrusted), 2);
     out + &wrap(
         &format!(

@@ -28,6 +28,20 @@ const TRACE: &str = r#"{"kind":"process","host_name":"n0","visible_gpus":"0,1,2,
 {"kind":"end","comm":"0a","rank":0,"calls":3,"lost":0,"waits":2,"longest_wait_us":1500}
 "#;
 
+/// The text with its lines joined: where they break depends on the width.
+fn text(report: &JobReport) -> String {
+    super::text(report).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn no_line_of_the_text_is_wider_than_80_columns_and_no_word_is_broken() {
+    let text = super::text(&read(TRACE));
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+    for word in ["TREE/LL128", "RING/SIMPLE", "allreduce", "100.0", "80.0 ± 2.0", "20 % less"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
 fn folder(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace-1.jsonl");
@@ -158,7 +172,7 @@ fn bytes_time_bandwidth_and_share_of_the_steps_follow() {
     let busbw = 1048576.0 / 70.0 / 1e3 * 2.0 * 7.0 / 8.0;
     assert!((row.busbw_gb_per_s.unwrap() - busbw).abs() < 1e-9);
     let said = text(&r);
-    for words in ["5 MiB", "61.2 %", "26.2", "of the steps", "5 steps of 0.1 ms"] {
+    for words in ["5MiB", "61.2 %", "26.2", "of the steps", "5 steps of 0.1 ms"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }
@@ -179,7 +193,7 @@ fn observing_shows_what_was_called_and_nothing_was_chosen() {
     let r = read(&TRACE.replace("\"mode\":\"adaptive\"", "\"mode\":\"observe\""));
     let said = text(&r);
     for words in [
-        "collective",
+        "calls: 5",
         "calls",
         "bytes",
         "AUTO chose",

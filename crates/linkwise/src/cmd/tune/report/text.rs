@@ -2,13 +2,16 @@
 
 use super::{CallRow, JobReport};
 use ::report::TABLE_ROWS_MAX;
-use comfy_table::{CellAlignment, ColumnConstraint};
+use comfy_table::CellAlignment;
 use console::wrap;
 use topology::Bytes;
 
 /// Most sentences about rows whose times disagree, and about missing models.
 const DISAGREEMENTS_MAX: usize = 20;
 const REASONS_MAX: usize = 5;
+
+/// The first columns say what a row is about: collective, size, ranks.
+const ABOUT: usize = 3;
 
 /// Columns of a table and whether they are numbers.
 type Head = &'static [(&'static str, bool)];
@@ -276,26 +279,50 @@ pub fn text(report: &JobReport) -> String {
         return out + "No collective went through NCCL's tuner.\n";
     }
     for cells in tables(report) {
-        let head: Vec<&str> = cells.head.iter().map(|h| h.0).collect();
-        let mut table = console::table(&head, ..0);
-        for row in cells.rows {
-            table.add_row(row);
-        }
-        // Names of collectives and arms are never broken; sentences are.
-        for (i, _) in cells.head.iter().enumerate().filter(|(_, (name, right))| !right && *name != "why") {
-            if let Some(c) = table.column_mut(i) {
-                c.set_constraint(ColumnConstraint::ContentWidth);
-            }
-        }
-        for (i, (_, right)) in cells.head.iter().enumerate() {
-            if let Some(c) = table.column_mut(i).filter(|_| *right) {
-                c.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        out += &format!("{}{}", wrap(&cells.caption, 0), console::text_of(&table));
+        out += &wrap(&cells.caption, 0);
+        out += &if width(&cells) <= console::text_width() { as_table(cells) } else { as_records(&cells) };
     }
     for n in notes(report) {
         out += &wrap(&format!("- {n}"), 2);
+    }
+    out
+}
+
+/// Columns that a table needs if no cell is broken.
+fn width(cells: &Cells) -> usize {
+    let chars = |s: &str| s.chars().count();
+    let column = |i: usize| cells.rows.iter().map(|r| chars(&r[i])).chain([chars(cells.head[i].0)]).max().unwrap_or(0);
+    (0..cells.head.len()).map(|i| column(i) + 2).sum()
+}
+
+fn as_table(cells: Cells) -> String {
+    let head: Vec<&str> = cells.head.iter().map(|h| h.0).collect();
+    let mut table = console::table(&head, ..0);
+    table.add_rows(cells.rows);
+    for (i, _) in cells.head.iter().enumerate().filter(|(_, (_, right))| *right) {
+        if let Some(c) = table.column_mut(i) {
+            c.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    console::text_of(&table)
+}
+
+/// A table that does not fit: per row a line of what it is about, and below it name and value of every other column. Lines break between
+/// columns only.
+fn as_records(cells: &Cells) -> String {
+    let mut out = String::new();
+    for row in &cells.rows {
+        out += &format!("{}\n", row[..ABOUT].join("  "));
+        let mut line = String::new();
+        for ((name, _), value) in cells.head[ABOUT..].iter().zip(&row[ABOUT..]) {
+            let next = format!("{name}: {value}");
+            if !line.is_empty() && line.chars().count() + next.chars().count() + 6 > console::text_width() {
+                out += &format!("    {line},\n");
+                line.clear();
+            }
+            line += &if line.is_empty() { next } else { format!(", {next}") };
+        }
+        out += &format!("    {line}\n");
     }
     out
 }
