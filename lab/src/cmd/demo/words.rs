@@ -186,7 +186,7 @@ pub fn closing(report: &Path, truth: &DemoTruth, folder: &Folder) -> String {
     let (cluster, store, model) = (path("cluster.yaml"), path("demo.db"), "model.json");
     let mut out = heading(7, &format!("The report ({}): {}", kind(truth), report.display()));
     out += "  The same by hand, from the store:\n";
-    out += &format!("  $ linkwise fit --cluster {cluster} --store {store} --model gp -o {model}\n");
+    out += &format!("  $ linkwise fit --cluster {cluster} --store {store} -o {model}\n");
     out += &format!("  $ linkwise place --cluster {cluster} --model {model} --gpus 8\n");
     out += "  The state and the readings of the loop:\n";
     out += &format!("  $ linkwise cluster show --state {}\n", path("loop.state"));

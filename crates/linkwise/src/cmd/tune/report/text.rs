@@ -316,7 +316,7 @@ fn as_records(cells: &Cells) -> String {
         let mut line = String::new();
         for ((name, _), value) in cells.head[ABOUT..].iter().zip(&row[ABOUT..]) {
             let next = format!("{name}: {value}");
-            if !line.is_empty() && line.chars().count() + next.chars().count() + 6 > console::text_width() {
+            if !line.is_empty() && line.chars().count() + next.chars().count() + 7 > console::text_width() {
                 out += &format!("    {line},\n");
                 line.clear();
             }
