@@ -5,10 +5,10 @@ use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::jobs::once;
 use crate::plausible;
-use crate::teach::{Learned, Taught};
+use crate::teach::{Learned, NotLearned, Taught};
 use serde::{Deserialize, Serialize};
 use store::state::{JobHeld, Snapshot, check_job_id};
-use store::{Measurement, Source};
+use store::{Measurement, Quality, Query, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
 /// Size where neither the reading nor the state tells one.
@@ -169,7 +169,8 @@ impl Engine {
     }
 
     /// Stores what a job got, teaches the model, and renews the suspicions. Under a key that is done once: a repetition that finds the
-    /// readings stored but not answered (the first was killed in between) goes on where that stopped.
+    /// readings stored but not answered (the first was killed in between) goes on where that stopped, with the readings as they are stored
+    /// now: what was withdrawn since teaches nothing, and what was taught already is not taught again.
     ///
     /// # Errors
     /// As [`Engine::observed_job`]; no store; a reading that no store takes, or that no hardware can have given.
@@ -180,6 +181,63 @@ impl Engine {
         {
             return repeated(&answer); // whatever became of the job since
         }
+        // From before they are stored until they are answered: no fit, and no other request of the same key, learns them in between.
+        let teaches = !r.only_store && self.model_if_any().is_some();
+        let _alone = teaches.then(|| self.learning());
+        let begun = match &once {
+            Some(o) => self.store()?.added(o)?,
+            None => None,
+        };
+        let (added, fresh) = match begun {
+            Some(added) => (added, Vec::new()), // whatever became of the job since
+            None => {
+                let measurements = self.observed(r, now_unix_s)?;
+                let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
+                (self.store()?.add(&records, once.as_ref(), now_unix_s)?, measurements)
+            }
+        };
+        if let Some(answer) = &added.answer {
+            return repeated(answer);
+        }
+        let readings =
+            if added.repeated { self.stored(&added.ids)? } else { fresh.into_iter().map(|m| (m, None)).collect() };
+        let why_not = |gone: Option<NotLearned>| gone.or(added.taught.then_some(NotLearned::TaughtBefore));
+        let lesson: Vec<Measurement> =
+            readings.iter().filter(|(_, gone)| why_not(*gone).is_none()).map(|(m, _)| m.clone()).collect();
+        let learned = if teaches { Some(self.teach(&lesson, once.as_ref())?) } else { None };
+        let mut taught = learned.iter().flat_map(|l| l.taught.iter().cloned());
+        let nothing = |why_not| Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not };
+        let mut told = Vec::with_capacity(readings.len());
+        for (i, (m, gone)) in readings.into_iter().enumerate() {
+            told.push(ReadingAnswer {
+                id: added.ids.get(i).copied().flatten(),
+                gpus: GpuList::new(&self.cluster, &m.allocation),
+                collective: m.collective,
+                size_bytes: m.size,
+                busbw_gb_per_s: m.busbw.gb_per_s(),
+                contention: m.contention,
+                taught: match why_not(gone) {
+                    Some(why) => nothing(teaches.then_some(why)),
+                    None => taught.next().unwrap_or(nothing(None)),
+                },
+            });
+        }
+        let answer = ObserveAnswer {
+            job: r.job.clone(),
+            readings: told,
+            learned: learned.as_ref().map_or(0, Learned::updates),
+            suspected: learned.as_ref().map(Learned::suspected),
+            repeated: false,
+        };
+        if let Some(o) = &once {
+            let text = serde_json::to_string(&answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+            self.store()?.finish(o, &text)?;
+        }
+        Ok(answer)
+    }
+
+    /// The readings of a request, checked.
+    fn observed(&self, r: &ObserveRequest, now_unix_s: f64) -> Result<Vec<Measurement>, EngineError> {
         let gpus = r.gpus.as_deref().map(|g| self.gpus(g)).transpose()?;
         let job = self.observed_job(&r.job, gpus.as_ref())?;
         if r.readings.is_empty() || r.readings.len() > READINGS_MAX {
@@ -195,39 +253,23 @@ impl Engine {
         if !r.force {
             plausible::check(&self.cluster, &measurements)?;
         }
-        let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
-        let added = self.store()?.add(&records, once.as_ref(), now_unix_s)?;
-        if let Some(answer) = &added.answer {
-            return repeated(answer);
+        Ok(measurements)
+    }
+
+    /// The readings of a request that was begun before, as the store has them now, and which of them are not to be used any more.
+    fn stored(&self, ids: &[Option<i64>]) -> Result<Vec<(Measurement, Option<NotLearned>)>, EngineError> {
+        let store = self.store()?;
+        let mut readings = Vec::with_capacity(ids.len());
+        for id in ids {
+            // Every reading of an observation got a number: it has no run id that could be known already.
+            let id = id.ok_or_else(|| EngineError::KeptAnswer("a reading has no number".into()))?;
+            let found = store.readings(&Query { id: Some(id), with_withdrawn: true, ..Query::all() })?.pop();
+            let found = found.ok_or_else(|| EngineError::KeptAnswer(format!("reading {id} is not there any more")))?;
+            let m = found.record.measurement;
+            let gone = (found.withdrawn || m.quality == Quality::Rejected).then_some(NotLearned::Gone);
+            readings.push((m, gone));
         }
-        let learned = match (r.only_store, self.model_if_any()) {
-            (false, Some(_)) => Some(self.teach(&measurements)?),
-            _ => None,
-        };
-        let reading = |(i, m): (usize, &Measurement)| {
-            let nothing = Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not: None };
-            ReadingAnswer {
-                id: added.ids.get(i).copied().flatten(),
-                gpus: GpuList::new(&self.cluster, &m.allocation),
-                collective: m.collective,
-                size_bytes: m.size,
-                busbw_gb_per_s: m.busbw.gb_per_s(),
-                contention: m.contention.clone(),
-                taught: learned.as_ref().and_then(|l| l.taught.get(i).cloned()).unwrap_or(nothing),
-            }
-        };
-        let answer = ObserveAnswer {
-            job: r.job.clone(),
-            readings: measurements.iter().enumerate().map(reading).collect(),
-            learned: learned.as_ref().map_or(0, Learned::updates),
-            suspected: learned.as_ref().map(Learned::suspected),
-            repeated: false,
-        };
-        if let Some(o) = &once {
-            let text = serde_json::to_string(&answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
-            self.store()?.finish(o, &text)?;
-        }
-        Ok(answer)
+        Ok(readings)
     }
 }
 

@@ -8,7 +8,7 @@ use predict::doctor::Diagnosis;
 use predict::{Model, Prediction};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use store::{Measurement, Query};
+use store::{Measurement, Once, Query};
 use topology::Bytes;
 
 /// How far (as a ratio) a reading's size may be from one that the model knows to teach it: bandwidth grows with size.
@@ -34,6 +34,10 @@ pub enum NotLearned {
     Explained,
     /// The kind of model learns only when it is fitted.
     KindLearnsByFit,
+    /// It was withdrawn or rejected before the request was answered.
+    Gone,
+    /// The request was begun before, and taught the model then.
+    TaughtBefore,
 }
 
 impl NotLearned {
@@ -45,6 +49,8 @@ impl NotLearned {
             NotLearned::OtherCollective => "it is a model of another collective",
             NotLearned::OtherSize => "it was fitted on other sizes; `linkwise fit` takes the new ones in",
             NotLearned::Explained => "a suspected defect explains the reading; it stays a model of healthy hardware",
+            NotLearned::Gone => "it was withdrawn or rejected before the request was answered",
+            NotLearned::TaughtBefore => "an earlier try of the same request did the teaching",
             NotLearned::KindLearnsByFit => "this kind of model learns only when it is fitted",
         }
     }
@@ -111,6 +117,7 @@ impl Engine {
         if r.readings.len() > LEARN_MAX {
             return Err(EngineError::bad(format!("`readings` names more than {LEARN_MAX} readings")));
         }
+        let _alone = self.learning();
         let mut measurements = Vec::new();
         for id in &r.readings {
             let found = self.store()?.readings(&Query { id: Some(*id), ..Query::all() })?;
@@ -119,14 +126,15 @@ impl Engine {
                 reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement,
             );
         }
-        let learned = self.teach(&measurements)?;
+        let learned = self.teach(&measurements, None)?;
         Ok(LearnAnswer { learned: learned.updates(), suspected: learned.suspected(), readings: learned.taught })
     }
 
     /// Teaches the model, keeps it, and renews the suspicions of the state. Suspicions first: readings are judged by what the model expected
-    /// before. Alone among those who learn; those who place see the model before or after, never in between.
-    pub(crate) fn teach(&self, measurements: &[Measurement]) -> Result<Learned, EngineError> {
-        let _alone = self.learning();
+    /// before. The caller is alone among those who learn ([`Engine::learning`]) from before it stores or reads the readings until they are
+    /// answered: else a fit in between learns them too. Those who place see the model before or after, never in between. Under a key it is
+    /// noted before the model is kept, so that a repetition after a kill does not teach again.
+    pub(crate) fn teach(&self, measurements: &[Measurement], once: Option<&Once>) -> Result<Learned, EngineError> {
         let model = self.model()?;
         let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
         let expected: Vec<Option<Prediction>> =
@@ -156,7 +164,16 @@ impl Engine {
         }
         let model = match new {
             Some(new) if taught.iter().any(|t| t.learned) => {
-                let new = self.replace_model(new)?;
+                if let Some(o) = once {
+                    self.store()?.mark_taught(o, true)?;
+                }
+                let new = match (self.replace_model(new), once) {
+                    (Err(e), Some(o)) => {
+                        self.store()?.mark_taught(o, false)?;
+                        return Err(e);
+                    }
+                    (new, _) => new?,
+                };
                 self.watch_learned(&new, taught.iter().filter(|t| t.learned).count());
                 new
             }

@@ -4,12 +4,13 @@ mod common;
 
 use common::{SIZE, cluster, engine, learning_model, model, rows, take};
 use engine::{
-    Answer, CorrectRequest, Engine, EngineError, ErrorForm, ErrorKind, ExplainRequest, FitRequest, LearnRequest,
-    ModelKeeper, NotLearned, ObserveRequest, PlaceQuery, ReadingIn, ReadingsRequest, Request, WithdrawRequest,
+    AllocateRequest, Answer, CorrectRequest, Engine, EngineError, ErrorForm, ErrorKind, ExplainRequest, FitRequest,
+    LearnRequest, ModelKeeper, NotLearned, ObserveRequest, PlaceQuery, ReadingIn, ReadingsRequest, ReleaseRequest,
+    Request, WithdrawRequest,
 };
 use std::sync::{Arc, Mutex};
 use store::state::Suspect;
-use store::{State, Store};
+use store::{Once, State, Store};
 use topology::{Bytes, Cluster, Collective, HostId};
 
 fn reading(gb_per_s: f64) -> ReadingIn {
@@ -105,6 +106,130 @@ fn a_retry_after_a_model_that_could_not_be_saved_stores_nothing_twice_and_learns
     let again = e.observe(&request, 2.0).unwrap();
     assert_eq!((again.learned, *calls.lock().unwrap()), (1, 2));
     assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
+}
+
+/// What a request that is repeated is known by.
+fn once(request: &ObserveRequest) -> Once {
+    let text = serde_json::to_string(&ObserveRequest { key: None, ..request.clone() }).unwrap();
+    Once::new(request.key.as_deref().unwrap(), &text).unwrap()
+}
+
+/// An engine with a state whose first model cannot be kept, so that a first observation is stored and not answered.
+fn cut_off(folder: &std::path::Path, c: &Cluster) -> Engine {
+    Engine::builder(c.clone())
+        .model(learning_model(c))
+        .state(State::init(&folder.join("s.state"), c, 0.0).unwrap())
+        .store(Store::create(&folder.join("s.db"), c).unwrap())
+        .keeper(FullOnce(Arc::new(Mutex::new(0))))
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn a_retry_learns_the_readings_as_they_are_stored_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = cut_off(folder.path(), &c);
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let v = expected(&e, two);
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(v * 0.98), reading(v * 1.02)]) };
+    e.observe(&request, 1.0).unwrap_err();
+    let by = || ("a".to_owned(), "b".to_owned());
+    let (who, why) = by();
+    e.withdraw(&WithdrawRequest { id: 1, who, why, key: None }, 2.0).unwrap();
+    let (who, why) = by();
+    e.correct(&CorrectRequest { id: 2, busbw_gb_per_s: v, who, why, ..Default::default() }, 2.0).unwrap();
+    let again = e.observe(&request, 3.0).unwrap();
+    let taught: Vec<_> = again.readings.iter().map(|r| (r.id, r.taught.learned, r.taught.why_not)).collect();
+    assert_eq!(taught, [(Some(1), false, Some(NotLearned::Gone)), (Some(2), true, None)]);
+    assert_eq!((again.learned, again.readings[1].busbw_gb_per_s), (1, v));
+}
+
+#[test]
+fn a_retry_needs_neither_the_job_nor_its_neighbours_to_run_still() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = cut_off(folder.path(), &c);
+    let allocate = |job: &str, gpus: &[&str]| {
+        let gpus = gpus.iter().map(|g| (*g).to_owned()).collect();
+        e.allocate(&AllocateRequest { job: job.into(), gpus, ..Default::default() }, 1.0).unwrap();
+    };
+    allocate("job", &["n0:0", "n1:0"]);
+    allocate("far", &["n2:0", "n3:0"]);
+    let v = expected(&e, "n0:0 n1:0");
+    let request = ObserveRequest { gpus: None, key: Some("k".into()), ..observe("n0", vec![reading(v)]) };
+    e.observe(&request, 1.0).unwrap_err();
+    let release = |job: &str| e.release(&ReleaseRequest { jobs: vec![job.into()], ..Default::default() }, 2.0).unwrap();
+    release("job");
+    release("far");
+    let again = e.observe(&request, 3.0).unwrap();
+    assert_eq!((again.learned, again.readings[0].gpus.to_string()), (1, "n0:0 n1:0".into()));
+}
+
+#[test]
+fn a_retry_after_the_model_was_kept_teaches_nothing_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let before = expected(&e, two);
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.98)]) };
+    // What a kill between the keeping of the model and the answer leaves.
+    let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
+    let two_gpus = c.parse_gpus(two.split(' ')).unwrap();
+    store.add(&[common::row(two_gpus, before * 0.98).into()], Some(&once(&request)), 1.0).unwrap();
+    store.mark_taught(&once(&request), true).unwrap();
+    let again = e.observe(&request, 2.0).unwrap();
+    assert_eq!((again.learned, again.readings[0].taught.why_not), (0, Some(NotLearned::TaughtBefore)));
+    assert_eq!(expected(&e, two), before);
+    assert!(e.observe(&request, 3.0).unwrap().repeated);
+}
+
+/// A keeper that takes its time, and tells when it begins.
+struct Slow(Arc<Mutex<u32>>);
+
+impl ModelKeeper for Slow {
+    fn keep(&mut self, _: &predict::Model) -> Result<(), String> {
+        *self.0.lock().unwrap() += 1;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        Ok(())
+    }
+}
+
+#[test]
+fn one_key_in_two_threads_teaches_once_and_a_fit_never_comes_between_storing_and_teaching() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let path = folder.path().join("s.db");
+    let mut store = Store::create(&path, &c).unwrap();
+    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
+    store.insert_batch(&records).unwrap();
+    let kept = Arc::new(Mutex::new(0));
+    let e = Engine::builder(c.clone()).model(learning_model(&c)).store(store).keeper(Slow(kept.clone()));
+    let e = e.build().unwrap();
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(expected(&e, two) * 0.98)]) };
+    let answers = std::thread::scope(|s| {
+        let threads = [1.0, 2.0].map(|at| {
+            let (e, request) = (&e, &request);
+            s.spawn(move || e.observe(request, at).unwrap().repeated)
+        });
+        threads.map(|t| t.join().unwrap())
+    });
+    assert!(answers[0] != answers[1] && *kept.lock().unwrap() == 1, "{answers:?}");
+    let other = Store::open(&path, &c).unwrap();
+    let stored = || other.count(&store::Query::all()).unwrap();
+    let before = stored();
+    std::thread::scope(|s| {
+        s.spawn(|| e.fit(&FitRequest { kind: Some("gp".into()), ..Default::default() }).unwrap());
+        while *kept.lock().unwrap() < 2 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        s.spawn(|| e.observe(&observe(two, vec![reading(40.0)]), 3.0).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert_eq!(stored(), before, "it is stored when the fit is over");
+    });
+    assert_eq!(stored(), before + 1);
 }
 
 #[test]

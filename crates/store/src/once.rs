@@ -93,7 +93,12 @@ pub(crate) struct Kept {
     pub outcome: String,
     /// The answer, once the client's request was answered whole.
     pub answer: Option<String>,
+    /// Has a model learned from it? Only of rows without an answer.
+    pub taught: bool,
 }
+
+/// Stands for the answer between the learning of a model and the answer.
+const TAUGHT: &str = "taught";
 
 /// What was done under a key; none if it is new.
 pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, KeyError> {
@@ -104,7 +109,10 @@ pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, Ke
     match row {
         None => Ok(None),
         Some((request, ..)) if request != once.request => Err(KeyError::Reused(once.key.clone())),
-        Some((_, outcome, answer)) => Ok(Some(Kept { outcome, answer })),
+        Some((_, outcome, answer)) => {
+            let taught = answer.as_deref() == Some(TAUGHT);
+            Ok(Some(Kept { outcome, answer: answer.filter(|_| !taught), taught }))
+        }
     }
 }
 
@@ -143,6 +151,13 @@ pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(),
     Ok(())
 }
 
+/// Marks a row without an answer: a model learns from it now, and a repetition teaches nothing; or takes the mark back.
+pub(crate) fn mark_taught(conn: &Connection, once: &Once, taught: bool) -> Result<(), KeyError> {
+    let sql = "UPDATE request_key SET answer = ?2 WHERE key = ?1 AND (answer IS NULL OR answer = ?3)";
+    conn.prepare_cached(sql)?.execute(params![once.key, taught.then_some(TAUGHT), TAUGHT])?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,7 +180,14 @@ mod tests {
         assert!(keep(&c, &a, &vec![1, 2], None, 0.0).is_ok());
         let kept = look_up(&c, &a).ok().unwrap().unwrap();
         assert!(kept.answer.is_none() && outcome::<Vec<i64>>(&kept).ok().unwrap() == [1, 2]);
+        let taught = || look_up(&c, &a).ok().unwrap().map(|k| (k.answer, k.taught)).unwrap();
+        for mark in [true, false, true] {
+            assert!(mark_taught(&c, &a, mark).is_ok());
+            assert_eq!(taught(), (None, mark));
+        }
         assert!(finish(&c, &a, "told").is_ok());
+        assert!(mark_taught(&c, &a, false).is_ok());
+        assert_eq!(taught(), (Some("told".into()), false), "an answer is never taken back");
         assert_eq!(look_up(&c, &a).ok().unwrap().unwrap().answer.as_deref(), Some("told"));
         assert!(matches!(look_up(&c, &once("k", "two")), Err(KeyError::Reused(k)) if k == "k"));
     }

@@ -72,6 +72,8 @@ pub struct Added {
     pub repeated: bool,
     /// If so, the answer of then, if there was one.
     pub answer: Option<String>,
+    /// If there was none: has the model learned them ([`Store::mark_taught`])?
+    pub taught: bool,
 }
 
 impl Store {
@@ -84,13 +86,13 @@ impl Store {
             if let Some(o) = once
                 && let Some(kept) = once::look_up(tx, o).map_err(fail)?
             {
-                return Ok(Added { ids: once::outcome(&kept).map_err(fail)?, repeated: true, answer: kept.answer });
+                return added(kept).map_err(fail);
             }
             let ids = insert(tx, cluster, path, records)?;
             if let Some(o) = once {
                 once::keep(tx, o, &ids, None, at_unix_s).map_err(fail)?;
             }
-            Ok(Added { ids, repeated: false, answer: None })
+            Ok(Added { ids, repeated: false, answer: None, taught: false })
         })
     }
 
@@ -98,6 +100,17 @@ impl Store {
     pub fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
         let kept = once::look_up(&self.conn, once).map_err(|e| StoreError::of_key(&self.path, e))?;
         Ok(kept.and_then(|k| k.answer))
+    }
+
+    /// What was added under a key; none if it is new.
+    pub fn added(&self, once: &Once) -> Result<Option<Added>, StoreError> {
+        let fail = |e| StoreError::of_key(&self.path, e);
+        once::look_up(&self.conn, once).map_err(fail)?.map(added).transpose().map_err(fail)
+    }
+
+    /// Notes under a key that is not answered yet that a model learns what was added, or takes that back.
+    pub fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
+        once::mark_taught(&self.conn, once, taught).map_err(|e| StoreError::of_key(&self.path, e))
     }
 
     /// Keeps the answer to a request with its key.
@@ -249,6 +262,10 @@ impl By<'_> {
         }
         Ok(())
     }
+}
+
+fn added(kept: once::Kept) -> Result<Added, once::KeyError> {
+    Ok(Added { ids: once::outcome(&kept)?, repeated: true, answer: kept.answer, taught: kept.taught })
 }
 
 fn changes(conn: &Connection, id: i64) -> rusqlite::Result<Vec<ReadingChange>> {

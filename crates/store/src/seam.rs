@@ -94,6 +94,10 @@ pub trait ReadingStore: Send {
     fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError>;
     /// See [`Store::answered`].
     fn answered(&self, once: &Once) -> Result<Option<String>, StoreError>;
+    /// See [`Store::added`].
+    fn added(&self, once: &Once) -> Result<Option<Added>, StoreError>;
+    /// See [`Store::mark_taught`].
+    fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError>;
     /// See [`Store::finish`].
     fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError>;
     /// See [`Store::measurements`].
@@ -125,6 +129,12 @@ impl ReadingStore for Store {
     }
     fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
         Store::answered(self, once)
+    }
+    fn added(&self, once: &Once) -> Result<Option<Added>, StoreError> {
+        Store::added(self, once)
+    }
+    fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
+        Store::mark_taught(self, once, taught)
     }
     fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
         Store::finish(self, once, answer)

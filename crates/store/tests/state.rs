@@ -337,7 +337,7 @@ fn a_decision_stands_while_its_hosts_and_the_suspects_are_as_they_were() {
     let now = s.snapshot().unwrap();
     let suspect = |probability| store::state::Suspect {
         defect: 0,
-        host: topology::HostId(0),
+        host: topology::HostId(1),
         component: "nic 1".into(),
         factor: 0.5,
         probability,
@@ -346,11 +346,35 @@ fn a_decision_stands_while_its_hosts_and_the_suspects_are_as_they_were() {
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
     let now = s.snapshot().unwrap();
     assert!(!s.set_suspects(&[suspect(0.7)]).unwrap(), "the same suspects void no decision");
+    assert!(!s.set_suspects(&[suspect(0.703)]).unwrap(), "nor do those that moved by next to nothing");
     assert_eq!(s.version().unwrap(), now.version);
     s.drain(&s.cluster().parse_gpus(["n1:7"]).unwrap(), "", 2.0).unwrap();
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
     let now = s.snapshot().unwrap();
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Granted);
+}
+
+#[test]
+fn a_suspicion_of_another_host_voids_no_decision_and_small_steps_add_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = State::init(&folder.path().join("s.state"), &cluster(3), 1.0).unwrap();
+    let suspect = |host, probability, factor| store::state::Suspect {
+        defect: host,
+        host: topology::HostId(host),
+        component: "nic 1".into(),
+        factor,
+        probability,
+    };
+    assert!(s.set_suspects(&[suspect(0, 0.7, 0.5), suspect(1, 0.4, 0.5)]).unwrap());
+    let now = s.snapshot().unwrap();
+    assert!(!s.set_suspects(&[suspect(0, 0.706, 0.515), suspect(1, 0.4, 0.5)]).unwrap());
+    assert!(s.set_suspects(&[suspect(0, 0.712, 0.5), suspect(1, 0.404, 0.5)]).unwrap(), "compared with what is stored");
+    let (a, b, c) = (job(&s, "a", "n1:0"), job(&s, "b", "n0:0"), job(&s, "c", "n2:0"));
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted, "its own host is as it was");
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
+    assert!(s.set_suspects(&[suspect(2, 0.7, 0.5)]).unwrap());
+    assert_eq!(commit(&mut s, &c, &now, "C", 1.0), Committed::Changed, "it is suspected since");
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed, "it is suspected no more");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
 use crate::once::{self, Done, Once};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
@@ -12,6 +13,10 @@ use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 const NAMED_MAX: usize = 5;
 /// Most suspects that a state keeps, the first ones.
 const SUSPECTS_MAX: usize = 4096;
+/// A probability that moved by less than this moved by nothing that a decision rests on.
+const PROBABILITY_STEP: f64 = 0.01;
+/// The same of the share of its rate that a component has left.
+const FACTOR_STEP: f64 = 0.02;
 
 /// A job that wants to hold GPUs.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,8 +170,9 @@ impl State {
         })
     }
 
-    /// Replaces the list of suspected components (at most a few thousand are kept). A list that is there already is left alone: decisions
-    /// that rest on it stay valid. Returns whether it changed.
+    /// Replaces the list of suspected components (at most a few thousand are kept). A list that is there already, but for less than 0.01 of
+    /// a probability and 0.02 of a factor, is left alone: decisions that rest on it stay valid, and small steps add up until they count.
+    /// Returns whether it changed.
     pub fn set_suspects(&mut self, new: &[Suspect]) -> Result<bool, StateError> {
         let known = |s: &&Suspect| s.host.index() < self.cluster.hosts.len();
         let mut new: Vec<Suspect> = new.iter().filter(known).take(SUSPECTS_MAX).cloned().collect();
@@ -177,7 +183,8 @@ impl State {
                 .then_with(|| name(a.host).cmp(&name(b.host)))
                 .then_with(|| a.component.cmp(&b.component))
         });
-        if suspects(&self.conn, &self.cluster.host_index(), &self.path)? == new {
+        let stored = suspects(&self.conn, &self.cluster.host_index(), &self.path)?;
+        if stored.len() == new.len() && same_defects(&stored, &new) && alike(stored.iter(), new.iter()) {
             return Ok(false);
         }
         self.write(|tx, cluster, path| {
@@ -215,6 +222,28 @@ impl State {
             Ok(Done { value, repeated: false })
         })
     }
+}
+
+/// Do two lists name the same components under the same defects?
+fn same_defects(a: &[Suspect], b: &[Suspect]) -> bool {
+    let names = |v: &[Suspect]| -> HashSet<(u32, HostId, String)> {
+        v.iter().map(|s| (s.defect, s.host, s.component.clone())).collect()
+    };
+    names(a) == names(b)
+}
+
+/// Do two lists suspect the same components, about as strongly? The numbers of the defects do not matter.
+pub(super) fn alike<'a>(a: impl Iterator<Item = &'a Suspect>, b: impl Iterator<Item = &'a Suspect>) -> bool {
+    fn sorted<'a>(v: impl Iterator<Item = &'a Suspect>) -> Vec<&'a Suspect> {
+        let mut v: Vec<&Suspect> = v.collect();
+        v.sort_by(|x, y| (x.host, &x.component, x.defect).cmp(&(y.host, &y.component, y.defect)));
+        v
+    }
+    let near = |x: &Suspect, y: &Suspect| {
+        (x.probability - y.probability).abs() < PROBABILITY_STEP && (x.factor - y.factor).abs() < FACTOR_STEP
+    };
+    let (a, b) = (sorted(a), sorted(b));
+    a.len() == b.len() && a.iter().zip(&b).all(|(x, y)| x.host == y.host && x.component == y.component && near(x, y))
 }
 
 pub(super) fn exists(cluster: &Cluster, held: &JobHeld) -> StateError {

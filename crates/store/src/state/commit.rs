@@ -2,11 +2,11 @@
 //!
 //! A decision stands if the state did not change since its snapshot, or if what it rests on did not: on every host of the choice the same
 //! jobs hold the same GPUs and the same GPUs are drained (so the chosen ones are free, and what neighbours cost is what was predicted),
-//! and the suspects are the same. A job that came or went on other hosts does not void it: it was the best choice at the moment of its
+//! and the same components of these hosts are suspected, about as strongly. A job that came or went on other hosts does not void it: it was the best choice at the moment of its
 //! snapshot, and is as good as predicted.
 
-use super::change::{NewJob, exists, job_held, on_host, take};
-use super::read::{Snapshot, versions};
+use super::change::{NewJob, alike, exists, job_held, on_host, take};
+use super::read::{Snapshot, Suspect, suspects, versions};
 use super::{State, StateError};
 use crate::once::{self, Once};
 use rusqlite::{Connection, OptionalExtension};
@@ -71,10 +71,14 @@ impl State {
             if let Some(held) = job_held(tx, cluster, path, &c.job.id)? {
                 return Err(exists(cluster, &held));
             }
-            let (version, suspects) = versions(tx).map_err(|e| StateError::of("read", path, &e))?;
+            let (version, suspects_version) = versions(tx).map_err(|e| StateError::of("read", path, &e))?;
             if version != c.snapshot.version {
-                if suspects != c.snapshot.suspects_version {
-                    return Ok(Committed::Changed);
+                if suspects_version != c.snapshot.suspects_version {
+                    let now = suspects(tx, &cluster.host_index(), path)?;
+                    let chosen = |s: &&Suspect| !c.job.gpus.mask(s.host).is_empty();
+                    if !alike(c.snapshot.suspects.iter().filter(chosen), now.iter().filter(chosen)) {
+                        return Ok(Committed::Changed);
+                    }
                 }
                 let drained = c.snapshot.drained_gpus();
                 for (host, jobs) in &neighbours {
