@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// Which GPUs should a job get? With `commit` it gets them.
-    Place(PlaceRequest),
+    Place(Box<PlaceRequest>),
     /// Give named GPUs to a job.
     Allocate(AllocateRequest),
     /// Take the GPUs of jobs back.

@@ -40,7 +40,7 @@ fn site() -> tempfile::TempDir {
 }
 
 /// What stands between `head` and the end of its paragraph, without the line ends.
-fn listed<'t>(text: &'t str, head: &str) -> String {
+fn listed(text: &str, head: &str) -> String {
     let from = text.find(head).unwrap_or_else(|| panic!("no {head} in\n{text}")) + head.len();
     let mut lines = text[from..].lines();
     let first = lines.next().unwrap_or("").trim().to_owned();

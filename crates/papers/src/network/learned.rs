@@ -1,7 +1,7 @@
 //! A learned prediction of what spans hosts: one network (or line) per message size, and what continual learning keeps.
 
 use super::linear::FittedLine;
-use super::network::{Tape, TokenNetwork, TokenSets};
+use super::token_network::{Tape, TokenNetwork, TokenSets};
 use super::tokens::{Flavour, Scale, Tokenizer};
 use super::train::{Anchor, Samples, Training, TrainingProgress, fisher, train};
 use predict::accuracy::shuffle;

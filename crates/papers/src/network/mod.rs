@@ -23,15 +23,15 @@ pub mod kinds;
 pub mod layers;
 pub mod learned;
 pub mod linear;
-pub mod network;
 pub mod real;
 mod saved;
 pub mod shape;
+pub mod token_network;
 pub mod tokens;
 pub mod train;
 
 pub use learned::{CONTINUAL, Guard, LearnedNetwork, LearningTarget};
-pub use network::{Tape, TokenNetwork, TokenSets};
 pub use shape::NetworkShape;
+pub use token_network::{Tape, TokenNetwork, TokenSets};
 pub use tokens::Flavour;
 pub use train::{Training, TrainingProgress};

@@ -4,7 +4,7 @@ use super::learned::{
     LearnedNetwork, LearningTarget, READINGS_MIN, REPLAY_MAX, Regressor, RehearsalMemory, SIZES_MAX, SizePredictor,
 };
 use super::linear::FittedLine;
-use super::network::TokenNetwork;
+use super::token_network::TokenNetwork;
 use super::tokens::{Flavour, Scale, Tokenizer};
 use predict::LearnedModel;
 use serde::{Deserialize, Serialize};

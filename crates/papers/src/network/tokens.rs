@@ -1,7 +1,7 @@
 //! From the parts of an allocation to what a network reads: one token per host.
 
-use super::network::TokenSets;
 use super::shape::{BANDPILOT, Embedding, NetworkShape};
+use super::token_network::TokenSets;
 use predict::HostShare;
 use serde::{Deserialize, Serialize};
 

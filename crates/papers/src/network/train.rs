@@ -1,7 +1,7 @@
 //! Training: AdamW, cosine schedule, early stopping.
 
 use super::layers::{Dropout, huber};
-use super::network::{Tape, TokenNetwork, TokenSets};
+use super::token_network::{Tape, TokenNetwork, TokenSets};
 use predict::accuracy::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -138,10 +138,13 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<Stri
     items.iter().map(Item::text).collect()
 }
 
+/// Numbers in a name with their widths, and the item.
+type Member<'a> = (Vec<(u32, usize)>, Item<'a>);
+
 /// Groups names that differ in numbers alone, in ascending order of the numbers. O(names x log names).
 fn together(items: Vec<Item>) -> Vec<Item> {
     let mut places: HashMap<Vec<Option<&str>>, usize> = HashMap::new();
-    let mut families: Vec<Vec<(Vec<(u32, usize)>, Item)>> = Vec::new();
+    let mut families: Vec<Vec<Member>> = Vec::new();
     for item in items {
         let mut words = Vec::new();
         let mut numbers = Vec::new();

@@ -158,12 +158,11 @@ impl LinkCounts<'_> {
 
     /// A pair has the wider of its direct links and the links that both GPUs have to switches.
     fn label(&self, paths: &mut [Vec<PathKind>]) {
-        let n = self.to_switch.len();
-        for i in 0..n {
-            for j in 0..n {
+        for (i, row) in paths.iter_mut().enumerate() {
+            for (j, path) in row.iter_mut().enumerate() {
                 let links = self.direct[i][j].max(self.to_switch[i].min(self.to_switch[j]));
                 if i != j && links > 0 {
-                    paths[i][j] = PathKind::NvLink(links.min(64) as u8);
+                    *path = PathKind::NvLink(links.min(64) as u8);
                 }
             }
         }

@@ -220,7 +220,7 @@ pub fn notes(report: &JobReport) -> Vec<String> {
         notes.push(format!(
             "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
             r.collective.to_lowercase(),
-            Bytes(r.size_bytes).to_string(),
+            Bytes(r.size_bytes),
             r.source,
             r.arm
         ));
