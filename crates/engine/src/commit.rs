@@ -35,6 +35,12 @@ impl Engine {
                 turn = self.turns.as_ref().map(|t| t.take());
             }
             let snapshot = self.snapshot()?;
+            // The same request may have come twice at the same time, and the other one have been first.
+            if snapshot.job(job).is_some()
+                && let Some(answer) = self.state()?.answered(job, &request, once.as_ref())?
+            {
+                return repeated(&answer);
+            }
             let decided = self.decide(&model, &*search, query, Some(&snapshot))?;
             let mut answer = decided.answer;
             answer.committed = Some(CommittedJob { job: job.into(), repeated: false, attempts: attempt });
@@ -63,14 +69,21 @@ impl Engine {
     }
 }
 
-/// The answer as it is kept for repetitions. A job of thousands of GPUs is kept without the candidates that were not chosen.
+/// The answer as it is kept for repetitions. A job of thousands of GPUs is kept without the candidates that were not chosen,
+/// and, if that is still too much, without what each of its neighbours loses.
 fn kept(answer: &PlaceAnswer) -> Result<String, EngineError> {
     let text = |a: &PlaceAnswer| serde_json::to_string(a).map_err(|e| EngineError::KeptAnswer(e.to_string()));
     let whole = text(answer)?;
     if whole.len() <= ANSWER_BYTES_MAX {
         return Ok(whole);
     }
-    text(&PlaceAnswer { runner_ups: Vec::new(), worth_measuring: Vec::new(), packed: None, ..answer.clone() })
+    let mut short = PlaceAnswer { runner_ups: Vec::new(), worth_measuring: Vec::new(), packed: None, ..answer.clone() };
+    let less = text(&short)?;
+    match &mut short.contention {
+        Some(c) if less.len() > ANSWER_BYTES_MAX => c.jobs.clear(),
+        _ => return Ok(less),
+    }
+    text(&short)
 }
 
 fn repeated(answer: &str) -> Result<PlaceAnswer, EngineError> {

@@ -36,6 +36,9 @@ pub struct AllocateAnswer {
     pub already: bool,
     /// How many GPUs are free now.
     pub free: usize,
+    /// Was it done before, under the same key?
+    #[serde(default)]
+    pub repeated: bool,
 }
 
 /// Takes the GPUs of jobs back, of all or of none.
@@ -92,6 +95,9 @@ pub struct DrainAnswer {
     pub jobs_going_on: Vec<String>,
     /// How many GPUs are free now.
     pub free: usize,
+    /// Was it done before, under the same key?
+    #[serde(default)]
+    pub repeated: bool,
 }
 
 /// Gives drained GPUs back.
@@ -116,6 +122,9 @@ pub struct UndrainAnswer {
     pub drained_by_cluster_file: usize,
     /// How many GPUs are free now.
     pub free: usize,
+    /// Was it done before, under the same key?
+    #[serde(default)]
+    pub repeated: bool,
 }
 
 /// Everything that the state says.
@@ -207,6 +216,7 @@ impl Engine {
             gpus: GpuList::new(&self.cluster, &job.gpus),
             already: done.repeated || done.value == Allocated::Already,
             free: self.free()?,
+            repeated: done.repeated,
         })
     }
 
@@ -234,6 +244,7 @@ impl Engine {
             drained: GpuList::new(&self.cluster, &gpus),
             jobs_going_on: done.value.jobs_going_on,
             free: self.free()?,
+            repeated: done.repeated,
         })
     }
 
@@ -241,13 +252,14 @@ impl Engine {
     pub fn undrain(&self, r: &UndrainRequest, now_unix_s: f64) -> Result<UndrainAnswer, EngineError> {
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("undrain", &r.gpus))?;
-        let undrained = self.state()?.undrain(&gpus, once.as_ref(), now_unix_s)?.value;
+        let done = self.state()?.undrain(&gpus, once.as_ref(), now_unix_s)?;
         let by_file = |g: &topology::GpuId| self.cluster.host(g.host).drained.contains(g.gpu.into());
         Ok(UndrainAnswer {
-            undrained,
+            undrained: done.value,
             named: gpus.gpu_count(),
             drained_by_cluster_file: gpus.gpus().filter(by_file).count(),
             free: self.free()?,
+            repeated: done.repeated,
         })
     }
 

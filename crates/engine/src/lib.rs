@@ -11,8 +11,8 @@
 //! - An error is an [`EngineError`] with a stable code, a message and a remedy. The door makes exit codes and status codes of its kind.
 //!
 //! An engine is shared by threads as it is: it locks the state and the store for single reads and writes, never for a search, a fit or
-//! a diagnosis. Memory: a snapshot (about 100 bytes per GPU held), the model, and for a diagnosis at most [`READINGS_MAX`] readings of about
-//! 400 bytes, 80 MB.
+//! a diagnosis. Memory: a snapshot (about 100 bytes per GPU held), the model, and for a diagnosis at most [`READINGS_MAX`] readings, each of
+//! about 400 bytes and 8 bytes for every host that its GPUs are on.
 
 #![forbid(unsafe_code)]
 

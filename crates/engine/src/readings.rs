@@ -30,13 +30,13 @@ pub struct ReadingsRequest {
     /// Only of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Only readings after the one of this number.
+    /// Only readings after the one of this number, the oldest of them first: the next page begins after the last of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<i64>,
     /// With withdrawn ones.
     #[serde(default)]
     pub withdrawn: bool,
-    /// At most so many, the newest; none: 100. At most 10,000.
+    /// At most so many, 1 to 10,000: the newest, and with `after` the oldest of those; none: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -44,9 +44,9 @@ pub struct ReadingsRequest {
 /// Readings, in the order in which they were stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingsAnswer {
-    /// The newest of those asked for.
+    /// The newest of those asked for; with `after`, the oldest.
     pub readings: Vec<StoredReadingAnswer>,
-    /// Are there older ones?
+    /// Are there older ones? With `after`: are there newer ones?
     pub more: bool,
 }
 
@@ -142,6 +142,9 @@ impl Engine {
             })
         };
         let limit = r.limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX);
+        if limit == 0 {
+            return Err(EngineError::bad(format!("`limit` is 0; 1 to {LIMIT_MAX} readings can be asked for")));
+        }
         let query = Query {
             job: r.job.clone(),
             touching: r.hosts.iter().map(host).collect::<Result<_, _>>()?,
@@ -149,13 +152,17 @@ impl Engine {
             size: r.size_bytes.map(Bytes),
             after: r.after,
             with_withdrawn: r.withdrawn,
-            newest: Some(limit + 1),
+            newest: r.after.is_none().then_some(limit + 1),
+            oldest: Some(limit + 1),
             ..Query::all()
         };
         let store = self.store()?;
         let mut found = store.readings(&query)?;
         let more = found.len() > limit;
-        found.drain(..found.len().saturating_sub(limit));
+        match r.after {
+            Some(_) => found.truncate(limit),
+            None => drop(found.drain(..found.len().saturating_sub(limit))),
+        }
         let readings = found.into_iter().map(|s| {
             let changes = store.history(s.id)?;
             Ok(self.told(s, changes))

@@ -7,6 +7,7 @@ use crate::hold::Engine;
 use predict::doctor::Diagnosis;
 use predict::{Model, Prediction};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::sync::Arc;
 use store::{Measurement, Once, Query};
 use topology::Bytes;
@@ -112,15 +113,19 @@ impl Engine {
     /// Teaches the model stored readings, and renews the suspicions.
     ///
     /// # Errors
-    /// No model or store; a reading that is not there or was withdrawn.
+    /// No model or store; a reading that is not there, was withdrawn or rejected, or is named twice.
     pub fn learn(&self, r: &LearnRequest) -> Result<LearnAnswer, EngineError> {
         if r.readings.len() > LEARN_MAX {
             return Err(EngineError::bad(format!("`readings` names more than {LEARN_MAX} readings")));
         }
+        let mut seen = HashSet::new();
+        if let Some(twice) = r.readings.iter().find(|id| !seen.insert(**id)) {
+            return Err(EngineError::bad(format!("`readings` names reading {twice} twice")));
+        }
         let _alone = self.learning();
         let mut measurements = Vec::new();
         for id in &r.readings {
-            let found = self.store()?.readings(&Query { id: Some(*id), ..Query::all() })?;
+            let found = self.store()?.readings(&Query { id: Some(*id), ..Query::usable() })?;
             let reading = found.into_iter().next();
             measurements.push(
                 reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement,

@@ -51,6 +51,29 @@ fn sixty_four_clients_that_choose_and_take_share_no_gpu_and_all_get_theirs() {
     assert!(now.free.is_empty());
 }
 
+#[test]
+fn a_commit_that_comes_eight_times_at_once_is_granted_once_and_answered_alike() {
+    let c = cluster(2);
+    let m = model(&c);
+    for round in 0..6 {
+        let folder = tempfile::tempdir().unwrap();
+        let engines: Vec<Engine> = (0..8).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as eight processes
+        let start = std::sync::Barrier::new(engines.len());
+        let client = |e: &Engine| {
+            start.wait();
+            let query = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 16, "all") };
+            e.place(&query, 1.0).unwrap_or_else(|e| panic!("round {round}: {e}"))
+        };
+        let client = &client;
+        let answers: Vec<_> = std::thread::scope(|s| {
+            let all: Vec<_> = engines.iter().map(|e| s.spawn(move || client(e))).collect();
+            all.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert!(answers.iter().all(|a| a.gpus == answers[0].gpus));
+        assert_eq!(answers.iter().filter(|a| !a.committed.as_ref().unwrap().repeated).count(), 1);
+    }
+}
+
 /// Ends of the two channels of [`Slow`]: a registry makes searches by plain functions, which capture nothing.
 static SLOW: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
 

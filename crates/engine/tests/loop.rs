@@ -284,6 +284,49 @@ fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
     assert_eq!(e.fit(&FitRequest { kind: Some("tea-leaves".into()), ..fit }).unwrap_err().code(), "unknown_kind");
 }
 
+#[test]
+fn a_reading_is_taught_once_by_a_request_and_pages_after_a_reading_leave_none_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let readings = [0.98, 0.99, 1.0, 1.01, 1.02].map(|f| reading(expected(&e, two) * f)).to_vec();
+    e.observe(&ObserveRequest { only_store: true, ..observe(two, readings) }, 1.0).unwrap();
+    let mut rejected: store::Record = common::row(c.parse_gpus(two.split(' ')).unwrap(), 1.0).into();
+    rejected.measurement.quality = store::Quality::Rejected;
+    Store::open(&folder.path().join("s.db"), &c).unwrap().insert(&rejected).unwrap();
+    for bad in [vec![2, 3, 2], vec![1, 6]] {
+        assert_eq!(e.learn(&LearnRequest { readings: bad }).unwrap_err().code(), "bad_request");
+    }
+    assert_eq!(e.learn(&LearnRequest { readings: vec![1, 2] }).unwrap().learned, 2);
+    let page = |after, limit| {
+        let a = e.readings(&ReadingsRequest { after, limit: Some(limit), ..Default::default() }).unwrap();
+        (a.readings.iter().map(|r| r.id).collect::<Vec<_>>(), a.more)
+    };
+    assert_eq!(page(None, 2), (vec![5, 6], true));
+    assert_eq!(page(Some(0), 2), (vec![1, 2], true));
+    assert_eq!(page(Some(2), 2), (vec![3, 4], true));
+    assert_eq!(page(Some(4), 2), (vec![5, 6], false));
+    let none = ReadingsRequest { limit: Some(0), ..Default::default() };
+    assert_eq!(e.readings(&none).unwrap_err().code(), "bad_request");
+}
+
+#[test]
+fn a_repeated_change_of_the_state_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(2);
+    let e = engine(folder.path(), &c, model(&c));
+    for (key, text) in [
+        ("a", r#"{"request":"allocate","job":"b","gpus":["n0:0"],"key":"a"}"#),
+        ("d", r#"{"request":"drain","gpus":["n1"],"key":"d"}"#),
+        ("u", r#"{"request":"undrain","gpus":["n1"],"key":"u"}"#),
+    ] {
+        let request: Request = serde_json::from_str(text).unwrap();
+        let repeated = || serde_json::to_value(e.handle(&request, 1.0).unwrap()).unwrap()["repeated"].clone();
+        assert_eq!((repeated(), repeated()), (false.into(), true.into()), "{key}");
+    }
+}
+
 /// Suspects a whole host for certain enough to move a job.
 fn suspect(folder: &std::path::Path, host: u32) {
     let mut state = State::open(&folder.join("s.state")).unwrap();

@@ -58,6 +58,7 @@ fn a_state_tells_what_it_holds_and_refuses_with_codes_that_scripts_rely_on() {
     let e = refused(d, &["cluster", "init", "--cluster", "h100", "--state", "s"], 1);
     assert!(e.contains("already") && e.contains("move the file away"), "{e}");
     ok(d, &["cluster", "allocate", "a", "n0", "n1:0", "--state", "s"]);
+    assert!(!ok(d, &["cluster", "show", "--help"]).contains("--key"), "a view has no key");
     let again = json(d, &["cluster", "allocate", "a", "n1:0", "n0", "--state", "s", "--format", "json"]);
     assert_eq!(again["already"], true);
     assert!(refused(d, &["cluster", "allocate", "b", "n1:0", "--state", "s"], 1).contains("held by job `a`"));
@@ -69,7 +70,9 @@ fn a_state_tells_what_it_holds_and_refuses_with_codes_that_scripts_rely_on() {
     let now = json(d, &["cluster", "show", "--state", "s", "--format", "json"]);
     assert_eq!(names(&now["free"]).len(), 32 - 9 - 9);
     assert_eq!((now["jobs"][0]["id"].as_str(), now["drained"][0]["reason"].as_str()), (Some("a"), Some("fan")));
-    ok(d, &["cluster", "drain", "n3", "--undo", "--state", "s"]);
+    let undo = ["cluster", "drain", "n3", "--undo", "--state", "s", "--key", "u"];
+    assert!(ok(d, &undo).starts_with("undrained 8"));
+    assert!(ok(d, &undo).starts_with("done before under this key: undrained 8"));
     ok(d, &["cluster", "release", "a", "--state", "s"]);
     let shown = ok(d, &["cluster", "show", "--state", "s"]);
     assert!(shown.contains("31 free, 0 held by 0 jobs, 1 drained"), "{shown}");

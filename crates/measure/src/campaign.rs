@@ -180,7 +180,8 @@ impl<'a> Campaign<'a> {
         now_unix_s: &'a dyn Fn() -> f64,
         on_event: &'a mut dyn FnMut(CampaignEvent),
     ) -> Result<Self, StoreError> {
-        let query = Query { run_prefix: Some(format!("{}/{}/", backend.identity(), plan.collective)), ..Query::all() };
+        let run_prefix = Some(format!("{}/{}/", backend.identity(), plan.collective));
+        let query = Query { run_prefix, with_withdrawn: true, ..Query::all() }; // else it would be measured on every resume
         let known = store
             .records(&query)?
             .into_iter()

@@ -241,6 +241,21 @@ fn a_budget_ends_a_run_cleanly_and_the_next_run_goes_on() {
 }
 
 #[test]
+fn a_withdrawn_reading_is_not_measured_again_when_a_campaign_is_resumed() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster("h100");
+    let mut store = fresh(folder.path(), "s.db", &c);
+    run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    let by = store::By { who: "ada", why: "the switch was rebooted", at_unix_s: 2.0 };
+    for id in [1, 40] {
+        store.withdraw(id, &by, None).unwrap();
+    }
+    let left = content(&store);
+    let again = run(&plan(&c), &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert_eq!((again.readings_taken(), content(&store)), (0, left));
+}
+
+#[test]
 fn failed_points_are_counted_and_tried_again_by_the_next_run_and_ten_in_a_row_stop_it() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster("h100");

@@ -48,6 +48,8 @@ pub struct Query {
     pub until: Option<i64>,
     /// Only so many of these, the newest ones.
     pub newest: Option<usize>,
+    /// Only so many of these, the oldest ones (without `newest`).
+    pub oldest: Option<usize>,
 }
 
 impl Query {

@@ -67,9 +67,10 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query) -> (String, Vec<Value>) {
         let list: Vec<String> = (first..=values.len()).map(|i| format!("?{i}")).collect();
         clause.push(format!("id IN (SELECT reading FROM reading_host WHERE host IN ({}))", list.join(", ")));
     }
-    let limit = match q.newest {
-        Some(n) => format!(" DESC LIMIT {}", n.min(i64::MAX as usize)),
-        None => String::new(),
+    let limit = match (q.newest, q.oldest) {
+        (Some(n), _) => format!(" DESC LIMIT {}", n.min(i64::MAX as usize)),
+        (None, Some(n)) => format!(" LIMIT {}", n.min(i64::MAX as usize)),
+        (None, None) => String::new(),
     };
     (format!("{} ORDER BY id{limit}", clause.join(" AND ")), values)
 }

@@ -240,9 +240,9 @@ impl Store {
             .map_err(|e| self.error("read", &e))
     }
 
-    /// Ids of all runs that start with `prefix`.
+    /// Ids of all runs that start with `prefix`, withdrawn ones too: none of them can be stored again.
     pub fn run_ids(&self, prefix: &str) -> Result<HashSet<String>, StoreError> {
-        let query = Query { run_prefix: Some(prefix.into()), ..Query::all() };
+        let query = Query { run_prefix: Some(prefix.into()), with_withdrawn: true, ..Query::all() };
         Ok(self.records(&query)?.into_iter().filter_map(|r| r.run_id).collect())
     }
 

@@ -35,6 +35,7 @@ fn readings_are_found_by_the_hosts_that_they_touch_the_newest_of_them_in_order()
     assert_eq!(ids(&s, &Query::usable().touching([HostId(0), HostId(3)]).newest(2)), [3, 4]);
     assert_eq!(ids(&s, &Query { after: Some(2), ..Query::usable() }), [3, 4]);
     assert_eq!(s.count(&Query::usable().newest(3)).unwrap(), 3);
+    assert_eq!(ids(&s, &Query { after: Some(1), oldest: Some(2), ..Query::usable() }), [2, 3]);
 }
 
 #[test]
@@ -61,8 +62,14 @@ fn a_corrected_reading_says_the_new_and_a_withdrawn_one_nothing_and_both_tell_wh
     let after = s.revision().unwrap();
     assert_eq!((after.last_id, after.changes), (before.last_id, before.changes + 2));
 
+    let run = Record { run_id: Some("p/1".into()), ..record(&c, "n2:0 n3:0", 40.0) };
+    s.insert(&run).unwrap();
+    let id = s.revision().unwrap().last_id;
+    s.withdraw(id, &by("x"), None).unwrap();
+    assert_eq!((s.insert(&run).unwrap().already, s.run_ids("p/").unwrap().len()), (1, 1), "its run is known still");
+
     assert!(matches!(s.withdraw(2, &by("again"), None), Err(StoreError::Withdrawn { id: 2, .. })));
-    assert!(matches!(s.correct(3, 1.0, &by("x"), None), Err(StoreError::UnknownReading { id: 3, .. })));
+    assert!(matches!(s.correct(9, 1.0, &by("x"), None), Err(StoreError::UnknownReading { id: 9, .. })));
     for bad in [by(""), by("two\nlines"), By { who: " ", ..by("x") }, by(&"x".repeat(2000))] {
         assert!(matches!(s.withdraw(1, &bad, None), Err(StoreError::Invalid(_))));
     }

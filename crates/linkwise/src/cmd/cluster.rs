@@ -42,12 +42,17 @@ pub struct Common {
     /// State file
     #[arg(long)]
     state: PathBuf,
-    /// Idempotency key of a change: under the same key it is done once
-    #[arg(long)]
-    key: Option<String>,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
+}
+
+/// What every change takes.
+#[derive(clap::Args)]
+pub struct Once {
+    /// Idempotency key: under the same key the change is done once (for a week, or 10,000 requests)
+    #[arg(long)]
+    key: Option<String>,
 }
 
 /// `cluster init`.
@@ -72,6 +77,8 @@ pub struct Allocate {
     #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
+    once: Once,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -81,6 +88,8 @@ pub struct Release {
     /// Jobs; all of them are released, or none if one is unknown
     #[arg(required = true)]
     jobs: Vec<String>,
+    #[command(flatten)]
+    once: Once,
     #[command(flatten)]
     common: Common,
 }
@@ -97,6 +106,8 @@ pub struct Drain {
     /// Give them back
     #[arg(long, conflicts_with = "reason")]
     undo: bool,
+    #[command(flatten)]
+    once: Once,
     #[command(flatten)]
     common: Common,
 }
@@ -118,6 +129,11 @@ fn print(format: Format, text: impl FnOnce() -> String, json: impl FnOnce() -> V
         Format::Text => console::print(&text()),
         Format::Json => console::print(&format!("{}\n", json())),
     }
+}
+
+/// Said in front of the answer to a change that was done before, under the same key.
+fn before(repeated: bool) -> &'static str {
+    if repeated { "done before under this key: " } else { "" }
 }
 
 fn init(a: &Init) -> Result<(), Failure> {
@@ -142,7 +158,7 @@ fn show(a: &Common) -> Result<(), Failure> {
 fn allocate(a: &Allocate) -> Result<(), Failure> {
     let engine = open::state(&a.common.state)?;
     let (job, gpus) = (a.job.clone(), a.gpus.clone());
-    let request = AllocateRequest { job, gpus, demand_gb_per_s: a.demand, key: a.common.key.clone() };
+    let request = AllocateRequest { job, gpus, demand_gb_per_s: a.demand, key: a.once.key.clone() };
     let done = engine.allocate(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,
@@ -150,7 +166,8 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
             let verb = if done.already { "held these before" } else { "holds" };
             let n = done.gpus.gpu_count();
             let list = engine.cluster().gpu_list(&done.gpus.allocation(engine.cluster()));
-            wrap(&format!("job {} {verb}: {list} ({n} GPUs); {} GPUs are free", done.job, done.free), 2)
+            let before = before(done.repeated);
+            wrap(&format!("{before}job {} {verb}: {list} ({n} GPUs); {} GPUs are free", done.job, done.free), 2)
         },
         || json!(done),
     );
@@ -159,12 +176,14 @@ fn allocate(a: &Allocate) -> Result<(), Failure> {
 
 fn release(a: &Release) -> Result<(), Failure> {
     let engine = open::state(&a.common.state)?;
-    let request = ReleaseRequest { jobs: a.jobs.clone(), key: a.common.key.clone() };
+    let request = ReleaseRequest { jobs: a.jobs.clone(), key: a.once.key.clone() };
     let done = engine.release(&request, now_unix_s()).or_failure()?;
     print(
         a.common.format,
         || {
-            let line = |j: &engine::ReleasedJob| format!("job {} released {} GPUs\n", j.job, j.gpus.gpu_count());
+            let before = before(done.repeated);
+            let line =
+                |j: &engine::ReleasedJob| format!("{before}job {} released {} GPUs\n", j.job, j.gpus.gpu_count());
             done.released.iter().map(line).collect::<String>() + &format!("{} GPUs are free\n", done.free)
         },
         || json!(done),
@@ -174,7 +193,7 @@ fn release(a: &Release) -> Result<(), Failure> {
 
 fn drain(a: &Drain) -> Result<(), Failure> {
     let engine = open::state(&a.common.state)?;
-    let (gpus, key) = (a.gpus.clone(), a.common.key.clone());
+    let (gpus, key) = (a.gpus.clone(), a.once.key.clone());
     if a.undo {
         let done = engine.undrain(&UndrainRequest { gpus, key }, now_unix_s()).or_failure()?;
         print(
@@ -184,7 +203,8 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                     0 => String::new(),
                     n => format!("; {n} stay drained by the cluster file"),
                 };
-                format!("undrained {} of {} GPUs{file}; {} GPUs are free\n", done.undrained, done.named, done.free)
+                let (before, n) = (before(done.repeated), done.undrained);
+                format!("{before}undrained {n} of {} GPUs{file}; {} GPUs are free\n", done.named, done.free)
             },
             || json!(done),
         );
@@ -199,7 +219,8 @@ fn drain(a: &Drain) -> Result<(), Failure> {
                 [] => String::new(),
                 some => format!("; jobs that hold some of them go on: {}", some.join(", ")),
             };
-            wrap(&format!("{} GPUs are drained{go_on}; {} GPUs are free", done.drained.gpu_count(), done.free), 2)
+            let (before, n) = (before(done.repeated), done.drained.gpu_count());
+            wrap(&format!("{before}{n} GPUs are drained{go_on}; {} GPUs are free", done.free), 2)
         },
         || json!(done),
     );

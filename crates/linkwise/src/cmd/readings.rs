@@ -61,13 +61,13 @@ pub struct List {
     /// Only of this message size
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
-    /// Only readings stored after the one of this number
+    /// Only readings stored after the one of this number, the oldest of them first
     #[arg(long, value_name = "ID")]
     after: Option<i64>,
     /// Withdrawn readings as well
     #[arg(long)]
     withdrawn: bool,
-    /// At most so many, the newest
+    /// At most so many, the newest; with --after, the oldest of those
     #[arg(long, default_value_t = 100, value_parser = number::whole::<usize>)]
     limit: usize,
     #[command(flatten)]
@@ -162,13 +162,13 @@ fn list(a: &List) -> Result<(), Failure> {
     });
     let answer = answer.or_failure()?;
     match a.common.format {
-        Format::Text => console::print(&text(engine.cluster(), &answer)),
+        Format::Text => console::print(&text(engine.cluster(), &answer, a.after.is_some())),
         Format::Json => console::print(&format!("{}\n", json!(answer))),
     }
     Ok(())
 }
 
-fn text(cluster: &Cluster, a: &ReadingsAnswer) -> String {
+fn text(cluster: &Cluster, a: &ReadingsAnswer, after: bool) -> String {
     if a.readings.is_empty() {
         return "no reading fits\n".into();
     }
@@ -194,8 +194,10 @@ fn text(cluster: &Cluster, a: &ReadingsAnswer) -> String {
         };
         out += &wrap(&format!("reading {} {what} by {}: {}", c.reading, c.who, c.why), 2);
     }
-    if a.more {
-        out += "older readings are not shown; --limit shows more\n";
+    match (a.more, a.readings.last()) {
+        (true, Some(last)) if after => out += &format!("newer readings are not shown; --after {} goes on\n", last.id),
+        (true, _) => out += "older readings are not shown; --limit shows more\n",
+        _ => {}
     }
     out
 }
