@@ -58,7 +58,7 @@ pub struct Args {
     /// Take the chosen GPUs for this job, in one step with choosing them. The same request for the same job gets the same answer again
     #[arg(long, value_name = "JOB", requires = "state", conflicts_with = "requests")]
     commit: Option<String>,
-    /// Idempotency key of --commit: under the same key the same request is answered alike for a week, even after the job was released
+    /// Idempotency key of --commit: under the same key the same request gets the same answer for a week or 10,000 requests, even after the job was released
     #[arg(long, requires = "commit")]
     key: Option<String>,
     /// Bandwidths measured of candidates (those under `worth_measuring` of --format json): a file with a JSON object per
