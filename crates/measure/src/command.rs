@@ -201,6 +201,8 @@ struct CommandProcess {
     /// Lines of standard output; `None` for a line over the limit.
     lines: Receiver<Option<String>>,
     stderr_tail: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected once all of standard error is in `stderr_tail`.
+    stderr_read: Receiver<()>,
 }
 
 impl CommandProcess {
@@ -228,11 +230,15 @@ impl CommandProcess {
         if let Some(stdout) = child.stdout.take() {
             std::thread::spawn(move || read_lines(BufReader::new(stdout), &to_read));
         }
+        let (reading, stderr_read) = mpsc::channel();
         if let Some(stderr) = child.stderr.take() {
             let stderr_tail = Arc::clone(&stderr_tail);
-            std::thread::spawn(move || keep_tail(stderr, &stderr_tail));
+            std::thread::spawn(move || {
+                let _reading = reading;
+                keep_tail(stderr, &stderr_tail);
+            });
         }
-        Ok(CommandProcess { child, requests, lines, stderr_tail })
+        Ok(CommandProcess { child, requests, lines, stderr_tail, stderr_read })
     }
 
     /// Waits for the answer with this id. Skips invalid lines and answers to older requests.
@@ -256,6 +262,8 @@ impl CommandProcess {
     /// Kills the command and its children, and returns the end of its standard error.
     fn stop(mut self) -> String {
         self.kill();
+        // The pipe ends with the last process of the group; one that left the group may keep it open.
+        let _ = self.stderr_read.recv_timeout(GRACE);
         self.stderr_tail
             .lock()
             .map_or_else(|_| String::new(), |s| String::from_utf8_lossy(&s).trim().replace('\n', " | "))
