@@ -123,6 +123,11 @@ fn accounted_for(state: &State, now: &Snapshot) {
 
 #[test]
 fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice() {
+    // On a busy machine the first process may be done before the others begin: such a round shows nothing.
+    assert!((0..5).any(|_| workers_that_got_jobs_when_eight_fill_a_cluster() > 1), "they did not race");
+}
+
+fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.state");
     let c = cluster(16);
@@ -141,7 +146,6 @@ fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice()
         }
     }
     assert_eq!(seen.len(), c.gpu_count(), "GPUs are left although everybody ended");
-    assert!(workers_with_jobs > 1, "they did not race");
     let state = State::open(&path).unwrap();
     state.check().unwrap();
     let now = state.snapshot().unwrap();
@@ -149,6 +153,7 @@ fn eight_processes_that_fill_a_cluster_at_the_same_time_never_take_a_gpu_twice()
     for j in &now.jobs {
         assert!(state.cluster().gpu_names(&j.gpus).iter().all(|g| seen[g] == j.id));
     }
+    workers_with_jobs
 }
 
 #[test]
