@@ -39,7 +39,7 @@ pub enum Best {
 }
 
 impl Best {
-    /// What of the truth it counts.
+    /// The part of the truth that counts as the best possible bandwidth.
     pub fn irregularity(self) -> Irregularity {
         match self {
             Best::Realised => Irregularity::With,

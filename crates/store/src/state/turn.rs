@@ -1,7 +1,7 @@
 //! Turns: how deciders that keep losing races queue up, without keeping anybody else from writing.
 //!
 //! Two that decide on the same snapshot mostly want the same GPUs: one commits, the other must search again. With many, one of them could
-//! lose for long. Whoever lost a few races takes a turn: it waits until no other has one, and then competes only with those who have
+//! lose for long. A client that lost a few races takes a turn: it waits until no other has one, and then competes only with those who have
 //! not lost yet. Releases, drains and observations need no turn, and a turn locks no table.
 
 use std::fs::{File, OpenOptions};
