@@ -8,7 +8,7 @@ use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use store::state::Suspect;
-use store::{Measurement, Source};
+use store::{Measurement, Query, Source};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// Suspects below this probability are not kept.
@@ -18,7 +18,7 @@ const OTHERS: usize = 8;
 /// From this probability on a defect has a name.
 const NAMED: f64 = 0.5;
 
-/// Looks for defects in all usable readings. With a state its suspects are replaced by what is found.
+/// Looks for defects in the newest usable readings of every host. With a state its suspects are replaced by what is found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagnoseRequest {
@@ -144,12 +144,16 @@ pub fn suspects_of(d: &Diagnosis) -> Vec<Suspect> {
 }
 
 impl Engine {
-    /// Looks for defects in all usable readings, at most [`crate::READINGS_MAX`], the newest. With a state its suspects are replaced.
+    /// Looks for defects in the newest usable readings of every host. With a state its suspects are replaced.
     ///
     /// # Errors
     /// No store; no usable reading, or several collectives and none is named.
     pub fn diagnose(&self, r: &DiagnoseRequest) -> Result<DiagnoseAnswer, EngineError> {
-        let rows = self.usable_readings()?;
+        let (rows, readings, simulated_readings) = {
+            let store = self.store()?;
+            let simulated = Query { source: Some(Source::Simulated), ..Query::usable() };
+            (store.measurements(&self.window(None))?, store.count(&Query::usable())?, store.count(&simulated)?)
+        };
         let cluster = &self.cluster;
         let (diagnosis, model) = doctor::examine(cluster, &rows, r.collective, fabric::Constants::default())?;
         if self.has_state() {
@@ -161,8 +165,8 @@ impl Engine {
         let defect = |d: &Defect| defect(cluster, &model, d, size, &typical, &usable);
         Ok(DiagnoseAnswer {
             cluster: cluster.name.clone(),
-            readings: rows.len(),
-            simulated_readings: rows.iter().filter(|m| m.source == Source::Simulated).count(),
+            readings,
+            simulated_readings,
             judged: diagnosis.readings,
             left_out: diagnosis.left_out,
             noise: diagnosis.noise,

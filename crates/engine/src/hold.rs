@@ -3,11 +3,12 @@
 use crate::error::EngineError;
 use crate::watch::Watch;
 use place::{Registry, Search};
+use predict::doctor::{SUBSETS_PER_HOST_MAX, allocations_per_host_max};
 use predict::{Model, ModelKinds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use store::state::{Snapshot, Turns};
-use store::{ClusterStateStore, Measurement, Query, ReadingStore};
+use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 
 /// Most readings that a fit or a diagnosis takes, the newest ones.
@@ -191,6 +192,16 @@ impl Engine {
         let mut rows = self.store()?.measurements(&Query::usable().newest(READINGS_MAX))?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
         Ok(rows)
+    }
+
+    /// The readings that a diagnosis looks at, stored up to number `until`: the newest of every host, at most [`READINGS_MAX`]. Twice what
+    /// the diagnosis keeps, since some were rejected, and some are repetitions.
+    pub(crate) fn window(&self, until: Option<i64>) -> Query {
+        let newest = NewestOfHost {
+            one_host: 2 * SUBSETS_PER_HOST_MAX,
+            several_hosts: 2 * allocations_per_host_max(self.cluster.hosts.len()),
+        };
+        Query { until, newest_of_each_host: Some(newest), ..Query::usable() }.newest(READINGS_MAX)
     }
 
     /// Alone among those who learn and fit.

@@ -1,14 +1,14 @@
 //! What readings speak against, kept up to date reading by reading.
 //!
-//! The first look reads the newest readings of the store into a [`Monitor`]; every later one adds what came since, and costs work for the
-//! hosts of the new readings alone. The monitor judges by the model that was there when it was made: single readings that the model
+//! The first look reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of hosts, not on what the store
+//! holds. Every later look adds what came since, and costs work for the hosts of the new readings alone. The monitor judges by the model that was there when it was made: single readings that the model
 //! learns move its expectations little. It is made anew when the model was fitted, when a reading that it has was corrected, withdrawn
 //! or judged anew, and after [`LEARNED_MAX`] learned readings. A process that answers one request and ends makes it once.
 //!
 //! Memory: that of the monitor ([`predict::doctor::PAIRS_MAX`]), whatever the store holds.
 
 use crate::error::EngineError;
-use crate::hold::{Engine, READINGS_MAX, lock};
+use crate::hold::{Engine, lock};
 use predict::Model;
 use predict::doctor::{Diagnosis, Monitor};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use store::{Query, Revision};
 
 /// Readings that the model may learn before the monitor takes it over.
 const LEARNED_MAX: u32 = 64;
-/// Readings that are read from the store at once while the monitor is filled.
+/// New readings that are read from the store at once: the store is locked for one batch at a time.
 const BATCH: usize = 10_000;
 
 /// A monitor, and how far it is.
@@ -39,16 +39,14 @@ impl Engine {
         let mut watch = match kept.take().filter(holds) {
             Some(w) => w,
             None => {
-                let monitor = Monitor::new(Model::clone(model));
-                // No store has a reading 0: everything is new, but for what is beyond the limit.
-                let first = Revision { last_id: now.last_id.saturating_sub(READINGS_MAX as i64).max(0), ..now };
-                Watch { monitor, revision: first, model: model.clone(), learned: 0 }
+                let rows = self.store()?.measurements(&self.window(Some(now.last_id)))?;
+                let monitor = Monitor::of(Model::clone(model), &rows);
+                Watch { monitor, revision: now, model: model.clone(), learned: 0 }
             }
         };
         while watch.revision.last_id < now.last_id {
             let until = now.last_id.min(watch.revision.last_id + BATCH as i64);
             let query = Query { after: Some(watch.revision.last_id), until: Some(until), ..Query::usable() };
-            // The store is locked for one batch at a time.
             let rows = self.store()?.measurements(&query)?;
             rows.iter().for_each(|m| _ = watch.monitor.add(m));
             watch.revision.last_id = until;

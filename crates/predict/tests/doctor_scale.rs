@@ -105,7 +105,7 @@ proptest! {
 
 #[test]
 fn a_full_window_still_finds_a_defect_of_the_newest_readings() {
-    let mut fleet = Fleet::new(1024, true, 3);
+    let mut fleet = Fleet::new(1024, false, 3);
     let model = model_of(&mut fleet);
     let slow = Component::Host(HostId(700));
     let n = 24_000;
@@ -115,7 +115,11 @@ fn a_full_window_still_finds_a_defect_of_the_newest_readings() {
     assert!(d.readings < n * 3 / 4, "the window holds all {} readings", d.readings);
     // Few of the newest jobs touch the host, and none without its neighbours: these are candidates, too.
     let found = d.defects.iter().flat_map(|x| &x.candidates).find(|c| c.component == slow);
-    assert!(found.is_some_and(|c| c.probability > 0.05 && (c.factor - 0.6).abs() < 0.05), "{:?}", d.defects);
+    assert!(
+        found.is_some_and(|c| c.probability > 0.05 && (c.factor - 0.6).abs() < 0.05),
+        "{found:?} of {} defects",
+        d.defects.len()
+    );
 }
 
 #[test]
@@ -132,8 +136,8 @@ fn a_window_keeps_the_newest_allocations_of_a_host_and_the_newest_readings_of_an
     let old = fleet.measure(job, 0);
     let old = Measurement { taken_at_unix_s: Some(0.0), ..old };
     assert!(monitor.add(&old).is_none(), "older than the window of its allocation");
-    assert_eq!(allocations_per_host_max(1024), 256);
-    assert_eq!(allocations_per_host_max(4), 1 << 16);
+    assert_eq!(allocations_per_host_max(1024), 128);
+    assert_eq!(allocations_per_host_max(4), 1 << 15);
 }
 
 /// The work of `more` readings, each followed by a diagnosis, after `stored` ones.
@@ -172,4 +176,24 @@ fn the_work_for_one_more_reading_does_not_grow_with_the_readings_stored() {
 fn a_monitor_may_live_in_another_thread() {
     fn sent<T: Send>() {}
     sent::<Monitor>();
+}
+
+#[test]
+fn a_monitor_made_of_stored_readings_is_that_which_got_them_one_by_one() {
+    let mut fleet = Fleet::new(64, false, 13);
+    let model = model_of(&mut fleet);
+    fleet.defects = vec![(Component::Host(HostId(20)), 0.6, 1_500)];
+    let rows = fleet.readings(0..2_000);
+    let mut one_by_one = Monitor::new(model.clone());
+    rows.iter().for_each(|m| _ = one_by_one.add(m));
+    let mut at_once = Monitor::of(model, &rows);
+    assert_eq!(at_once.len(), one_by_one.len());
+    for i in 2_000..2_003 {
+        let more = fleet.readings(i..i + 1);
+        let [a, b] = [&mut at_once, &mut one_by_one].map(|m| {
+            assert!(m.add(&more[0]).is_some());
+            m.diagnose()
+        });
+        same(&a, &b).expect("the same defects");
+    }
 }

@@ -29,7 +29,7 @@ pub use csv_out::{CSV_HEADER, write_csv};
 pub use error::StoreError;
 pub use measurement::{Measurement, Quality, Record, Source};
 pub use once::{Done, Once};
-pub use query::{Place, Query};
+pub use query::{NewestOfHost, Place, Query};
 pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged};
 pub use seam::{ClusterStateStore, ReadingStore};
 pub use sqlite::{Inserted, Store};

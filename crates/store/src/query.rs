@@ -17,6 +17,15 @@ pub enum Place {
     SeveralHosts,
 }
 
+/// How many of a host's readings, the newest ones by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewestOfHost {
+    /// Of jobs on this host alone.
+    pub one_host: usize,
+    /// Of jobs over several hosts.
+    pub several_hosts: usize,
+}
+
 /// Which measurements; a field left at its default does not restrict.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Query {
@@ -46,6 +55,9 @@ pub struct Query {
     pub after: Option<i64>,
     /// Only readings up to the one of this number.
     pub until: Option<i64>,
+    /// Only readings that are among the newest of one of their hosts at least (an index answers it, whatever the store holds). Rejected and
+    /// withdrawn readings count among a host's newest.
+    pub newest_of_each_host: Option<NewestOfHost>,
     /// Only so many of these, the newest ones.
     pub newest: Option<usize>,
     /// Only so many of these, the oldest ones (without `newest`).

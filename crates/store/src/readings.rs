@@ -4,7 +4,7 @@ use crate::error::StoreError;
 use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
 use crate::once::{self, Done, Once};
 use crate::query::Query;
-use crate::rows::{COLUMNS, clause, record_of};
+use crate::rows::{COLUMNS, record_of};
 use crate::sqlite::{Store, insert};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,7 @@ impl Store {
     /// Readings with their numbers, ascending.
     pub fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError> {
         let fail = |e: rusqlite::Error| StoreError::of("read", &self.path, &e);
-        let (clause, values) = clause(&self.cluster, query);
+        let (clause, values) = self.clause(query)?;
         let sql = format!("SELECT {COLUMNS}, id, withdrawn FROM measurement WHERE {clause}");
         let mut statement = self.conn.prepare_cached(&sql).map_err(fail)?;
         let index = self.cluster.host_index();

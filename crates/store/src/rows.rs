@@ -12,8 +12,8 @@ pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, bu
      nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
 
 /// The condition of a question, and its values. Ends with ORDER BY and LIMIT: ascending by number, or the newest first if only the newest
-/// are wanted.
-pub(crate) fn clause(cluster: &Cluster, q: &Query) -> (String, Vec<Value>) {
+/// are wanted. `ids`: only readings of these numbers.
+pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (String, Vec<Value>) {
     let mut clause = vec!["1".to_owned()];
     let mut values: Vec<Value> = Vec::new();
     let mut is = |column: &str, op: &str, value: Value| {
@@ -65,7 +65,12 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query) -> (String, Vec<Value>) {
         let first = values.len() + 1;
         values.extend(q.touching.iter().map(|h| Value::from(cluster.host(*h).name.clone())));
         let list: Vec<String> = (first..=values.len()).map(|i| format!("?{i}")).collect();
-        clause.push(format!("id IN (SELECT reading FROM reading_host WHERE host IN ({}))", list.join(", ")));
+        clause.push(format!("id IN (SELECT reading FROM reading_of_host WHERE host IN ({}))", list.join(", ")));
+    }
+    if let Some(ids) = ids {
+        let ids: Vec<String> = ids.iter().map(i64::to_string).collect();
+        values.push(format!("[{}]", ids.join(",")).into());
+        clause.push(format!("id IN (SELECT value FROM json_each(?{}))", values.len()));
     }
     let limit = match (q.newest, q.oldest) {
         (Some(n), _) => format!(" DESC LIMIT {}", n.min(i64::MAX as usize)),

@@ -7,7 +7,7 @@ use rusqlite_migration::{HookResult, M, Migrations};
 pub const APPLICATION_ID: i64 = 0x6c6b_7773;
 
 /// How many schema versions this build knows.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 3;
 
 const V1: &str = "
 PRAGMA application_id = 1818982259;
@@ -59,9 +59,22 @@ CREATE TABLE revision (one INTEGER PRIMARY KEY CHECK (one = 1), changes INTEGER 
 INSERT INTO revision VALUES (1, 0);
 ";
 
+/// The newest readings of a host are found apart for jobs on one host and jobs over several.
+const V3: &str = "
+CREATE TABLE reading_of_host (
+    host TEXT NOT NULL,
+    several INTEGER NOT NULL,
+    reading INTEGER NOT NULL REFERENCES measurement (id) ON DELETE CASCADE,
+    PRIMARY KEY (host, several, reading)
+) STRICT, WITHOUT ROWID;
+INSERT INTO reading_of_host
+    SELECT r.host, m.host IS NULL, r.reading FROM reading_host r JOIN measurement m ON m.id = r.reading;
+DROP TABLE reading_host;
+";
+
 /// All of them.
 pub fn migrations() -> Migrations<'static> {
-    Migrations::new(vec![M::up(V1), M::up_with_hook(V2, fill)])
+    Migrations::new(vec![M::up(V1), M::up_with_hook(V2, fill), M::up(V3)])
 }
 
 /// The rest of version 2: the table of keys, and the hosts of readings that are there.

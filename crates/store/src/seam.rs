@@ -104,6 +104,8 @@ pub trait ReadingStore: Send {
     fn measurements(&self, query: &Query) -> Result<Vec<Measurement>, StoreError>;
     /// See [`Store::readings`].
     fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError>;
+    /// See [`Store::count`].
+    fn count(&self, query: &Query) -> Result<usize, StoreError>;
     /// See [`Store::revision`].
     fn revision(&self) -> Result<Revision, StoreError>;
     /// See [`Store::correct`].
@@ -144,6 +146,9 @@ impl ReadingStore for Store {
     }
     fn readings(&self, query: &Query) -> Result<Vec<StoredReading>, StoreError> {
         Store::readings(self, query)
+    }
+    fn count(&self, query: &Query) -> Result<usize, StoreError> {
+        Store::count(self, query)
     }
     fn revision(&self) -> Result<Revision, StoreError> {
         Store::revision(self)

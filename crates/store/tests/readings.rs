@@ -1,6 +1,6 @@
 //! Readings that are found by host, corrected, withdrawn and stored once; stores of the first schema.
 
-use store::{By, Measurement, Once, Query, Record, Source, Store, StoreError, WhatChanged};
+use store::{By, Measurement, NewestOfHost, Once, Query, Record, Source, Store, StoreError, WhatChanged};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId};
 
 fn cluster() -> Cluster {
@@ -105,7 +105,7 @@ fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() 
     // What the first version wrote: its tables, and nothing that came later.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE reading_change; DROP TABLE reading_host; DROP TABLE revision; DROP TABLE request_key;
+        "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE revision; DROP TABLE request_key;
          DROP INDEX measurement_by_job; ALTER TABLE measurement DROP COLUMN withdrawn;
          INSERT INTO measurement (allocation, collective, size_bytes, busbw_gb_per_s, source, provenance, quality)
              VALUES ('n0:0 n0:1 n1:7', 'all_reduce', 16777216, 50.0, 'job', '', 'good'),
@@ -120,4 +120,44 @@ fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() 
     s.withdraw(2, &by("x"), None).unwrap();
     assert_eq!(ids(&s, &Query::usable()), [1]);
     s.check().unwrap();
+}
+
+#[test]
+fn the_newest_readings_of_every_host_are_found_apart_for_one_host_and_several() {
+    let c = cluster();
+    let folder = tempfile::tempdir().unwrap();
+    let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let of = |gpus| record(&c, gpus, 10.0);
+    let (one, near, far) = (of("n0:0 n0:1"), of("n0:0 n1:0"), of("n1:0 n2:0"));
+    s.insert_batch(&[one.clone(), far, near.clone(), near, one.clone(), one]).unwrap();
+    let newest = |one_host, several_hosts| {
+        ids(&s, &Query { newest_of_each_host: Some(NewestOfHost { one_host, several_hosts }), ..Query::usable() })
+    };
+    assert_eq!(newest(1, 0), [6]);
+    assert_eq!(newest(0, 1), [2, 4], "reading 2 is the newest of n2");
+    assert_eq!(newest(2, 2), [2, 3, 4, 5, 6]);
+    assert_eq!(newest(usize::MAX, usize::MAX), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn a_store_of_the_second_schema_is_migrated_and_knows_which_jobs_ran_on_several_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old.db");
+    let c = cluster();
+    Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n0:1", "n0:0 n1:0"].map(|g| record(&c, g, 10.0))).unwrap();
+    let old = rusqlite::Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TABLE reading_of_host;
+         CREATE TABLE reading_host (host TEXT NOT NULL, reading INTEGER NOT NULL, PRIMARY KEY (host, reading)) STRICT, WITHOUT ROWID;
+         INSERT INTO reading_host VALUES ('n0', 1), ('n0', 2), ('n1', 2);
+         PRAGMA user_version = 2;",
+    )
+    .unwrap();
+    drop(old);
+    let s = Store::open(&path, &c).unwrap();
+    let newest = |one_host, several_hosts| {
+        ids(&s, &Query { newest_of_each_host: Some(NewestOfHost { one_host, several_hosts }), ..Query::usable() })
+    };
+    assert_eq!(newest(1, 0), [1]);
+    assert_eq!(newest(0, 1), [2]);
 }

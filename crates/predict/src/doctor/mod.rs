@@ -12,7 +12,7 @@
 //! [`Monitor`] keeps the readings between diagnoses, for a process that gets readings one by one.
 //!
 //! Limits: a diagnosis looks at the newest readings of every host ([`window`]), at most [`PAIRS_MAX`] pairs of an allocation and a host for
-//! jobs on one host and as many for jobs over several; a fit takes at most [`FIT_READINGS_MAX`] allocations over hosts.
+//! jobs over several hosts and [`SUBSETS_PER_HOST_MAX`] subsets of every host; a fit takes at most [`FIT_READINGS_MAX`] allocations over hosts.
 //!
 //! Cost (`cargo run -p predict --example doctor_scale`): every pair costs some ten components x [`FACTORS`] additions, every distinct
 //! allocation one prediction, every new shape of an allocation some twenty estimates of a few microseconds.
@@ -30,7 +30,9 @@ pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
 pub use monitor::{Monitor, ReadingId, Work};
 pub use probe::most_informative_allocation;
-pub use window::{ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, allocations_per_host_max};
+pub use window::{
+    ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
+};
 
 use crate::fit::{FitError, FitOptions, fit};
 use crate::kind::Kind;

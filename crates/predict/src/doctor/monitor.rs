@@ -3,7 +3,7 @@
 use super::effect::{EffectCache, Effects};
 use super::evidence::{Baseline, Expectations, Expected};
 use super::search::Search;
-use super::window::{Sample, allocations_per_host_max, insert, levels};
+use super::window::{self, Sample, allocations_per_host, insert, levels};
 use super::{Diagnosis, compare, diagnosis};
 use crate::model::Model;
 use std::cmp::Ordering;
@@ -63,7 +63,8 @@ impl Group {
 /// constant of this file. The monitor drops readings that leave its window: such a reading does not come back when a newer one is removed, nor
 /// when its allocation is read again.
 ///
-/// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation and a host for each kind of job. A new model is a new monitor.
+/// Memory: at most [`super::PAIRS_MAX`] pairs of an allocation over several hosts and a host, and [`super::SUBSETS_PER_HOST_MAX`] subsets
+/// of every host. A new model is a new monitor.
 #[derive(Debug)]
 pub struct Monitor {
     model: Model,
@@ -97,6 +98,37 @@ impl Monitor {
         }
     }
 
+    /// With the window of readings that are there already: as many calls of [`Monitor::add`], without the work for readings that newer ones
+    /// push out of the window. O(n log n).
+    pub fn of(model: Model, measurements: &[Measurement]) -> Monitor {
+        let mut monitor = Monitor::new(model);
+        monitor.next = measurements.len() as u64;
+        let groups = window::newest(monitor.model.cluster(), measurements, monitor.model.collective());
+        for ((size, allocation), samples) in groups {
+            let expected = monitor.expected(allocation, size);
+            let g = monitor.groups.len() as u32;
+            monitor.of_reading.extend(samples.iter().map(|s| (s.id, g)));
+            monitor.index.insert((size, allocation.clone()), g);
+            let group = Group { size, allocation: allocation.clone(), expected, samples, items: Vec::new() };
+            for (h, _) in allocation.parts() {
+                monitor.of_host[h.index()][group.kind()].push(g); // the oldest come first
+            }
+            monitor.groups.push(Some(group));
+            monitor.refresh(g);
+            if monitor.cache.is_full() {
+                monitor.rebuild();
+            }
+        }
+        monitor
+    }
+
+    fn expected(&mut self, allocation: &Allocation, size: Bytes) -> Expected {
+        let mut expectations = Expectations::new(&self.model, Baseline::Model);
+        let expected = expectations.of(allocation, size);
+        self.predictions += expectations.predictions;
+        expected
+    }
+
     /// Adds a reading. `None` if it cannot be judged (rejected, contended, of another collective) or is older than the window.
     /// O(hosts of the job x log readings), one prediction, and a few estimates if the shape of the allocation is new.
     pub fn add(&mut self, m: &Measurement) -> Option<ReadingId> {
@@ -113,9 +145,7 @@ impl Monitor {
                 g
             }
             None => {
-                let mut expectations = Expectations::new(&self.model, Baseline::Model);
-                let expected = expectations.of(&m.allocation, m.size);
-                self.predictions += expectations.predictions;
+                let expected = self.expected(&m.allocation, m.size);
                 let group = Group {
                     size: m.size,
                     allocation: m.allocation.clone(),
@@ -247,9 +277,9 @@ impl Monitor {
 
     /// Drops the groups that `g` pushed out of the window of all of their hosts.
     fn evict(&mut self, g: u32) {
-        let most = allocations_per_host_max(self.of_host.len());
         let Some(group) = &self.groups[g as usize] else { return };
         let kind = group.kind();
+        let most = allocations_per_host(self.of_host.len())[kind];
         let mut pushed: Vec<u32> = group
             .allocation
             .parts()

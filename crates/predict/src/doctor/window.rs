@@ -10,18 +10,25 @@ use std::collections::HashMap;
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective};
 
-/// Pairs of an allocation and a host that are kept, for each of the two kinds of job: the work and the memory of a diagnosis are
-/// proportional to them, whatever the number of hosts (1 KiB for a pair at worst, on jobs of two hosts).
-pub const PAIRS_MAX: usize = 1 << 18;
-/// Least number of allocations that are kept of every host: some 20 readings show a component at 88 % of its rate in 3 % of scatter, and
-/// most jobs do not touch a given NIC.
-pub const ALLOCATIONS_PER_HOST_MIN: usize = 256;
+/// Pairs of an allocation over several hosts and a host that are kept: the work and the memory of a diagnosis are proportional to them,
+/// whatever the number of hosts (1 KiB for a pair at worst, on jobs of two hosts).
+pub const PAIRS_MAX: usize = 1 << 17;
+/// Least number of allocations over several hosts that are kept of every host: some 20 readings show a component at 88 % of its rate in
+/// 3 % of scatter, and most jobs do not touch a given NIC.
+pub const ALLOCATIONS_PER_HOST_MIN: usize = 128;
+/// Most subsets of one host that are kept: all 247 of eight GPUs at one size.
+pub const SUBSETS_PER_HOST_MAX: usize = 256;
 /// Most readings of one allocation and size that are kept: their mean is then known to a sixth of the scatter.
 pub const REPETITIONS_MAX: usize = 32;
 /// Readings of one allocation whose logarithms are so near to each other belong to one level.
 const SAME_LEVEL: f64 = 0.1;
 
-/// Most allocations, of each kind of job, that are kept of one host.
+/// Most allocations that are kept of one host, by kind of job: on one host, over several.
+pub(super) fn allocations_per_host(hosts: usize) -> [usize; 2] {
+    [SUBSETS_PER_HOST_MAX, allocations_per_host_max(hosts)]
+}
+
+/// Most allocations over several hosts that are kept of one host.
 pub fn allocations_per_host_max(hosts: usize) -> usize {
     (PAIRS_MAX / hosts.max(1)).max(ALLOCATIONS_PER_HOST_MIN)
 }
@@ -89,32 +96,42 @@ pub(super) fn levels(size: Bytes, allocation: &Allocation, samples: &[Sample]) -
     out
 }
 
-/// All levels in the window of `measurements`, by size and allocation. O(n log n).
-pub(super) fn gather(cluster: &Cluster, measurements: &[Measurement], collective: Collective) -> Vec<Evidence> {
+/// The readings of one allocation and size, in the order of time.
+pub(super) type Repetitions<'m> = ((Bytes, &'m Allocation), Vec<Sample>);
+
+/// The window of `measurements`, by the time of the newest reading, then by size and allocation. A reading's number is its index. O(n log n).
+pub(super) fn newest<'m>(cluster: &Cluster, all: &'m [Measurement], collective: Collective) -> Vec<Repetitions<'m>> {
     let mut by_allocation: HashMap<(Bytes, &Allocation), Vec<Sample>> = HashMap::new();
-    for m in measurements {
-        if let Some(s) = Sample::of(cluster, m, collective, 0) {
+    for (i, m) in all.iter().enumerate() {
+        if let Some(s) = Sample::of(cluster, m, collective, i as u64) {
             by_allocation.entry((m.size, &m.allocation)).or_default().push(s);
         }
     }
-    let mut groups: Vec<((Bytes, &Allocation), Vec<Sample>)> = by_allocation.into_iter().collect();
+    let mut groups: Vec<Repetitions> = by_allocation.into_iter().collect();
     for (_, samples) in &mut groups {
         samples.sort_by(Sample::order);
         samples.drain(..samples.len().saturating_sub(REPETITIONS_MAX));
     }
-    let newest = |g: &((Bytes, &Allocation), Vec<Sample>)| g.1[g.1.len() - 1].at_unix_s;
+    let newest = |g: &Repetitions| g.1[g.1.len() - 1].at_unix_s;
     groups.sort_unstable_by(|a, b| newest(b).total_cmp(&newest(a)).then(b.0.cmp(&a.0)));
-    let most = allocations_per_host_max(cluster.hosts.len());
+    let most = allocations_per_host(cluster.hosts.len());
     let mut counts = vec![[0usize; 2]; cluster.hosts.len()];
     groups.retain(|((_, allocation), _)| {
         let kind = usize::from(allocation.host_count() > 1);
         let mut kept = false;
         for (h, _) in allocation.parts() {
-            kept |= counts[h.index()][kind] < most;
+            kept |= counts[h.index()][kind] < most[kind];
             counts[h.index()][kind] += 1;
         }
         kept
     });
+    groups.reverse();
+    groups
+}
+
+/// All levels in the window of `measurements`, by size and allocation. O(n log n).
+pub(super) fn gather(cluster: &Cluster, measurements: &[Measurement], collective: Collective) -> Vec<Evidence> {
+    let mut groups = newest(cluster, measurements, collective);
     groups.sort_unstable_by_key(|g| g.0);
     groups.iter().flat_map(|((size, allocation), samples)| levels(*size, allocation, samples)).collect()
 }
