@@ -131,6 +131,23 @@ pub enum BottleneckAnswer {
     None,
 }
 
+impl BottleneckAnswer {
+    /// A sentence; none for one GPU.
+    pub fn text(&self) -> Option<String> {
+        Some(match self {
+            BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}."),
+            BottleneckAnswer::Nic { host, nics, gb_per_s } => {
+                let nics =
+                    if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
+                format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).")
+            }
+            BottleneckAnswer::Link { name } => format!("Limited by the link {name}."),
+            BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.".to_owned(),
+            BottleneckAnswer::None => return None,
+        })
+    }
+}
+
 /// Suspects that moved a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AvoidedSuspects {

@@ -78,6 +78,10 @@ impl Engine {
         };
         let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
         let (model, report) = predict::fit(&self.cluster, &readings, &options)?;
+        // A request that stored readings and was killed before it taught them: the model has them now, and its repetition teaches nothing.
+        if let Ok(mut store) = self.store() {
+            store.mark_all_taught()?;
+        }
         let model = self.replace_model(model)?;
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),

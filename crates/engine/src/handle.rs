@@ -89,7 +89,7 @@ impl Engine {
             Request::Drain(r) => Answer::Drain(self.drain(r, now_unix_s)?),
             Request::Undrain(r) => Answer::Undrain(self.undrain(r, now_unix_s)?),
             Request::Observe(r) => Answer::Observe(self.observe(r, now_unix_s)?),
-            Request::Learn(r) => Answer::Learn(self.learn(r)?),
+            Request::Learn(r) => Answer::Learn(self.learn(r, now_unix_s)?),
             Request::Fit(r) => Answer::Fit(self.fit(r)?),
             Request::Diagnose(r) => Answer::Diagnose(self.diagnose(r)?),
             Request::Explain(r) => Answer::Explain(self.explain(r)?),

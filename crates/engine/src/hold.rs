@@ -129,6 +129,23 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Engine {
+    /// Takes it apart, to add what a first request told to be needed.
+    pub fn into_builder(self) -> Builder {
+        fn inner<T>(m: Mutex<T>) -> T {
+            m.into_inner().unwrap_or_else(PoisonError::into_inner)
+        }
+        let model = self.model.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Builder {
+            cluster: self.cluster,
+            state: self.state.map(inner),
+            store: self.store.map(inner),
+            model: model.map(Arc::unwrap_or_clone),
+            keeper: self.keeper.map(inner),
+            searches: self.searches,
+            kinds: self.kinds,
+        }
+    }
+
     /// Begins with a cluster; everything else is optional.
     pub fn builder(cluster: Cluster) -> Builder {
         Builder {

@@ -5,7 +5,7 @@ use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::jobs::once;
 use crate::plausible;
-use crate::teach::{Learned, NotLearned, Taught};
+use crate::teach::{Learned, NotLearned, Taught, kept};
 use serde::{Deserialize, Serialize};
 use store::state::{JobHeld, Snapshot, check_job_id};
 use store::{Measurement, Quality, Query, Source};
@@ -206,7 +206,6 @@ impl Engine {
             readings.iter().filter(|(_, gone)| why_not(*gone).is_none()).map(|(m, _)| m.clone()).collect();
         let learned = if teaches { Some(self.teach(&lesson, once.as_ref())?) } else { None };
         let mut taught = learned.iter().flat_map(|l| l.taught.iter().cloned());
-        let nothing = |why_not| Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not };
         let mut told = Vec::with_capacity(readings.len());
         for (i, (m, gone)) in readings.into_iter().enumerate() {
             told.push(ReadingAnswer {
@@ -217,8 +216,8 @@ impl Engine {
                 busbw_gb_per_s: m.busbw.gb_per_s(),
                 contention: m.contention,
                 taught: match why_not(gone) {
-                    Some(why) => nothing(teaches.then_some(why)),
-                    None => taught.next().unwrap_or(nothing(None)),
+                    Some(why) => Taught::nothing(teaches.then_some(why)),
+                    None => taught.next().unwrap_or(Taught::nothing(None)),
                 },
             });
         }
@@ -229,10 +228,7 @@ impl Engine {
             suspected: learned.as_ref().map(Learned::suspected),
             repeated: false,
         };
-        if let Some(o) = &once {
-            let text = serde_json::to_string(&answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
-            self.store()?.finish(o, &text)?;
-        }
+        self.keep_answer(once.as_ref(), &answer)?;
         Ok(answer)
     }
 
@@ -274,7 +270,7 @@ impl Engine {
 }
 
 fn repeated(answer: &str) -> Result<ObserveAnswer, EngineError> {
-    let a: ObserveAnswer = serde_json::from_str(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+    let a: ObserveAnswer = kept(answer)?;
     Ok(ObserveAnswer { repeated: true, ..a })
 }
 

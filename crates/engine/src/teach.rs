@@ -4,8 +4,10 @@ use crate::answer::round;
 use crate::diagnose::suspects_of;
 use crate::error::EngineError;
 use crate::hold::Engine;
+use crate::jobs::once;
 use predict::doctor::Diagnosis;
 use predict::{Model, Prediction};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -70,12 +72,22 @@ pub struct Taught {
     pub why_not: Option<NotLearned>,
 }
 
+impl Taught {
+    /// A reading that the model did not judge.
+    pub(crate) fn nothing(why_not: Option<NotLearned>) -> Taught {
+        Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not }
+    }
+}
+
 /// Teaches the model readings that are in the store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnRequest {
     /// Numbers of the readings.
     pub readings: Vec<i64>,
+    /// Idempotency key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// What came of it.
@@ -87,6 +99,8 @@ pub struct LearnAnswer {
     pub learned: usize,
     /// Suspected components in words, with their probabilities.
     pub suspected: Vec<String>,
+    /// Were they taught before, under the same key? Then this is the answer of then.
+    pub repeated: bool,
 }
 
 /// What came of teaching.
@@ -109,12 +123,18 @@ impl Learned {
     }
 }
 
+/// An answer that was kept with a key.
+pub(crate) fn kept<T: DeserializeOwned>(answer: &str) -> Result<T, EngineError> {
+    serde_json::from_str(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))
+}
+
 impl Engine {
-    /// Teaches the model stored readings, and renews the suspicions.
+    /// Teaches the model stored readings, and renews the suspicions. Under a key that is done once: a repetition that finds the request begun
+    /// but not answered (the first was killed in between) teaches what the first one did not.
     ///
     /// # Errors
     /// No model or store; a reading that is not there, was withdrawn or rejected, or is named twice.
-    pub fn learn(&self, r: &LearnRequest) -> Result<LearnAnswer, EngineError> {
+    pub fn learn(&self, r: &LearnRequest, now_unix_s: f64) -> Result<LearnAnswer, EngineError> {
         if r.readings.len() > LEARN_MAX {
             return Err(EngineError::bad(format!("`readings` names more than {LEARN_MAX} readings")));
         }
@@ -122,17 +142,46 @@ impl Engine {
         if let Some(twice) = r.readings.iter().find(|id| !seen.insert(**id)) {
             return Err(EngineError::bad(format!("`readings` names reading {twice} twice")));
         }
+        let once = once(r.key.as_ref(), &("learn", &r.readings))?;
+        self.model()?;
         let _alone = self.learning();
-        let mut measurements = Vec::new();
-        for id in &r.readings {
-            let found = self.store()?.readings(&Query { id: Some(*id), ..Query::usable() })?;
-            let reading = found.into_iter().next();
-            measurements.push(
-                reading.ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))?.record.measurement,
-            );
+        if let Some(o) = &once
+            && let Some(answer) = self.store()?.answered(o)?
+        {
+            let a: LearnAnswer = kept(&answer)?; // whatever became of the readings since
+            return Ok(LearnAnswer { repeated: true, ..a });
         }
-        let learned = self.teach(&measurements, None)?;
-        Ok(LearnAnswer { learned: learned.updates(), suspected: learned.suspected(), readings: learned.taught })
+        let measurements = self.named(&r.readings)?;
+        let taught_before = match &once {
+            Some(o) => self.store()?.add(&[], Some(o), now_unix_s)?.taught,
+            None => false,
+        };
+        let learned = self.teach(if taught_before { &[] } else { &measurements }, once.as_ref())?;
+        let (suspected, learned_count) = (learned.suspected(), learned.updates());
+        let readings = match taught_before {
+            true => measurements.iter().map(|_| Taught::nothing(Some(NotLearned::TaughtBefore))).collect(),
+            false => learned.taught,
+        };
+        let answer = LearnAnswer { readings, learned: learned_count, suspected, repeated: false };
+        self.keep_answer(once.as_ref(), &answer)?;
+        Ok(answer)
+    }
+
+    /// The usable readings of these numbers.
+    fn named(&self, ids: &[i64]) -> Result<Vec<Measurement>, EngineError> {
+        let store = self.store()?;
+        let one = |id: &i64| {
+            let found = store.readings(&Query { id: Some(*id), ..Query::usable() })?.pop();
+            found.map(|r| r.record.measurement).ok_or_else(|| EngineError::bad(format!("no reading {id} is in use")))
+        };
+        ids.iter().map(one).collect()
+    }
+
+    /// Keeps the answer to a request with its key.
+    pub(crate) fn keep_answer(&self, once: Option<&Once>, answer: &impl Serialize) -> Result<(), EngineError> {
+        let Some(once) = once else { return Ok(()) };
+        let text = serde_json::to_string(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
+        Ok(self.store()?.finish(once, &text)?)
     }
 
     /// Teaches the model, keeps it, and renews the suspicions of the state. Suspicions first: readings are judged by what the model expected

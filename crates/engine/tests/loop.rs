@@ -276,11 +276,11 @@ fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
     let id = e.observe(&ObserveRequest { only_store: true, ..low }, 1.0).unwrap().readings[0].id.unwrap();
     let stray = |e: &Engine| e.diagnose(&Default::default()).unwrap().readings;
     let with = stray(&e);
-    assert_eq!(e.learn(&LearnRequest { readings: vec![id] }).unwrap().readings.len(), 1);
+    assert_eq!(e.learn(&LearnRequest { readings: vec![id], key: None }, 3.0).unwrap().readings.len(), 1);
     e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 2.0).unwrap();
     assert_eq!(stray(&e), with - 1);
     assert_eq!(e.fit(&fit).unwrap(), before);
-    assert_eq!(e.learn(&LearnRequest { readings: vec![id] }).unwrap_err().code(), "bad_request");
+    assert_eq!(e.learn(&LearnRequest { readings: vec![id], key: None }, 3.0).unwrap_err().code(), "bad_request");
     assert_eq!(e.fit(&FitRequest { kind: Some("tea-leaves".into()), ..fit }).unwrap_err().code(), "unknown_kind");
 }
 
@@ -296,9 +296,9 @@ fn a_reading_is_taught_once_by_a_request_and_pages_after_a_reading_leave_none_ou
     rejected.measurement.quality = store::Quality::Rejected;
     Store::open(&folder.path().join("s.db"), &c).unwrap().insert(&rejected).unwrap();
     for bad in [vec![2, 3, 2], vec![1, 6]] {
-        assert_eq!(e.learn(&LearnRequest { readings: bad }).unwrap_err().code(), "bad_request");
+        assert_eq!(e.learn(&LearnRequest { readings: bad, key: None }, 3.0).unwrap_err().code(), "bad_request");
     }
-    assert_eq!(e.learn(&LearnRequest { readings: vec![1, 2] }).unwrap().learned, 2);
+    assert_eq!(e.learn(&LearnRequest { readings: vec![1, 2], key: None }, 3.0).unwrap().learned, 2);
     let page = |after, limit| {
         let a = e.readings(&ReadingsRequest { after, limit: Some(limit), ..Default::default() }).unwrap();
         (a.readings.iter().map(|r| r.id).collect::<Vec<_>>(), a.more)
@@ -430,7 +430,7 @@ fn a_request_that_needs_what_is_not_loaded_says_so() {
 
 /// Components that the readings speak against, with their probabilities in percent.
 fn suspected(e: &Engine) -> Vec<(String, f64)> {
-    let told = e.learn(&LearnRequest::default()).unwrap().suspected;
+    let told = e.learn(&LearnRequest::default(), 3.0).unwrap().suspected;
     let parse = |s: &String| {
         let (name, p) = s.rsplit_once(" (").unwrap();
         (name.to_owned(), p.trim_end_matches(" %)").parse().unwrap())
@@ -474,4 +474,46 @@ fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
         e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 200.0).unwrap();
     }
     alike(&suspected(&e), &before); // withdrawn readings speak against nothing
+}
+
+#[test]
+fn learning_under_a_key_teaches_once_and_is_answered_alike_whatever_became_of_the_reading() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let before = expected(&e, two);
+    let stored = ObserveRequest { only_store: true, ..observe(two, vec![reading(before * 0.97)]) };
+    let id = e.observe(&stored, 1.0).unwrap().readings[0].id.unwrap();
+    let request = LearnRequest { readings: vec![id], key: Some("k".into()) };
+    let first = e.learn(&request, 2.0).unwrap();
+    let after = expected(&e, two);
+    assert!(first.learned == 1 && after < before && !first.repeated);
+    e.withdraw(&WithdrawRequest { id, who: "ada".into(), why: "typo".into(), key: None }, 3.0).unwrap();
+    let again = e.learn(&request, 4.0).unwrap();
+    assert_eq!(again, engine::LearnAnswer { repeated: true, ..first });
+    assert_eq!(expected(&e, two), after);
+    let other = LearnRequest { readings: vec![id + 1], key: Some("k".into()) };
+    assert_eq!(e.learn(&other, 5.0).unwrap_err().code(), "key_reused");
+}
+
+#[test]
+fn a_retry_teaches_nothing_that_a_fit_took_in_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let c = cluster(4);
+    let e = engine(folder.path(), &c, learning_model(&c));
+    let two = "n0:0 n0:1 n1:0 n1:1";
+    let v = expected(&e, two) * 0.98;
+    let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(v)]) };
+    // What a kill between the storing of the reading and the teaching leaves, and a fit that follows.
+    let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
+    let readings: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
+    store.insert_batch(&readings).unwrap();
+    let two_gpus = c.parse_gpus(two.split(' ')).unwrap();
+    store.add(&[common::row(two_gpus, v).into()], Some(&once(&request)), 1.0).unwrap();
+    e.fit(&FitRequest::default()).unwrap();
+    let fitted = expected(&e, two);
+    let again = e.observe(&request, 2.0).unwrap();
+    assert_eq!((again.learned, again.readings[0].taught.why_not), (0, Some(NotLearned::TaughtBefore)));
+    assert_eq!(expected(&e, two), fitted);
 }

@@ -30,12 +30,14 @@ enum Command {
     Fit(cmd::fit::Args),
     /// Choose the GPUs of a job
     Place(Box<cmd::place::Args>),
+    /// Tell the bandwidth expected of given GPUs, and what limits them
+    Explain(cmd::explain::Args),
     /// Show, take, release and drain GPUs
     #[command(subcommand)]
     Cluster(cmd::cluster::Commands),
     /// Record the bandwidth that a job achieved
     Observe(cmd::observe::Args),
-    /// Show, correct and withdraw stored readings
+    /// Show, correct and withdraw stored readings, and teach them to a model
     #[command(subcommand)]
     Readings(cmd::readings::Commands),
     /// Find hosts, GPUs and NICs that are slower than identical hardware
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
         Command::Measure(a) => cmd::measure::run(*a),
         Command::Fit(a) => cmd::fit::run(a),
         Command::Place(a) => cmd::place::run(*a),
+        Command::Explain(a) => cmd::explain::run(a),
         Command::Cluster(a) => cmd::cluster::run(a),
         Command::Observe(a) => cmd::observe::run(a),
         Command::Readings(a) => cmd::readings::run(a),

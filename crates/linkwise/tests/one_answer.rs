@@ -158,6 +158,7 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
         ]
         .concat()
     };
+    let model = ["--model", "m.json", "--state", "s", "--format", "json"];
     let by = ["--who", "ada", "--why", "typo"];
     // With a time of its own: how probable a defect is depends on when readings were taken.
     let line = json!({"collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "at_unix_s": 4e9});
@@ -204,6 +205,30 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
         (
             json!({"request": "release", "jobs": ["old", "b"], "key": "r"}),
             [&["cluster", "release", "old", "b", "--key", "r"][..], &cluster].concat(),
+        ),
+        (
+            json!({"request": "explain", "gpus": ["n0", "n1:0", "n1:1"], "size_bytes": 1 << 24}),
+            ["explain", "--gpus", "n0 n1:[0-1]", "--size", "16MiB"].iter().chain(&model).copied().collect(),
+        ),
+        (
+            json!({"request": "explain", "job": "new"}),
+            ["explain", "--job", "new"].iter().chain(&model).copied().collect(),
+        ),
+        (
+            json!({"request": "learn", "readings": [260, 261], "key": "l"}),
+            ["readings", "learn", "260", "261", "--store", "S.db", "--key", "l"]
+                .iter()
+                .chain(&model)
+                .copied()
+                .collect(),
+        ),
+        (
+            json!({"request": "learn", "readings": [260, 261], "key": "l"}), // repeated: taught once
+            ["readings", "learn", "260", "261", "--store", "S.db", "--key", "l"]
+                .iter()
+                .chain(&model)
+                .copied()
+                .collect(),
         ),
         (json!({"request": "diagnose"}), [&["doctor"][..], &store].concat()),
         (json!({"request": "status"}), [&["cluster", "show"][..], &cluster].concat()),

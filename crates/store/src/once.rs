@@ -158,6 +158,12 @@ pub(crate) fn mark_taught(conn: &Connection, once: &Once, taught: bool) -> Resul
     Ok(())
 }
 
+/// Marks every row without an answer: a model was fitted to all readings.
+pub(crate) fn mark_all_taught(conn: &Connection) -> Result<(), KeyError> {
+    conn.execute("UPDATE request_key SET answer = ?1 WHERE answer IS NULL", [TAUGHT])?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

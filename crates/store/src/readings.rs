@@ -113,6 +113,11 @@ impl Store {
         once::mark_taught(&self.conn, once, taught).map_err(|e| StoreError::of_key(&self.path, e))
     }
 
+    /// Notes under every key that is not answered yet that the model has what was added: it was fitted to all readings. O(keys).
+    pub fn mark_all_taught(&mut self) -> Result<(), StoreError> {
+        once::mark_all_taught(&self.conn).map_err(|e| StoreError::of_key(&self.path, e))
+    }
+
     /// Keeps the answer to a request with its key.
     pub fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
         once::finish(&self.conn, once, answer).map_err(|e| StoreError::of_key(&self.path, e))

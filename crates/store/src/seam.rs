@@ -98,6 +98,8 @@ pub trait ReadingStore: Send {
     fn added(&self, once: &Once) -> Result<Option<Added>, StoreError>;
     /// See [`Store::mark_taught`].
     fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError>;
+    /// See [`Store::mark_all_taught`].
+    fn mark_all_taught(&mut self) -> Result<(), StoreError>;
     /// See [`Store::finish`].
     fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError>;
     /// See [`Store::measurements`].
@@ -137,6 +139,9 @@ impl ReadingStore for Store {
     }
     fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
         Store::mark_taught(self, once, taught)
+    }
+    fn mark_all_taught(&mut self) -> Result<(), StoreError> {
+        Store::mark_all_taught(self)
     }
     fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
         Store::finish(self, once, answer)

@@ -85,10 +85,10 @@ struct Got {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
-    let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
-    let (request, left_out) = request(&args, &builder.build().or_failure()?)?;
-    // The state is opened again with the rest: the first engine only told what the job holds.
-    let mut builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
+    let engine = open::with_state(args.cluster.as_deref(), args.state.as_deref())?.build().or_failure()?;
+    // What cannot be read makes no store.
+    let (request, left_out) = request(&args, &engine)?;
+    let mut builder = engine.into_builder();
     let keeper = args.model.as_deref().map(LockedModelFile::open).transpose()?;
     let cluster = builder.cluster().clone();
     builder = builder.store(Store::create(&args.store, &cluster).or_failure()?);

@@ -1,10 +1,12 @@
 //! `linkwise readings`: what is stored, and what people correct or withdraw.
 
-use crate::cmd::open;
+use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
 use console::number;
 use console::{Failure, Format, list_cell, now_unix_s, table, text_of, wrap};
-use engine::{CorrectRequest, Engine, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, WithdrawRequest};
+use engine::{
+    CorrectRequest, Engine, LearnRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, WithdrawRequest,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use store::{Store, WhatChanged};
@@ -17,7 +19,8 @@ const LIST_WIDTH: usize = 24;
 #[derive(clap::Subcommand)]
 #[command(after_help = "Examples:\n  linkwise readings list --store S.db --cluster site.yaml --host n3\n  \
     linkwise readings correct 1207 --busbw 41.3 --why 'typed in Gbit/s' --store S.db --cluster site.yaml\n  \
-    linkwise readings withdraw 1207 --why 'wrong job' --store S.db --cluster site.yaml\n\n\
+    linkwise readings withdraw 1207 --why 'wrong job' --store S.db --cluster site.yaml\n  \
+    linkwise readings learn 1207 1208 --model model.json --store S.db --cluster site.yaml\n\n\
     A withdrawn reading is no longer used by fit, doctor and observe, and stays listed with --withdrawn. A model file that learned it\n\
     keeps what it learned until the next fit.")]
 pub enum Commands {
@@ -27,6 +30,8 @@ pub enum Commands {
     Correct(Correct),
     /// Withdraw a reading: nothing uses it any more
     Withdraw(Withdraw),
+    /// Teach a model readings that were stored without it
+    Learn(Learn),
 }
 
 /// What every command needs.
@@ -116,6 +121,22 @@ pub struct Withdraw {
     common: Common,
 }
 
+/// `readings learn`.
+#[derive(clap::Args)]
+pub struct Learn {
+    /// Numbers of the readings
+    #[arg(required = true)]
+    ids: Vec<i64>,
+    /// Model file that learns
+    #[arg(long)]
+    model: PathBuf,
+    /// Idempotency key: under the same key the readings are taught once
+    #[arg(long)]
+    key: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
 impl Common {
     fn engine(&self) -> Result<Engine, Failure> {
         // The state tells the cluster; no reading is looked up in it.
@@ -146,7 +167,31 @@ pub fn run(command: Commands) -> Result<(), Failure> {
             let request = WithdrawRequest { id: a.id, who, why, key };
             changed(a.common.format, &a.common.engine()?.withdraw(&request, now_unix_s()).or_failure()?)
         }
+        Commands::Learn(a) => learn(&a),
     }
+}
+
+fn learn(a: &Learn) -> Result<(), Failure> {
+    let (keeper, model) = LockedModelFile::open(&a.model)?;
+    let builder = open::with_state(a.common.cluster.as_deref(), a.common.state.as_deref())?;
+    let store = Store::open(&a.common.store, builder.cluster()).or_failure()?;
+    let engine = open::build(builder.store(store).model(model).keeper(keeper), &a.model)?;
+    let request = LearnRequest { readings: a.ids.clone(), key: a.key.clone() };
+    let answer = engine.learn(&request, now_unix_s()).or_failure()?;
+    if a.common.format == Format::Json {
+        console::print(&format!("{}\n", json!(answer)));
+        return Ok(());
+    }
+    let file = a.model.display();
+    let before = if answer.repeated { " before, under the same key" } else { "" };
+    let mut out = format!("{file} has learned {} of {} readings{before}\n", answer.learned, answer.readings.len());
+    for (id, taught) in a.ids.iter().zip(&answer.readings) {
+        if let Some(why) = taught.why_not {
+            out += &wrap(&format!("reading {id} was not learned: {}", why.text()), 2);
+        }
+    }
+    console::print(&out);
+    Ok(())
 }
 
 fn list(a: &List) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use super::launch::devices;
 use super::reply::Reply;
 use console::{list_cell, table, text_of, wrap};
-use engine::{BottleneckAnswer, GpuList, HostGpus, NeighbourEffect};
+use engine::{GpuList, HostGpus, NeighbourEffect};
 use std::fmt::Write;
 
 /// Pods, and running jobs, that are listed; JSON has all.
@@ -95,17 +95,7 @@ impl Reply<'_> {
     }
 
     fn bottleneck(&self) -> String {
-        match &self.answer.bottleneck {
-            BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}.\n"),
-            BottleneckAnswer::Nic { host, nics, gb_per_s } => {
-                let nics =
-                    if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
-                format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).\n")
-            }
-            BottleneckAnswer::Link { name } => format!("Limited by the link {name}.\n"),
-            BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.\n".to_owned(),
-            BottleneckAnswer::None => String::new(),
-        }
+        self.answer.bottleneck.text().map_or(String::new(), |t| t + "\n")
     }
 
     fn pods(&self) -> String {
