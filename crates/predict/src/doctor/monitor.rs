@@ -104,8 +104,10 @@ impl Monitor {
         let mut monitor = Monitor::new(model);
         monitor.next = measurements.len() as u64;
         let groups = window::newest(monitor.model.cluster(), measurements, monitor.model.collective());
-        for ((size, allocation), samples) in groups {
-            let expected = monitor.expected(allocation, size);
+        let mut expectations = Expectations::new(&monitor.model, Baseline::Model);
+        let expected: Vec<Expected> = groups.iter().map(|((size, a), _)| expectations.of(a, *size)).collect();
+        monitor.predictions = expectations.predictions;
+        for (((size, allocation), samples), expected) in groups.into_iter().zip(expected) {
             let g = monitor.groups.len() as u32;
             monitor.of_reading.extend(samples.iter().map(|s| (s.id, g)));
             monitor.index.insert((size, allocation.clone()), g);
