@@ -32,7 +32,7 @@ pub trait Environment {
     /// an interleaved one.
     fn time_us(&self, arm: usize) -> f64;
 
-    /// Whether the sample of the current call gets lost.
+    /// Whether the reading of the current call gets lost.
     fn is_lost(&self) -> bool;
 }
 
@@ -124,9 +124,9 @@ pub struct Spec {
     pub change: Option<(u64, Change)>,
     /// The first call with an arm takes this many times as long (connections, graphs); 1 for none.
     pub first_use_factor: f64,
-    /// Share of samples that never arrive.
+    /// Share of readings that never arrive.
     pub lost: f64,
-    /// Calls decided at once before any of their samples arrives; 1 = each sample arrives before the next call.
+    /// Calls decided at once before any of their readings arrives; 1 = each reading arrives before the next call.
     pub epoch_calls: u64,
     /// Phases of overlap.
     pub overlap: Option<Overlap>,
@@ -141,7 +141,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Arms with AUTO last, means relative to AUTO's `auto_us`, shuffled, every sample in time, 2,000 calls.
+    /// Arms with AUTO last, means relative to AUTO's `auto_us`, shuffled, every reading in time, 2,000 calls.
     pub fn new(name: impl Into<String>, auto_us: f64, levels: &[f64], noise: Noise) -> Spec {
         let arms = some_arms(levels.len());
         Spec {
@@ -188,7 +188,7 @@ const OFFLINE: u64 = 1 << 48;
 /// Streams of one seed that are not calls.
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
-/// Streams per call: one for each arm and one for the way of the sample.
+/// Streams per call: one for each arm and one for the way of the reading.
 const STREAMS_PER_CALL: u64 = tune::ledger::ARMS_MAX as u64 + 1;
 
 impl Simulated {
@@ -207,7 +207,7 @@ impl Simulated {
         Simulated { spec: spec.clone(), seed, auto, means_us, first_use, call: 0 }
     }
 
-    /// What an offline measurement on the same nodes finds before the job: `count` samples of every arm alone, after warm-up,
+    /// What an offline measurement on the same nodes finds before the job: `count` readings of every arm alone, after warm-up,
     /// microseconds. Independent of the calls' draws.
     pub fn offline_us(&self, count: u64) -> Vec<Vec<f64>> {
         let one = |arm: usize, i: u64| {

@@ -27,7 +27,7 @@ pub(crate) struct Call {
 const STAYS_CALLS: usize = 50;
 /// An arm this many times slower than the arm in use counts as seen to be bad.
 pub const SLOW_FACTOR: f64 = 1.5;
-/// And this many times slower surely: few noisy samples of an arm at 1.55 may say 1.45, but none at 2.
+/// And this many times slower surely: few noisy readings of an arm at 1.55 may say 1.45, but none at 2.
 pub const CLEARLY_SLOW_FACTOR: f64 = 2.0;
 /// Calls over which looks at slow arms are counted.
 pub const LOOKS_CALLS: usize = 2_000;
@@ -36,7 +36,7 @@ pub const LOOKS_CALLS: usize = 2_000;
 /// has one; times that were drawn (medians, spread) are plain times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
-    /// Samples it took until the right arm was in use to stay, before any change.
+    /// Readings it took until the right arm was in use to stay, before any change.
     pub decided_after: Option<u64>,
     /// Calls off the arm in use until then, or in all if never.
     pub explored_until_decided: u64,
@@ -167,7 +167,7 @@ fn looks_max(calls: &[Call], factor: f64) -> u64 {
 pub struct Curve {
     /// Runs that were added.
     pub runs: u64,
-    /// Runs with the right arm in use when call i is decided, so after i samples.
+    /// Runs with the right arm in use when call i is decided, so after i readings.
     pub right: Vec<u64>,
     /// Sum over runs of expected time over the best arm's.
     pub over_best: Vec<f64>,

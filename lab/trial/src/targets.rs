@@ -10,7 +10,7 @@ use crate::score::Score;
 /// What is measured for an target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Share of runs with the right arm in use after so many samples, %.
+    /// Share of runs with the right arm in use after so many readings, %.
     RightAfter(usize),
     /// Share of runs in which an arm no better than AUTO was chosen, %.
     WrongRuns,
@@ -149,7 +149,7 @@ pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     Spec { change: Some((600, Change::Unused(0.7))), calls: 600 + 2_000 + 60, ..base }
 }
 
-/// All targets. `log` holds the exploitation samples of the published reward log, if there is one: their shape is an environment as well.
+/// All targets. `log` holds the exploitation readings of the published reward log, if there is one: their shape is an environment as well.
 pub fn all(log: Option<&Noise>) -> Vec<Target> {
     let mut out = Vec::new();
     let mut target = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {
@@ -157,10 +157,10 @@ pub fn all(log: Option<&Noise>) -> Vec<Target> {
         let is_strict = measure == Measure::WrongRuns && limit == 1.0;
         out.push(Target { statement, specs, measure, limit, is_strict });
     };
-    for (ratio, samples) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
+    for (ratio, readings) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
         for cv in CVS {
-            let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {samples} calls", percent(cv));
-            target(statement, four_arms(ratio * cv, cv, samples as u64 + 1), Measure::RightAfter(samples), 95.0);
+            let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {readings} calls", percent(cv));
+            target(statement, four_arms(ratio * cv, cv, readings as u64 + 1), Measure::RightAfter(readings), 95.0);
         }
     }
     for cv in CVS {
@@ -227,8 +227,8 @@ pub fn all(log: Option<&Noise>) -> Vec<Target> {
         let statement = format!("unused arm 30 % better, CV {}: found in 2,000", percent(cv));
         target(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
     }
-    // What the border of a policy asks for: epochs are decided before their first call runs, and samples get lost.
-    for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one sample in five lost", 1, 0.2)] {
+    // What the border of a policy asks for: epochs are decided before their first call runs, and readings get lost.
+    for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one reading in five lost", 1, 0.2)] {
         let slug = words.replace(' ', "-");
         let better = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
         let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(better).collect();

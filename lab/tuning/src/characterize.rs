@@ -125,7 +125,7 @@ fn differences_from_table_1(rows: &[SizeRow]) -> Vec<String> {
 /// What the bandit's public reward log says, compared with the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::stats;
-    println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
+    println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration readings of each arm, ms");
     let row = |(arm, ms): &(Arm, Vec<f64>)| {
         let n = |v: f64| format!("{v:.1}");
         let trimmed = n(stats::iqr_trimmed_mean(ms));
@@ -159,7 +159,7 @@ fn print_rewards(log: &RewardLog) {
     );
     let of_auto = log.explored.iter().find(|e| e.0.is_auto()).map_or(&[][..], |e| &e.1);
     println!(
-        "Gain over AUTO's {} samples in the same run: {:.1} % in the median, {:.1} % in the mean; p that the calls after the choice are \
+        "Gain over AUTO's {} readings in the same run: {:.1} % in the median, {:.1} % in the mean; p that the calls after the choice are \
          faster by chance: {:.2}.",
         of_auto.len(),
         100.0 * (1.0 - stats::median(after) / stats::median(of_auto)),

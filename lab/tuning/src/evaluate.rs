@@ -38,7 +38,7 @@ pub struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ranks that decide on their own, with the same samples
+    /// Ranks that decide on their own, with the same readings
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
     /// Price of a channel, as a share of the time, 0 to 1: policies and scores go by times with it (environment `channels`)

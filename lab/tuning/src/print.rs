@@ -124,7 +124,7 @@ fn has_settled(entry: &Entry) -> bool {
 }
 
 const LEGEND: &str = "\
-right@N: % of runs that use the right arm after N samples
+right@N: % of runs that use the right arm after N readings
 decided@, even@: median call of the decision, of break-even
 wrong: % of runs that chose an arm no better than AUTO
 slower: % of runs that took longer than AUTO in all
