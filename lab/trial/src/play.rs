@@ -7,11 +7,11 @@ use tune::policy::{ArmDecision, Policy, Reading};
 /// The most ranks of one run.
 pub const RANKS_MAX: u32 = 64;
 
-/// Makes the policy of a rank for a seed. The spec is there for policies that learn offline, from readings of their own.
+/// Makes the policy of a rank for a seed. Policies that learn offline need the spec.
 pub type MakePolicy<'a> = &'a dyn Fn(&Spec, u64, u32) -> Result<Box<dyn Policy>, String>;
 
 /// One run. With several ranks every rank has its policy, all get the same readings, and a call in which they differ takes as long as
-/// the slowest arm that any of them chose: a kind guess, for the real library would mostly hang.
+/// the slowest chosen arm. That is optimistic: the real library would mostly hang.
 ///
 /// # Errors
 /// The policy cannot be made.

@@ -1,4 +1,4 @@
-//! Many runs, summed up.
+//! The summary of many runs.
 
 use crate::outcome::{Curve, Outcome};
 

@@ -103,7 +103,7 @@ fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to
 
 #[test]
 fn exploring_costs_what_it_takes_beyond_auto_or_the_arm_in_use_also_where_auto_is_best() {
-    // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us; then AUTO for ever.
+    // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us, then only AUTO.
     let spec = Spec::new("x", 1_000.0, &[1.2, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
     let s = score(&spec, "round-robin", 5);
     assert_eq!(s.median_decided_after(), Some(0.0), "AUTO is right from the beginning");

@@ -1,4 +1,4 @@
-//! Epsilon-greedy, here for comparison; and the paper's v1, which is the same with random numbers that differ between ranks.
+//! Epsilon-greedy, for comparison; and the paper's v1, the same with random numbers that differ between ranks.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 4.2. In v1 every rank seeds its own generator, so ranks choose different arms for one
 //! call; the real library may hang then. The trial counts such calls with `--ranks`.

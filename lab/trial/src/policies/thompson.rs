@@ -1,4 +1,4 @@
-//! Thompson sampling on log times, here for comparison: it has no gate and explores for ever.
+//! Thompson sampling on log times, for comparison: it has no gate and explores forever.
 
 use stats::random::Random;
 use tune::arm::Arm;
@@ -6,7 +6,7 @@ use tune::ledger::Ledger;
 use tune::objective::Objective;
 use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
-/// Prior standard deviation of an arm's mean log time round the first reading's: a factor of e.
+/// Prior standard deviation of an arm's mean log time around the first reading: a factor of e.
 const PRIOR_SD: f64 = 1.0;
 /// The standard deviation of a log time that is assumed until two readings of an arm are there.
 const NOISE_SD_FIRST: f64 = 0.2;

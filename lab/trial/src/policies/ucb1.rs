@@ -1,4 +1,4 @@
-//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), here for comparison: it has no gate and explores for ever.
+//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), for comparison: it has no gate and explores forever.
 
 use tune::arm::Arm;
 use tune::ledger::Ledger;
