@@ -1,4 +1,4 @@
-//! `linkwise-lab`: how good the choices of linkwise are, and the tables and figures of the papers. No product crate imports the lab.
+//! `linkwise-lab`: measures the quality of linkwise's choices and reproduces the papers' tables and figures. No product crate imports the lab.
 
 mod cmd;
 mod evaluation;
@@ -22,7 +22,7 @@ struct Cli {
 enum Command {
     /// Run the main job end to end and write a report
     Demo(cmd::demo::Args),
-    /// Replay requests against true bandwidths: how good are the choices?
+    /// Replay requests against true bandwidths and score the choices
     Evaluate(cmd::evaluate::Args),
     /// Reproduce tables and figures of the papers, with the published numbers
     Reproduce(cmd::reproduce::Args),

@@ -123,7 +123,7 @@ impl ToLeader {
         let kind = r.u8()?;
         if kind == 3 {
             let n = r.len(READINGS_MAX, 27)?;
-            return (0..n).map(|_| sample(r)).collect::<Result<_, _>>().map(ToLeader::Readings);
+            return (0..n).map(|_| reading(r)).collect::<Result<_, _>>().map(ToLeader::Readings);
         }
         if kind == 4 {
             return Ok(ToLeader::Stop);
@@ -138,7 +138,7 @@ impl ToLeader {
     }
 }
 
-fn sample(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
+fn reading(r: &mut Reader<'_>) -> Result<RankReading, Malformed> {
     let epoch = r.u64()?;
     let collective = Collective::tuned_of_number(r.u8()?.into()).ok_or(Malformed("unknown collective"))?;
     let bucket = r.u8()?;

@@ -86,7 +86,7 @@ impl Characterization {
         Some(known.min_by(|a, b| a.1.total_cmp(b.1)).map_or("AUTO", |(arm, _)| arm))
     }
 
-    /// Of a sweep, whose samples are unknown.
+    /// Of a sweep, whose readings are unknown.
     pub fn of_sweep(name: String, sweep: Sweep) -> Characterization {
         let named = |times: BTreeMap<String, f64>| {
             times.into_iter().map(|(word, ms)| (sweep_arm(&word).map_or(word, |a: Arm| a.to_string()), ms)).collect()
@@ -182,7 +182,7 @@ impl Characterization {
             mean(|r| &r.overlapped),
             match self.proven {
                 Some(_) => format!("{proven} by the gates. *: passed all gates; other gaps and flips may be chance."),
-                None => "which may be chance: no samples are known that gates could judge.".to_owned(),
+                None => "which may be chance: no readings are known that gates could judge.".to_owned(),
             }
         )
     }

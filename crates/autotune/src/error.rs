@@ -14,7 +14,7 @@ pub enum ProfileError {
     Impossible(String),
     /// The time does not suffice for one turn.
     #[error(
-        "--minutes {minutes}: one turn of {launches} launches with {iterations} samples takes about {least_s:.0} s, all that was asked for \
+        "--minutes {minutes}: one turn of {launches} launches with {iterations} readings takes about {least_s:.0} s, all that was asked for \
          {all_s:.0} s; give --minutes {} or fewer --arms",
         (all_s / 60.0).ceil()
     )]
@@ -23,7 +23,7 @@ pub enum ProfileError {
         minutes: f64,
         /// Launches of one turn.
         launches: usize,
-        /// Samples of one launch and size.
+        /// Readings of one launch and size.
         iterations: u32,
         /// What one turn takes, seconds.
         least_s: f64,

@@ -55,7 +55,7 @@ pub struct Provenance {
     pub nccl_version: Option<String>,
     /// Start, seconds since 1970.
     pub started_unix_s: u64,
-    /// Samples of each arm and size that were asked for.
+    /// Readings of each arm and size that were asked for.
     pub iterations: u32,
     /// Of each launch, thrown away.
     pub warmup: u32,
@@ -78,7 +78,7 @@ pub struct Coverage {
     pub took_s: f64,
     /// Complete turns.
     pub turns: u32,
-    /// Samples of each size in a launch.
+    /// Readings of each size in a launch.
     pub iterations_per_launch: u32,
     /// Sizes that were asked for and not measured, bytes.
     pub sizes_left_out: Vec<u64>,
@@ -102,9 +102,10 @@ pub struct SizeLine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ArmLine {
-    /// Samples.
-    pub samples: usize,
-    /// Their median, microseconds; none without samples.
+    /// Number of readings.
+    #[serde(rename = "samples")]
+    pub readings: usize,
+    /// Their median, microseconds; none without readings.
     pub median_us: Option<f64>,
     /// Their interquartile range, microseconds.
     pub iqr_us: Option<f64>,
@@ -112,12 +113,12 @@ pub struct ArmLine {
     pub verdict: Option<String>,
     /// The gate that failed, if one did.
     pub failed_gate: Option<String>,
-    /// Why there are no or fewer samples, if a launch failed.
+    /// Why there are no or fewer readings, if a launch failed.
     pub failure: Option<String>,
 }
 
 impl SizeLine {
-    /// From the samples of each arm, microseconds, in the order of the arms and by turn.
+    /// From the readings of each arm, microseconds, in the order of the arms and by turn.
     pub fn of_turns(
         arms: &[Arm],
         turns_us: &[Vec<Vec<f64>>],
@@ -126,11 +127,11 @@ impl SizeLine {
     ) -> SizeLine {
         let (line, verdicts) = Profile::line_of_turns(arms, turns_us, size_bytes);
         let one = |i: usize| {
-            let samples = turns_us[i].concat();
-            let some = |f: fn(&[f64]) -> f64| (!samples.is_empty()).then(|| f(&samples));
+            let readings = turns_us[i].concat();
+            let some = |f: fn(&[f64]) -> f64| (!readings.is_empty()).then(|| f(&readings));
             let verdict: Option<GateVerdict> = verdicts[i];
             ArmLine {
-                samples: samples.len(),
+                readings: readings.len(),
                 median_us: some(::stats::median),
                 iqr_us: some(::stats::iqr),
                 verdict: verdict.map(|v| v.to_string()),

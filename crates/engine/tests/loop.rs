@@ -8,6 +8,7 @@ use engine::{
     LearnRequest, ModelKeeper, NotLearned, ObserveRequest, PlaceQuery, ReadingIn, ReadingsRequest, ReleaseRequest,
     Request, WithdrawRequest,
 };
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use store::state::Suspect;
 use store::{Once, State, Store};
@@ -24,6 +25,14 @@ fn observe(gpus: &str, readings: Vec<ReadingIn>) -> ObserveRequest {
 
 fn what_if(c: &Cluster, gpus: usize) -> PlaceQuery {
     PlaceQuery { commit: None, ..take(c, gpus, "x") }
+}
+
+/// A new store with the readings that the test models learn from.
+fn filled_store(path: &Path, c: &Cluster) -> Store {
+    let mut store = Store::create(path, c).unwrap();
+    let records: Vec<store::Record> = rows(c).into_iter().map(Into::into).collect();
+    store.insert_batch(&records).unwrap();
+    store
 }
 
 /// What the engine expects of GPUs, GB/s.
@@ -115,7 +124,7 @@ fn once(request: &ObserveRequest) -> Once {
 }
 
 /// An engine with a state whose first model cannot be kept, so that a first observation is stored and not answered.
-fn cut_off(folder: &std::path::Path, c: &Cluster) -> Engine {
+fn cut_off(folder: &Path, c: &Cluster) -> Engine {
     Engine::builder(c.clone())
         .model(learning_model(c))
         .state(State::init(&folder.join("s.state"), c, 0.0).unwrap())
@@ -201,9 +210,7 @@ fn one_key_in_two_threads_teaches_once_and_a_fit_never_comes_between_storing_and
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let path = folder.path().join("s.db");
-    let mut store = Store::create(&path, &c).unwrap();
-    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
-    store.insert_batch(&records).unwrap();
+    let store = filled_store(&path, &c);
     let kept = Arc::new(Mutex::new(0));
     let e = Engine::builder(c.clone()).model(learning_model(&c)).store(store).keeper(Slow(kept.clone()));
     let e = e.build().unwrap();
@@ -266,9 +273,7 @@ fn withdrawn_readings_teach_no_fit_and_no_diagnosis() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let path = folder.path().join("s.db");
-    let mut store = Store::create(&path, &c).unwrap();
-    let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
-    store.insert_batch(&records).unwrap();
+    let store = filled_store(&path, &c);
     let e = Engine::builder(c.clone()).store(store).build().unwrap();
     let fit = FitRequest { kind: Some("bound".into()), ..Default::default() };
     let before = e.fit(&fit).unwrap();
@@ -328,7 +333,7 @@ fn a_repeated_change_of_the_state_says_so() {
 }
 
 /// Suspects a whole host for certain enough to move a job.
-fn suspect(folder: &std::path::Path, host: u32) {
+fn suspect(folder: &Path, host: u32) {
     let mut state = State::open(&folder.join("s.state")).unwrap();
     let (component, factor, probability) = ("host".to_owned(), 0.4, 0.9);
     state.set_suspects(&[Suspect { defect: 0, host: HostId(host), component, factor, probability }]).unwrap();

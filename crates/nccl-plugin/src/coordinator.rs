@@ -10,7 +10,7 @@ use agreement::epoch::{RUN_SLOTS_MAX, RUNS_MAX};
 use agreement::leader::{GIVE_UP_US, REPEAT_US};
 use agreement::{ArmRun, Leader, RankReading, Slot, SlotPlan, TimeSource, ToLeader, ToMember};
 use std::collections::BTreeMap;
-use tune::{Algorithm, Arm, Context, Policy, Protocol, Sample};
+use tune::{Algorithm, Arm, Context, Policy, Protocol, Reading};
 
 /// A new epoch may begin this long after the first slot has used up its runs, microseconds.
 const STRAGGLER_WAIT_US: u64 = 200_000;
@@ -396,13 +396,13 @@ impl SlotState {
         if std::mem::replace(received, true) {
             return None;
         }
-        self.policy.learn(Sample { call: self.first + k, arm, time_us, channels: None });
+        self.policy.learn(Reading { call: self.first + k, arm, time_us, channels: None });
         self.arms.get(arm).copied()
     }
 
     fn discard(&mut self, first: u64, planned: &[usize]) {
         for (i, arm) in planned.iter().enumerate() {
-            self.policy.learn(Sample { call: first + i as u64, arm: *arm, time_us: None, channels: None });
+            self.policy.learn(Reading { call: first + i as u64, arm: *arm, time_us: None, channels: None });
         }
     }
 
@@ -470,14 +470,14 @@ mod tests {
         let mut c = EpochCoordinator::new(1, mode);
         (0..2).for_each(|k| c.on_call(&call(k, 0), 0));
         assert_eq!((agree(&mut c, 10), c.in_force()), (1, 1));
-        let sample = |epoch, k, source| {
+        let reading = |epoch, k, source| {
             let slot = Slot::of(Collective::AllReduce, 1 << 20);
             ToLeader::Readings(vec![RankReading { epoch, slot, k, source, time_us: 100.0 }])
         };
         for (k, source) in [(0, TimeSource::Interval), (1, TimeSource::Interval), (2, TimeSource::Step)] {
             assert_eq!(built.load(Ordering::Relaxed), 1);
             c.on_call(&call(k, 1), 20);
-            c.on_message(0, &sample(1, k, source), 20, &mut Vec::new());
+            c.on_message(0, &reading(1, k, source), 20, &mut Vec::new());
         }
         assert_eq!(
             (agree(&mut c, 30), c.in_force(), built.load(Ordering::Relaxed)),
@@ -485,10 +485,10 @@ mod tests {
             "at once, and from nothing"
         );
         // The policies restart once; late readings of the earlier epoch are ignored.
-        c.on_message(0, &sample(1, 3, TimeSource::Interval), 40, &mut Vec::new());
+        c.on_message(0, &reading(1, 3, TimeSource::Interval), 40, &mut Vec::new());
         for k in 0..4 {
             c.on_call(&call(k, 2), 50);
-            c.on_message(0, &sample(2, k, TimeSource::Step), 50, &mut Vec::new());
+            c.on_message(0, &reading(2, k, TimeSource::Step), 50, &mut Vec::new());
         }
         assert_eq!((agree(&mut c, 60), c.in_force(), built.load(Ordering::Relaxed)), (1, 3, 2));
         assert_eq!(c.drain_learned().len(), 2 + 1 + 4);

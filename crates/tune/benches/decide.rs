@@ -1,7 +1,7 @@
 //! What one call costs: `decide` and `learn` of every registered policy after 2,000 calls, four arms.
 
 use tune::registry::{self, POLICIES};
-use tune::{Arm, Context, Policy, PolicyOptions, Sample};
+use tune::{Arm, Context, Policy, PolicyOptions, Reading};
 
 fn main() {
     divan::main();
@@ -26,7 +26,7 @@ fn step(policy: &mut dyn Policy, call: u64) {
     let arm = policy.decide(Context::default()).arm;
     let wobble = (call.wrapping_mul(2_654_435_761) % 97) as f64 * 0.2;
     let time_us = Some([70.0, 110.0, 130.0, 100.0][arm] + wobble);
-    policy.learn(Sample { call, arm, time_us, channels: None });
+    policy.learn(Reading { call, arm, time_us, channels: None });
 }
 
 #[divan::bench(args = names())]

@@ -1,4 +1,4 @@
-//! Buckets of sizes: calls of similar size share samples.
+//! Buckets of sizes: calls of similar size share readings.
 //!
 //! One bucket per power of two. Borders lie between the powers, at the geometric middle (sqrt 2 times a power), so that the sizes
 //! that programs use most sit in the middle of a bucket. Sizes are the whole buffer's: where a collective's cost follows one rank's
@@ -27,7 +27,7 @@ pub fn middle(bucket: u8) -> u64 {
 /// The bucket of a size, given the bucket of the call before it: a size near a border keeps the previous bucket until it
 /// is an eighth beyond the border. All ranks must pass the same sequence of sizes: that of one communicator. `linkwise tune play` uses
 /// this function. The plugin's slots depend on the size alone; otherwise the slot of a call would depend on all calls before it. There,
-/// sizes on both sides of a border explore in two slots, each with its own samples.
+/// sizes on both sides of a border explore in two slots, each with its own readings.
 pub fn bucket_after(bytes: u64, before: Option<u8>) -> u8 {
     let plain = bucket(bytes);
     let Some(before) = before else { return plain };

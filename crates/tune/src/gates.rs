@@ -1,17 +1,17 @@
 //! The paper's five gates: when an offline measurement justifies overriding AUTO.
 //!
-//! Source: Bandit-Guided NCCL Tuning, section 4.1. In order: (1) IQR outlier trimming leaves enough samples, (2) a one-sided
-//! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) two halves of the samples agree on the winner, (5) the
+//! Source: Bandit-Guided NCCL Tuning, section 4.1. In order: (1) IQR outlier trimming leaves enough readings, (2) a one-sided
+//! Mann-Whitney U test has p < 0.01, (3) Cliff's delta exceeds 0.33, (4) two halves of the readings agree on the winner, (5) the
 //! improvement of the median exceeds 5 % below 64 MiB and 10 % from there on.
 //!
-//! The samples of one launch share its memory, connections and time: a slow launch is slow in every sample. So the halves of gate 4
-//! are odd and even **turns** (launches) where there are two or more. With a single turn the halves are odd and even samples, and
+//! The readings of one launch share its memory, connections and time: a slow launch is slow in every reading. So the halves of gate 4
+//! are odd and even **turns** (launches) where there are two or more. With a single turn the halves are odd and even readings, and
 //! [`GateVerdict::turns`] shows that no second launch confirmed them.
 
 use std::fmt;
 
-/// Samples that must be left after trimming, of each arm.
-pub const SAMPLES_MIN: usize = 8;
+/// Readings that must be left after trimming, of each arm.
+pub const READINGS_MIN: usize = 8;
 /// Largest p of gate 2.
 pub const P_MAX: f64 = 0.01;
 /// Least Cliff's delta of gate 3.
@@ -26,8 +26,8 @@ pub const IMPROVEMENT_LARGE_MIN: f64 = 0.10;
 /// One of the five gates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gate {
-    /// Enough samples after trimming.
-    Samples,
+    /// Enough readings after trimming.
+    Readings,
     /// Mann-Whitney.
     Significance,
     /// Cliff's delta.
@@ -42,7 +42,7 @@ impl Gate {
     /// The word for tables and files.
     pub const fn word(self) -> &'static str {
         match self {
-            Gate::Samples => "samples",
+            Gate::Readings => "samples",
             Gate::Significance => "significance",
             Gate::Effect => "effect",
             Gate::Agreement => "agreement",
@@ -56,15 +56,15 @@ impl Gate {
 pub struct GateVerdict {
     /// The first gate that failed; `None` when all passed.
     pub failed: Option<Gate>,
-    /// Samples of the candidate and of AUTO after trimming.
-    pub samples: (usize, usize),
+    /// Readings of the candidate and of AUTO after trimming.
+    pub readings: (usize, usize),
     /// One-sided p that the candidate is faster by chance.
     pub p: f64,
     /// Cliff's delta, positive when the candidate is faster.
     pub delta: f64,
-    /// Whether both halves of the samples agree that the candidate is faster.
+    /// Whether both halves of the readings agree that the candidate is faster.
     pub halves_agree: bool,
-    /// Turns in which both were measured. The halves are odd and even turns; with fewer than two turns, odd and even samples.
+    /// Turns in which both were measured. The halves are odd and even turns; with fewer than two turns, odd and even readings.
     pub turns: usize,
     /// 1 - median of the candidate over AUTO's.
     pub improvement: f64,
@@ -87,13 +87,17 @@ impl fmt::Display for GateVerdict {
                 write!(f, "passed all gates: {gain:.1} % faster, p {:.1e}, delta {:.2}", self.p, self.delta)?;
                 if self.turns < 2 { f.write_str("; in one launch only") } else { Ok(()) }
             }
-            Some(Gate::Samples) => {
-                write!(f, "gate 1 failed: {} and {} samples left, {SAMPLES_MIN} needed", self.samples.0, self.samples.1)
+            Some(Gate::Readings) => {
+                write!(
+                    f,
+                    "gate 1 failed: {} and {} readings left, {READINGS_MIN} needed",
+                    self.readings.0, self.readings.1
+                )
             }
             Some(Gate::Significance) => write!(f, "gate 2 failed: p {:.3} is not below {P_MAX}", self.p),
             Some(Gate::Effect) => write!(f, "gate 3 failed: Cliff's delta {:.2} is not above {DELTA_MIN}", self.delta),
             Some(Gate::Agreement) => {
-                write!(f, "gate 4 failed: odd and even {} disagree", if self.turns < 2 { "samples" } else { "turns" })
+                write!(f, "gate 4 failed: odd and even {} disagree", if self.turns < 2 { "readings" } else { "turns" })
             }
             Some(Gate::Improvement) => {
                 write!(f, "gate 5 failed: {gain:.1} % faster, {:.0} % needed", 100.0 * self.improvement_min)
@@ -102,18 +106,18 @@ impl fmt::Display for GateVerdict {
     }
 }
 
-/// [`check_turns`] of samples that are not known to come from several launches.
+/// [`check_turns`] of readings that are not known to come from several launches.
 pub fn check(candidate: &[f64], auto: &[f64], size_bytes: u64) -> GateVerdict {
     check_turns(&[candidate], &[auto], size_bytes)
 }
 
-/// The two halves of gate 4: odd and even ones of the turns `common` if there are two or more, else of all samples.
+/// The two halves of gate 4: odd and even ones of the turns `common` if there are two or more, else of all readings.
 fn halves(turns: &[impl AsRef<[f64]>], common: &[usize]) -> [Vec<f64>; 2] {
     let mut halves = [Vec::new(), Vec::new()];
     match common {
         [] | [_] => {
-            let samples = turns.iter().flat_map(|t| t.as_ref());
-            samples.enumerate().for_each(|(i, time)| halves[i % 2].push(*time));
+            let readings = turns.iter().flat_map(|t| t.as_ref());
+            readings.enumerate().for_each(|(i, time)| halves[i % 2].push(*time));
         }
         _ => common.iter().enumerate().for_each(|(i, turn)| halves[i % 2].extend(turns[*turn].as_ref())),
     }
@@ -130,7 +134,7 @@ pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64
     let (candidate, auto) = (stats::iqr_trimmed(&all(candidate)), stats::iqr_trimmed(&all(auto)));
     let mut verdict = GateVerdict {
         failed: None,
-        samples: (candidate.len(), auto.len()),
+        readings: (candidate.len(), auto.len()),
         p: stats::mann_whitney_below(&candidate, &auto),
         delta: stats::cliffs_delta_below(&candidate, &auto),
         halves_agree: stats::halves_agree_below([&c0, &c1], [&a0, &a1]),
@@ -140,7 +144,7 @@ pub fn check_turns<T: AsRef<[f64]>>(candidate: &[T], auto: &[T], size_bytes: u64
     };
     // Written so that a NaN fails its gate.
     let passes = [
-        (Gate::Samples, verdict.samples.0.min(verdict.samples.1) >= SAMPLES_MIN),
+        (Gate::Readings, verdict.readings.0.min(verdict.readings.1) >= READINGS_MIN),
         (Gate::Significance, verdict.p < P_MAX),
         (Gate::Effect, verdict.delta > DELTA_MIN),
         (Gate::Agreement, verdict.halves_agree),
@@ -179,17 +183,17 @@ mod tests {
     #[test]
     fn each_gate_can_be_the_one_that_fails() {
         let auto = draws(1, 50, 100.0, 0.02);
-        assert_eq!(check(&auto[..5], &auto, 0).failed, Some(Gate::Samples));
+        assert_eq!(check(&auto[..5], &auto, 0).failed, Some(Gate::Readings));
         assert_eq!(check(&draws(2, 50, 100.0, 0.02), &auto, 0).failed, Some(Gate::Significance));
-        // Many samples make a small effect significant.
+        // Many readings make a small effect significant.
         let (many, few) = (draws(3, 900, 100.0, 0.1), draws(4, 900, 98.0, 0.1));
         assert_eq!(check(&few, &many, 0).failed, Some(Gate::Effect));
-        // Odd samples like AUTO's, even ones much faster: a trend or a rhythm, not an arm.
+        // Odd readings like AUTO's, even ones much faster: a trend or a rhythm, not an arm.
         let mixed: Vec<f64> = (0..50).map(|i| if i % 2 == 1 { 102.6 } else { 80.0 }).collect();
         let steady: Vec<f64> = (0..50).map(|i| 100.0 + f64::from(i) * 0.1).collect();
         let verdict = check(&mixed, &steady, 0);
         assert_eq!(verdict.failed, Some(Gate::Agreement), "{verdict:?}");
-        assert!(verdict.to_string().contains("samples disagree"), "{verdict}");
+        assert!(verdict.to_string().contains("readings disagree"), "{verdict}");
         let seven = draws(5, 50, 93.0, 0.02);
         assert_eq!(check(&seven, &auto, LARGE_BYTES).failed, Some(Gate::Improvement));
         assert_eq!(check(&seven, &auto, LARGE_BYTES - 1).failed, None);
@@ -213,7 +217,7 @@ mod tests {
         let verdict = check_turns(&lucky, &auto, 0);
         assert_eq!((verdict.failed, verdict.turns), (Some(Gate::Agreement), 2));
         assert!(verdict.to_string().contains("turns disagree"), "{verdict}");
-        assert_eq!(check(&lucky.concat(), &auto.concat(), 0).failed, None, "samples one by one show nothing of it");
+        assert_eq!(check(&lucky.concat(), &auto.concat(), 0).failed, None, "readings one by one show nothing of it");
         let steady = [draws(3, 25, 80.0, 0.02), draws(4, 25, 80.0, 0.02)];
         assert!(check_turns(&steady, &auto, 0).is_passed());
         // A launch that failed leaves one turn in which both were measured: that is said.

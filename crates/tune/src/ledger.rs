@@ -1,8 +1,8 @@
-//! The calls that were decided and have no sample yet. The ledger drops late, duplicate and impossible samples.
+//! The calls that were decided and have no reading yet. The ledger drops late, duplicate and impossible readings.
 
-use crate::policy::Sample;
+use crate::policy::Reading;
 
-/// Calls that are remembered; a sample of an older call counts as lost.
+/// Calls that are remembered; a reading of an older call counts as lost.
 pub const PENDING_MAX: usize = 4096;
 /// The most arms that a policy chooses between.
 pub const ARMS_MAX: usize = 64;
@@ -39,17 +39,17 @@ impl Ledger {
         call
     }
 
-    /// The arm and time of the first valid sample of a call; `None` for every other sample. A sample without a
+    /// The arm and time of the first valid reading of a call; `None` for every other reading. A reading without a
     /// time closes its call too.
-    pub fn accept(&mut self, sample: &Sample) -> Option<(usize, f64)> {
-        let is_pending = sample.call < self.next && self.next - sample.call <= PENDING_MAX as u64;
-        let slot = self.slots.get_mut((sample.call % PENDING_MAX as u64) as usize)?;
-        if !is_pending || *slot & ANSWERED != 0 || usize::from(*slot) != sample.arm {
+    pub fn accept(&mut self, reading: &Reading) -> Option<(usize, f64)> {
+        let is_pending = reading.call < self.next && self.next - reading.call <= PENDING_MAX as u64;
+        let slot = self.slots.get_mut((reading.call % PENDING_MAX as u64) as usize)?;
+        if !is_pending || *slot & ANSWERED != 0 || usize::from(*slot) != reading.arm {
             return None;
         }
         *slot |= ANSWERED;
-        let time = sample.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX)?;
-        Some((sample.arm, time))
+        let time = reading.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX)?;
+        Some((reading.arm, time))
     }
 }
 
@@ -57,34 +57,34 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn sample(call: u64, arm: usize, time_us: Option<f64>) -> Sample {
-        Sample { call, arm, time_us, channels: None }
+    fn reading(call: u64, arm: usize, time_us: Option<f64>) -> Reading {
+        Reading { call, arm, time_us, channels: None }
     }
 
     #[test]
-    fn only_the_first_sensible_sample_of_a_decided_call_counts() {
+    fn only_the_first_sensible_reading_of_a_decided_call_counts() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.accept(&sample(0, 0, Some(1.0))), None, "never decided");
+        assert_eq!(ledger.accept(&reading(0, 0, Some(1.0))), None, "never decided");
         assert_eq!((ledger.decided(3), ledger.decided(1), ledger.decided(2)), (0, 1, 2));
-        assert_eq!(ledger.accept(&sample(0, 1, Some(1.0))), None, "another arm");
-        assert_eq!(ledger.accept(&sample(0, 3, Some(5.0))), Some((3, 5.0)));
-        assert_eq!(ledger.accept(&sample(0, 3, Some(5.0))), None, "twice");
-        assert_eq!(ledger.accept(&sample(2, 2, Some(7.0))), Some((2, 7.0)), "out of order");
+        assert_eq!(ledger.accept(&reading(0, 1, Some(1.0))), None, "another arm");
+        assert_eq!(ledger.accept(&reading(0, 3, Some(5.0))), Some((3, 5.0)));
+        assert_eq!(ledger.accept(&reading(0, 3, Some(5.0))), None, "twice");
+        assert_eq!(ledger.accept(&reading(2, 2, Some(7.0))), Some((2, 7.0)), "out of order");
         for nonsense in [f64::NAN, f64::INFINITY, 0.0, -1.0, 1e300] {
             let mut one = ledger.clone();
-            assert_eq!(one.accept(&sample(1, 1, Some(nonsense))), None);
-            assert_eq!(one.accept(&sample(1, 1, Some(1.0))), None, "a lost sample stays lost");
+            assert_eq!(one.accept(&reading(1, 1, Some(nonsense))), None);
+            assert_eq!(one.accept(&reading(1, 1, Some(1.0))), None, "a lost reading stays lost");
         }
     }
 
     #[test]
-    fn a_sample_later_than_the_memory_is_lost_and_not_taken_for_another_call() {
+    fn a_reading_later_than_the_memory_is_lost_and_not_taken_for_another_call() {
         let mut ledger = Ledger::default();
         for _ in 0..=PENDING_MAX {
             ledger.decided(0);
         }
-        assert_eq!(ledger.accept(&sample(0, 0, Some(1.0))), None);
-        assert_eq!(ledger.accept(&sample(1, 0, Some(1.0))), Some((0, 1.0)));
-        assert_eq!(ledger.accept(&sample(u64::MAX, 0, Some(1.0))), None);
+        assert_eq!(ledger.accept(&reading(0, 0, Some(1.0))), None);
+        assert_eq!(ledger.accept(&reading(1, 0, Some(1.0))), Some((0, 1.0)));
+        assert_eq!(ledger.accept(&reading(u64::MAX, 0, Some(1.0))), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Policies that choose algorithm, protocol and channel count of collectives.
 //!
 //! Every result is a function of the inputs: no clock, no I/O, no hidden randomness. A policy with the same arms and the same
-//! samples decides the same on every rank. Training processes load the crate, so it depends on `nccl-types` and `stats` only.
+//! readings decides the same on every rank. Training processes load the crate, so it depends on `nccl-types` and `stats` only.
 
 pub mod adaptive;
 pub mod arm;
@@ -18,5 +18,5 @@ pub mod round_robin;
 pub use arm::Arm;
 pub use nccl_types::{Algorithm, Collective, Protocol};
 pub use objective::Objective;
-pub use policy::{ArmDecision, Context, Phase, Policy, Sample};
+pub use policy::{ArmDecision, Context, Phase, Policy, Reading};
 pub use registry::{PolicyOptions, build};

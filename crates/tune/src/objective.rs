@@ -1,9 +1,9 @@
 //! The quantity that a policy minimises.
 
 use crate::arm::{Arm, CHANNELS_MAX};
-use crate::policy::Sample;
+use crate::policy::Reading;
 
-/// Assumed number of channels where neither the arm nor the sample gives one.
+/// Assumed number of channels where neither the arm nor the reading gives one.
 pub const CHANNELS_ASSUMED: u8 = 8;
 
 /// The quantity that a policy minimises. Costs are in microseconds, so that gates and tables have one unit.
@@ -45,9 +45,9 @@ impl Objective {
         }
     }
 
-    /// The cost of an accepted sample.
-    pub fn of(self, time_us: f64, arms: &[Arm], sample: &Sample) -> f64 {
-        self.cost_us(time_us, arms.get(sample.arm).copied().unwrap_or(Arm::AUTO), sample.channels)
+    /// The cost of an accepted reading.
+    pub fn of(self, time_us: f64, arms: &[Arm], reading: &Reading) -> f64 {
+        self.cost_us(time_us, arms.get(reading.arm).copied().unwrap_or(Arm::AUTO), reading.channels)
     }
 }
 

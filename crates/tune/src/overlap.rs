@@ -4,12 +4,12 @@
 
 mod detector;
 
-pub use detector::{HAZARD, OverlapDetector, RegimeFilter, SAMPLES_MAX, SAMPLES_MIN};
+pub use detector::{HAZARD, OverlapDetector, READINGS_MAX, READINGS_MIN, RegimeFilter};
 
 use crate::arm::Arm;
 use crate::ledger::{Ledger, PENDING_MAX};
 use crate::objective::Objective;
-use crate::policy::{ArmDecision, Context, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Policy, Reading};
 
 /// Share of a step that must be computation for a call to count as overlapped, where only the intensity is known.
 pub const INTENSITY_MIN: f64 = 0.05;
@@ -17,7 +17,7 @@ pub const INTENSITY_MIN: f64 = 0.05;
 /// Two policies of one kind, one for calls alone and one for calls during computation.
 ///
 /// Which one a call belongs to: what the context says; else its compute intensity ([`INTENSITY_MIN`]); else what the [`OverlapDetector`]
-/// infers from the samples; without a result, alone.
+/// infers from the readings; without a result, alone.
 pub struct Overlap {
     arms: Vec<Arm>,
     objective: Objective,
@@ -71,14 +71,14 @@ impl Policy for Overlap {
         decision
     }
 
-    fn learn(&mut self, sample: Sample) {
-        let (which, call, is_untold) = self.routes[(sample.call % PENDING_MAX as u64) as usize];
-        let accepted = self.ledger.accept(&sample);
+    fn learn(&mut self, reading: Reading) {
+        let (which, call, is_untold) = self.routes[(reading.call % PENDING_MAX as u64) as usize];
+        let accepted = self.ledger.accept(&reading);
         if let Some((arm, time_us)) = accepted {
             if is_untold {
-                self.detector.learn(arm, self.objective.of(time_us, &self.arms, &sample));
+                self.detector.learn(arm, self.objective.of(time_us, &self.arms, &reading));
             }
-            self.inner[usize::from(which)].learn(Sample { call, ..sample });
+            self.inner[usize::from(which)].learn(Reading { call, ..reading });
         }
     }
 
@@ -114,7 +114,7 @@ mod tests {
             let d = policy.decide(told(is_overlapped));
             last[usize::from(is_overlapped)] = policy.in_use();
             let time = if is_overlapped { [200.0, 120.0, 160.0] } else { [70.0, 110.0, 100.0] }[d.arm];
-            policy.learn(Sample { call, arm: d.arm, time_us: Some(time), channels: None });
+            policy.learn(Reading { call, arm: d.arm, time_us: Some(time), channels: None });
         }
         last
     }

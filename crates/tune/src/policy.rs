@@ -40,12 +40,12 @@ pub struct ArmDecision {
 
 /// The measured time of one call.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+pub struct Reading {
     /// The call, counted from 0 in the order of [`Policy::decide`].
     pub call: u64,
     /// The arm that it ran with.
     pub arm: usize,
-    /// Microseconds, finite and above 0; `None` for a lost sample.
+    /// Microseconds, finite and above 0; `None` for a lost reading.
     pub time_us: Option<f64>,
     /// Channels that it ran on, where that is known: their price is part of some objectives.
     pub channels: Option<u8>,
@@ -53,7 +53,7 @@ pub struct Sample {
 
 /// Decides for the calls of one key.
 ///
-/// Calls and samples are two streams. [`decide`](Policy::decide) is asked once per call, in order, possibly many calls ahead: an epoch is
+/// Calls and readings are two streams. [`decide`](Policy::decide) is asked once per call, in order, possibly many calls ahead: an epoch is
 /// decided before its first call runs. [`learn`](Policy::learn) gets the times of calls in any order, late, or never. Same arms, same
 /// order of both streams: same decisions, bit for bit, on every machine.
 pub trait Policy: Send {
@@ -63,9 +63,9 @@ pub trait Policy: Send {
     /// The arm of the next call.
     fn decide(&mut self, context: Context) -> ArmDecision;
 
-    /// Takes the time of a call. An invalid sample (a call never decided, an arm out of range, a time that is not finite and above 0)
+    /// Takes the time of a call. An invalid reading (a call never decided, an arm out of range, a time that is not finite and above 0)
     /// counts as lost.
-    fn learn(&mut self, sample: Sample);
+    fn learn(&mut self, reading: Reading);
 
     /// The arm that runs while the policy does not explore.
     fn in_use(&self) -> usize;

@@ -6,7 +6,7 @@
 use crate::arm::Arm;
 use crate::bucket;
 use crate::gates::{self, GateVerdict};
-use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
 /// The most sizes of one table.
 pub const SIZES_MAX: usize = 64;
@@ -32,13 +32,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// [`Profile::line_of_turns`] where each arm's samples count as one turn.
-    pub fn line(arms: &[Arm], samples_us: &[Vec<f64>], size_bytes: u64) -> (ProfileLine, Vec<Option<GateVerdict>>) {
-        let turns: Vec<Vec<Vec<f64>>> = samples_us.iter().map(|s| vec![s.clone()]).collect();
+    /// [`Profile::line_of_turns`] where each arm's readings count as one turn.
+    pub fn line(arms: &[Arm], readings_us: &[Vec<f64>], size_bytes: u64) -> (ProfileLine, Vec<Option<GateVerdict>>) {
+        let turns: Vec<Vec<Vec<f64>>> = readings_us.iter().map(|s| vec![s.clone()]).collect();
         Profile::line_of_turns(arms, &turns, size_bytes)
     }
 
-    /// The line of one size from the samples of each arm, in the order of the arms and by turn, and the verdict on each arm other than
+    /// The line of one size from the readings of each arm, in the order of the arms and by turn, and the verdict on each arm other than
     /// AUTO. Of the arms that pass all gates the one with the lowest median is used.
     pub fn line_of_turns(
         arms: &[Arm],
@@ -47,7 +47,7 @@ impl Profile {
     ) -> (ProfileLine, Vec<Option<GateVerdict>>) {
         let median_us = |turns: &Vec<Vec<f64>>| match turns.concat() {
             none if none.is_empty() => 0.0,
-            samples => stats::median(&samples),
+            readings => stats::median(&readings),
         };
         let medians_us: Vec<f64> = turns_us.iter().map(median_us).collect();
         let auto = arms.iter().position(|a| a.is_auto()).unwrap_or(0);
@@ -185,7 +185,7 @@ impl Policy for Static {
         ArmDecision { arm: self.in_use(), phase: Phase::Exploit }
     }
 
-    fn learn(&mut self, _: Sample) {}
+    fn learn(&mut self, _: Reading) {}
 
     fn in_use(&self) -> usize {
         self.kinds[self.current].arm
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!((line.use_arm, verdicts[2].is_none()), (1, true));
         let (line, verdicts) = Profile::line(&arms(), &[flat(99.0), vec![], flat(100.0)], 1 << 20);
         assert_eq!((line.use_arm, line.medians_us[1]), (2, 0.0));
-        assert_eq!(verdicts[1].unwrap().failed, Some(crate::gates::Gate::Samples));
+        assert_eq!(verdicts[1].unwrap().failed, Some(crate::gates::Gate::Readings));
     }
 
     proptest! {

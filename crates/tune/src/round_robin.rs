@@ -6,7 +6,7 @@
 use crate::arm::Arm;
 use crate::ledger::Ledger;
 use crate::objective::Objective;
-use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Reading};
 use stats::iqr_trimmed_mean;
 
 /// Rounds of exploration: the paper's M.
@@ -55,15 +55,15 @@ impl RoundRobin {
         (self.arms.len() * ROUNDS) as u64
     }
 
-    fn sample_count(&self) -> usize {
+    fn reading_count(&self) -> usize {
         self.costs_us.iter().map(Vec::len).sum()
     }
 
-    /// All samples are there, or as many calls again have passed as exploration had: missing samples count as lost.
+    /// All readings are there, or as many calls again have passed as exploration had: missing readings count as lost.
     fn is_time_to_choose(&self) -> bool {
         let next = self.ledger.next_call();
         next >= self.explore_calls()
-            && (self.sample_count() as u64 >= self.explore_calls() || next >= 2 * self.explore_calls())
+            && (self.reading_count() as u64 >= self.explore_calls() || next >= 2 * self.explore_calls())
     }
 
     fn choose(&self) -> Chosen {
@@ -73,7 +73,7 @@ impl RoundRobin {
         let Some(best) = best.filter(|_| auto_us.is_finite()) else {
             return Chosen {
                 arm: self.auto,
-                because: "AUTO: exploration brought no sample of AUTO to compare with".into(),
+                because: "AUTO: exploration brought no reading of AUTO to compare with".into(),
             };
         };
         let gain = 1.0 - means[best] / auto_us;
@@ -119,10 +119,10 @@ impl Policy for RoundRobin {
         decision
     }
 
-    fn learn(&mut self, sample: Sample) {
-        let Some((arm, time_us)) = self.ledger.accept(&sample) else { return };
-        if sample.call < self.explore_calls() && self.chosen.is_none() {
-            self.costs_us[arm].push(self.objective.of(time_us, &self.arms, &sample));
+    fn learn(&mut self, reading: Reading) {
+        let Some((arm, time_us)) = self.ledger.accept(&reading) else { return };
+        if reading.call < self.explore_calls() && self.chosen.is_none() {
+            self.costs_us[arm].push(self.objective.of(time_us, &self.arms, &reading));
         }
     }
 
@@ -133,7 +133,7 @@ impl Policy for RoundRobin {
     fn because(&self) -> String {
         match &self.chosen {
             Some(chosen) => chosen.because.clone(),
-            None => format!("AUTO: exploring, {} of {} samples", self.sample_count(), self.explore_calls()),
+            None => format!("AUTO: exploring, {} of {} readings", self.reading_count(), self.explore_calls()),
         }
     }
 }
@@ -151,7 +151,7 @@ mod tests {
         (0..calls)
             .map(|call| {
                 let d = policy.decide(Context::default());
-                policy.learn(Sample { call, arm: d.arm, time_us: time(call, d.arm), channels: None });
+                policy.learn(Reading { call, arm: d.arm, time_us: time(call, d.arm), channels: None });
                 d.arm
             })
             .collect()
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spike_is_trimmed_and_lost_samples_delay_the_choice_at_most_as_long_as_exploration_took() {
+    fn a_spike_is_trimmed_and_lost_readings_delay_the_choice_at_most_as_long_as_exploration_took() {
         let time = |call: u64, arm: usize| match (call, arm) {
             (8, _) => Some(1e6),
             (_, 1) => None,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sample_of_auto_nothing_leaves_auto() {
+    fn without_a_reading_of_auto_nothing_leaves_auto() {
         let mut policy = RoundRobin::without_gate(&arms(), 3, Objective::Time);
         run(&mut policy, 100, |_, arm| (arm != 3).then_some(10.0));
         assert_eq!(policy.in_use(), 3);

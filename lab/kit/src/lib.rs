@@ -1,4 +1,4 @@
-//! What the laboratory's rooms share: tables and progress, and where the published data lie.
+//! Shared by the crates of the laboratory: tables, and the folder of the published data.
 
 pub mod output;
 pub mod published;

@@ -1,103 +1,113 @@
-//! Tables and progress of the laboratory's commands.
+//! Tables of the laboratory's commands.
 
-use comfy_table::{ColumnConstraint, Table};
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use comfy_table::{ContentArrangement, Table};
+use console::{list_cell, text_width};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-/// A column that is no wider is never wrapped.
+/// A cell of text that is no wider stays on one line, characters.
 const NAME_WIDTH_MAX: usize = 24;
-/// Without a terminal one line of progress per this time.
-const LINE_EVERY: Duration = Duration::from_secs(10);
+/// A wider cell of text may be folded down to this width, characters.
+const TEXT_WIDTH_MIN: usize = 20;
+/// Blanks between two columns.
+const GAP: usize = 2;
 
-/// The text of a table in the one style of the programs; the columns after the first `text_columns` are numbers. Names stay on one line.
+/// The text of a table in the one style of the programs; the columns after the first `text_columns` are numbers. See [`table_of`].
 pub fn table<S: AsRef<str>>(head: &[S], text_columns: usize, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_of(head, text_columns..head.len(), rows)
 }
 
 /// The same with text before and after the columns of `numbers`.
+///
+/// The table is no wider than the terminal, 80 columns without one. Heads and long texts break at blanks; names and numbers stay whole.
+/// Columns that do not fit stand in further tables below, each of which begins with the first column again.
 pub fn table_of<S: AsRef<str>>(
     head: &[S],
     numbers: Range<usize>,
     rows: impl IntoIterator<Item = Vec<String>>,
 ) -> String {
-    let mut table: Table = console::table(head, numbers.clone());
     let rows: Vec<Vec<String>> = rows.into_iter().collect();
-    let widest = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
-    for (i, column) in table.column_iter_mut().enumerate().filter(|(i, _)| !numbers.contains(i)) {
-        if widest(i).max(head[i].as_ref().chars().count()) <= NAME_WIDTH_MAX {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        }
+    let columns: Vec<Column> =
+        (0..head.len()).map(|i| Column::new(i, head[i].as_ref(), numbers.contains(&i), &rows)).collect();
+    let parts = split(&columns, text_width());
+    parts.iter().map(|part| one_table(part, &rows)).collect::<Vec<_>>().join("\n")
+}
+
+/// A column and the space it takes, characters.
+#[derive(Clone, Copy)]
+struct Column<'a> {
+    index: usize,
+    head: &'a str,
+    is_number: bool,
+    /// Below this width a word or a number would break.
+    least: usize,
+    /// At this width no line breaks.
+    natural: usize,
+}
+
+impl<'a> Column<'a> {
+    fn new(index: usize, head: &'a str, is_number: bool, rows: &[Vec<String>]) -> Self {
+        let width = |text: &str| text.chars().count();
+        let longest_word = |text: &str| text.split(' ').map(width).max().unwrap_or(0);
+        let cells = || rows.iter().filter_map(|r| r.get(index)).map(String::as_str);
+        let widest = cells().map(width).max().unwrap_or(0);
+        let least = match is_number || widest <= NAME_WIDTH_MAX {
+            true => widest,
+            false => cells().map(longest_word).max().unwrap_or(0).clamp(TEXT_WIDTH_MIN, text_width() / 2),
+        };
+        Column { index, head, is_number, least: least.max(longest_word(head)), natural: widest.max(width(head)) }
     }
-    table.add_rows(rows);
+}
+
+/// The columns in as few groups as fit `width`, each with the first column.
+fn split<'a>(columns: &[Column<'a>], width: usize) -> Vec<Vec<Column<'a>>> {
+    let Some((first, others)) = columns.split_first() else { return Vec::new() };
+    let mut parts = vec![vec![*first]];
+    let mut used = first.least;
+    for column in others {
+        if used + GAP + column.least > width && parts.last().is_some_and(|p| p.len() > 1) {
+            parts.push(vec![*first]);
+            used = first.least;
+        }
+        used += GAP + column.least;
+        parts.last_mut().expect("it begins with one part").push(*column);
+    }
+    parts
+}
+
+/// The width of every column: the least one, and of what `width` leaves first those that need least.
+fn widths(columns: &[Column], width: usize) -> Vec<usize> {
+    let mut widths: Vec<usize> = columns.iter().map(|c| c.least).collect();
+    let mut left = width.saturating_sub(widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1));
+    let mut by_need: Vec<usize> = (0..columns.len()).collect();
+    by_need.sort_by_key(|&i| columns[i].natural.saturating_sub(columns[i].least));
+    for i in by_need {
+        let more = columns[i].natural.saturating_sub(columns[i].least).min(left);
+        widths[i] += more;
+        left -= more;
+    }
+    widths
+}
+
+fn one_table(columns: &[Column], rows: &[Vec<String>]) -> String {
+    let widths = widths(columns, text_width());
+    let heads: Vec<String> = columns.iter().zip(&widths).map(|(c, w)| list_cell(c.head, *w)).collect();
+    let first_number = columns.iter().position(|c| c.is_number).unwrap_or(columns.len());
+    let numbers = first_number..first_number + columns.iter().filter(|c| c.is_number).count();
+    let mut table: Table = console::table(&heads, numbers);
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.add_rows(rows.iter().map(|row| {
+        let cell = |c: &Column, w: usize| list_cell(row.get(c.index).map_or("", String::as_str), w);
+        columns.iter().zip(&widths).map(|(c, w)| cell(c, *w)).collect::<Vec<_>>()
+    }));
     console::text_of(&table)
-}
-
-/// Progress on standard error: a bar on a terminal, else a line every ten seconds.
-pub struct Progress {
-    bar: ProgressBar,
-    what: String,
-    total: u64,
-    begun: Instant,
-    /// How often [`LINE_EVERY`] had passed at the last line; none on a terminal.
-    lines: Option<AtomicU64>,
-}
-
-impl Progress {
-    /// Of `total` units, for example `requests`.
-    pub fn new(what: &str, units: &str, total: u64) -> Self {
-        let terminal = std::io::stderr().is_terminal();
-        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what.to_owned());
-        let template = format!("{{msg}} {{bar:30}} {{pos}}/{{len}} {units}, {{eta}} left");
-        bar.set_style(ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Progress {
-            bar,
-            what: format!("{what} ({units})"),
-            total,
-            begun: Instant::now(),
-            lines: (!terminal).then(AtomicU64::default),
-        }
-    }
-
-    /// So many units are done.
-    pub fn inc(&self, units: u64) {
-        self.bar.inc(units);
-        let Some(lines) = &self.lines else { return };
-        let elapsed = self.begun.elapsed();
-        let (now, last) = (elapsed.as_secs() / LINE_EVERY.as_secs(), lines.load(Ordering::Relaxed));
-        // Of the threads that come here at once one writes the line.
-        if now > last && lines.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-            console::say(&line(&self.what, self.bar.position(), self.total, elapsed));
-        }
-    }
-
-    /// Takes the bar away.
-    pub fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-/// `rule-r (requests): 250 of 930 done, 30 seconds so far, 82 seconds left`.
-fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
-    let left = elapsed.as_secs_f64() * total.saturating_sub(done) as f64 / done.max(1) as f64;
-    let (elapsed, left) = (HumanDuration(elapsed), HumanDuration(Duration::from_secs_f64(left)));
-    format!("{what}: {done} of {total} done, {elapsed} so far, {left} left")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_of_progress_tells_the_time_left_at_the_pace_so_far() {
-        assert_eq!(
-            line("rule-r (requests)", 250, 750, Duration::from_secs(30)),
-            "rule-r (requests): 250 of 750 done, 30 seconds so far, 60 seconds left"
-        );
-        assert!(line("x", 0, 7, Duration::from_secs(10)).contains("0 of 7 done"), "nothing is divided by zero");
+    fn fits(text: &str) {
+        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
     }
 
     #[test]
@@ -106,7 +116,25 @@ mod tests {
             ["method", "mean %", "5th percentile", "worst %", "loss GB/s", "decision us", "p99 us", "judged", "fit s"];
         let row = |name: &str| std::iter::once(name.to_owned()).chain((1..9).map(|i| format!("{i}000.25"))).collect();
         let text = table(&head, 1, [row("ideal-bandpilot"), row("gp+3")]);
-        assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
+        fits(&text);
         assert!(text.contains("ideal-bandpilot "), "{text}");
+    }
+
+    #[test]
+    fn columns_that_do_not_fit_stand_in_further_tables_with_every_word_and_number_whole() {
+        let head: Vec<String> = (0..14).map(|i| format!("percentile{i}")).collect();
+        let row: Vec<String> = (0..14).map(|i| format!("{i}00.25 (-3)")).collect();
+        let text = table(&head, 1, [row.clone()]);
+        fits(&text);
+        assert!(head.iter().chain(&row).all(|whole| text.contains(whole.as_str())), "{text}");
+        assert_eq!(text.matches("percentile0 ").count(), 3, "{text}");
+    }
+
+    #[test]
+    fn long_texts_fold_at_blanks() {
+        let sentence = "a sentence that is far longer than the line of a table can be while it holds a number as well";
+        let text = table_of(&["what", "GB/s", "why"], 1..2, [vec!["n0".into(), "1.5".into(), sentence.into()]]);
+        fits(&text);
+        assert!(sentence.split(' ').all(|word| text.contains(word)), "{text}");
     }
 }

@@ -1,13 +1,13 @@
-//! Where the published data lie.
+//! The folder of the published data.
 
 use std::path::PathBuf;
 
-/// The folder of the published data where the user names none: `LINKWISE_DATA`, else `../shared/data` from the current folder.
+/// The default folder of the published data: `LINKWISE_DATA`, else `../shared/data` from the current folder.
 pub fn data_folder() -> Option<PathBuf> {
     folder("../shared/data")
 }
 
-/// The same for unit tests, which run in their crate's folder.
+/// The default folder for unit tests, which run in their crate's folder.
 pub fn data_folder_of_tests() -> Option<PathBuf> {
     folder(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"))
 }
@@ -17,7 +17,7 @@ fn folder(beside: &str) -> Option<PathBuf> {
     Some(folder).filter(|d| d.is_dir())
 }
 
-/// The folder of the published placement tables for a test, or none with a visible line.
+/// The folder of the published placement tables for a test; `None` after a line that says the test is skipped.
 pub fn published_tables(test: &str) -> Option<PathBuf> {
     let dir = data_folder_of_tests().map(|d| d.join("bandpilot")).filter(|d| d.is_dir());
     if dir.is_none() {

@@ -54,7 +54,7 @@ pub fn hotspot() -> Result<Sheet, Failure> {
     Ok(sheet)
 }
 
-/// Where planning earns its keep.
+/// Traffic shapes where planning matters.
 pub fn shapes() -> Result<Sheet, Failure> {
     let columns: Vec<&str> = ["cluster", "traffic"].into_iter().chain(RULES).chain(["linkwise", "gap %"]).collect();
     let mut sheet = Sheet::new("shapes", "Other shapes of traffic, mean of 12 seeds: time over the optimum", &columns);

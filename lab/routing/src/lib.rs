@@ -1,7 +1,7 @@
 //! `linkwise-lab route`: planners compared with the static rules, the published figures and the optimum.
 //!
 //! Everything here is a model: times follow from link capacities ([`route::model`] adds relays and pieces). Only planning times are measured.
-//! [`sheet`] is what a table is, the other modules fill one or two each.
+//! [`sheet`] defines the table; each other module fills one or two.
 
 mod alltoall;
 mod model;
@@ -17,7 +17,7 @@ use route::{Demand, Planner, RoutingNetwork, RoutingOptions, Rule, exact};
 use sheet::Sheet;
 use std::path::PathBuf;
 
-/// What can be evaluated.
+/// The experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Item {
     /// One pair inside a host over 1 to 3 paths (NIMBLE, figure 6a)
@@ -38,14 +38,14 @@ pub enum Item {
     Shapes,
     /// How long planning takes, from 4 to 512 ranks
     Speed,
-    /// What relays in series would bring beyond one
+    /// Gain of several relays in series over one
     Relays,
     /// Gap to the optimum and honesty of the reported gap over thousands of matrices
     Quality,
 }
 
 impl Item {
-    /// Those that take seconds.
+    /// The experiments that take seconds.
     const QUICK: [Item; 10] = [
         Item::Paths,
         Item::Rails,
@@ -86,7 +86,7 @@ pub struct Args {
     report: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs `linkwise-lab route`.
 pub fn run(args: Args) -> Result<(), Failure> {
     let items = if args.items.is_empty() { Item::QUICK.to_vec() } else { args.items.clone() };
     let data = args.data.clone().or_else(lab_kit::published::data_folder);
@@ -132,7 +132,7 @@ fn network(name: &str, options: &RoutingOptions) -> Result<RoutingNetwork, Failu
     RoutingNetwork::of(&cluster(name)?, options).map_err(Failure::input)
 }
 
-/// Everything that is compared on one demand.
+/// The compared plans of one demand.
 struct Compared {
     /// Seconds of the reference.
     optimum_s: f64,
@@ -142,7 +142,7 @@ struct Compared {
     mwu: f64,
     /// Of linkwise.
     linkwise: f64,
-    /// What linkwise itself proves.
+    /// The gap that linkwise proves.
     reported_gap: f64,
 }
 
@@ -150,7 +150,7 @@ impl Compared {
     fn rule(&self, rule: Rule) -> f64 {
         self.rules.iter().find(|r| r.0 == rule).map_or(f64::NAN, |r| r.1)
     }
-    /// The static rule that comes nearest.
+    /// The best static rule.
     fn best_rule(&self) -> (Rule, f64) {
         self.rules
             .iter()
@@ -176,12 +176,12 @@ fn compare(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand) -> Resu
     })
 }
 
-/// A cluster that routing knows, or any other.
+/// A built-in cluster, of routing or of the catalog.
 fn cluster(name: &str) -> Result<topology::Cluster, Failure> {
     route::builtin::cluster(name).map_or_else(|| console::load_cluster(name), Ok)
 }
 
-/// A planner's failure as the command's.
+/// Turns a planner's error into the command's.
 fn failed(e: route::PlanError) -> Failure {
     Failure::impossible(e)
 }

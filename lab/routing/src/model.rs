@@ -6,7 +6,7 @@ use super::sheet::{Cell, Sheet, ratio};
 use console::Failure;
 use route::{Demand, Planner, RoutePlan, RoutingNetwork, RoutingOptions, Rule, exact, traffic};
 
-/// A model's experts: NIMBLE does not name its own, so two that bracket what is in use, in bf16, one expert a token.
+/// The experts of a model. NIMBLE does not name its own, so two models bracket common ones, in bf16, one expert per token.
 struct Experts {
     name: &'static str,
     hidden: u64,
@@ -18,7 +18,7 @@ const MODELS: [Experts; 2] = [
     Experts { name: "large experts", hidden: 4096, feed_forward: 14336 },
     Experts { name: "small experts", hidden: 2048, feed_forward: 1408 },
 ];
-/// Assumed: what an H100 reaches on such products, FLOP/s.
+/// Assumed rate of an H100 on such products, FLOP/s.
 const FLOP_PER_S: f64 = 400e12;
 
 fn transposed(d: &Demand) -> Result<Demand, Failure> {
@@ -36,7 +36,7 @@ impl Experts {
     }
 }
 
-/// Seconds of dispatch and combine under a way of planning.
+/// Seconds of dispatch and combine with one planner.
 fn both_ways(
     net: &RoutingNetwork,
     dispatch: &Demand,

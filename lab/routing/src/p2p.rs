@@ -8,7 +8,7 @@ use route::{Demand, Planner, RoutingNetwork, RoutingOptions, Rule};
 const MIB: u64 = 1 << 20;
 /// Measured by NIMBLE on hardware (figure 6a): paths, GB/s.
 const PATHS_PUBLISHED: [(usize, f64); 3] = [(1, 120.0), (2, 213.1), (3, 278.2)];
-/// Figure 6b: rails, GB/s; only the ends are known.
+/// Figure 6b: rails, GB/s; only the first and last value are published.
 const RAILS_PUBLISHED: [(usize, Option<f64>); 4] = [(1, Some(45.1)), (2, None), (3, None), (4, Some(170.0))];
 
 fn one_pair(net: &RoutingNetwork, src: usize, dst: usize, bytes: u64) -> Result<Demand, Failure> {

@@ -1,11 +1,10 @@
-//! How near the optimum, and how honest the reported gap.
+//! The gap to the optimum, and the error of the reported gap.
 
 use super::failed;
 use super::network;
 use super::routing::files;
 use super::sheet::{Cell, Sheet};
-use console::Failure;
-use lab_kit::output::Progress;
+use console::{Failure, Progress};
 use route::read::DispatchLayout;
 use route::traffic::{LinkCondition, TrafficShape};
 use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
@@ -31,7 +30,7 @@ fn judge(planner: &mut Planner, net: &RoutingNetwork, demand: &Demand, what: &st
     let begin = Instant::now();
     let plan = planner.plan(net, demand).map_err(failed)?;
     let plan_us = 1e6 * begin.elapsed().as_secs_f64();
-    // Two independent solvers: neither may contradict the other.
+    // Two independent solvers must agree.
     let gap = plan.congestion_s / best.congestion_s - 1.0;
     if gap < -1e-6 || plan.lower_bound_s > best.congestion_s * (1.0 + 1e-6) {
         return Err(Failure::impossible(format!(
@@ -80,7 +79,7 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
         let whole = network(name, &RoutingOptions::default())?;
         let n = whole.rank_count();
         let seeds = ((seeds as f64 * share).ceil() as u64).max(1);
-        let bar = Progress::new(name, "plans", 3 * seeds * 6);
+        let bar = Progress::new(&format!("{name} (plans)"), 3 * seeds as usize * 6);
         let mut all: Vec<Judged> = Vec::new();
         for wear in LinkCondition::ALL {
             for seed in 0..seeds {
@@ -90,7 +89,7 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
                     let demand = shape.demand(n, n as u64 * (32 << 20), seed);
                     let what = format!("{name}, {} links, {}, seed {seed}", wear.name(), shape.name());
                     all.push(judge(&mut planner, &net, &demand, &what)?);
-                    bar.inc(1);
+                    bar.advance(1);
                 }
                 if let Some((file, routing)) = real.get(seed as usize % real.len().max(1)) {
                     let d = DispatchLayout { ranks: n, bytes_per_token: 14336, tokens: Some(64 << 10) };
@@ -99,7 +98,7 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
                 }
             }
         }
-        bar.finish();
+        drop(bar);
         sheet.row(row(name, &all));
         everything.extend(all);
     }
@@ -132,7 +131,7 @@ fn row(name: &str, all: &[Judged]) -> Vec<Cell> {
     ]
 }
 
-/// What longer relays would bring.
+/// The gain of longer relays.
 pub fn relays() -> Result<Sheet, Failure> {
     let columns =
         ["cluster", "links", "matrices", "one relay: mean", "worst", "as planned: mean", "worst ", "relays in series"];

@@ -37,7 +37,7 @@ pub fn files(data: &Path) -> Result<Vec<(String, ExpertRouting)>, Failure> {
     Ok(found)
 }
 
-/// Most over mean of what ranks receive from others and from themselves.
+/// Largest over mean number of bytes that a rank receives, its own included.
 fn receive_skew(d: &Demand) -> f64 {
     let n = d.ranks();
     let received: Vec<u64> = (0..n).map(|j| (0..n).map(|i| d.get(i, j)).sum()).collect();

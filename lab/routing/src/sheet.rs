@@ -5,17 +5,16 @@ use console::wrap;
 use lab_kit::output::table;
 use serde_json::{Value, json};
 
-/// One table with its story.
+/// One table with its title and notes.
 pub struct Sheet {
     /// One word for scripts.
     pub name: &'static str,
-    /// What is shown.
+    /// The content of the table.
     pub title: String,
-    /// Columns; the first is what is varied.
+    /// Columns; the first is the varied quantity.
     pub columns: Vec<String>,
-    /// Rows.
     pub rows: Vec<Vec<Cell>>,
-    /// What follows from it, and what it does not show.
+    /// Conclusions and limits.
     pub notes: Vec<String>,
 }
 
@@ -38,7 +37,7 @@ impl From<String> for Cell {
     }
 }
 
-/// A ratio.
+/// A ratio with two decimals.
 pub fn ratio(v: f64) -> Cell {
     Cell::Number(v, 2)
 }
@@ -73,7 +72,7 @@ impl Sheet {
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
-    /// To the terminal.
+    /// Prints the table to standard output.
     pub fn print(&self) {
         print!("{}", wrap(&self.title, 2));
         if !self.rows.is_empty() {
@@ -85,7 +84,7 @@ impl Sheet {
         }
         println!();
     }
-    /// For scripts.
+    /// The table as JSON.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
@@ -94,7 +93,7 @@ impl Sheet {
             .collect();
         json!({"name": self.name, "title": self.title, "modelled": true, "rows": rows, "notes": self.notes})
     }
-    /// For the page.
+    /// The table as a section of a page.
     pub fn section(&self) -> Section {
         Section {
             heading: self.title.clone(),

@@ -76,7 +76,7 @@ pub fn speed() -> Result<Sheet, Failure> {
     let mut planner = Planner::default();
     let three: Vec<LinkOverride> =
         ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"].iter().filter_map(|o| o.parse().ok()).collect();
-    // What is wrong with the links: nothing, three slow ones, or every one has a rate of its own.
+    // State of the links: all equal, three slow ones, or different rates everywhere.
     let cases: [(&str, &str, u64); 12] = [
         ("mesh4", "none", 12),
         ("mesh4", "all differ", 12),

@@ -1,4 +1,4 @@
-//! `linkwise data`: verifies a downloaded copy of the public data sets, and normalises its CSV files.
+//! `linkwise-lab data`: verifies a downloaded copy of the public data sets and normalises its CSV files.
 //!
 //! Conversion is limited to CSV: column names and order, line endings, byte order marks, sizes with units. Logs of nccl-tests are
 //! read by `linkwise measure`'s backend, topology files by `linkwise topology import`.
@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use topology::{Bytes, Collective};
 
-/// Most files looked at.
+/// Most files that one check reads.
 const FILES_MAX: usize = 10_000;
-/// Deepest folder.
+/// Levels of folders that are searched.
 const DEPTH_MAX: usize = 8;
-/// Problems told per file; the rest is counted.
+/// Problems listed per file; the rest is only counted.
 const PROBLEMS_SHOWN: usize = 5;
 /// Subsets of 2 to 8 GPUs of a host of 8.
 const SUBSETS: usize = 247;
@@ -61,7 +61,7 @@ const KNOWN_ROWS: [(&str, usize); 37] = [
     ("multihost_h100_2gib_half.csv", 246),
 ];
 
-/// Sub-commands of `linkwise data`.
+/// Sub-commands of `linkwise-lab data`.
 #[derive(clap::Subcommand)]
 pub enum Data {
     /// Verify a folder of public data sets: format, rows, ranges, consistency (docs/data.md says where they come from)
@@ -71,13 +71,13 @@ pub enum Data {
         /// Write every readable CSV file here in its usual column order, with plain line endings and sizes in bytes
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
-        /// How to print
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
 }
 
-/// What was found in one file.
+/// The findings in one file.
 #[derive(Debug, Serialize)]
 struct Checked {
     file: String,

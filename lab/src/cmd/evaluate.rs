@@ -1,4 +1,4 @@
-//! `linkwise-lab evaluate`: how good the choices are.
+//! `linkwise-lab evaluate`: the quality of the choices.
 
 mod curves;
 mod online;
@@ -10,9 +10,8 @@ use crate::evaluation::methods::{self, MethodSpec};
 use crate::evaluation::replay::{Best, SeedResult};
 use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
 use crate::ground_truth::{self, Outliers, Rule, Switch};
-use console::Failure;
-use console::{Format, load_cluster};
-use lab_kit::output::Progress;
+
+use console::{Failure, Format, Progress, load_cluster};
 use lab_kit::published::data_folder;
 use measure::design::DesignKind;
 use rayon::prelude::*;
@@ -35,7 +34,7 @@ pub struct Args {
     #[arg(long, required_unless_present = "scenarios")]
     cluster: Option<String>,
     /// Folder with tables of true bandwidth (docs/data.md), or the name of a simulated truth
-    /// [default: the published tables where they usually lie]
+    /// [default: the published tables in the default data folder]
     #[arg(long, value_name = "DIR|NAME")]
     truth: Option<String>,
     /// Replay the requests of this file and compare with the choices in it; --truth then defaults to the file's folder
@@ -68,19 +67,20 @@ pub struct Args {
     /// Rule by which jobs share bandwidth
     #[arg(long, default_value = "merge")]
     sharing: String,
-    /// Which optimum GBE refers to
+    /// The optimum that GBE refers to
     #[arg(long, value_enum, default_value = "realised")]
     oracle: Best,
     /// Sizes to evaluate (default: all that the truth has)
     #[arg(long, value_delimiter = ',', value_parser = Bytes::parse)]
     sizes: Vec<Bytes>,
-    /// What to do with requests if the truth has no row for a candidate
+    /// Treatment of requests with a candidate that the truth has no row for
     #[arg(long, value_enum, default_value = "leave-out")]
     missing: Missing,
-    /// What to do with outliers of measured tables
+    /// Treatment of outliers in measured tables
     #[arg(long, value_enum, default_value = "keep")]
     outliers: Outliers,
-    /// Network of a composed cluster: 20, 40, 60 GB/s or random (LiteGD) [default: the measured H100 table over four]
+    /// Network of a composed cluster: 20, 40, 60 GB/s or random (LiteGD)
+    /// [default: a fourth of the measured H100 table]
     #[arg(long, value_name = "GB_PER_S|random")]
     switch: Option<Switch>,
     /// Standard deviation of the irregularity of single allocations, simulated truths only
@@ -104,7 +104,7 @@ pub struct Args {
     /// Write a page with plots as well
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Keep each finished seed in this folder; a seed that is there is not repeated
+    /// Keep each finished seed in this folder; seeds found there are not repeated
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
 }
@@ -133,7 +133,7 @@ impl From<DesignArg> for DesignKind {
     }
 }
 
-/// How one run was made, for all of its tables.
+/// The settings of one run, for all of its tables.
 struct Protocol {
     cluster: String,
     gpus: usize,
@@ -166,7 +166,6 @@ struct TruthResult {
     ceiling: Option<Vec<(usize, f64)>>,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let count = if args.full { 20 } else { args.seeds.max(1) };
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(count)).collect();
@@ -268,23 +267,23 @@ fn evaluate(
     protocol: &Protocol,
     resume: Option<&std::path::Path>,
 ) -> Result<TruthResult, Failure> {
-    let requests = (protocol.gpus.saturating_sub(1) * protocol.settings.per_k * protocol.seeds.len()) as u64;
-    let bar = Progress::new(truth.name(), "requests", requests);
+    let requests = protocol.gpus.saturating_sub(1) * protocol.settings.per_k * protocol.seeds.len();
+    let bar = Progress::new(&format!("{} (requests)", truth.name()), requests);
     let one = |seed: &u64| -> Result<SeedResult, Failure> {
         let name = resume::name(truth, methods, &protocol.settings, *seed);
         if let Some(found) = resume.and_then(|d| resume::read(d, &name)) {
-            bar.inc(requests / protocol.seeds.len() as u64);
+            bar.advance(requests / protocol.seeds.len());
             return Ok(found);
         }
         let result =
-            run_seed(truth, methods, &protocol.settings, *seed, &|| bar.inc(1)).map_err(Failure::impossible)?;
+            run_seed(truth, methods, &protocol.settings, *seed, &|| bar.advance(1)).map_err(Failure::impossible)?;
         if let Some(d) = resume {
             resume::write(d, &name, &result)?;
         }
         Ok(result)
     };
     let results = protocol.seeds.par_iter().map(one).collect::<Result<Vec<_>, Failure>>()?;
-    bar.finish();
+    drop(bar);
     let plain = protocol.settings.load == Load::None && protocol.settings.best == Best::Realised;
     let ceiling = match plain {
         true => ceiling::leave_one_out(truth, &protocol.settings, &protocol.seeds).map_err(Failure::impossible)?,

@@ -1,4 +1,4 @@
-//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers and ours.
+//! `linkwise-lab reproduce`: the papers' tables and figures, published numbers next to ours.
 
 use crate::reproduce::{Effort, bandpilot, litegd};
 use console::Failure;
@@ -12,10 +12,10 @@ use std::path::PathBuf;
     linkwise-lab reproduce bandpilot            (lists what there is)"
 )]
 pub struct Args {
-    /// Which paper
+    /// The paper
     #[arg(value_enum)]
     paper: Paper,
-    /// Tables and figures; none: list them; `all`: every one
+    /// Tables and figures, or `all`; without one: list them
     items: Vec<String>,
     /// Folder with the published tables (docs/data.md)
     #[arg(long)]
@@ -29,12 +29,11 @@ pub struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Leave out what trains a network, or train it on fewer sizes
+    /// Skip items that train a network, or train it on fewer sizes
     #[arg(long)]
     quick: bool,
 }
 
-/// A paper.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Paper {
     /// BandPilot (arXiv 2506.15595)
@@ -43,7 +42,6 @@ pub enum Paper {
     Litegd,
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let known: &[(&str, &str)] = match args.paper {
         Paper::Bandpilot => &bandpilot::ITEMS,
@@ -51,7 +49,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     if args.items.is_empty() {
         for (name, what) in known {
-            console::print(&format!("{name:<12} {what}\n"));
+            console::print(&console::wrap(&format!("{name:<12} {what}"), 13));
         }
         return Ok(());
     }
@@ -72,7 +70,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
             Paper::Bandpilot => bandpilot::reproduce(&item, &dir, &effort)?,
             Paper::Litegd => litegd::reproduce(&item, &dir, &effort)?,
         };
-        console::print(&format!("{text}\n"));
+        // Tables fit the line already; sentences may be longer.
+        let lines = text.lines().map(|line| match line.chars().count() <= console::text_width() {
+            true => format!("{line}\n"),
+            false => console::wrap(line, 2),
+        });
+        console::print(&format!("{}\n", lines.collect::<String>()));
     }
     Ok(())
 }

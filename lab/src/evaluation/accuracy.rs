@@ -1,4 +1,4 @@
-//! How well models know allocations that they have not seen: any allocations, and those that a decision compares.
+//! Accuracy of models on allocations that they have not seen: random ones, and those that a decision compares.
 
 use super::guides::{fit_kind, sample};
 use super::replay::Settings;
@@ -35,21 +35,20 @@ pub struct Point {
     pub model: String,
     /// Design of its samples.
     pub design: String,
-    /// Multi-host samples asked for.
+    /// Multi-host readings requested.
     pub samples: usize,
-    /// Multi-host samples that there were.
+    /// Multi-host readings taken.
     pub taken: usize,
-    /// Seed.
     pub seed: u64,
     /// Seconds to fit.
     pub fit_s: f64,
-    /// On random multi-host subsets, none of them a sample.
+    /// On random multi-host subsets that the model has not seen.
     pub random: Errors,
-    /// On the multi-host allocations that decisions compare, none of them a sample.
+    /// On multi-host allocations that decisions compare and the model has not seen.
     pub decisions: Errors,
 }
 
-/// What one row of the truth stands for: readings of the same row in training and test would be leakage.
+/// The key of a row of the truth. Readings of one row in both training and test would be leakage.
 fn row_key(truth: &dyn Truth, a: &Allocation) -> String {
     if by_counts(truth) {
         let mut c = a.counts();
@@ -60,7 +59,7 @@ fn row_key(truth: &dyn Truth, a: &Allocation) -> String {
     }
 }
 
-/// Errors on allocations that are no samples, each row of the truth once.
+/// Errors on allocations outside the training sample, each row of the truth once.
 fn errors(truth: &dyn Truth, model: &Model, seen: &[Allocation], test: Vec<Allocation>) -> Errors {
     let mut keys: HashSet<String> = seen.iter().map(|a| row_key(truth, a)).collect();
     let rows: Vec<(Allocation, f64)> = test

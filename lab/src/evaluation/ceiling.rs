@@ -1,4 +1,4 @@
-//! What a model of linkwise's kind could reach at most on a table: every row predicted from all others.
+//! The ceiling of a model of linkwise's kind on a table: every row predicted from all others.
 
 use super::replay::{Missing, Settings};
 use super::requests::scenarios;
@@ -10,7 +10,7 @@ use store::Measurement;
 use topology::{Allocation, GpuMask};
 use truths::{Irregularity, Truth};
 
-/// Candidates that are followed when rows are missing.
+/// Candidates that are tried where rows are missing.
 const KEEP: usize = 400;
 
 fn key(parts: &[HostShare]) -> Vec<u8> {
@@ -19,7 +19,7 @@ fn key(parts: &[HostShare]) -> Vec<u8> {
     k
 }
 
-/// GBE in percent by k when every row's prediction comes from a fit on all other rows. None for truths whose rows are not of counts.
+/// GBE in percent by k where every row is predicted by a fit on all other rows. `None` for truths whose rows are not counts.
 pub fn leave_one_out(
     truth: &dyn Truth,
     settings: &Settings,

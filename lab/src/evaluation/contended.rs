@@ -1,8 +1,8 @@
-//! The optimum among running jobs: exact, where jobs share by merging.
+//! The exact optimum among running jobs that share by merging.
 //!
-//! With running jobs the best GPUs of a host are not those of the highest bandwidth alone: the merged set holds the job's GPUs too. Two
-//! masks of one count can be told apart only by what the truth depends on, alone and merged with each job, so a mask that another one
-//! matches or exceeds in all of that is left out. The rest is enumerated like every other truth.
+//! With running jobs the best GPUs of a host are not only those with the highest bandwidth, because the merged set holds the running job's
+//! GPUs as well. A mask is left out if another mask with the same count matches or exceeds every quantity that the truth depends on, alone
+//! and merged with each job. The other masks are enumerated as for every truth.
 
 use place::{Contention, Objective, Request};
 use predict::{BandwidthModel, HostShare};
@@ -16,14 +16,14 @@ const NODES_MAX: u64 = 300_000;
 pub struct ContendedTruth<'a> {
     /// The truth without jobs.
     pub truth: &'a dyn Truth,
-    /// The same as a model.
+    /// A model that predicts the truth.
     pub oracle: &'a dyn BandwidthModel,
     /// The request with its running jobs.
     pub request: &'a Request,
 }
 
 impl ContendedTruth<'_> {
-    /// The best bandwidth of the request; none where enumeration would take too long, or jobs do not share by merging.
+    /// The best bandwidth of the request; `None` where enumeration would take too long or jobs do not share by merging.
     pub fn optimum_gb_per_s(&self, irregularity: Irregularity) -> Option<f64> {
         if matches!(self.request.contention, Contention::Physical) {
             return None; // flows over links: no rule tells which masks are equal
@@ -37,7 +37,7 @@ impl ContendedTruth<'_> {
         jobs.map(|j| (&j.gpus, j.demand_gb_per_s.unwrap_or(f64::INFINITY))).filter(|j| j.1 > 0.0)
     }
 
-    /// The GPUs of a host in the merged set; none where no host could hold them.
+    /// The GPUs of a host in the merged set; `None` where no host can hold them.
     fn merged(&self, host: HostId, mask: GpuMask, others: GpuMask) -> Option<GpuMask> {
         match self.request.contention {
             Contention::MergeBy(rule) => {
@@ -100,7 +100,7 @@ impl Truth for ContendedTruth<'_> {
             None => masks,
         }
     }
-    /// The bound without jobs, and at most its share of what the merged set of the chosen hosts can carry.
+    /// The smaller of the bound without jobs and the job's share of the bound of the merged set.
     fn at_most(&self, chosen: Parts, gpus: usize, irregularity: Irregularity) -> f64 {
         let alone = self.truth.at_most(chosen, gpus, irregularity);
         let (mut capacity, mut others) = (f64::INFINITY, 0.0);
@@ -112,7 +112,7 @@ impl Truth for ContendedTruth<'_> {
             let merged: Option<Vec<(HostId, GpuMask)>> =
                 chosen.iter().map(|&(h, m)| Some((h, self.merged(h, m, job.mask(h))?))).collect();
             if let Some(merged) = merged {
-                // How many GPUs the merged set will have is not known yet: between these two.
+                // The merged set will have between this many and that many GPUs.
                 let ends = [gpus, gpus + job.gpu_count()].map(|n| self.truth.at_most(&merged, n, irregularity));
                 capacity = capacity.min(ends[0].max(ends[1]));
             }

@@ -16,27 +16,25 @@ use truths::{Irregularity, Truth};
 
 /// A fitted guide.
 pub struct Fitted<'t> {
-    /// The model.
     pub model: Box<dyn BandwidthModel + 't>,
     /// Seconds to fit it.
     pub fit_s: f64,
-    /// Multi-host samples really taken (fewer if the truth has fewer rows).
+    /// Multi-host readings taken (fewer if the truth has fewer rows).
     pub samples: usize,
 }
 
-/// All guides that some methods need.
+/// The guides that a list of methods needs.
 pub struct Guides<'t> {
-    /// By what they are.
     pub fitted: BTreeMap<Guide, Fitted<'t>>,
 }
 
-/// The value of a truth, as a model sees allocations.
+/// The bandwidth of a model's allocation in a truth.
 fn truth_of(truth: &dyn Truth, parts: &[HostShare], irregularity: Irregularity) -> f64 {
     let a = Allocation::new(parts.iter().map(|p| (p.host, p.mask)));
     truth.of_parts(a.parts(), irregularity).unwrap_or(0.0)
 }
 
-/// The truth as a model.
+/// A model that predicts the truth.
 pub fn oracle<'t>(
     truth: &'t dyn Truth,
     table: HostShareTable,
@@ -59,7 +57,7 @@ pub fn fit_kind(
     Ok(fitted.map_err(|e| e.to_string())?.0)
 }
 
-/// Samples of a truth by design.
+/// Readings of a truth by a sampling design.
 pub fn sample(
     truth: &dyn Truth,
     samples: usize,
@@ -72,7 +70,7 @@ pub fn sample(
 }
 
 impl<'t> Guides<'t> {
-    /// Fits what the methods need.
+    /// Fits the guides of the methods.
     pub fn new(
         truth: &'t dyn Truth,
         methods: &[MethodSpec],
@@ -95,7 +93,7 @@ impl<'t> Guides<'t> {
                     start = Instant::now();
                     (Box::new(fit_kind(kind, truth, &rows, constants, seed)?), multi)
                 }
-                // A search by labels needs parts too; the truth as a model needs the measured tables.
+                // A search by labels needs a share table too; the oracle needs the measured tables.
                 Guide::Nothing | Guide::Truth => {
                     let options =
                         FitOptions::of(Kind::Bound).collective(truth.collective()).constants(constants.clone());
@@ -114,7 +112,7 @@ impl<'t> Guides<'t> {
     }
 }
 
-/// A model whose time is counted: latency split into search and prediction.
+/// A model that counts the time spent in it, to split latency into search and prediction.
 pub struct Timed<'a> {
     model: &'a dyn BandwidthModel,
     ns: AtomicU64,

@@ -7,17 +7,17 @@ use papers::{models, searches};
 /// What guides a search.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Guide {
-    /// Nothing: the search looks at labels only.
+    /// The search reads only link labels.
     Nothing,
     /// The truth itself.
     Truth,
-    /// A model, fitted on so many multi-host samples of a design.
+    /// A fitted model.
     Model {
         /// `gp`, `bound`, `transformer`, ...
         kind: String,
-        /// Multi-host samples.
+        /// Number of multi-host readings that it learns from.
         samples: usize,
-        /// How they are chosen, by [`DesignKind::name`].
+        /// Sampling design, by [`DesignKind::name`].
         design: &'static str,
     },
 }
@@ -25,7 +25,7 @@ pub enum Guide {
 /// One method of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MethodSpec {
-    /// As shown.
+    /// The name in tables.
     pub name: String,
     /// Name of the search.
     pub search: String,
@@ -35,7 +35,7 @@ pub struct MethodSpec {
     pub probes: usize,
 }
 
-/// Names with a meaning of their own: name, search, guide.
+/// Short names: name, search, guide.
 const ALIASES: [(&str, &str, &str); 16] = [
     ("random", "random", "-"),
     ("default", "default", "-"),
@@ -55,15 +55,15 @@ const ALIASES: [(&str, &str, &str); 16] = [
     ("bound", "auto", "bound"),
 ];
 
-/// Multi-host samples that the papers' models learn from (BandPilot, section 5.3).
+/// Multi-host readings that the papers' models learn from (BandPilot, section 5.3).
 pub const PAPER_SAMPLES: usize = 250;
 
-/// Methods where none are named: the papers', what people use today, and linkwise's.
+/// All methods: the papers', the usual schedulers', and linkwise's.
 pub const ALL: &str = "random,default,topo,slurm-topo,bw-greedy,bandpilot,ideal-bandpilot,litegd,bound,gp,gp+3";
 /// The quick ones, without a network to train.
 pub const QUICK: &str = "random,default,topo,slurm-topo,bw-greedy,ideal-bandpilot,bound,gp,gp+3";
 
-/// A model of the papers learns from random samples, linkwise's from the design and the number asked for.
+/// Models of the papers learn from random readings, linkwise's from the requested design and number.
 fn guide(kind: &str, samples: Option<usize>, design: Option<DesignKind>, ours: (usize, DesignKind)) -> Guide {
     match kind {
         "-" => Guide::Nothing,

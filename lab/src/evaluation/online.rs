@@ -1,4 +1,4 @@
-//! What learning from each placed job is worth.
+//! The gain of learning from each placed job.
 
 use super::guides::sample;
 use super::replay::Settings;
@@ -15,19 +15,18 @@ use truths::{Irregularity, Truth};
 /// GBE in the order in which the jobs came.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Online {
-    /// Of a model that learned from every placed job before.
+    /// GBE with a model that learned from every earlier job.
     pub learning_pct: Vec<f64>,
-    /// Of the same model as it was at first.
+    /// GBE with the same model without updates.
     pub frozen_pct: Vec<f64>,
-    /// Seconds that all updates took.
+    /// Total seconds of all updates.
     pub update_s: f64,
-    /// Updates.
     pub updates: usize,
     /// Requests left out because a candidate has no row.
     pub left_out: usize,
 }
 
-/// Places the requests of a replay one after the other, in random order; what each job gets is measured and learned.
+/// Places the requests of a replay in random order; each job's bandwidth is measured and learned.
 pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) -> Result<Online, String> {
     let cluster = truth.cluster();
     let constants = settings.constants();

@@ -14,12 +14,12 @@ use std::time::Instant;
 use topology::Allocation;
 use truths::{Irregularity, Truth};
 
-/// Candidates that are followed when rows are missing and the first choices may have none.
+/// Candidates that are tried where the first choices may have no row.
 const KEEP_RESTRICTED: usize = 400;
 /// Candidates that probing may choose from.
 const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
 
-/// What to do with requests some of whose candidates have no row in the truth.
+/// Treatment of requests with a candidate that the truth has no row for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Missing {
     /// Leave the request out and count it.
@@ -28,7 +28,7 @@ pub enum Missing {
     Restrict,
 }
 
-/// Which optimum GBE refers to.
+/// The optimum that GBE refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Best {
     /// The best bandwidth with the irregularity of single allocations
@@ -39,7 +39,7 @@ pub enum Best {
 }
 
 impl Best {
-    /// The part of the truth that counts as the best possible bandwidth.
+    /// The part of the truth that the optimum includes.
     pub fn irregularity(self) -> Irregularity {
         match self {
             Best::Realised => Irregularity::With,
@@ -48,20 +48,18 @@ impl Best {
     }
 }
 
-/// How to evaluate.
+/// Settings of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Requests per number of GPUs.
     pub per_k: usize,
-    /// What to do about missing rows.
     pub missing: Missing,
     /// Take the shipped constants of the physics, some of which were fitted on published tables; else only nominal ones.
     pub shipped: bool,
-    /// What runs beside the new job.
+    /// Load on the GPUs that are not free.
     pub load: Load,
-    /// How jobs share, in the truth and in the models.
+    /// Rule by which jobs share bandwidth, in the truth and in the models.
     pub contention: Contention,
-    /// The oracle.
     pub best: Best,
 }
 
@@ -72,20 +70,19 @@ impl Settings {
     }
 }
 
-/// What one method did on the requests of one seed, in lists of equal length.
+/// The results of one method on the requests of one seed, in lists of equal length.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Run {
-    /// Its name.
     pub name: String,
     /// GPUs of the request.
     pub k: Vec<usize>,
     /// GBE, percent.
     pub gbe_pct: Vec<f64>,
-    /// Optimum less choice, GB/s.
+    /// Optimum minus choice, GB/s.
     pub loss_gb_per_s: Vec<f64>,
     /// Microseconds per decision.
     pub decide_us: Vec<f64>,
-    /// Of these, inside the model.
+    /// Microseconds of each decision inside the model.
     pub predict_us: Vec<f64>,
     /// Candidates judged.
     pub evaluations: Vec<u64>,
@@ -93,14 +90,13 @@ pub struct Run {
     pub unanswered: usize,
     /// Seconds to fit its model.
     pub fit_s: f64,
-    /// Multi-host samples that its model learned from.
+    /// Multi-host readings that its model learned from.
     pub samples: usize,
 }
 
 /// One seed's outcome.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct SeedResult {
-    /// The methods.
     pub runs: Vec<Run>,
     /// Requests left out because a candidate has no row.
     pub left_out: usize,
@@ -109,7 +105,7 @@ pub struct SeedResult {
 /// One request with its optimum.
 struct Posed<'a> {
     request: Request,
-    /// Of all ways to answer the request; without certainty of those that were looked at.
+    /// The best of all allocations for the request; where that is not certain, the best of those examined.
     best_gb_per_s: f64,
     truth: &'a dyn Truth,
     oracle: &'a dyn BandwidthModel,
@@ -117,7 +113,7 @@ struct Posed<'a> {
 }
 
 impl<'a> Posed<'a> {
-    /// None if it must be left out.
+    /// `None` if the request must be left out.
     fn new(
         truth: &'a dyn Truth,
         oracle: &'a dyn BandwidthModel,
@@ -147,7 +143,7 @@ impl<'a> Posed<'a> {
         (posed.best_gb_per_s > 0.0).then_some(posed)
     }
 
-    /// What a choice truly gets among the jobs that run.
+    /// True bandwidth of a choice among the running jobs.
     fn value(&self, a: &Allocation) -> Option<f64> {
         let alone = self.truth.of_parts(a.parts(), self.settings.best.irregularity())?;
         if self.request.jobs.is_empty() {
@@ -159,7 +155,7 @@ impl<'a> Posed<'a> {
     }
 }
 
-/// The choice of a method, and how it came about.
+/// The choice of a method, with its cost.
 struct Choice {
     allocation: Allocation,
     evaluations: u64,
@@ -167,7 +163,7 @@ struct Choice {
     predict_us: f64,
 }
 
-/// Is it one of linkwise's own searches?
+/// Whether the search is one of linkwise's own.
 fn ours(search: &str) -> bool {
     matches!(search, "exact" | "threshold" | "auto")
 }
@@ -202,7 +198,7 @@ fn choose(
     if restricted {
         found.best.retain(|c| there(&c.allocation));
     }
-    // Caution belongs to linkwise's own way of deciding; the papers' methods take what their search returns.
+    // Caution is part of linkwise's decision; the papers' methods take the result of their search.
     if ours(&m.search) {
         let head = found.best.len().min(KEEP_PROBING);
         promote_by_lower_confidence_bound(&mut found.best[..head]);
@@ -260,7 +256,7 @@ pub fn run_seed(
                 Some((posed.value(&choice.allocation)?, choice))
             })
             .collect();
-        // Where the optimum among jobs is not certain, a method may have found a better one than the search did.
+        // Where the optimum among jobs is not certain, a method may find a better one than the search.
         let best = choices.iter().flatten().map(|c| c.0).fold(posed.best_gb_per_s, f64::max);
         for (choice, run) in choices.into_iter().zip(&mut result.runs) {
             let Some((v, c)) = choice else {
@@ -325,7 +321,7 @@ mod tests {
         let settings = settings(Load::Common, Contention::Merge);
         let mut compared = 0;
         for (i, mut s) in scenarios(truth.cluster(), 1, 3).into_iter().enumerate() {
-            // Few free GPUs, so that every subset can be looked at; jobs hold the rest.
+            // Few free GPUs, so that every subset can be examined; jobs hold the rest.
             let free: Vec<GpuId> = s.free.gpus().step_by(2).take(11).collect();
             (s.free, s.k) = (Allocation::from_gpus(free.iter().copied()), 2 + s.k % 7);
             if s.k > free.len() {

@@ -10,19 +10,19 @@ use truths::Truth;
 /// One request of the replay.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// GPUs wanted.
+    /// Requested GPUs.
     pub k: usize,
-    /// GPUs free.
+    /// Free GPUs.
     pub free: Allocation,
-    /// Jobs on the others.
+    /// Jobs on the other GPUs.
     pub jobs: Vec<Job>,
 }
 
-/// What runs on the GPUs that are not free (BandPilot, version 4: one job on all of them).
+/// Load on the GPUs that are not free (BandPilot, version 4: one job on all of them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Load {
-    /// Nothing that communicates, and methods are not told of it
+    /// No communicating job; methods do not see the load
     #[default]
     None,
     /// A job that does not communicate; methods see it
@@ -61,7 +61,7 @@ pub fn scenarios(cluster: &Cluster, per_k: usize, seed: u64) -> Vec<Scenario> {
     out
 }
 
-/// Puts one job on all GPUs that are not free. A job whose true bandwidth has no row takes nothing part: `false`, leave the request out.
+/// Puts one job on all GPUs that are not free. `false` if the job's bandwidth has no row: the request must be left out.
 pub fn load(truth: &dyn Truth, all: &Allocation, scenario: &mut Scenario, load: Load, seed: u64) -> bool {
     if load == Load::None {
         return true;

@@ -1,4 +1,4 @@
-//! What models learn from: readings of a truth.
+//! Readings of a truth, for models to learn from.
 
 use engine::UncertaintySampler;
 use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
@@ -7,17 +7,14 @@ use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
 use truths::Truth;
 
-/// Something that can be read: a table or a truth, with what its rows are of.
+/// A table or a truth as a source of readings.
 pub struct Readings<'a> {
-    /// The cluster.
     pub cluster: &'a Cluster,
-    /// Message size.
     pub size: Bytes,
-    /// Collective.
     pub collective: Collective,
-    /// One row stands for all allocations of its counts, whichever hosts and GPUs: reading it twice teaches nothing.
+    /// One row holds for all allocations with its counts, on any hosts and GPUs; a second reading adds no information.
     pub by_counts: bool,
-    /// Reads; None where there is no row. GB/s busbw.
+    /// Reads a bus bandwidth, GB/s; `None` where there is no row.
     pub read: &'a dyn Fn(&Allocation) -> Option<f64>,
 }
 
@@ -40,13 +37,13 @@ impl Readings<'_> {
         out
     }
 
-    /// The rows of some allocations; those without one are passed over.
+    /// The rows of a list of allocations; allocations without a row are skipped.
     pub fn rows(&self, allocations: &[Allocation]) -> Vec<Measurement> {
         let of = |a: &Allocation| Some(self.row(a.clone(), (self.read)(a)?));
         allocations.iter().filter_map(of).collect()
     }
 
-    /// `n` multi-host samples by design; allocations without a row are passed over. Fewer if there are fewer rows.
+    /// `n` multi-host readings by design; allocations without a row are skipped. Fewer if there are fewer rows.
     pub fn multi_host(
         &self,
         n: usize,
@@ -99,12 +96,12 @@ enum Row {
     Gpus(Allocation),
 }
 
-/// Does one row of this truth stand for all allocations of its counts?
+/// Whether one row of this truth holds for all allocations with its counts.
 pub fn by_counts(truth: &dyn Truth) -> bool {
     !truth.simulated() && truth.cluster().types.len() == 1
 }
 
-/// Runs `f` on what can be measured of a truth: its rows, with the noise of measurements where it is simulated.
+/// Runs `f` on the measurable rows of a truth, with measurement noise where the truth is simulated.
 pub fn readings<T>(truth: &dyn Truth, seed: u64, f: impl FnOnce(&Readings) -> T) -> T {
     let read = |a: &Allocation| truth.measured(a, seed);
     f(&Readings {

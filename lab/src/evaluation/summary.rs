@@ -1,9 +1,8 @@
 //! Mean, 5th percentile and worst of many efficiencies.
 
-/// What one method got, request by request.
+/// The result of one method, request by request.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Method {
-    /// Its name.
     pub name: String,
     /// (k, GBE in percent).
     pub gbe_pct: Vec<(usize, f64)>,
@@ -18,11 +17,10 @@ pub struct Summary {
     pub p5: f64,
     /// Worst.
     pub worst: f64,
-    /// How many.
     pub requests: usize,
 }
 
-/// Summarises; none for an empty list.
+/// `None` for an empty list.
 pub fn summary(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
     let mut v: Vec<f64> = values.into_iter().collect();
     v.sort_by(f64::total_cmp);

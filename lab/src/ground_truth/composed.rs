@@ -6,7 +6,7 @@
 //! - BandPilot's public code, against which `facts/bandpilot.md` compares: the 2 GiB row undivided, cut to a whole number.
 //! - LiteGD (section 6.1): the same minimum with a switch set by hand ([`super::switch`]).
 //!
-//! On one host the row of the subset.
+//! On one host: the row of the subset.
 
 use super::outliers::{self, Outliers};
 use super::tables::{CountKey, CountRows, IntraRows, files, read_counts, read_intra};
@@ -21,12 +21,12 @@ const TYPES: [(&str, &str); 5] =
     [("rtx4090", "4090"), ("dgx1-v100", "v100"), ("a6000", "a6000"), ("a800", "a800"), ("hgx-h100", "h100_26")];
 /// Share of the H100 network that BandPilot gives its simulated clusters.
 const NETWORK_SHARE: f64 = 0.25;
-/// Most hosts whose pairs differ: every set of them is looked at.
+/// Most hosts whose pairs differ: every set of them is visited.
 const PAIRED_HOSTS_MAX: usize = 16;
 /// Most GPUs of a cluster behind a switch: sums of counts are bits of one word.
 const GPUS_MAX: usize = 127;
 
-/// How BandPilot's clusters are composed.
+/// The rule that composes BandPilot's clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rule {
     /// As the paper says: 16 MiB row over four.
@@ -36,7 +36,7 @@ pub enum Rule {
     PublicCode,
 }
 
-/// A cluster whose hosts were measured and whose network follows from a rule.
+/// A cluster with measured hosts and a network that follows from a rule.
 #[derive(Clone, Debug)]
 pub struct ComposedCluster {
     about: About,
@@ -57,7 +57,7 @@ enum Between {
 /// Rate of a NIC of the measured H100 hosts, GB/s; every GPU has one.
 const H100_NIC_GB_PER_S: f64 = 50.0;
 
-/// The cluster as its tools would show it. Its NICs are not those of the hosts: a NIC per GPU at its share of the measured rate, or the
+/// The cluster that models see. Its NICs differ from those of the hosts: one NIC per GPU at its share of the measured rate, or the
 /// switch.
 fn shown(cluster: &Cluster, options: &Options) -> Cluster {
     match (options.switch, options.rule) {
@@ -191,11 +191,11 @@ impl Truth for ComposedCluster {
         };
         Some(if self.whole_numbers { value.floor() } else { value })
     }
-    /// A row is one reading: its scatter is unknown.
+    /// A row is one reading, so its scatter is unknown.
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }
-    /// The best row, and one without a row if there is any: over hosts only the row's height matters.
+    /// The mask with the best row, and one without a row if there is any: across hosts only the bandwidth of the row matters.
     fn masks_that_matter(
         &self,
         host: HostId,

@@ -1,4 +1,4 @@
-//! The measured four-host H100 cluster: on several hosts the row of the sorted counts, on one host the row of the very subset.
+//! The measured four-host H100 cluster: on several hosts the row of the sorted counts, on one host the row of the exact subset.
 
 use super::outliers::{self, Outliers};
 use super::tables::{CountKey, CountRows, H100_HOSTS, IntraRows, files, read_counts, read_intra};
@@ -7,7 +7,7 @@ use std::path::Path;
 use topology::{Allocation, Cluster, GpuMask, HostId};
 use truths::{About, Irregularity, Parts, Truth};
 
-/// Was this cluster measured as a whole: four HGX H100 or fewer?
+/// Whether this cluster was measured as a whole: four HGX H100 or fewer.
 pub fn measured_as_a_whole(cluster: &Cluster) -> bool {
     let h100 = |h: HostId| cluster.type_of(h).name.starts_with("hgx-h100");
     cluster.hosts.len() <= H100_HOSTS.len() && cluster.host_ids().all(h100)
@@ -24,7 +24,7 @@ pub struct MeasuredCluster {
 
 /// Every size that a folder holds. Files are those of `docs/data.md`.
 pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<MeasuredCluster>, Failure> {
-    // The table over hosts is of four hosts, however many the cluster has.
+    // The multi-host table comes from four hosts, also for clusters with fewer.
     let four = topology::catalog::cluster("h100").expect("built in");
     let mut counts: Vec<CountRows> = Vec::new();
     for file in files(dir, "multihost_h100")? {
@@ -88,7 +88,7 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Mea
 }
 
 impl MeasuredCluster {
-    /// Does every host have a table of its own?
+    /// Whether every host has its own table.
     pub fn has_every_host(&self) -> bool {
         self.intra.iter().all(|rows| rows.rows().next().is_some())
     }
@@ -112,13 +112,13 @@ impl Truth for MeasuredCluster {
             _ => self.counts.by_counts.get(&CountKey::of(parts.iter().map(|p| p.1.count()))?).copied(),
         }
     }
-    /// A row is one reading: its scatter is unknown.
+    /// A row is one reading, so its scatter is unknown.
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }
     fn masks_that_matter(&self, _: HostId, free: GpuMask, count: usize, alone: bool, _: Irregularity) -> Vec<GpuMask> {
         let masks = free.subsets().filter(|m| m.count() == count);
-        // Over hosts only the counts decide.
+        // Across hosts only the counts matter.
         if alone { masks.collect() } else { masks.take(1).collect() }
     }
     fn merits(&self, _: HostId, _: GpuMask) -> Option<Vec<f64>> {

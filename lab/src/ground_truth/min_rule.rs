@@ -2,10 +2,10 @@
 //!
 //! For a set of hosts that all take part, a threshold is raised: can `k` be composed of counts whose best row reaches the threshold? Sums
 //! of counts are bits of one word, so a test is a few shifts. Sets of hosts are visited depth first; a set whose slowest pair is no
-//! better than the best so far is left. O(2^hosts x hosts x counts x log thresholds); with
-//! equal pairs one pass over all hosts does.
+//! better than the best so far is skipped. O(2^hosts x hosts x counts x log thresholds); with
+//! equal pairs one pass over all hosts is enough.
 //!
-//! Not left to [`truths::enumerate`]: it would visit up to 9^8 splits of 64 GPUs, 43 million.
+//! [`truths::enumerate`] is too slow here: it would visit up to 9^8 splits of 64 GPUs, 43 million.
 
 use super::tables::IntraRows;
 use topology::{Allocation, GpuMask, HostId};
@@ -14,9 +14,9 @@ use truths::{Irregularity, Optimum, Truth};
 /// A host's best mask per count.
 struct Choices {
     host: HostId,
-    /// By count: GB/s and GPUs; one GPU limits nothing. None: no row for any such subset.
+    /// By count: GB/s and GPUs; a single GPU sets no limit. `None`: no subset of this count has a row.
     best: Vec<Option<(f64, GpuMask)>>,
-    /// Is any subset of the count without a row?
+    /// By count: a subset has no row.
     hole: Vec<bool>,
 }
 
@@ -40,7 +40,7 @@ impl Choices {
     }
 }
 
-/// Sums that the hosts can give, every one of them at least one GPU, as bits.
+/// Numbers of GPUs that the hosts can provide with at least one GPU each, as bits.
 fn sums(hosts: &[&Choices], threshold: f64) -> u128 {
     hosts.iter().fold(1u128, |sums, h| h.reaching(threshold).fold(0, |new, c| new | sums << c))
 }
@@ -71,7 +71,7 @@ pub fn optimum(truth: &dyn Truth, intra: &[IntraRows], pairs: &[Vec<f64>], free:
     }
     let hosts: Vec<Choices> = free.parts().iter().map(|&(h, m)| Choices::of(h, m, &intra[h.index()])).collect();
     let all = free.gpu_count();
-    // Any count that leaves the others something to give is part of some candidate.
+    // Every count that leaves enough GPUs to the other hosts is part of a candidate.
     found.missing |= hosts.iter().any(|h| {
         let others = all - (h.best.len() - 1);
         (2..h.hole.len()).any(|c| h.hole[c] && c < k && k - c <= others)
@@ -124,11 +124,11 @@ impl Walk<'_> {
         }
     }
 
-    /// The best that this very set can do.
+    /// The best bandwidth of exactly this set of hosts.
     fn judge(&mut self, slowest: f64) {
         let members: Vec<&Choices> = self.set.iter().map(|i| &self.hosts[*i]).collect();
         let feasible = |t: f64| sums(&members, t) >> self.k & 1 == 1;
-        // Thresholds above the slowest pair are no better than the pair.
+        // Thresholds above the slowest pair add nothing: the pair limits the bandwidth.
         let first = self.thresholds.partition_point(|t| *t <= self.best);
         let last = (self.thresholds.partition_point(|t| *t < slowest) + 1).min(self.thresholds.len());
         if first >= last || !feasible(self.thresholds[first]) {

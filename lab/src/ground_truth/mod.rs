@@ -1,4 +1,4 @@
-//! The ground truths that decisions are judged against, all of them [`Truth`]: a measured cluster ([`measured`]), clusters composed of
+//! The ground truths that judge decisions, all of them [`Truth`]: a measured cluster ([`measured`]), clusters composed of
 //! measured tables by the papers' rule ([`composed`]), the truth of BandPilot's public code ([`public_code`]), simulated truths of other
 //! forms (crate `truths`), linkwise's own physics ([`simulated_fabric`]), and the hardware that `measure` simulates
 //! ([`simulated_hardware`]). [`tables`] is the one reader of the published tables.
@@ -27,18 +27,17 @@ use std::path::Path;
 use topology::Cluster;
 use truths::Truth;
 
-/// How to make a ground truth.
+/// Options of a ground truth.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Chooses simulated hardware, and the random switch.
+    /// Seed of simulated hardware and of the random switch.
     pub seed: u64,
-    /// Deviation of the log factor of every count vector, simulated truths only.
+    /// Standard deviation of the log factor of every count vector, simulated truths only.
     pub irregularity: f64,
-    /// What to do with outliers of measured tables.
+    /// Treatment of outliers in measured tables.
     pub outliers: Outliers,
-    /// What joins the hosts of a composed cluster; none: the measured H100 table over four (BandPilot).
+    /// The network of a composed cluster; `None`: a fourth of the measured H100 table (BandPilot).
     pub switch: Option<Switch>,
-    /// How a composed cluster is composed.
     pub rule: Rule,
 }
 
@@ -77,7 +76,7 @@ pub fn load(spec: &str, cluster: &Cluster, options: &Options) -> Result<Vec<Box<
     Ok(vec![Box::new(composed::load(dir, cluster, options)?)])
 }
 
-/// Names of simulated truths that [`load`] knows, with what each is.
+/// Names and descriptions of the simulated truths that [`load`] knows.
 pub fn names() -> Vec<(&'static str, &'static str)> {
     let own = (simulated_fabric::NAME, "linkwise's own physics with irregularity; all-reduce");
     truths::NAMES.into_iter().chain([own]).collect()

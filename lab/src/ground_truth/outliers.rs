@@ -1,9 +1,9 @@
-//! Outliers of measured tables: rows far from comparable rows. Measurements taken once hold some.
+//! Outliers of measured tables: rows far from comparable rows. Tables that were measured once contain some.
 
 use super::tables::{CountRows, IntraRows};
 use topology::{Allocation, GpuMask, HostType};
 
-/// What to do with outliers.
+/// Treatment of outliers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Outliers {
     /// Keep them as the truth.
@@ -26,7 +26,7 @@ impl Outliers {
     }
 }
 
-/// Treats the flagged rows of one host; how many there were. Flags: [`measure::outlier::intra`].
+/// Treats the flagged rows of one host and returns their number. Flags: [`measure::outlier::intra`].
 pub fn intra(t: &HostType, rows: &mut IntraRows, how: Outliers) -> usize {
     let readings: Vec<(GpuMask, f64)> = rows.rows().collect();
     let flagged = measure::outlier::intra(t, &readings);
@@ -43,8 +43,8 @@ pub fn intra(t: &HostType, rows: &mut IntraRows, how: Outliers) -> usize {
     flagged.len()
 }
 
-/// Treats the flagged rows over hosts; how many there were. Flags: [`measure::outlier::multi`], against the physics with nominal constants.
-/// A row is replaced by what the physics expects, times the median of how the nearest rows differ from it.
+/// Treats the flagged multi-host rows and returns their number. Flags: [`measure::outlier::multi`], against the physics with nominal constants.
+/// A replaced row gets the physics' estimate times the median factor by which the nearest rows differ from theirs.
 pub fn counts(cluster: &topology::Cluster, rows: &mut CountRows, how: Outliers) -> usize {
     let fabric = fabric::Fabric::with_constants(cluster, fabric::Constants::unfitted());
     let mut keys: Vec<_> = rows.by_counts.keys().copied().collect();

@@ -1,7 +1,7 @@
 //! The truth that BandPilot's public code is judged by (`facts/bandpilot.md`, last section).
 //!
 //! Alone, an allocation has the 2 GiB table's row of its sorted counts, cut to an integer; on the mixed cluster the smaller of that row
-//! and the 16 MiB reading of the exact GPUs on every host with two or more. How jobs share is told by [`crate::scenarios`].
+//! and the 16 MiB reading of the exact GPUs on every host with two or more. [`crate::scenarios`] has the rule by which jobs share.
 
 use super::tables::{CountKey, CountRows, IntraRows, files, h100_hosts, read_all_counts, read_intra, read_table};
 use console::Failure;
@@ -12,7 +12,7 @@ use truths::{About, Irregularity, Parts, Truth};
 
 /// Message size of the table over several hosts.
 pub const SIZE: Bytes = Bytes::gib(2);
-/// The files of the table over several hosts begin so.
+/// The names of the multi-host files begin with this.
 const TABLE_PREFIX: &str = "multihost_h100_2gib";
 /// Host types of the mixed cluster, n0 to n3, as their intra files are named. The order is the paper's; no other reproduces the truths.
 const MIXED_TYPES: [&str; 4] = ["4090", "v100", "a6000", "a800"];
@@ -25,11 +25,11 @@ pub struct PublicCode {
     about: About,
     /// The table, single hosts too.
     pub counts: CountRows,
-    /// Rows that the files of requests give away, cut to integers. For judging only: no model learns from them.
+    /// Rows that follow from the files of requests, cut to integers. They only judge; no model learns from them.
     recovered: HashMap<CountKey, f64>,
     /// On the mixed cluster: by host, readings of its subsets.
     intra: Option<Vec<IntraRows>>,
-    /// No row is smaller; rows that the table lacks are taken to be no smaller either.
+    /// No row of the table is smaller; missing rows are assumed not to be smaller.
     smallest: f64,
 }
 
@@ -111,18 +111,18 @@ impl PublicCode {
         Some(low)
     }
 
-    /// What an allocation has alone, GB/s in whole numbers; None where the row is missing and could matter.
+    /// Bandwidth of an allocation alone, GB/s in whole numbers; `None` where a missing row could matter.
     pub fn alone(&self, a: &Allocation) -> Option<f64> {
         self.of_parts(a.parts(), Irregularity::With)
     }
 
-    /// One reading of an allocation over several hosts as a benchmark would have given it: uncut. None without a row of the table.
+    /// The uncut reading of a multi-host allocation, as from a benchmark; `None` without a row of the table.
     pub fn reading(&self, a: &Allocation) -> Option<f64> {
         let row = *self.counts.by_counts.get(&key(a.parts())?)?;
         Some(row.min(self.inside(a.parts())?))
     }
 
-    /// Takes in a row that a file of requests gives away; the first value of a row stays.
+    /// Adds a row that follows from a file of requests; the first value of a row stays.
     pub fn recover_row(&mut self, a: &Allocation, gb_per_s: f64) {
         if let Some(key) = key(a.parts())
             && a.gpu_count() >= 2
@@ -132,7 +132,7 @@ impl PublicCode {
         }
     }
 
-    /// Rows that files of requests gave away.
+    /// Rows that follow from files of requests.
     pub fn recovered(&self) -> usize {
         self.recovered.len()
     }
@@ -175,7 +175,7 @@ impl Truth for PublicCode {
             None => None,
         }
     }
-    /// A row is one reading: its scatter is unknown.
+    /// A row is one reading, so its scatter is unknown.
     fn noise(&self, _hosts: usize) -> f64 {
         0.0
     }

@@ -5,9 +5,9 @@ use fabric::{Constants, Fabric, FabricTables};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 use truths::{About, Irregularity, Keyed, Parts, Truth};
 
-/// Its name for `--truth`.
+/// Name for `--truth`.
 pub const NAME: &str = "fabric";
-/// Deviation of the log factor of one reading.
+/// Standard deviation of the log factor of one reading.
 const NOISE: f64 = 0.02;
 /// Largest absolute value of [`Keyed::normal`], rounded up.
 const LUCK_MAX: f64 = 3.47;
@@ -72,7 +72,7 @@ impl Truth for SimulatedFabric {
         }
         let a = Allocation::new(parts.iter().copied());
         let base = self.tables.on(&self.about.cluster).estimate(&a, Collective::AllReduce, SIZE).busbw.gb_per_s();
-        // What belongs to a host and its subsets shows in measured tables; what belongs to a count vector is the surprise.
+        // Measured tables show the irregularity of hosts and subsets; only that of count vectors is unknown to a model.
         let surprise = match several {
             false => self.factor(Keyed::new(self.seed, 0xfab2).parts(&[(host, mask)])),
             true if irregularity == Irregularity::Without => 1.0,
@@ -103,8 +103,8 @@ impl Truth for SimulatedFabric {
     fn nodes_max(&self) -> u64 {
         NODES_MAX
     }
-    /// Over hosts the physics sees a host's GPUs as their ring's bandwidth and their NICs' rates: one mask of each look is enough. Nothing
-    /// is assumed of which look is better, since NCCL's choice of algorithm may turn either way.
+    /// Across hosts the physics sees only the ring's bandwidth and the NIC rates of a host's GPUs, so one mask per combination is enough.
+    /// No combination is assumed to be better, because NCCL's choice of algorithm may favour either.
     fn masks_that_matter(
         &self,
         host: HostId,
@@ -122,14 +122,14 @@ impl Truth for SimulatedFabric {
         let merits = masks.iter().map(|m| self.merits(host, *m).unwrap_or_default());
         truths::undominated(masks.iter().copied(), merits)
     }
-    /// Every number stands twice, once negative: only masks of equal numbers are comparable.
+    /// Every number appears twice, once negated: only masks with equal numbers are comparable.
     fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
         let t = self.about.cluster.type_of(host);
         let nics = t.nics_touched(mask);
         let touched = (0..t.nics.len()).filter(|i| nics >> i & 1 == 1);
         let ring = self.tables.on(&self.about.cluster).intra(host, mask).ring_gb_per_s;
         let rates = touched.map(|i| self.about.cluster.nic_rate(host, i).gb_per_s());
-        // The count of NICs first, so that lists of other lengths are never taken for equal.
+        // The count of NICs comes first, so that lists of different lengths never compare equal.
         let all = [f64::from(nics.count_ones()), ring].into_iter().chain(rates);
         Some(all.flat_map(|v| [v, -v]).collect())
     }

@@ -11,14 +11,14 @@ type HostCounts = Vec<(HostId, u8)>;
 
 /// The simulated hardware of one cluster, all-reduce of one size, without the noise of a reading.
 ///
-/// Over several hosts a bandwidth belongs to the GPUs per host: the GPUs of an H100 host are alike to its network. Each is computed once.
+/// Across hosts a bandwidth depends only on the GPUs per host, because all GPUs of an H100 host have equal NICs. Each is computed once.
 #[derive(Debug)]
 pub struct SimulatedHardware {
     about: About,
     hardware: Hardware,
     /// By host and mask, GB/s.
     intra: Vec<HashMap<GpuMask, f64>>,
-    /// Computed so far.
+    /// Multi-host bandwidths computed so far.
     over_hosts: Mutex<HashMap<HostCounts, f64>>,
 }
 
@@ -48,7 +48,6 @@ impl SimulatedHardware {
         }
     }
 
-    /// How irregular and noisy it is.
     pub fn hardware(&self) -> Hardware {
         self.hardware
     }

@@ -1,4 +1,4 @@
-//! LiteGD's switch: what joins the hosts of a simulated cluster, set by hand.
+//! LiteGD's switch: the network of a simulated cluster, set by hand.
 //!
 //! The paper (section 6.1): "manually defining inter-host (switch) bandwidths connecting the different simulated hosts", uniform 20, 40
 //! or 60 GB/s, or "a random distribution (between 20GB/s and 40GB/s)"; an allocation gets "the minimum of the intra-host bandwidths
@@ -14,7 +14,7 @@ pub const RANDOM_GB_PER_S: std::ops::Range<f64> = 20.0..40.0;
 /// Largest uniform switch, GB/s.
 const GB_PER_S_MAX: f64 = 100_000.0;
 
-/// What joins the hosts.
+/// The network between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Switch {
     /// The same between all hosts, GB/s.

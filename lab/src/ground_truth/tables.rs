@@ -1,4 +1,4 @@
-//! The one reader of the published tables, and their rows as the truths need them.
+//! The one reader of the published tables, and their rows in the form of the truths.
 
 use console::Failure;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ const HOSTS_OF_A_ROW: usize = 12;
 /// The measured hosts of the H100 cluster: the name in the files, and the host of the built-in cluster (`docs/data.md`).
 pub const H100_HOSTS: [(&str, &str); 4] = [("h100_26", "n0"), ("h100_27", "n1"), ("h100_28", "n2"), ("h100_29", "n3")];
 
-/// [`H100_HOSTS`] as the reader of tables takes it.
+/// [`H100_HOSTS`] for the reader of tables.
 ///
 /// # Errors
 /// The cluster has no such hosts.
@@ -30,20 +30,18 @@ pub fn read_table(file: &Path, cluster: &Cluster, map: &HostMap) -> Result<Vec<R
 /// Every measured subset of one host at one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntraRows {
-    /// Message size.
     pub size: Bytes,
-    /// Collective.
     pub collective: Collective,
     /// GB/s by mask; NaN: no row.
     by_mask: Vec<f64>,
 }
 
 impl IntraRows {
-    /// No row yet, for a host of so many GPUs.
+    /// An empty table for a host of `gpus` GPUs.
     pub fn empty(size: Bytes, collective: Collective, gpus: usize) -> Self {
         IntraRows { size, collective, by_mask: vec![f64::NAN; 1 << gpus] }
     }
-    /// GB/s, if there is a row; 0 for one GPU.
+    /// GB/s; `None` without a row, 0 for one GPU.
     pub fn get(&self, mask: GpuMask) -> Option<f64> {
         if mask.count() < 2 {
             return Some(0.0);
@@ -90,9 +88,7 @@ impl CountKey {
 /// Rows by sorted counts at one size: the published table names neither hosts nor GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountRows {
-    /// Message size.
     pub size: Bytes,
-    /// Collective.
     pub collective: Collective,
     /// GB/s.
     pub by_counts: HashMap<CountKey, f64>,
@@ -145,7 +141,7 @@ pub fn read_all_counts(file: &Path, cluster: &Cluster) -> Result<Vec<CountRows>,
     Ok(tables)
 }
 
-/// The CSV files of a folder whose names start so, by name.
+/// The CSV files of a folder whose names start with `prefix`, by name.
 pub fn files(dir: &Path, prefix: &str) -> Result<Vec<PathBuf>, Failure> {
     let listed = std::fs::read_dir(dir).map_err(|e| Failure::file("read the folder", dir, e))?;
     let mut files: Vec<PathBuf> = listed

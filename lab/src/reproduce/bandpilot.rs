@@ -1,7 +1,7 @@
 //! BandPilot: tables 2 and 3, figures 1, 2 and 5 to 11, appendix A and the footprint.
 //!
-//! The paper prints curves without numbers; a number that its text or a table names is printed with ours. H100 is the measured 16 MiB table
-//! (figure 1 and appendix A: 2 GiB), the mixed clusters are composed by the paper's rule from measured tables.
+//! The paper prints curves without numbers; numbers from its text and tables are printed next to ours. H100 is the measured 16 MiB table
+//! (figure 1 and appendix A: 2 GiB); the mixed clusters are composed of measured tables by the paper's rule.
 
 use super::Effort;
 use crate::evaluation::accuracy::point;
@@ -10,6 +10,7 @@ use crate::evaluation::replay::{Best, Run, SeedResult};
 use crate::evaluation::{Load, Missing, Settings, run_seed, summary};
 use crate::ground_truth::{self, Options};
 use console::Failure;
+use lab_kit::output::table;
 use measure::design::DesignKind;
 use place::Contention;
 use rayon::prelude::*;
@@ -17,7 +18,7 @@ use std::fmt::Write;
 use topology::{Allocation, Bytes, GpuMask, HostId, catalog};
 use truths::Truth;
 
-/// What can be reproduced.
+/// The items and their descriptions.
 pub const ITEMS: [(&str, &str); 13] = [
     ("figure-1", "two H100 hosts at 2 GiB: 4+4 against 6+2, 5+5 against 8+2"),
     ("figure-2", "4090: near pairs slower than far ones, from the published subset table"),
@@ -179,6 +180,7 @@ fn figure_5(dir: &str, effort: &Effort, models: &[&str], clusters: &[&str]) -> R
          printed: R2 above 0.95 and MAPE below 5 % with 250 samples (Het-4Mix); their public code, run: 0.91 and 6.3 % (H100)\n",
         effort.seeds
     );
+    let mut rows = Vec::new();
     for c in clusters {
         let truth = truth_of(dir, c, None)?;
         for m in models {
@@ -192,19 +194,21 @@ fn figure_5(dir: &str, effort: &Effort, models: &[&str], clusters: &[&str]) -> R
             for n in samples {
                 let of: Vec<_> = points.iter().filter(|p| p.samples == *n).collect();
                 let taken = of.iter().map(|p| p.taken).min().unwrap_or(0);
-                let _ = writeln!(
-                    out,
-                    "  {c:<9} {m:<18} {n:>5} samples{:<8} random subsets R2 {:6.3} MAPE {:5.1} %   compared by decisions R2 {:6.3} MAPE {:5.1} %",
-                    if taken < *n { format!(" ({taken})") } else { String::new() },
-                    mean(of.iter().map(|p| p.random.r2)),
-                    mean(of.iter().map(|p| p.random.mape_pct)),
-                    mean(of.iter().map(|p| p.decisions.r2)),
-                    mean(of.iter().map(|p| p.decisions.mape_pct)),
-                );
+                rows.push(vec![
+                    (*c).to_owned(),
+                    (*m).to_owned(),
+                    if taken < *n { format!("{n} ({taken})") } else { n.to_string() },
+                    format!("{:.3}", mean(of.iter().map(|p| p.random.r2))),
+                    format!("{:.1}", mean(of.iter().map(|p| p.random.mape_pct))),
+                    format!("{:.3}", mean(of.iter().map(|p| p.decisions.r2))),
+                    format!("{:.1}", mean(of.iter().map(|p| p.decisions.mape_pct))),
+                ]);
             }
         }
     }
-    out += "(n): the truth has only so many different rows for the design\n";
+    let head = ["cluster", "model", "samples", "random R2", "random MAPE %", "compared R2", "compared MAPE %"];
+    out += &table(&head, 2, rows);
+    out += "random: random allocations; compared: those that a decision compares; (n): the truth has only n rows for the design\n";
     Ok(out)
 }
 
@@ -219,16 +223,13 @@ fn by_k(
     let mut out = format!("BandPilot, figures 6, 7 and 10: {what}, by k\n{}", protocol(effort));
     for c in clusters {
         let runs = replay(dir, c, methods, effort)?;
-        let names: Vec<String> = runs.iter().map(|r| format!("{:>16}", r.name)).collect();
-        let _ = writeln!(out, "{c:<9} {}", names.join(""));
-        let cells = |k: Option<usize>| -> String {
+        let head: Vec<&str> = std::iter::once(*c).chain(runs.iter().map(|r| r.name.as_str())).collect();
+        let row = |k: Option<usize>| -> Vec<String> {
             let value = |r: &Run| mean(r.k.iter().zip(of(r)).filter(|p| k.is_none_or(|k| *p.0 == k)).map(|p| *p.1));
-            runs.iter().map(|r| format!("{:16.2}", value(r))).collect()
+            let name = k.map_or("all".to_owned(), |k| format!("k={k}"));
+            std::iter::once(name).chain(runs.iter().map(|r| format!("{:.2}", value(r)))).collect()
         };
-        for k in 2..=32 {
-            let _ = writeln!(out, "  k={k:<5} {}", cells(Some(k)));
-        }
-        let _ = writeln!(out, "  all     {}", cells(None));
+        out += &table(&head, 1, (2..=32).map(Some).chain([None]).map(row));
     }
     Ok(out)
 }
@@ -265,24 +266,22 @@ fn figure_8(dir: &str, effort: &Effort) -> Result<String, Failure> {
         "BandPilot, figure 8: milliseconds per decision (median), of these inside the model; printed: well under 250 ms\n{}",
         protocol(effort)
     );
-    let names: Vec<String> = runs.iter().map(|r| format!("{:>22}", r.name)).collect();
-    let _ = writeln!(out, "          {}", names.join(""));
-    for k in [2, 4, 8, 12, 16, 20, 24, 28, 32] {
+    let head: Vec<&str> = std::iter::once("k").chain(runs.iter().map(|r| r.name.as_str())).collect();
+    let row = |k: usize| -> Vec<String> {
         let median = |r: &Run, of: fn(&Run) -> &Vec<f64>| {
             let mut v: Vec<f64> = r.k.iter().zip(of(r)).filter(|p| *p.0 == k).map(|p| *p.1 / 1e3).collect();
             v.sort_by(f64::total_cmp);
             stats::quantile_of_sorted(&v, 0.5)
         };
-        let cells: Vec<String> = runs
-            .iter()
-            .map(|r| format!("{:13.2} ({:6.2})", median(r, |r| &r.decide_us), median(r, |r| &r.predict_us)))
-            .collect();
-        let _ = writeln!(out, "  k={k:<5} {}", cells.join(""));
-    }
+        let cells =
+            runs.iter().map(|r| format!("{:.2} ({:.2})", median(r, |r| &r.decide_us), median(r, |r| &r.predict_us)));
+        std::iter::once(k.to_string()).chain(cells).collect()
+    };
+    out += &table(&head, 1, [2, 4, 8, 12, 16, 20, 24, 28, 32].map(row));
     Ok(out)
 }
 
-/// Share of pairs that two lists order alike; pairs within 2 % of each other say nothing.
+/// Share of pairs that two lists order alike, percent; pairs within 2 % of each other are skipped.
 fn agreement(pairs: &[(f64, f64)]) -> f64 {
     let (mut alike, mut all) = (0usize, 0usize);
     for (i, a) in pairs.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! How BandPilot's public code shares bandwidth among jobs, and what its files of requests tell of missing rows.
+//! The rule by which BandPilot's public code shares bandwidth among jobs, and the missing rows that follow from its files of requests.
 //!
-//! Where a running job shares a host with a choice, both are merged: each side's hosts with the GPUs of both, **by counts** (BandPilot's
-//! code then takes GPUs 0 to n - 1 of a host to stand for n). Every job has a share of the smaller bandwidth in proportion to the demands.
-//! Every truth that the published files hold follows from this rule: a test checks.
+//! A running job that shares a host with a choice is merged with it: each side's hosts with the GPUs of both, **by counts** (BandPilot's
+//! code then uses GPUs 0 to n - 1 of a host for n). Every job gets a share of the smaller bandwidth in proportion to the demands.
+//! Every truth in the published files follows from this rule; a test checks it.
 
 use super::reader::{Load, Scenario};
 use crate::ground_truth::PublicCode;
@@ -46,7 +46,7 @@ impl PublicCode {
         (sets, demand)
     }
 
-    /// What a choice has among the running jobs, GB/s; None where a row that could matter is missing.
+    /// Bandwidth of a choice among the running jobs, GB/s; `None` where a missing row could matter.
     pub fn shared(&self, s: &Scenario, a: &Allocation) -> Option<f64> {
         let alone = self.alone(a)?;
         let (sets, others) = self.meetings(s, a);
@@ -58,8 +58,8 @@ impl PublicCode {
         Some(if demand > capacity { alone * capacity / demand } else { alone })
     }
 
-    /// Takes in what a file of requests tells of rows that the table lacks: what choices had alone, and what follows for merged sets from
-    /// the shares that choices had. Returns how many rows came in.
+    /// Adds the missing rows that follow from a file of requests: bandwidths of choices alone, and of merged sets by the choices' shares.
+    /// Returns the number of rows added.
     pub fn recover(&mut self, scenarios: &[Scenario]) -> usize {
         if !self.intra().is_empty() {
             return 0; // a truth there hardly ever tells a row
@@ -98,7 +98,7 @@ impl PublicCode {
                     if (capacity - whole).abs() > INTEGER_TOLERANCE * whole.max(1.0) {
                         continue;
                     }
-                    // The capacity is the smallest of the sets: a known larger one leaves it to the only unknown.
+                    // The capacity is the smallest of the sets. If the known ones are larger, it is that of the only unknown set.
                     let unknown: Vec<_> = sets.iter().filter(|m| self.alone(m).is_none()).collect();
                     let met = sets.iter().any(|m| self.alone(m) == Some(whole));
                     let all_alike = unknown.windows(2).all(|w| sorted(w[0]) == sorted(w[1]));
@@ -116,7 +116,7 @@ impl PublicCode {
         }
     }
 
-    /// What a choice has among the running jobs: by the rule, or as told of a choice that the rule cannot tell apart from it.
+    /// Bandwidth of a choice among the running jobs: by the rule, or of an equivalent choice in the file.
     pub fn judge(&self, s: &Scenario, a: &Allocation) -> Option<f64> {
         let by_counts = self.intra().is_empty();
         let alike = |b: &Allocation| match by_counts {

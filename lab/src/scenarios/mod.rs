@@ -15,7 +15,7 @@ use measure::design::DesignKind;
 use std::path::PathBuf;
 use topology::Cluster;
 
-/// What to replay, and how.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct ScenarioArgs {
     /// Requests with the choices of others, JSON Lines.
@@ -32,7 +32,6 @@ pub struct ScenarioArgs {
     pub format: Format,
 }
 
-/// Runs it.
 pub fn run(args: &ScenarioArgs) -> Result<(), Failure> {
     let text = read_text(&args.file, reader::FILE_BYTES_MAX)?;
     let clusters: Vec<(&str, Cluster)> =

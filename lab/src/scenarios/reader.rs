@@ -49,7 +49,6 @@ pub struct Background {
 /// What another method chose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
-    /// Its name.
     pub name: String,
     /// Its choice.
     pub gpus: Allocation,
@@ -64,9 +63,8 @@ pub struct Peer {
 /// A request with everything that the file knows about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Its name.
     pub id: String,
-    /// GPUs wanted.
+    /// Requested GPUs.
     pub k: usize,
     /// The load of the running jobs.
     pub load: Load,

@@ -23,7 +23,6 @@ pub struct MethodLine {
 /// Everything about one cluster's requests.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ScenarioReport {
-    /// The cluster.
     pub cluster: String,
     /// Requests in the file.
     pub requests: usize,

@@ -1,4 +1,4 @@
-//! How well overlap is detected from times alone, and how well it could be.
+//! Detection of overlap from times alone, and its limit.
 
 use crate::environment::{Environment, Noise, Simulated, Spec};
 use tune::overlap::{OverlapDetector, RegimeFilter};
@@ -6,18 +6,18 @@ use tune::overlap::{OverlapDetector, RegimeFilter};
 /// Steps of the probabilities that a receiver operating curve is drawn from.
 const BINS: usize = 200;
 
-/// Calls of one run, by what was so and what had been said just before the call.
+/// Calls of one run, by their true state and the state that was predicted just before the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detection {
-    /// Overlapped, and said so.
+    /// Overlapped, predicted so.
     pub hits: u64,
-    /// Alone, but said to be overlapped.
+    /// Alone, predicted overlapped.
     pub false_alarms: u64,
-    /// Overlapped, but said to be alone or unknown.
+    /// Overlapped, predicted alone or unknown.
     pub misses: u64,
-    /// Alone, and said so or unknown.
+    /// Alone, predicted alone or unknown.
     pub quiet: u64,
-    /// Calls by the probability of overlap that was said, alone and overlapped; unknown counts as one half.
+    /// Calls by the predicted probability of overlap, alone and overlapped; unknown counts as one half.
     bins: Vec<[u64; 2]>,
 }
 
@@ -28,31 +28,31 @@ impl Default for Detection {
 }
 
 impl Detection {
-    /// Of the calls said to be overlapped, the share that was; `None` if none was said to be.
+    /// Share of truly overlapped calls among those predicted overlapped; `None` if there are none.
     pub fn precision(&self) -> Option<f64> {
         let said = self.hits + self.false_alarms;
         (said > 0).then(|| self.hits as f64 / said as f64)
     }
 
-    /// Of the overlapped calls, the share that was said to be; `None` if there were none.
+    /// Share of the overlapped calls that was predicted so; `None` if there were none.
     pub fn recall(&self) -> Option<f64> {
         let were = self.hits + self.misses;
         (were > 0).then(|| self.hits as f64 / were as f64)
     }
 
-    /// Of the calls alone, the share said to be overlapped.
+    /// Share of the calls alone that was predicted overlapped.
     pub fn false_alarm_rate(&self) -> Option<f64> {
         let were = self.false_alarms + self.quiet;
         (were > 0).then(|| self.false_alarms as f64 / were as f64)
     }
 
-    /// Of all calls, the share of right answers; unknown counts as alone.
+    /// Share of right predictions among all calls; unknown counts as alone.
     pub fn accuracy(&self) -> Option<f64> {
         let all = self.hits + self.false_alarms + self.misses + self.quiet;
         (all > 0).then(|| (self.hits + self.quiet) as f64 / all as f64)
     }
 
-    /// Area under the receiver operating curve: how often an overlapped call was given a higher probability than one alone.
+    /// Area under the receiver operating curve: the share of pairs in which the overlapped call got a higher probability than the call alone.
     pub fn area(&self) -> Option<f64> {
         let [mut alone, mut overlapped, mut won] = [0.0; 3];
         for [a, o] in self.bins.iter().map(|b| b.map(|n| n as f64)) {
@@ -88,7 +88,7 @@ impl Detection {
     }
 }
 
-/// Log density of a time, up to a constant, given its mean and the shape of the noise; `None` where the shape is not known in a formula.
+/// Log density of a time, up to a constant, given its mean and the shape of the noise; `None` for shapes without a formula.
 fn log_density(noise: &Noise, time_us: f64, mean_us: f64) -> Option<f64> {
     let normal = |cv: f64, of: f64| {
         let variance = (1.0 + cv * cv).ln().max(1e-12);
@@ -106,9 +106,9 @@ fn log_density(noise: &Noise, time_us: f64, mean_us: f64) -> Option<f64> {
     Some(density.max(f64::MIN_POSITIVE).ln())
 }
 
-/// Plays one arm through an environment and asks before every call: the detector, and a [`RegimeFilter`] that knows both levels and the noise. The
-/// filter is the limit of what can be known from the times by whoever does not know when phases end; it says nothing where the noise
-/// has no formula.
+/// Plays one arm through an environment and queries two predictors before every call: the detector, and a [`RegimeFilter`] that knows both
+/// levels and the noise. The filter is the limit of any prediction from times without knowledge of the phases; it is absent where the
+/// noise has no formula.
 pub fn detect(spec: &Spec, arm: usize, seed: u64) -> [Detection; 2] {
     let mut environment = Simulated::new(spec, seed);
     let mut detector = OverlapDetector::new(spec.arms.len());

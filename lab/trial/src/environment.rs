@@ -1,4 +1,4 @@
-//! What calls take: levels of arms, noise, and what changes on the way.
+//! The times of calls: levels of arms, noise, and changes during a run.
 
 use stats::random::Random;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub trait Environment {
     /// call (a step, not drift).
     fn begin(&mut self, call: u64, in_use: usize) -> bool;
 
-    /// What is known about the current call.
+    /// The context of the current call.
     fn context(&self) -> Context;
 
     /// Whether computation runs during the current call, known or not.
@@ -24,19 +24,19 @@ pub trait Environment {
     /// The expected time of an arm at the current call, microseconds: the truth.
     fn mean_us(&self, arm: usize) -> f64;
 
-    /// Notes that the current call runs with an arm. First uses follow from this alone: what is only asked about was not used.
+    /// Notes that the current call runs with an arm. First uses follow from these notes alone, not from queries of times.
     fn use_arm(&mut self, arm: usize);
 
-    /// What the current call takes with an arm, microseconds; that of its first use if the call is the first that it was noted for. Asked
-    /// twice for one call and arm it answers alike; answers for different arms are independent, which makes the comparison with AUTO
-    /// an interleaved one.
+    /// The time of the current call with an arm, microseconds; the time of a first use if the call is the first noted for the arm. Two
+    /// queries for one call and arm give the same time; times of different arms are independent, as in an interleaved comparison with
+    /// AUTO.
     fn time_us(&self, arm: usize) -> f64;
 
-    /// Whether the sample of the current call gets lost.
+    /// Whether the reading of the current call is lost.
     fn is_lost(&self) -> bool;
 }
 
-/// How times scatter round their mean.
+/// The scatter of times around their mean.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Noise {
     /// Log-normal with this coefficient of variation.
@@ -90,7 +90,7 @@ pub enum Change {
     InUse(f64),
     /// The slowest-ranked arm that is neither in use nor AUTO gets this factor, and is lifted to AUTO's level first.
     Unused(f64),
-    /// The job moves to other nodes: every arm's level is drawn again, the levels being dealt out anew among all arms, AUTO included.
+    /// The job moves to other nodes: the levels are shuffled among all arms, AUTO included.
     OtherNodes,
 }
 
@@ -101,7 +101,7 @@ pub struct Overlap {
     pub means_us: Vec<f64>,
     /// Calls of one phase; phases alternate, isolated first.
     pub phase_calls: u64,
-    /// Whether policies are told; otherwise they must find out.
+    /// Policies get the phase as context; otherwise they must infer it.
     pub is_told: bool,
 }
 
@@ -114,19 +114,19 @@ pub struct Spec {
     pub arms: Vec<Arm>,
     /// Mean times, microseconds, in the order of the arms.
     pub means_us: Vec<f64>,
-    /// Deal the means out anew among the arms other than AUTO, differently for every seed: no policy may profit from an order.
+    /// Shuffle the means among the arms other than AUTO for every seed, so that no policy profits from an order.
     pub is_shuffled: bool,
-    /// How times scatter.
+    /// Scatter of times.
     pub noise: Noise,
     /// All times grow by this share in every 1,000 calls.
     pub drift_per_1000: f64,
-    /// What changes, and at which call.
+    /// The call of a change, and the change.
     pub change: Option<(u64, Change)>,
     /// The first call with an arm takes this many times as long (connections, graphs); 1 for none.
     pub first_use_factor: f64,
-    /// Share of samples that never arrive.
+    /// Share of readings that never arrive.
     pub lost: f64,
-    /// Calls decided at once before any of their samples arrives; 1 = each sample arrives before the next call.
+    /// Calls decided at once before any of their readings arrives; 1 = each reading arrives before the next call.
     pub epoch_calls: u64,
     /// Phases of overlap.
     pub overlap: Option<Overlap>,
@@ -136,12 +136,12 @@ pub struct Spec {
     pub right_within: f64,
     /// Calls before a policy counts as settled: the cost of looking is counted from here to the end or the change.
     pub settled_at: u64,
-    /// By what arms are better: scores use expected times under it. Policies are made with one of their own.
+    /// Scores use expected times under this objective. Policies have an objective of their own.
     pub objective: Objective,
 }
 
 impl Spec {
-    /// Arms with AUTO last, means relative to AUTO's `auto_us`, shuffled, every sample in time, 2,000 calls.
+    /// Arms with AUTO last, means relative to AUTO's `auto_us`, shuffled, every reading in time, 2,000 calls.
     pub fn new(name: impl Into<String>, auto_us: f64, levels: &[f64], noise: Noise) -> Spec {
         let arms = some_arms(levels.len());
         Spec {
@@ -188,7 +188,7 @@ const OFFLINE: u64 = 1 << 48;
 /// Streams of one seed that are not calls.
 const LEVELS: u64 = u64::MAX;
 const NODES: u64 = u64::MAX - 1;
-/// Streams per call: one for each arm and one for the way of the sample.
+/// Random streams per call: one for each arm and one for the loss of the reading.
 const STREAMS_PER_CALL: u64 = tune::ledger::ARMS_MAX as u64 + 1;
 
 impl Simulated {
@@ -207,7 +207,7 @@ impl Simulated {
         Simulated { spec: spec.clone(), seed, auto, means_us, first_use, call: 0 }
     }
 
-    /// What an offline measurement on the same nodes finds before the job: `count` samples of every arm alone, after warm-up,
+    /// An offline measurement on the same nodes before the job: `count` readings of every arm alone, after warm-up,
     /// microseconds. Independent of the calls' draws.
     pub fn offline_us(&self, count: u64) -> Vec<Vec<f64>> {
         let one = |arm: usize, i: u64| {

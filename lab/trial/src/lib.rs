@@ -1,8 +1,8 @@
 //! Trials of tuning policies in environments whose truth is known. All of it is simulated, and every output says so.
 //!
-//! An [`Environment`] says what each call takes; a [`Spec`] describes one and is made into a [`Simulated`] environment by a seed.
+//! An [`Environment`] gives the time of each call; a [`Spec`] with a seed makes a [`Simulated`] environment.
 //! [`run`] plays one policy (or one per rank) through one environment and returns an [`Outcome`]; a [`Score`] sums up many.
-//! [`targets`] lists what a policy should reach; [`policies`] are those of `tune` and the ones that they are compared with. Pure: same
+//! [`targets`] lists the targets of a policy; [`policies`] are those of `tune` and those for comparison. Pure: same
 //! spec, policy and seed, same outcome; callers run seeds in parallel.
 
 mod detector;

@@ -1,4 +1,4 @@
-//! What one run came to.
+//! The outcome of one run.
 
 /// One call with its truth.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +13,7 @@ pub(crate) struct Call {
     /// The arm in use is the best one, or as good.
     pub is_right: bool,
     pub do_ranks_differ: bool,
-    /// What it took, and what AUTO would have taken in the same call.
+    /// Its time, and AUTO's time in the same call.
     pub time_us: f64,
     pub auto_time_us: f64,
     /// Expected times, under the objective: of the arm that ran, of the arm in use, of the best, of AUTO.
@@ -25,18 +25,18 @@ pub(crate) struct Call {
 
 /// Calls for which an arm must stay in use to count as decided or recovered.
 const STAYS_CALLS: usize = 50;
-/// An arm this many times slower than the arm in use counts as seen to be bad.
+/// An arm this many times slower than the arm in use is recognisably bad.
 pub const SLOW_FACTOR: f64 = 1.5;
-/// And this many times slower surely: few noisy samples of an arm at 1.55 may say 1.45, but none at 2.
+/// An arm this many times slower is certainly bad: noisy readings of an arm at 1.55 may average 1.45, those of one at 2 do not.
 pub const CLEARLY_SLOW_FACTOR: f64 = 2.0;
 /// Calls over which looks at slow arms are counted.
 pub const LOOKS_CALLS: usize = 2_000;
 
-/// What one run came to. "Expected" means computed with the true means, free of noise, and with the price of channels if the objective
+/// The outcome of one run. "Expected" means computed with the true means, free of noise, and with the price of channels if the objective
 /// has one; times that were drawn (medians, spread) are plain times.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
-    /// Samples it took until the right arm was in use to stay, before any change.
+    /// Readings until the right arm was in use to stay, before any change.
     pub decided_after: Option<u64>,
     /// Calls off the arm in use until then, or in all if never.
     pub explored_until_decided: u64,
@@ -50,19 +50,19 @@ pub struct Outcome {
     pub improvement_expected: f64,
     /// 1 - median time over AUTO's median in the same calls, from the second half of the run.
     pub improvement_late_median: f64,
-    /// What exploring cost, expected, us: over all calls of the run (up to the change, if there is one) that ran another arm than the one
-    /// in use, their time beyond that of the arm in use or of AUTO, whichever is faster. The time of the arm in use is no cost of
-    /// exploring, be it good or bad; below 0 only where exploring itself met arms that are better than both.
+    /// Expected cost of exploration, us: over all calls of the run (up to the change, if there is one) that ran another arm than the one
+    /// in use, their time beyond the faster of the arm in use and AUTO. The time of the arm in use is never a cost of exploration.
+    /// Below 0 only where explored arms are better than both.
     pub explore_cost_us: f64,
-    /// The call from which on the run had saved more than it had cost, to stay; 0 if it never cost anything.
+    /// The call after which the run's savings stay above its costs; 0 if there was no cost.
     pub break_even: Option<u64>,
-    /// Expected cost of looking at other arms over the arm in use, once settled, as a share; nothing where the run was over before.
+    /// Expected cost of looking at other arms over the arm in use, once settled, as a share; `None` where the run was over before.
     pub looking_cost: Option<f64>,
     /// Most looks at any one arm over 1.5 times slower than the arm in use, once settled, in 2,000 calls.
     pub looks_at_slow_max: u64,
     /// The same for arms over 2 times slower.
     pub looks_at_clearly_slow_max: u64,
-    /// Calls from the change until the right arm was in use to stay; `None` if never. Nothing where nothing changed.
+    /// Calls from the change until the right arm was in use to stay; `None` if never, or without a change.
     pub recovered_after: Option<Option<u64>>,
     /// Calls in which ranks chose different arms.
     pub differing_calls: u64,
@@ -74,7 +74,7 @@ pub struct Outcome {
     pub last_in_use: usize,
 }
 
-/// The first call from which the right arm is in use to stay.
+/// The first call after which the right arm stays in use.
 fn decided(calls: &[Call]) -> Option<usize> {
     let mut at = 0;
     while at < calls.len() {
@@ -124,7 +124,7 @@ fn is_wrong(c: &Call) -> bool {
     !c.is_auto && c.in_use_us >= c.auto_us
 }
 
-/// An arm comes into use that is no better than AUTO at that moment. An arm that becomes bad while in use was no wrong choice.
+/// A wrong choice: the arm is no better than AUTO when it comes into use. An arm that becomes bad while in use does not count.
 fn wrong_choices(calls: &[Call]) -> u64 {
     let came_into_use = |i: usize| i == 0 || calls[i - 1].in_use != calls[i].in_use;
     (0..calls.len()).filter(|i| came_into_use(*i) && is_wrong(&calls[*i])).count() as u64
@@ -167,7 +167,7 @@ fn looks_max(calls: &[Call], factor: f64) -> u64 {
 pub struct Curve {
     /// Runs that were added.
     pub runs: u64,
-    /// Runs with the right arm in use when call i is decided, so after i samples.
+    /// Runs with the right arm in use when call i is decided, so after i readings.
     pub right: Vec<u64>,
     /// Sum over runs of expected time over the best arm's.
     pub over_best: Vec<f64>,

@@ -2,16 +2,16 @@
 
 use crate::environment::{Environment, Simulated, Spec};
 use crate::outcome::{Call, Curve, Outcome};
-use tune::policy::{ArmDecision, Policy, Sample};
+use tune::policy::{ArmDecision, Policy, Reading};
 
 /// The most ranks of one run.
 pub const RANKS_MAX: u32 = 64;
 
-/// Makes the policy of a rank for a seed. The spec is there for policies that learn offline, from samples of their own.
+/// Makes the policy of a rank for a seed. Policies that learn offline need the spec.
 pub type MakePolicy<'a> = &'a dyn Fn(&Spec, u64, u32) -> Result<Box<dyn Policy>, String>;
 
-/// One run. With several ranks every rank has its policy, all get the same samples, and a call in which they differ takes as long as
-/// the slowest arm that any of them chose: a kind guess, for the real library would mostly hang.
+/// One run. With several ranks every rank has its policy, all get the same readings, and a call in which they differ takes as long as
+/// the slowest chosen arm. That is optimistic: the real library would mostly hang.
 ///
 /// # Errors
 /// The policy cannot be made.
@@ -21,10 +21,10 @@ pub fn run(spec: &Spec, make: MakePolicy, seed: u64, ranks: u32, curve: &mut Cur
     let auto = spec.arms.iter().position(|a| a.is_auto()).ok_or("AUTO is not among the arms of the environment")?;
     let mut policies = (0..ranks).map(|rank| make(spec, seed, rank)).collect::<Result<Vec<_>, _>>()?;
     let mut calls: Vec<Call> = Vec::with_capacity(spec.calls as usize);
-    let mut samples: Vec<Vec<Sample>> = Vec::new();
+    let mut readings: Vec<Vec<Reading>> = Vec::new();
     let mut first_of_epoch = 0;
     while first_of_epoch < spec.calls {
-        samples.clear();
+        readings.clear();
         for call in first_of_epoch..(first_of_epoch + spec.epoch_calls.max(1)).min(spec.calls) {
             let in_use_before = policies[0].in_use();
             let is_change = environment.begin(call, in_use_before);
@@ -32,11 +32,11 @@ pub fn run(spec: &Spec, make: MakePolicy, seed: u64, ranks: u32, curve: &mut Cur
             let decisions: Vec<ArmDecision> = policies.iter_mut().map(|p| p.decide(context)).collect();
             let one = one_call(&mut environment, &decisions, policies[0].as_ref(), auto, is_change, spec);
             let time_us = Some(one.time_us).filter(|_| !environment.is_lost());
-            samples.push(decisions.iter().map(|d| Sample { call, arm: d.arm, time_us, channels: None }).collect());
+            readings.push(decisions.iter().map(|d| Reading { call, arm: d.arm, time_us, channels: None }).collect());
             calls.push(one);
         }
-        for of_call in &samples {
-            policies.iter_mut().zip(of_call).for_each(|(policy, sample)| policy.learn(*sample));
+        for of_call in &readings {
+            policies.iter_mut().zip(of_call).for_each(|(policy, reading)| policy.learn(*reading));
         }
         first_of_epoch += spec.epoch_calls.max(1);
     }

@@ -1,4 +1,4 @@
-//! All policies of a trial: those that ship, and those that they are compared with. The latter leave AUTO without evidence, or worse.
+//! All policies of a trial: those that ship, and those for comparison. The latter leave AUTO without evidence, or worse.
 
 mod epsilon_greedy;
 mod thompson;

@@ -1,4 +1,4 @@
-//! Many runs, summed up.
+//! The summary of many runs.
 
 use crate::outcome::{Curve, Outcome};
 
@@ -45,9 +45,9 @@ impl Score {
         self.values(f).into_iter().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// Share of runs with the right arm in use after `samples` samples.
-    pub fn right_after(&self, samples: usize) -> f64 {
-        self.curve.right.get(samples).map_or(f64::NAN, |r| share(*r as usize, self.curve.runs as usize))
+    /// Share of runs with the right arm in use after `readings` readings.
+    pub fn right_after(&self, readings: usize) -> f64 {
+        self.curve.right.get(readings).map_or(f64::NAN, |r| share(*r as usize, self.curve.runs as usize))
     }
 
     /// Share of runs that chose, at least once, an arm no better than AUTO.

@@ -1,4 +1,4 @@
-//! What a policy should reach, as environments and limits.
+//! The targets of a policy, as environments and limits.
 //!
 //! Everything is relative to AUTO's level, 1. A gap is the share by which the best arm's mean is below the next best one's. Each target
 //! names the worst environment of its group: `flat` (all other arms at AUTO's level), `spread` (others at 1.1 and 1.3 times),
@@ -7,10 +7,10 @@
 use crate::environment::{Change, Noise, Spec};
 use crate::score::Score;
 
-/// What is measured for an target.
+/// The quantity that a target limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// Share of runs with the right arm in use after so many samples, %.
+    /// Share of runs with the right arm in use after so many readings, %.
     RightAfter(usize),
     /// Share of runs in which an arm no better than AUTO was chosen, %.
     WrongRuns,
@@ -22,7 +22,7 @@ pub enum Measure {
     LookingCost,
     /// Most looks in 2,000 calls at one arm more than 1.5 times slower, in any run.
     LooksAtSlow,
-    /// The same, more than 2 times slower: surely seen to be over 1.5.
+    /// The same for arms more than 2 times slower, which are certainly recognised.
     LooksAtClearlySlow,
 }
 
@@ -63,9 +63,9 @@ impl Measure {
 /// One target.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// What should hold, in words.
+    /// The statement in words.
     pub statement: String,
-    /// Where: the worst of these counts.
+    /// The environments; the worst result counts.
     pub specs: Vec<Spec>,
     /// What is measured.
     pub measure: Measure,
@@ -101,7 +101,7 @@ impl Target {
 const AUTO_US: f64 = 1_000.0;
 /// Mean time of AUTO under two modes: that of the published reward log, near 202 ms.
 const TWO_MODES_US: f64 = 202_500.0;
-/// The noises of the issue, coefficients of variation.
+/// Coefficients of variation of the noise.
 pub const CVS: [f64; 4] = [0.03, 0.05, 0.10, 0.20];
 
 fn log_normal(cv: f64) -> Noise {
@@ -149,7 +149,7 @@ pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
     Spec { change: Some((600, Change::Unused(0.7))), calls: 600 + 2_000 + 60, ..base }
 }
 
-/// All targets. `log` holds the exploitation samples of the published reward log, if there is one: their shape is an environment as well.
+/// All targets. `log` holds the exploitation readings of the published reward log, if there is one: their shape is an environment as well.
 pub fn all(log: Option<&Noise>) -> Vec<Target> {
     let mut out = Vec::new();
     let mut target = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {
@@ -157,10 +157,10 @@ pub fn all(log: Option<&Noise>) -> Vec<Target> {
         let is_strict = measure == Measure::WrongRuns && limit == 1.0;
         out.push(Target { statement, specs, measure, limit, is_strict });
     };
-    for (ratio, samples) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
+    for (ratio, readings) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
         for cv in CVS {
-            let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {samples} calls", percent(cv));
-            target(statement, four_arms(ratio * cv, cv, samples as u64 + 1), Measure::RightAfter(samples), 95.0);
+            let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {readings} calls", percent(cv));
+            target(statement, four_arms(ratio * cv, cv, readings as u64 + 1), Measure::RightAfter(readings), 95.0);
         }
     }
     for cv in CVS {
@@ -227,8 +227,8 @@ pub fn all(log: Option<&Noise>) -> Vec<Target> {
         let statement = format!("unused arm 30 % better, CV {}: found in 2,000", percent(cv));
         target(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
     }
-    // What the border of a policy asks for: epochs are decided before their first call runs, and samples get lost.
-    for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one sample in five lost", 1, 0.2)] {
+    // A policy must stand epochs that are decided before their first call runs, and lost readings.
+    for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one reading in five lost", 1, 0.2)] {
         let slug = words.replace(' ', "-");
         let better = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
         let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(better).collect();

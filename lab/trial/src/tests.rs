@@ -103,7 +103,7 @@ fn the_first_use_of_every_arm_is_slow_auto_too_and_to_ask_about_an_arm_is_not_to
 
 #[test]
 fn exploring_costs_what_it_takes_beyond_auto_or_the_arm_in_use_also_where_auto_is_best() {
-    // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us; then AUTO for ever.
+    // Ten rounds of arms at 1.2, 1.3 and 1.5 times AUTO's 1,000 us, then only AUTO.
     let spec = Spec::new("x", 1_000.0, &[1.2, 1.3, 1.5], Noise::LogNormal { cv: 0.05 });
     let s = score(&spec, "round-robin", 5);
     assert_eq!(s.median_decided_after(), Some(0.0), "AUTO is right from the beginning");
@@ -128,7 +128,7 @@ fn a_change_hits_the_arm_in_use_and_a_policy_that_never_looks_again_does_not_rec
 }
 
 #[test]
-fn late_and_lost_samples_reach_the_policy_as_such() {
+fn late_and_lost_readings_reach_the_policy_as_such() {
     let spec = Spec { lost: 0.3, epoch_calls: 16, ..targets::four_arms(0.4, 0.05, 200)[0].clone() };
     let s = score(&spec, "round-robin", 20);
     assert!(s.right_after(150) > 0.9 && s.right_after(47) < 0.1, "{} {}", s.right_after(150), s.right_after(47));
@@ -191,11 +191,11 @@ fn the_area_under_the_curve_counts_pairs() {
 }
 
 #[test]
-fn offline_samples_are_those_of_the_same_nodes() {
+fn offline_readings_are_those_of_the_same_nodes() {
     let spec = &targets::four_arms(0.4, 0.05, 100)[1];
     let environment = Simulated::new(spec, 9);
-    let samples = environment.offline_us(50);
-    for (arm, times) in samples.iter().enumerate() {
+    let readings = environment.offline_us(50);
+    for (arm, times) in readings.iter().enumerate() {
         let ratio = stats::mean(times) / environment.mean_us(arm);
         assert!((ratio - 1.0).abs() < 0.05, "{arm}: {ratio}");
     }

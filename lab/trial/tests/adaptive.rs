@@ -98,8 +98,8 @@ fn under_one_percent_is_not_one_percent() {
 }
 
 #[test]
-fn epochs_decided_ahead_and_lost_samples_only_slow_it_down() {
-    for words in ["32 calls decided ahead", "one sample in five lost"] {
+fn epochs_decided_ahead_and_lost_readings_only_slow_it_down() {
+    for words in ["32 calls decided ahead", "one reading in five lost"] {
         let right = measure("adaptive", &format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), 60);
         assert!(right >= 87.0, "{words}: {right} %");
         let wrong = measure("adaptive", &format!("{words}, no better arm, CV 10%: AUTO left wrongly"), 60);
@@ -127,7 +127,7 @@ fn most_looks_at_hopeless(spec: &Spec, cv: f64, seed: u64) -> usize {
         if std::mem::replace(&mut is_used[arm], true) {
             seen[arm] = (sum + time_us.ln(), n + 1.0);
         }
-        policy.learn(tune::Sample { call, arm, time_us: Some(time_us), channels: None });
+        policy.learn(tune::Reading { call, arm, time_us: Some(time_us), channels: None });
     }
     let within = |l: &[u64]| l.iter().take_while(|c| **c < l[0] + 2_000).count();
     looks.iter().flat_map(|l| (0..l.len()).map(move |i| within(&l[i..]))).max().unwrap_or(0)

@@ -81,11 +81,18 @@ fn of_table_2() -> Characterization {
     }
 }
 
+fn paragraph(text: &str) {
+    print!("{}", console::wrap(text, 2));
+}
+
 fn compare_with_table_1(ours: &Characterization) {
     let differences = differences_from_table_1(&ours.rows());
     match differences.is_empty() {
-        true => println!("The paper's Table 1 follows from its published medians, line by line."),
-        false => println!("The paper's Table 1 against its published medians:\n{}", differences.join("\n")),
+        true => paragraph("The paper's Table 1 follows from its published medians, line by line."),
+        false => {
+            paragraph("The paper's Table 1 against its published medians:");
+            differences.iter().for_each(|d| paragraph(d));
+        }
     }
 }
 
@@ -125,7 +132,7 @@ fn differences_from_table_1(rows: &[SizeRow]) -> Vec<String> {
 /// What the bandit's public reward log says, compared with the paper's Table 3 and Figure 5 for that run.
 fn print_rewards(log: &RewardLog) {
     use ::stats;
-    println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration samples of each arm, ms");
+    println!("\nThe bandit's reward log, 2x4, 64 MiB: ten exploration readings of each arm, ms");
     let row = |(arm, ms): &(Arm, Vec<f64>)| {
         let n = |v: f64| format!("{v:.1}");
         let trimmed = n(stats::iqr_trimmed_mean(ms));
@@ -141,8 +148,10 @@ fn print_rewards(log: &RewardLog) {
     let (auto_calls, auto_median, auto_mean, auto_sd) = AUTO_RUN;
     let explored_ms: f64 = log.explored.iter().flat_map(|e| &e.1).sum();
     let explored_calls = log.explored.iter().map(|e| e.1.len()).sum::<usize>();
-    println!("The published rule (lowest trimmed mean, no gate) chooses {chosen}; the paper reports TREE/SIMPLE.");
-    println!(
+    paragraph(&format!(
+        "The published rule (lowest trimmed mean, no gate) chooses {chosen}; the paper reports TREE/SIMPLE."
+    ));
+    paragraph(&format!(
         "{} calls after the choice: median {:.1} (by forty: {}), mean {:.1}, SD {:.1} ms. AUTO's own run of {auto_calls} calls: median \
          {auto_median}, mean {auto_mean}, SD {auto_sd} ms.",
         after.len(),
@@ -150,28 +159,28 @@ fn print_rewards(log: &RewardLog) {
         medians.join(", "),
         stats::mean(after),
         stats::standard_deviation(after)
-    );
-    println!(
+    ));
+    paragraph(&format!(
         "Gain over that other run: {:.1} % in the median (the paper: 42.0), {:.1} % in the mean; SD {:+.1} % (the paper: -19.4).",
         100.0 * (1.0 - stats::median(after) / auto_median),
         100.0 * (1.0 - stats::mean(after) / auto_mean),
         100.0 * (stats::standard_deviation(after) / auto_sd - 1.0),
-    );
+    ));
     let of_auto = log.explored.iter().find(|e| e.0.is_auto()).map_or(&[][..], |e| &e.1);
-    println!(
-        "Gain over AUTO's {} samples in the same run: {:.1} % in the median, {:.1} % in the mean; p that the calls after the choice are \
+    paragraph(&format!(
+        "Gain over AUTO's {} readings in the same run: {:.1} % in the median, {:.1} % in the mean; p that the calls after the choice are \
          faster by chance: {:.2}.",
         of_auto.len(),
         100.0 * (1.0 - stats::median(after) / stats::median(of_auto)),
         100.0 * (1.0 - stats::mean(after) / stats::mean(of_auto)),
         stats::mann_whitney_below(after, of_auto)
-    );
-    println!(
+    ));
+    paragraph(&format!(
         "The {explored_calls} exploration calls took {:+.2} s against as many at the mean of AUTO's other run, {:+.2} s against AUTO in the \
          same run.",
         (explored_ms - explored_calls as f64 * auto_mean) / 1e3,
         (explored_ms - explored_calls as f64 * stats::mean(of_auto)) / 1e3,
-    );
+    ));
 }
 
 #[cfg(test)]

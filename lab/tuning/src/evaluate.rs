@@ -5,9 +5,7 @@ use crate::trials::catalog::{self, Entry};
 use crate::trials::{self, RUNS_MAX, Settings};
 use ::trial::Score;
 use ::trial::policies::POLICIES;
-use console::Failure;
-use console::Format;
-use lab_kit::output::Progress;
+use console::{Failure, Format, Progress};
 
 /// Arguments of `linkwise-lab tune evaluate`.
 #[derive(clap::Args)]
@@ -38,7 +36,7 @@ pub struct Args {
     /// First seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Ranks that decide on their own, with the same samples
+    /// Ranks that decide on their own, with the same readings
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
     /// Price of a channel, as a share of the time, 0 to 1: policies and scores go by times with it (environment `channels`)
@@ -86,18 +84,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if let Some(file) = &args.report {
         page::check(file, chosen.len())?;
     }
-    let bar = Progress::new("trials", "runs", (chosen.len() * policies.len()) as u64 * args.runs);
+    let bar = Progress::new("trials (runs)", chosen.len() * policies.len() * args.runs as usize);
     let mut results = Vec::new();
     for entry in &chosen {
         let lines = policies.iter().map(|policy| {
             Ok(PolicyScore {
                 policy: policy.clone(),
-                score: trials::score(policy, &entry.spec, &settings, &|| bar.inc(1))?,
+                score: trials::score(policy, &entry.spec, &settings, &|| bar.advance(1))?,
             })
         });
         results.push(lines.collect::<Result<Vec<_>, Failure>>()?);
     }
-    bar.finish();
+    drop(bar);
     if let Some(file) = &args.report {
         page::write(file, &chosen, &results, &settings)?;
     }

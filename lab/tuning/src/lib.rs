@@ -6,7 +6,7 @@ mod evaluate;
 mod page;
 mod play;
 mod print;
-mod sample_line;
+mod reading_line;
 mod targets;
 mod trials;
 

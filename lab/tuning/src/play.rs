@@ -1,6 +1,6 @@
 //! `linkwise-lab tune play`: a policy for any program, over lines of JSON.
 //!
-//! It writes one decision, reads one sample, and so on until its input ends:
+//! It writes one decision, reads one reading, and so on until its input ends:
 //! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is flushed. The
 //! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) tells of the same call. `overlapped` (true or
 //! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs during
@@ -8,10 +8,10 @@
 //! that is not said is that of the call before. Other fields and empty lines are passed over. Anything else ends it: one error with the
 //! line's number, exit code 2.
 
-use super::sample_line::{Next, SHAPE, sample};
+use super::reading_line::{Next, SHAPE, reading};
 use super::{arms, check_policy, objective};
 use ::tune::bucket::bucket_after;
-use ::tune::{Arm, Policy, PolicyOptions, Sample};
+use ::tune::{Arm, Policy, PolicyOptions, Reading};
 use autotune::policy_file::PolicyFile;
 use console::Failure;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 #[command(after_help = "Example (arms that take 70 and 100 us):\n  \
     mkfifo back; linkwise-lab tune play --policy round-robin --arms TREE/SIMPLE,AUTO <back | while read -r line; do\n    \
     case \"$line\" in *TREE*) echo '{\"time_us\":70}';; *) echo '{\"time_us\":100}';; esac; done >back\n\n\
-    A sample is {\"time_us\":123.4}, or {\"time_us\":null} if it was lost; the end of input ends it with exit code 0.\n\
+    A reading is {\"time_us\":123.4}, or {\"time_us\":null} if it was lost; the end of input ends it with exit code 0.\n\
     It may say what the next call is: {\"time_us\":123.4,\"overlapped\":true,\"compute_intensity\":0.4,\"size_bytes\":1048576}.")]
 pub struct Args {
     /// The policy
@@ -103,8 +103,8 @@ fn play(
             other => other.map_err(|e| Failure::input(format!("cannot write to standard output: {e}")))?,
         }
         let Some(read) = next_line(&mut input, &mut line_number)? else { return Ok(()) };
-        let read = sample(&read).map_err(|e| Failure::input(format!("standard input, line {line_number}: {e}")))?;
-        policy.learn(Sample { call: *its_calls, arm: decision.arm, time_us: read.time_us, channels: read.channels });
+        let read = reading(&read).map_err(|e| Failure::input(format!("standard input, line {line_number}: {e}")))?;
+        policy.learn(Reading { call: *its_calls, arm: decision.arm, time_us: read.time_us, channels: read.channels });
         *its_calls += 1;
         next = read.next;
     }
@@ -123,7 +123,7 @@ fn next_line(input: &mut impl BufRead, line_number: &mut u64) -> Result<Option<V
         *line_number += 1;
         if line.len() > LINE_BYTES_MAX {
             return Err(Failure::input(format!(
-                "standard input, line {line_number}: longer than {LINE_BYTES_MAX} bytes; a sample is {SHAPE}"
+                "standard input, line {line_number}: longer than {LINE_BYTES_MAX} bytes; a reading is {SHAPE}"
             )));
         }
         if !line.trim_ascii().is_empty() {
@@ -157,15 +157,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_line_is_a_sample_or_one_error_and_never_a_panic(line in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Ok(Some(t)) = sample(&line).map(|r| r.time_us) {
+        fn any_line_is_a_reading_or_one_error_and_never_a_panic(line in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(Some(t)) = reading(&line).map(|r| r.time_us) {
                 prop_assert!(t > 0.0 && t.is_finite());
             }
         }
     }
 
     #[test]
-    fn it_answers_each_sample_with_one_decision_and_learns() {
+    fn it_answers_each_reading_with_one_decision_and_learns() {
         let input: String =
             (0..30).map(|i| format!("{{\"time_us\":{}}}\n", if i % 2 == 0 { 70 } else { 100 })).collect();
         let (result, lines) = talk(&input);
@@ -243,7 +243,7 @@ mod tests {
     fn the_fuzz_targets_corpus_is_read_or_refused() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/tune_sample");
         let read = |name: &str| {
-            sample(&std::fs::read(format!("{folder}/{name}.json")).unwrap()).map(|r| (r.time_us, r.channels))
+            reading(&std::fs::read(format!("{folder}/{name}.json")).unwrap()).map(|r| (r.time_us, r.channels))
         };
         assert_eq!(read("time"), Ok((Some(123.4), None)));
         assert_eq!(read("lost"), Ok((None, None)));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_samples_empty_lines_and_a_last_line_without_its_end_are_fine() {
+    fn lost_readings_empty_lines_and_a_last_line_without_its_end_are_fine() {
         let (result, lines) = talk("{\"time_us\":null}\n\n  \n{\"time_us\":3, \"node\":\"n0\"}");
         assert_eq!((result, lines.len()), (Ok(()), 3));
     }

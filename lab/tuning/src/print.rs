@@ -124,7 +124,7 @@ fn has_settled(entry: &Entry) -> bool {
 }
 
 const LEGEND: &str = "\
-right@N: % of runs that use the right arm after N samples
+right@N: % of runs that use the right arm after N readings
 decided@, even@: median call of the decision, of break-even
 wrong: % of runs that chose an arm no better than AUTO
 slower: % of runs that took longer than AUTO in all
@@ -170,7 +170,7 @@ pub fn scores(
         println!("\n{}", costs(entry, lines));
     }
     if let ::tune::Objective::TimeAndChannels { price_per_channel } = settings.objective {
-        println!("Expected times have the price of channels in them: {} % for each.", 100.0 * price_per_channel);
+        println!("Expected times include the price of channels: {} % for each.", 100.0 * price_per_channel);
     }
     println!("{} runs each, seeds from {}. Columns:", settings.runs, settings.seed);
     LEGEND.lines().for_each(|l| print!("{}", wrap(l, 2)));

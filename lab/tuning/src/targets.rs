@@ -4,9 +4,7 @@ use super::print;
 use crate::trials::{self, Settings};
 use ::trial::targets::{self, Target};
 use ::trial::{Score, Spec};
-use console::Failure;
-use console::Format;
-use lab_kit::output::Progress;
+use console::{Failure, Format, Progress};
 use serde::Serialize;
 
 /// One target and the results of the policies.
@@ -55,13 +53,13 @@ pub fn run(policies: &[String], settings: &Settings, only: Option<&str>, format:
         }
     }
     trials::check_work(specs.len(), policies.len(), settings)?;
-    let bar = Progress::new("trials", "runs", (specs.len() * policies.len()) as u64 * settings.runs);
+    let bar = Progress::new("trials (runs)", specs.len() * policies.len() * settings.runs as usize);
     let mut scores: Vec<Vec<Score>> = Vec::new();
     for spec in &specs {
-        let of_policy = policies.iter().map(|policy| trials::score(policy, spec, settings, &|| bar.inc(1)));
+        let of_policy = policies.iter().map(|policy| trials::score(policy, spec, settings, &|| bar.advance(1)));
         scores.push(of_policy.collect::<Result<_, _>>()?);
     }
-    bar.finish();
+    drop(bar);
     let rows = all.iter().map(|target| result(target, policies, &specs, &scores)).collect::<Vec<_>>();
     print::targets(&rows, policies, settings, log.is_some(), format)
 }

@@ -4,7 +4,7 @@
 //! plan follows the first launch; a run that continues with more time keeps that plan.
 
 use super::launch::Launch;
-use super::samples::LaunchSite;
+use super::readings::LaunchSite;
 use crate::ProfileError;
 use files::read_limited;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct JournalHeader {
     pub sizes: Vec<u64>,
     /// True if calls during computation are measured as well.
     pub overlap: bool,
-    /// Samples of each arm and size.
+    /// Readings of each arm and size.
     pub iterations: u32,
     /// Thrown away in each launch.
     pub warmup: u32,
@@ -74,7 +74,7 @@ pub struct LaunchRecord {
 pub struct JournaledPlan {
     /// Turns.
     pub turns: u32,
-    /// Samples of one launch.
+    /// Readings of one launch.
     pub iterations: u32,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,

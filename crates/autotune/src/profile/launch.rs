@@ -27,7 +27,7 @@ pub struct Launch {
     pub sizes: Vec<u64>,
     /// True if computation runs at the same time.
     pub is_overlapped: bool,
-    /// Samples that it should give of each size.
+    /// Readings that it should give of each size.
     pub iterations: u32,
     /// And before them, to be thrown away.
     pub warmup: u32,

@@ -7,7 +7,7 @@ mod journal;
 mod launch;
 mod nccl_tests;
 mod plan;
-mod samples;
+mod readings;
 mod schedule;
 mod table;
 
@@ -22,7 +22,7 @@ use files::write_atomic;
 use journal::{Journal, JournalHeader, JournalLine, JournaledPlan, LaunchRecord};
 use launch::{Launch, LaunchError};
 use plan::PlanRequest;
-use samples::{LaunchSite, OutputError};
+use readings::{LaunchSite, OutputError};
 use schedule::{NextStep, Schedule};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -42,11 +42,11 @@ pub struct ProfileOptions {
     pub sizes: Vec<Bytes>,
     /// Time for all of it.
     pub minutes: f64,
-    /// Samples of each arm at each size.
+    /// Readings of each arm at each size.
     pub iterations: u32,
-    /// Samples thrown away at the start of each launch.
+    /// Readings thrown away at the start of each launch.
     pub warmup: u32,
-    /// Turns that the samples are spread over, at most.
+    /// Turns that the readings are spread over, at most.
     pub rounds: u32,
     /// Measure with computation as well.
     pub overlap: bool,
@@ -84,7 +84,7 @@ pub enum ProfileEvent<'a> {
         turns: (u32, u32),
         /// Launches of one turn.
         launches_per_turn: usize,
-        /// Samples of each launch and size.
+        /// Readings of each launch and size.
         iterations: u32,
         /// Sizes planned, and sizes asked for.
         sizes: (usize, usize),
@@ -288,8 +288,8 @@ impl Run<'_> {
         let lines = |is_overlapped| plan.sizes.iter().map(|size| self.line(*size, is_overlapped)).collect::<Vec<_>>();
         let isolated = lines(false);
         let auto = options.arms.iter().position(|a| a.is_auto()).unwrap_or(0);
-        if isolated.iter().all(|l| l.arms[auto].samples == 0) {
-            let why = isolated.iter().find_map(|l| l.arms[auto].failure.clone()).unwrap_or("no samples".into());
+        if isolated.iter().all(|l| l.arms[auto].readings == 0) {
+            let why = isolated.iter().find_map(|l| l.arms[auto].failure.clone()).unwrap_or("no readings".into());
             return Err(no_auto(&why));
         }
         // All launches ran in one place; those that failed may not have said where.
@@ -387,9 +387,9 @@ fn one(options: &ProfileOptions, launch: Launch, timeout: Duration) -> Result<La
     let said = launch::run(&options.command, &launch, options.background_command.as_deref(), timeout);
     let seconds = start.elapsed().as_secs_f64();
     let read = match said {
-        Ok(output) => samples::read(&output, &launch.sizes, launch.warmup),
+        Ok(output) => readings::read(&output, &launch.sizes, launch.warmup),
         Err(LaunchError::Program { why, output }) => {
-            Err(samples::wrong(&output).map_or(OutputError::Unreadable(why), OutputError::Wrong))
+            Err(readings::wrong(&output).map_or(OutputError::Unreadable(why), OutputError::Wrong))
         }
         Err(LaunchError::Background(why)) => return Err(ProfileError::input(why)),
     };
@@ -418,7 +418,7 @@ fn warnings(turns: u32, isolated: &[SizeLine], overlapped: &[SizeLine]) -> Vec<S
     let mut out = Vec::new();
     if turns < 2 {
         out.push(
-            "one turn only: every arm's samples come from one launch, which is slow or fast as a whole, and no second launch was asked; give \
+            "one turn only: every arm's readings come from one launch, which is slow or fast as a whole, and no second launch was asked; give \
              it more --minutes or fewer --arms with --restart"
                 .to_owned(),
         );

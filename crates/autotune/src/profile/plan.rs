@@ -1,11 +1,11 @@
-//! Plans the arms, sizes and samples that fit into the given time, in turns.
+//! Plans the arms, sizes and readings that fit into the given time, in turns.
 //!
-//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its samples. One pilot launch of AUTO measures all three; the plan
-//! follows from it and gives up, in this order: many turns of few samples, samples (down to [`ITERATIONS_MIN`]), sizes, turns. Pure.
+//! A launch costs its start (CUDA, NCCL's setup: seconds), its warm-up and its readings. One pilot launch of AUTO measures all three; the plan
+//! follows from it and gives up, in this order: many turns of few readings, readings (down to [`ITERATIONS_MIN`]), sizes, turns. Pure.
 
-/// Fewest samples of an arm that a plan goes down to: enough for the gates at the effects that they ask for.
+/// Fewest readings of an arm that a plan goes down to: enough for the gates at the effects that they ask for.
 pub const ITERATIONS_MIN: u32 = 20;
-/// Samples of the pilot launch.
+/// Readings of the pilot launch.
 pub const PILOT_ITERATIONS: u32 = 5;
 /// The share of the time that is planned; the rest is for launches that take longer than the pilot.
 const PLANNED_SHARE: f64 = 0.9;
@@ -21,7 +21,7 @@ pub struct PlanRequest {
     pub sizes: Vec<u64>,
     /// One launch measures all sizes.
     pub is_in_one_go: bool,
-    /// Samples of each arm and size.
+    /// Readings of each arm and size.
     pub iterations: u32,
     /// Turns, at most.
     pub turns: u32,
@@ -34,7 +34,7 @@ pub struct LaunchCost {
     pub start_s: f64,
     /// Its warm-up.
     pub warmup_s: f64,
-    /// One sample of every size of a launch.
+    /// One reading of every size of a launch.
     pub iteration_s: f64,
 }
 
@@ -43,7 +43,7 @@ pub struct LaunchCost {
 pub struct LaunchPlan {
     /// Turns: each launches every arm, in rotating order.
     pub turns: u32,
-    /// Samples of one launch.
+    /// Readings of one launch.
     pub iterations: u32,
     /// Sizes, bytes, rising.
     pub sizes: Vec<u64>,
@@ -54,7 +54,7 @@ pub struct LaunchPlan {
 }
 
 impl LaunchCost {
-    /// From one launch that took `wall_s` for `warmup` and `iterations` samples of each size, whose times were `times_s`. A sample of
+    /// From one launch that took `wall_s` for `warmup` and `iterations` readings of each size, whose times were `times_s`. A reading of
     /// nccl-tests with `-n 1` is four calls (a first one and the timed one, out of place and in place) and its warm-up
     /// calls every power of two between the sizes; a step of another program for itself. The checks of results count to the start.
     pub fn of_pilot(wall_s: f64, times_s: &[f64], iterations: u32, warmup: u32, is_nccl_tests: bool) -> LaunchCost {
@@ -159,7 +159,7 @@ mod tests {
         PlanRequest { arms, kinds, sizes, is_in_one_go: true, iterations: 50, turns: 5 }
     }
 
-    /// A program that takes six seconds to start, as nccl-tests on eight GPUs may, and 20 ms for a sample of all sizes.
+    /// A program that takes six seconds to start, as nccl-tests on eight GPUs may, and 20 ms for a reading of all sizes.
     const SLOW_START: LaunchCost = LaunchCost { start_s: 6.0, warmup_s: 0.1, iteration_s: 0.02 };
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         let plan = ask(5, 1).plan(&SLOW_START, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations, plan.launches, plan.sizes.len()), (3, 17, 5, 6));
         assert!((plan.seconds - 15.0 * (6.1 + 17.0 * 0.02)).abs() < 1e-9 && plan.seconds <= TWO_MINUTES);
-        // Twice the kinds: two turns would take 124 s, one has all samples.
+        // Twice the kinds: two turns would take 124 s, one has all readings.
         let plan = ask(5, 2).plan(&SLOW_START, TWO_MINUTES).unwrap();
         assert_eq!((plan.turns, plan.iterations, plan.launches), (1, 50, 10));
         // A quick start leaves everything as asked.
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn slow_calls_cost_samples_first_and_sizes_then() {
-        // The paper's two hosts: 675 ms a call at 256 MB, so 3.5 s for a sample of all sizes.
+    fn slow_calls_cost_readings_first_and_sizes_then() {
+        // The paper's two hosts: 675 ms a call at 256 MB, so 3.5 s for a reading of all sizes.
         let slow = LaunchCost { start_s: 2.0, warmup_s: 1.0, iteration_s: 0.4 };
         let plan = ask(5, 1).plan(&slow, TWO_MINUTES).unwrap();
         assert_eq!(
             (plan.turns, plan.iterations, plan.sizes.len()),
             (2, 13, 6),
-            "half of the samples in two turns: 82 s"
+            "half of the readings in two turns: 82 s"
         );
         let slower = LaunchCost { iteration_s: 1.1, ..slow };
         let plan = ask(5, 1).plan(&slower, TWO_MINUTES).unwrap();
@@ -194,8 +194,8 @@ mod tests {
     }
 
     #[test]
-    fn a_pilot_tells_start_and_samples_apart() {
-        // Two sizes of 1 and 3 ms: 5 samples are 80 ms of calls, 10 calls of warm-up at most 60 ms.
+    fn a_pilot_tells_start_and_readings_apart() {
+        // Two sizes of 1 and 3 ms: 5 readings are 80 ms of calls, 10 calls of warm-up at most 60 ms.
         let cost = LaunchCost::of_pilot(6.14, &[0.001, 0.003], 5, 10, true);
         assert!((cost.iteration_s - 0.016).abs() < 1e-12 && (cost.start_s - 6.0).abs() < 1e-9, "{cost:?}");
         let steps = LaunchCost::of_pilot(4.0, &[0.2], 5, 10, false);

@@ -79,7 +79,7 @@ impl Schedule {
     pub fn next(&mut self) -> NextStep {
         match &self.planned {
             None if self.entries.is_empty() => return NextStep::Launch(self.pilot()),
-            None => return NextStep::NoAuto(self.entries[0].failure.clone().unwrap_or_else(|| "no samples".into())),
+            None => return NextStep::NoAuto(self.entries[0].failure.clone().unwrap_or_else(|| "no readings".into())),
             Some(Err(least)) => return NextStep::TooShort(least.clone()),
             Some(Ok(_)) => {}
         }
@@ -199,17 +199,17 @@ impl Schedule {
         })
     }
 
-    /// Why an arm's samples of a size may not be used, however good they are. AUTO is NCCL's own choice and
+    /// Why an arm's readings of a size may not be used, however good they are. AUTO is NCCL's own choice and
     /// needs no proof, but wrong results rule out its times, too.
     pub fn untrusted(&self, arm: &str, size: u64, is_overlapped: bool) -> Option<String> {
         if let Some(why) = self.computes_wrong(arm) {
             return Some(format!("ruled out: {why}"));
         }
-        let has_samples = self
+        let has_readings = self
             .counted()
             .iter()
             .any(|e| e.launch.arm == arm && e.launch.is_overlapped == is_overlapped && e.times_us.contains_key(&size));
-        let needs_proof = self.is_nccl_tests && has_samples && arm != self.arms[self.auto].to_string();
+        let needs_proof = self.is_nccl_tests && has_readings && arm != self.arms[self.auto].to_string();
         (needs_proof && !self.is_known_right(arm, is_overlapped, |sizes| sizes.contains(&size)))
             .then(|| "ruled out: no launch compared its results".into())
     }

@@ -2,7 +2,7 @@
 
 use super::noise::{Noise, pull_in};
 
-/// One arm against another, from interleaved samples (logarithms of times).
+/// One arm against another, from interleaved readings (logarithms of times).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Comparison {
     /// ln(time of the arm / time of the other): below 0 where the arm is faster.

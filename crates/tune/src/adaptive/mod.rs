@@ -17,7 +17,7 @@ pub mod race;
 use crate::arm::Arm;
 use crate::ledger::{PENDING_MAX, TIME_US_MAX};
 use crate::objective::Objective;
-use crate::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use crate::policy::{ArmDecision, Context, Phase, Policy, Reading};
 use monitor::ArmMonitor;
 use noise::Noise;
 use race::{Race, RaceVerdict, WIDE};
@@ -25,12 +25,12 @@ use std::collections::VecDeque;
 
 /// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
 const HOPELESS: f64 = 1.5;
-/// One that lies below this is not hopeless, however few its samples.
+/// One that lies below this is not hopeless, however few its readings.
 const HOPEFUL: f64 = 1.3;
 /// See [`HOPELESS`].
 const HOPELESS_CALLS: u64 = 2000;
-/// Samples that settle whether an arm is hopeless, where the first ones leave it open.
-const HOPELESS_SAMPLES: f64 = 4.0;
+/// Readings that settle whether an arm is hopeless, where the first ones leave it open.
+const HOPELESS_READINGS: f64 = 4.0;
 /// AUTO's minimum share of exploration: every arm is compared with it.
 const EXPLORATION_OF_AUTO: f64 = 0.25;
 /// How far above the arm in use, on the logarithm, an arm may lie and still run in a race for the best.
@@ -51,7 +51,7 @@ pub struct AdaptiveConfig {
     pub false_switch_prob_look: f64,
     /// Share of time that exploration of other arms may cost.
     pub exploration_budget: f64,
-    /// Samples per arm after which an undecided first race ends.
+    /// Readings per arm after which an undecided first race ends.
     pub limit: u32,
 }
 
@@ -68,10 +68,10 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Why a call ran with its arm, kept until its sample comes.
+/// Why a call ran with its arm, kept until its reading comes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Role {
-    /// First use of the arm in this process: its sample does not count.
+    /// First use of the arm in this process: its reading does not count.
     FirstUse,
     /// A call of the race with this number.
     Race(u32),
@@ -79,7 +79,7 @@ enum Role {
     Use,
     /// Exploration of another arm.
     Look,
-    /// Its sample has arrived or is not needed any more.
+    /// Its reading has arrived or is not needed any more.
     Done,
 }
 
@@ -87,10 +87,10 @@ enum Role {
 #[derive(Debug, Clone, Copy)]
 struct Track {
     used: bool,
-    /// ln(time over the time of the arm in use), and the number of samples behind it.
+    /// ln(time over the time of the arm in use), and the number of readings behind it.
     ratio: f64,
-    samples: f64,
-    /// Number of samples, if all were of one unknown mode; 0 once both modes were seen, or with one mode.
+    readings: f64,
+    /// Number of readings, if all were of one unknown mode; 0 once both modes were seen, or with one mode.
     lone: usize,
     /// Its last call.
     seen: u64,
@@ -109,7 +109,7 @@ struct Track {
 enum Hope {
     /// Seen to be over [`HOPELESS`].
     Hopeless,
-    /// Its few samples are over [`HOPELESS`]; more may change that.
+    /// Its few readings are over [`HOPELESS`]; more may change that.
     Unsure,
     /// Worth exploring.
     Hopeful,
@@ -144,7 +144,7 @@ impl Adaptive {
         let track = Track {
             used: false,
             ratio: 0.0,
-            samples: 0.0,
+            readings: 0.0,
             lone: 0,
             seen: 0,
             due: 0,
@@ -202,9 +202,9 @@ impl Adaptive {
     fn interval(&self, arm: usize) -> u64 {
         let others = (self.arms.len() - 1).max(1) as f64;
         let t = &self.tracks[arm];
-        // A few samples may be far off: assume the lower cost, so that one bad sample does not exclude an arm for long.
+        // A few readings may be far off: assume the lower cost, so that one bad reading does not exclude an arm for long.
         let factor = self.at_least(arm, 2.0).clamp(0.0, 10.0).exp();
-        let likely = if t.samples < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
+        let likely = if t.readings < 3.0 || t.lone > 0 { factor } else { t.ratio.clamp(0.0, 10.0).exp() };
         let cost = (likely - 1.0).max(if t.lone > 0 { 0.1 } else { 0.02 });
         let calls = (cost / self.share(arm)).max(12.0 * others) as u64;
         match self.tracks[arm].hope {
@@ -226,26 +226,26 @@ impl Adaptive {
             * if arm == self.auto { of_auto } else { (1.0 - of_auto) / (others - 1.0).max(1.0) }
     }
 
-    /// Whether an arm is worth exploring, from its samples.
+    /// Whether an arm is worth exploring, from its readings.
     fn hope(&self, arm: usize) -> Hope {
         let t = &self.tracks[arm];
-        if t.samples < 1.0 || t.lone > 0 {
+        if t.readings < 1.0 || t.lone > 0 {
             return Hope::Hopeful;
         }
         let border = HOPELESS.ln();
         let noise = self.noise();
         // With two modes, or very wide noise, an arm near the border cannot be placed at an acceptable cost.
         if noise.modes.is_some() || noise.sigma > WIDE {
-            let is_above = t.samples >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
+            let is_above = t.readings >= 2.0 && t.ratio > border || self.at_least(arm, 2.0) > border;
             return if is_above { Hope::Hopeless } else { Hope::Hopeful };
         }
-        let error = noise.sigma / t.samples.sqrt();
+        let error = noise.sigma / t.readings.sqrt();
         let is_well_known = error <= 0.8 * (border - HOPEFUL.ln());
         let is_above = t.ratio - 2.0 * error > border;
         let is_near = (is_well_known || t.hope == Hope::Hopeless) && t.ratio > (border - 2.0 * error).max(HOPEFUL.ln());
         if is_above || is_near {
             Hope::Hopeless
-        } else if t.ratio + 2.0 * error > border && t.samples < HOPELESS_SAMPLES {
+        } else if t.ratio + 2.0 * error > border && t.readings < HOPELESS_READINGS {
             Hope::Unsure
         } else {
             Hope::Hopeful
@@ -263,7 +263,7 @@ impl Adaptive {
     fn at_least(&self, arm: usize, errors: f64) -> f64 {
         let t = &self.tracks[arm];
         let noise = self.noise();
-        t.ratio - errors * noise.sigma / t.samples.max(1.0).sqrt() - self.doubtful(arm, noise)
+        t.ratio - errors * noise.sigma / t.readings.max(1.0).sqrt() - self.doubtful(arm, noise)
     }
 
     /// How much lower the arm may lie because only one of two modes was seen.
@@ -287,21 +287,21 @@ impl Adaptive {
         self.in_use = in_use;
         self.because = because;
         let of = |arm: usize| race.runners.iter().find(|r| r.arm == arm);
-        let samples = of(in_use).map(|r| r.samples.clone()).unwrap_or_default();
-        let base = race.noise.location(&samples);
-        // Without a sample of the arm in use the others cannot be compared.
-        let ran = |r: &&race::Runner| !r.samples.is_empty() && !samples.is_empty();
-        let ratio = |r: &race::Runner| race.noise.location(&r.samples) - base;
+        let readings = of(in_use).map(|r| r.readings.clone()).unwrap_or_default();
+        let base = race.noise.location(&readings);
+        // Without a reading of the arm in use the others cannot be compared.
+        let ran = |r: &&race::Runner| !r.readings.is_empty() && !readings.is_empty();
+        let ratio = |r: &race::Runner| race.noise.location(&r.readings) - base;
         // Arms that did not run keep their distance from AUTO, which always runs.
         let moved = of(self.auto).filter(ran).map_or(0.0, |r| ratio(r) - self.tracks[self.auto].ratio);
         self.tracks.iter_mut().for_each(|t| t.ratio += moved);
         for r in race.runners.iter().filter(ran) {
             let t = &mut self.tracks[r.arm];
             t.ratio = ratio(r);
-            t.samples = r.samples.len() as f64;
-            t.lone = if race.noise.doubtful_mode(&r.samples) > 0.0 { r.samples.len() } else { 0 };
+            t.readings = r.readings.len() as f64;
+            t.lone = if race.noise.doubtful_mode(&r.readings) > 0.0 { r.readings.len() } else { 0 };
         }
-        self.state = State::Settled(ArmMonitor::new(&samples, race.noise));
+        self.state = State::Settled(ArmMonitor::new(&readings, race.noise));
         for a in 0..self.arms.len() {
             self.tracks[a].surprise = 0.0;
             self.tracks[a].follow = 0;
@@ -360,7 +360,7 @@ impl Adaptive {
         // Every arm that may now be best.
         let moved = monitor.moved();
         let others = (0..self.arms.len())
-            .filter(|&a| self.tracks[a].samples < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
+            .filter(|&a| self.tracks[a].readings < 1.0 || self.at_least(a, 1.0) - moved < PERHAPS_BEST)
             .collect();
         self.because = format!("{}; its times have changed", self.because.split(';').next().unwrap_or_default());
         self.race(others, self.config.false_switch_prob_change);
@@ -386,9 +386,9 @@ impl Adaptive {
             t.ratio = t.ratio.min(r);
         } else {
             t.lone += usize::from(t.lone > 0);
-            // The estimate follows with a memory of eight samples.
-            t.samples = (t.samples + 1.0).min(8.0);
-            t.ratio += (r - shape.share_slow(r - t.ratio) * gap - t.ratio) / t.samples;
+            // The estimate follows with a memory of eight readings.
+            t.readings = (t.readings + 1.0).min(8.0);
+            t.ratio += (r - shape.share_slow(r - t.ratio) * gap - t.ratio) / t.readings;
         }
         if t.lone > 0 && shape.doubtful_after(t.lone) == 0.0 {
             t.lone = 0;
@@ -409,12 +409,12 @@ impl Policy for Adaptive {
     }
 
     fn decide(&mut self, _: Context) -> ArmDecision {
-        // A race must not wait for samples that never come.
+        // A race must not wait for readings that never come.
         if let State::Racing(race) = &self.state
             && race.is_starved()
         {
             let race = race.clone();
-            self.settle(race, self.auto, "too few samples came back".into());
+            self.settle(race, self.auto, "too few readings came back".into());
         }
         let (arm, role) = match &mut self.state {
             State::Racing(race) => {
@@ -438,17 +438,17 @@ impl Policy for Adaptive {
         ArmDecision { arm, phase }
     }
 
-    fn learn(&mut self, sample: Sample) {
+    fn learn(&mut self, reading: Reading) {
         let oldest = self.call - self.pending.len() as u64;
-        let Some(entry) = sample.call.checked_sub(oldest).and_then(|i| self.pending.get_mut(i as usize)) else {
+        let Some(entry) = reading.call.checked_sub(oldest).and_then(|i| self.pending.get_mut(i as usize)) else {
             return;
         };
         let (arm, role) = *entry;
-        if arm != sample.arm {
+        if arm != reading.arm {
             return;
         }
         entry.1 = Role::Done;
-        let Some(time_us) = sample.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX) else {
+        let Some(time_us) = reading.time_us.filter(|t| t.is_finite() && *t > 0.0 && *t <= TIME_US_MAX) else {
             if let (Role::Race(number), State::Racing(race)) = (role, &mut self.state)
                 && number == self.races
             {
@@ -456,7 +456,7 @@ impl Policy for Adaptive {
             }
             return;
         };
-        let log_time = self.objective.of(time_us, &self.arms, &sample).ln();
+        let log_time = self.objective.of(time_us, &self.arms, &reading).ln();
         match role {
             Role::Race(number) if number == self.races => self.learn_in_race(arm, log_time),
             Role::Use if arm == self.in_use => self.learn_in_use(log_time),

@@ -2,7 +2,7 @@
 
 use super::noise::Noise;
 
-/// Samples of the arm in use that are kept for the shape of its noise.
+/// Readings of the arm in use that are kept for the shape of its noise.
 const KEPT: usize = 128;
 /// A change of the arm in use that matters: a quarter, on the logarithm.
 const CHANGE: f64 = 0.22;
@@ -12,7 +12,7 @@ const ALARM: f64 = 8.0;
 const ALARM_WIDE: f64 = 9.5;
 /// Standard deviation from which [`ALARM_WIDE`] applies.
 const WIDE: f64 = 0.15;
-/// Most evidence from one sample: a single spike is no change.
+/// Most evidence from one reading: a single spike is no change.
 const STEP_MAX: f64 = 2.0;
 /// Calls over which the level follows slow drift.
 const MEMORY: f64 = 64.0;
@@ -24,7 +24,7 @@ pub struct ArmMonitor {
     pub level: f64,
     /// Their shape.
     pub noise: Noise,
-    /// Samples behind the level.
+    /// Readings behind the level.
     weight: f64,
     recent: Vec<f64>,
     cursor: usize,
@@ -36,13 +36,13 @@ pub struct ArmMonitor {
 }
 
 impl ArmMonitor {
-    /// From the samples of the race that put the arm in use.
-    pub fn new(samples: &[f64], noise: Noise) -> ArmMonitor {
+    /// From the readings of the race that put the arm in use.
+    pub fn new(readings: &[f64], noise: Noise) -> ArmMonitor {
         ArmMonitor {
-            level: noise.location(samples),
+            level: noise.location(readings),
             noise,
-            weight: samples.len() as f64,
-            recent: samples[samples.len().saturating_sub(KEPT)..].to_vec(),
+            weight: readings.len() as f64,
+            recent: readings[readings.len().saturating_sub(KEPT)..].to_vec(),
             cursor: 0,
             since_fit: 0,
             slower: 0.0,
@@ -51,12 +51,12 @@ impl ArmMonitor {
         }
     }
 
-    /// How far the arm in use has moved, on the logarithm, judged from the samples behind an alarm.
+    /// How far the arm in use has moved, on the logarithm, judged from the readings behind an alarm.
     pub fn moved(&self) -> f64 {
         self.away.0 / self.away.1.max(1.0)
     }
 
-    /// Takes a sample of the arm in use; true if the arm has changed.
+    /// Takes a reading of the arm in use; true if the arm has changed.
     pub fn changed(&mut self, log_time: f64) -> bool {
         if self.weight < 1.0 {
             self.level = log_time;

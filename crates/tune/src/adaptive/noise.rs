@@ -19,19 +19,19 @@ pub struct Noise {
     pub sigma: f64,
     /// The second mode, if there is one.
     pub modes: Option<Modes>,
-    /// Distance from an arm's median beyond which a sample is a spike.
+    /// Distance from an arm's median beyond which a reading is a spike.
     pub reach: f64,
 }
 
-/// Least standard deviation, so that identical samples (a clock with coarse ticks) do not count as certain.
+/// Least standard deviation, so that identical readings (a clock with coarse ticks) do not count as certain.
 pub const SIGMA_MIN: f64 = 0.004;
 const SIGMA_MAX: f64 = 2.0;
 
 /// Share of calls that belong to neither of two modes.
 const STRAY: f64 = 0.05;
 
-/// Samples from which two modes can be recognised.
-const TWO_MODES_SAMPLES_MIN: usize = 32;
+/// Readings from which two modes can be recognised.
+const TWO_MODES_READINGS_MIN: usize = 32;
 /// Least common standard deviation of two modes that are treated separately.
 const TWO_MODES_SPREAD_MIN: f64 = 0.12;
 
@@ -41,7 +41,7 @@ impl Noise {
         Noise { sigma: sigma.clamp(SIGMA_MIN, SIGMA_MAX), modes: None, reach: f64::INFINITY }
     }
 
-    /// Density of a sample `r` away from its arm's location, without the factor 1/√(2π).
+    /// Density of a reading `r` away from its arm's location, without the factor 1/√(2π).
     pub fn density(&self, r: f64) -> f64 {
         let normal = |r: f64| (-0.5 * (r / self.sigma).powi(2)).exp() / self.sigma;
         match self.modes {
@@ -62,8 +62,8 @@ impl Noise {
         ((self.density(r - shift) + FLOOR).ln() - (self.density(r) + FLOOR).ln()).clamp(-limit, limit)
     }
 
-    /// ln of the density of a sample `r` (away from the arm in use) if its arm is faster by at least `least`, over the density if its
-    /// place is `was`. "Faster" may be by anything: the likeliest of some shifts, and of the one that fits this sample best, which pays for
+    /// ln of the density of a reading `r` (away from the arm in use) if its arm is faster by at least `least`, over the density if its
+    /// place is `was`. "Faster" may be by anything: the likeliest of some shifts, and of the one that fits this reading best, which pays for
     /// having been chosen after the fact. Never beyond ±`limit`.
     pub fn log_ratio_faster(&self, r: f64, was: f64, least: f64, limit: f64) -> f64 {
         const FITTED: f64 = 0.22; // e^-1.5
@@ -77,12 +77,12 @@ impl Noise {
 
     /// The shape common to several arms, each with a location of its own. `arms[i]` holds logarithms of times.
     ///
-    /// Two modes are accepted where they explain the samples clearly better than one (twice the Bayesian information
-    /// criterion's price), are well apart and both seen. Cost: some 10,000 exponentials for 100 samples.
+    /// Two modes are accepted where they explain the readings clearly better than one (twice the Bayesian information
+    /// criterion's price), are well apart and both seen. Cost: some 10,000 exponentials for 100 readings.
     pub fn fit(arms: &[&[f64]]) -> Noise {
         let one = one_mode(arms);
         let n: usize = arms.iter().map(|a| a.len()).sum();
-        if n < TWO_MODES_SAMPLES_MIN || one.sigma < TWO_MODES_SPREAD_MIN {
+        if n < TWO_MODES_READINGS_MIN || one.sigma < TWO_MODES_SPREAD_MIN {
             return one;
         }
         // The likelihood of one mode at its own maximum, not at the winsorised spread: one outlier is no second mode.
@@ -114,22 +114,22 @@ impl Noise {
     }
 
     /// The same for one arm whose shape is known from before: refined, or fitted anew where it no longer fits. Cheaper than [`fit`](Self::fit).
-    pub fn refit(&self, samples: &[f64]) -> Noise {
-        let n = samples.len();
+    pub fn refit(&self, readings: &[f64]) -> Noise {
+        let n = readings.len();
         if self.modes.is_none() {
-            return Noise::fit(&[samples]);
+            return Noise::fit(&[readings]);
         }
-        match Mixture::fit_from(&[samples], *self).filter(|m| n >= TWO_MODES_SAMPLES_MIN && m.is_plain(n)) {
+        match Mixture::fit_from(&[readings], *self).filter(|m| n >= TWO_MODES_READINGS_MIN && m.is_plain(n)) {
             Some(m) => Noise {
                 sigma: m.sigma.clamp(SIGMA_MIN, SIGMA_MAX),
                 modes: Some(Modes { gap: m.gap, slow: m.slow }),
                 reach: f64::INFINITY,
             },
-            None => Noise::fit(&[samples]),
+            None => Noise::fit(&[readings]),
         }
     }
 
-    /// The location of the samples `x` under this shape: the mean, or the fast mode's place by expectation maximisation.
+    /// The location of the readings `x` under this shape: the mean, or the fast mode's place by expectation maximisation.
     pub fn location(&self, x: &[f64]) -> f64 {
         let Some(modes) = self.modes else { return mean(x) };
         if x.is_empty() {
@@ -151,16 +151,16 @@ impl Noise {
             .unwrap_or(start)
     }
 
-    /// How far below its samples an arm may lie, since every sample may have been of the slow mode: the gap between the modes, unless
-    /// both modes were seen or that many slow samples in a row are unlikely (1 in 250).
-    pub fn doubtful_mode(&self, samples: &[f64]) -> f64 {
+    /// How far below its readings an arm may lie, since every reading may have been of the slow mode: the gap between the modes, unless
+    /// both modes were seen or that many slow readings in a row are unlikely (1 in 250).
+    pub fn doubtful_mode(&self, readings: &[f64]) -> f64 {
         let Some(m) = self.modes else { return 0.0 };
-        let low = samples.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        if high - low > 0.5 * m.gap { 0.0 } else { self.doubtful_after(samples.len()) }
+        let low = readings.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if high - low > 0.5 * m.gap { 0.0 } else { self.doubtful_after(readings.len()) }
     }
 
-    /// The same after `n` samples that all were of one mode.
+    /// The same after `n` readings that all were of one mode.
     pub fn doubtful_after(&self, n: usize) -> f64 {
         match self.modes {
             Some(m) if m.slow.powi(n.min(64) as i32) > 0.004 => m.gap,
@@ -168,7 +168,7 @@ impl Noise {
         }
     }
 
-    /// Probability that a sample `r` away from the location is in the slow mode.
+    /// Probability that a reading `r` away from the location is in the slow mode.
     pub fn share_slow(&self, r: f64) -> f64 {
         let Some(m) = self.modes else { return 0.0 };
         let normal = |r: f64| (-0.5 * (r / self.sigma).powi(2)).exp();
@@ -197,10 +197,10 @@ fn one_mode(arms: &[&[f64]]) -> Noise {
     Noise { reach, ..Noise::one_mode((sum / dof as f64).sqrt()) }
 }
 
-/// How far from its arm's median a sample is a spike: four robust deviations, if hardly any are that far. Where many are, they are a
+/// How far from its arm's median a reading is a spike: four robust deviations, if hardly any are that far. Where many are, they are a
 /// second mode or a long tail, and must count.
 fn spike(arms: &[&[f64]]) -> f64 {
-    const SAMPLES_MIN: usize = 20;
+    const READINGS_MIN: usize = 20;
     const SHARE_MAX: f64 = 0.1;
     let away: Vec<f64> = arms
         .iter()
@@ -211,10 +211,10 @@ fn spike(arms: &[&[f64]]) -> f64 {
         .collect();
     let reach = 4.0 * (stats::MAD_TO_SD * median(&away)).max(SIGMA_MIN);
     let beyond = away.iter().filter(|d| **d > reach).count();
-    if away.len() >= SAMPLES_MIN && beyond as f64 <= SHARE_MAX * away.len() as f64 { reach } else { f64::INFINITY }
+    if away.len() >= READINGS_MIN && beyond as f64 <= SHARE_MAX * away.len() as f64 { reach } else { f64::INFINITY }
 }
 
-/// The samples with spikes pulled in to `reach` from their median.
+/// The readings with spikes pulled in to `reach` from their median.
 pub fn pull_in(x: &[f64], reach: f64) -> Vec<f64> {
     if !reach.is_finite() {
         return x.to_vec();

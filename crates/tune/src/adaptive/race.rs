@@ -3,17 +3,17 @@
 use super::evidence::{Comparison, compare};
 use super::noise::Noise;
 
-/// When the evidence is checked, and the share of the error probability that each check may spend. Repeated checks of growing samples find
+/// When the evidence is checked, and the share of the error probability that each check may spend. Repeated checks of growing readings find
 /// "significance" by chance, so every check has its own share of the error probability.
 #[derive(Debug, Clone, Copy)]
 pub struct InterimCheck {
-    /// Samples of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
+    /// Readings of the arm and of AUTO, each, or as much evidence from uneven numbers (the harmonic mean of the two).
     pub pairs: f64,
     /// Share of the race's error probability that this check may spend.
     pub share: f64,
 }
 
-/// The interim checks of a race; shares sum to 1. A check that is skipped, because samples come in epochs, is not repeated.
+/// The interim checks of a race; shares sum to 1. A check that is skipped, because readings come in epochs, is not repeated.
 pub const INTERIM_CHECKS: &[InterimCheck] = &[
     InterimCheck { pairs: 4.0, share: 0.01 },
     InterimCheck { pairs: 5.0, share: 0.03 },
@@ -29,13 +29,13 @@ pub const INTERIM_CHECKS: &[InterimCheck] = &[
     InterimCheck { pairs: 70.0, share: 0.01 },
 ];
 
-/// Calls without any sample after which a race is given up; far more than an epoch holds.
+/// Calls without any reading after which a race is given up; far more than an epoch holds.
 const STARVED_CALLS: usize = 512;
 
-/// Lost samples of an arm that are repeated. An arm that loses every sample must not stop the others.
+/// Lost readings of an arm that are repeated. An arm that loses every reading must not stop the others.
 const LOST_MAX: u32 = 8;
 
-/// From this standard deviation of the logarithm on, checks spend less of the error probability: a few samples that happen to agree look like
+/// From this standard deviation of the logarithm on, checks spend less of the error probability: a few readings that happen to agree look like
 /// little noise and a large gap.
 const BROAD: f64 = 0.1;
 /// The factor above [`BROAD`].
@@ -46,34 +46,34 @@ const RIVALS_FEW: f64 = 5.0;
 /// Share of the error probability that a race with two modes may spend, over all checks.
 const SHARE_TWO_MODES: f64 = 0.6;
 
-/// Noise that needs more samples, or hides two modes that are not recognised yet.
+/// Noise that needs more readings, or hides two modes that are not recognised yet.
 pub const WIDE: f64 = 0.3;
 
-/// Samples from which a race fits the shape of the noise itself where it was known before.
-const OWN_SHAPE_SAMPLES: usize = 40;
+/// Readings from which a race fits the shape of the noise itself where it was known before.
+const OWN_SHAPE_READINGS: usize = 40;
 
 /// Error probability of a change from one arm that had beaten AUTO to another.
 const DOUBT_NEXT: f64 = 0.02;
 
-/// Samples that every arm gets under such noise.
-const WIDE_SAMPLES_MIN: u32 = 5;
+/// Readings that every arm gets under such noise.
+const WIDE_READINGS_MIN: u32 = 5;
 
-/// An improvement (40 %, on the logarithm) that needs more samples.
+/// An improvement (40 %, on the logarithm) that needs more readings.
 const WONDER: f64 = 0.5;
-/// Samples that prove an improvement of [`WONDER`].
-const WONDER_SAMPLES_MIN: u32 = 7;
+/// Readings that prove an improvement of [`WONDER`].
+const WONDER_READINGS_MIN: u32 = 7;
 
 /// An arm in a race.
 #[derive(Debug, Clone)]
 pub struct Runner {
     /// The arm.
     pub arm: usize,
-    /// Calls of it that were decided in this race and whose sample came or may still come (first uses do not count).
+    /// Calls of it that were decided in this race and whose reading came or may still come (first uses do not count).
     pub decided: u32,
-    /// Calls whose sample was lost.
+    /// Calls whose reading was lost.
     lost: u32,
     /// Logarithms of the times that came.
-    pub samples: Vec<f64>,
+    pub readings: Vec<f64>,
     /// Number of [`INTERIM_CHECKS`] done.
     looked: usize,
 }
@@ -107,14 +107,14 @@ pub struct Race {
     pub runners: Vec<Runner>,
     /// Probability of a false switch from AUTO that this race may spend.
     doubt: f64,
-    /// Samples per arm after which a race with one mode is over; with two modes or very wide noise four times as many.
+    /// Readings per arm after which a race with one mode is over; with two modes or very wide noise four times as many.
     limit: u32,
     auto: usize,
     in_use: usize,
     turn: usize,
     /// Whether the arm in use at the start was not AUTO: it had passed the gate.
     had_left: bool,
-    /// The shape of the noise, fitted anew as samples come.
+    /// The shape of the noise, fitted anew as readings come.
     pub noise: Noise,
     fitted_at: usize,
 }
@@ -123,7 +123,7 @@ impl Race {
     /// A race between `arms`, which hold `auto` and `in_use`.
     pub fn new(arms: &[usize], auto: usize, in_use: usize, doubt: f64, limit: u32) -> Race {
         let runners =
-            arms.iter().map(|&arm| Runner { arm, decided: 0, lost: 0, samples: Vec::new(), looked: 0 }).collect();
+            arms.iter().map(|&arm| Runner { arm, decided: 0, lost: 0, readings: Vec::new(), looked: 0 }).collect();
         Race {
             had_left: in_use != auto,
             runners,
@@ -137,11 +137,11 @@ impl Race {
         }
     }
 
-    /// Begins with a shape of noise that is known already; it holds until this race has samples enough for its own.
+    /// Begins with a shape of noise that is known already; it holds until this race has readings enough for its own.
     pub fn with_noise(mut self, noise: Noise) -> Race {
         if noise.modes.is_some() {
             self.noise = noise;
-            self.fitted_at = OWN_SHAPE_SAMPLES;
+            self.fitted_at = OWN_SHAPE_READINGS;
         }
         self
     }
@@ -151,9 +151,9 @@ impl Race {
         self.runners.iter().find(|r| r.arm == arm).unwrap_or(&self.runners[0])
     }
 
-    /// Whether far more calls were decided than samples came back.
+    /// Whether far more calls were decided than readings came back.
     pub fn is_starved(&self) -> bool {
-        let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
+        let came: usize = self.runners.iter().map(|r| r.readings.len()).sum();
         self.turn > 8 * came + STARVED_CALLS
     }
 
@@ -193,21 +193,21 @@ impl Race {
     fn finalists(&self) -> Vec<usize> {
         // The longer a race lasts, the wider the bound, so that an arm with a bad start runs again.
         let width = (0.1 + self.turn as f64 / 25.0).sqrt();
-        // Under wide noise a few samples do not place an arm.
+        // Under wide noise a few readings do not place an arm.
         let unknown = self.noise.modes.is_some() || self.noise.sigma > WIDE;
-        let fewest = if unknown { WIDE_SAMPLES_MIN } else { 1 };
+        let fewest = if unknown { WIDE_READINGS_MIN } else { 1 };
         let bound = |r: &Runner| {
             let margin = width * self.noise.sigma / f64::from(r.decided.max(1)).sqrt();
-            self.place(r) - margin - self.noise.doubtful_mode(&r.samples)
+            self.place(r) - margin - self.noise.doubtful_mode(&r.readings)
         };
         let mut ranked: Vec<(bool, f64, usize)> = self
             .runners
             .iter()
-            .filter(|r| r.arm != self.auto && !r.samples.is_empty())
+            .filter(|r| r.arm != self.auto && !r.readings.is_empty())
             .map(|r| (r.decided >= fewest, bound(r), r.arm))
             .collect();
         ranked.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2)));
-        // No sample yet, as in an epoch that is decided before its first call runs: all arms take turns.
+        // No reading yet, as in an epoch that is decided before its first call runs: all arms take turns.
         let Some(&(_, _, first)) = ranked.first() else {
             return self.runners.iter().map(|r| r.arm).collect();
         };
@@ -218,30 +218,30 @@ impl Race {
         arms
     }
 
-    /// The location of an arm's samples.
+    /// The location of an arm's readings.
     fn place(&self, r: &Runner) -> f64 {
-        self.noise.location(&r.samples)
+        self.noise.location(&r.readings)
     }
 
     fn dof(&self) -> f64 {
-        self.runners.iter().map(|r| r.samples.len().saturating_sub(1)).sum::<usize>() as f64
+        self.runners.iter().map(|r| r.readings.len().saturating_sub(1)).sum::<usize>() as f64
     }
 
-    /// Takes a sample of a call that this race decided.
+    /// Takes a reading of a call that this race decided.
     pub fn learn(&mut self, arm: usize, log_time: f64) {
         if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm) {
-            r.samples.push(log_time);
+            r.readings.push(log_time);
         }
-        let n: usize = self.runners.iter().map(|r| r.samples.len()).sum();
-        let known = self.fitted_at >= OWN_SHAPE_SAMPLES;
+        let n: usize = self.runners.iter().map(|r| r.readings.len()).sum();
+        let known = self.fitted_at >= OWN_SHAPE_READINGS;
         if n < 24 && !known || n >= self.fitted_at + n / 8 {
-            let all: Vec<&[f64]> = self.runners.iter().map(|r| r.samples.as_slice()).collect();
+            let all: Vec<&[f64]> = self.runners.iter().map(|r| r.readings.as_slice()).collect();
             self.noise = Noise::fit(&all);
             self.fitted_at = n;
         }
     }
 
-    /// The sample of a call of this race is lost: the arm repeats the call, at most [`LOST_MAX`] times.
+    /// The reading of a call of this race is lost: the arm repeats the call, at most [`LOST_MAX`] times.
     pub fn lose(&mut self, arm: usize) {
         if let Some(r) = self.runners.iter_mut().find(|r| r.arm == arm && r.lost < LOST_MAX) {
             r.lost += 1;
@@ -251,14 +251,14 @@ impl Race {
 
     /// How an arm compares with another so far.
     pub fn compare(&self, arm: usize, other: usize) -> Comparison {
-        compare(&self.runner(arm).samples, &self.runner(other).samples, &self.noise, self.dof())
+        compare(&self.runner(arm).readings, &self.runner(other).readings, &self.noise, self.dof())
     }
 
-    /// The verdict after the samples so far. `gate` is the least improvement worth a change, on the logarithm.
+    /// The verdict after the readings so far. `gate` is the least improvement worth a change, on the logarithm.
     pub fn verdict(&mut self, gate: f64) -> RaceVerdict {
-        // With two modes the evidence is expensive to compute: every fourth sample is enough.
+        // With two modes the evidence is expensive to compute: every fourth reading is enough.
         let two_modes = self.noise.modes.is_some();
-        let came: usize = self.runners.iter().map(|r| r.samples.len()).sum();
+        let came: usize = self.runners.iter().map(|r| r.readings.len()).sum();
         if two_modes && !came.is_multiple_of(4) {
             return RaceVerdict::Open;
         }
@@ -271,8 +271,8 @@ impl Race {
             c.p_faster < 0.1 && c.effect <= -gate
         });
         // A return to AUTO needs little evidence.
-        let auto_samples = self.runner(self.auto).samples.len();
-        let enough = auto_samples >= 4 && self.runner(self.in_use).samples.len() >= 4;
+        let auto_readings = self.runner(self.auto).readings.len();
+        let enough = auto_readings >= 4 && self.runner(self.in_use).readings.len() >= 4;
         if self.in_use != self.auto && enough && self.compare(self.auto, self.in_use).p_faster < 0.05 {
             self.in_use = self.auto;
             return if promising { RaceVerdict::BackAndOn } else { RaceVerdict::Back };
@@ -280,13 +280,13 @@ impl Race {
         // Stop if no gain is left. An arm that seems better costs nothing to try further.
         let wide = two_modes || self.noise.sigma > WIDE;
         let limit = self.limit * if wide { 4 } else { 1 } * if promising { 4 } else { 1 };
-        // Samples, not calls: an epoch is decided long before its samples come.
-        let tried = self.runners.iter().map(|r| r.samples.len()).max().unwrap_or(0) as u32;
-        let asked = came.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_samples >= 6 && self.dof() >= 8.0;
+        // Readings, not calls: an epoch is decided long before its readings come.
+        let tried = self.runners.iter().map(|r| r.readings.len()).max().unwrap_or(0) as u32;
+        let asked = came.is_multiple_of(if two_modes { 8 } else { 4 }) && auto_readings >= 6 && self.dof() >= 8.0;
         let hopeless = asked
             && self.runners.iter().filter(|r| r.arm != self.in_use).all(|r| {
                 let c = self.compare(r.arm, self.in_use);
-                c.effect - 2.0 * c.error - self.noise.doubtful_mode(&r.samples) > -gate
+                c.effect - 2.0 * c.error - self.noise.doubtful_mode(&r.readings) > -gate
             });
         if !(tried >= limit || hopeless) {
             return RaceVerdict::Open;
@@ -298,10 +298,10 @@ impl Race {
         RaceVerdict::Over
     }
 
-    /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new samples are there.
+    /// Whether `best` beats AUTO, and the arm in use, beyond chance. Asked again only when enough new readings are there.
     fn passes(&mut self, best: usize, gate: f64, two_modes: bool) -> bool {
         let rivals = (self.runners.len() - 1).max(1) as f64;
-        let count = |arm: usize| self.runner(arm).samples.len();
+        let count = |arm: usize| self.runner(arm).readings.len();
         let have = count(best).min(count(self.auto)) as u32;
         let pairs = 2.0 / (1.0 / count(best) as f64 + 1.0 / count(self.auto) as f64);
         let looked = self.runner(best).looked;
@@ -323,17 +323,17 @@ impl Race {
             let care = if self.noise.sigma > BROAD && rivals <= RIVALS_FEW { SHARE_BROAD } else { 1.0 };
             self.doubt * care / rivals_tested(rivals) * share
         };
-        // With two modes an arm with few samples may lie anywhere: arms that may still be best run before a choice.
+        // With two modes an arm with few readings may lie anywhere: arms that may still be best run before a choice.
         if two_modes {
             let place = self.place(self.runner(best));
-            let unsure = |r: &&Runner| self.place(r) - self.noise.doubtful_mode(&r.samples) < place;
+            let unsure = |r: &&Runner| self.place(r) - self.noise.doubtful_mode(&r.readings) < place;
             if self.runners.iter().filter(|r| r.arm != best && r.arm != self.auto).any(|r| unsure(&r)) {
                 return false;
             }
         }
         let against_auto = self.compare(best, self.auto);
-        // One arm all in the fast mode, the other all in the slow one: a few samples look like a large improvement.
-        let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_SAMPLES_MIN;
+        // One arm all in the fast mode, the other all in the slow one: a few readings look like a large improvement.
+        let wonder = !two_modes && against_auto.effect < -WONDER && have < WONDER_READINGS_MIN;
         let passes = f64::from(have) >= INTERIM_CHECKS[0].pairs
             && against_auto.p_faster < doubt
             && against_auto.effect <= -gate
@@ -343,7 +343,7 @@ impl Race {
 
     /// The arm other than AUTO with the lowest location.
     fn best_challenger(&self) -> Option<usize> {
-        let challengers = self.runners.iter().filter(|r| r.arm != self.auto && r.samples.len() >= 2);
+        let challengers = self.runners.iter().filter(|r| r.arm != self.auto && r.readings.len() >= 2);
         challengers.min_by(|a, b| self.place(a).total_cmp(&self.place(b)).then(a.arm.cmp(&b.arm))).map(|r| r.arm)
     }
 }

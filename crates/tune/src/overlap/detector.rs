@@ -2,7 +2,7 @@
 //!
 //! The model: calls run in one of two regimes, alone or during computation, and stay in one for tens of calls ([`HAZARD`]). Every arm has a
 //! mean log time in each regime (computation may make one arm slower and another faster) and normal noise of one deviation for all.
-//! That is a hidden Markov model with two states; expectation-maximisation fits its levels and noise to the newest samples. The model
+//! That is a hidden Markov model with two states; expectation-maximisation fits its levels and noise to the newest readings. The model
 //! is used only where it explains them better than one regime does, steady or drifting, by the Bayesian information criterion. The
 //! result for the next call is its filtered probability.
 //!
@@ -11,13 +11,13 @@
 
 use std::collections::VecDeque;
 
-/// Samples that the model is fitted to, the newest ones.
-pub const SAMPLES_MAX: usize = 384;
-/// Fewest samples before it is fitted.
-pub const SAMPLES_MIN: usize = 24;
+/// Readings that the model is fitted to, the newest ones.
+pub const READINGS_MAX: usize = 384;
+/// Fewest readings before it is fitted.
+pub const READINGS_MIN: usize = 24;
 /// Share of calls that begin a new phase: phases of 50 calls.
 pub const HAZARD: f64 = 0.02;
-/// Samples between two fits, before and after a detection.
+/// Readings between two fits, before and after a detection.
 const FIT_EVERY: [usize; 2] = [8, 16];
 /// Rounds of expectation-maximisation in a fit from scratch, and in one from the previous fit.
 const FIT_ROUNDS: [usize; 2] = [4, 2];
@@ -34,8 +34,8 @@ const MARGIN: f64 = 3.0;
 /// Half of the window whose mean starts a fit from scratch.
 const SMOOTH: usize = 5;
 
-/// A sample: the arm and the log of its time.
-type Sample = (usize, f64);
+/// The arm of a reading and the log of its time.
+type LogReading = (usize, f64);
 
 /// The probability that the next call is in the second of two regimes, with levels that are known.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ impl RegimeFilter {
         self.second
     }
 
-    /// Takes the log likelihoods of a sample in the two regimes and moves to the next call.
+    /// Takes the log likelihoods of a reading in the two regimes and moves to the next call.
     pub fn learn(&mut self, first: f64, second: f64) {
         self.learn_ratio(ratio(first, second));
     }
@@ -66,7 +66,7 @@ impl RegimeFilter {
     }
 }
 
-/// How much likelier the first regime makes a sample, from the logs of both, within bounds.
+/// How much likelier the first regime makes a reading, from the logs of both, within bounds.
 fn ratio(first: f64, second: f64) -> f64 {
     (first - second).clamp(-500.0, 500.0).exp()
 }
@@ -82,7 +82,7 @@ struct Regimes {
     /// Of every arm in both.
     levels: Vec<[Level; 2]>,
     noise: f64,
-    /// Which regime is the slower one, weighted by samples: taken for overlap.
+    /// Which regime is the slower one, weighted by readings: taken for overlap.
     slower: usize,
     /// How far the regimes lie apart, in log time.
     step: f64,
@@ -94,7 +94,7 @@ struct Level {
     mean: f64,
     /// The variance with which the mean is known.
     variance: f64,
-    /// Inverse of the variance of a sample, noise included, and its log.
+    /// Inverse of the variance of a reading, noise included, and its log.
     precision: f64,
     log_precision: f64,
 }
@@ -106,12 +106,12 @@ impl Level {
 }
 
 impl Regimes {
-    fn log_likelihoods(&self, (arm, x): Sample) -> [f64; 2] {
+    fn log_likelihoods(&self, (arm, x): LogReading) -> [f64; 2] {
         self.levels[arm].map(|l| l.log_likelihood(x))
     }
 }
 
-/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains the samples
+/// Finds the two regimes in the times of the calls. The slower one counts as overlap. `None` while one regime explains the readings
 /// as well.
 ///
 /// Anything else that changes all calls for a while looks like computation, and a step that is small compared with the noise is not
@@ -119,7 +119,7 @@ impl Regimes {
 #[derive(Debug, Clone)]
 pub struct OverlapDetector {
     arms: usize,
-    samples: VecDeque<Sample>,
+    readings: VecDeque<LogReading>,
     since_fit: usize,
     fits: u32,
     regimes: Option<Regimes>,
@@ -129,8 +129,8 @@ pub struct OverlapDetector {
 impl OverlapDetector {
     /// For so many arms.
     pub fn new(arms: usize) -> Self {
-        let samples = VecDeque::with_capacity(SAMPLES_MAX);
-        OverlapDetector { arms, samples, since_fit: 0, fits: 0, regimes: None, filter: RegimeFilter::default() }
+        let readings = VecDeque::with_capacity(READINGS_MAX);
+        OverlapDetector { arms, readings, since_fit: 0, fits: 0, regimes: None, filter: RegimeFilter::default() }
     }
 
     /// The probability that the next call is overlapped; `None` without a result.
@@ -139,45 +139,45 @@ impl OverlapDetector {
         self.regimes.as_ref().map(|r| if r.slower == 1 { second } else { 1.0 - second })
     }
 
-    /// What the samples say about the next call; `None` without a result.
+    /// What the readings say about the next call; `None` without a result.
     pub fn is_overlapped(&self) -> Option<bool> {
         self.probability().map(|p| p > 0.5)
     }
 
-    /// Takes a sample, microseconds, finite and above 0. O(1), and O([`SAMPLES_MAX`]) at a fit, every sixteenth time at most.
+    /// Takes a reading, microseconds, finite and above 0. O(1), and O([`READINGS_MAX`]) at a fit, every sixteenth time at most.
     pub fn learn(&mut self, arm: usize, time_us: f64) {
         if arm >= self.arms {
             return;
         }
-        if self.samples.len() == SAMPLES_MAX {
-            self.samples.pop_front();
+        if self.readings.len() == READINGS_MAX {
+            self.readings.pop_front();
         }
-        let sample = (arm, time_us.ln());
-        self.samples.push_back(sample);
+        let reading = (arm, time_us.ln());
+        self.readings.push_back(reading);
         if let Some(r) = &self.regimes {
-            let [first, second] = r.log_likelihoods(sample);
+            let [first, second] = r.log_likelihoods(reading);
             self.filter.learn(first, second);
         }
         self.since_fit += 1;
-        if self.since_fit >= FIT_EVERY[usize::from(self.regimes.is_some())] && self.samples.len() >= SAMPLES_MIN {
+        if self.since_fit >= FIT_EVERY[usize::from(self.regimes.is_some())] && self.readings.len() >= READINGS_MIN {
             self.since_fit = 0;
             self.fit();
         }
     }
 
     fn fit(&mut self) {
-        let samples = self.samples.make_contiguous();
-        let one = one_regime(samples, self.arms).max(drifting(samples, self.arms));
-        let fresh = || fitted(samples, self.arms, &first_guess(samples, self.arms), FIT_ROUNDS[0]);
-        let again = self.regimes.as_ref().map(|r| fitted(samples, self.arms, &smoothed(samples, r).0, FIT_ROUNDS[1]));
+        let readings = self.readings.make_contiguous();
+        let one = one_regime(readings, self.arms).max(drifting(readings, self.arms));
+        let fresh = || fitted(readings, self.arms, &first_guess(readings, self.arms), FIT_ROUNDS[0]);
+        let again = self.regimes.as_ref().map(|r| fitted(readings, self.arms, &smoothed(readings, r).0, FIT_ROUNDS[1]));
         self.fits = self.fits.wrapping_add(1);
         let (mut regimes, log_likelihood, filter) = match again {
             None => fresh(),
             Some(again) if !self.fits.is_multiple_of(FRESH_EVERY) => again,
             Some(again) => [again, fresh()].into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or_else(fresh),
         };
-        let seen = (0..self.arms).filter(|a| samples.iter().any(|s| s.0 == *a)).count();
-        let criterion = 0.5 * seen as f64 * (samples.len() as f64).ln();
+        let seen = (0..self.arms).filter(|a| readings.iter().any(|s| s.0 == *a)).count();
+        let criterion = 0.5 * seen as f64 * (readings.len() as f64).ln();
         let margin = if self.regimes.is_some() { 0.0 } else { MARGIN };
         if log_likelihood - one < criterion + margin || regimes.step < STEP_MIN {
             self.regimes = None;
@@ -198,25 +198,25 @@ impl OverlapDetector {
 }
 
 /// Log likelihood of one regime: every arm its mean, one noise.
-fn one_regime(samples: &[Sample], arms: usize) -> f64 {
-    let means = means(samples, arms);
-    let n = samples.len() as f64;
-    let square: f64 = samples.iter().map(|(a, x)| (x - means[*a]).powi(2)).sum();
+fn one_regime(readings: &[LogReading], arms: usize) -> f64 {
+    let means = means(readings, arms);
+    let n = readings.len() as f64;
+    let square: f64 = readings.iter().map(|(a, x)| (x - means[*a]).powi(2)).sum();
     let variance = (square / n).max(NOISE_MIN * NOISE_MIN);
     -0.5 * (square / variance + n * variance.ln())
 }
 
 /// The same with a common drift, whose one parameter is paid for.
-fn drifting(samples: &[Sample], arms: usize) -> f64 {
-    let residuals = differences(samples, arms);
-    let n = samples.len() as f64;
+fn drifting(readings: &[LogReading], arms: usize) -> f64 {
+    let residuals = differences(readings, arms);
+    let n = readings.len() as f64;
     let middle = (n - 1.0) / 2.0;
     let (mut along, mut square) = (0.0, 0.0);
     for (i, r) in residuals.iter().enumerate() {
         along += (i as f64 - middle) * r;
         square += (i as f64 - middle).powi(2);
     }
-    let straight: Vec<Sample> = samples
+    let straight: Vec<LogReading> = readings
         .iter()
         .enumerate()
         .map(|(i, (arm, x))| (*arm, x - along / f64::max(square, 1.0) * (i as f64 - middle)))
@@ -224,27 +224,27 @@ fn drifting(samples: &[Sample], arms: usize) -> f64 {
     one_regime(&straight, arms) - 0.5 * n.ln()
 }
 
-fn means(samples: &[Sample], arms: usize) -> Vec<f64> {
+fn means(readings: &[LogReading], arms: usize) -> Vec<f64> {
     let mut sums = vec![(0.0, 0.0); arms];
-    for (arm, x) in samples {
+    for (arm, x) in readings {
         sums[*arm].0 += x;
         sums[*arm].1 += 1.0;
     }
     sums.into_iter().map(|(sum, n)| sum / f64::max(n, 1.0)).collect()
 }
 
-/// Probabilities of the second regime to begin with: from the moving mean of the arm with most samples, above or below its overall mean.
-fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
-    let count = |arm: usize| samples.iter().filter(|s| s.0 == arm).count();
+/// Probabilities of the second regime to begin with: from the moving mean of the arm with most readings, above or below its overall mean.
+fn first_guess(readings: &[LogReading], arms: usize) -> Vec<f64> {
+    let count = |arm: usize| readings.iter().filter(|s| s.0 == arm).count();
     let most = (0..arms).max_by_key(|a| (count(*a), arms - a)).unwrap_or(0);
-    let own: Vec<f64> = samples.iter().filter(|s| s.0 == most).map(|s| s.1).collect();
+    let own: Vec<f64> = readings.iter().filter(|s| s.0 == most).map(|s| s.1).collect();
     let smooth: Vec<f64> =
         (0..own.len()).map(|i| stats::mean(&own[i.saturating_sub(SMOOTH)..(i + SMOOTH + 1).min(own.len())])).collect();
     let (low, high) = smooth.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(*x), h.max(*x)));
     let middle = (low + high) / 2.0;
     let mut last = smooth.first().copied().unwrap_or(0.0);
     let mut next = smooth.iter();
-    samples
+    readings
         .iter()
         .map(|s| {
             if s.0 == most {
@@ -256,30 +256,30 @@ fn first_guess(samples: &[Sample], arms: usize) -> Vec<f64> {
 }
 
 /// Fits from probabilities of the second regime; the model, its log likelihood, and what it says about the next call.
-fn fitted(samples: &[Sample], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, RegimeFilter) {
-    let mut noise = stats::standard_deviation(&differences(samples, arms)).max(NOISE_MIN);
+fn fitted(readings: &[LogReading], arms: usize, guess: &[f64], rounds: usize) -> (Regimes, f64, RegimeFilter) {
+    let mut noise = stats::standard_deviation(&differences(readings, arms)).max(NOISE_MIN);
     let mut probabilities = guess.to_vec();
-    let centres = means(samples, arms);
+    let centres = means(readings, arms);
     for _ in 0..rounds {
-        let regimes = maximised(samples, arms, &centres, &probabilities, noise);
+        let regimes = maximised(readings, arms, &centres, &probabilities, noise);
         noise = regimes.noise;
-        probabilities = smoothed(samples, &regimes).0;
+        probabilities = smoothed(readings, &regimes).0;
     }
-    let regimes = maximised(samples, arms, &centres, &probabilities, noise);
-    let (_, log_likelihood, filter) = smoothed(samples, &regimes);
+    let regimes = maximised(readings, arms, &centres, &probabilities, noise);
+    let (_, log_likelihood, filter) = smoothed(readings, &regimes);
     (regimes, log_likelihood, filter)
 }
 
-/// What is left of the samples within their arms.
-fn differences(samples: &[Sample], arms: usize) -> Vec<f64> {
-    let means = means(samples, arms);
-    samples.iter().map(|(a, x)| x - means[*a]).collect()
+/// What is left of the readings within their arms.
+fn differences(readings: &[LogReading], arms: usize) -> Vec<f64> {
+    let means = means(readings, arms);
+    readings.iter().map(|(a, x)| x - means[*a]).collect()
 }
 
 /// Levels and noise from the probabilities of the second regime. Levels have a normal prior round the arm's mean.
-fn maximised(samples: &[Sample], arms: usize, centres: &[f64], probabilities: &[f64], noise: f64) -> Regimes {
+fn maximised(readings: &[LogReading], arms: usize, centres: &[f64], probabilities: &[f64], noise: f64) -> Regimes {
     let mut sums = vec![[(0.0, 0.0); 2]; arms];
-    for ((arm, x), p) in samples.iter().zip(probabilities) {
+    for ((arm, x), p) in readings.iter().zip(probabilities) {
         for (sum, weight) in sums[*arm].iter_mut().zip([1.0 - p, *p]) {
             sum.0 += weight * x;
             sum.1 += weight;
@@ -293,10 +293,10 @@ fn maximised(samples: &[Sample], arms: usize, centres: &[f64], probabilities: &[
     };
     let mut levels: Vec<[Level; 2]> = (0..arms).map(|a| sums[a].map(|s| level(a, s))).collect();
     let mut square = 0.0;
-    for ((arm, x), p) in samples.iter().zip(probabilities) {
+    for ((arm, x), p) in readings.iter().zip(probabilities) {
         square += (1.0 - p) * (x - levels[*arm][0].mean).powi(2) + p * (x - levels[*arm][1].mean).powi(2);
     }
-    let noise = (square / samples.len() as f64).sqrt().max(NOISE_MIN);
+    let noise = (square / readings.len() as f64).sqrt().max(NOISE_MIN);
     for level in levels.iter_mut().flatten() {
         level.precision = 1.0 / (noise * noise + level.variance);
         level.log_precision = level.precision.ln();
@@ -312,22 +312,22 @@ fn maximised(samples: &[Sample], arms: usize, centres: &[f64], probabilities: &[
     Regimes { levels, noise, slower: usize::from(up >= 0.0), step: apart / f64::max(weight, 1e-9) }
 }
 
-/// Probabilities of the second regime given all samples (forward and backward), the log likelihood, and the filter after the last sample.
-fn smoothed(samples: &[Sample], regimes: &Regimes) -> (Vec<f64>, f64, RegimeFilter) {
+/// Probabilities of the second regime given all readings (forward and backward), the log likelihood, and the filter after the last reading.
+fn smoothed(readings: &[LogReading], regimes: &Regimes) -> (Vec<f64>, f64, RegimeFilter) {
     let mut filter = RegimeFilter::default();
     let mut log_likelihood = 0.0;
-    // The filter's probability before every sample, and the sample's ratio of likelihoods.
-    let mut steps = Vec::with_capacity(samples.len());
-    for sample in samples {
-        let [first, second] = regimes.log_likelihoods(*sample);
+    // The filter's probability before every reading, and the reading's ratio of likelihoods.
+    let mut steps = Vec::with_capacity(readings.len());
+    for reading in readings {
+        let [first, second] = regimes.log_likelihoods(*reading);
         let (p, ratio) = (filter.probability(), ratio(first, second));
         steps.push((p, ratio));
         log_likelihood += second + ((1.0 - p) * ratio + p).ln();
         filter.learn_ratio(ratio);
     }
-    // Backwards: what the samples after a call say about it.
+    // Backwards: what the readings after a call say about it.
     let mut after = 0.5;
-    let mut out = vec![0.0; samples.len()];
+    let mut out = vec![0.0; readings.len()];
     for (i, (p, ratio)) in steps.into_iter().enumerate().rev() {
         let against = ratio * (1.0 - after) / f64::max(after, f64::MIN_POSITIVE);
         out[i] = p / (p + (1.0 - p) * against).max(f64::MIN_POSITIVE);

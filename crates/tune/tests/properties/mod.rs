@@ -3,7 +3,7 @@
 use super::known;
 use proptest::prelude::*;
 use tune::registry::{self, POLICIES, PolicyEntry};
-use tune::{Arm, Context, Policy, PolicyOptions, Sample};
+use tune::{Arm, Context, Policy, PolicyOptions, Reading};
 
 fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dyn Policy>, String> {
     registry::build_from(&known(), name, arms, options)
@@ -23,7 +23,7 @@ fn options(seed: u64) -> PolicyOptions {
 enum Event {
     /// It is asked.
     Decide { overlapped: Option<bool>, compute_intensity: Option<f64> },
-    /// A sample comes of the call so many before the last, right or wrong in every way.
+    /// A reading comes of the call so many before the last, right or wrong in every way.
     Learn { back: u64, arm_shift: usize, time_us: Option<f64>, channels: Option<u8> },
 }
 
@@ -60,7 +60,7 @@ fn play(policy: &mut dyn Policy, arms: usize, events: &[Event]) -> Vec<(usize, u
             Event::Learn { back, arm_shift, time_us, channels } => {
                 let call = (decided.len() as u64).wrapping_sub(*back);
                 let arm = decided.get(call as usize).copied().unwrap_or(0).wrapping_add(*arm_shift);
-                policy.learn(Sample { call, arm, time_us: *time_us, channels: *channels });
+                policy.learn(Reading { call, arm, time_us: *time_us, channels: *channels });
             }
         }
         assert!(policy.in_use() < arms);
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_samples_are_borne_and_the_same_ones_give_the_same_decisions(
+    fn any_readings_are_borne_and_the_same_ones_give_the_same_decisions(
         n in 3usize..=7, seed: u64, events in proptest::collection::vec(event(), 0..400)
     ) {
         for PolicyEntry { name, .. } in known() {
@@ -86,13 +86,13 @@ proptest! {
     }
 
     #[test]
-    fn without_one_sensible_sample_nothing_leaves_auto(n in 3usize..=7, seed: u64, calls in 1usize..300) {
+    fn without_one_sensible_reading_nothing_leaves_auto(n in 3usize..=7, seed: u64, calls in 1usize..300) {
         for entry in known() {
             let arms = arms(n);
             let mut policy = build(entry.name, &arms, &options(seed)).unwrap();
             for call in 0..calls as u64 {
                 let arm = policy.decide(Context::default()).arm;
-                policy.learn(Sample { call, arm, time_us: (call % 2 == 0).then_some(f64::NAN), channels: None });
+                policy.learn(Reading { call, arm, time_us: (call % 2 == 0).then_some(f64::NAN), channels: None });
                 prop_assert!(arms[policy.in_use()].is_auto(), "{}", entry.name);
             }
         }
@@ -105,7 +105,7 @@ proptest! {
             let mut policy = build(entry.name, &arms, &PolicyOptions { seed, ..PolicyOptions::default() }).unwrap();
             for call in 0..400u64 {
                 let arm = policy.decide(Context::default()).arm;
-                policy.learn(Sample { call, arm, time_us: Some(time_us), channels: None });
+                policy.learn(Reading { call, arm, time_us: Some(time_us), channels: None });
                 prop_assert!(arms[policy.in_use()].is_auto(), "{}", entry.name);
             }
         }
@@ -119,7 +119,7 @@ fn every_policy_but_the_fixed_ones_finds_an_arm_twice_as_fast_when_nothing_is_no
         let mut policy = build(entry.name, &arms, &PolicyOptions::default()).unwrap();
         for call in 0..400u64 {
             let arm = policy.decide(Context::default()).arm;
-            policy.learn(Sample { call, arm, time_us: Some([100.0, 120.0, 100.0, 50.0, 90.0][arm]), channels: None });
+            policy.learn(Reading { call, arm, time_us: Some([100.0, 120.0, 100.0, 50.0, 90.0][arm]), channels: None });
         }
         assert_eq!(policy.in_use(), 3, "{}: {}", entry.name, policy.because());
     }
@@ -137,7 +137,7 @@ fn ranks_of_v1_differ_and_those_of_every_other_policy_never() {
             let chosen: Vec<usize> = ranks.iter_mut().map(|p| p.decide(Context::default()).arm).collect();
             differing += u32::from(chosen.iter().any(|a| *a != chosen[0]));
             for (policy, arm) in ranks.iter_mut().zip(&chosen) {
-                policy.learn(Sample { call, arm: *arm, time_us: Some(100.0 + *arm as f64), channels: None });
+                policy.learn(Reading { call, arm: *arm, time_us: Some(100.0 + *arm as f64), channels: None });
             }
         }
         assert_eq!(differing > 0, entry.name == "v1", "{}: {differing} calls", entry.name);
@@ -163,7 +163,7 @@ fn a_price_on_channels_makes_fewer_of_them_worth_a_little_time() {
             let mut policy = build(entry.name, &arms, &options).unwrap();
             for call in 0..600u64 {
                 let arm = policy.decide(Context::default()).arm;
-                policy.learn(Sample { call, arm, time_us: Some([70.0, 76.0, 100.0][arm]), channels: None });
+                policy.learn(Reading { call, arm, time_us: Some([70.0, 76.0, 100.0][arm]), channels: None });
             }
             assert_eq!(policy.in_use(), expected, "{} at a price of {price}: {}", entry.name, policy.because());
         }

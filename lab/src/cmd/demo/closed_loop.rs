@@ -1,7 +1,7 @@
-//! The loop, closed: a NIC silently drops to half its rate, and decisions, observations and the doctor deal with it.
+//! The closed loop: a NIC silently drops to half its rate; placement, `observe` and the doctor react.
 //!
-//! The drop is always simulated: an allocation gets its true bandwidth, times the share that the physics leaves of it, with one percent of
-//! noise. Everything else is done by the built command: `place --commit`, `observe`, `doctor`.
+//! The drop is always simulated: an allocation gets its true bandwidth times the share that the physics leaves, with one percent of noise.
+//! The built command does everything else: `place --commit`, `observe`, `doctor`.
 
 use super::Fit;
 use super::folder::Folder;
@@ -20,48 +20,45 @@ use topology::{Allocation, Cluster, GpuMask};
 
 /// GPUs of the jobs that are placed.
 const GPUS: usize = 8;
-/// GPUs of every host that other jobs hold, each job on one host.
+/// GPUs that other jobs hold on every host, one job per host.
 const HELD: usize = 4;
 /// Share of its rate that the NIC keeps.
 const SHARE_LEFT: f64 = 0.5;
-/// The NIC that drops: that of this GPU (in order) of the first host that the first job gets.
+/// The NIC that drops serves this GPU (in order) of the first host of the first job.
 const NTH_GPU: usize = 2;
-/// Deviation of a reading (of the logarithm).
+/// Standard deviation of the logarithm of a reading.
 const NOISE: f64 = 0.01;
-/// Between two observations.
+/// Time between two observations.
 const HOUR_S: f64 = 3600.0;
-/// Most readings that the doctor may ask for.
+/// Limit of the readings that the doctor asks for.
 const PROBES_MAX: usize = 12;
-/// How sure the doctor should be.
+/// Probability at which the doctor's questions end.
 const SURE: f64 = 0.95;
 
-/// What happened.
+/// The events of the closed loop, and the doctor's verdict.
 pub struct ClosedLoop {
-    /// One line for each thing that happened.
     pub events: Vec<Event>,
-    /// The NIC that dropped, in words.
+    /// Name of the NIC that dropped.
     pub culprit: String,
-    /// What the doctor says at the end, line by line.
+    /// The doctor's last verdict, line by line.
     pub verdict: Vec<String>,
-    /// Does it name the NIC?
+    /// The verdict names the NIC.
     pub named: bool,
-    /// Hosts of the job before and after it was observed.
+    /// Hosts of the first and of the second job.
     pub hosts: (Vec<String>, Vec<String>),
     /// Readings that the doctor asked for.
     pub probes: usize,
 }
 
-/// One thing that happened.
+/// One reading of a job or of free GPUs.
 pub struct Event {
     /// `job train-1`, `reading 2`, ...
     pub what: String,
-    /// Which GPUs.
     pub gpus: String,
-    /// What was predicted, GB/s.
     pub predicted_gb_per_s: f64,
-    /// What it got (simulated), GB/s.
+    /// Simulated.
     pub got_gb_per_s: f64,
-    /// What follows.
+    /// The consequence, in words.
     pub then: String,
 }
 
@@ -77,7 +74,7 @@ struct Hardware<'a> {
 impl Hardware<'_> {
     fn gives(&mut self, a: &Allocation) -> f64 {
         let size = self.truth.size();
-        // Published tables lack some rows: there the model stands in.
+        // Published tables lack some rows; the model replaces those.
         let healthy = self.truth.of(a).unwrap_or_else(|| self.model.predict_allocation(size, a).busbw_gb_per_s);
         let left = self.slow.map_or(0.0, |c| self.effects.of(c, SHARE_LEFT, a, size));
         let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
@@ -86,7 +83,7 @@ impl Hardware<'_> {
     }
 }
 
-/// Plays it, with files of their own: `loop.state`, `loop.db` (which begins as a copy of `demo.db`) and `loop-model.json`.
+/// Runs the loop on its own files: `loop.state`, `loop.db` (a copy of `demo.db` at first) and `loop-model.json`.
 pub fn play(
     cluster: &Cluster,
     fit: &Fit,
@@ -128,7 +125,7 @@ pub const FILES: [&str; 3] = ["loop.db", "loop.state", "loop-model.json"];
 /// The commands that an operator runs, on the files of the loop.
 struct Commands<'a> {
     linkwise: Linkwise,
-    /// The clock of the story: an hour passes between observations, so that the result does not depend on the speed of this machine.
+    /// Simulated clock: an hour passes between observations, so that the result does not depend on the speed of this machine.
     at_unix_s: f64,
     cluster: &'a Cluster,
     cluster_file: String,
@@ -166,14 +163,14 @@ impl Commands<'_> {
     fn place(&self, job: &str) -> Result<Placed, Failure> {
         let gpus = GPUS.to_string();
         let args = ["place", "--state", &self.state, "--model", &self.model, "--gpus", &gpus, "--commit", job];
-        let (v, notes) = self.linkwise.json(&args)?;
+        let v = self.linkwise.json(&args)?;
         let names: Vec<&str> = v["gpus"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let predicted_gb_per_s = v["predicted_busbw_gb_per_s"].as_f64();
         Ok(Placed {
             gpus: self.cluster.parse_gpus(names).map_err(Failure::impossible)?,
             predicted_gb_per_s: predicted_gb_per_s
                 .ok_or_else(|| Failure::impossible(format!("no prediction in {v}")))?,
-            is_wary: !notes.is_empty(),
+            is_wary: !v["avoided"].is_null(),
         })
     }
 
@@ -190,11 +187,11 @@ impl Commands<'_> {
         if let Some(names) = &names {
             args.extend(["--cluster", &self.cluster_file, "--gpus", names]);
         }
-        let (v, _) = self.linkwise.json(&args)?;
+        let v = self.linkwise.json(&args)?;
         Ok(v["suspected"].as_array().map_or(0, Vec::len))
     }
 
-    /// The defect that the readings speak for, as `linkwise observe` judges them.
+    /// The most likely defect, judged as `linkwise observe` does.
     fn defect(&self) -> Result<Option<Defect>, Failure> {
         let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
         let model = Model::load(&text, papers::models()).map_err(Failure::impossible)?;
@@ -208,14 +205,14 @@ impl Commands<'_> {
         Ok(State::open(Path::new(&self.state)).map_err(Failure::input)?.snapshot().map_err(Failure::input)?.free)
     }
 
-    /// The lines of `linkwise doctor` that say what is slow, and the component that it names.
+    /// The lines of `linkwise doctor` about the first defect, and the component that it names.
     fn doctor(&self) -> Result<(Vec<String>, Option<String>), Failure> {
         let args = ["doctor", "--state", &self.state, "--store", &self.store];
         let (text, _) = self.linkwise.run(&args)?;
         let from = text.lines().skip_while(|l| !l.starts_with("DEFECT") && !l.starts_with("SUSPICION"));
         let verdict =
             from.enumerate().take_while(|(i, l)| *i == 0 || l.starts_with("  ")).map(|(_, l)| l.trim().to_owned());
-        let (v, _) = self.linkwise.json(&args)?;
+        let v = self.linkwise.json(&args)?;
         let best = &v["defects"][0]["candidates"][0];
         let named = best["component"].as_str().filter(|_| best["probability"].as_f64().is_some_and(|p| p > 0.5));
         Ok((verdict.collect(), named.map(str::to_owned)))
@@ -238,7 +235,7 @@ fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLo
     let slow = Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8);
     let culprit = slow.name(cluster);
     hardware.slow = Some(slow);
-    // The job reports every hour; two low reports are no chance reading.
+    // The job reports every hour; two low reports are not chance.
     for what in ["job train-1", "train-1 again"] {
         let got = hardware.gives(&first.gpus);
         let suspected = commands.observe("train-1", None, got)?;
@@ -295,12 +292,12 @@ fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLo
 }
 
 impl ClosedLoop {
-    /// What the second job got, GB/s.
+    /// Bandwidth of the second job, GB/s.
     fn second_gb_per_s(&self) -> f64 {
         self.events.iter().find(|e| e.what == "job train-2").map_or(f64::NAN, |e| e.got_gb_per_s)
     }
 
-    /// What happened, in sentences.
+    /// The events in sentences.
     pub fn sentences(&self, truth: &DemoTruth) -> Vec<String> {
         let rest = if truth.is_simulated() {
             "SIMULATED as all bandwidths here"

@@ -1,4 +1,4 @@
-//! One decision in words.
+//! One decision, explained in sentences and a table.
 
 use super::replay::Decided;
 use super::source::DemoTruth;
@@ -12,9 +12,9 @@ const RUNNER_UPS: usize = 4;
 
 /// A decision, told in sentences and in a table.
 pub struct Explained {
-    /// What was asked for.
+    /// The request in words.
     pub request: String,
-    /// Why the answer is what it is, one sentence each.
+    /// The reasons of the choice, one sentence each.
     pub reasons: Vec<String>,
     /// The choices side by side, best prediction first, the packed one last.
     pub rows: Vec<ExplainedChoice>,
@@ -90,7 +90,7 @@ pub fn explain(cluster: &Cluster, model: &Model, truth: &DemoTruth, d: &Decided)
     Explained { request, reasons, rows }
 }
 
-/// What the physics says about the choice before anything is learned: how much it expects, and what limits that.
+/// The physics' estimate of the choice before any learning: the bandwidth and its limit.
 fn limit(cluster: &Cluster, bottleneck: &Bottleneck, bound_gb_per_s: f64) -> Option<String> {
     let name = |h: &HostId| cluster.host(*h).name.clone();
     let what = match bottleneck {

@@ -1,11 +1,11 @@
-//! The folder that the demo writes into: its own files are replaced in one step each, those of others are never touched.
+//! The folder that the demo writes into. Each of its own files is replaced in one step; other files are never touched.
 
 use console::Failure;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The file that lists what a demo wrote; what it lists may be replaced by the next demo.
+/// The list of the files that a demo wrote; the next demo may replace those.
 const LIST: &str = "linkwise-demo.txt";
 /// Its first line.
 const LIST_HEAD: &str = "Files in this folder written by `linkwise-lab demo`, replaced by the next one:";
@@ -23,16 +23,16 @@ const FILES: [&str; 8] = [
 /// Largest list that is read.
 const LIST_BYTES_MAX: usize = 64 << 10;
 
-/// The folder, made if need be and found free of foreign files under the demo's names.
+/// The folder of a demo. It holds no foreign file under one of the demo's names.
 pub struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    /// Makes the folder and claims the demo's names in it, or says which file stands in the way.
+    /// Creates the folder if necessary and claims the demo's names in it.
     ///
     /// # Errors
-    /// A file under one of the demo's names that no demo wrote; a folder that cannot be made or written.
+    /// A file has one of the demo's names but no demo wrote it; the folder cannot be created or written.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         std::fs::create_dir_all(path).map_err(|e| Failure::file("make the folder", path, e))?;
         let list = path.join(LIST);
@@ -54,13 +54,13 @@ impl Folder {
             }
         }
         let folder = Folder { path: path.into() };
-        // First of all, so that a demo that is killed half-way does not stand in the way of the next.
+        // The list comes first: after a demo is killed half-way, the next one may replace its files.
         let names: Vec<String> = FILES.iter().map(|f| format!("  {f}")).collect();
         folder.put(&list, format!("{LIST_HEAD}\n{}\n", names.join("\n")).as_bytes())?;
         Ok(folder)
     }
 
-    /// The place of one of the demo's files.
+    /// The path of one of the demo's files.
     pub fn claim(&self, name: &str) -> Result<PathBuf, Failure> {
         match FILES.contains(&name) {
             true => Ok(self.path.join(name)),
@@ -75,7 +75,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// An empty folder inside this one that goes away by itself.
+    /// An empty folder inside this one, removed when dropped.
     pub fn temporary_folder(&self) -> Result<tempfile::TempDir, Failure> {
         tempfile::Builder::new()
             .prefix(".linkwise-demo-")

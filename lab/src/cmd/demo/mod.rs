@@ -1,6 +1,6 @@
 //! `linkwise-lab demo`: the main job end to end: import, measure, fit, place, explain, report.
 //!
-//! On published H100 measurements where they can be found, else on a simulated cluster; every output says which.
+//! Uses the published H100 measurements if they are found, else a simulated cluster; every output says which.
 
 mod closed_loop;
 mod explain;
@@ -22,7 +22,7 @@ use std::time::Instant;
 use store::{Measurement, Query, Store};
 use topology::{Bytes, Cluster};
 
-/// The size at which everything is measured and judged: the published tables are complete at it.
+/// The one message size of the demo: the published tables are complete at it.
 const SIZE: Bytes = Bytes(16 << 20);
 /// Multi-host samples that the model learns from.
 const SAMPLES: usize = 100;
@@ -56,7 +56,7 @@ pub struct Args {
     requests_per_k: u64,
 }
 
-/// What the report needs to know of a run.
+/// The results of all steps, for the report.
 struct Run<'a> {
     cluster: &'a Cluster,
     truth: &'a DemoTruth,
@@ -69,15 +69,15 @@ struct Run<'a> {
     closed: closed_loop::ClosedLoop,
 }
 
-/// What the store holds after step 2.
+/// The content of the store after step 2.
 struct Taken {
     intra: usize,
     multi: usize,
-    /// How they came in, one sentence.
+    /// How the readings were taken, one sentence.
     how: String,
 }
 
-/// The models and what they know of rows they have not seen.
+/// The models and their errors on rows that they have not seen.
 struct Fit {
     gp: Model,
     bound: Model,
@@ -108,7 +108,6 @@ impl Steps {
     }
 }
 
-/// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let found = source::find(args.data.as_deref(), args.simulated)?;
     let folder = Folder::open(&args.out)?;
@@ -168,7 +167,7 @@ fn import(folder: &Folder) -> Result<Cluster, Failure> {
     Ok(cluster)
 }
 
-/// Step 2: a new store with the intra tables and the samples, and what is read back from it.
+/// Step 2: a new store with the intra tables and the multi-host readings; returns the readings at [`SIZE`].
 fn measure(
     folder: &Folder,
     cluster: &Cluster,
@@ -188,7 +187,7 @@ fn measure(
     Ok((rows.clone(), Taken { intra: rows.len() - multi, multi, how }))
 }
 
-/// Step 3. The physics has no constant that was fitted on measurements: it must not know the tables that it is judged by.
+/// Step 3. The physics uses no constant that was fitted on measurements, because the tables that judge it are among those.
 fn fit_models(cluster: &Cluster, rows: &[Measurement], truth: &DemoTruth, seed: u64) -> Result<Fit, Failure> {
     let options = |kind| FitOptions::of(kind).constants(fabric::Constants::unfitted());
     let begun = Instant::now();

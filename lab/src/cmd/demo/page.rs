@@ -1,4 +1,4 @@
-//! The demo's page: what the steps found, with plots.
+//! The demo's page: the results of the steps, with plots.
 
 use super::folder::Folder;
 use super::replay::{LINKWISE, PACKED, RANDOM, by_k};

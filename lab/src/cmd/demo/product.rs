@@ -5,16 +5,14 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The command that stands in the folder of this program.
+/// The `linkwise` program in the folder of this program.
 pub struct Linkwise {
     program: PathBuf,
 }
 
 impl Linkwise {
-    /// Looks for it.
-    ///
     /// # Errors
-    /// It is not there: the two programs are built and installed together.
+    /// The program is missing; both programs are built and installed together.
     pub fn find() -> Result<Linkwise, Failure> {
         let here = std::env::current_exe().map_err(|e| Failure::input(format!("cannot find this program: {e}")))?;
         let program = here.with_file_name(format!("linkwise{}", std::env::consts::EXE_SUFFIX));
@@ -36,19 +34,17 @@ impl Linkwise {
         let Output { status, stdout, stderr } =
             Command::new(&self.program).args(args).output().map_err(|e| failed(&e))?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let (out, err) = (text(stdout), text(stderr));
         match status.success() {
-            true => Ok((out, err)),
-            false => Err(failed(&err.trim())),
+            true => Ok((text(stdout), text(stderr))),
+            false => Err(failed(&text(stderr).trim())),
         }
     }
 
-    /// The same with `--format json`, read.
-    pub fn json(&self, args: &[&str]) -> Result<(Value, String), Failure> {
-        let (out, err) = self.run(&[args, &["--format", "json"]].concat())?;
-        let value = serde_json::from_str(&out)
-            .map_err(|e| Failure::impossible(format!("linkwise {}: not JSON: {e}", args.join(" "))))?;
-        Ok((value, err))
+    /// Runs `linkwise ARGS --format json` and parses the answer.
+    pub fn json(&self, args: &[&str]) -> Result<Value, Failure> {
+        let (out, _) = self.run(&[args, &["--format", "json"]].concat())?;
+        serde_json::from_str(&out)
+            .map_err(|e| Failure::impossible(format!("linkwise {}: not JSON: {e}", args.join(" "))))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests under random availability: what each method chooses, judged by the true bandwidths.
+//! Requests under random availability: the choice of each method, judged by the true bandwidths.
 
 use super::source::DemoTruth;
 use super::{Fit, PROBES};
@@ -14,27 +14,27 @@ use std::time::Instant;
 use store::Measurement;
 use topology::{Allocation, Cluster, HostId};
 
-/// Rows that a simulated cluster is asked for to judge predictions.
+/// Rows of a simulated cluster that judge predictions.
 pub const HELD_OUT_SIMULATED: usize = 400;
 /// Candidates that probing may choose from.
 const KEEP_PROBING: usize = 1 + place::RUNNER_UPS;
-/// A gain over the packed choice that people would notice.
+/// A gain over the packed choice that users notice.
 pub const NOTICEABLE_GAIN: f64 = 1.2;
 
-/// Places of the methods in [`Replay::methods`].
+/// Indices of the methods in [`Replay::methods`].
 pub const RANDOM: usize = 0;
 /// The packed choice.
 pub const PACKED: usize = 1;
-/// linkwise with its fitted process.
+/// linkwise with its fitted Gaussian process.
 pub const LINKWISE: usize = 3;
 
 /// One placed request.
 pub struct Decided {
-    /// GPUs wanted.
+    /// Requested GPUs.
     pub k: usize,
-    /// GPUs free.
+    /// Free GPUs.
     pub free: Allocation,
-    /// What linkwise answered.
+    /// The answer of linkwise.
     pub answer: Answer,
     /// True bandwidth of its choice, GB/s.
     pub chosen_gb_per_s: f64,
@@ -42,20 +42,19 @@ pub struct Decided {
     pub packed_gb_per_s: f64,
     /// True bandwidth of the best choice, GB/s.
     pub best_gb_per_s: f64,
-    /// How long the answer took.
+    /// Time of the answer.
     pub elapsed_us: f64,
 }
 
 impl Decided {
-    /// Times the packed choice's bandwidth.
+    /// The choice's bandwidth over that of the packed choice.
     pub fn gain(&self) -> f64 {
         self.chosen_gb_per_s / self.packed_gb_per_s
     }
 }
 
-/// All requests, in order.
+/// The replay of all requests, in order.
 pub struct Replay {
-    /// The requests.
     pub decided: Vec<Decided>,
     /// GBE by method; see the constants of this module.
     pub methods: Vec<Method>,
@@ -142,7 +141,7 @@ pub fn replay(cluster: &Cluster, fit: &Fit, truth: &DemoTruth, per_k: usize, see
     Ok(replay)
 }
 
-/// Chooses, measures the few candidates worth it, decides.
+/// Chooses, measures the few candidates that are worth a probe, decides.
 fn probe(
     cluster: &Cluster,
     model: &Model,
@@ -176,7 +175,7 @@ pub struct HeldOut {
 
 /// Predicts every multi-host row whose split is not among the measured ones.
 pub fn held_out(model: &Model, truth: &DemoTruth, cluster: &Cluster, seen: &[Measurement], seed: u64) -> HeldOut {
-    // The published row of 4+2 is one reading, whichever hosts stand for it; simulated hosts differ from each other.
+    // The published row of 4+2 is one reading for all hosts; simulated hosts differ from each other.
     let key = |a: &Allocation| match truth.is_simulated() {
         true => cluster.host_ids().map(|h: HostId| a.mask(h).count()).collect(),
         false => {

@@ -14,10 +14,10 @@ use store::{Record, Store};
 use topology::{Allocation, Bytes, Cluster, Collective};
 use truths::{Irregularity, Truth};
 
-/// The table without which there is no truth for several hosts.
+/// The table that holds the truth for several hosts.
 const MULTI_TABLE: &str = "multihost_h100_16mib.csv";
 
-/// What was found before anything is read.
+/// The source of the bandwidths, before anything is read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSource {
     /// A folder with the published tables.
@@ -26,10 +26,10 @@ pub enum DataSource {
     Simulated(String),
 }
 
-/// Looks for the published tables: where the user says, else where they usually lie.
+/// Searches the published tables in the user's folder, else in the default one.
 ///
 /// # Errors
-/// The user named a folder and it does not hold them.
+/// The user's folder does not hold them.
 pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure> {
     if simulated {
         return Ok(DataSource::Simulated("asked for with --simulated".into()));
@@ -53,14 +53,11 @@ pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure>
 
 /// The true bandwidth of every allocation of the demo's cluster.
 pub enum DemoTruth {
-    /// From published tables: on several hosts the row of the sorted counts.
+    /// Published tables; for several hosts the row of the sorted counts.
     Published {
-        /// The tables.
         truth: MeasuredCluster,
-        /// Their folder.
         folder: PathBuf,
     },
-    /// From simulated hardware.
     Simulated(SimulatedHardware),
 }
 
@@ -84,31 +81,29 @@ pub fn load(found: &DataSource, cluster: &Cluster, seed: u64) -> Result<DemoTrut
 }
 
 impl DemoTruth {
-    /// The message size.
     pub fn size(&self) -> Bytes {
         SIZE
     }
-    /// Is nothing of it measured?
+    /// No bandwidth is measured.
     pub fn is_simulated(&self) -> bool {
         matches!(self, DemoTruth::Simulated(_))
     }
-    /// The bandwidths.
     pub fn truth(&self) -> &dyn Truth {
         match self {
             DemoTruth::Published { truth, .. } => truth,
             DemoTruth::Simulated(hardware) => hardware,
         }
     }
-    /// GB/s bus bandwidth, or none where the tables have no row.
+    /// Bus bandwidth, GB/s; `None` where the tables have no row.
     pub fn of(&self, a: &Allocation) -> Option<f64> {
         self.truth().busbw_gb_per_s(a)
     }
-    /// The best of all ways to take `k` of the free GPUs; none if a row is missing among them.
+    /// The best bandwidth of `k` of the free GPUs; `None` if one of the allocations has no row.
     pub fn optimum(&self, free: &Allocation, k: usize) -> Option<f64> {
         let optimum = self.truth().optimum(free, k, Irregularity::With);
         optimum.best.filter(|_| !optimum.missing)
     }
-    /// Multi-host allocations with their truth, for judging predictions, in a fixed order.
+    /// Multi-host allocations and their true bandwidths that judge predictions, in a fixed order.
     pub fn multi_host_rows(&self, cluster: &Cluster, seed: u64) -> Vec<(Allocation, f64)> {
         let allocations: Vec<Allocation> = match self {
             DemoTruth::Published { truth, .. } => truth.splits(),
@@ -120,7 +115,7 @@ impl DemoTruth {
         allocations.into_iter().filter_map(|a| self.of(&a).map(|v| (a, v))).collect()
     }
 
-    /// Takes intra tables and `samples` multi-host samples (stratified) into a store, and says in a sentence how.
+    /// Stores the intra tables and a stratified sample of `samples` multi-host readings; returns a sentence about their origin.
     pub fn take_into(&self, store: &mut Store, cluster: &Cluster, n: usize, seed: u64) -> Result<String, Failure> {
         match self {
             DemoTruth::Published { truth, folder } => import(truth, folder, store, cluster, n, seed),

@@ -1,4 +1,4 @@
-//! What the demo prints: every number with its unit, simulated ones called so.
+//! The text of the demo: every number has a unit, simulated numbers are called simulated.
 
 use super::closed_loop::ClosedLoop;
 use super::explain::{Explained, split};
@@ -10,7 +10,7 @@ use lab_kit::output::{table, table_of};
 use std::path::Path;
 use topology::Cluster;
 
-/// How the topology of a host becomes a cluster.
+/// Options that complete the topology of one host to a cluster.
 pub const IMPORT_FLAGS: [&str; 8] =
     ["--gpu-model", "H100", "--nic-gbit-per-s", "400", "--count", "4", "--name", "h100"];
 
@@ -23,7 +23,7 @@ fn heading(n: usize, text: &str) -> String {
     format!("\n{n}. {text}\n")
 }
 
-/// What the bandwidths are, in a sentence.
+/// The origin of the bandwidths, in a sentence.
 pub fn nature(truth: &DemoTruth) -> String {
     match truth {
         DemoTruth::Published { .. } => {
@@ -41,7 +41,7 @@ pub fn kind(truth: &DemoTruth) -> &'static str {
     if truth.is_simulated() { "SIMULATED" } else { "measured" }
 }
 
-/// The first lines: which bandwidths, which seed.
+/// The first lines: the seed and the source of the bandwidths.
 pub fn opening(found: &DataSource, seed: u64) -> String {
     let what = match found {
         DataSource::Published(folder) => format!("real published H100 measurements, from {}", folder.display()),
@@ -50,14 +50,14 @@ pub fn opening(found: &DataSource, seed: u64) -> String {
     format!("linkwise-lab demo, seed {seed}\n{}", wrap(&format!("Bandwidths: {what}"), 0))
 }
 
-/// Step 1: the command and what it found.
+/// Step 1: the import command and its result.
 pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
-    let mut out = heading(1, "A cluster of what nvidia-smi topo -m prints on one of its hosts");
+    let mut out = heading(1, "A cluster from the output of nvidia-smi topo -m on one host");
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
     out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = topology::draw::text(cluster);
-    // The head of the drawing; the report shows all of it.
+    // Only the head of the drawing; the report shows the whole.
     drawn
         .lines()
         .take_while(|l| !l.starts_with("hgx-h100:"))
@@ -65,14 +65,14 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     out.trim_end().to_owned() + "\n"
 }
 
-/// Step 2: what the store holds.
+/// Step 2: the content of the store.
 pub fn taken(taken: &Taken, truth: &DemoTruth, folder: &Folder) -> String {
     let mut out = heading(2, &format!("Measurements in {} ({})", folder.show("demo.db"), kind(truth)));
     out += &wrap(&format!("{}.", taken.how), 2);
     out + &wrap(&format!("{} readings inside hosts, {} across hosts.", taken.intra, taken.multi), 2)
 }
 
-/// Step 3: how well the model knows rows that it has not seen.
+/// Step 3: the model's errors on rows that it has not seen.
 pub fn fit(fit: &Fit, truth: &DemoTruth) -> String {
     let held = &fit.held_out;
     let mut out = heading(3, "A model: the physics times a learned correction (Gaussian processes)");
@@ -103,7 +103,7 @@ pub fn comparison_table(replay: &Replay) -> (Vec<String>, Vec<Vec<String>>) {
     (head, rows.collect())
 }
 
-/// What packing costs, one sentence each.
+/// The gains over packing, one sentence each.
 pub fn gains(replay: &Replay, truth: &DemoTruth) -> Vec<String> {
     let mut out = Vec::new();
     let n = replay.decided.len();
@@ -160,7 +160,7 @@ pub fn choices_table(explained: &Explained, truth: &DemoTruth) -> (Vec<String>, 
     (head, explained.rows.iter().map(row).collect())
 }
 
-/// Step 5: one decision in words.
+/// Step 5: one decision, explained.
 pub fn explained(explained: Option<&Explained>, truth: &DemoTruth) -> String {
     let mut out = heading(5, &format!("One decision: where packing loses most ({})", kind(truth)));
     let Some(e) = explained else { return out + &wrap("No request could be judged.", 2) };
@@ -170,7 +170,7 @@ pub fn explained(explained: Option<&Explained>, truth: &DemoTruth) -> String {
     out + &table_of(&head, 2..4, rows)
 }
 
-/// Step 6: the loop, closed.
+/// Step 6: the closed loop.
 pub fn closed_loop(told: &ClosedLoop, truth: &DemoTruth) -> String {
     let mut out = heading(6, "The loop, closed: a NIC drops to half its rate (SIMULATED)");
     told.sentences(truth).iter().for_each(|s| out += &wrap(s, 2));
@@ -180,7 +180,7 @@ pub fn closed_loop(told: &ClosedLoop, truth: &DemoTruth) -> String {
     out
 }
 
-/// Step 7: where the report is, and how to go on by hand.
+/// Step 7: the path of the report, and the commands that continue by hand.
 pub fn closing(report: &Path, truth: &DemoTruth, folder: &Folder) -> String {
     let path = |name: &str| folder.show(name);
     let (cluster, store, model) = (path("cluster.yaml"), path("demo.db"), "model.json");
@@ -194,7 +194,7 @@ pub fn closing(report: &Path, truth: &DemoTruth, folder: &Folder) -> String {
 }
 
 impl Folder {
-    /// One of the demo's files as people write it.
+    /// The path of one of the demo's files, for display.
     fn show(&self, name: &str) -> String {
         self.claim(name).map_or_else(|_| name.to_owned(), |p| p.display().to_string())
     }

@@ -3,22 +3,18 @@
 use super::Protocol;
 use crate::evaluation::accuracy::{Point, point};
 use ::report::{Axis, Plot, Report, Section, Series};
-use console::Failure;
-use console::Format;
+use console::{Failure, Format, Progress};
 use files::write_atomic;
-use lab_kit::output::{Progress, table};
+use lab_kit::output::table;
 use measure::design::DesignKind;
 use rayon::prelude::*;
 use std::path::Path;
 use truths::Truth;
 
-/// Numbers of samples.
 const SAMPLES: [usize; 6] = [25, 50, 100, 250, 500, 1000];
-/// Designs.
 const DESIGNS: [DesignKind; 4] =
     [DesignKind::Random, DesignKind::Stratified, DesignKind::WorstCase, DesignKind::Adaptive];
 
-/// Runs and prints it.
 pub fn run(
     truths: &[Box<dyn Truth>],
     p: &Protocol,
@@ -41,17 +37,17 @@ pub fn run(
             .flat_map(|(m, d)| SAMPLES.into_iter().map(move |n| (m, d, n)))
             .flat_map(|(m, d, n)| p.seeds.iter().map(move |s| (m, d, n, *s)))
             .collect();
-        let bar = Progress::new(t.name(), "points", tasks.len() as u64);
+        let bar = Progress::new(&format!("{} (points)", t.name()), tasks.len());
         let points = tasks
             .par_iter()
             .map(|(m, d, n, s)| {
                 let r = point(t.as_ref(), m, *d, *n, &p.settings, *s);
-                bar.inc(1);
+                bar.advance(1);
                 r
             })
             .collect::<Result<Vec<Point>, String>>()
             .map_err(Failure::impossible)?;
-        bar.finish();
+        drop(bar);
         if format == Format::Text {
             print(t.as_ref(), p, &points);
         }

@@ -1,4 +1,4 @@
-//! `evaluate --online`: what learning from each placed job is worth.
+//! `evaluate --online`: the gain of learning from each placed job.
 
 use super::Protocol;
 use crate::evaluation::{Summary, online, summary};
@@ -9,10 +9,9 @@ use rayon::prelude::*;
 use serde_json::json;
 use truths::Truth;
 
-/// Samples before the first job.
+/// Readings before the first job.
 const SAMPLES: usize = 50;
 
-/// Runs and prints it.
 pub fn run(truths: &[Box<dyn Truth>], p: &Protocol, format: Format) -> Result<(), Failure> {
     let mut all = Vec::new();
     for t in truths {

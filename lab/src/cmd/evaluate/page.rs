@@ -6,7 +6,6 @@ use console::Failure;
 use files::write_atomic;
 use std::path::Path;
 
-/// Writes it.
 pub fn write(file: &Path, protocol: &Protocol, results: &[TruthResult]) -> Result<(), Failure> {
     let report = Report {
         title: format!("linkwise-lab evaluate: {}", protocol.cluster),

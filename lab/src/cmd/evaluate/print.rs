@@ -10,11 +10,9 @@ use serde_json::{Value, json};
 
 /// One method over all seeds of one truth.
 pub struct MethodLine {
-    /// Its name.
     pub name: String,
-    /// GBE.
     pub gbe: Summary,
-    /// Mean of optimum less choice, GB/s.
+    /// Mean of optimum minus choice, GB/s.
     pub loss_gb_per_s: f64,
     /// (k, mean GBE, mean loss GB/s).
     pub by_k: Vec<(usize, f64, f64)>,
@@ -96,7 +94,7 @@ fn by_k(gbe: &[(usize, f64)], loss: &[(usize, f64)]) -> Vec<(usize, f64, f64)> {
     (2..=max).filter(|k| gbe.iter().any(|g| g.0 == *k)).map(|k| (k, of(gbe, k), of(loss, k))).collect()
 }
 
-/// The protocol in words.
+/// The settings in sentences.
 pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
     let missing = match p.settings.missing {
         Missing::LeaveOut => "requests with a candidate that has no row are left out",
@@ -132,7 +130,6 @@ pub fn protocol(p: &Protocol, result: &TruthResult) -> String {
     )
 }
 
-/// Prints everything.
 pub fn all(p: &Protocol, results: &[TruthResult], every_k: bool, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
         let all: Vec<Value> = results.iter().map(|g| as_json(p, g)).collect();
@@ -182,7 +179,8 @@ fn print(g: &TruthResult, every_k: bool) {
     let lines = lines(g);
     println!("\n{}: {} requests left out", g.size, left_out(g));
     if lines.is_empty() {
-        println!("  every request has a candidate without a row; --missing restrict evaluates on the rows that exist");
+        let why = "  every request has a candidate without a row; --missing restrict evaluates on the rows that exist";
+        print!("{}", console::wrap(why, 2));
         return;
     }
     let head = ["method", "mean", "5th", "worst", "loss GB/s", "median us", "p99 us", "model us", "judged", "fit s"];

@@ -1,4 +1,4 @@
-//! Finished seeds on disk, so that a long evaluation goes on where it was cut off.
+//! Finished seeds on disk, so that a long evaluation can be resumed.
 
 use crate::evaluation::Settings;
 use crate::evaluation::methods::MethodSpec;
@@ -26,7 +26,7 @@ pub fn name(truth: &dyn Truth, methods: &[MethodSpec], settings: &Settings, seed
     format!("{safe}-{seed}-{hash:016x}.json")
 }
 
-/// A result that is there and readable.
+/// The stored result, if there is a readable one.
 pub fn read(dir: &Path, name: &str) -> Option<SeedResult> {
     let path = dir.join(name);
     if !path.exists() {
@@ -35,7 +35,7 @@ pub fn read(dir: &Path, name: &str) -> Option<SeedResult> {
     serde_json::from_str(&read_text(&path, FILE_BYTES_MAX).ok()?).ok()
 }
 
-/// Keeps a result.
+/// Stores a result.
 pub fn write(dir: &Path, name: &str, result: &SeedResult) -> Result<(), Failure> {
     std::fs::create_dir_all(dir).map_err(|e| Failure::file("make the folder", dir, e))?;
     Ok(write_atomic(&dir.join(name), serde_json::to_string(result).map_err(Failure::input)?)?)

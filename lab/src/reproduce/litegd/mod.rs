@@ -6,26 +6,27 @@
 //! | intra-host bandwidth measured, 16 MB all-gather | the published tables of the same hosts (BandPilot's repository) |
 //! | switch of 20, 40, 60 GB/s or random 20 to 40 | [`Switch`]: random per pair of hosts |
 //! | minimum of hosts and path | [`crate::ground_truth::composed`] |
-//! | "dynamic workload": a random subset of GPUs is unavailable | as many free GPUs as an even draw between k and all says, then which |
+//! | "dynamic workload": a random subset of GPUs is unavailable | the number of free GPUs is uniform between k and all, then a random subset of that size |
 //! | around 1,000 training samples, random | the same |
 //! | optimum by a pruned search | exact |
 //! | topology-aware: greedy from the best pair by scores of link types | `topo-greedy` |
 //! | H100: four real hosts | the measured 16 MiB table |
 //!
-//! The paper prints curves without numbers; a number that its text names is printed with ours.
+//! The paper prints curves without numbers; numbers from its text are printed next to ours.
 
 mod replay;
 
 use crate::evaluation::summary;
 use crate::ground_truth::{self, Options, Switch};
 use console::Failure;
+use lab_kit::output::table;
 use rayon::prelude::*;
 use replay::{Guides, METHODS, Method, Run};
 use std::fmt::Write;
 use topology::{Allocation, catalog};
 use truths::Truth;
 
-/// What can be reproduced.
+/// The items and their descriptions.
 pub const ITEMS: [(&str, &str); 8] = [
     ("table-1", "mean GBE in seven clusters of 64 GPUs, random switch, dynamic workload"),
     ("table-2", "time to measure the subsets of one host"),
@@ -37,14 +38,14 @@ pub const ITEMS: [(&str, &str); 8] = [
     ("figure-12", "decision time by k"),
 ];
 
-/// How much work to do.
+/// The size of the experiments.
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// Availabilities per number of GPUs.
     pub per_k: usize,
     /// Independent repetitions.
     pub seeds: Vec<u64>,
-    /// Samples that LiteGD's network learns from.
+    /// Readings that LiteGD's network learns from.
     pub samples: usize,
     /// Leave the network out (minutes of training and inference).
     pub quick: bool,
@@ -130,14 +131,9 @@ fn protocol(effort: &Effort, switch: &str) -> String {
     )
 }
 
-/// A line of cells, the first one wide.
-fn line(cells: &[String]) -> String {
-    let mut s = format!("{:<34}", cells[0]);
-    for c in &cells[1..] {
-        let _ = write!(s, "{c:>16}");
-    }
-    s.push('\n');
-    s
+/// A row of a table: its name and its cells.
+fn row(name: impl ToString, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+    std::iter::once(name.to_string()).chain(cells).collect()
 }
 
 fn table_1(dir: &str, effort: &Effort) -> Result<String, Failure> {
@@ -147,9 +143,8 @@ fn table_1(dir: &str, effort: &Effort) -> Result<String, Failure> {
         .collect::<Result<_, _>>()?;
     let mut out =
         format!("LiteGD, table 1: mean GBE in percent, ours (published)\n{}", protocol(effort, "random switch"));
-    let names: Vec<String> = results[0].iter().map(|r| r.name.to_owned()).collect();
-    out += &line(&[vec!["cluster".to_owned()], names].concat());
-    for ((cluster, published), runs) in TABLE_1.iter().zip(&results) {
+    let head: Vec<&str> = std::iter::once("cluster").chain(results[0].iter().map(|r| r.name)).collect();
+    let means = TABLE_1.iter().zip(&results).map(|((cluster, published), runs)| {
         let cells = runs.iter().map(|r| {
             let ours = mean(r.gbe_pct.iter().copied());
             let column = ["LiteGD", "Topo", "Default", "Random"].iter().position(|c| *c == r.name);
@@ -158,15 +153,17 @@ fn table_1(dir: &str, effort: &Effort) -> Result<String, Failure> {
                 None => format!("{ours:.1}"),
             }
         });
-        out += &line(&std::iter::once((*cluster).to_owned()).chain(cells).collect::<Vec<_>>());
-    }
+        row(cluster, cells)
+    });
+    out += &table(&head, 1, means);
     let _ = writeln!(out, "5th percentile, worst:");
-    for ((cluster, _), runs) in TABLE_1.iter().zip(&results) {
+    let tails = TABLE_1.iter().zip(&results).map(|((cluster, _), runs)| {
         let cells = runs
             .iter()
             .map(|r| summary(r.gbe_pct.iter().copied()).map_or("-".into(), |s| format!("{:.1}, {:.1}", s.p5, s.worst)));
-        out += &line(&std::iter::once((*cluster).to_owned()).chain(cells).collect::<Vec<_>>());
-    }
+        row(cluster, cells)
+    });
+    out += &table(&head, 1, tails);
     Ok(out)
 }
 
@@ -174,18 +171,12 @@ fn table_2() -> String {
     let mut out = String::from(
         "LiteGD, table 2: seconds to measure all subsets of one host with nccl-tests (published; needs the hosts themselves)\n",
     );
-    out += &line(&["host", "published", "data", "s per run", "subsets of 2+"].map(str::to_owned));
-    for (name, seconds) in TABLE_2 {
+    let rows = TABLE_2.map(|(name, seconds)| {
         let subsets = catalog::host_type(name).map_or(0, |t| measure::intra::table(t.all_gpus(), 0).len());
-        let cells = [
-            name.to_owned(),
-            format!("{seconds:.0}"),
-            "256".into(),
-            format!("{:.1}", seconds / 256.0),
-            subsets.to_string(),
-        ];
-        out += &line(&cells);
-    }
+        let cells = [format!("{seconds:.0}"), "256".into(), format!("{:.1}", seconds / 256.0), subsets.to_string()];
+        row(name, cells)
+    });
+    out += &table(&["host", "published", "data", "s per run", "subsets of 2+"], 1, rows);
     out += "linkwise measures the 247 subsets of two or more GPUs; hosts of a type are measured once and spot-checked (8 subsets) elsewhere.\n";
     out
 }
@@ -204,19 +195,20 @@ fn idle(truth: &dyn Truth, guides: &Guides, k: usize) -> [String; 3] {
 }
 
 fn figure_1(dir: &str) -> Result<String, Failure> {
-    // The paper does not say which types; here they join in the order of its tables.
+    // The paper does not name the types; here they join in the order of its tables.
     const CLUSTERS: [(usize, &str); 4] =
         [(1, "4x4090"), (2, "2x4090+2xv100"), (3, "2x4090+1xv100+1xa6000"), (4, "1x4090+1xv100+1xa6000+1xa800")];
     let mut out = String::from(
         "LiteGD, figure 1: GBE in percent of the default dispatcher, 2 of 32 idle GPUs, by number of host types (switch 20 GB/s)\n\
          The figure's values are not in the text; it falls from left to right.\n",
     );
-    out += &line(&["cluster", "types", "Default", "Topo", "Random"].map(str::to_owned));
+    let mut rows = Vec::new();
     for (types, name) in CLUSTERS {
         let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let cells = idle(&*truth, &Guides::new(&*truth, None, 1)?, 2);
-        out += &line(&[name.to_owned(), types.to_string()].into_iter().chain(cells).collect::<Vec<_>>());
+        rows.push(row(name, [types.to_string()].into_iter().chain(cells)));
     }
+    out += &table(&["cluster", "types", "Default", "Topo", "Random"], 1, rows);
     Ok(out)
 }
 
@@ -224,25 +216,24 @@ fn figure_3(dir: &str) -> Result<String, Failure> {
     let mut out = String::from(
         "LiteGD, figure 3: GBE in percent, all GPUs idle. The figure's values are not in the text.\n(a) 2 of the 8 GPUs of one host\n",
     );
-    out += &line(&["host", "Default", "Topo", "Random"].map(str::to_owned));
+    let mut rows = Vec::new();
     for name in ["1xa800", "1xa6000", "1xv100", "1x4090"] {
         let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let cells = idle(&*truth, &Guides::new(&*truth, None, 1)?, 2);
-        out += &line(&std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>());
+        rows.push(row(name, cells));
     }
+    out += &table(&["host", "Default", "Topo", "Random"], 1, rows);
     for (panel, name) in [("(b)", "4xa6000"), ("(c, d)", "het-4mix")] {
         let _ = writeln!(out, "{panel} k of the 32 GPUs of {name}, switch 20 GB/s");
-        out += &line(&["k", "Default", "Topo", "Random"].map(str::to_owned));
         let truth = truth_of(dir, name, Some(Switch::Uniform(20.0)), 1)?;
         let guides = Guides::new(&*truth, None, 1)?;
-        for k in (2..=32).step_by(2) {
-            out += &line(&std::iter::once(k.to_string()).chain(idle(&*truth, &guides, k)).collect::<Vec<_>>());
-        }
+        let rows = (2..=32).step_by(2).map(|k| row(k, idle(&*truth, &guides, k)));
+        out += &table(&["k", "Default", "Topo", "Random"], 1, rows);
     }
     Ok(out)
 }
 
-/// Bands of k that a curve is told in.
+/// Bands of k in the table of a curve.
 fn bands(most: usize) -> Vec<(usize, usize)> {
     let all = [(2, 4), (5, 8), (9, 16), (17, 24), (25, 32), (33, 48), (49, 64)];
     all.into_iter().filter(|b| b.0 <= most).map(|b| (b.0, b.1.min(most))).collect()
@@ -251,16 +242,15 @@ fn bands(most: usize) -> Vec<(usize, usize)> {
 /// A curve of every run: the mean of a quantity in bands of k, and over all.
 fn curves(runs: &[Run], of: impl Fn(&Run) -> &[f64], digits: usize) -> String {
     let most = runs.iter().flat_map(|r| r.k.iter().copied()).max().unwrap_or(0);
-    let names = runs.iter().map(|r| r.name.to_owned());
-    let mut out = line(&std::iter::once("k".to_owned()).chain(names).collect::<Vec<_>>());
-    for (from, to) in bands(most).into_iter().chain([(2, most)]) {
+    let head: Vec<&str> = std::iter::once("k").chain(runs.iter().map(|r| r.name)).collect();
+    let rows = bands(most).into_iter().chain([(2, most)]).map(|(from, to)| {
         let cells = runs.iter().map(|r| {
             let inside = r.k.iter().zip(of(r)).filter(|(k, _)| (from..=to).contains(*k)).map(|x| *x.1);
             format!("{:.digits$}", mean(inside))
         });
-        out += &line(&std::iter::once(format!("{from} to {to}")).chain(cells).collect::<Vec<_>>());
-    }
-    out
+        row(format!("{from} to {to}"), cells)
+    });
+    table(&head, 1, rows)
 }
 
 fn figure_9(dir: &str, effort: &Effort) -> Result<String, Failure> {

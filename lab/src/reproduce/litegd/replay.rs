@@ -13,13 +13,13 @@ use store::Measurement;
 use topology::Allocation;
 use truths::{Irregularity, Truth};
 
-/// Samples of linkwise's own model.
+/// Readings that linkwise's own model learns from.
 const OWN_SAMPLES: usize = 100;
 
 /// A method: its name in the paper, its search, and what guides it.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// As in the paper.
+    /// Name in the paper.
     pub name: &'static str,
     /// Name of the search.
     pub search: &'static str,
@@ -44,18 +44,18 @@ pub const METHODS: [Method; 6] = [
     Method { name: "linkwise", search: "auto", guide: Guide::Own },
 ];
 
-/// What a method got, request by request.
+/// The results of a method, request by request.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// Name of the method.
     pub name: &'static str,
-    /// GPUs asked for.
+    /// Requested GPUs.
     pub k: Vec<usize>,
     /// GBE, percent.
     pub gbe_pct: Vec<f64>,
     /// Milliseconds to decide.
     pub decide_ms: Vec<f64>,
-    /// Of these inside the model.
+    /// Milliseconds of each decision inside the model.
     pub predict_ms: Vec<f64>,
 }
 
@@ -72,7 +72,7 @@ fn samples(truth: &dyn Truth, n: usize, kind: DesignKind, seed: u64) -> Vec<Meas
 }
 
 impl<'t> Guides<'t> {
-    /// Fits what the methods need; without `network` LiteGD itself is left out.
+    /// Fits the models of the methods; without `network`, LiteGD itself is left out.
     pub fn new(truth: &'t dyn Truth, samples_of_network: Option<usize>, seed: u64) -> Result<Self, Failure> {
         let tables = readings(truth, seed, |r| r.intra());
         let fit = |kind, more: Vec<Measurement>| {
@@ -85,7 +85,7 @@ impl<'t> Guides<'t> {
             };
             predict::fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(Failure::impossible)
         };
-        // One host alone has no samples over hosts.
+        // A single host has no multi-host readings.
         let several = truth.cluster().hosts.len() > 1;
         let own = match several {
             true => fit(Kind::Gp, samples(truth, OWN_SAMPLES, DesignKind::Stratified, seed))?,

@@ -1,4 +1,4 @@
-//! Epsilon-greedy, here for comparison; and the paper's v1, which is the same with random numbers that differ between ranks.
+//! Epsilon-greedy, for comparison; and the paper's v1, the same with random numbers that differ between ranks.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 4.2. In v1 every rank seeds its own generator, so ranks choose different arms for one
 //! call; the real library may hang then. The trial counts such calls with `--ranks`.
@@ -7,7 +7,7 @@ use stats::random::Random;
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
 /// Share of calls that explore.
 pub const EPSILON: f64 = 0.1;
@@ -20,7 +20,7 @@ pub struct EpsilonGreedy {
     objective: Objective,
     ledger: Ledger,
     random: Random,
-    /// Per arm: samples and the sum of costs, microseconds.
+    /// Per arm: readings and the sum of costs, microseconds.
     costs_us: Vec<(u64, f64)>,
 }
 
@@ -59,10 +59,10 @@ impl Policy for EpsilonGreedy {
         ArmDecision { arm, phase }
     }
 
-    fn learn(&mut self, sample: Sample) {
-        let Some((arm, time_us)) = self.ledger.accept(&sample) else { return };
+    fn learn(&mut self, reading: Reading) {
+        let Some((arm, time_us)) = self.ledger.accept(&reading) else { return };
         self.costs_us[arm].0 += 1;
-        self.costs_us[arm].1 += self.objective.of(time_us, &self.arms, &sample);
+        self.costs_us[arm].1 += self.objective.of(time_us, &self.arms, &reading);
     }
 
     fn in_use(&self) -> usize {

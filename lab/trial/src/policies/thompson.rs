@@ -1,14 +1,14 @@
-//! Thompson sampling on log times, here for comparison: it has no gate and explores for ever.
+//! Thompson sampling on log times, for comparison: it has no gate and explores forever.
 
 use stats::random::Random;
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
-/// Prior standard deviation of an arm's mean log time round the first sample's: a factor of e.
+/// Prior standard deviation of an arm's mean log time around the first reading: a factor of e.
 const PRIOR_SD: f64 = 1.0;
-/// The standard deviation of a log time that is assumed until two samples of an arm are there.
+/// The standard deviation of a log time that is assumed until two readings of an arm are there.
 const NOISE_SD_FIRST: f64 = 0.2;
 
 /// Draws a mean for every arm from its posterior (normal, the variance of noise pooled over arms) and plays the lowest. The random
@@ -20,7 +20,7 @@ pub struct Thompson {
     ledger: Ledger,
     random: Random,
     prior_mean: Option<f64>,
-    /// Per arm: samples, mean and sum of squared deviations of log costs (Welford).
+    /// Per arm: readings, mean and sum of squared deviations of log costs (Welford).
     moments: Vec<(f64, f64, f64)>,
 }
 
@@ -72,9 +72,9 @@ impl Policy for Thompson {
         ArmDecision { arm: best.0, phase }
     }
 
-    fn learn(&mut self, sample: Sample) {
-        let Some((arm, time_us)) = self.ledger.accept(&sample) else { return };
-        let x = self.objective.of(time_us, &self.arms, &sample).ln();
+    fn learn(&mut self, reading: Reading) {
+        let Some((arm, time_us)) = self.ledger.accept(&reading) else { return };
+        let x = self.objective.of(time_us, &self.arms, &reading).ln();
         self.prior_mean.get_or_insert(x);
         let m = &mut self.moments[arm];
         m.0 += 1.0;

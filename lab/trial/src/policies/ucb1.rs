@@ -1,9 +1,9 @@
-//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), here for comparison: it has no gate and explores for ever.
+//! UCB1 (Auer, Cesa-Bianchi, Fischer 2002), for comparison: it has no gate and explores forever.
 
 use tune::arm::Arm;
 use tune::ledger::Ledger;
 use tune::objective::Objective;
-use tune::policy::{ArmDecision, Context, Phase, Policy, Sample};
+use tune::policy::{ArmDecision, Context, Phase, Policy, Reading};
 
 /// Plays the arm with the largest mean reward plus sqrt(2 ln n / n_arm).
 ///
@@ -14,9 +14,9 @@ pub struct Ucb1 {
     objective: Objective,
     ledger: Ledger,
     reference_us: Option<f64>,
-    /// Per arm: samples and the sum of rewards.
+    /// Per arm: readings and the sum of rewards.
     rewards: Vec<(u64, f64)>,
-    /// Per arm: calls decided, so that arms whose samples are late are not played again and again.
+    /// Per arm: calls decided, so that arms whose readings are late are not played again and again.
     decided: Vec<u64>,
 }
 
@@ -59,9 +59,9 @@ impl Policy for Ucb1 {
         ArmDecision { arm, phase }
     }
 
-    fn learn(&mut self, sample: Sample) {
-        let Some((arm, time_us)) = self.ledger.accept(&sample) else { return };
-        let cost_us = self.objective.of(time_us, &self.arms, &sample);
+    fn learn(&mut self, reading: Reading) {
+        let Some((arm, time_us)) = self.ledger.accept(&reading) else { return };
+        let cost_us = self.objective.of(time_us, &self.arms, &reading);
         let reference_us = *self.reference_us.get_or_insert(cost_us);
         self.rewards[arm].0 += 1;
         self.rewards[arm].1 += reference_us / (reference_us + cost_us);

@@ -14,7 +14,7 @@ pub struct Entry {
     pub about: String,
     /// The environment.
     pub spec: Spec,
-    /// Levels are made up; otherwise they, or raw samples, were published. Calls are drawn, so simulated, in either case.
+    /// Levels are made up; otherwise they, or raw readings, were published. Calls are drawn, so simulated, in either case.
     pub is_made_up: bool,
 }
 
@@ -56,8 +56,8 @@ pub fn simulated() -> Vec<Entry> {
         "cv10, and the first call of an arm takes 5 times as long",
         Spec { first_use_factor: 5.0, ..four() },
     );
-    add("late", "cv10, 32 calls decided ahead of their samples", Spec { epoch_calls: 32, ..four() });
-    add("lost", "cv10, one sample in five lost", Spec { lost: 0.2, ..four() });
+    add("late", "cv10, 32 calls decided ahead of their readings", Spec { epoch_calls: 32, ..four() });
+    add("lost", "cv10, one reading in five lost", Spec { lost: 0.2, ..four() });
     add("drift", "cv10, all times grow by 20 % in 1,000 calls", Spec { drift_per_1000: 0.2, ..four() });
     let drift_null = Spec { drift_per_1000: 0.2, ..Spec::new("", AUTO_US, &[1.0, 1.0, 1.0], calm.clone()) };
     add("drift-null", "the same drift, no arm better than AUTO", drift_null);

@@ -1,7 +1,7 @@
 //! Published measurements as environments.
 //!
 //! Where a table has one median or mean per arm, that is the arm's truth and the noise round it is assumed, and said to be. Where
-//! it has raw samples of an arm, those are drawn with replacement.
+//! it has raw readings of an arm, those are drawn with replacement.
 
 use super::catalog::Entry;
 use ::trial::{Noise, Overlap, Spec};
@@ -23,9 +23,9 @@ const PHASE_CALLS: u64 = 50;
 
 /// The reward log of the paper's bandit, milliseconds.
 pub struct RewardLog {
-    /// The ten exploration samples of each arm, in the order of first appearance.
+    /// The ten exploration readings of each arm, in the order of first appearance.
     pub explored: Vec<(Arm, Vec<f64>)>,
-    /// The samples after the choice: one and the same arm.
+    /// The readings after the choice: one and the same arm.
     pub exploited: Vec<f64>,
 }
 
@@ -59,7 +59,7 @@ pub fn reward_log() -> Result<Option<RewardLog>, Failure> {
     Ok(Some(out))
 }
 
-/// The shape of the exploitation samples; `None` where the log is not there.
+/// The shape of the exploitation readings; `None` where the log is not there.
 pub fn bandit_log() -> Result<Option<Noise>, Failure> {
     Ok(reward_log()?.map(|log| Noise::Resampled(log.exploited.into())))
 }
@@ -146,7 +146,7 @@ fn log_environments(log: &RewardLog) -> Vec<Entry> {
     let per_arm: Vec<Vec<f64>> = log.explored.iter().map(|(_, v)| us(v)).collect();
     let means: Vec<f64> = per_arm.iter().map(|v| ::stats::mean(v)).collect();
     let arms: Vec<Arm> = log.explored.iter().map(|(a, _)| *a).collect();
-    let about = "the bandit's reward log: each arm's 10 exploration samples, resampled";
+    let about = "the bandit's reward log: each arm's 10 exploration readings, resampled";
     let explored = entry("log-explored".into(), about.into(), arms.clone(), means, Noise::PerArm(per_arm.into()));
     let shape = Noise::Resampled(log.exploited.clone().into());
     let auto_us = 1e3 * ::stats::mean(&log.exploited);
@@ -159,10 +159,10 @@ fn log_environments(log: &RewardLog) -> Vec<Entry> {
     };
     vec![
         explored,
-        level("log-null", "shape of the log's 200 exploitation samples; all arms alike", [1.0; 3]),
+        level("log-null", "shape of the log's 200 exploitation readings; all arms alike", [1.0; 3]),
         level(
             "log-better",
-            "shape of the log's 200 exploitation samples; one arm 30 % better (levels made up)",
+            "shape of the log's 200 exploitation readings; one arm 30 % better (levels made up)",
             [0.7, 1.0, 1.1],
         ),
     ]
@@ -244,7 +244,7 @@ mod tests {
         for call in 0..40 {
             let arm = policy.decide(::tune::Context::default()).arm;
             let time_us = Some(1e3 * log.explored[arm].1[call as usize / 4]);
-            policy.learn(::tune::Sample { call, arm, time_us, channels: None });
+            policy.learn(::tune::Reading { call, arm, time_us, channels: None });
         }
         assert_eq!(arms[policy.decide(::tune::Context::default()).arm], Arm::AUTO);
     }
@@ -269,6 +269,6 @@ mod tests {
         );
         let log = reward_log().unwrap().unwrap();
         assert_eq!((log.explored.len(), log.exploited.len()), (4, 200));
-        assert!(log.explored.iter().all(|e| e.1.len() == 10), "exploration and exploitation samples are not pooled");
+        assert!(log.explored.iter().all(|e| e.1.len() == 10), "exploration and exploitation readings are not pooled");
     }
 }

@@ -34,13 +34,13 @@ pub struct Settings {
 
 /// The size of the calls of every environment, for policies that ask: below the size from which the gates are stricter.
 const SIZE: u64 = 16 << 20;
-/// Samples of each arm of an offline profile: the paper's 50.
-const PROFILE_SAMPLES: u64 = 50;
+/// Readings of each arm of an offline profile: the paper's 50.
+const PROFILE_READINGS: u64 = 50;
 
 /// What `profile` goes by: every arm measured alone on the nodes of the run's beginning.
 fn offline(spec: &Spec, seed: u64) -> Profile {
-    let samples = Simulated::new(spec, seed).offline_us(PROFILE_SAMPLES);
-    let (line, _) = Profile::line(&spec.arms, &samples, SIZE);
+    let readings = Simulated::new(spec, seed).offline_us(PROFILE_READINGS);
+    let (line, _) = Profile::line(&spec.arms, &readings, SIZE);
     Profile { arms: spec.arms.clone(), lines: vec![line] }
 }
 

@@ -1,6 +1,6 @@
 //! Reads times from a program's output.
 //!
-//! Two kinds of programs: nccl-tests (each row's out-of-place time is a sample of its size), and any other program that prints a
+//! Two kinds of programs: nccl-tests (each row's out-of-place time is a reading of its size), and any other program that prints a
 //! line per step: `linkwise_step_time_us=123.4`, or JSON with that field. Other lines are passed over.
 
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The word that a step's line starts with.
 pub const STEP: &str = "linkwise_step_time_us";
-/// Most samples of one launch.
-const SAMPLES_MAX: usize = 1_000_000;
+/// Most readings of one launch.
+const READINGS_MAX: usize = 1_000_000;
 
-/// The ranks, hosts and GPUs of a launch, as far as its output gives them. Samples of two sites cannot be compared.
+/// The ranks, hosts and GPUs of a launch, as far as its output gives them. Readings of two sites cannot be compared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LaunchSite {
@@ -167,8 +167,8 @@ fn steps(output: &str) -> Result<Vec<f64>, String> {
             let found = ::report::one_line(line, 80);
             format!("output line {}: `{found}`; `{STEP}=` and microseconds above 0 were expected", i + 1)
         })?);
-        if out.len() > SAMPLES_MAX {
-            return Err(format!("more than {SAMPLES_MAX} steps in one launch"));
+        if out.len() > READINGS_MAX {
+            return Err(format!("more than {READINGS_MAX} steps in one launch"));
         }
     }
     Ok(out)
@@ -190,7 +190,7 @@ mod tests {
 ";
 
     #[test]
-    fn rows_of_nccl_tests_are_samples_of_their_sizes() {
+    fn rows_of_nccl_tests_are_readings_of_their_sizes() {
         let said = read(NCCL_TESTS, &[1 << 20, 4 << 20], 10).unwrap();
         assert_eq!(said.times_us, BTreeMap::from([(1 << 20, vec![41.52, 42.52]), (4 << 20, vec![90.0])]));
         assert!(said.is_checked);

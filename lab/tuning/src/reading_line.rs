@@ -3,7 +3,7 @@
 use ::tune::Context;
 use serde_json::{Map, Value};
 
-/// What a sample looks like, for errors.
+/// What a reading looks like, for errors.
 pub const SHAPE: &str = "{\"time_us\":123.4}, or {\"time_us\":null} if it was lost";
 
 /// What a line says of the call after it.
@@ -18,7 +18,7 @@ pub struct Next {
 /// One line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Read {
-    /// Microseconds of the call that was decided last; none if its sample was lost.
+    /// Microseconds of the call that was decided last; none if its reading was lost.
     pub time_us: Option<f64>,
     /// Its channels, if said.
     pub channels: Option<u8>,
@@ -45,15 +45,15 @@ fn field<T>(
 /// Reads one line. Pure.
 ///
 /// # Errors
-/// In words: what was found and what a sample looks like.
-pub fn sample(line: &[u8]) -> Result<Read, String> {
+/// In words: what was found and what a reading looks like.
+pub fn reading(line: &[u8]) -> Result<Read, String> {
     let value: Value = serde_json::from_slice(line).map_err(|e| {
         let found = clip(&String::from_utf8_lossy(line));
-        format!("`{found}` is not JSON ({e}); a sample is {SHAPE}")
+        format!("`{found}` is not JSON ({e}); a reading is {SHAPE}")
     })?;
-    let object = value.as_object().ok_or_else(|| format!("not a JSON object; a sample is {SHAPE}"))?;
+    let object = value.as_object().ok_or_else(|| format!("not a JSON object; a reading is {SHAPE}"))?;
     let time_us = match object.get("time_us") {
-        None => return Err(format!("no `time_us`; a sample is {SHAPE}")),
+        None => return Err(format!("no `time_us`; a reading is {SHAPE}")),
         Some(Value::Null) => None,
         Some(v) => Some(v.as_f64().filter(|t| *t > 0.0 && *t <= ::tune::ledger::TIME_US_MAX).ok_or_else(|| {
             let found = clip(&v.to_string());
