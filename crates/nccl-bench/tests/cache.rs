@@ -17,7 +17,7 @@ fn put(cache: &Path, text: &str) {
 }
 
 #[test]
-fn a_library_put_there_by_hand_is_taken_and_must_stay_as_it_is() {
+fn a_library_copied_by_hand_is_used_and_must_not_change() {
     let cache = tempfile::tempdir().unwrap();
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
     let library = Library::get_or_fetch(cache.path(), "2.28".parse().unwrap()).unwrap();
@@ -68,7 +68,7 @@ fn without_a_network_there_is_one_clear_error() {
 }
 
 #[test]
-fn processes_that_race_fetch_once_and_all_get_the_library() {
+fn racing_processes_download_once_and_all_get_the_library() {
     let (cache, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let count = tools.path().join("count");
     // The script delays like pip, then unpacks.
@@ -97,7 +97,7 @@ fn without_a_compiler_there_is_one_clear_error() {
     let text = said(&out.unwrap());
     assert!(text.contains("the C compiler `no-such-compiler` does not start"), "{text}");
     assert!(text.contains("apt-get install gcc"), "{text}");
-    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "nothing half compiled is left");
+    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "no partial output of the compiler is left");
 }
 
 /// Writes a script named `python3` into a folder.
@@ -110,7 +110,7 @@ fn python(folder: &Path, script: &str) {
 /// Starts this test program as a child process, with only the programs of `path` if given.
 fn user(cache: &Path, path: Option<&Path>) -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
-    c.args(["--exact", "a_user_of_the_cache_in_a_process_of_its_own", "--nocapture"]);
+    c.args(["--exact", "a_user_of_the_cache_in_a_separate_process", "--nocapture"]);
     c.env("LINKWISE_TEST_CACHE", cache).env("LINKWISE_TEST_CACHE_USER", "fetch").env_remove("LINKWISE_OFFLINE");
     if let Some(path) = path {
         c.env("PATH", path);
@@ -124,7 +124,7 @@ fn said(out: &Output) -> String {
 
 /// Runs only if the other tests start it as a child process.
 #[test]
-fn a_user_of_the_cache_in_a_process_of_its_own() {
+fn a_user_of_the_cache_in_a_separate_process() {
     let Some(what) = std::env::var_os("LINKWISE_TEST_CACHE_USER") else { return };
     let cache = std::env::var_os("LINKWISE_TEST_CACHE").unwrap();
     let result = if what == "fetch" {
