@@ -4,7 +4,7 @@ use super::{LedCommunicator, LocalRank, Worker};
 use crate::abi::log;
 use crate::coordinator::{EpochCoordinator, Outgoing};
 use crate::trace::quoted;
-use agreement::{Endpoint, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
+use agreement::{ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Malformed, Reader, Writer};
