@@ -104,7 +104,7 @@ fn differ(asked: &Logs) -> bool {
 #[test]
 fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
     let name = "eight_processes_run_every_call_with_one_arm_and_find_the_best";
-    for version in common::versions("2.28").iter().filter(|v| common::tells_communicators_apart(v)) {
+    for version in common::versions("2.28").iter().filter(|v| common::identifies_communicators(v)) {
         let Some((asked, launched)) = job(name, version, false) else { return };
         assert_eq!(asked.keys().copied().collect::<Vec<_>>(), (0..8).collect::<Vec<i64>>());
         for (rank, log) in &asked {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{FIVE, decisions, rendezvous, run, spec, tells_communicators_apart, with_plugin};
+use common::{FIVE, decisions, rendezvous, run, spec, identifies_communicators, with_plugin};
 use nccl_bench::BenchSpec;
 use std::time::Duration;
 use topology::Collective;
@@ -42,7 +42,7 @@ fn a_profile_is_used_once_all_ranks_hold_it() {
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128@4\n").unwrap();
     // Older releases: tests/job.rs.
-    for version in versions().iter().filter(|v| tells_communicators_apart(v)) {
+    for version in versions().iter().filter(|v| identifies_communicators(v)) {
         let sizes = vec![1 << 20; 400];
         let rendezvous = rendezvous(&version.replace('.', "-"));
         let settings = [
@@ -283,7 +283,7 @@ fn grouped_collectives_are_one_decision() {
             // Four ranks in one process; identified by rank, or not at all before 2.27.3.
             let mine = |l: &&serde_json::Value| l["kind"] == "call" && (l["rank"] == ordinal || l["rank"] == -1);
             let sizes: Vec<u64> = lines.iter().filter(mine).map(|l| l["size_bytes"].as_u64().unwrap()).collect();
-            let ranks = if tells_communicators_apart(&version) { 1 } else { 4 };
+            let ranks = if identifies_communicators(&version) { 1 } else { 4 };
             assert_eq!(sizes, vec![3 << 20; 20 * ranks], "{version}: one decision about the three together");
         }
     }

@@ -12,7 +12,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* #[cfg_attr(feature = "serde", serde(rename = $word))] $variant),+ }
 
         impl $name {
-            /// All values in the order of NCCL's numbers.
+            /// All values, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The word as NCCL's logs and this project's files write it.
