@@ -25,9 +25,9 @@ fn a_library_copied_by_hand_is_used_and_must_not_change() {
     // Another process, later.
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9... and more");
     let out = user(cache.path(), None).output().unwrap();
-    assert!(said(&out).contains("its SHA-256 has changed"), "{}", said(&out));
+    assert!(stdout_and_stderr(&out).contains("its SHA-256 has changed"), "{}", stdout_and_stderr(&out));
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
-    assert!(said(&user(cache.path(), None).output().unwrap()).contains("GOT 2.28.9"));
+    assert!(stdout_and_stderr(&user(cache.path(), None).output().unwrap()).contains("GOT 2.28.9"));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_library_of_another_release_is_refused() {
 fn without_a_network_there_is_one_clear_error() {
     let cache = tempfile::tempdir().unwrap();
     let out = user(cache.path(), None).env("LINKWISE_OFFLINE", "1").output().unwrap();
-    let text = said(&out);
+    let text = stdout_and_stderr(&out);
     assert!(
         text.contains("cannot download NCCL 2.28.9: LINKWISE_OFFLINE is set; connect to a package index"),
         "{text}"
@@ -59,10 +59,14 @@ fn without_a_network_there_is_one_clear_error() {
     let tools = tempfile::tempdir().unwrap();
     python(tools.path(), "echo 'WARNING: retrying' >&2; echo 'ERROR: Could not find a version' >&2; exit 1");
     let out = user(cache.path(), Some(tools.path())).output().unwrap();
-    assert!(said(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"), "{}", said(&out));
+    assert!(
+        stdout_and_stderr(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"),
+        "{}",
+        stdout_and_stderr(&out)
+    );
     let nothing = tempfile::tempdir().unwrap();
     let out = user(cache.path(), Some(nothing.path())).output().unwrap();
-    assert!(said(&out).contains("install python3 with pip"), "{}", said(&out));
+    assert!(stdout_and_stderr(&out).contains("install python3 with pip"), "{}", stdout_and_stderr(&out));
     let left: Vec<_> = fs::read_dir(cache.path().join("2.28.9")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"], "no part of a download is left");
 }
@@ -84,7 +88,7 @@ fn racing_processes_download_once_and_all_get_the_library() {
         .collect();
     for child in children {
         let out = child.wait_with_output().unwrap();
-        assert!(said(&out).contains("GOT 2.28.9"), "{}", said(&out));
+        assert!(stdout_and_stderr(&out).contains("GOT 2.28.9"), "{}", stdout_and_stderr(&out));
     }
     assert_eq!(fs::read_to_string(count).unwrap().lines().count(), 1);
 }
@@ -94,7 +98,7 @@ fn without_a_compiler_there_is_one_clear_error() {
     let cache = tempfile::tempdir().unwrap();
     let out =
         user(cache.path(), None).env("CC", "no-such-compiler").env("LINKWISE_TEST_CACHE_USER", "compile").output();
-    let text = said(&out.unwrap());
+    let text = stdout_and_stderr(&out.unwrap());
     assert!(text.contains("the C compiler `no-such-compiler` does not start"), "{text}");
     assert!(text.contains("apt-get install gcc"), "{text}");
     assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "no partial output of the compiler is left");
@@ -118,7 +122,7 @@ fn user(cache: &Path, path: Option<&Path>) -> Command {
     c
 }
 
-fn said(out: &Output) -> String {
+fn stdout_and_stderr(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{FIVE, decisions, rendezvous, run, spec, identifies_communicators, with_plugin};
+use common::{FIVE, decisions, identifies_communicators, rendezvous, run, spec, with_plugin};
 use nccl_bench::BenchSpec;
 use std::time::Duration;
 use topology::Collective;

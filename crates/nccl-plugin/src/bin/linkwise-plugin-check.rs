@@ -50,7 +50,7 @@ unsafe extern "C" fn logger(_: c_int, _: c_ulong, _: *const c_char, _: c_int, _:
 
 /// What one interface version returned.
 #[derive(Default)]
-struct Seen {
+struct TunerResult {
     context: bool,
     statuses_are_success: bool,
     changed_a_table: bool,
@@ -153,28 +153,28 @@ impl Tuner {
 }
 
 /// Runs one tuner interface: init, `calls` pairs of calls (one with a usual table, one with nothing available), finish.
-fn check_tuner(version: u32, table: *const Table, calls: usize) -> Seen {
+fn check_tuner(version: u32, table: *const Table, calls: usize) -> TunerResult {
     let (tuner, initialised, changed_constants) = init_tuner(version, table);
-    let mut seen = Seen {
+    let mut result = TunerResult {
         context: !tuner.context.is_null(),
         statuses_are_success: initialised,
         changed_a_table: changed_constants,
-        ..Seen::default()
+        ..TunerResult::default()
     };
     for i in 0..calls {
         let (mut table, mut channels) = (costs(), 0);
         let (status, chose) = tuner.choose(&mut table, 1 << (10 + i % 20), 1, &mut channels);
-        seen.statuses_are_success &= status == 0;
-        seen.changed_a_table |= table != costs() || chose;
-        seen.channels = seen.channels.max(channels);
+        result.statuses_are_success &= status == 0;
+        result.changed_a_table |= table != costs() || chose;
+        result.channels = result.channels.max(channels);
         let mut unavailable = [-1.0; 21];
         let (status, _) = tuner.choose(&mut unavailable, 1 << 20, (i % 2) as c_int, &mut channels);
-        seen.statuses_are_success &= status == 0;
-        seen.touched_an_unavailable_table |= unavailable != [-1.0; 21];
-        seen.calls += 2;
+        result.statuses_are_success &= status == 0;
+        result.touched_an_unavailable_table |= unavailable != [-1.0; 21];
+        result.calls += 2;
     }
-    seen.statuses_are_success &= tuner.finish() == 0;
-    seen
+    result.statuses_are_success &= tuner.finish() == 0;
+    result
 }
 
 /// Runs one profiler interface: init, finalize. Returns success, the events that it requests, and whether it made a context.
