@@ -1,31 +1,33 @@
-//! What launchers tell the processes that they start: one table of environment variables for torchrun, Open MPI, MPICH (Hydra and other
-//! PMI launchers) and Slurm.
+//! The environment variables that launchers set for the processes of a job: one table each for torchrun, Open MPI, MPICH (Hydra and other PMI
+//! launchers) and Slurm.
 //!
-//! Every function is pure: the environment is an argument, `Fn(&str) -> Option<String>`. A variable that is not set, or that does not hold
-//! what it should, counts as absent.
+//! Every function is pure: the environment is an argument, `Fn(&str) -> Option<String>`. An invalid value counts as
+//! absent.
 
 use crate::roster::RANKS_MAX;
 
 /// The variables of one launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launcher {
-    /// Its name in messages.
+    /// The launcher's name in messages.
     pub name: &'static str,
-    /// The process's number in the job, from 0.
+    /// Variable with the process's rank in the job, from 0.
     pub rank: &'static str,
-    /// How many processes the job has.
+    /// Variable with the number of processes of the job.
     pub processes: &'static str,
-    /// The same where [`Launcher::processes`] is not set. Slurm's is set in a batch script, too, which is one process.
+    /// Used if [`Launcher::processes`] is not set. Slurm also sets this variable in a batch script, which is one process.
     pub processes_of_allocation: Option<&'static str>,
-    /// The process's number on its host, from 0.
+    /// Variable with the process's rank on its host, from 0.
     pub local_rank: &'static str,
-    /// How many of the job's processes are on this host. Slurm writes `4` on one host, `4(x2)` on two.
+    /// Variable with the number of the job's processes on this host. Slurm writes `4` on one host, `4(x2)` on two.
     pub processes_on_host: &'static str,
-    /// What the job's processes have in common and other jobs have not; the first that is set.
+    /// Variables with the job's id; the first that is set counts.
     pub job: &'static [&'static str],
-    /// What tells the steps of one job apart.
+    /// Variable with the id of the step within the job.
     pub step: Option<&'static str>,
 }
+
+// One table per launcher, side by side, so that the rows can be compared with the launchers' manuals.
 
 /// torchrun, one agent per host, one worker per GPU.
 pub const TORCHRUN: Launcher = Launcher {
@@ -39,7 +41,7 @@ pub const TORCHRUN: Launcher = Launcher {
     step: None,
 };
 
-/// Open MPI's mpirun and prun. Version 5 sets the second name of the job only.
+/// Open MPI's mpirun and prun. Version 5 sets only the second variable of `job`.
 pub const OPEN_MPI: Launcher = Launcher {
     name: "Open MPI",
     rank: "OMPI_COMM_WORLD_RANK",
@@ -75,23 +77,23 @@ pub const SLURM: Launcher = Launcher {
     step: Some("SLURM_STEP_ID"),
 };
 
-/// All launchers, innermost first: torchrun's workers also see what srun told torchrun, and mpirun's what srun told mpirun.
+/// All launchers, innermost first: workers of torchrun and mpirun also inherit srun's variables.
 pub const LAUNCHERS: [Launcher; 4] = [TORCHRUN, OPEN_MPI, MPICH, SLURM];
 
-/// The number of hosts of a Slurm step, or else of the job.
+/// Variables with the number of hosts of a Slurm step, otherwise of the job.
 const SLURM_HOSTS: [&str; 3] = ["SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
-/// Their names, as Slurm lists them.
+/// Variables with the names of these hosts.
 const SLURM_HOST_LIST: [&str; 2] = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
-/// What tells the attempts of one job apart.
+/// Variables that differ between attempts of one job.
 const ATTEMPT: [&str; 4] =
     ["TORCHELASTIC_RESTART_COUNT", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "OMPI_MCA_ess_base_jobid"];
 
-/// Which process of a job this is.
+/// The rank of a process in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct JobProcess {
     /// Counted from 0.
     pub rank: u32,
-    /// How many there are, at most [`RANKS_MAX`].
+    /// Number of processes, at most [`RANKS_MAX`].
     pub processes: u32,
 }
 
@@ -100,7 +102,7 @@ impl std::str::FromStr for JobProcess {
 
     /// `RANK/PROCESSES`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("`{text}` is no place in a job; write RANK/PROCESSES, 0/8 to 7/8 for instance");
+        let bad = || format!("`{text}` is not a rank in a job; write RANK/PROCESSES, for example 0/8 to 7/8");
         let (rank, processes) = text.split_once('/').ok_or_else(bad)?;
         JobProcess::new(rank, processes).ok_or_else(bad)
     }
@@ -114,17 +116,17 @@ impl JobProcess {
 }
 
 impl Launcher {
-    /// Which process of its job this is, where this launcher started it.
+    /// The process's rank, if this launcher started the process.
     pub fn process(&self, env: impl Fn(&str) -> Option<String>) -> Option<JobProcess> {
         JobProcess::new(&env(self.rank)?, &env(self.processes)?)
     }
 
-    /// How many of the job's processes are on this host; `None` where that is not one number.
+    /// Number of the job's processes on this host; `None` if the variable is not a single number.
     pub fn on_host(&self, env: impl Fn(&str) -> Option<String>) -> Option<u32> {
         env(self.processes_on_host)?.trim().parse().ok()
     }
 
-    /// The job, and the step where there are steps: `77.2`.
+    /// The ids of the job and of its step, if any: `77.2`.
     pub fn job_and_step(&self, env: impl Fn(&str) -> Option<String>) -> Option<String> {
         let job = self.job.iter().find_map(|k| env(k))?;
         let step = self.step.and_then(env).map(|s| format!(".{s}"));
@@ -132,45 +134,45 @@ impl Launcher {
     }
 }
 
-/// Which process of the job this is, by the innermost launcher that says it.
+/// The process's rank in the job, from the innermost launcher that sets it.
 pub fn process(env: &impl Fn(&str) -> Option<String>) -> Option<JobProcess> {
     LAUNCHERS
         .iter()
         .find_map(|l| l.process(env).or_else(|| JobProcess::new(&env(l.rank)?, &env(l.processes_of_allocation?)?)))
 }
 
-/// The process's number on its host.
+/// The process's rank on its host.
 pub fn local_rank(env: &impl Fn(&str) -> Option<String>) -> Option<u32> {
     LAUNCHERS.iter().find_map(|l| env(l.local_rank)?.trim().parse().ok())
 }
 
-/// What only processes of this job have in common. No secret. A Slurm job's number comes before that of an mpirun inside it.
+/// The job's id, equal in all its processes. Not a secret. Slurm's id takes precedence over that of an mpirun inside the Slurm job.
 pub fn job(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
     [TORCHRUN, SLURM, OPEN_MPI, MPICH].iter().flat_map(|l| l.job).find_map(|k| env(k))
 }
 
-/// Tells the attempts of one job apart, which have [`job`] in common.
+/// A text that differs between attempts of one job, which have the same [`job`].
 pub fn attempt(env: &impl Fn(&str) -> Option<String>) -> String {
     ATTEMPT.iter().map(|k| env(k).unwrap_or_default() + "/").collect()
 }
 
-/// torchrun says that all processes of the job are on this host.
+/// True if, by torchrun's variables, all processes of the job are on this host.
 pub fn is_on_one_host(env: &impl Fn(&str) -> Option<String>) -> bool {
     let here = env(TORCHRUN.processes_on_host);
     here.is_some() && here == env(TORCHRUN.processes)
 }
 
-/// How many hosts the Slurm step, or else the job, has.
+/// Number of hosts of the Slurm step, otherwise of the job.
 pub fn slurm_hosts(env: &impl Fn(&str) -> Option<String>) -> Option<u32> {
     SLURM_HOSTS.iter().find_map(|k| env(k)?.trim().parse().ok())
 }
 
-/// Slurm's list of them: `node[03-05,9],other`.
+/// Slurm's list of these hosts: `node[03-05,9],other`.
 pub fn slurm_host_list(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
     SLURM_HOST_LIST.iter().find_map(|k| env(k))
 }
 
-/// The first of Slurm's list of hosts: `node03` of `node[03-05,9],other`.
+/// The first host of Slurm's list: `node03` of `node[03-05,9],other`.
 pub fn first_host(list: &str) -> Option<String> {
     let (before, rest) = list.split_at(list.find(['[', ',']).unwrap_or(list.len()));
     let Some(inside) = rest.strip_prefix('[') else { return Some(before.to_string()) };
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_launcher_says_which_process_this_is() {
+    fn the_rank_comes_from_the_innermost_launcher() {
         let slurm = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2")];
         assert_eq!(process(&env(&slurm)), Some(JobProcess { rank: 1, processes: 2 }));
         let both = [slurm[0], slurm[1], ("RANK", "9"), ("WORLD_SIZE", "16")];
@@ -197,11 +199,15 @@ mod tests {
         let mpi = [("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4"), slurm[0], slurm[1]];
         assert_eq!(process(&env(&mpi)), Some(JobProcess { rank: 3, processes: 4 }));
         let step = [slurm[0], slurm[1], ("SLURM_STEP_NUM_TASKS", "8")];
-        assert_eq!(process(&env(&step)), Some(JobProcess { rank: 1, processes: 8 }), "the step, not the allocation");
+        assert_eq!(
+            process(&env(&step)),
+            Some(JobProcess { rank: 1, processes: 8 }),
+            "the step's processes, not the allocation's"
+        );
     }
 
     #[test]
-    fn every_launcher_says_place_local_rank_and_job() {
+    fn every_launcher_sets_rank_local_rank_and_job() {
         for l in LAUNCHERS {
             let vars = [(l.rank, "3"), (l.processes, "8"), (l.local_rank, "1"), (l.processes_on_host, "2")];
             let vars = [&vars[..], &[(l.job[0], "j")]].concat();
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_place_is_none() {
+    fn an_impossible_rank_is_none() {
         for vars in [
             &[][..],
             &[("RANK", "0")],

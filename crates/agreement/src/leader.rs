@@ -179,7 +179,7 @@ impl Leader {
         }
     }
 
-    /// To be called regularly: repeats unanswered messages and aborts a proposal whose time is over.
+    /// Call regularly. Repeats unanswered messages and aborts a proposal after its time limit.
     pub fn tick(&mut self, now_us: u64, mut send: impl FnMut(usize, ToMember)) {
         if let Stage::Proposed { since_us, .. } = self.stage
             && now_us.saturating_sub(since_us) >= self.give_up_us

@@ -111,7 +111,7 @@ fn thousands_of_silent_connections_do_not_block_announcements() {
 }
 
 /// A silent connection.
-#[allow(dead_code, reason = "it is only held")]
+#[allow(dead_code, reason = "keeps the connection open")]
 enum Crowd {
     Tcp(TcpStream),
     Local(std::os::unix::net::UnixStream),
@@ -230,7 +230,7 @@ fn a_connection_that_claims_to_be_another_process_is_dropped() {
 }
 
 #[test]
-fn a_wrong_rank_or_size_costs_that_communicator_its_tuning() {
+fn a_wrong_rank_or_size_disables_tuning_only_for_its_communicator() {
     for (k, (rank, size, why)) in [(0, 2, Disagreement::Ranks), (1, 3, Disagreement::Size)].into_iter().enumerate() {
         let (rendezvous, id, liar) = (local(&format!("rank-{k}")), unique(40), unique(41));
         let mut ends = [sockets(&rendezvous, id)];
@@ -413,7 +413,7 @@ fn half_written_files_are_skipped_until_they_are_complete() {
     announce_all(&mut ends, 5, &ids);
     ends[0].poll(Duration::ZERO, &mut Vec::new());
     ends[1].poll(Duration::ZERO, &mut Vec::new());
-    // A truncated file, as some network file systems briefly show, and files that are no announcements.
+    // A truncated file, as some network file systems briefly show, and files that are not announcements.
     let room = job(folder.path()).join("comm-0000000000000005");
     let path = room.join(format!("{:016x}-0", ids[1]));
     let whole = std::fs::read(&path).unwrap();

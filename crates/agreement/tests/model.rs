@@ -239,7 +239,7 @@ fn the_checker_finds_a_breaking_schedule_for_every_broken_rule() {
     for rule in [AsItArrives, GuessesVoid, GuessesInForce, NoVeto, OneIsMissing] {
         let job = Job { rule, ranks: 2, calls: 3, proposals: 1 };
         let checker = job.checker().threads(1).target_state_count(STATES_MAX).spawn_bfs().join();
-        let path = checker.discovery(SAFE).unwrap_or_else(|| panic!("{rule:?} goes unnoticed"));
+        let path = checker.discovery(SAFE).unwrap_or_else(|| panic!("{rule:?} is not detected"));
         println!("{rule:?}: ranks differ after {} steps", path.into_actions().len());
     }
 }

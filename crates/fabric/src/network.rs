@@ -85,85 +85,165 @@ impl JobHost {
 
 /// The channels and algorithm that NCCL chooses for an all-reduce of `size` bytes. O(kinds of hosts).
 pub fn predict_nccl_choice(job: &JobHosts, size: f64) -> NcclChoice {
-    let hosts = job.hosts();
-    let ranks = job.ranks;
-    let kinds = &job.kinds;
-    let search = kinds.iter().map(JobHost::search_channels).min().unwrap_or(1).max(1);
-    let hopper = kinds.iter().all(|s| s.class >= GpuClass::Hopper);
-    let ring_speed = kinds.iter().map(JobHost::channel_speed).fold(f64::INFINITY, f64::min);
-    let tree_speed = kinds.iter().map(JobHost::tree_speed).fold(f64::INFINITY, f64::min);
-    let nvls = hopper && kinds.iter().all(|s| s.nvls_heads() >= 3);
-    let mut channels = 2 * search;
-    if hopper && ring_speed > 45.0 && channels < 16 {
-        channels *= 2;
-    }
-    if nvls {
-        channels = channels.max(16);
-    }
-    channels = channels.min(CHANNELS_MAX);
-
-    // NCCL's cost model (facts/nccl.md section 3), restricted to choices that can win between hosts at 64 KiB and more.
-    let (n, r, c) = (hosts as f64, ranks as f64, search as f64);
-    let two = hosts <= 2;
-    let per_rank = r / (2.0 * (r - 1.0));
-    let ring_bus = c * ring_speed;
-    let nic_tree = kinds.iter().map(JobHost::channel_speed).fold(f64::INFINITY, f64::min);
-    let tree_bus = c * if two { tree_speed } else { nic_tree };
-    let (tree_cap, tree_ll_cap, ring_ll_cap) = if hopper {
-        (if two { 41.4 } else { 36.0 }, if two { 36.7 } else { 29.0 }, 36.7)
-    } else {
-        (if two { 23.6 } else { 17.8 }, 20.0, 20.0)
-    };
-    let tree_bw = (0.92 * tree_bus).min(c * tree_cap);
-    let levels = n.log2().floor();
-    let inner = (r / n).floor() - 1.0;
-    let steps = 2.0 * (r - 1.0);
-    let inter_steps = 2.0 * (n - 1.0);
-    let inter_ll128 = if kinds.iter().all(|s| s.gpus == 1) { 8.5 } else { 4.0 };
-    let plateau = if size / (channels as f64 * r) >= 64.0 { 1.4 } else { 1.0 };
-    let tree_factor = |table: &[f64; 23]| {
-        let k = (size / 64.0).max(1.0).log2().floor() as usize;
-        table.get(k).copied().unwrap_or(1.0)
-    };
+    let cost = CostModel::of(job, size);
+    let candidates = [cost.tree_ll128(), cost.tree_simple(), cost.ring_ll128(), cost.ring_simple()];
     let mut best = (f64::INFINITY, Algorithm::Ring, false);
-    let mut offer = |latency: f64, bw: f64, algorithm: Algorithm, ll128: bool| {
-        let time = latency + size / (1000.0 * bw);
-        if bw > 0.0 && time < best.0 {
-            best = (time, algorithm, ll128);
+    for candidate in candidates.into_iter().chain(cost.nvls_tree()) {
+        let time = candidate.latency_us + size / (1000.0 * candidate.gb_per_s);
+        if candidate.gb_per_s > 0.0 && time < best.0 {
+            best = (time, candidate.algorithm, candidate.ll128);
         }
-    };
-    offer(
-        14.0 + 2.0 * (inner * 1.25 + levels * 8.5),
-        (tree_bw * 120.0 / 128.0).min(c * tree_ll_cap) * 0.5 * 0.85 * tree_factor(&TREE_LL128),
-        Algorithm::Tree,
-        true,
-    );
-    offer(
-        8.4 + 2.0 * (inner * 4.0 + levels * 14.0),
-        tree_bw * 0.5 * 0.85 * tree_factor(&TREE_SIMPLE),
-        Algorithm::Tree,
-        false,
-    );
-    offer(
-        14.0 + (steps - inter_steps) * 1.9 + inter_steps * inter_ll128,
-        (0.92 * ring_bus).min(c * ring_ll_cap) * per_rank,
-        Algorithm::Ring,
-        true,
-    );
-    offer(
-        (8.4 + (steps - inter_steps) * 3.4 + inter_steps * 14.0) * plateau,
-        ring_bus * per_rank,
-        Algorithm::Ring,
-        false,
-    );
-    if nvls {
-        let heads = kinds.iter().map(JobHost::nvls_heads).min().unwrap_or(0) as f64;
-        let intra = kinds.iter().map(JobHost::nvls_speed).fold(f64::INFINITY, f64::min);
-        let nic = kinds.iter().map(|s| SEARCH_SPEED * s.line).fold(f64::INFINITY, f64::min);
-        let speed = intra.min(if two { nic } else { nic / 2.0 });
-        offer(25.0 + 2.0 * levels * 14.0, heads * speed * 5.0 / 6.0, Algorithm::NvlsTree, false);
     }
-    NcclChoice { search, channels, algorithm: best.1, ll128: best.2 }
+    NcclChoice { search: cost.search, channels: cost.channels, algorithm: best.1, ll128: best.2 }
+}
+
+/// An algorithm and protocol with NCCL's estimate of its latency and bandwidth.
+struct Candidate {
+    latency_us: f64,
+    gb_per_s: f64,
+    algorithm: Algorithm,
+    ll128: bool,
+}
+
+/// NCCL's cost model (facts/nccl.md section 3), restricted to choices that can win between hosts at 64 KiB and more.
+struct CostModel<'a> {
+    kinds: &'a [JobHost],
+    size: f64,
+    ranks: f64,
+    /// Channels that the graph search finds on every host, and channels of the communicator.
+    search: usize,
+    channels: usize,
+    two_hosts: bool,
+    hopper: bool,
+    nvls: bool,
+    /// Levels of a tree over the hosts.
+    levels: f64,
+    /// Hops of a tree inside a host.
+    inner_hops: f64,
+    /// Steps of a ring, all and between hosts.
+    ring_steps: f64,
+    ring_steps_between_hosts: f64,
+    /// Bus bandwidth of the rings and bandwidth of the trees, before the limits of a protocol, GB/s.
+    ring_gb_per_s: f64,
+    tree_gb_per_s: f64,
+}
+
+fn least(kinds: &[JobHost], speed: impl Fn(&JobHost) -> f64) -> f64 {
+    kinds.iter().map(speed).fold(f64::INFINITY, f64::min)
+}
+
+impl<'a> CostModel<'a> {
+    fn of(job: &'a JobHosts, size: f64) -> Self {
+        let (hosts, kinds) = (job.hosts(), &job.kinds);
+        let search = kinds.iter().map(JobHost::search_channels).min().unwrap_or(1).max(1);
+        let hopper = kinds.iter().all(|s| s.class >= GpuClass::Hopper);
+        let nvls = hopper && kinds.iter().all(|s| s.nvls_heads() >= 3);
+        let (n, ranks, searched) = (hosts as f64, job.ranks as f64, search as f64);
+        let two_hosts = hosts <= 2;
+        let channel_speed = least(kinds, JobHost::channel_speed);
+        let tree_speed = if two_hosts { least(kinds, JobHost::tree_speed) } else { channel_speed };
+        let tree_channel_max = match (hopper, two_hosts) {
+            (true, true) => 41.4,
+            (true, false) => 36.0,
+            (false, true) => 23.6,
+            (false, false) => 17.8,
+        };
+        let mut channels = 2 * search;
+        if hopper && channel_speed > 45.0 && channels < 16 {
+            channels *= 2;
+        }
+        if nvls {
+            channels = channels.max(16);
+        }
+        CostModel {
+            kinds,
+            size,
+            ranks,
+            search,
+            channels: channels.min(CHANNELS_MAX),
+            two_hosts,
+            hopper,
+            nvls,
+            levels: n.log2().floor(),
+            inner_hops: (ranks / n).floor() - 1.0,
+            ring_steps: 2.0 * (ranks - 1.0),
+            ring_steps_between_hosts: 2.0 * (n - 1.0),
+            ring_gb_per_s: searched * channel_speed,
+            tree_gb_per_s: (0.92 * (searched * tree_speed)).min(searched * tree_channel_max),
+        }
+    }
+
+    /// Algorithm bandwidth of a ring over its bus bandwidth.
+    fn ring_share(&self) -> f64 {
+        self.ranks / (2.0 * (self.ranks - 1.0))
+    }
+
+    fn tree_correction(&self, table: &[f64; 23]) -> f64 {
+        let k = (self.size / 64.0).max(1.0).log2().floor() as usize;
+        table.get(k).copied().unwrap_or(1.0)
+    }
+
+    fn tree_ll128(&self) -> Candidate {
+        let per_channel_max = match (self.hopper, self.two_hosts) {
+            (true, true) => 36.7,
+            (true, false) => 29.0,
+            (false, _) => 20.0,
+        };
+        let bus = (self.tree_gb_per_s * 120.0 / 128.0).min(self.search as f64 * per_channel_max);
+        Candidate {
+            latency_us: 14.0 + 2.0 * (self.inner_hops * 1.25 + self.levels * 8.5),
+            gb_per_s: bus * 0.5 * 0.85 * self.tree_correction(&TREE_LL128),
+            algorithm: Algorithm::Tree,
+            ll128: true,
+        }
+    }
+
+    fn tree_simple(&self) -> Candidate {
+        Candidate {
+            latency_us: 8.4 + 2.0 * (self.inner_hops * 4.0 + self.levels * 14.0),
+            gb_per_s: self.tree_gb_per_s * 0.5 * 0.85 * self.tree_correction(&TREE_SIMPLE),
+            algorithm: Algorithm::Tree,
+            ll128: false,
+        }
+    }
+
+    fn ring_ll128(&self) -> Candidate {
+        let step_us = if self.kinds.iter().all(|s| s.gpus == 1) { 8.5 } else { 4.0 };
+        let per_channel_max = if self.hopper { 36.7 } else { 20.0 };
+        Candidate {
+            latency_us: 14.0
+                + (self.ring_steps - self.ring_steps_between_hosts) * 1.9
+                + self.ring_steps_between_hosts * step_us,
+            gb_per_s: (0.92 * self.ring_gb_per_s).min(self.search as f64 * per_channel_max) * self.ring_share(),
+            algorithm: Algorithm::Ring,
+            ll128: true,
+        }
+    }
+
+    fn ring_simple(&self) -> Candidate {
+        // The latency grows once the pipeline of every hop is filled.
+        let plateau = if self.size / (self.channels as f64 * self.ranks) >= 64.0 { 1.4 } else { 1.0 };
+        let latency_us =
+            8.4 + (self.ring_steps - self.ring_steps_between_hosts) * 3.4 + self.ring_steps_between_hosts * 14.0;
+        Candidate {
+            latency_us: latency_us * plateau,
+            gb_per_s: self.ring_gb_per_s * self.ring_share(),
+            algorithm: Algorithm::Ring,
+            ll128: false,
+        }
+    }
+
+    fn nvls_tree(&self) -> Option<Candidate> {
+        let heads = self.kinds.iter().map(JobHost::nvls_heads).min().unwrap_or(0) as f64;
+        let nic = least(self.kinds, |s| SEARCH_SPEED * s.line);
+        let speed = least(self.kinds, JobHost::nvls_speed).min(if self.two_hosts { nic } else { nic / 2.0 });
+        self.nvls.then_some(Candidate {
+            latency_us: 25.0 + 2.0 * self.levels * 14.0,
+            gb_per_s: heads * speed * 5.0 / 6.0,
+            algorithm: Algorithm::NvlsTree,
+            ll128: false,
+        })
+    }
 }
 
 /// NCCL's correction of tree bandwidth by size, LL128 (facts/nccl.md 3.2).
@@ -207,15 +287,15 @@ fn hops(job: &JobHosts, swap_any: bool) -> Vec<RingHop> {
     let (n, kinds) = (job.hosts(), job.kinds.len());
     let mut out: Vec<RingHop> = Vec::new();
     // With few hosts most hops differ. With many kinds of hosts the search for equal hops costs more than it saves.
-    let tell = n > 8 && kinds <= 256;
-    let mut seen = vec![false; if tell { kinds * kinds * 4 } else { 0 }];
+    let skip_equal = n > 8 && kinds <= 256;
+    let mut seen = vec![false; if skip_equal { kinds * kinds * 4 } else { 0 }];
     let swaps = |h: usize| swap_any && h % 2 == 1;
     let mut last = n - 1;
     for at in 0..n {
         let (kind, before) = (job.kind(at), job.kind(last));
         let hop = RingHop { at, kind, swap: swaps(at), before, swap_before: swaps(last) };
         last = at;
-        if tell {
+        if skip_equal {
             let known =
                 &mut seen[((before * kinds + kind) * 2 + usize::from(hop.swap_before)) * 2 + usize::from(hop.swap)];
             if *known {
@@ -237,45 +317,61 @@ struct NicChannels {
     landing: [u32; NICS_MAX],
 }
 
-/// Rings: every channel carries an equal share, and the most loaded NIC of a channel limits it.
-fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareConstants) -> NetworkLimit {
-    let (n, channels) = (choice.search, choice.channels);
-    let swap_any = n.is_multiple_of(2)
-        && job.kinds.iter().any(|s| s.whole_rail && s.nics.len().is_multiple_of(2) && s.nics.len() >= 8);
-    // Indexed by kind and by whether the host swaps channel pairs.
-    let empty = NicChannels { by: [[0; NICS_MAX]; 2], landing: [0; NICS_MAX] };
-    let mut ports = vec![empty; job.kinds.len() * (1 + usize::from(swap_any))];
-    let place = |kind: usize, swap: bool| if swap_any { 2 * kind + usize::from(swap) } else { kind };
-    for (kind, side) in job.kinds.iter().enumerate() {
-        for swap in if swap_any { &[false, true][..] } else { &[false] } {
-            let p = &mut ports[place(kind, *swap)];
-            for c in 0..channels {
-                let (i, o, far) = side.ports(c, n, *swap);
-                p.by[0][i] |= 1 << c;
-                p.by[1][o] |= 1 << c;
-                if far {
-                    p.landing[side.receiver(c, n, *swap)] |= 1 << c;
+/// A rank-order ring of hosts with the channels on its NICs.
+struct RingLoad<'a> {
+    job: &'a JobHosts,
+    search: usize,
+    channels: usize,
+    /// Whether every second host swaps the channels of a pair.
+    swap_any: bool,
+    /// Indexed by [`RingLoad::index`].
+    ports: Vec<NicChannels>,
+}
+
+/// The load of one channel's most loaded NIC, and the NIC as (host, NIC).
+type NicLoad = (f64, (usize, u8));
+
+impl<'a> RingLoad<'a> {
+    fn of(job: &'a JobHosts, choice: &NcclChoice) -> Self {
+        let swap_any = choice.search.is_multiple_of(2)
+            && job.kinds.iter().any(|s| s.whole_rail && s.nics.len().is_multiple_of(2) && s.nics.len() >= 8);
+        let empty = NicChannels { by: [[0; NICS_MAX]; 2], landing: [0; NICS_MAX] };
+        let ports = vec![empty; job.kinds.len() * (1 + usize::from(swap_any))];
+        let mut load = RingLoad { job, search: choice.search, channels: choice.channels, swap_any, ports };
+        for (kind, side) in job.kinds.iter().enumerate() {
+            for &swap in if swap_any { &[false, true][..] } else { &[false] } {
+                let index = load.index(kind, swap);
+                let p = &mut load.ports[index];
+                for c in 0..choice.channels {
+                    let (i, o, far) = side.ports(c, choice.search, swap);
+                    p.by[0][i] |= 1 << c;
+                    p.by[1][o] |= 1 << c;
+                    if far {
+                        p.landing[side.receiver(c, choice.search, swap)] |= 1 << c;
+                    }
                 }
             }
         }
+        load
     }
-    let hops = hops(job, swap_any);
-    let best_rate = job.kinds.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
-    let unit = if best_rate > 0.0 { NIC_UNIT_GB_PER_S / best_rate } else { 1.0 };
-    let mut worst = (0.0f64, (0usize, 0u8));
-    // Channels repeat with the period of the search only if the copies divide evenly, so evaluate all of them.
-    for c in 0..channels {
+
+    fn index(&self, kind: usize, swap: bool) -> usize {
+        if self.swap_any { 2 * kind + usize::from(swap) } else { kind }
+    }
+
+    /// The load that limits channel `c`: that of its most loaded NIC, and a share of the other channels that its NICs carry.
+    fn of_channel(&self, c: usize, hops: &[RingHop], unit: f64, k: &ShareConstants) -> NicLoad {
         let mut met = 0u32;
         let mut own = 0.0f64;
         let mut loaded = (0.0f64, (0usize, 0u8));
-        for hop in &hops {
-            let side = &job.kinds[hop.kind];
-            let own_ports = &ports[place(hop.kind, hop.swap)];
-            let (i, o, far) = side.ports(c, n, hop.swap);
-            let before = &ports[place(hop.before, hop.swap_before)].by[1];
+        for hop in hops {
+            let side = &self.job.kinds[hop.kind];
+            let own_ports = &self.ports[self.index(hop.kind, hop.swap)];
+            let (i, o, far) = side.ports(c, self.search, hop.swap);
+            let before = &self.ports[self.index(hop.before, hop.swap_before)].by[1];
             let into = own_ports.by[0][i];
-            let feeders = before[..job.kinds[hop.before].nics.len()].iter().filter(|b| *b & into != 0).count();
-            let landed = if far { own_ports.landing[side.receiver(c, n, hop.swap)] } else { 0 };
+            let feeders = before[..self.job.kinds[hop.before].nics.len()].iter().filter(|b| *b & into != 0).count();
+            let landed = if far { own_ports.landing[side.receiver(c, self.search, hop.swap)] } else { 0 };
             met |= landed;
             for (mask, nic, inbound) in [(into, i, true), (own_ports.by[1][o], o, false)] {
                 met |= mask;
@@ -296,13 +392,27 @@ fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareCon
             }
         }
         let extra = (f64::from(met.count_ones()) * unit - own).max(0.0);
-        let total = loaded.0 + k.met * extra;
-        if total > worst.0 {
-            worst = (total, loaded.1);
+        (loaded.0 + k.met * extra, loaded.1)
+    }
+}
+
+/// Rings: every channel carries an equal share, and the most loaded NIC of a channel limits it.
+fn ring_limit(job: &JobHosts, choice: &NcclChoice, efficiency: f64, k: &ShareConstants) -> NetworkLimit {
+    let ring = RingLoad::of(job, choice);
+    let hops = hops(job, ring.swap_any);
+    let best_rate = job.kinds.iter().flat_map(|s| s.nics.iter().map(|n| n.1)).fold(0.0, f64::max);
+    let unit = if best_rate > 0.0 { NIC_UNIT_GB_PER_S / best_rate } else { 1.0 };
+    let mut worst = (0.0f64, (0usize, 0u8));
+    // Channels repeat with the period of the search only if the copies divide evenly, so evaluate all of them.
+    for c in 0..ring.channels {
+        let load = ring.of_channel(c, &hops, unit, k);
+        if load.0 > worst.0 {
+            worst = load;
         }
     }
-    let by_nic = efficiency * NIC_UNIT_GB_PER_S * channels as f64 / worst.0.max(1e-12);
-    let by_channel = channels as f64 * k.channel_gb_per_s;
+    let channels = ring.channels as f64;
+    let by_nic = efficiency * NIC_UNIT_GB_PER_S * channels / worst.0.max(1e-12);
+    let by_channel = channels * k.channel_gb_per_s;
     NetworkLimit { busbw_gb_per_s: soft_min(by_nic, by_channel, 8.0), nic: worst.1 }
 }
 

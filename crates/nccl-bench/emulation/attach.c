@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attaching to libnccl.so.2. The wheel links the CUDA runtime statically, so LD_PRELOAD cannot interpose it; but the library
-// keeps its symbol table. When it is mapped, a jump is written (in memory only) at the entry of every public runtime
-// function: to its emulation, or to a stub that reports the name and returns "not supported".
+// keeps its symbol table. Once the library is mapped, this file writes a jump (in memory only) at the entry of every public
+// runtime function: to its emulation, or to a stub that reports the name and returns "not supported".
 //
-// One function of NCCL's own is replaced as well: it is told that no operation needs a network proxy. Proxies would wait for
-// kernels that never run; what NCCL decides is decided earlier.
+// It also replaces one function of NCCL, to report that no operation needs a network proxy. Proxies would wait for kernels
+// that never run; NCCL decides before it uses them.
 #include "emu.h"
 #include <dlfcn.h>
 #include <elf.h>
@@ -35,7 +35,7 @@ static void *look_up(const struct entry *const *tables, const char *name) {
   return NULL;
 }
 
-// A driver function that is missing is what an older driver would say; NCCL decides whether it can do without.
+// A missing driver function looks like an older driver; NCCL decides whether it can work without the function.
 static status get_entry_point(const char *name, void **function, unsigned long long flags, int *result) {
   (void)flags;
   *function = look_up(driver_tables, name);
@@ -54,7 +54,7 @@ static void *runtime_function(const char *name) {
   return look_up(runtime_tables, name);
 }
 
-// ---- stubs: stub i loads i and goes to report()
+// ---- stubs: stub i loads i and jumps to emu_report()
 static const char *stub_names[STUBS_MAX];
 static int stub_count;
 __attribute__((used, visibility("hidden"))) status emu_report(int i) {
@@ -78,7 +78,7 @@ static void write_jump(char *at, const void *to) {
   mprotect((void *)page, 2 * PAGE, PROT_READ | PROT_EXEC);
 }
 
-// For the runner, and for plugins and shims under test: the function that NCCL gets under a name. NULL if it has none.
+// For the runner, and for plugins under test: the function that NCCL gets by a name; NULL if there is none.
 PUBLIC void *linkwise_emu_symbol(const char *name) {
   void *emulated = runtime_function(name);
   for (int i = 0; !emulated && i < stub_count; i++)
@@ -106,7 +106,7 @@ static const void *target(const char *name) {
 struct file { char *bytes; size_t size; };
 static int in_file(const struct file *f, uint64_t offset, uint64_t bytes) { return offset <= f->size && bytes <= f->size - offset; }
 
-// NCCL looks NVML functions up by name. One that is missing is what an older driver would say; its name goes into the log, as above.
+// NCCL looks NVML functions up by name. A missing one looks like an older driver; its name goes into the log.
 static void report_absent_nvml(const struct file *f, const Elf64_Shdr *section) {
   if (!(section->sh_flags & SHF_ALLOC) || (section->sh_flags & (SHF_EXECINSTR | SHF_WRITE)) || section->sh_size > 64u << 20) return;
   const char *at = f->bytes + section->sh_offset, *end = at + section->sh_size;
@@ -143,7 +143,7 @@ static int attach(const char *path, uintptr_t base) {
     }
   }
   munmap(f.bytes, f.size);
-  emu_log(1, "attached: %d entry points, %d of them report only", written, stub_count);
+  emu_log(1, "attached: %d entry points, %d of them only report", written, stub_count);
   return written;
 }
 
@@ -160,7 +160,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *unused) {
 }
 __attribute__((constructor)) static void attach_if_linked(void) { dl_iterate_phdr(visit, NULL); }
 
-// NVML and the driver are this library.
+// This library serves as NVML and as the driver.
 PUBLIC void *dlopen(const char *name, int flags) {
   static void *(*real)(const char *, int);
   if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
@@ -174,7 +174,7 @@ PUBLIC void *dlopen(const char *name, int flags) {
   return handle;
 }
 
-// NCCL 2.20 and older open libcuda.so themselves and start from these.
+// NCCL 2.20 and older open libcuda.so themselves and begin with these functions.
 PUBLIC status cuInit(unsigned flags) { (void)flags; return OK; }
 PUBLIC status cuDriverGetVersion(int *v) { *v = config()->driver_version; return OK; }
 PUBLIC status cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {

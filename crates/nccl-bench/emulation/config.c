@@ -28,7 +28,7 @@ static void read_bus_ids(const char *s) {
   }
 }
 
-// Integer list only, as the bench writes it; like CUDA, the list ends at the first entry that names no GPU.
+// Only a list of integers, as the bench writes it. As in CUDA, the list ends at the first entry that is not a GPU.
 static void read_visible(const char *s) {
   if (!s) {
     for (int i = 0; i < cfg.gpu_count; i++) cfg.visible[cfg.visible_count++] = i;
@@ -67,7 +67,7 @@ static void line(const char *format, va_list args) {
   n += vsnprintf(text + n, sizeof text - (size_t)n - 1, format, args);
   if (n > (int)sizeof text - 2) n = (int)sizeof text - 2;
   text[n++] = '\n';
-  if (write(2, text, (size_t)n) < 0) return; // nowhere left to complain
+  if (write(2, text, (size_t)n) < 0) return; // no other place to report to
 }
 
 void emu_log(int level, const char *format, ...) {
@@ -83,5 +83,5 @@ void emu_not_emulated(const char *what) {
   emu_log(0, "not emulated: %s", what);
 }
 
-// How many calls were not emulated so far: the runner ends with an error if there is one.
+// Number of calls that were not emulated. If there are any, the runner ends with an error.
 PUBLIC unsigned long linkwise_emu_unknown_calls(void) { return atomic_load(&unknown_calls); }

@@ -37,7 +37,7 @@ int device_by_bus_id(const char *text, int among_visible) {
   return -1;
 }
 
-// By the numbers of CUdevice_attribute; the runtime's are the same.
+// `attribute`: a number of CUdevice_attribute, the same in runtime and driver.
 status device_attribute(int *value, int attribute, int device) {
   if (!known(device)) return remember(INVALID_DEVICE);
   const struct config *c = config();
@@ -81,7 +81,7 @@ status device_attribute(int *value, int attribute, int device) {
   return OK;
 }
 
-// Different on every simulated host: NCCL compares UUIDs to find ranks that share a GPU.
+// Differs between simulated hosts, because NCCL compares UUIDs to find ranks that share a GPU.
 void device_uuid(unsigned char uuid[16], int device) {
   const char *host = getenv("NCCL_HOSTID");
   uint64_t hash = 1469598103934665603ull;
@@ -191,7 +191,7 @@ static status emu_cuDeviceGetName(char *name, int bytes, int device) {
 static status emu_cuDeviceTotalMem(size_t *bytes, int device) { (void)device; *bytes = config()->memory_bytes; return OK; }
 static status emu_cuGetErrorString(int e, const char **text) { *text = emu_cudaGetErrorString(e); return OK; }
 static status emu_cuGetErrorName(int e, const char **text) { *text = emu_cudaGetErrorName(e); return OK; }
-static status emu_cuCtxCreate(void **c) { *c = context(t_device); return OK; } // its other arguments differ between versions
+static status emu_cuCtxCreate(void **c) { *c = context(t_device); return OK; } // other arguments differ between versions
 static status emu_cuCtxGetCurrent(void **c) { *c = context(t_device); return OK; }
 static status emu_cuCtxGetDevice(int *device) { *device = t_device; return OK; }
 static status emu_cuCtxSetCurrent(void *c) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of the emulation share. No NVIDIA header is used: numbers and layouts are those of the public, documented
-// CUDA runtime, driver and NVML interfaces, declared here as far as NCCL uses them.
+// Declarations shared by the emulation's files. No NVIDIA header is used: numbers and layouts are those of the public, documented
+// CUDA runtime, driver and NVML interfaces, as far as NCCL uses them.
 //
 // The emulation is a preload library. It answers the CUDA runtime, driver and NVML calls of one unmodified libnccl.so.2 from
-// host memory. Kernels do nothing, so no byte moves and nothing can be timed; what NCCL decides before it launches is real.
+// host memory. Kernels do nothing, so no bytes move and times are meaningless. NCCL's decisions, which precede the launch, are real.
 #ifndef LINKWISE_EMU_H
 #define LINKWISE_EMU_H
 #ifndef _GNU_SOURCE
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// CUDA's error numbers, runtime and driver alike.
+// CUDA's error numbers, the same in runtime and driver.
 typedef int status;
 enum {
   OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_SUPPORTED = 801,
@@ -23,20 +23,20 @@ enum { GPUS_MAX = 64, BUS_ID_BYTES = 20, PAGE = 4096 };
 #define GRANULARITY (2ul << 20) // of virtual memory management, as on real GPUs
 #define PUBLIC __attribute__((visibility("default")))
 
-// ---- config.c: what the environment says about this host, and the log
+// ---- config.c: the simulated host, from the environment, and the log
 struct config {
-  int gpu_count;                          // what NVML sees: all GPUs of the host
+  int gpu_count;                          // NVML's devices: all GPUs of the host
   char bus_ids[GPUS_MAX][BUS_ID_BYTES];   // by NVML index
-  int visible_count;                      // what CUDA sees
+  int visible_count;                      // CUDA's devices
   int visible[GPUS_MAX];                  // CUDA ordinal -> NVML index
   int compute_capability;                 // 90 is 9.0
   int multiprocessors;
   size_t memory_bytes;
   int driver_version;                     // 13020 is CUDA 13.2
   int multicast, peer_to_peer;            // booleans
-  int fabric_clique;                      // -1: no NVLink domain over hosts
+  int fabric_clique;                      // -1: no NVLink domain across hosts
   unsigned fabric_domain;
-  int log_level;                          // 0: only what is not emulated; 1: launches; 2: every call of note
+  int log_level;                          // 0: functions that are not emulated; 1: also launches; 2: also other calls
 };
 const struct config *config(void);
 void emu_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));

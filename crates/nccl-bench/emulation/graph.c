@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Capture of streams into CUDA graphs, and their launch. Rules kept as on a GPU: streams join by events, a capture ends on
-// the stream that began it, with every other stream joined again; user objects live as long as the graphs that hold them.
+// Capture of streams into CUDA graphs, and their launch. The rules are those of a GPU: streams join by events; a capture ends
+// on the stream that began it, with every other stream joined again; user objects live as long as the graphs that hold them.
 #include "graph.h"
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +107,7 @@ static status emu_cudaStreamBeginCapture(void *handle, int mode) {
   return remember(r);
 }
 
-// Every node that was submitted to a stream must be waited for, directly or not, by what stands last on the origin stream.
+// The last nodes of the origin stream must wait, directly or not, for every node that was submitted to a stream.
 static int all_joined(const struct graph *g) {
   unsigned char *reached = calloc((size_t)g->node_count + 1, 1);
   if (!reached) return 0;
@@ -158,7 +158,7 @@ static status emu_cudaStreamGetCaptureInfo(void *handle, int *state, unsigned lo
   if (number) *number = g ? g->number : 0;
   if (!g) return OK;
   if (graph) *graph = g;
-  if (waits || wait_count) { // node handles: index + 1, kept by the graph's user for the length of one call
+  if (waits || wait_count) { // node handles: index + 1, valid during one call
     static __thread intptr_t handles[64];
     if (s->leaf_count > 64) return remember(NOT_SUPPORTED);
     for (int i = 0; i < s->leaf_count; i++) handles[i] = s->leaves[i] + 1;
@@ -237,7 +237,7 @@ static status emu_cudaGraphDestroy(struct graph *g) {
   pthread_mutex_unlock(&capture_lock);
   return OK;
 }
-// An executable graph is the graph itself, held once more: neither can be changed after its capture.
+// An executable graph is the graph itself with one more reference, since neither changes after the capture.
 static status emu_cudaGraphInstantiate(struct graph **out, struct graph *g) {
   if (!g) return remember(INVALID_VALUE);
   pthread_mutex_lock(&capture_lock);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA graphs as far as capture needs them: nodes in the order of capture, each with the nodes it waits for.
+// CUDA graphs, as far as capture needs them: nodes in the order of capture, each with the nodes that it waits for.
 #ifndef LINKWISE_EMU_GRAPH_H
 #define LINKWISE_EMU_GRAPH_H
 #include "emu.h"
@@ -15,7 +15,7 @@ struct graph {
   struct user_object **objects; int object_count;
   int references;                // the caller's handle and every executable graph
 };
-// `leaves`: nodes that the next work on this stream has to wait for.
+// `leaves`: nodes that the next work on this stream must wait for.
 struct stream { uint64_t number; struct graph *capture; int *leaves, leaf_count; };
 struct event { struct graph *capture; uint64_t capture_number; int *leaves, leaf_count; };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is interposed in libc.
+// Interposed functions of libc.
 //
-// NCCL makes files in /dev/shm that outlive a process that is killed, and 34 MB a rank is more than many containers have
-// there (64 MB is usual). They go to a folder of the run instead, sparse, which the bench removes as a whole.
+// NCCL makes files in /dev/shm that outlive a killed process. They take 34 MB per rank, more than many containers have there
+// (64 MB is usual). Here they go, as sparse files, to the folder of the run, which the bench removes.
 #include "emu.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #define NCCL_FILES "/dev/shm/nccl-"
 #define REAL(name) ((__typeof__(name) *)dlsym(RTLD_NEXT, #name))
 
-// The path in the folder of the run; the path itself where it is another file or there is no folder.
+// The path in the folder of the run; for other files, or without a folder, the path itself.
 static const char *redirected(const char *path, char out[4096]) {
   const char *folder = getenv("LINKWISE_EMU_SHARED_MEMORY");
   if (!path || !folder || strncmp(path, NCCL_FILES, strlen(NCCL_FILES))) return path;
@@ -26,7 +26,7 @@ static const char *redirected(const char *path, char out[4096]) {
   return n > 0 && n < 4096 ? out : path;
 }
 
-// NCCL tells the name to other ranks: the template keeps its own folder and gets the letters that were drawn.
+// NCCL sends the name to other ranks, so the template keeps its folder and gets only the random letters.
 PUBLIC int mkstemp(char *template) {
   char path[4096];
   const char *other = redirected(template, path);
@@ -50,14 +50,14 @@ PUBLIC int unlink(const char *name) {
   char path[4096];
   return REAL(unlink)(redirected(name, path));
 }
-// Length without blocks: most of these files is never touched.
+// Sets the length without allocating blocks: most of these files is never touched.
 PUBLIC int fallocate(int fd, int mode, off_t offset, off_t bytes) {
   struct stat st;
   if (mode || !getenv("LINKWISE_EMU_SHARED_MEMORY") || fstat(fd, &st)) return REAL(fallocate)(fd, mode, offset, bytes);
   return st.st_size >= offset + bytes ? 0 : ftruncate(fd, offset + bytes);
 }
 
-// NCCL polls its sockets without sleeping; dozens of ranks share few cores, so give them away when there is nothing to read.
+// NCCL polls its sockets without sleeping; dozens of ranks share few cores, so yield when there is nothing to read.
 PUBLIC ssize_t recv(int fd, void *buffer, size_t bytes, int flags) {
   static ssize_t (*real)(int, void *, size_t, int);
   if (!real) real = REAL(recv);

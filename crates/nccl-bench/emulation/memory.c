@@ -21,7 +21,7 @@ static size_t whole_pages(size_t bytes) {
   return rounded ? rounded : PAGE;
 }
 
-// Index of the first range that begins after `address`. With the lock held.
+// Index of the first range that begins after `address`. Call with the lock held.
 static size_t after(uintptr_t address) {
   size_t low = 0, high = range_count;
   while (low < high) {
@@ -51,14 +51,14 @@ int range_add(struct range r) {
   return ok;
 }
 
-// A mapping lies inside a reservation and begins later or, added later, stands behind it: walk back to the nearest that fits.
+// A mapping lies inside a reservation, and comes after it in the table: walk back to the nearest range that contains the address.
 int range_find(uintptr_t address, struct range *out) {
   int found = 0;
   pthread_mutex_lock(&lock);
   for (size_t i = after(address); i-- > 0 && !found;) {
     const struct range *r = &ranges[i];
     if (r->kind != RESERVATION && address - r->begin < r->bytes) *out = *r, found = 1;
-    else if (r->kind != MAPPING) break; // only mappings lie inside something larger, their reservation
+    else if (r->kind != MAPPING) break; // only mappings lie inside a larger range, their reservation
   }
   pthread_mutex_unlock(&lock);
   return found;

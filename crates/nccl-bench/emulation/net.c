@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An NCCL net plugin (v8, v9, v10) with the NICs of a simulated host: LINKWISE_EMU_NICS="name,bus id,Mbit/s;...". With
-// LINKWISE_EMU_GPUDIRECT=0 they reach host memory only.
-// Connections succeed at once and nothing is ever transferred, so that a cluster has real NIC speeds in NCCL's cost model.
-// Layouts: NCCL's published plugin interface (ext-net), declared here as far as it is used.
+// LINKWISE_EMU_GPUDIRECT=0 the NICs reach only host memory.
+// Connections succeed at once and transfer no bytes. NCCL's cost model sees the NICs' real speeds.
+// Layouts: the used part of NCCL's published plugin interface (ext-net).
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static result read_nics(void) {
     char bus_id[32];
     int used = 0;
     if (nic_count == NICS_MAX || sscanf(s, "%63[^,],%31[^,],%d%n", n.name, bus_id, &n.mbit_per_s, &used) != 3) return INVALID_USAGE;
-    snprintf(n.path, sizeof n.path, "/sys/devices/simulated/%s", bus_id); // NCCL looks the last part up in the topology file
+    snprintf(n.path, sizeof n.path, "/sys/devices/simulated/%s", bus_id); // NCCL looks up the last component in the topology file
     nics[nic_count++] = n;
     s += used;
     if (*s == ';') s++;
@@ -97,7 +97,7 @@ static result register_dma_buf(void *comm, void *data, size_t bytes, int type, u
   return register_memory(comm, data, bytes, type, handle);
 }
 static result deregister_memory(void *comm, void *handle) { (void)comm; free(handle); return SUCCESS; }
-// A request is the number of its bytes; it is complete when it is asked.
+// A request is the number of its bytes and is complete at once.
 static result request(void **out, size_t bytes) {
   result r = object(out);
   if (r == SUCCESS) memcpy(*out, &bytes, sizeof bytes);
@@ -139,7 +139,7 @@ static result test(void *r, int *done, int *bytes) {
 }
 static result close_comm(void *comm) { free(comm); return SUCCESS; }
 
-// The members in NCCL's order; those that stay NULL (device offload, virtual NICs) are optional.
+// The members in NCCL's order. Optional members (device offload, virtual NICs) stay NULL.
 #define PUBLIC __attribute__((visibility("default")))
 struct plugin { const char *name; void *functions[20]; };
 #define PLUGIN(init, properties, connect, send, receive) \

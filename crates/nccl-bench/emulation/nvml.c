@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML, served from this library when NCCL opens libnvidia-ml.so.1. Links come from the topology file, so questions about
-// NVLinks answer "not supported" (3).
+// NVML, which NCCL gets when it opens libnvidia-ml.so.1. NCCL takes the NVLinks from the topology file, so the functions for
+// NVLinks return "not supported" (3).
 #include "emu.h"
 #include <stdio.h>
 #include <string.h>
@@ -50,11 +50,11 @@ PUBLIC status nvmlDeviceGetPlatformInfo(void *d, void *v) { (void)d; (void)v; re
 PUBLIC status nvmlDeviceGetPcieLinkMaxSpeed(void *d, unsigned *s) { (void)d; *s = 32000; return OK; }
 PUBLIC status nvmlDeviceGetCurrPcieLinkGeneration(void *d, unsigned *g) { (void)d; *g = 5; return OK; }
 PUBLIC status nvmlDeviceGetCurrPcieLinkWidth(void *d, unsigned *w) { (void)d; *w = 16; return OK; }
-// Confidential computing is off. The settings begin with the version that the caller filled in.
+// Confidential computing is off. The settings begin with the version, which the caller has set.
 PUBLIC status nvmlSystemGetConfComputeState(unsigned state[3]) { memset(state, 0, 3 * sizeof *state); return OK; }
 PUBLIC status nvmlSystemGetConfComputeSettings(unsigned settings[5]) { memset(settings + 1, 0, 4 * sizeof *settings); return OK; }
 
-// An NVLink domain over several hosts (NVL72): the same cluster UUID and clique on all of them.
+// An NVLink domain across hosts (NVL72): all hosts have the same cluster UUID and clique.
 struct fabric_info { unsigned version; unsigned char cluster_uuid[16]; int status; unsigned clique; unsigned char state; unsigned health; };
 PUBLIC status nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_info *f) {
   (void)device;

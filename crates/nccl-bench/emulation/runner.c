@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One simulated node: a process with all its ranks, which loads libnccl.so.2 and does what a plan file says, one line a call:
+// One process of a simulated node, with one or all of its ranks. It loads libnccl.so.2 and makes the calls of a plan file, one per line:
 //
 //   all_reduce 1024        (also all_gather, reduce_scatter, broadcast, reduce, alltoall, sendrecv; bytes as NCCL counts them)
 //   graph all_reduce 1024  (captured into a CUDA graph, which is launched twice)
 //
 //   runner LIBNCCL PARENT_PID FIRST_RANK RANKS LOCAL_RANKS ID_FILE PLAN_FILE simulate|launch|both
 //
-// Without the emulation it runs on real GPUs: LINKWISE_CUDART names a libcudart, LINKWISE_DEVICES how many GPUs the ranks share in turn. Sums
-// are checked then.
+// Without the emulation it runs on real GPUs and checks the sums. LINKWISE_CUDART names a libcudart; LINKWISE_DEVICES is the number of GPUs,
+// to which ranks are assigned in turn.
 //
-// NCCL logs to standard output; lines that begin with "@linkwise" stand between and say which call is meant.
+// NCCL logs to standard output. Lines that begin with "@linkwise" name the call to which the next lines of NCCL belong.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -32,14 +32,14 @@ typedef struct { char bytes[128]; } unique_id;
 static int local_ranks, ranks;
 static void *comms[LOCAL_MAX], *streams[LOCAL_MAX], *from[LOCAL_MAX], *to[LOCAL_MAX];
 
-// A bench that is ended from outside (Ctrl-C, kill) cannot clean up: then we do. Signals are blocked everywhere and waited for here, in a thread
-// of its own, where everything may be called.
+// A bench that is killed (Ctrl-C, kill) cannot clean up, so the runner does. All threads block the signals and a separate thread waits for them,
+// because it may call any function.
 static int parent;
 static const char *run_folder;
 static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *where) {
   (void)st; (void)kind; (void)where;
   remove(path);
-  return 0; // another node may have been faster
+  return 0; // another node may have done it
 }
 static void *clean_up_after_parent(void *unused) {
   (void)unused;
@@ -50,7 +50,7 @@ static void *clean_up_after_parent(void *unused) {
   sigaddset(&ends, SIGINT);
   sigaddset(&ends, SIGHUP);
   sigwait(&ends, &signal_number);
-  for (int i = 0; i < 100 && getppid() == parent; i++) usleep(2000); // Ctrl-C reaches both at once
+  for (int i = 0; i < 100 && getppid() == parent; i++) usleep(2000); // Ctrl-C reaches the bench and the runner at once
   if (getppid() != parent) // other nodes do the same, and NCCL's threads may still make files
     for (int i = 0; i < 50 && access(run_folder, F_OK) == 0; i++) {
       nftw(run_folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
@@ -72,7 +72,7 @@ static int watch_parent(int pid, const char *file_of_run) {
   sigaddset(&ends, SIGHUP);
   if (!*folder || pthread_sigmask(SIG_BLOCK, &ends, NULL) || pthread_create(&thread, NULL, clean_up_after_parent, NULL)) return 1;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  return getppid() != pid; // it died before we could ask
+  return getppid() != pid; // the parent died before prctl
 }
 
 static void *nccl;
@@ -84,7 +84,7 @@ static void *must(const char *name) {
   }
   return f;
 }
-static void *(*cuda_symbol)(const char *), *cudart; // the one of the emulation, or the other
+static void *(*cuda_symbol)(const char *), *cudart; // from the emulation, otherwise from libcudart
 static void *cuda(const char *name) {
   void *f = cuda_symbol ? cuda_symbol(name) : dlsym(cudart, name);
   if (!f) {
@@ -110,7 +110,7 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// Node 0 makes the id; the others find the file complete or not at all.
+// Node 0 makes the id. It writes the file under another name and renames it, so other nodes never read a partial file.
 static int share_id(unique_id *id, int first_rank, const char *path) {
   if (first_rank == 0) {
     if (check(((int (*)(unique_id *))must("ncclGetUniqueId"))(id), "ncclGetUniqueId")) return 1;
@@ -122,7 +122,7 @@ static int share_id(unique_id *id, int first_rank, const char *path) {
     return bad || rename(temporary, path);
   }
   FILE *f;
-  while (!(f = fopen(path, "rb"))) usleep(2000); // the bench ends us at its deadline
+  while (!(f = fopen(path, "rb"))) usleep(2000); // the bench kills this process at its deadline
   int bad = fread(id, sizeof *id, 1, f) != 1;
   fclose(f);
   return bad;
@@ -134,7 +134,7 @@ typedef int (*rooted_reduction)(const void *, void *, size_t, int, int, int, voi
 typedef int (*rooted)(const void *, void *, size_t, int, int, void *, void *);
 typedef int (*peer)(const void *, size_t, int, int, void *, void *);
 
-// Bytes that are really moved: whole elements, and the same share on every rank. 0: the collective is not known.
+// Bytes of the call: whole elements, and equal shares of all ranks. 0: unknown collective.
 static size_t whole_bytes(const char *name, size_t bytes) {
   size_t unit = 4;
   if (!strcmp(name, "all_gather") || !strcmp(name, "reduce_scatter") || !strcmp(name, "alltoall")) unit = 4 * (size_t)ranks;
@@ -151,7 +151,7 @@ static int enqueue(const char *name, size_t bytes, int i, int rank) {
   if (!strcmp(name, "reduce")) return ((rooted_reduction)must("ncclReduce"))(from[i], to[i], elements, FLOAT32, SUM, 0, comm, stream);
   int peers = !strcmp(name, "alltoall") ? ranks : !strcmp(name, "sendrecv") ? 1 : 0;
   if (peers > 1) elements /= (size_t)ranks;
-  for (int k = 0; k < peers; k++) { // alltoall: everyone; sendrecv: one step round the ring
+  for (int k = 0; k < peers; k++) { // alltoall: every rank; sendrecv: one step round the ring
     int next = peers > 1 ? k : (rank + 1) % ranks, previous = peers > 1 ? k : (rank + ranks - 1) % ranks;
     int r = ((peer)must("ncclSend"))(from[i], elements, FLOAT32, next, comm, stream);
     if (!r) r = ((peer)must("ncclRecv"))(to[i], elements, FLOAT32, previous, comm, stream);
@@ -160,7 +160,7 @@ static int enqueue(const char *name, size_t bytes, int i, int rank) {
   return peers ? 0 : 4; // invalid argument
 }
 
-// LINKWISE_EMU_IN_GROUP=n: every call is made n times, in one group.
+// LINKWISE_EMU_IN_GROUP=n: makes every call n times, in one group.
 static int first;
 static int group(const char *name, size_t bytes) {
   const char *said = getenv("LINKWISE_EMU_IN_GROUP");
@@ -186,7 +186,7 @@ static int simulate(int call, const char *name, size_t bytes, int version) {
   return 0;
 }
 
-// On real GPUs every input is filled with the bytes 0x3f, 0.747 as a number; a sum over ranks is that many times as much.
+// On real GPUs every input is filled with the bytes 0x3f, 0.747 as a float; the sum is 0.747 times the number of ranks.
 static int sum_is_known(const char *name) { return !strcmp(name, "all_reduce"); }
 static void fill_inputs(size_t bytes) {
   for (int i = 0; i < local_ranks; i++) {
@@ -243,9 +243,9 @@ static int launch(int call, const char *name, size_t bytes, int graph) {
   return 0;
 }
 
-// Ranks in processes of their own run on, since no kernel makes them wait for one another. LINKWISE_EMU_IN_STEP_EVERY=n makes them meet at every
-// n-th call, as a training step does; LINKWISE_EMU_LATE_MS keeps this one waiting at the first call and in the middle; LINKWISE_EMU_PAUSE_US
-// stands before every call for what a job does between them.
+// Ranks in separate processes do not wait for each other, since no kernel runs. LINKWISE_EMU_IN_STEP_EVERY=n makes them wait for each other at
+// every n-th call, as a training step does. LINKWISE_EMU_LATE_MS delays this rank at the first call and in the middle. LINKWISE_EMU_PAUSE_US is
+// a pause before every call, in place of a job's computation.
 static volatile int *reached; // by rank: calls begun
 static int meet_every, late_ms, pause_us;
 static int prepare_meeting(const char *id_file) {
@@ -270,7 +270,7 @@ static void meet(int call, int calls) {
   if (!meet_every || call % meet_every) return;
   reached[first] = call + 1;
   for (int i = 0; i < ranks; i++)
-    while (reached[i] < call + 1) usleep(50); // the bench ends us at its deadline
+    while (reached[i] < call + 1) usleep(50); // the bench kills this process at its deadline
 }
 static int lines_of(const char *path) {
   FILE *f = fopen(path, "r");

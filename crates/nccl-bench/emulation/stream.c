@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events. All work is done when it is submitted, so that streams and events are always complete; on a stream
-// that is being captured it becomes a node of the graph instead (graph.c).
+// Streams and events. Work runs when it is submitted, so streams and events are always complete. On a stream that is being
+// captured, work becomes a node of the graph instead (graph.c).
 #include "emu.h"
 #include "graph.h"
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 
-// What ran last on every device and how often: the runner asks after each collective.
+// The last kernel launch and the number of launches, per device. The runner reads them after each collective.
 static atomic_ulong launch_counts[GPUS_MAX];
 static atomic_uint last_grid[GPUS_MAX], last_block[GPUS_MAX];
 
@@ -81,7 +81,7 @@ static status emu_cudaStreamGetId(void *handle, unsigned long long *id) {
 }
 static status emu_cudaStreamGetPriority(void *handle, int *priority) { (void)handle; *priority = 0; return OK; }
 static status emu_cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return OK; }
-// Nothing is ever pending; asking a capturing stream is an error, as on a GPU.
+// No work is ever pending. A query of a capturing stream is an error, as on a GPU.
 static status emu_cudaStreamQuery(void *handle) {
   struct stream *s = stream_of(handle);
   return s && s->capture ? remember(CAPTURE_UNSUPPORTED) : OK;
@@ -111,7 +111,7 @@ static status emu_cudaEventRecord(struct event *e, void *handle) {
   return remember(r);
 }
 static status emu_cudaEventRecordWithFlags(struct event *e, void *handle, unsigned flags) {
-  enum { EXTERNAL = 1 }; // a node of its own that joins nothing
+  enum { EXTERNAL = 1 }; // a separate node that joins no stream
   return flags & EXTERNAL ? stream_submit(handle, (struct work){.kind = WORK_MARK}) : emu_cudaEventRecord(e, handle);
 }
 // A stream that waits for an event of a capture joins that capture.
@@ -160,7 +160,7 @@ status emu_cuLaunchKernel(const void *f, unsigned gx, unsigned gy, unsigned gz, 
   (void)gy; (void)gz; (void)by; (void)bz; (void)shared; (void)args; (void)extra;
   return stream_submit(stream, (struct work){.kind = WORK_KERNEL, .function = f, .grid = gx, .block = bx});
 }
-// Stream memory operations: writes happen, waits are over (whoever would answer is a kernel or a NIC that does nothing).
+// Stream memory operations: writes happen, and waits return at once, because the kernel or NIC that they wait for does nothing.
 static status emu_cuStreamWriteValue32(void *stream, uint32_t *to, uint32_t value, unsigned flags) {
   (void)stream; (void)flags;
   *to = value;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's virtual memory management and multicast objects. A handle is a pointer to a counted memfd; a POSIX handle is
-// a real file descriptor, a fabric handle names process and descriptor, so that separate processes share memory.
+// The driver's virtual memory management and multicast objects. A handle is a pointer to a reference-counted memfd. Processes
+// share memory by POSIX handles, which are real file descriptors, and by fabric handles, which hold process and descriptor.
 #include "emu.h"
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -141,13 +141,13 @@ static status emu_cuMemGetAddressRange(uint64_t *begin, size_t *bytes, uint64_t 
   if (bytes) *bytes = r.bytes;
   return OK;
 }
-// Buffers as DMA-BUF for NICs: the simulated NICs register plain pointers.
+// DMA-BUF for NICs is not supported: the simulated NICs register plain pointers.
 static status emu_cuMemGetHandleForAddressRange(void *out, uint64_t p, size_t bytes, int type, uint64_t flags) {
   (void)out; (void)p; (void)bytes; (void)type; (void)flags;
   return NOT_SUPPORTED;
 }
 
-// By the numbers of CUpointer_attribute.
+// `attribute`: a number of CUpointer_attribute.
 static status emu_cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
   struct range r;
   int found = range_find(p, &r);

@@ -1,16 +1,17 @@
-//! Runs a specification: starts one process per simulated host, waits for all, then reads the logs.
+//! Runs a specification: starts the processes of the simulated hosts (`spawn`), waits for them, then reads their logs (`assemble`).
 
 mod assemble;
+mod spawn;
 
 use crate::emulation::Emulation;
 use crate::read::{LOG_BYTES_MAX, log};
 use crate::report::BenchReport;
-use crate::spec::{BenchSpec, CallMode};
+use crate::spec::BenchSpec;
 use crate::{BenchError, Library, TopologyFile, library};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 use topology::NetworkClass;
 
@@ -62,15 +63,15 @@ struct HostProcess {
 
 fn list_processes(spec: &BenchSpec) -> Vec<HostProcess> {
     let mut first_rank = 0;
-    let mut parts = Vec::new();
+    let mut processes = Vec::new();
     for (node, place) in spec.nodes.iter().enumerate() {
         let at_once = if spec.process_per_rank { 1 } else { place.gpus.len() };
         for gpus in place.gpus.chunks(at_once.max(1)) {
-            parts.push(HostProcess { node, first_rank, gpus: gpus.to_vec() });
+            processes.push(HostProcess { node, first_rank, gpus: gpus.to_vec() });
             first_rank += gpus.len() as u32;
         }
     }
-    parts
+    processes
 }
 
 struct BenchRun<'a> {
@@ -113,20 +114,20 @@ impl<'a> BenchRun<'a> {
         Ok(BenchRun { spec, processes: list_processes(spec), emulation, library, topologies, gpudirect, folder })
     }
 
-    fn file(&self, part: usize, what: &str) -> PathBuf {
-        self.folder.path().join(format!("{part}.{what}"))
+    fn file(&self, process: usize, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{process}.{name}"))
     }
 
     fn first_rank(&self, node: usize) -> u32 {
         self.spec.nodes[..node].iter().map(|n| n.gpus.len() as u32).sum()
     }
 
-    fn host(&self, part: usize) -> String {
-        self.spec.cluster.host(self.spec.nodes[self.processes[part].node].host).name.clone()
+    fn host(&self, process: usize) -> String {
+        self.spec.cluster.host(self.spec.nodes[self.processes[process].node].host).name.clone()
     }
 
     /// Index of the process with a node's first rank.
-    fn first_part(&self, node: usize) -> usize {
+    fn first_process(&self, node: usize) -> usize {
         self.processes.iter().position(|p| p.node == node).unwrap_or(0)
     }
 
@@ -136,13 +137,13 @@ impl<'a> BenchRun<'a> {
         });
         self.write(self.folder.path().join("plan"), &plan)?;
         let begin = Instant::now();
-        let mut nodes = ChildProcesses(Vec::new());
-        for part in 0..self.processes.len() {
-            nodes.0.push(self.spawn(part)?);
+        let mut children = ChildProcesses(Vec::new());
+        for process in 0..self.processes.len() {
+            children.0.push(self.spawn(process)?);
         }
-        self.wait(&mut nodes, begin)?;
+        self.wait(&mut children, begin)?;
         let total = begin.elapsed().as_secs_f64();
-        drop(nodes);
+        drop(children);
         self.report(total)
     }
 
@@ -150,112 +151,18 @@ impl<'a> BenchRun<'a> {
         fs::write(&path, text).map_err(BenchError::io(format!("cannot write {}", path.display())))
     }
 
-    fn spawn(&self, at: usize) -> Result<Child, BenchError> {
-        let part = &self.processes[at];
-        let node = part.node;
-        let (spec, topology) = (self.spec, &self.topologies[node]);
-        let place = &spec.nodes[node];
-        let host_type = spec.cluster.type_of(place.host);
-        self.write(self.file(at, "topology.xml"), &topology.xml)?;
-        let out = |what: &str| {
-            let path = self.file(at, what);
-            File::create(&path).map_err(BenchError::io(format!("cannot write {}", path.display())))
-        };
-        let mode = match spec.mode {
-            CallMode::Simulate => "simulate",
-            CallMode::Launch => "launch",
-            CallMode::Both => "both",
-        };
-        let shared = self.folder.path().join("shm");
-        fs::create_dir_all(&shared).map_err(BenchError::io(format!("cannot create {}", shared.display())))?;
-        let mut c = Command::new(&self.emulation.runner);
-        c.arg(&self.library.path)
-            .arg(std::process::id().to_string())
-            .arg(part.first_rank.to_string())
-            .arg(spec.rank_count().to_string())
-            .arg(part.gpus.len().to_string())
-            .arg(self.folder.path().join("id"))
-            .arg(self.folder.path().join("plan"))
-            .arg(mode)
-            .stdin(Stdio::null())
-            .stdout(out("log")?)
-            .stderr(out("err")?);
-        // Do not pass on the caller's environment: NCCL reads dozens of variables, and a file in HOME.
-        c.env_clear().env("HOME", self.folder.path());
-        for name in ["PATH", "LD_LIBRARY_PATH", "TMPDIR"] {
-            if let Some(value) = std::env::var_os(name) {
-                c.env(name, value);
-            }
-        }
-        c.envs(spec.env.iter().map(|(k, v)| (k, v)));
-        let multicast = host_type.nvlink.is_some_and(|n| n.switched && n.multicast);
-        let nics: Vec<String> = topology.nics.iter().map(|(name, bus, mbit)| format!("{name},{bus},{mbit}")).collect();
-        let visible: Vec<String> = part.gpus.iter().map(u8::to_string).collect();
-        c.env("LD_PRELOAD", &self.emulation.preload)
-            .env("CUDA_VISIBLE_DEVICES", visible.join(","))
-            .env("LINKWISE_EMU_BUS_IDS", topology.gpu_bus_ids.join(","))
-            .env("LINKWISE_EMU_NICS", nics.join(";"))
-            .env("LINKWISE_EMU_GPUDIRECT", u8::from(self.gpudirect).to_string())
-            .env("LINKWISE_EMU_SM", topology.gpu.compute_capability.to_string())
-            .env("LINKWISE_EMU_SM_COUNT", topology.gpu.multiprocessors.to_string())
-            .env("LINKWISE_EMU_MEMORY_GIB", topology.gpu.memory_gib.to_string())
-            .env("LINKWISE_EMU_MULTICAST", u8::from(multicast).to_string())
-            .env("LINKWISE_EMU_PEER_TO_PEER", u8::from(topology.gpu.peer_to_peer).to_string())
-            .env("LINKWISE_EMU_SHARED_MEMORY", &shared)
-            .env("NCCL_HOSTID", format!("linkwise-{}-{node}", std::process::id()))
-            .env("NCCL_TOPO_FILE", self.file(at, "topology.xml"))
-            .env("NCCL_GRAPH_DUMP_FILE", self.file(at, "graphs.xml"))
-            .env("NCCL_GRAPH_DUMP_FILE_RANK", part.first_rank.to_string())
-            .env("NCCL_NET_PLUGIN", &self.emulation.net_plugin)
-            .env("NCCL_SOCKET_IFNAME", "lo")
-            .env("NCCL_RAS_ENABLE", "0") // all jobs of a machine would use the same port
-            .env("NCCL_DEBUG", "INFO")
-            .env("NCCL_DEBUG_SUBSYS", "INIT,GRAPH,TUNING");
-        if let Some(domain) = place.nvlink_domain {
-            c.env("LINKWISE_EMU_FABRIC_CLIQUE", "1").env("LINKWISE_EMU_FABRIC_DOMAIN", domain.to_string());
-        }
-        if let Some(plugin) = &spec.tuner_plugin {
-            c.env("NCCL_TUNER_PLUGIN", plugin);
-        }
-        if let Some(plugin) = &spec.profiler_plugin {
-            c.env("NCCL_PROFILER_PLUGIN", plugin);
-        }
-        c.envs(spec.plugin_env.iter().map(|(k, v)| (k, v)));
-        if spec.in_group > 1 {
-            c.env("LINKWISE_EMU_IN_GROUP", spec.in_group.to_string());
-        }
-        if !spec.pause.is_zero() {
-            c.env("LINKWISE_EMU_PAUSE_US", spec.pause.as_micros().to_string());
-        }
-        if spec.process_per_rank {
-            let local = part.first_rank - self.first_rank(node);
-            c.env("RANK", part.first_rank.to_string())
-                .env("WORLD_SIZE", spec.rank_count().to_string())
-                .env("LOCAL_RANK", local.to_string());
-            let own = spec.plugin_env_of_rank.iter().filter(|(rank, _, _)| *rank == part.first_rank);
-            c.envs(own.map(|(_, k, v)| (k, v)));
-            if let Some((_, time)) = spec.late.filter(|(rank, _)| *rank == part.first_rank) {
-                c.env("LINKWISE_EMU_LATE_MS", time.as_millis().to_string());
-            }
-            if spec.in_step_every > 0 {
-                c.env("LINKWISE_EMU_IN_STEP_EVERY", spec.in_step_every.to_string());
-            }
-        }
-        c.spawn().map_err(BenchError::io(format!("cannot start {}", self.emulation.runner.display())))
-    }
-
     /// Waits until all processes succeed, one fails, or the deadline passes.
-    fn wait(&self, nodes: &mut ChildProcesses, begin: Instant) -> Result<(), BenchError> {
-        let mut ended = vec![false; nodes.0.len()];
-        let mut looked_at_logs = begin;
+    fn wait(&self, children: &mut ChildProcesses, begin: Instant) -> Result<(), BenchError> {
+        let mut ended = vec![false; children.0.len()];
+        let mut logs_checked = begin;
         let (mut failed, mut give_up): (Vec<(usize, ExitStatus)>, Option<Instant>) = (Vec::new(), None);
         while ended.iter().any(|e| !e) {
-            for (node, done) in ended.iter_mut().enumerate().filter(|(_, done)| !**done) {
-                let status = nodes.0[node].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
+            for (process, done) in ended.iter_mut().enumerate().filter(|(_, done)| !**done) {
+                let status = children.0[process].try_wait().map_err(BenchError::io("waiting for a simulated host"))?;
                 if let Some(status) = status {
                     *done = true;
                     if !status.success() {
-                        failed.push((node, status));
+                        failed.push((process, status));
                         // The others fail soon, because their peer is gone. A killed process is the cause.
                         give_up.get_or_insert(Instant::now() + AFTER_FAILURE);
                     }
@@ -265,20 +172,22 @@ impl<'a> BenchRun<'a> {
                 break;
             }
             if begin.elapsed() > self.spec.deadline {
-                let ready = (0..ended.len()).filter(|n| self.log(*n).is_ok_and(|l| l.initialised_s.is_some())).count();
+                let ready = (0..ended.len()).filter(|p| self.log(*p).is_ok_and(|l| l.initialised_s.is_some())).count();
                 return Err(BenchError::Deadline {
                     version: self.library.version,
                     seconds: self.spec.deadline.as_secs_f64(),
                     state: format!("{ready} of {} hosts were initialised", ended.len()),
                 });
             }
-            if looked_at_logs.elapsed() > Duration::from_millis(200) {
-                looked_at_logs = Instant::now();
-                for node in 0..ended.len() {
-                    for what in ["log", "err"] {
-                        if fs::metadata(self.file(node, what)).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
-                            return Err(self
-                                .log_error(format!("host {} wrote more than {LOG_BYTES_MAX} bytes", self.host(node))));
+            if logs_checked.elapsed() > Duration::from_millis(200) {
+                logs_checked = Instant::now();
+                for process in 0..ended.len() {
+                    for name in ["log", "err"] {
+                        if fs::metadata(self.file(process, name)).is_ok_and(|m| m.len() > LOG_BYTES_MAX) {
+                            return Err(self.log_error(format!(
+                                "host {} wrote more than {LOG_BYTES_MAX} bytes",
+                                self.host(process)
+                            )));
                         }
                     }
                 }
@@ -286,31 +195,31 @@ impl<'a> BenchRun<'a> {
             std::thread::sleep(POLL);
         }
         let cause = failed.iter().find(|(_, s)| s.code().is_none()).or(failed.first());
-        cause.map_or(Ok(()), |(node, status)| Err(self.failure(*node, *status)))
+        cause.map_or(Ok(()), |(process, status)| Err(self.failure(*process, *status)))
     }
 
     fn log_error(&self, reason: String) -> BenchError {
         BenchError::Log { version: self.library.version, reason }
     }
 
-    fn text(&self, node: usize, what: &str, most: u64) -> Result<String, BenchError> {
-        let path = self.file(node, what);
+    fn text(&self, process: usize, name: &str, bytes_max: u64) -> Result<String, BenchError> {
+        let path = self.file(process, name);
         let mut bytes = Vec::new();
         File::open(&path)
-            .and_then(|f| f.take(most).read_to_end(&mut bytes))
+            .and_then(|f| f.take(bytes_max).read_to_end(&mut bytes))
             .map_err(BenchError::io(format!("cannot read {}", path.display())))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn log(&self, node: usize) -> Result<log::NodeLog, BenchError> {
-        Ok(log::read(&self.text(node, "log", LOG_BYTES_MAX)?))
+    fn log(&self, process: usize) -> Result<log::NodeLog, BenchError> {
+        Ok(log::read(&self.text(process, "log", LOG_BYTES_MAX)?))
     }
 
     /// Function names after `key` in the emulation's lines, without repeats.
     fn emulation_lines(&self, key: &str) -> Result<Vec<String>, BenchError> {
         let mut found = Vec::new();
-        for part in 0..self.processes.len() {
-            let text = self.text(part, "err", LOG_BYTES_MAX)?;
+        for process in 0..self.processes.len() {
+            let text = self.text(process, "err", LOG_BYTES_MAX)?;
             let names = text.lines().filter_map(|l| l.strip_prefix("linkwise-emulation: ")?.strip_prefix(key));
             found.extend(names.map(|n| n.trim().to_string()));
         }
@@ -319,14 +228,14 @@ impl<'a> BenchRun<'a> {
         Ok(found)
     }
 
-    fn failure(&self, node: usize, status: ExitStatus) -> BenchError {
+    fn failure(&self, process: usize, status: ExitStatus) -> BenchError {
         let version = self.library.version;
         match self.emulation_lines("not emulated: ") {
             Ok(calls) if !calls.is_empty() => return BenchError::NotEmulated { version, calls },
             _ => {}
         }
-        let log = self.log(node).unwrap_or_default();
-        let said = self.text(node, "err", LOG_BYTES_MAX).unwrap_or_default();
+        let log = self.log(process).unwrap_or_default();
+        let said = self.text(process, "err", LOG_BYTES_MAX).unwrap_or_default();
         let reason = match (log.errors.first(), said.lines().last(), status.code()) {
             (Some(e), _, _) => e.clone(),
             (None, Some(line), Some(code)) => format!("{line} (exit code {code})"),
@@ -335,7 +244,7 @@ impl<'a> BenchRun<'a> {
         };
         let mut warnings = log.warnings;
         let last = warnings.len().saturating_sub(5);
-        BenchError::Node { host: self.host(node), version, reason, warnings: warnings.split_off(last) }
+        BenchError::Node { host: self.host(process), version, reason, warnings: warnings.split_off(last) }
     }
 }
 

@@ -136,67 +136,89 @@ impl BenchSpec {
 
     /// Checks the specification. Fails with the first broken rule. O(nodes² + calls).
     pub fn check(&self) -> Result<(), BenchError> {
-        let bad = |text: String| Err(BenchError::Spec(text));
-        self.cluster.check().map_err(BenchError::Spec)?;
+        self.cluster
+            .check()
+            .and_then(|()| self.check_nodes())
+            .and_then(|()| self.check_network())
+            .and_then(|()| self.check_counts())
+            .and_then(|()| self.check_settings())
+            .map_err(BenchError::Spec)
+    }
+
+    fn check_nodes(&self) -> Result<(), String> {
         if self.nodes.is_empty() || self.nodes.len() > NODES_MAX {
-            return bad(format!("a run has 1 to {NODES_MAX} hosts, not {}", self.nodes.len()));
+            return Err(format!("a run has 1 to {NODES_MAX} hosts, not {}", self.nodes.len()));
         }
         for (i, node) in self.nodes.iter().enumerate() {
             if node.host.index() >= self.cluster.hosts.len() {
-                return bad(format!("host {} is not in cluster `{}`", node.host.0, self.cluster.name));
+                return Err(format!("host {} is not in cluster `{}`", node.host.0, self.cluster.name));
             }
             let (name, gpus) = (&self.cluster.host(node.host).name, self.cluster.type_of(node.host).gpu_count());
             if self.nodes[..i].iter().any(|n| n.host == node.host) {
-                return bad(format!("host `{name}` is named twice; give all its GPUs in one entry"));
+                return Err(format!("host `{name}` is named twice; give all its GPUs in one entry"));
             }
             if node.gpus.is_empty() {
-                return bad(format!("host `{name}` has no GPU in this run"));
+                return Err(format!("host `{name}` has no GPU in this run"));
             }
             for (k, &g) in node.gpus.iter().enumerate() {
                 if usize::from(g) >= gpus {
-                    return bad(format!("host `{name}` has GPUs 0 to {}, not {g}", gpus - 1));
+                    return Err(format!("host `{name}` has GPUs 0 to {}, not {g}", gpus - 1));
                 }
                 if node.gpus[..k].contains(&g) {
-                    return bad(format!("GPU {g} of host `{name}` is named twice; each GPU has one rank"));
+                    return Err(format!("GPU {g} of host `{name}` is named twice; each GPU has one rank"));
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Several hosts need NICs, unless all are in one NVLink domain.
+    fn check_network(&self) -> Result<(), String> {
         let domain = self.nodes[0].nvlink_domain;
         let one_domain = domain.is_some() && self.nodes.iter().all(|n| n.nvlink_domain == domain);
         let without = self.nodes.iter().find(|n| self.cluster.type_of(n.host).nics.is_empty());
         if let Some(node) = without.filter(|_| self.nodes.len() > 1 && !one_domain) {
-            return bad(format!(
+            return Err(format!(
                 "host `{}` has no NIC, and several hosts need a network; add its NICs to the cluster file",
                 self.cluster.host(node.host).name
             ));
         }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<(), String> {
         let ranks = self.rank_count();
         if !(2..=RANKS_MAX).contains(&ranks) {
-            return bad(format!("{ranks} ranks; 2 to {RANKS_MAX} are supported"));
+            return Err(format!("{ranks} ranks; 2 to {RANKS_MAX} are supported"));
         }
         if !(1..=64).contains(&self.in_group) {
-            return bad(format!("{} calls in one group; 1 to 64 are supported", self.in_group));
+            return Err(format!("{} calls in one group; 1 to 64 are supported", self.in_group));
         }
         if self.calls.len() > CALLS_MAX {
-            return bad(format!("{} calls; at most {CALLS_MAX} in one run", self.calls.len()));
+            return Err(format!("{} calls; at most {CALLS_MAX} in one run", self.calls.len()));
         }
         if let Some(c) = self.calls.iter().find(|c| c.size_bytes > CALL_BYTES_MAX) {
-            return bad(format!("{} of {} bytes; at most {CALL_BYTES_MAX}", c.collective, c.size_bytes));
+            return Err(format!("{} of {} bytes; at most {CALL_BYTES_MAX}", c.collective, c.size_bytes));
         }
+        Ok(())
+    }
+
+    /// The names of the settings for NCCL and for the plugins.
+    fn check_settings(&self) -> Result<(), String> {
         for (name, value) in &self.env {
             let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
             if !name.starts_with("NCCL_") || name.len() > 64 || !name.chars().all(word) || value.contains('\0') {
-                return bad(format!("`{name}` is not a setting of NCCL; the name must begin with NCCL_"));
+                return Err(format!("`{name}` is not a setting of NCCL; the name must begin with NCCL_"));
             }
             if OWN_VARIABLES.contains(&name.as_str()) {
-                return bad(format!("{name} belongs to the bench, which simulates the hosts with it"));
+                return Err(format!("{name} belongs to the bench, which simulates the hosts with it"));
             }
         }
         let of_ranks = self.plugin_env_of_rank.iter().map(|(_, name, value)| (name, value));
         for (name, value) in self.plugin_env.iter().map(|(name, value)| (name, value)).chain(of_ranks) {
             let own = name.starts_with("LINKWISE_EMU_") || name == "LINKWISE_CUDART" || name == "LINKWISE_DEVICES";
             if !name.starts_with("LINKWISE_") || own || value.contains('\0') {
-                return bad(format!("`{name}` is not a setting of the plugin; the name must begin with LINKWISE_"));
+                return Err(format!("`{name}` is not a setting of the plugin; the name must begin with LINKWISE_"));
             }
         }
         Ok(())

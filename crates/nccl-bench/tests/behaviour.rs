@@ -58,8 +58,8 @@ fn simulation_gives_the_estimate_of_the_full_run_without_a_launch() {
 }
 
 #[test]
-fn a_network_without_gpudirect_is_one_for_nccl_too() {
-    let name = "a_network_without_gpudirect_is_one_for_nccl_too";
+fn nccl_sees_a_network_without_gpudirect() {
+    let name = "nccl_sees_a_network_without_gpudirect";
     let with = spec("hgx-h100", &[2, 2], "2.28").with_calls(&[Collective::AllReduce], &[1 << 24]);
     let mut without = with.clone();
     without.cluster.network.class = topology::NetworkClass::RdmaNoGdr;
@@ -81,10 +81,10 @@ fn the_same_run_gives_the_same_report() {
 }
 
 #[test]
-fn settings_of_nccl_are_obeyed() {
+fn nccl_uses_the_given_settings() {
     let mut s = spec("hgx-h100", &[8], "2.30").with_calls(&[Collective::AllReduce], &[1 << 26]);
     s.env = vec![("NCCL_ALGO".into(), "Tree".into()), ("NCCL_MAX_NCHANNELS".into(), "8".into())];
-    let Some(report) = run("settings_of_nccl_are_obeyed", &s) else { return };
+    let Some(report) = run("nccl_uses_the_given_settings", &s) else { return };
     assert_eq!(report.channels.coll, 8);
     assert_eq!(report.decisions().next().unwrap().algorithm, Algorithm::Tree);
 }
@@ -103,8 +103,8 @@ fn an_nvlink_domain_over_two_trays_is_one_node_for_nccl() {
 }
 
 #[test]
-fn a_tuner_plugin_is_loaded_asked_and_obeyed() {
-    let name = "a_tuner_plugin_is_loaded_asked_and_obeyed";
+fn nccl_loads_a_tuner_plugin_and_uses_its_choice() {
+    let name = "nccl_loads_a_tuner_plugin_and_uses_its_choice";
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("libtuner.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tuner.c");
@@ -147,7 +147,7 @@ fn long_spec() -> BenchSpec {
 
 /// Runs a bench only if the tests below start it as a child process.
 #[test]
-fn a_bench_in_a_process_of_its_own() {
+fn a_bench_in_a_separate_process() {
     if std::env::var_os("LINKWISE_TEST_CHILD").is_none() {
         return;
     }
@@ -163,7 +163,7 @@ fn a_bench_in_a_process_of_its_own() {
 
 fn child(exe: &Path, what: &str) -> Command {
     let mut c = Command::new(exe);
-    c.args(["--exact", "a_bench_in_a_process_of_its_own", "--nocapture"]).env("LINKWISE_TEST_CHILD", what);
+    c.args(["--exact", "a_bench_in_a_separate_process", "--nocapture"]).env("LINKWISE_TEST_CHILD", what);
     c
 }
 
@@ -230,7 +230,7 @@ fn a_bench_that_is_killed_leaves_no_process_and_no_shared_memory() {
     let before = shared_memory_files();
     kill(bench.id());
     bench.wait().unwrap();
-    wait_for(10, || processes_with(folder.path()).is_empty().then_some(())).expect("its hosts end with it");
+    wait_for(10, || processes_with(folder.path()).is_empty().then_some(())).expect("its hosts end when it does");
     assert!(shared_memory_files() <= before, "nothing new in /dev/shm");
     let left = || std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
     assert_eq!(left(), Vec::<PathBuf>::new(), "its hosts remove the folder of the run");
@@ -261,7 +261,7 @@ fn an_invalid_specification_is_refused_with_a_reason() {
         match Bench::new().unwrap().run(&s) {
             Err(e @ BenchError::Spec(_)) => assert!(e.to_string().contains(wanted), "{e}"),
             Err(e) => drop(skip::<()>("an_invalid_specification_is_refused_with_a_reason", e)),
-            Ok(_) => panic!("{wanted}: was run"),
+            Ok(_) => panic!("{wanted}: the bench ran it"),
         }
     }
 }
@@ -310,7 +310,7 @@ fn an_unprivileged_user_can_run_the_bench() {
     let out = Command::new("setpriv")
         .args(nobody)
         .arg(&exe)
-        .args(["--exact", "a_bench_in_a_process_of_its_own", "--nocapture"])
+        .args(["--exact", "a_bench_in_a_separate_process", "--nocapture"])
         .env("LINKWISE_TEST_CHILD", "short")
         .env("LINKWISE_TEST_CACHE", folder.path())
         .env("TMPDIR", folder.path())

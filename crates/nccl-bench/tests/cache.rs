@@ -17,7 +17,7 @@ fn put(cache: &Path, text: &str) {
 }
 
 #[test]
-fn a_library_put_there_by_hand_is_taken_and_must_stay_as_it_is() {
+fn a_library_copied_by_hand_is_used_and_must_not_change() {
     let cache = tempfile::tempdir().unwrap();
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
     let library = Library::get_or_fetch(cache.path(), "2.28".parse().unwrap()).unwrap();
@@ -25,9 +25,9 @@ fn a_library_put_there_by_hand_is_taken_and_must_stay_as_it_is() {
     // Another process, later.
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9... and more");
     let out = user(cache.path(), None).output().unwrap();
-    assert!(said(&out).contains("its SHA-256 has changed"), "{}", said(&out));
+    assert!(stdout_and_stderr(&out).contains("its SHA-256 has changed"), "{}", stdout_and_stderr(&out));
     put(cache.path(), "...NCCL version 2.28.9+cuda12.9...");
-    assert!(said(&user(cache.path(), None).output().unwrap()).contains("GOT 2.28.9"));
+    assert!(stdout_and_stderr(&user(cache.path(), None).output().unwrap()).contains("GOT 2.28.9"));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_library_of_another_release_is_refused() {
 fn without_a_network_there_is_one_clear_error() {
     let cache = tempfile::tempdir().unwrap();
     let out = user(cache.path(), None).env("LINKWISE_OFFLINE", "1").output().unwrap();
-    let text = said(&out);
+    let text = stdout_and_stderr(&out);
     assert!(
         text.contains("cannot download NCCL 2.28.9: LINKWISE_OFFLINE is set; connect to a package index"),
         "{text}"
@@ -59,16 +59,20 @@ fn without_a_network_there_is_one_clear_error() {
     let tools = tempfile::tempdir().unwrap();
     python(tools.path(), "echo 'WARNING: retrying' >&2; echo 'ERROR: Could not find a version' >&2; exit 1");
     let out = user(cache.path(), Some(tools.path())).output().unwrap();
-    assert!(said(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"), "{}", said(&out));
+    assert!(
+        stdout_and_stderr(&out).contains("cannot download NCCL 2.28.9: ERROR: Could not find a version;"),
+        "{}",
+        stdout_and_stderr(&out)
+    );
     let nothing = tempfile::tempdir().unwrap();
     let out = user(cache.path(), Some(nothing.path())).output().unwrap();
-    assert!(said(&out).contains("install python3 with pip"), "{}", said(&out));
+    assert!(stdout_and_stderr(&out).contains("install python3 with pip"), "{}", stdout_and_stderr(&out));
     let left: Vec<_> = fs::read_dir(cache.path().join("2.28.9")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"], "no part of a download is left");
 }
 
 #[test]
-fn processes_that_race_fetch_once_and_all_get_the_library() {
+fn racing_processes_download_once_and_all_get_the_library() {
     let (cache, tools) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let count = tools.path().join("count");
     // The script delays like pip, then unpacks.
@@ -84,7 +88,7 @@ fn processes_that_race_fetch_once_and_all_get_the_library() {
         .collect();
     for child in children {
         let out = child.wait_with_output().unwrap();
-        assert!(said(&out).contains("GOT 2.28.9"), "{}", said(&out));
+        assert!(stdout_and_stderr(&out).contains("GOT 2.28.9"), "{}", stdout_and_stderr(&out));
     }
     assert_eq!(fs::read_to_string(count).unwrap().lines().count(), 1);
 }
@@ -94,10 +98,10 @@ fn without_a_compiler_there_is_one_clear_error() {
     let cache = tempfile::tempdir().unwrap();
     let out =
         user(cache.path(), None).env("CC", "no-such-compiler").env("LINKWISE_TEST_CACHE_USER", "compile").output();
-    let text = said(&out.unwrap());
+    let text = stdout_and_stderr(&out.unwrap());
     assert!(text.contains("the C compiler `no-such-compiler` does not start"), "{text}");
     assert!(text.contains("apt-get install gcc"), "{text}");
-    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "nothing half compiled is left");
+    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0, "no partial output of the compiler is left");
 }
 
 /// Writes a script named `python3` into a folder.
@@ -110,7 +114,7 @@ fn python(folder: &Path, script: &str) {
 /// Starts this test program as a child process, with only the programs of `path` if given.
 fn user(cache: &Path, path: Option<&Path>) -> Command {
     let mut c = Command::new(std::env::current_exe().unwrap());
-    c.args(["--exact", "a_user_of_the_cache_in_a_process_of_its_own", "--nocapture"]);
+    c.args(["--exact", "a_user_of_the_cache_in_a_separate_process", "--nocapture"]);
     c.env("LINKWISE_TEST_CACHE", cache).env("LINKWISE_TEST_CACHE_USER", "fetch").env_remove("LINKWISE_OFFLINE");
     if let Some(path) = path {
         c.env("PATH", path);
@@ -118,13 +122,13 @@ fn user(cache: &Path, path: Option<&Path>) -> Command {
     c
 }
 
-fn said(out: &Output) -> String {
+fn stdout_and_stderr(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
 }
 
 /// Runs only if the other tests start it as a child process.
 #[test]
-fn a_user_of_the_cache_in_a_process_of_its_own() {
+fn a_user_of_the_cache_in_a_separate_process() {
     let Some(what) = std::env::var_os("LINKWISE_TEST_CACHE_USER") else { return };
     let cache = std::env::var_os("LINKWISE_TEST_CACHE").unwrap();
     let result = if what == "fetch" {

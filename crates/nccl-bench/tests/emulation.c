@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulation's own rules, without NCCL: memory, sharing between processes, streams, capture. Linked with its sources; the first rule that
-// is broken ends the program with its line.
+// The emulation's rules, without NCCL: memory, sharing between processes, streams, capture. Linked with the emulation's sources. The program
+// ends at the first broken rule and prints its line.
 #include "../emulation/emu.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void memory(void) {
   struct pointer_attributes attributes;
   size_t begin_bytes = 0;
   uint64_t begin = 0;
-  RULE(CUDA(cudaMalloc, &a, (size_t)1 << 40) == OK); // a terabyte: paged only where it is touched
+  RULE(CUDA(cudaMalloc, &a, (size_t)1 << 40) == OK); // a terabyte: only touched pages take memory
   a[((size_t)1 << 40) - 1] = 7;
   RULE(CUDA(cudaMemset, a, 0, (size_t)1 << 40) == OK && a[((size_t)1 << 40) - 1] == 0);
   RULE(CUDA(cudaHostAlloc, &b, (size_t)100, 0u) == OK);
@@ -52,7 +52,7 @@ static void memory(void) {
   CUDA(cudaGetLastError);
 }
 
-// Does `f` hold in a process of its own?
+// Whether `f` succeeds in a child process.
 static int in_child(int (*f)(void *), void *argument) {
   fflush(stdout);
   pid_t child = fork();
@@ -99,7 +99,7 @@ static void sharing(void) {
   RULE(DRIVER(cuPointerGetAttribute, &types, 14, at + GRANULARITY) == OK && types == 1);
   RULE(DRIVER(cuMemExportToShareableHandle, &fd_of_handle, vmm, 1, (uint64_t)0) == OK && fd_of_handle >= 0);
   RULE(in_child(write_through_fd, NULL) && ((char *)at)[GRANULARITY + 17] == 44);
-  // Zeroing a part of a mapping leaves the rest.
+  // Zeroing a part of a mapping keeps the rest.
   memset((void *)(at + GRANULARITY), 5, GRANULARITY);
   RULE(CUDA(cudaMemset, at + GRANULARITY + 100, 0, (size_t)(1 << 20)) == OK);
   RULE(((char *)at)[GRANULARITY + 99] == 5 && ((char *)at)[GRANULARITY + 100] == 0 && ((char *)at)[GRANULARITY + 100 + (1 << 20)] == 5);
@@ -119,7 +119,7 @@ static void capture(void) {
   unsigned grid = 0, block = 0;
   unsigned long before = linkwise_emu_launches(0, NULL, NULL);
   RULE(CUDA(cudaStreamCreateWithFlags, &a, 1) == OK && CUDA(cudaStreamCreateWithFlags, &b, 1) == OK && CUDA(cudaEventCreateWithFlags, &event, 2) == OK);
-  // Outside a capture work is done at once.
+  // Outside a capture, work runs at once.
   RULE(launch(a) == OK && linkwise_emu_launches(0, &grid, &block) == before + 1 && grid == 4 && block == 128);
   RULE(CUDA(cudaLaunchHostFunc, a, count, NULL) == OK && host_calls == 1);
 
@@ -145,7 +145,7 @@ static void capture(void) {
   RULE(linkwise_emu_launches(0, NULL, NULL) == before + 5 && host_calls == 3);
   RULE(CUDA(cudaGraphExecDestroy, executable) == OK && destroyed == 1);
 
-  // A stream that is not joined again spoils the capture; an event of an old capture joins nothing.
+  // A stream that is not joined again invalidates the capture. An event of an old capture joins no stream.
   RULE(CUDA(cudaStreamBeginCapture, a, 0) == OK && CUDA(cudaEventRecord, event, a) == OK && CUDA(cudaStreamWaitEvent, b, event, 0) == OK && launch(b) == OK);
   RULE(CUDA(cudaStreamEndCapture, a, &graph) == CAPTURE_UNJOINED && !graph);
   RULE(CUDA(cudaStreamWaitEvent, b, event, 0) == OK && CUDA(cudaStreamIsCapturing, b, &state) == OK && state == 0);
@@ -160,7 +160,7 @@ static void capture(void) {
 static void devices(void) {
   int n = 0, value = 0, can = -1;
   char bus_id[20];
-  RULE(CUDA(cudaGetDeviceCount, &n) == OK && n == 2); // two of the host's three are visible, in this order
+  RULE(CUDA(cudaGetDeviceCount, &n) == OK && n == 2); // two of the host's three GPUs are visible, in this order
   RULE(CUDA(cudaDeviceGetPCIBusId, bus_id, 20, 0) == OK && !strcmp(bus_id, "0000:30:00.0"));
   RULE(CUDA(cudaDeviceGetByPCIBusId, &value, "0000:10:00.0") == OK && value == 1 && CUDA(cudaDeviceGetByPCIBusId, &value, "0000:20:00.0") == INVALID_DEVICE);
   RULE(CUDA(cudaSetDevice, 1) == OK && CUDA(cudaGetDevice, &value) == OK && value == 1 && CUDA(cudaSetDevice, 2) == INVALID_DEVICE);
@@ -181,7 +181,7 @@ int main(void) {
   RULE(linkwise_emu_unknown_calls() == 0);
   RULE(linkwise_emu_symbol("cudaNoSuchFunction") == NULL);
   int out;
-  RULE(DRIVER(cuPointerGetAttribute, &out, 99, (uint64_t)0) == NOT_SUPPORTED && linkwise_emu_unknown_calls() == 1); // said, and counted
+  RULE(DRIVER(cuPointerGetAttribute, &out, 99, (uint64_t)0) == NOT_SUPPORTED && linkwise_emu_unknown_calls() == 1); // reported and counted
   puts("kept");
   return 0;
 }

@@ -11,7 +11,7 @@ fn corpus(name: &str) -> String {
 }
 
 #[test]
-fn every_line_that_matters_is_read() {
+fn every_line_of_interest_is_read() {
     let l = log::read(&corpus("words_of_2_28.txt"));
     assert_eq!((l.version_code, l.nccl_nodes, l.bandwidths, l.done), (Some(22809), Some(2), Some((48.0, 370.8)), true));
     let (device, g) = &l.graphs[0];
@@ -73,7 +73,7 @@ fn graphs_name_gpus_by_host_rank_and_domain() {
 }
 
 #[test]
-fn a_graph_dump_that_is_none_says_what_it_is() {
+fn text_that_is_not_a_graph_dump_is_refused_with_a_reason() {
     let node = graphs::DumpContext::default();
     for (text, wanted) in [
         ("", "not XML"),
@@ -93,13 +93,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_text_hurts_the_readers(text in "\\PC{0,400}") {
+    fn no_text_makes_the_readers_panic(text in "\\PC{0,400}") {
         log::read(&text);
         let _ = graphs::read(&text, &graphs::DumpContext::default());
     }
 
     #[test]
-    fn a_log_with_wrong_bytes_is_read_as_far_as_it_goes(at in 0usize..2000, what in "[ -~]{0,12}", cut in 0usize..2500) {
+    fn a_log_with_wrong_bytes_makes_no_reader_panic(at in 0usize..2000, what in "[ -~]{0,12}", cut in 0usize..2500) {
         for name in ["words_of_2_28.txt", "numbers_of_2_23.txt", "graphs.xml"] {
             let mut text = corpus(name);
             let at = at.min(text.len());

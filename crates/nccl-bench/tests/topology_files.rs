@@ -36,7 +36,7 @@ fn every_catalog_type_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn bus_ids_are_written_as_nccl_writes_them_and_nothing_else_gets_into_the_file() {
+fn bus_ids_have_nccls_form_and_other_text_is_refused() {
     let mut t = catalog::host_type("hgx-h100").unwrap();
     t.gpus[0].pci_bus_id = Some("00000000:1B:00.0".into());
     t.gpus[1].pci_bus_id = Some("0001:12:00.0".into());
@@ -45,7 +45,7 @@ fn bus_ids_are_written_as_nccl_writes_them_and_nothing_else_gets_into_the_file()
     let mut all: Vec<&String> = file.gpu_bus_ids.iter().chain(file.nics.iter().map(|n| &n.1)).collect();
     all.sort();
     all.dedup();
-    assert_eq!(all.len(), 16, "every device has its own");
+    assert_eq!(all.len(), 16, "every device has its own bus id");
     for bad in ["\"/><x", "0000:1b:00", "0000:1b:00.0,0000:1c:00.0", "0000:1b:00.9", "+000:1b:00.0", "1:2:3:4:5"] {
         t.gpus[1].pci_bus_id = Some(bad.into());
         assert!(TopologyFile::of(&t, true).unwrap_err().contains("is not of the form 0000:1b:00.0"), "{bad}");
@@ -58,13 +58,13 @@ fn bus_ids_are_written_as_nccl_writes_them_and_nothing_else_gets_into_the_file()
 }
 
 prop_compose! {
-    /// A host as its parts are laid out: sockets, PCIe trees and switches in runs, every NIC beside one GPU.
+    /// A random host: consecutive GPUs share sockets, PCIe trees and switches, and every NIC is next to one GPU.
     fn laid_out()(
         n in 1usize..=16, sockets in 1usize..=4, tree in 1usize..=8, switch in 1usize..=4,
         nics in proptest::collection::vec((0usize..16, 1u32..8), 0..10), links in 0u8..3,
     ) -> HostType {
         let per_socket = n.div_ceil(sockets);
-        // Runs of runs: a tree of switches never leaves its socket, nor a switch its tree.
+        // A tree of switches lies within one socket, and a switch within one tree.
         let cut = |size: usize, of: &[Vec<usize>]| -> Vec<Vec<usize>> {
             of.iter().flat_map(|g| g.chunks(size).map(<[usize]>::to_vec)).collect()
         };
@@ -79,7 +79,7 @@ prop_compose! {
         if links > 0 && n > 1 {
             // NVLink pairs inside sockets, as with bridges.
             for i in (0..n - 1).step_by(2).filter(|&i| layout.socket_of(i) == layout.socket_of(i + 1)) {
-                // What NVLink hides must be known some other way: here the NICs do not tell, so only pairs of one switch.
+                // NVLink hides the PCIe path of a pair. The NICs do not reveal it here, so only pairs with path NODE get NVLink.
                 if plain[i][i + 1] == PathKind::Node {
                     t.gpu_paths[i][i + 1] = PathKind::NvLink(links);
                     t.gpu_paths[i + 1][i] = PathKind::NvLink(links);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tuner plugin for tests (v4 and v5 of NCCL's published interface): prefers ALGORITHM and PROTOCOL on CHANNELS channels
-// (given as -D), wherever NCCL can do them.
+// (given as -D), wherever NCCL offers them.
 #include <stddef.h>
 #include <stdint.h>
 

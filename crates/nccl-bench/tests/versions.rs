@@ -63,8 +63,8 @@ fn check_whole(report: &BenchReport, what: &str) {
 }
 
 #[test]
-fn an_h100_host_is_searched_modelled_and_decided_by_every_version() {
-    let name = "an_h100_host_is_searched_modelled_and_decided_by_every_version";
+fn every_version_searches_an_h100_host_and_decides_its_calls() {
+    let name = "every_version_searches_an_h100_host_and_decides_its_calls";
     for version in versions() {
         let mut s = spec("hgx-h100", &[8], &version).with_calls(&FIVE, &sizes());
         let plain = s.calls.len();
@@ -102,8 +102,8 @@ fn an_h100_host_is_searched_modelled_and_decided_by_every_version() {
 }
 
 #[test]
-fn uneven_h100_hosts_agree_on_what_the_smaller_one_can_do() {
-    let name = "uneven_h100_hosts_agree_on_what_the_smaller_one_can_do";
+fn uneven_h100_hosts_agree_on_the_channels_of_the_smaller_one() {
+    let name = "uneven_h100_hosts_agree_on_the_channels_of_the_smaller_one";
     for version in versions() {
         let Some(report) = run(name, &spec("hgx-h100", &[8, 3], &version).with_calls(&FIVE, &sizes())) else { return };
         check_whole(&report, &version);
@@ -177,10 +177,10 @@ const SEARCHES: [Search; 6] = [
 ];
 
 #[test]
-fn a_host_is_searched_by_its_own_gpus_alone() {
+fn a_hosts_search_depends_only_on_its_own_gpus() {
     let counts = [1u8, 2, 3, 5, 6, 7]; // four GPUs take ten times as long, eight are searched above
     let version = versions().remove(0);
-    let Some(report) = run("a_host_is_searched_by_its_own_gpus_alone", &spec("hgx-h100", &counts, &version)) else {
+    let Some(report) = run("a_hosts_search_depends_only_on_its_own_gpus", &spec("hgx-h100", &counts, &version)) else {
         return;
     };
     for ((node, count), (ring, ring_bw, tree, nvls)) in report.nodes.iter().zip(counts).zip(SEARCHES) {

@@ -1,34 +1,33 @@
-//! Settings that the model expects to be worth something on some GPUs.
+//! Settings of NCCL that the model expects to make a collective faster on given GPUs, with the reason.
 
 use crate::{Communicator, LoadConstants};
-use serde_json::{Value, json};
 use topology::nccl::{Algorithm, Protocol, Version};
 use topology::{Cluster, Collective, GpuMask, HostId};
 
-/// Gains below this share are not worth a setting.
+/// Least gain, as a share, of a setting that is proposed.
 pub const GAIN_MIN: f64 = 0.02;
-/// Most channels that a setting asks for.
+/// Largest number of channels that a setting requests.
 const CHANNELS_MAX: u32 = 32;
 
-/// A setting and what it should do.
+/// A setting with its expected gain and the reason.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// Environment variables.
+    /// Environment variables: name and value.
     pub settings: Vec<(String, String)>,
-    /// What is expected without and with, GB/s busbw; `with` is unknown for settings that change the search.
+    /// Expected bandwidth without the setting, GB/s busbw.
     pub before_gb_per_s: f64,
-    /// With it.
+    /// Expected bandwidth with the setting, GB/s busbw; `None` for settings that change NCCL's search, which the model does not know.
     pub after_gb_per_s: Option<f64>,
-    /// Why.
+    /// The cause of the gain.
     pub reason: String,
-    /// What the real library did with it; `None` where it was not asked.
+    /// What the setting changed in the real library; `None` if the library did not run.
     pub effect: Option<String>,
-    /// What was measured without and with what it does, GB/s busbw.
+    /// Measured bandwidth of NCCL's choice without and with the setting, GB/s busbw.
     pub measured: Option<(f64, f64)>,
 }
 
 impl Advice {
-    /// Gain as a share: measured, else expected.
+    /// Gain as a share: measured if possible, otherwise expected.
     pub fn gain(&self) -> Option<f64> {
         if let Some((before, after)) = self.measured {
             return Some(after / before - 1.0);
@@ -36,7 +35,7 @@ impl Advice {
         Some(self.after_gb_per_s? / self.before_gb_per_s - 1.0)
     }
 
-    /// Where the gain comes from.
+    /// The source of [`Advice::gain`]: `measured` or `model`.
     pub fn gain_source(&self) -> &'static str {
         if self.measured.is_some() { "measured" } else { "model" }
     }
@@ -45,22 +44,10 @@ impl Advice {
     pub fn text(&self) -> String {
         self.settings.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
     }
-
-    /// For JSON.
-    pub fn json(&self) -> Value {
-        json!({
-            "settings": self.settings.iter().map(|(k, v)| json!({"name": k, "value": v})).collect::<Vec<_>>(),
-            "before_busbw_gb_per_s": self.before_gb_per_s, "after_busbw_gb_per_s": self.after_gb_per_s,
-            "gain": self.gain(), "gain_source": self.gain_source(),
-            "measured_before_gb_per_s": self.measured.map(|m| m.0), "measured_after_gb_per_s": self.measured.map(|m| m.1),
-            "reason": self.reason,
-            "checked_in_library": self.effect.is_some(), "effect": self.effect,
-        })
-    }
 }
 
-/// Settings that the model expects to gain more than [`GAIN_MIN`], best first: channel counts, algorithms and protocols. None where the
-/// model does not know the GPUs or the collective. O(ways x channels), some microseconds each.
+/// Settings with an expected gain above [`GAIN_MIN`], best first: channel counts, algorithms and protocols. Empty if the model does not know
+/// the GPUs or the collective. O(choices x channels), some microseconds each.
 pub fn by_model(
     version: Version,
     cluster: &Cluster,
@@ -90,14 +77,14 @@ pub fn by_model(
         offer(vec![("NCCL_MIN_NCHANNELS", m.to_string())], after, format!("{m} channels instead of {now}{even}"));
     }
     let choice = c.choice(collective, size);
-    let mut ways: Vec<(Algorithm, Protocol, f64)> = c
+    let mut others: Vec<(Algorithm, Protocol, f64)> = c
         .all_choices(collective, size)
         .into_iter()
         .filter(|w| choice.is_none_or(|x| (x.algorithm, x.protocol) != (w.algorithm, w.protocol)))
         .filter_map(|w| Some((w.algorithm, w.protocol, c.busbw_of(collective, size, &w, &constants)?.busbw.gb_per_s())))
         .collect();
-    ways.sort_by(|a, b| b.2.total_cmp(&a.2));
-    if let (Some(&(a, p, after)), Some(x)) = (ways.first(), choice) {
+    others.sort_by(|a, b| b.2.total_cmp(&a.2));
+    if let (Some(&(a, p, after)), Some(x)) = (others.first(), choice) {
         let mut settings = Vec::new();
         if a != x.algorithm {
             settings.push(("NCCL_ALGO", a.to_string()));
@@ -111,7 +98,7 @@ pub fn by_model(
     out
 }
 
-/// Channel counts worth asking for, and how they divide among those of NCCL's search.
+/// Larger channel counts, each with a text about its even division among the search channels.
 fn channel_counts(c: &Communicator) -> Vec<(u32, String)> {
     let (n, now) = (c.search_channels() as u32, c.agreed().channels);
     let more = (1..=CHANNELS_MAX / n.max(1)).map(|i| i * n).chain([CHANNELS_MAX]).filter(|m| *m > now);

@@ -33,8 +33,7 @@ pub fn time_us(
     agreed: &CostModelInput,
     table: &CostTable,
     collective: Collective,
-    algorithm: Algorithm,
-    protocol: Protocol,
+    (algorithm, protocol): (Algorithm, Protocol),
     size_bytes: u64,
 ) -> Option<f32> {
     let TableCell { mut latency_us, bandwidth_gb_per_s: mut bandwidth } = table.cell(collective, algorithm, protocol);
@@ -104,7 +103,7 @@ pub fn choose(
     let mut best: Option<(f32, Algorithm, Protocol)> = None;
     for &algorithm in Algorithm::ALL {
         for &protocol in Protocol::ALL {
-            let Some(time) = time_us(agreed, table, collective, algorithm, protocol, size_bytes) else { continue };
+            let Some(time) = time_us(agreed, table, collective, (algorithm, protocol), size_bytes) else { continue };
             // Ties go to the first pair up to 2.30, and to the last pair from 2.31 on.
             if best.is_none_or(|b| time < b.0 || split && time == b.0) {
                 best = Some((time, algorithm, protocol));

@@ -74,7 +74,7 @@ pub enum BuildError {
         "the model does not know the compute capability of `{0}`; give the host type a GPU name such as \"NVIDIA H100\""
     )]
     Gpu(String),
-    /// The list of GPUs names what the cluster does not have.
+    /// The list of GPUs names hosts or GPUs that the cluster lacks.
     #[error("the list of GPUs: {0}")]
     Gpus(String),
     /// No graph is known for a host.
@@ -164,7 +164,7 @@ impl HostCache {
     }
 }
 
-/// Hosts in rank order, each with its GPUs, of a list such as `n[0-1] n2:3`; all usable GPUs without one. At least two GPUs.
+/// Hosts in rank order, each with its GPUs, from a list such as `n[0-1] n2:3`; without a list all usable GPUs. At least two GPUs.
 ///
 /// # Errors
 /// [`BuildError::Gpus`].
@@ -174,13 +174,13 @@ pub fn gpus_in_rank_order(cluster: &Cluster, gpus: Option<&str>) -> Result<Vec<(
         None => cluster.usable().parts().to_vec(),
     };
     match order.iter().map(|o| o.1.count()).sum::<usize>() {
-        ranks @ 0..2 => Err(BuildError::Gpus(format!("{ranks} GPU; NCCL decides something from two on"))),
+        ranks @ 0..2 => Err(BuildError::Gpus(format!("{ranks} GPU; a communicator needs at least two"))),
         _ => Ok(order),
     }
 }
 
 impl BuildError {
-    /// True where the input is at fault, false where it is sound but cannot be modelled.
+    /// True if the input is invalid, false if it is valid but cannot be modelled.
     pub fn is_malformed(&self) -> bool {
         matches!(self, BuildError::Version(_) | BuildError::Gpus(_))
     }
@@ -193,7 +193,7 @@ impl Communicator {
         Communicator::build_with(&mut HostCache::default(), version, cluster, order)
     }
 
-    /// Of a list of GPUs such as `n[0-1] n2:3`, hosts in rank order; of all usable GPUs without one.
+    /// Builds a communicator from a list of GPUs such as `n[0-1] n2:3`, hosts in rank order; without a list from all usable GPUs.
     ///
     /// # Errors
     /// As [`Communicator::build`], and [`BuildError::Gpus`] for a list that the cluster cannot serve.

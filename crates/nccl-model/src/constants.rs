@@ -42,72 +42,19 @@ pub(crate) struct Constants {
 impl Constants {
     pub(crate) fn of(version: Version) -> Constants {
         let from = |minor, patch| version.at_least(2, minor, patch);
-        let tree_simple = if from(23, 0) { [4.0, 4.0, 14.0] } else { [28.0; 3] };
-        let nvls_tree_net = if from(28, 9) { 20.9 } else { 14.0 };
-        let none = [0.0; 3];
-        let simple = |us| [0.0, 0.0, us];
-        let hop = |tree: [f32; 3], ring, direct, chain, nvls, nvls_tree, pat| {
-            [tree, ring, simple(direct), simple(chain), simple(nvls), simple(nvls_tree), simple(pat)]
-        };
-        let blackwell_double = |hopper: ByNodes| hopper.map(|v| 2.0 * v);
-        let ring_hopper = [36.7; 3];
-        let ring_blackwell = match () {
-            _ if from(29, 7) => [40.0; 3],
-            _ if from(29, 0) => [34.5; 3],
-            _ if from(28, 9) => [73.4, 34.6, 73.4],
-            _ => [73.4; 3],
-        };
-        let tree_ll128_hopper = [36.7, 36.7, 29.0];
-        let tree_hopper = [38.7, 41.4, 36.0];
-        let own = from(28, 0);
         Constants {
-            base_us: [
-                [6.8, 14.0, if from(23, 0) { 8.4 } else { 0.0 }],
-                [6.6, 14.0, 8.4],
-                none,
-                none,
-                none,
-                none,
-                [8.0; 3],
-            ],
-            hop_us: [
-                hop([0.6, 1.25, tree_simple[0]], [0.6, 1.9, 3.4], 3.7, 2.8, 25.0, 25.0, 4.0),
-                hop([1.0, 1.9, tree_simple[1]], [1.0, 2.5, 5.7], 3.7, 2.8, 0.0, 0.0, 4.0),
-                hop([5.0, 8.5, tree_simple[2]], [2.7, 4.0, 14.0], 31.0, 30.0, 18.0, nvls_tree_net, 14.0),
-            ],
+            base_us: base_us(version),
+            hop_us: hop_us(version),
             ll_max: [
                 [39.0, 39.0, 20.4],
                 [87.7, 22.5, 19.0],
                 [141.0, 45.0, 35.0],
                 if from(32, 0) { [282.4, 90.0, 70.0] } else { [282.0, 90.0, 70.0] },
             ],
-            ring_ll128_per_channel: [[20.0; 3], [20.0; 3], ring_hopper, ring_blackwell],
-            tree_ll128_per_channel: [
-                [20.0; 3],
-                [20.0; 3],
-                tree_ll128_hopper,
-                match () {
-                    _ if from(31, 0) => [55.6, 36.7, 20.0],
-                    _ if own => [55.6, 31.67, 20.0],
-                    _ => blackwell_double(tree_ll128_hopper),
-                },
-            ],
-            tree_per_channel: [
-                [26.5, 18.5, 10.0],
-                [24.0, 23.6, 17.8],
-                tree_hopper,
-                if own { [70.0, 42.8, 24.0] } else { blackwell_double(tree_hopper) },
-            ],
-            nvls_tree_per_channel: [
-                [26.5, 18.5, 10.0],
-                [24.0, 23.6, 17.8],
-                [0.0, 57.7, 45.5],
-                match () {
-                    _ if from(30, 3) => [0.0, 96.0, 80.0],
-                    _ if from(28, 9) => [0.0, 96.0, 43.8],
-                    _ => [0.0, 96.0, 43.1],
-                },
-            ],
+            ring_ll128_per_channel: [[20.0; 3], [20.0; 3], [36.7; 3], ring_ll128_of_blackwell(version)],
+            tree_ll128_per_channel: tree_ll128_per_channel(version),
+            tree_per_channel: tree_per_channel(version),
+            nvls_tree_per_channel: nvls_tree_per_channel(version),
             nvls_efficiency: [0.0, 0.0, 0.85, 0.74],
         }
     }
@@ -121,6 +68,81 @@ impl Constants {
             CostModelGeneration::Blackwell => 2 + usize::from(version.at_least(2, 25, 0)),
         }
     }
+}
+
+/// Latency of a call on one rank.
+fn base_us(version: Version) -> ByArm {
+    let none = [0.0; 3];
+    let tree_simple = if version.at_least(2, 23, 0) { 8.4 } else { 0.0 };
+    [[6.8, 14.0, tree_simple], [6.6, 14.0, 8.4], none, none, none, none, [8.0; 3]]
+}
+
+/// Latency of a hop over NVLink, PCIe and the network.
+fn hop_us(version: Version) -> [ByArm; 3] {
+    let tree_simple = if version.at_least(2, 23, 0) { [4.0, 4.0, 14.0] } else { [28.0; 3] };
+    let nvls_tree_net = if version.at_least(2, 28, 9) { 20.9 } else { 14.0 };
+    let simple = |us| [0.0, 0.0, us];
+    [
+        [
+            [0.6, 1.25, tree_simple[0]],
+            [0.6, 1.9, 3.4],
+            simple(3.7),
+            simple(2.8),
+            simple(25.0),
+            simple(25.0),
+            simple(4.0),
+        ],
+        [[1.0, 1.9, tree_simple[1]], [1.0, 2.5, 5.7], simple(3.7), simple(2.8), simple(0.0), simple(0.0), simple(4.0)],
+        [
+            [5.0, 8.5, tree_simple[2]],
+            [2.7, 4.0, 14.0],
+            simple(31.0),
+            simple(30.0),
+            simple(18.0),
+            simple(nvls_tree_net),
+            simple(14.0),
+        ],
+    ]
+}
+
+fn ring_ll128_of_blackwell(version: Version) -> ByNodes {
+    let from = |minor, patch| version.at_least(2, minor, patch);
+    match () {
+        _ if from(29, 7) => [40.0; 3],
+        _ if from(29, 0) => [34.5; 3],
+        _ if from(28, 9) => [73.4, 34.6, 73.4],
+        _ => [73.4; 3],
+    }
+}
+
+/// Releases before 2.28 give a Blackwell channel twice the bandwidth of a Hopper channel.
+fn twice(hopper: ByNodes) -> ByNodes {
+    hopper.map(|v| 2.0 * v)
+}
+
+fn tree_ll128_per_channel(version: Version) -> [ByNodes; 4] {
+    let hopper = [36.7, 36.7, 29.0];
+    let blackwell = match () {
+        _ if version.at_least(2, 31, 0) => [55.6, 36.7, 20.0],
+        _ if version.at_least(2, 28, 0) => [55.6, 31.67, 20.0],
+        _ => twice(hopper),
+    };
+    [[20.0; 3], [20.0; 3], hopper, blackwell]
+}
+
+fn tree_per_channel(version: Version) -> [ByNodes; 4] {
+    let hopper = [38.7, 41.4, 36.0];
+    let blackwell = if version.at_least(2, 28, 0) { [70.0, 42.8, 24.0] } else { twice(hopper) };
+    [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], hopper, blackwell]
+}
+
+fn nvls_tree_per_channel(version: Version) -> [ByNodes; 4] {
+    let blackwell = match () {
+        _ if version.at_least(2, 30, 3) => [0.0, 96.0, 80.0],
+        _ if version.at_least(2, 28, 9) => [0.0, 96.0, 43.8],
+        _ => [0.0, 96.0, 43.1],
+    };
+    [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [0.0, 57.7, 45.5], blackwell]
 }
 
 /// Factor of the bandwidth of trees, by `floor(log2(bytes / 64))`: their pipeline costs time at middle sizes. The last entry applies to

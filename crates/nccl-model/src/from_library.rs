@@ -9,19 +9,28 @@ use std::sync::Arc;
 use topology::nccl::{Algorithm, Graph, Protocol, Version};
 use topology::{Cluster, Collective, GpuMask, HostId};
 
+/// What the real library reported about a communicator, possibly under NCCL settings.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportedGraphs<'a> {
+    /// By host in rank order. They name GPUs and NICs by their index on the host.
+    pub graphs: &'a [Vec<Graph>],
+    /// Number of channels.
+    pub channels: u32,
+    /// Number of channels of NVLS.
+    pub nvls_channels: u32,
+}
+
 impl Communicator {
-    /// A communicator of hosts in rank order with graphs and channel counts that the real library reported, possibly under NCCL settings. The
-    /// graphs name GPUs and NICs by their index on the host. O(hosts x channels).
+    /// A communicator of hosts in rank order with the graphs and channel counts of the real library. O(hosts x channels).
     pub fn from_graphs(
         version: Version,
         cluster: &Cluster,
         order: &[(HostId, GpuMask)],
-        graphs: &[Vec<Graph>],
-        channels: u32,
-        nvls_channels: u32,
+        reported: ReportedGraphs,
     ) -> Result<Communicator, BuildError> {
         let mut cache = HostCache::for_release(version);
-        for (&(host, mask), graphs) in order.iter().zip(graphs).filter(|h| h.0.0.index() < cluster.hosts.len()) {
+        for (&(host, mask), graphs) in order.iter().zip(reported.graphs).filter(|h| h.0.0.index() < cluster.hosts.len())
+        {
             let of = cluster.type_of(host);
             let places = VisibleDevices::of(of, mask);
             let graphs = positions(graphs, &places).ok_or_else(|| {
@@ -33,8 +42,8 @@ impl Communicator {
             cache.insert(cluster, host, mask, order.len() > 1, (machine, Arc::new(places), found, GraphSource::Given));
         }
         let mut out = Communicator::build_with(&mut cache, version, cluster, order)?;
-        out.agreed.channels = channels.max(1);
-        out.agreed.nvls_channels = nvls_channels;
+        out.agreed.channels = reported.channels.max(1);
+        out.agreed.nvls_channels = reported.nvls_channels;
         out.table = CostTable::of(&out.agreed);
         Ok(out)
     }
@@ -47,7 +56,7 @@ impl Communicator {
         a: Algorithm,
         p: Protocol,
     ) -> Option<CallChoice> {
-        let time_us = time_us(&self.agreed, &self.table, collective, a, p, size_bytes)?;
+        let time_us = time_us(&self.agreed, &self.table, collective, (a, p), size_bytes)?;
         let (channels, threads) = on_channels(&self.agreed, collective, a, p, size_bytes);
         Some(CallChoice { algorithm: a, protocol: p, time_us, channels, threads })
     }

@@ -28,6 +28,7 @@ pub use advice::{Advice, by_model};
 pub use agreed::{AgreeError, AgreedGraph, CostModelInput};
 pub use choose::{CallChoice, choose, time_us};
 pub use communicator::{BuildError, Communicator, Crossing, GraphSource, HostCache, MemberHost, gpus_in_rank_order};
+pub use from_library::ReportedGraphs;
 pub use load::{CallLimit, ExpectedBusbw, LoadConstants};
 pub use machines::{AgreedMachines, CostModelGeneration, Cpu, CpuArch, CpuVendor, HostMachine};
 pub use table::{COLLECTIVES, CostTable, NotTuned, TableCell, collective_by_name};

@@ -239,79 +239,31 @@ impl Communicator {
     /// Rings: every channel carries the same share. The most loaded NIC of a channel limits it, and every other channel that shares one of its
     /// NICs slows it further.
     fn ring_flow(&self, k: &LoadConstants) -> Option<NetworkFlow> {
-        let channels = self.agreed().channels.min(u64::BITS);
-        let search = self.search_channels();
-        let hosts = self.members().len();
-        // Copies of a search channel use its hops. One bit set of channels per search channel.
-        let copies = |q: usize| (q..channels as usize).step_by(search).fold(0u64, |set, c| set | 1 << c);
-        let sets: Vec<u64> = (0..search).map(copies).collect();
-        let mut ways: Vec<Crossing> = Vec::with_capacity(search * hosts);
-        for q in 0..search {
-            for from in 0..hosts {
-                ways.push(self.crossing(q, from)?);
-            }
-        }
-        let port = |member: usize, nic: u8, into: bool| {
-            (member * NICS_PER_HOST_MAX + usize::from(nic)) * 2 + usize::from(into)
-        };
-        let ends_at = |x: &Crossing| x.to * GPUS_PER_HOST_MAX + usize::from(x.gpu_in);
-        let mut on = vec![0u64; hosts * NICS_PER_HOST_MAX * 2];
-        // The sending port of each receiving port: none yet, one, or several (`Err`).
-        let mut feeder: Vec<Option<Result<usize, ()>>> = vec![None; on.len()];
-        // Channels that end on a GPU that is not next to their NIC.
-        let mut ends = vec![0u64; hosts * GPUS_PER_HOST_MAX];
-        for (x, set) in ways.iter().enumerate().map(|(i, x)| (x, sets[i / hosts])) {
-            let (out, into) = (port(x.from, x.nic_out, false), port(x.to, x.nic_in, true));
-            on[out] |= set;
-            on[into] |= set;
-            feeder[into] = match feeder[into] {
-                None => Some(Ok(out)),
-                Some(Ok(one)) if one == out => Some(Ok(one)),
-                _ => Some(Err(())),
-            };
-            if !self.members()[x.to].places.beside(x.gpu_in, x.nic_in) {
-                ends[ends_at(x)] |= set;
-            }
-        }
+        let ring = RingLoad::of(self)?;
         let (mut worst, mut worst_at) = (0.0, None);
-        for way in ways.chunks(hosts) {
-            let (mut met, mut slowest, mut at) = (0u64, 0.0f64, None);
-            for x in way {
-                for (member, nic, into) in [(x.from, x.nic_out, false), (x.to, x.nic_in, true)] {
-                    let at_port = port(member, nic, into);
-                    let here = on[at_port];
-                    let far = into && !self.members()[x.to].places.beside(x.gpu_in, x.nic_in);
-                    let ending = if far { ends[ends_at(x)] } else { 0 };
-                    met |= here | ending;
-                    let unit = 1.0 / self.rate(member, nic, k);
-                    // Bytes for a GPU that is not next to the NIC cross the host bridge, where transfers always hold both.
-                    let together = (here | ending).count_ones();
-                    let mixed = into && feeder[at_port] == Some(Err(()));
-                    let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;
-                    let own = f64::from(together) * unit / if mixed { share_in_use(together, think) } else { 1.0 };
-                    if own > slowest {
-                        (slowest, at) = (own, Some((NicPort { member, nic, into }, here, ending & !here != 0, unit)));
-                    }
-                }
-            }
-            let unit = at.map_or(0.0, |a| a.3);
-            let load = slowest + k.holding * (f64::from(met.count_ones()) * unit - slowest).max(0.0);
+        for hops in ring.crossings.chunks(self.members().len()) {
+            let (load, at) = ring.of_search_channel(hops, k);
             if load > worst {
                 (worst, worst_at) = (load, at);
             }
         }
-        let (at, here, crossing, _) = worst_at?;
+        let at = worst_at?;
+        let channels = ring.channels;
         let network = f64::from(channels) / worst;
         let ceiling = f64::from(channels) * k.channel_gb_per_s;
         let busbw_gb_per_s = (network.powf(-CHANNEL_NORM) + ceiling.powf(-CHANNEL_NORM)).powf(-1.0 / CHANNEL_NORM);
-        let host = self.members()[at.member].host;
-        let on_it = f64::from(here.count_ones());
-        let of_host = &on[at.member * NICS_PER_HOST_MAX * 2..(at.member + 1) * NICS_PER_HOST_MAX * 2];
-        let used = of_host.iter().skip(usize::from(at.into)).step_by(2).filter(|set| **set != 0).count().max(1);
+        let (host, nic) = (self.members()[at.port.member].host, at.port.nic);
+        let on_it = f64::from(at.channels.count_ones());
         let limit = match () {
             _ if ceiling < network => CallLimit::Channels { channels },
-            _ if crossing => CallLimit::CrossingNics { host, nic: at.nic, on_it, channels },
-            _ => CallLimit::Nic { host, nic: at.nic, on_it, channels, even: f64::from(channels) / used as f64 },
+            _ if at.crossing => CallLimit::CrossingNics { host, nic, on_it, channels },
+            _ => CallLimit::Nic {
+                host,
+                nic,
+                on_it,
+                channels,
+                even: f64::from(channels) / ring.used_nics(at.port) as f64,
+            },
         };
         Some(NetworkFlow { busbw_gb_per_s, limit })
     }
@@ -372,5 +324,132 @@ impl Communicator {
             CallLimit::Nic { host: self.members()[member].host, nic, on_it, channels: heads as u32, even: on_it }
         };
         Some(NetworkFlow { busbw_gb_per_s: bus_factor * algbw, limit })
+    }
+}
+
+/// The most loaded NIC of a ring channel.
+struct LoadedNic {
+    port: NicPort,
+    /// Set of channels on the NIC.
+    channels: u64,
+    /// Whether further channels reach GPUs that are not next to their NIC, and cross the host together with these.
+    crossing: bool,
+    /// Load of one channel.
+    unit: f64,
+}
+
+/// The ports that send to a receiving port.
+#[derive(Clone, Copy, PartialEq)]
+enum Feeder {
+    Nothing,
+    One(usize),
+    Several,
+}
+
+/// The ring channels on every NIC of a communicator. Sets of channels are bit masks.
+struct RingLoad<'a> {
+    communicator: &'a Communicator,
+    channels: u32,
+    /// The hops of every search channel between hosts, in host order.
+    crossings: Vec<Crossing>,
+    /// By [`NicPort::index`]: the channels on a port, and what feeds it.
+    on: Vec<u64>,
+    feeder: Vec<Feeder>,
+    /// By member and GPU: channels that end on a GPU that is not next to their NIC.
+    ends: Vec<u64>,
+}
+
+impl NicPort {
+    fn index(self) -> usize {
+        (self.member * NICS_PER_HOST_MAX + usize::from(self.nic)) * 2 + usize::from(self.into)
+    }
+}
+
+fn ports(x: &Crossing) -> [NicPort; 2] {
+    [NicPort { member: x.from, nic: x.nic_out, into: false }, NicPort { member: x.to, nic: x.nic_in, into: true }]
+}
+
+fn end_index(x: &Crossing) -> usize {
+    x.to * GPUS_PER_HOST_MAX + usize::from(x.gpu_in)
+}
+
+impl<'a> RingLoad<'a> {
+    fn of(communicator: &'a Communicator) -> Option<Self> {
+        let channels = communicator.agreed().channels.min(u64::BITS);
+        let search = communicator.search_channels();
+        let hosts = communicator.members().len();
+        let mut crossings = Vec::with_capacity(search * hosts);
+        for q in 0..search {
+            for from in 0..hosts {
+                crossings.push(communicator.crossing(q, from)?);
+            }
+        }
+        let port_count = hosts * NICS_PER_HOST_MAX * 2;
+        let mut ring = RingLoad {
+            communicator,
+            channels,
+            crossings,
+            on: vec![0; port_count],
+            feeder: vec![Feeder::Nothing; port_count],
+            ends: vec![0; hosts * GPUS_PER_HOST_MAX],
+        };
+        // Copies of a search channel use its hops.
+        let copies = |q: usize| (q..channels as usize).step_by(search).fold(0u64, |set, c| set | 1 << c);
+        for q in 0..search {
+            let set = copies(q);
+            for i in q * hosts..(q + 1) * hosts {
+                ring.add(ring.crossings[i], set);
+            }
+        }
+        Some(ring)
+    }
+
+    fn add(&mut self, x: Crossing, set: u64) {
+        let [out, into] = ports(&x).map(NicPort::index);
+        self.on[out] |= set;
+        self.on[into] |= set;
+        self.feeder[into] = match self.feeder[into] {
+            Feeder::Nothing => Feeder::One(out),
+            Feeder::One(one) if one == out => Feeder::One(one),
+            _ => Feeder::Several,
+        };
+        if self.is_far(&x) {
+            self.ends[end_index(&x)] |= set;
+        }
+    }
+
+    /// Whether the receiving GPU is not next to the receiving NIC.
+    fn is_far(&self, x: &Crossing) -> bool {
+        !self.communicator.members()[x.to].places.adjacent(x.gpu_in, x.nic_in)
+    }
+
+    /// The load that limits a search channel with these hops, and its most loaded NIC.
+    fn of_search_channel(&self, hops: &[Crossing], k: &LoadConstants) -> (f64, Option<LoadedNic>) {
+        let (mut met, mut slowest, mut at) = (0u64, 0.0f64, None);
+        for x in hops {
+            for port in ports(x) {
+                let here = self.on[port.index()];
+                let ending = if port.into && self.is_far(x) { self.ends[end_index(x)] } else { 0 };
+                met |= here | ending;
+                let unit = 1.0 / self.communicator.rate(port.member, port.nic, k);
+                // Bytes for a GPU that is not next to the NIC cross the host bridge, where transfers always hold both.
+                let together = (here | ending).count_ones();
+                let mixed = port.into && self.feeder[port.index()] == Feeder::Several;
+                let think = 1.0 / (unit * k.channel_gb_per_s) - 1.0;
+                let own = f64::from(together) * unit / if mixed { share_in_use(together, think) } else { 1.0 };
+                if own > slowest {
+                    slowest = own;
+                    at = Some(LoadedNic { port, channels: here, crossing: ending & !here != 0, unit });
+                }
+            }
+        }
+        let unit = at.as_ref().map_or(0.0, |a| a.unit);
+        (slowest + k.holding * (f64::from(met.count_ones()) * unit - slowest).max(0.0), at)
+    }
+
+    /// Number of NICs that the port's host uses in the port's direction.
+    fn used_nics(&self, port: NicPort) -> usize {
+        let of_host = &self.on[port.member * NICS_PER_HOST_MAX * 2..(port.member + 1) * NICS_PER_HOST_MAX * 2];
+        of_host.iter().skip(usize::from(port.into)).step_by(2).filter(|set| **set != 0).count().max(1)
     }
 }

@@ -12,15 +12,15 @@ use topology::nccl::{Algorithm, NcclRate, PathType, Protocol};
 /// The collectives of the table, in NCCL's order.
 pub const COLLECTIVES: [Collective; 5] = Collective::TUNED;
 
-/// A name that is none of [`COLLECTIVES`].
+/// A name that is not in [`COLLECTIVES`].
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("NCCL has no algorithms for `{0}`; it has them for {names}", names = COLLECTIVES.map(|c| c.name()).join(", "))]
+#[error("NCCL has no algorithms for `{0}`, only for {names}", names = COLLECTIVES.map(|c| c.name()).join(", "))]
 pub struct NotTuned(String);
 
 /// A collective that NCCL has algorithms for, by its name.
 ///
 /// # Errors
-/// The name of another one, or of none.
+/// The name is not in [`COLLECTIVES`].
 pub fn collective_by_name(name: &str) -> Result<Collective, NotTuned> {
     COLLECTIVES.into_iter().find(|c| c.name() == name).ok_or_else(|| NotTuned(name.to_owned()))
 }

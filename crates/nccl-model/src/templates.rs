@@ -77,7 +77,7 @@ impl VisibleDevices {
     }
 
     /// Whether a NIC of the host is among the nearest to a GPU.
-    pub fn beside(&self, gpu: u8, nic: u8) -> bool {
+    pub fn adjacent(&self, gpu: u8, nic: u8) -> bool {
         self.nearest.get(usize::from(gpu)).is_some_and(|set| set >> nic & 1 == 1)
     }
 }
@@ -93,7 +93,7 @@ impl Signature {
         let places = VisibleDevices::of(host, mask);
         // Behind NVSwitches a GPU reaches far NICs through the GPUs next to those NICs, at any distance.
         let switched = host.nvlink.is_some_and(|n| n.switched);
-        let beside = |nic: usize, gpu: usize| match host.nics[nic].gpu_paths[gpu] {
+        let adjacent = |nic: usize, gpu: usize| match host.nics[nic].gpu_paths[gpu] {
             _ if switched && host.nearest_nics(gpu) >> nic & 1 == 0 => PathKind::Sys,
             path => path,
         };
@@ -108,7 +108,7 @@ impl Signature {
                 .iter()
                 .map(|&n| {
                     let nic = &host.nics[usize::from(n)];
-                    ((nic.line_rate.gbit_per_s() * 1000.0) as u64, all(&|g| beside(usize::from(n), g)))
+                    ((nic.line_rate.gbit_per_s() * 1000.0) as u64, all(&|g| adjacent(usize::from(n), g)))
                 })
                 .collect(),
             several_hosts,

@@ -53,7 +53,7 @@ proptest! {
             let choice = c.choice(collective, 1 << k).unwrap();
             for &a in Algorithm::ALL {
                 for &p in Protocol::ALL {
-                    let time = time_us(c.agreed(), c.table(), collective, a, p, 1 << k);
+                    let time = time_us(c.agreed(), c.table(), collective, (a, p), 1 << k);
                     prop_assert!(time.is_none_or(|t| t >= choice.time_us));
                 }
             }
@@ -116,7 +116,7 @@ fn times_are_single_precision() {
     let c = Communicator::build("2.28".parse().unwrap(), &cluster, &order).unwrap();
     let cell = c.table().cell(Collective::AllReduce, Algorithm::Ring, Protocol::Ll128);
     let size = 12_345_678u64;
-    let time = time_us(c.agreed(), c.table(), Collective::AllReduce, Algorithm::Ring, Protocol::Ll128, size).unwrap();
+    let time = time_us(c.agreed(), c.table(), Collective::AllReduce, (Algorithm::Ring, Protocol::Ll128), size).unwrap();
     let single = cell.latency_us + size as f32 / (1000.0f32 * cell.bandwidth_gb_per_s);
     assert_eq!(time.to_bits(), single.to_bits());
     let double = f64::from(cell.latency_us) + size as f64 / (1000.0 * f64::from(cell.bandwidth_gb_per_s));

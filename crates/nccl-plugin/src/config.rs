@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_means_off() {
+    fn without_settings_the_mode_is_off() {
         let c = load(&[], "").unwrap();
         assert_eq!((c.mode, c.rendezvous, c.test), (Mode::Off, None, TestOptions::default()));
     }
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn a_wrong_setting_is_reported_with_its_place() {
         for (file, place, what) in [
             ("mode = adaptive\nspeed = 3\n", "/x:2", "there is no setting `speed`"),
             ("mode\n", "/x:1", "write key = value"),
@@ -432,7 +432,7 @@ mod tests {
             ("epoch_calls = many\n", "/x:1", "not a number of calls"),
             ("epoch_calls = 0\n", "/x:1", "`0` is not a number of calls"),
             ("graphs = some\n", "/x:1", "none of told, none"),
-            ("process = 8/8\n", "/x:1", "no place in a job"),
+            ("process = 8/8\n", "/x:1", "not a rank in a job"),
             ("policy = magic\n", "/x:1", "there is no policy `magic`; there are "),
             ("mode = profile\n", "LINKWISE_MODE", "needs LINKWISE_PROFILE"),
         ] {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_host_talk_through_shared_memory_where_that_is_said() {
+    fn ranks_of_a_host_use_shared_memory_only_if_selected() {
         let transport = |set: &[(&str, &str)]| load(set, "").map(|c| c.intra_node_transport).map_err(|e| e.to_string());
         assert_eq!(transport(&[]), Ok(IntraNodeTransport::Socket));
         assert_eq!(transport(&[("LINKWISE_INTRA_NODE_TRANSPORT", "memory")]), Ok(IntraNodeTransport::SharedMemory));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_says_where_to_meet() {
+    fn the_launcher_determines_the_rendezvous() {
         let c = load(&[("MASTER_ADDR", "n0"), ("MASTER_PORT", "29500"), ("TORCHELASTIC_RUN_ID", "j")], "").unwrap();
         assert_eq!(c.rendezvous, Some(Rendezvous::Tcp { host: "n0".into(), port: 31_217 }));
         assert_eq!(c.token, "j");
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(at(&[last, ("LINKWISE_RENDEZVOUS", "local:y")]), Some("local:y".into()));
         let one_host = [("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "8")];
         let inside = [&[last, ("MASTER_ADDR", "n0"), ("MASTER_PORT", "1")][..], &one_host].concat();
-        assert_eq!(at(&inside), Some("local:x".into()), "no port that others can reach");
+        assert_eq!(at(&inside), Some("local:x".into()), "a local rendezvous opens no port that other users can reach");
         assert_eq!(at(&inside[1..]), Some("tcp:n0:1718".into()));
     }
 }

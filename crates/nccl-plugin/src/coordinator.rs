@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_says_its_first_step_late_is_learnt_afresh() {
+    fn policies_start_afresh_when_the_first_step_arrives_late() {
         let built = Arc::new(AtomicU32::new(0));
         let count = built.clone();
         let build: PolicyBuilder = Box::new(move |arms, _| {
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(
             (agree(&mut c, 30), c.in_force(), built.load(Ordering::Relaxed)),
             (1, 2, 2),
-            "at once, and from nothing"
+            "at once, with fresh policies"
         );
         // The policies restart once; late readings of the earlier epoch are ignored.
         c.on_message(0, &reading(1, 3, TimeSource::Interval), 40, &mut Vec::new());

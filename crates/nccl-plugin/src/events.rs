@@ -11,7 +11,7 @@ const CHANNELS: usize = 64;
 /// Duration of a channel whose end time is unknown.
 const UNKNOWN_NS: u64 = u64::MAX;
 
-/// A collective that NCCL enqueues, as it tells the profiler.
+/// A collective that NCCL enqueues, as reported to the profiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enqueued {
     /// Identifies the rank and communicator (the profiler's context).
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_without_times_costs_its_collective_the_time_and_blocks_no_event() {
+    fn a_collective_with_a_channel_without_times_has_no_time_and_blocks_no_event() {
         let events = Box::new(Events::new());
         for sequence in 0..2 {
             let handle = events.enqueued(&enqueued(sequence));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_and_wild_handles_find_nothing() {
+    fn stale_and_invalid_handles_find_no_event() {
         let events = Box::new(Events::new());
         let old = events.enqueued(&enqueued(0));
         for i in 0..POOL as u64 {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn events_without_kernels_come_at_once() {
+    fn events_without_kernels_are_complete_at_once() {
         let events = Box::new(Events::new());
         events.enqueued(&enqueued(3));
         assert_eq!(events.next(false), Some(LaunchedCollective { enqueued: enqueued(3), kernel_ns: None }));

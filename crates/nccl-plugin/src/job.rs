@@ -1,6 +1,6 @@
 //! Agreement of the whole job, for releases that do not identify communicators (NCCL before 2.27.3, or without its profiler). Mode `profile` only.
 //!
-//! A communicator without an identifier cannot agree among its ranks, since none of them can tell which processes hold the others. But all processes
+//! A communicator without an identifier cannot agree among its ranks, since no rank knows which processes hold the other ranks. But all processes
 //! of the job can agree that they hold the same table: then every communicator uses it on all ranks. The job takes part in the agreement like a
 //! communicator whose ranks are the job's processes; the launcher provides their number and the number of this process. The agreed call number N
 //! applies to **every** communicator at its own call N, also to communicators made later. A process answers for all its communicators: it
@@ -11,8 +11,8 @@
 //!                     ◄── acknowledged, or the farthest communicator's count ──┘
 //! ```
 //!
-//! Two conditions must hold: every process of the job has its own number, and there are as many processes as the launcher says. Until a communicator
-//! with one rank per process has been made, this is doubted and everything stays at AUTO. Communicators with more ranks than the job has processes
+//! Two conditions must hold: every process of the job has its own number, and the number of processes is the launcher's. Until a communicator with one
+//! rank per process confirms this, everything stays at AUTO. Communicators with more ranks than the job has processes
 //! (several GPUs per process, or processes unknown to the launcher) stay at AUTO.
 
 use crate::abi::log;

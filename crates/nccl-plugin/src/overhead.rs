@@ -117,7 +117,7 @@ mod tests {
 
     /// Differences are lower bounds, since other tests add to the same counters.
     #[test]
-    fn entries_are_counted_and_borders_kept_apart() {
+    fn entries_are_counted_apart_from_epoch_boundaries() {
         let before = so_far();
         let n = FIRST + 4 * EVERY;
         std::thread::spawn(move || {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_computes_says_so() {
+    fn the_cpu_time_of_a_computing_thread_grows() {
         let before = of_this_thread_ns();
         let begin = Instant::now();
         while begin.elapsed().as_millis() < 60 {

@@ -63,8 +63,8 @@ impl ProcessState {
 
 static RUNNING: Mutex<Option<ProcessState>> = Mutex::new(None);
 static CONFIG: OnceLock<Arc<Config>> = OnceLock::new();
-/// True if communicators follow the job, because the first one had no identifier. Fixed once per process: ranks of one communicator must all use the
-/// same way, and a process that uses one takes no part in the other.
+/// True if communicators follow the job, because the first one had no identifier. Fixed once per process: ranks of one communicator must all use
+/// the same mode.
 static BY_JOB: OnceLock<bool> = OnceLock::new();
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
 /// Interface versions in use; 0 if not loaded.
@@ -91,7 +91,7 @@ pub fn settings() -> &'static Arc<Config> {
         Arc::new(loaded.unwrap_or_else(|e| {
             abi::log::warn(&format!("{e}; the plugin stays off"));
             let off = Config::load(|_| None, |_| Err(String::new()));
-            off.unwrap_or_else(|_| unreachable!("no settings are right settings"))
+            off.unwrap_or_else(|_| unreachable!("empty settings are valid"))
         }))
     })
 }

@@ -121,7 +121,7 @@ fn rule(line: &str) -> Result<Rule, String> {
                 rule.of_rank = true;
             }
             Some(("bytes", "rank")) => {
-                return Err(format!("`{w}`: only AllGather and ReduceScatter have shares by rank"));
+                return Err(format!("`{w}`: only AllGather and ReduceScatter have one share per rank"));
             }
             _ => return Err(format!("`{w}` is none of ranks=N, nodes=N, bytes=rank")),
         }
@@ -145,7 +145,7 @@ fn exponent(text: &str) -> Result<u8, String> {
         Some(0) => Ok(0),
         Some(b) if b.is_power_of_two() => Ok(b.trailing_zeros() as u8),
         Some(_) => Err(format!(
-            "`{text}` is not a power of two; calls are told apart by the power of two nearest to their size"
+            "`{text}` is not a power of two; calls are distinguished by the power of two nearest to their size"
         )),
         None => Err(format!("`{text}` is not a size; write 64KiB, 16MiB, 1GiB or max")),
     }
@@ -157,7 +157,7 @@ mod tests {
     use tune::{Algorithm, Protocol};
 
     #[test]
-    fn the_first_rule_that_fits_counts() {
+    fn the_first_matching_rule_applies() {
         let p = Profile::parse(
             "# x\nAllReduce 1KiB 1MiB TREE/LL ranks=8 # small\nallreduce 0 max RING/SIMPLE@4\nALL_GATHER 1MiB max AUTO\n",
         )
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_about_a_ranks_share_carries_over_to_other_numbers_of_ranks() {
+    fn a_rule_for_a_ranks_share_applies_to_any_number_of_ranks() {
         let p = Profile::parse("AllGather 64KiB 256KiB RING/LL bytes=rank\n").unwrap();
         let ring = Arm::new(Algorithm::Ring, Protocol::Ll);
         for ranks in [1u32, 8, 12, 512] {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_line() {
+    fn an_error_has_its_line() {
         for (text, line, what) in [
             ("\nAllReduce 1KiB 2KiB FAST", 2, "is not an arm"),
             ("AllReduce 1KB 2KiB AUTO", 1, "is not a size"),

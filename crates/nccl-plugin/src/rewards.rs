@@ -134,7 +134,7 @@ mod tests {
         let (judged, others): (Vec<RankReading>, Vec<_>) = out.iter().partition(|s| s.time_us != NO_TIME);
         let [only] = judged.as_slice() else { panic!("{out:?}") };
         assert_eq!((only.slot, only.k, only.time_us, only.source), (calls[0].slot(), 0, 1.0, TimeSource::Step));
-        assert_eq!((calls.len(), others.len()), (1, 4), "of the other calls it is said that no time will come");
+        assert_eq!((calls.len(), others.len()), (1, 4), "the other calls get a reading without a time");
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn without_groups_an_interval_runs_from_call_to_call_and_says_so() {
+    fn without_groups_an_interval_runs_from_call_to_call_and_is_marked() {
         let calls = [call(4, RING, 1000, 8), call(5, RING, 3000, 8)];
         assert_eq!(times(&calls), [(4, TimeSource::Calls, 2.0)]);
         assert_eq!(times(&[call(4, RING, 1000, 8), call(6, RING, 3000, 8)]), [], "one in between was lost");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_never_ends_is_not_believed() {
+    fn a_group_without_an_end_gives_no_reading() {
         let calls: Vec<_> =
             (0..3 * u64::from(GROUP_CALLS_MAX)).map(|k| in_group(7, call(k, RING, 10 * k, 8))).collect();
         let found = times(&calls);
@@ -175,9 +175,9 @@ mod tests {
     }
 
     proptest! {
-        /// Each call gets one reading, so that no time is awaited in vain.
+        /// Each call gets one reading, so that the leader waits for no time in vain.
         #[test]
-        fn of_every_call_but_the_last_group_it_is_said_once_what_it_took(
+        fn every_call_before_the_last_group_gets_one_reading(
             jumps in proptest::collection::vec((0u32..3, any::<bool>(), 1u64..1000), 1..60)
         ) {
             let (mut group, mut at) = (1, 0);

@@ -81,7 +81,7 @@ impl Trace {
 /// Longest name or list from the environment that is written, bytes.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Fields that say where this process runs: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the launcher's local rank. NCCL tells a plugin none
+/// Fields that locate this process: host name, visible GPUs (`CUDA_VISIBLE_DEVICES`) and the launcher's local rank. NCCL gives a plugin none
 /// of these.
 pub fn process_fields(env: impl Fn(&str) -> Option<String>) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_is_opened_again_goes_on_below_a_cut_line_and_ends_at_the_same_size() {
+    fn a_reopened_trace_continues_below_a_cut_line_and_keeps_its_size_limit() {
         let folder = tempfile::tempdir().unwrap();
         let again = || Trace::in_folder(folder.path(), 1, 100).unwrap();
         let mut t = again();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_no_failure() {
+    fn a_full_disk_is_not_an_error() {
         let mut t =
             Trace { file: File::options().write(true).open("/dev/full").ok(), buffer: String::new(), left: 1 << 30 };
         for _ in 0..10_000 {

@@ -87,7 +87,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
         }
         if trace.exists() {
             found = (logs(&trace, "call"), logs(&trace, "launched"));
-            if differ(&found.0) {
+            if ranks_differ(&found.0) {
                 break;
             }
         }
@@ -96,7 +96,7 @@ fn job(test: &str, version: &str, alone: bool) -> Option<(Logs, Logs)> {
 }
 
 /// True if two ranks ran a call with different arms.
-fn differ(asked: &Logs) -> bool {
+fn ranks_differ(asked: &Logs) -> bool {
     let first = asked.values().next();
     first.is_some_and(|f| asked.values().any(|log| log.iter().zip(f).any(|(a, b)| a != b)))
 }
@@ -104,7 +104,7 @@ fn differ(asked: &Logs) -> bool {
 #[test]
 fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
     let name = "eight_processes_run_every_call_with_one_arm_and_find_the_best";
-    for version in common::versions("2.28").iter().filter(|v| common::tells_communicators_apart(v)) {
+    for version in common::versions("2.28").iter().filter(|v| common::identifies_communicators(v)) {
         let Some((asked, launched)) = job(name, version, false) else { return };
         assert_eq!(asked.keys().copied().collect::<Vec<_>>(), (0..8).collect::<Vec<i64>>());
         for (rank, log) in &asked {
@@ -126,5 +126,5 @@ fn eight_processes_run_every_call_with_one_arm_and_find_the_best() {
 fn without_agreement_ranks_run_one_call_with_different_arms() {
     let name = "without_agreement_ranks_run_one_call_with_different_arms";
     let Some((asked, _)) = job(name, "2.28", true) else { return };
-    assert!(differ(&asked), "each rank decided alone, but no difference was found");
+    assert!(ranks_differ(&asked), "each rank decided alone, but no difference was found");
 }

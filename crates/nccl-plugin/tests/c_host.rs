@@ -73,7 +73,7 @@ fn scenario(test: &str, name: &str, settings: &[(&str, &str)]) -> Option<()> {
     let end: Vec<&str> = text.lines().rev().take(30).collect();
     assert!(
         status.success(),
-        "{name} {settings:?}: {status} after {:?}; it said, last line first:\n{}",
+        "{name} {settings:?}: {status} after {:?}; its output, last line first:\n{}",
         begin.elapsed(),
         end.join("\n")
     );
@@ -86,8 +86,8 @@ fn rendezvous(test: &str) -> String {
 }
 
 #[test]
-fn every_interface_survives_every_question_and_changes_nothing_without_agreement() {
-    let name = "every_interface_survives_every_question_and_changes_nothing_without_agreement";
+fn every_interface_survives_any_arguments_and_changes_nothing_without_agreement() {
+    let name = "every_interface_survives_any_arguments_and_changes_nothing_without_agreement";
     let folder = tempfile::tempdir().unwrap();
     let [trace, profile] = ["trace", "profile"].map(|f| folder.path().join(f).to_str().unwrap().to_string());
     std::fs::write(&profile, "AllReduce 0 max TREE/SIMPLE@4\n").unwrap();
@@ -208,8 +208,8 @@ fn forked_children_neither_hang_nor_harm_their_parent() {
 }
 
 #[test]
-fn a_process_that_never_finalizes_ends_well() {
-    let name = "a_process_that_never_finalizes_ends_well";
+fn a_process_that_never_finalizes_exits_normally() {
+    let name = "a_process_that_never_finalizes_exits_normally";
     let rendezvous = rendezvous("exit");
     for end in ["exit", "close"] {
         for mode in ["observe", "adaptive"] {
@@ -225,8 +225,8 @@ fn a_process_that_never_finalizes_ends_well() {
 }
 
 #[test]
-fn a_full_disk_ends_the_trace_and_nothing_else() {
-    let name = "a_full_disk_ends_the_trace_and_nothing_else";
+fn a_full_disk_ends_only_the_trace() {
+    let name = "a_full_disk_ends_only_the_trace";
     let folder = tempfile::tempdir().unwrap();
     let settings = [("LINKWISE_MODE", "observe"), ("LINKWISE_TRACE", folder.path().to_str().unwrap())];
     if scenario(name, "full-disk", &settings).is_none() {
@@ -234,7 +234,7 @@ fn a_full_disk_ends_the_trace_and_nothing_else() {
     }
     let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap();
     let bytes = file.metadata().unwrap().len();
-    assert!((1..=16_384).contains(&bytes), "the limit was reached, not passed: {bytes} bytes");
+    assert!((1..=16_384).contains(&bytes), "the trace reached its limit and did not exceed it: {bytes} bytes");
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn a_call_allocates_nothing_and_costs_little_more_than_a_lookup_with_256_communi
     comms.iter().for_each(Comm::set_timed);
     let (timed, _) = p99_ns(&comms);
     println!(
-        "p99 of a decision with 256 communicators: {ours} ns (aim 200), with the time in its record {timed} ns; a lookup behind a lock {plain} ns"
+        "p99 of a decision with 256 communicators: {ours} ns (target 200), with the time in its record {timed} ns; a lookup behind a lock {plain} ns"
     );
     // A decision also reads, checks and writes a cost table and writes a record. An allocation or system call would cost far more.
     assert!(ours <= 8 * plain.max(20), "p99 {ours} ns, {plain} ns for a lookup behind a lock");
@@ -197,7 +197,7 @@ mod interface {
         let mut context = null_mut();
         // SAFETY: the arguments of v6, without a logger.
         assert_eq!(unsafe { (TUNER.init)(&mut context, 77, 8, 1, 0, null(), null_mut()) }, 0);
-        assert!(!context.is_null(), "the settings are those of a plugin that works");
+        assert!(!context.is_null(), "the settings turn the plugin on");
         Context(context)
     }
     pub fn choose(context: Context) {

@@ -41,14 +41,14 @@ fn without_the_other_ranks_no_interface_changes_a_table() {
 }
 
 #[test]
-fn a_panic_in_every_entry_stays_inside() {
+fn a_panic_in_every_entry_does_not_reach_the_host() {
     let out = check(&[("MODE", "observe"), ("TEST", "1"), ("TEST_PANIC", "1")], "10");
     assert!(out.status.success(), "{out:?}");
     assert!(lines(&out).iter().all(|v| v["success"] == true && v["changed"] != true), "{out:?}");
 }
 
 #[test]
-fn files_that_cannot_be_read_or_written_cost_nothing() {
+fn unreadable_and_unwritable_files_do_not_disturb_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let binary: PathBuf = folder.path().join("binary");
     std::fs::write(&binary, [0u8, 255, 13, 10, 61, 61]).unwrap();

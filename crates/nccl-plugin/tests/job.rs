@@ -3,7 +3,7 @@
 mod common;
 
 use agreement::{Leader, ToLeader, ToMember};
-use common::{decisions, rendezvous, run, spec, tells_communicators_apart, traces, with_plugin};
+use common::{decisions, identifies_communicators, rendezvous, run, spec, traces, with_plugin};
 use linkwise_nccl::comm::{Call, Comm, Identity, Role};
 use linkwise_nccl::cost_table::CostTable;
 use linkwise_nccl::job::job_table_marker;
@@ -19,7 +19,7 @@ use tune::Arm;
 
 /// The releases under test that have no identifiers.
 fn versions() -> Vec<String> {
-    common::versions("2.24").into_iter().filter(|v| !tells_communicators_apart(v)).collect()
+    common::versions("2.24").into_iter().filter(|v| !identifies_communicators(v)).collect()
 }
 
 /// 4 processes with the plugin in mode profile.
@@ -66,7 +66,10 @@ fn without_identifiers_a_table_is_used_once_all_processes_hold_it() {
         }
         let arms = arms(folder.path());
         assert_eq!(arms.len(), 4);
-        assert!(arms.iter().all(|a| a.len() == 600 && *a == arms[0]), "{version}: every process at every call alike");
+        assert!(
+            arms.iter().all(|a| a.len() == 600 && *a == arms[0]),
+            "{version}: all processes run each call with one arm"
+        );
         assert!(arms[0][0] == "AUTO" && arms[0][599] == "TREE/LL@4", "{version}");
     }
 }
@@ -93,15 +96,22 @@ fn processes_with_different_tables_all_stay_at_auto() {
 /// A process of the random schedules below.
 struct Process {
     job: Arc<Comm>,
-    /// Its rank of each communicator, if it has one, has made it and has not ended it.
-    comms: Vec<Option<Arc<Comm>>>,
-    made: Vec<u64>,
+    /// By communicator: the process's rank, if it has one that exists.
+    comms: [Option<Arc<Comm>>; COMMUNICATORS],
+    /// By communicator: calls made, and whether the process has ended its rank.
+    made: [u64; COMMUNICATORS],
+    ended: [bool; COMMUNICATORS],
 }
 
 const PROCESSES: usize = 3;
-/// True if the process has a rank in the communicator.
-const MEMBERS: [&[usize]; 4] = [&[0, 1, 2], &[0, 1], &[1, 2], &[0, 2]];
+const COMMUNICATORS: usize = 4;
+/// The processes with a rank, by communicator.
+const MEMBERS: [&[usize]; COMMUNICATORS] = [&[0, 1, 2], &[0, 1], &[1, 2], &[0, 2]];
 const CALLS: u64 = 60;
+
+fn identity(id: u64, rank: usize, ranks: u32) -> Identity {
+    Identity { id, ordinal: 0, rank: rank as i32, ranks, nodes: 1 }
+}
 
 fn one_call(comm: &Comm) -> Arm {
     let mut table = [-1.0f32; 21];
@@ -111,91 +121,136 @@ fn one_call(comm: &Comm) -> Arm {
     comm.take_decision().unwrap().arm
 }
 
-/// A random schedule: calls, messages in any order, lost or duplicated, communicators made and ended. Returns the arm of each call by rank; an error
-/// names the first difference.
-fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, String> {
-    let mut state = seed | 1;
-    let mut random = move |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 20) as usize % n
-    };
-    let table = Profile::parse("AllReduce 0 max TREE/LL128\n").unwrap().plans(8, 1);
-    let who = |id, rank: usize| Identity { id, ordinal: 0, rank: rank as i32, ranks: 3, nodes: 1 };
-    let mut processes: Vec<Process> = (0..PROCESSES)
-        .map(|p| Process {
-            job: Arc::new(Comm::new(who(1, p), Role::Job, 0)),
-            comms: vec![None; MEMBERS.len()],
-            made: vec![0; MEMBERS.len()],
-        })
-        .collect();
-    let mut ended = [[false; MEMBERS.len()]; PROCESSES];
-    let mut leader = Leader::new(PROCESSES, 30, 300).ahead(random(20) as u64);
-    let mut down: Vec<(usize, ToMember)> = Vec::new();
-    let mut up: Vec<(usize, ToLeader)> = Vec::new();
-    let (mut now, mut committed) = (0u64, 0);
-    let mut ran = BTreeMap::new();
-    for _ in 0..steps {
-        let p = random(PROCESSES);
-        match random(10) {
-            // A call; makes the communicator first if it does not exist.
-            0..=4 => {
-                let c = random(MEMBERS.len());
-                if !MEMBERS[c].contains(&p) || ended[p][c] {
-                    continue;
-                }
-                let process = &mut processes[p];
-                let comm = process.comms[c].get_or_insert_with(|| {
-                    let comm = Arc::new(Comm::new(who(10 + c as u64, p), Role::Follow, 2).with_table(table.clone()));
-                    process.job.add_follower(&comm);
-                    comm
-                });
-                if process.made[c] == CALLS {
-                    process.job.remove_follower(comm);
-                    process.comms[c] = None;
-                    ended[p][c] = true;
-                } else if !comm.would_wait() {
-                    let (call, arm) = (process.made[c], one_call(comm));
-                    process.made[c] += 1;
-                    let first = *ran.entry((c, call)).or_insert(arm);
-                    if first != arm {
-                        return Err(format!("communicator {c}, call {call}: {first} and, in process {p}, {arm}"));
-                    }
-                }
-            }
-            5 | 6 if !down.is_empty() => {
-                let i = random(down.len());
-                let (to, message) = down[i].clone();
-                if random(4) > 0 {
-                    down.swap_remove(i);
-                }
-                if random(8) > 0 {
-                    up.extend(processes[to].job.on_message(&message).map(|answer| (to, answer)));
-                }
-            }
-            7 | 8 if !up.is_empty() => {
-                let i = random(up.len());
-                let (from, message) = up[i].clone();
-                if random(4) > 0 {
-                    up.swap_remove(i);
-                }
-                leader.on_message(from, &message, now, |to, m| down.push((to, m)));
-            }
-            _ => {
-                now += random(40) as u64;
-                leader.tick(now, |to, m| down.push((to, m)));
-                committed += usize::from(leader.take_ended().is_some_and(|e| e.committed));
-                // The table, then AUTO again (stop file).
-                if leader.is_idle() && committed < 2 {
-                    let plans = if committed == 0 { job_table_marker() } else { Vec::new() };
-                    leader.propose(plans, processes[0].job.begun(), now, |to, m| down.push((to, m)));
-                }
-                down.truncate(64);
-            }
+/// Pseudo-random numbers below `n` (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+}
+
+/// Processes that call, and messages that arrive in any order, lost or duplicated.
+struct Schedule {
+    random: Random,
+    processes: Vec<Process>,
+    leader: Leader,
+    to_members: Vec<(usize, ToMember)>,
+    to_leader: Vec<(usize, ToLeader)>,
+    now: u64,
+    committed: usize,
+    /// The arm of each call, by communicator and number.
+    arms: BTreeMap<(usize, u64), Arm>,
+}
+
+impl Schedule {
+    fn new(seed: u64) -> Self {
+        let process = |p| Process {
+            job: Arc::new(Comm::new(identity(1, p, 3), Role::Job, 0)),
+            comms: [const { None }; COMMUNICATORS],
+            made: [0; COMMUNICATORS],
+            ended: [false; COMMUNICATORS],
+        };
+        let mut random = Random(seed | 1);
+        let leader = Leader::new(PROCESSES, 30, 300).ahead(random.below(20) as u64);
+        Schedule {
+            random,
+            processes: (0..PROCESSES).map(process).collect(),
+            leader,
+            to_members: Vec::new(),
+            to_leader: Vec::new(),
+            now: 0,
+            committed: 0,
+            arms: BTreeMap::new(),
         }
     }
-    Ok(ran)
+
+    fn step(&mut self) -> Result<(), String> {
+        let p = self.random.below(PROCESSES);
+        match self.random.below(10) {
+            0..=4 => {
+                let c = self.random.below(COMMUNICATORS);
+                return self.call(p, c);
+            }
+            5 | 6 if !self.to_members.is_empty() => self.deliver_to_member(),
+            7 | 8 if !self.to_leader.is_empty() => self.deliver_to_leader(),
+            _ => self.tick_leader(),
+        }
+        Ok(())
+    }
+
+    /// The next call of process `p` on communicator `c`, unless it would wait. The first call makes the communicator, the last ends it.
+    fn call(&mut self, p: usize, c: usize) -> Result<(), String> {
+        let process = &mut self.processes[p];
+        if !MEMBERS[c].contains(&p) || process.ended[c] {
+            return Ok(());
+        }
+        let comm = process.comms[c].get_or_insert_with(|| {
+            let table = Profile::parse("AllReduce 0 max TREE/LL128\n").unwrap().plans(8, 1);
+            let comm = Arc::new(Comm::new(identity(10 + c as u64, p, 3), Role::Follow, 2).with_table(table));
+            process.job.add_follower(&comm);
+            comm
+        });
+        if process.made[c] == CALLS {
+            process.job.remove_follower(comm);
+            process.comms[c] = None;
+            process.ended[c] = true;
+        } else if !comm.would_wait() {
+            let (call, arm) = (process.made[c], one_call(comm));
+            process.made[c] += 1;
+            let first = *self.arms.entry((c, call)).or_insert(arm);
+            if first != arm {
+                return Err(format!("communicator {c}, call {call}: {first} and, in process {p}, {arm}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A message stays in the queue one time in four, so it arrives again. One in eight is lost.
+    fn deliver_to_member(&mut self) {
+        let i = self.random.below(self.to_members.len());
+        let (to, message) = self.to_members[i].clone();
+        if self.random.below(4) > 0 {
+            self.to_members.swap_remove(i);
+        }
+        if self.random.below(8) > 0 {
+            self.to_leader.extend(self.processes[to].job.on_message(&message).map(|answer| (to, answer)));
+        }
+    }
+
+    fn deliver_to_leader(&mut self) {
+        let i = self.random.below(self.to_leader.len());
+        let (from, message) = self.to_leader[i].clone();
+        if self.random.below(4) > 0 {
+            self.to_leader.swap_remove(i);
+        }
+        self.leader.on_message(from, &message, self.now, |to, m| self.to_members.push((to, m)));
+    }
+
+    /// The leader proposes the table, then AUTO again, as after a stop file.
+    fn tick_leader(&mut self) {
+        self.now += self.random.below(40) as u64;
+        self.leader.tick(self.now, |to, m| self.to_members.push((to, m)));
+        self.committed += usize::from(self.leader.take_ended().is_some_and(|e| e.committed));
+        if self.leader.is_idle() && self.committed < 2 {
+            let plans = if self.committed == 0 { job_table_marker() } else { Vec::new() };
+            let begun = self.processes[0].job.begun();
+            self.leader.propose(plans, begun, self.now, |to, m| self.to_members.push((to, m)));
+        }
+        self.to_members.truncate(64);
+    }
+}
+
+/// The arm of each call after `steps` random steps; an error names the first call that two processes made with different arms.
+fn schedule(seed: u64, steps: usize) -> Result<BTreeMap<(usize, u64), Arm>, String> {
+    let mut schedule = Schedule::new(seed);
+    for _ in 0..steps {
+        schedule.step()?;
+    }
+    Ok(schedule.arms)
 }
 
 proptest! {
@@ -216,13 +271,12 @@ fn the_schedules_reach_the_table_and_auto_again() {
 
 #[test]
 fn a_communicator_that_is_made_later_is_bound_by_what_was_agreed_before() {
-    let who = |id| Identity { id, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
     let table = Profile::parse("AllReduce 0 max TREE/LL128\n").unwrap().plans(2, 1);
-    let job = Comm::new(who(1), Role::Job, 0);
+    let job = Comm::new(identity(1, 0, 2), Role::Job, 0);
     let epoch = Arc::new(agreement::Epoch { number: 1, from_call: 3, plans: job_table_marker() });
     assert!(matches!(job.on_message(&ToMember::Propose(epoch)), Some(ToLeader::Ack { .. })));
     job.on_message(&ToMember::Commit(1));
-    let later = Arc::new(Comm::new(who(2), Role::Follow, 8).with_table(table));
+    let later = Arc::new(Comm::new(identity(2, 0, 2), Role::Follow, 8).with_table(table));
     job.add_follower(&later);
     let arms: Vec<String> = (0..5).map(|_| one_call(&later).to_string()).collect();
     assert_eq!(arms, ["AUTO", "AUTO", "AUTO", "TREE/LL128", "TREE/LL128"]);
@@ -230,9 +284,8 @@ fn a_communicator_that_is_made_later_is_bound_by_what_was_agreed_before() {
 
 #[test]
 fn a_communicator_that_has_ended_still_counts() {
-    let who = |id| Identity { id, ordinal: 0, rank: 0, ranks: 2, nodes: 1 };
-    let job = Comm::new(who(1), Role::Job, 0);
-    let gone = Arc::new(Comm::new(who(2), Role::Follow, 8));
+    let job = Comm::new(identity(1, 0, 2), Role::Job, 0);
+    let gone = Arc::new(Comm::new(identity(2, 0, 2), Role::Follow, 8));
     job.add_follower(&gone);
     (0..5).for_each(|_| _ = one_call(&gone));
     job.remove_follower(&gone);

@@ -109,8 +109,8 @@ fn without_steps_the_interval_between_outermost_groups_decides() {
 }
 
 #[test]
-fn without_groups_the_interval_between_calls_decides_and_is_called_so() {
-    let name = "without_groups_the_interval_between_calls_decides_and_is_called_so";
+fn without_groups_the_interval_between_calls_decides_and_is_marked() {
+    let name = "without_groups_the_interval_between_calls_decides_and_is_marked";
     let Some((last, trace)) = train(name, "calls", "auto") else { return };
     assert_eq!(last, "TREE/LL128");
     assert!(samples(&trace, "calls", "TREE/LL128").len() >= 10 && samples(&trace, "interval", "TREE/LL128").is_empty());
@@ -120,7 +120,7 @@ fn without_groups_the_interval_between_calls_decides_and_is_called_so() {
 fn gpu_times_judge_arms_only_on_request() {
     let name = "gpu_times_judge_arms_only_on_request";
     let Some((last, _)) = train(name, "steps", "kernel") else { return };
-    assert_eq!(last, "TREE/LL", "the shortest kernel, in spite of its steps");
+    assert_eq!(last, "TREE/LL", "TREE/LL has the shortest kernels, although its steps are the longest");
 }
 
 /// Runs Python code with the module on its path; `None`, with a SKIP line, without Python.
@@ -153,8 +153,8 @@ assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(table[3])(context) == 0
 "#;
 
 #[test]
-fn python_reports_steps_nested_ones_once_and_those_that_raise_too() {
-    let name = "python_reports_steps_nested_ones_once_and_those_that_raise_too";
+fn python_reports_nested_steps_once_and_steps_that_raise() {
+    let name = "python_reports_nested_steps_once_and_steps_that_raise";
     let folder = tempfile::tempdir().unwrap();
     let said = r#"
 for _ in range(3):

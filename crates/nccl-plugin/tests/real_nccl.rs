@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{FIVE, decisions, rendezvous, run, spec, tells_communicators_apart, with_plugin};
+use common::{FIVE, decisions, identifies_communicators, rendezvous, run, spec, with_plugin};
 use nccl_bench::BenchSpec;
 use std::time::Duration;
 use topology::Collective;
@@ -13,9 +13,9 @@ fn versions() -> Vec<String> {
     common::versions("2.24 2.28 2.30 2.32")
 }
 
-/// Ranks wait for each other, and one is late: time for the table to come into force, also on a busy machine. One rank per process: before 2.27.3 the
+/// Ranks wait for each other, and one is late, so that the table comes into force also on a busy machine. One rank per process: before 2.27.3 the
 /// job agrees.
-fn take_your_time(s: &mut BenchSpec) {
+fn slow_down(s: &mut BenchSpec) {
     s.process_per_rank = true;
     (s.in_step_every, s.pause) = (10, Duration::from_millis(2));
     s.late = Some((1, Duration::from_millis(300)));
@@ -36,13 +36,13 @@ fn a_plugin_that_is_off_changes_no_decision() {
 }
 
 #[test]
-fn a_profile_is_obeyed_once_all_ranks_hold_it() {
-    let name = "a_profile_is_obeyed_once_all_ranks_hold_it";
+fn a_profile_is_used_once_all_ranks_hold_it() {
+    let name = "a_profile_is_used_once_all_ranks_hold_it";
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128@4\n").unwrap();
     // Older releases: tests/job.rs.
-    for version in versions().iter().filter(|v| tells_communicators_apart(v)) {
+    for version in versions().iter().filter(|v| identifies_communicators(v)) {
         let sizes = vec![1 << 20; 400];
         let rendezvous = rendezvous(&version.replace('.', "-"));
         let settings = [
@@ -52,7 +52,7 @@ fn a_profile_is_obeyed_once_all_ranks_hold_it() {
             ("KERNEL_TIMES", "0"),
         ];
         let mut s = with_plugin(spec(&[4], version).with_calls(&[Collective::AllReduce], &sizes), &settings);
-        take_your_time(&mut s);
+        slow_down(&mut s);
         let Some(report) = run(name, &s) else { return };
         let last = report.decisions().last().unwrap();
         assert_eq!((last.algorithm, last.protocol, last.channels), (Algorithm::Tree, Protocol::Ll128, 4), "{version}");
@@ -73,8 +73,8 @@ fn a_panic_in_every_entry_changes_no_decision() {
 }
 
 #[test]
-fn what_the_user_forces_wins_over_a_profile() {
-    let name = "what_the_user_forces_wins_over_a_profile";
+fn the_users_nccl_settings_override_a_profile() {
+    let name = "the_users_nccl_settings_override_a_profile";
     let folder = tempfile::tempdir().unwrap();
     let profile = folder.path().join("profile");
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL128\n").unwrap();
@@ -88,7 +88,7 @@ fn what_the_user_forces_wins_over_a_profile() {
         ("KERNEL_TIMES", "0"),
     ];
     let mut s = with_plugin(spec(&[4], "2.30").with_calls(&[Collective::AllReduce], &vec![1 << 20; 400]), &settings);
-    take_your_time(&mut s);
+    slow_down(&mut s);
     s.env.push(("NCCL_ALGO".into(), "Ring".into()));
     let Some(report) = run(name, &s) else { return };
     let asked = common::traces(&trace).concat();
@@ -97,8 +97,8 @@ fn what_the_user_forces_wins_over_a_profile() {
 }
 
 #[test]
-fn wrong_settings_turn_the_plugin_off_and_are_said_with_their_line() {
-    let name = "wrong_settings_turn_the_plugin_off_and_are_said_with_their_line";
+fn wrong_settings_turn_the_plugin_off_and_are_reported_with_their_line() {
+    let name = "wrong_settings_turn_the_plugin_off_and_are_reported_with_their_line";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("settings");
     std::fs::write(&file, "mode = adaptive\nspeed = high\n").unwrap();
@@ -111,8 +111,8 @@ fn wrong_settings_turn_the_plugin_off_and_are_said_with_their_line() {
 }
 
 #[test]
-fn the_stop_file_brings_all_ranks_back_to_auto() {
-    let name = "the_stop_file_brings_all_ranks_back_to_auto";
+fn the_stop_file_returns_all_ranks_to_auto() {
+    let name = "the_stop_file_returns_all_ranks_to_auto";
     let folder = tempfile::tempdir().unwrap();
     let [profile, stop, trace] = ["profile", "stop", "trace"].map(|f| folder.path().join(f));
     std::fs::write(&profile, "AllReduce 1KiB max TREE/LL\n").unwrap();
@@ -153,8 +153,8 @@ fn the_stop_file_brings_all_ranks_back_to_auto() {
 }
 
 #[test]
-fn a_captured_call_takes_what_is_settled() {
-    let name = "a_captured_call_takes_what_is_settled";
+fn a_captured_call_uses_the_settled_arm() {
+    let name = "a_captured_call_uses_the_settled_arm";
     let folder = tempfile::tempdir().unwrap();
     let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
     // All arms take the same time, so the policy settles on AUTO.
@@ -172,13 +172,13 @@ fn a_captured_call_takes_what_is_settled() {
     ];
     let mut plain = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 600]);
     plain.calls.iter_mut().skip(300).for_each(|c| c.captured = true);
-    take_your_time(&mut plain);
+    slow_down(&mut plain);
     if run(name, &with_plugin(plain, &settings)).is_none() {
         return;
     }
     let calls: Vec<_> = common::traces(&trace).concat().into_iter().filter(|l| l["kind"] == "call").collect();
     let (captured, others): (Vec<_>, Vec<_>) = calls.iter().partition(|l| l["captured"] == true);
-    assert_eq!((captured.len(), others.len()), (2 * 300, 2 * 300), "NCCL said which calls were captured");
+    assert_eq!((captured.len(), others.len()), (2 * 300, 2 * 300), "NCCL reported which calls were captured");
     assert!(others.iter().any(|l| l["arm"] != "AUTO"), "the others explore");
     assert!(captured.iter().all(|l| l["arm"] == "AUTO"), "no captured call explores");
 }
@@ -201,7 +201,7 @@ fn without_reports_of_captured_calls_no_arm_is_tried() {
         if !profiler {
             s.profiler_plugin = None;
         }
-        take_your_time(&mut s);
+        slow_down(&mut s);
         if run(name, &s).is_none() {
             return;
         }
@@ -213,8 +213,8 @@ fn without_reports_of_captured_calls_no_arm_is_tried() {
 }
 
 #[test]
-fn every_arm_of_the_five_collectives_is_obeyed() {
-    let name = "every_arm_of_the_five_collectives_is_obeyed";
+fn nccl_uses_every_arm_of_the_five_collectives() {
+    let name = "nccl_uses_every_arm_of_the_five_collectives";
     // One H100 host; each arm has its own size, all in one table.
     let rings = ["RING/LL", "RING/LL128", "RING/SIMPLE"];
     let with_nvls = ["RING/LL", "RING/LL128", "RING/SIMPLE", "NVLS/SIMPLE"];
@@ -251,7 +251,7 @@ fn every_arm_of_the_five_collectives_is_obeyed() {
         let mut s =
             with_plugin(spec(&[4], &version).with_calls(&[Collective::AllReduce], &vec![1 << 12; 600]), &settings);
         s.calls.extend(&calls);
-        take_your_time(&mut s);
+        slow_down(&mut s);
         let Some(report) = run(name, &s) else { return };
         let got: Vec<String> = report.calls[600..]
             .iter()
@@ -283,15 +283,15 @@ fn grouped_collectives_are_one_decision() {
             // Four ranks in one process; identified by rank, or not at all before 2.27.3.
             let mine = |l: &&serde_json::Value| l["kind"] == "call" && (l["rank"] == ordinal || l["rank"] == -1);
             let sizes: Vec<u64> = lines.iter().filter(mine).map(|l| l["size_bytes"].as_u64().unwrap()).collect();
-            let ranks = if tells_communicators_apart(&version) { 1 } else { 4 };
+            let ranks = if identifies_communicators(&version) { 1 } else { 4 };
             assert_eq!(sizes, vec![3 << 20; 20 * ranks], "{version}: one decision about the three together");
         }
     }
 }
 
 #[test]
-fn exploration_stays_with_algorithms_that_are_connected_unless_all_are_allowed() {
-    let name = "exploration_stays_with_algorithms_that_are_connected_unless_all_are_allowed";
+fn exploration_uses_only_connected_algorithms_unless_all_are_allowed() {
+    let name = "exploration_uses_only_connected_algorithms_unless_all_are_allowed";
     let tried = |explore: &str| {
         let folder = tempfile::tempdir().unwrap();
         let [script, trace] = ["rewards", "trace"].map(|f| folder.path().join(f));
@@ -311,7 +311,7 @@ fn exploration_stays_with_algorithms_that_are_connected_unless_all_are_allowed()
         ];
         let calls = spec(&[2], "2.28").with_calls(&[Collective::AllReduce], &vec![1 << 20; 1000]);
         let mut s = with_plugin(calls, &settings);
-        take_your_time(&mut s);
+        slow_down(&mut s);
         run(name, &s)?;
         let lines = common::traces(&trace).concat();
         let arms: std::collections::BTreeSet<String> = lines

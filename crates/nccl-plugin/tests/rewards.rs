@@ -16,8 +16,8 @@ fn trace(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
-    let name = "gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide";
+fn the_gpu_time_is_that_of_the_last_rank_and_does_not_decide() {
+    let name = "the_gpu_time_is_that_of_the_last_rank_and_does_not_decide";
     let folder = tempfile::tempdir().unwrap();
     let (script, traces) = (folder.path().join("script"), folder.path().join("trace"));
     // TREE/LL has the shortest kernels and the longest steps. Rank 2 comes last; the others wait for it by their lead.
@@ -67,7 +67,7 @@ fn gpu_times_of_all_ranks_become_those_of_the_last_arriver_and_do_not_decide() {
     assert!(best > 50, "the first reward wins: {best} of the last 100 calls");
     assert!(
         trace.iter().any(|v| v["kind"] == "process" && v["scripted"] == true),
-        "the trace says that its times are scripted"
+        "the trace marks its times as scripted"
     );
 }
 

@@ -29,7 +29,7 @@ fn one_call(comm: &Comm) -> Arm {
 
 /// Proposals as close to the next call as possible, each with an immediate verdict. Every call must run with the arms committed for it: otherwise two
 /// ranks could run one call with different arms.
-fn every_call_runs_what_was_committed_for_it(leader: &Comm, caller: &Comm) {
+fn every_call_runs_its_committed_arms(leader: &Comm, caller: &Comm) {
     const ROUNDS: u64 = 150_000;
     let over = AtomicBool::new(false);
     let (committed, arms) = std::thread::scope(|s| {
@@ -68,13 +68,13 @@ fn every_call_runs_what_was_committed_for_it(leader: &Comm, caller: &Comm) {
 }
 
 #[test]
-fn a_proposal_and_the_call_that_it_is_about_do_not_miss_one_another() {
+fn no_call_misses_a_proposal_that_it_must_obey() {
     let comm = comm(Role::Tune);
-    every_call_runs_what_was_committed_for_it(&comm, &comm);
+    every_call_runs_its_committed_arms(&comm, &comm);
 }
 
 #[test]
-fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows() {
+fn no_call_of_a_follower_misses_a_proposal_to_the_job() {
     let table = vec![SlotPlan {
         slot: Slot::of(Collective::AllReduce, BYTES),
         runs: Vec::new(),
@@ -120,7 +120,7 @@ fn neither_do_a_proposal_to_the_job_and_the_call_of_a_communicator_that_follows(
 }
 
 #[test]
-fn a_call_that_waits_for_a_verdict_ends_with_the_communicator_and_says_once_that_it_waits() {
+fn a_waiting_call_ends_with_its_communicator_and_warns_once() {
     let comm = comm(Role::Tune);
     let bound = comm.on_message(&ToMember::Propose(epoch(1, 0, Arm::new(Algorithm::Tree, Protocol::Ll))));
     assert!(matches!(bound, Some(ToLeader::Ack { .. })));

@@ -7,26 +7,26 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "snake_case"))]
 pub enum Collective {
-    /// Sum over ranks, result everywhere.
+    /// Every rank gets the sum over ranks.
     AllReduce,
-    /// Every rank's share, everywhere.
+    /// Every rank gets the shares of all ranks.
     AllGather,
-    /// Sum over ranks, one share each.
+    /// Every rank gets one share of the sum over ranks.
     ReduceScatter,
-    /// One rank's buffer, everywhere.
+    /// Every rank gets one rank's buffer.
     Broadcast,
-    /// Sum over ranks, result on one.
+    /// One rank gets the sum over ranks.
     Reduce,
-    /// A different share from every rank to every rank.
+    /// Every rank sends a different share to every rank.
     #[cfg_attr(feature = "serde", serde(rename = "alltoall"))]
     AllToAll,
-    /// One rank to one rank.
+    /// One rank sends to one rank.
     #[cfg_attr(feature = "serde", serde(rename = "sendrecv"))]
     SendRecv,
 }
 
 impl Collective {
-    /// All of them, in the order of the documentation.
+    /// All collectives, in the order of the documentation.
     pub const ALL: [Collective; 7] = [
         Collective::AllReduce,
         Collective::AllGather,
@@ -37,7 +37,7 @@ impl Collective {
         Collective::SendRecv,
     ];
 
-    /// Those that have algorithms and protocols, and that NCCL asks a tuner about. The position is NCCL's number (`ncclFunc_t`).
+    /// The collectives that have algorithms and protocols, and that NCCL asks a tuner about. The position is NCCL's number (`ncclFunc_t`).
     pub const TUNED: [Collective; 5] = [
         Collective::Broadcast,
         Collective::Reduce,
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_in_capitals_are_names_without_underscores_and_read_back() {
+    fn names_in_capitals_have_no_underscores_and_read_back() {
         for c in Collective::ALL {
             assert_eq!(c.capitals(), c.name().replace('_', "").to_uppercase());
             assert_eq!((c.name().parse(), c.capitals().parse()), (Ok(c), Ok(c)));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn bus_bandwidth_is_that_of_nccl_tests() {
+    fn bus_bandwidth_equals_that_of_nccl_tests() {
         // 8 ranks, 1 GiB in 5 ms: algbw 214.7 GB/s, busbw 7/4 of it.
         let busbw = Collective::AllReduce.busbw_gb_per_s(8, (1u64 << 30) as f64, 5e-3);
         assert!((busbw - 375.8).abs() < 0.1, "{busbw}");

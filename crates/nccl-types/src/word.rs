@@ -12,7 +12,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* #[cfg_attr(feature = "serde", serde(rename = $word))] $variant),+ }
 
         impl $name {
-            /// All of them, in the order of the declaration: the position is the number.
+            /// All values, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The word as NCCL's logs and this project's files write it.
@@ -49,19 +49,19 @@ macro_rules! words {
 }
 
 words! {
-    /// How a collective is laid out over ranks; NCCL's numbers 0 to 6 in this order.
+    /// The pattern of a collective over ranks; NCCL's numbers 0 to 6 in this order.
     Algorithm {
         /// Double binary tree.
         Tree = "Tree",
         /// Ring.
         Ring = "Ring",
-        /// CollNet, every GPU to the network.
+        /// CollNet: every GPU sends to the network.
         CollNetDirect = "CollNetDirect",
-        /// CollNet, a chain inside the node.
+        /// CollNet: a chain inside the node.
         CollNetChain = "CollNetChain",
         /// NVLink SHARP inside one NVLink domain.
         Nvls = "NVLS",
-        /// NVLink SHARP inside, tree between nodes.
+        /// NVLink SHARP inside nodes, a tree between them.
         NvlsTree = "NVLSTree",
         /// Parallel aggregated trees (2.23 and later).
         Pat = "PAT",
@@ -84,7 +84,7 @@ impl Algorithm {
 }
 
 words! {
-    /// How bytes are handed over; NCCL's numbers 0 to 2 in this order.
+    /// The way in which ranks exchange bytes; NCCL's numbers 0 to 2 in this order.
     Protocol {
         /// 8-byte words, half of them flags: least latency.
         Ll = "LL",
@@ -123,7 +123,7 @@ words! {
 }
 
 words! {
-    /// How far apart two devices are, by NCCL's name (the numbers differ between releases), nearest first.
+    /// The distance between two devices, by NCCL's name (the numbers differ between releases), nearest first.
     PathType {
         /// The same device.
         Loc = "LOC",
@@ -131,7 +131,7 @@ words! {
         Nvl = "NVL",
         /// NVLink through another GPU.
         Nvb = "NVB",
-        /// Chip to chip, GPU and CPU.
+        /// The chip-to-chip link between a GPU and its CPU.
         C2c = "C2C",
         /// One PCIe bridge.
         Pix = "PIX",

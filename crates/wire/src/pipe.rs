@@ -4,7 +4,7 @@
 //! words    0..64     counts and flags, one cache line each:
 //!                    0 written A→B   8 read A→B   16 written B→A   24 read B→A   32 A sleeps   40 B sleeps
 //! words   64..       ring A→B, then ring B→A
-//! a chunk  1 word    how many bytes, then the bytes in as many words as they take
+//! a chunk  1 word    the number of bytes, then the bytes packed into words
 //! ```
 //!
 //! The peer is untrusted. Each of its words is loaded once and checked. The counts of what this side has written and read are kept in its own memory
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_side_is_woken_once_and_never_sleeps_over_bytes_or_room() {
+    fn a_sleeping_side_is_woken_once_and_never_sleeps_while_there_are_bytes_or_room() {
         let (mut a, mut b) = pair(4);
         assert!(b.prepare_to_sleep(false));
         a.write(b"x").unwrap();

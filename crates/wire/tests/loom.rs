@@ -87,7 +87,7 @@ fn a_sleeping_reader_is_woken<const W: u8>() {
         });
         a.write(&[1]).unwrap();
         let rung = a.must_wake_reader();
-        assert!(!reader.join().unwrap() || rung, "it sleeps over a byte");
+        assert!(!reader.join().unwrap() || rung, "it sleeps although a byte waits");
     });
 }
 
@@ -102,7 +102,7 @@ fn a_sleeping_writer_is_woken<const W: u8>() {
         });
         let read = b.read(&mut Vec::new()).unwrap() > 0;
         let rung = b.must_wake_writer();
-        assert!(!writer.join().unwrap() || !read || rung, "it sleeps over room");
+        assert!(!writer.join().unwrap() || !read || rung, "it sleeps although there is room");
     });
 }
 
@@ -124,13 +124,13 @@ fn in_no_interleaving_does_a_side_sleep_over_bytes_or_room() {
 }
 
 #[test]
-#[should_panic(expected = "it sleeps over a byte")]
+#[should_panic(expected = "it sleeps although a byte waits")]
 fn without_the_fence_the_check_finds_a_reader_that_is_not_woken() {
     a_sleeping_reader_is_woken::<NO_FENCE>();
 }
 
 #[test]
-#[should_panic(expected = "it sleeps over room")]
+#[should_panic(expected = "it sleeps although there is room")]
 fn without_the_fence_the_check_finds_a_writer_that_is_not_woken() {
     a_sleeping_writer_is_woken::<NO_FENCE>();
 }

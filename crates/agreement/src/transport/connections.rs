@@ -12,7 +12,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Limit on connections of one process. A leader has one to each other process.
 const CONNECTIONS_MAX: usize = RANKS_MAX + 64;
-/// Connections may use one part in so many of the process's open files; the rest is the job's.
+/// Connections use at most the process's limit on open files divided by this; the rest is for the job.
 const OPEN_FILES_DIVISOR: usize = 2;
 /// Limit on connections without a token. The oldest is closed for a new one.
 pub const UNAUTHENTICATED_MAX: usize = 64;
@@ -38,7 +38,7 @@ impl Peer {
     /// Records the process at the other end. An error if the connection named another process before.
     pub fn claim_process(&mut self, process: ProcessId) -> Result<(), Malformed> {
         if self.process.is_some_and(|other| other != process) {
-            return Err(Malformed("a connection speaks for two processes"));
+            return Err(Malformed("a connection names two processes"));
         }
         self.process = Some(process);
         Ok(())

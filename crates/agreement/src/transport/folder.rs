@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FOLDER/job-<token>/comm-<id>/<process>-<ordinal>      an announcement
-//! FOLDER/job-<token>/box-<process>/<from>-<number>      a message, removed by who reads it
+//! FOLDER/job-<token>/box-<process>/<from>-<number>      a message, removed by its reader
 //! ```
 //!
 //! An earlier job has another token and so another folder. If its token was the same, its leftover announcements duplicate ranks, so the communicator

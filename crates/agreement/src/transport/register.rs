@@ -112,7 +112,7 @@ mod tests {
         r.process_gone(10);
         r.announce(of(1, 1, 2, 11));
         assert_eq!(r.answers(), []);
-        // The same rank in a new process is no contradiction.
+        // The same rank in a new process is valid.
         r.announce(of(1, 0, 2, 12));
         assert!(r.answers().iter().all(|a| a.result.is_ok() && a.recipients == [11, 12]));
         // A complete roster does not change: the other processes hold it.
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_rank_or_size_only_costs_that_communicator_its_tuning() {
+    fn a_false_rank_or_size_disables_tuning_only_for_its_communicator() {
         for (lie, why) in [(of(1, 0, 2, 11), Disagreement::Ranks), (of(1, 1, 3, 11), Disagreement::Size)] {
             let mut r = Register::default();
             r.announce(of(1, 0, 2, 10));

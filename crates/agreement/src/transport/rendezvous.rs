@@ -72,7 +72,7 @@ impl RendezvousAddresses {
     }
 
     /// The address at which a process of this host listens: the same for all processes of the host, in whatever order they resolve.
-    pub fn here(&self) -> Option<SocketAddr> {
+    pub fn listen_address(&self) -> Option<SocketAddr> {
         let tcp = |a: &Address| match a {
             Address::Tcp(a) => Some(*a),
             Address::Local(_) => None,

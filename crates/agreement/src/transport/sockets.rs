@@ -138,7 +138,7 @@ impl Sockets {
     fn become_register(&mut self, address: &Address) -> bool {
         let at = match address {
             // Of several local addresses all processes choose the same one, so that there is one register.
-            Address::Tcp(a) if self.rendezvous.here() != Some(*a) => return false,
+            Address::Tcp(a) if self.rendezvous.listen_address() != Some(*a) => return false,
             Address::Tcp(a) if self.bind.is_none() && self.rendezvous.is_name() => {
                 Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))
             }

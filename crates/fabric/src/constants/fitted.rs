@@ -15,8 +15,25 @@ const fn curve(base_us: f64, step_us: f64, fill_us: f64, fill_at: f64, fill_powe
     LatencyCurve { base_us, step_us, fill_us, fill_at, fill_power }
 }
 
+/// RoCE. Its latencies also serve the networks without a fit of their own: RDMA without GPUDirect, and TCP.
+const ROCE: NetworkConstants = NetworkConstants {
+    efficiency: 0.92,
+    tree_base_us: 21.63,
+    tree_level_us: 12.14,
+    tree_fill_us: 7.653,
+    tree_fill_at: 5000.0,
+    ring_base_us: 31.3,
+    ring_rank_us: 6.603,
+    nvls_tree_base_us: 300.0,
+    nvls_tree_host_us: 168.0,
+    nvls_tree_rank_us: 12.0,
+    ramp_us: 3.321,
+    ramp_at: 2.128e7,
+};
+
 /// The value of [`Constants::default`].
 pub(super) const SHIPPED: Constants = Constants {
+    // Every class lists all its values: a new fit changes one class, not those that happen to share a value.
     classes: [
         // Pascal: P100.
         ClassConstants {
@@ -128,21 +145,7 @@ pub(super) const SHIPPED: Constants = Constants {
             ramp_us: 1.0,
             ramp_at: 3.0e7,
         },
-        // RoCE.
-        NetworkConstants {
-            efficiency: 0.92,
-            tree_base_us: 21.63,
-            tree_level_us: 12.14,
-            tree_fill_us: 7.653,
-            tree_fill_at: 5000.0,
-            ring_base_us: 31.3,
-            ring_rank_us: 6.603,
-            nvls_tree_base_us: 300.0,
-            nvls_tree_host_us: 168.0,
-            nvls_tree_rank_us: 12.0,
-            ramp_us: 3.321,
-            ramp_at: 2.128e7,
-        },
+        ROCE,
         // EFA v2 and later (with H100 and later).
         NetworkConstants {
             efficiency: 0.92,
@@ -159,35 +162,9 @@ pub(super) const SHIPPED: Constants = Constants {
             ramp_at: 1.24e7,
         },
         // RDMA without GPUDirect.
-        NetworkConstants {
-            efficiency: 0.3,
-            tree_base_us: 21.63,
-            tree_level_us: 12.14,
-            tree_fill_us: 7.653,
-            tree_fill_at: 5000.0,
-            ring_base_us: 31.3,
-            ring_rank_us: 6.603,
-            nvls_tree_base_us: 300.0,
-            nvls_tree_host_us: 168.0,
-            nvls_tree_rank_us: 12.0,
-            ramp_us: 3.321,
-            ramp_at: 2.128e7,
-        },
+        NetworkConstants { efficiency: 0.3, ..ROCE },
         // TCP.
-        NetworkConstants {
-            efficiency: 0.71,
-            tree_base_us: 21.63,
-            tree_level_us: 12.14,
-            tree_fill_us: 7.653,
-            tree_fill_at: 5000.0,
-            ring_base_us: 31.3,
-            ring_rank_us: 6.603,
-            nvls_tree_base_us: 300.0,
-            nvls_tree_host_us: 168.0,
-            nvls_tree_rank_us: 12.0,
-            ramp_us: 3.321,
-            ramp_at: 2.128e7,
-        },
+        NetworkConstants { efficiency: 0.71, ..ROCE },
         // EFA v1 (with A100 and older).
         NetworkConstants {
             efficiency: 0.92,

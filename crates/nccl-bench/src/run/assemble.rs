@@ -15,7 +15,7 @@ impl BenchRun<'_> {
             return Err(BenchError::NotEmulated { version: self.library.version, calls });
         }
         let logs = (0..self.processes.len()).map(|p| self.log(p)).collect::<Result<Vec<_>, _>>()?;
-        let node = |n: usize| self.node(n, &logs[self.first_part(n)]);
+        let node = |n: usize| self.node(n, &logs[self.first_process(n)]);
         let nodes = (0..self.spec.nodes.len()).map(node).collect::<Result<Vec<NodeReport>, _>>()?;
         let first = &logs[0];
         let missing = |what: &str| self.log_error(format!("it does not contain {what}"));
@@ -64,7 +64,7 @@ impl BenchRun<'_> {
     fn node(&self, node: usize, log: &log::NodeLog) -> Result<NodeReport, BenchError> {
         let place = &self.spec.nodes[node];
         let (max, total) = log.bandwidths.unwrap_or_default();
-        let dump = self.text(self.first_part(node), "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
+        let dump = self.text(self.first_process(node), "graphs.xml", GRAPHS_BYTES_MAX + 1)?;
         let cluster = &self.spec.cluster;
         let mates =
             self.spec.nodes.iter().filter(|n| n.nvlink_domain == place.nvlink_domain && n.nvlink_domain.is_some());

@@ -30,14 +30,14 @@ pub fn hosts(host_type: &HostType, gpus: &[Vec<u8>]) -> (Cluster, Vec<SimulatedN
     (cluster, nodes)
 }
 
-/// As [`hosts`], of a catalog type, with the first so many GPUs of each host.
+/// A specification of hosts of a catalog type; each uses its first GPUs, as many as `counts` gives.
 pub fn spec(host_type: &str, counts: &[u8], version: &str) -> BenchSpec {
     let gpus: Vec<Vec<u8>> = counts.iter().map(|n| (0..*n).collect()).collect();
     let (cluster, nodes) = hosts(&catalog::host_type(host_type).unwrap(), &gpus);
     BenchSpec::new(cluster, nodes, version.parse::<Version>().unwrap())
 }
 
-/// A run's report; `None`, with a SKIP line, where this machine has no compiler or no way to a library.
+/// A run's report; `None`, with a SKIP line, if this machine has no compiler or cannot get a library.
 pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     match Bench::new().and_then(|b| b.run(spec)) {
         Ok(report) => Some(report),
@@ -45,7 +45,7 @@ pub fn run(test: &str, spec: &BenchSpec) -> Option<BenchReport> {
     }
 }
 
-/// `None` for what is about this machine, a failed test for the rest.
+/// `None` if the error is about this machine; any other error fails the test.
 pub fn skip<T>(test: &str, e: BenchError) -> Option<T> {
     assert!(e.is_about_this_machine(), "{e}");
     eprintln!("SKIP {test}: {e}");

@@ -33,7 +33,7 @@ fn guarded(kind: Entry, f: impl FnOnce()) -> Status {
 
 /// Panics if a test asks for it.
 fn panic_if_tested() {
-    assert!(!crate::process::settings().test.panic, "a test wants every entry to panic");
+    assert!(!crate::process::settings().test.panic, "LINKWISE_TEST_PANIC: every entry panics");
 }
 
 /// `sigset_t`: 1024 bits in glibc and musl.

@@ -132,6 +132,8 @@ unsafe fn comm<'a>(context: *mut c_void) -> Option<&'a Comm> {
     unsafe { context.cast::<Comm>().as_ref() }
 }
 
+// The argument lists of `choose_*` repeat because they are NCCL's signatures.
+
 unsafe extern "C" fn choose_v4(
     context: *mut c_void,
     collective: c_int,

@@ -36,6 +36,9 @@ type ProfilerInitV4 =
 type ProfilerInitV5 =
     unsafe extern "C" fn(*mut *mut c_void, u64, *mut c_int, *const c_char, c_int, c_int, c_int, Logger) -> c_int;
 
+/// The communicator's id in every call.
+const COMMUNICATOR: u64 = 0x6c69_6e6b_7769_7365;
+
 /// The first members of every table: name, init, then functions.
 type Table = [*const c_void; 5];
 
@@ -47,7 +50,7 @@ unsafe extern "C" fn logger(_: c_int, _: c_ulong, _: *const c_char, _: c_int, _:
 
 /// What one interface version returned.
 #[derive(Default)]
-struct Seen {
+struct TunerResult {
     context: bool,
     statuses_are_success: bool,
     changed_a_table: bool,
@@ -64,10 +67,19 @@ fn costs() -> [f32; 21] {
     t
 }
 
-fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
+/// A tuner that [`init_tuner`] has initialised.
+struct Tuner {
+    version: u32,
+    choose: *const c_void,
+    finish: *const c_void,
+    context: *mut c_void,
+}
+
+/// Initialises the tuner of a table. Returns also whether it succeeded and whether it changed NCCL's constants.
+fn init_tuner(version: u32, table: *const Table) -> (Tuner, bool, bool) {
     // SAFETY: the symbol names a table of this version: name, init, choose, finish.
     let [_, init, choose, finish, _] = unsafe { *table };
-    let (mut context, mut seen) = (null_mut(), Seen { statuses_are_success: true, ..Seen::default() });
+    let mut context = null_mut();
     let domains: [c_int; 3] = [1, 8, 8];
     let mut constants = [0.0f64; 159];
     // SAFETY: the signatures of this interface version.
@@ -76,7 +88,7 @@ fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
             2..=4 => std::mem::transmute::<*const c_void, InitV2>(init)(8, 1, logger, &mut context),
             _ => std::mem::transmute::<*const c_void, InitV5>(init)(
                 &mut context,
-                0x6c69_6e6b_7769_7365,
+                COMMUNICATOR,
                 8,
                 1,
                 logger,
@@ -85,18 +97,21 @@ fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
             ),
         }
     };
-    seen.statuses_are_success &= status == 0;
-    seen.context = !context.is_null();
-    seen.changed_a_table |= constants.iter().any(|c| *c != 0.0);
-    let ask = |table: &mut [f32; 21], bytes: usize, pipelined: c_int, channels: &mut c_int| {
+    (Tuner { version, choose, finish, context }, status == 0, constants.iter().any(|c| *c != 0.0))
+}
+
+impl Tuner {
+    /// One AllReduce. Returns the status and whether the plugin named an algorithm or a protocol (version 2).
+    fn choose(&self, table: &mut [f32; 21], bytes: usize, pipelined: c_int, channels: &mut c_int) -> (c_int, bool) {
+        const ALL_REDUCE: c_int = 4;
         let (mut algorithm, mut protocol) = (-1, -1);
-        // SAFETY: as above; the table is one block of 7 x 3 floats.
+        // SAFETY: the signatures of this interface version; the table is one block of 7 x 3 floats.
         let status = unsafe {
             let block = table.as_mut_ptr().cast::<*mut f32>();
-            match version {
-                2 => std::mem::transmute::<*const c_void, ChooseV2>(choose)(
-                    context,
-                    4,
+            match self.version {
+                2 => std::mem::transmute::<*const c_void, ChooseV2>(self.choose)(
+                    self.context,
+                    ALL_REDUCE,
                     bytes,
                     0,
                     1,
@@ -105,34 +120,65 @@ fn tuner(version: u32, table: *const Table, calls: usize) -> Seen {
                     &mut protocol,
                     channels,
                 ),
-                3 => std::mem::transmute::<*const c_void, ChooseV3>(choose)(
-                    context, 4, bytes, pipelined, block, 7, 3, channels,
+                3 => std::mem::transmute::<*const c_void, ChooseV3>(self.choose)(
+                    self.context,
+                    ALL_REDUCE,
+                    bytes,
+                    pipelined,
+                    block,
+                    7,
+                    3,
+                    channels,
                 ),
-                _ => std::mem::transmute::<*const c_void, ChooseV4>(choose)(
-                    context, 4, bytes, pipelined, block, 7, 3, 0, channels,
+                _ => std::mem::transmute::<*const c_void, ChooseV4>(self.choose)(
+                    self.context,
+                    ALL_REDUCE,
+                    bytes,
+                    pipelined,
+                    block,
+                    7,
+                    3,
+                    0,
+                    channels,
                 ),
             }
         };
         (status, algorithm >= 0 || protocol >= 0)
-    };
-    for i in 0..calls {
-        let (mut t, mut channels) = (costs(), 0);
-        let (status, chose) = ask(&mut t, 1 << (10 + i % 20), 1, &mut channels);
-        seen.statuses_are_success &= status == 0;
-        seen.changed_a_table |= t != costs() || chose;
-        seen.channels = seen.channels.max(channels);
-        let mut unavailable = [-1.0; 21];
-        let (status, _) = ask(&mut unavailable, 1 << 20, (i % 2) as c_int, &mut channels);
-        seen.statuses_are_success &= status == 0;
-        seen.touched_an_unavailable_table |= unavailable != [-1.0; 21];
-        seen.calls += 2;
     }
-    // SAFETY: as above.
-    seen.statuses_are_success &= unsafe { std::mem::transmute::<*const c_void, Finish>(finish)(context) } == 0;
-    seen
+
+    fn finish(self) -> c_int {
+        // SAFETY: the context of this table's `init`, which nothing uses afterwards.
+        unsafe { std::mem::transmute::<*const c_void, Finish>(self.finish)(self.context) }
+    }
 }
 
-fn profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_int, bool) {
+/// Runs one tuner interface: init, `calls` pairs of calls (one with a usual table, one with nothing available), finish.
+fn check_tuner(version: u32, table: *const Table, calls: usize) -> TunerResult {
+    let (tuner, initialised, changed_constants) = init_tuner(version, table);
+    let mut result = TunerResult {
+        context: !tuner.context.is_null(),
+        statuses_are_success: initialised,
+        changed_a_table: changed_constants,
+        ..TunerResult::default()
+    };
+    for i in 0..calls {
+        let (mut table, mut channels) = (costs(), 0);
+        let (status, chose) = tuner.choose(&mut table, 1 << (10 + i % 20), 1, &mut channels);
+        result.statuses_are_success &= status == 0;
+        result.changed_a_table |= table != costs() || chose;
+        result.channels = result.channels.max(channels);
+        let mut unavailable = [-1.0; 21];
+        let (status, _) = tuner.choose(&mut unavailable, 1 << 20, (i % 2) as c_int, &mut channels);
+        result.statuses_are_success &= status == 0;
+        result.touched_an_unavailable_table |= unavailable != [-1.0; 21];
+        result.calls += 2;
+    }
+    result.statuses_are_success &= tuner.finish() == 0;
+    result
+}
+
+/// Runs one profiler interface: init, finalize. Returns success, the events that it requests, and whether it made a context.
+fn check_profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_int, bool) {
     // SAFETY: name, init, start, stop, record, finalize.
     let [_, init, _, _, _, finalize] = unsafe { *table };
     let (mut context, mut mask) = (null_mut(), 0);
@@ -143,7 +189,7 @@ fn profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_int, boo
                 &mut context,
                 &mut mask,
                 c"check".as_ptr(),
-                0x6c69_6e6b_7769_7365,
+                COMMUNICATOR,
                 1,
                 8,
                 0,
@@ -151,7 +197,7 @@ fn profiler(version: u32, table: *const [*const c_void; 6]) -> (bool, c_int, boo
             ),
             _ => std::mem::transmute::<*const c_void, ProfilerInitV5>(init)(
                 &mut context,
-                0x6c69_6e6b_7769_7365,
+                COMMUNICATOR,
                 &mut mask,
                 c"check".as_ptr(),
                 1,
@@ -194,7 +240,7 @@ fn main() -> ExitCode {
         if table.is_null() || version < 4 {
             continue;
         }
-        let (ok, mask, has) = profiler(version, table.cast());
+        let (ok, mask, has) = check_profiler(version, table.cast());
         bad |= !ok;
         println!(
             "{{\"interface\":\"profiler\",\"version\":{version},\"success\":{ok},\"context\":{has},\"events\":{mask}}}"
@@ -205,7 +251,7 @@ fn main() -> ExitCode {
         if table.is_null() {
             continue;
         }
-        let s = tuner(version, table.cast(), calls);
+        let s = check_tuner(version, table.cast(), calls);
         bad |= !s.statuses_are_success || s.touched_an_unavailable_table;
         println!(
             "{{\"interface\":\"tuner\",\"version\":{version},\"success\":{},\"context\":{},\"changed\":{},\"revived\":{},\"channels\":{},\"calls\":{}}}",

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_launch_costs_its_own_time_and_no_other() {
+    fn a_lost_launch_leaves_only_its_own_call_without_a_time() {
         let decisions = [
             CallDecision::for_test(0, 64, RING),
             CallDecision::for_test(1, 64, TREE),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_fit_nothing() {
+    fn impossible_sizes_match_no_decision() {
         let w = Enqueued { count: u64::MAX, element_bytes: 8, ..launch(64, RING) };
         assert_eq!(match_all(&[CallDecision::for_test(0, 64, RING)], &[w]), [None]);
     }

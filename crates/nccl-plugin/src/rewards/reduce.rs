@@ -58,7 +58,7 @@ impl Reduction {
             missing: members,
             time_us: if least { f64::INFINITY } else { 0.0 },
         });
-        // Ranks that measure different things give no common time.
+        // Readings of different sources have no common time.
         if pending.source != s.source {
             self.open.remove(&at);
             return Reduced::NoTime;
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_kernel_took_what_it_took_on_the_rank_that_came_last(
+        fn the_gpu_time_is_that_of_the_rank_that_arrives_last(
             own in 1.0f64..1000.0, waits in proptest::collection::vec(0.0f64..1e6, 2..130), last in any::<proptest::sample::Index>()
         ) {
             let last = last.index(waits.len());
@@ -109,7 +109,7 @@ mod tests {
         }
 
         #[test]
-        fn steps_are_averaged_and_messages_that_come_twice_count_once(times in proptest::collection::vec(1.0f64..1000.0, 2..70)) {
+        fn steps_are_averaged_and_duplicate_messages_count_once(times in proptest::collection::vec(1.0f64..1000.0, 2..70)) {
             let mut r = Reduction::default();
             let mut heard = Reduced::Waiting;
             for (rank, t) in times.iter().enumerate() {

@@ -116,7 +116,7 @@ mod tests {
     use tune::{Algorithm, Protocol};
 
     #[test]
-    fn a_kernel_waits_on_ranks_that_come_early_and_steps_do_not() {
+    fn kernels_wait_on_ranks_that_arrive_early_but_steps_do_not() {
         let s =
             Script::parse("AllReduce 20 RING/LL 100 # a step\nkernel AllReduce 20 RING/LL 40\nwaits 1 500\n").unwrap();
         let (slot, ring) = (Slot::of(Collective::AllReduce, 1 << 20), Arm::new(Algorithm::Ring, Protocol::Ll));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn an_error_has_its_line() {
         for (text, at, what) in [
             ("noise 0.1\nAllReduce 20 RING/LL\n", 2, "write [kernel]"),
             ("AllReduce 20 RING/LL -4\n", 1, "out of range"),

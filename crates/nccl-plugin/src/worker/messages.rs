@@ -4,14 +4,14 @@ use super::{LedCommunicator, LocalRank, Worker};
 use crate::abi::log;
 use crate::coordinator::{EpochCoordinator, Outgoing};
 use crate::trace::quoted;
-use agreement::{Endpoint, ProcessId, Roster, ToLeader, ToMember, TransportEvent};
+use agreement::{ProcessId, Roster, ToLeader, ToMember, TransportEvent};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{Malformed, Reader, Writer};
 
 const TO_MEMBER: u8 = 0;
 const TO_LEADER: u8 = 1;
-/// Interval at which the stop file is looked for.
+/// Interval between checks for the stop file.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval at which the stop is sent again.
 const STOP_REPEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -105,20 +105,33 @@ impl Worker {
         self.send(&roster, out);
     }
 
+    /// Delivers a leader's messages: directly to members in this process, whose answers it returns, and through the endpoint to others.
+    pub(super) fn deliver(&mut self, roster: &Roster, out: Vec<Outgoing>) -> Vec<(usize, ToLeader)> {
+        let mut answers = Vec::new();
+        for (position, message) in out {
+            let Some(place) = roster.members.get(position) else { continue };
+            if place.process == self.process {
+                let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
+                match self.local_ranks.iter().find(mine) {
+                    Some(local) => answers.extend(local.comm.on_message(&message).map(|a| (position, a))),
+                    // The member has left, so it confirms in effect: it waits for no verdict.
+                    None => answers.extend(confirmation(&message).map(|a| (position, a))),
+                }
+            } else if let Some(endpoint) = &mut self.endpoint {
+                let mut w = Writer::default();
+                message.write(w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal));
+                endpoint.send(place.process, &w.0);
+            }
+        }
+        answers
+    }
+
     /// Delivers a leader's messages; answers of members in this process are handled at once.
     fn send(&mut self, roster: &Arc<Roster>, out: Vec<Outgoing>) {
         let mut out = out;
         // An answer may cause further messages: a commit follows the last acknowledgement.
         while !out.is_empty() {
-            let mut answers = Vec::new();
-            deliver(
-                &mut self.endpoint,
-                &self.local_ranks,
-                self.process,
-                roster,
-                std::mem::take(&mut out),
-                &mut answers,
-            );
+            let answers = self.deliver(roster, std::mem::take(&mut out));
             let now = self.now_us();
             if let Some(led) = self.led.iter_mut().find(|l| Arc::ptr_eq(&l.roster, roster)) {
                 for (position, answer) in answers {
@@ -193,32 +206,6 @@ impl Worker {
                 }
             }
             self.send(&roster, out);
-        }
-    }
-}
-
-/// Delivers a leader's messages: directly to members in this process, whose answers go to `answers`, and through the endpoint to others.
-pub(super) fn deliver(
-    endpoint: &mut Option<Box<dyn Endpoint>>,
-    local_ranks: &[LocalRank],
-    process: ProcessId,
-    roster: &Arc<Roster>,
-    out: Vec<Outgoing>,
-    answers: &mut Vec<(usize, ToLeader)>,
-) {
-    for (position, message) in out {
-        let Some(place) = roster.members.get(position) else { continue };
-        if place.process == process {
-            let mine = |l: &&LocalRank| l.comm.id == roster.comm && l.comm.ordinal == place.ordinal;
-            match local_ranks.iter().find(mine) {
-                Some(local) => answers.extend(local.comm.on_message(&message).map(|a| (position, a))),
-                // The member has left, so it confirms in effect: it waits for no verdict.
-                None => answers.extend(confirmation(&message).map(|a| (position, a))),
-            }
-        } else if let Some(e) = endpoint {
-            let mut w = Writer::default();
-            message.write(w.u8(TO_MEMBER).u64(roster.comm).u32(place.ordinal));
-            e.send(place.process, &w.0);
         }
     }
 }

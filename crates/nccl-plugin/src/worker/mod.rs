@@ -348,12 +348,15 @@ impl Worker {
 
     fn on_left(&mut self, comm: &Arc<Comm>) {
         let now = self.now_us();
+        let mut last_messages = Vec::new();
         for led in self.led.iter_mut().filter(|l| l.roster.comm == comm.id && l.ordinal == comm.ordinal) {
             let mut out = Vec::new();
             led.coordinator.leave(now, &mut out);
             led.leaving = true;
-            let roster = led.roster.clone();
-            messages::deliver(&mut self.endpoint, &self.local_ranks, self.process, &roster, out, &mut Vec::new());
+            last_messages.push((led.roster.clone(), out));
+        }
+        for (roster, out) in last_messages {
+            self.deliver(&roster, out);
         }
         for local in self.local_ranks.iter_mut().filter(|l| Arc::ptr_eq(&l.comm, comm)) {
             local.left = true;

@@ -15,7 +15,7 @@ pub const FIVE: [Collective; 5] = [
     Collective::Reduce,
 ];
 
-/// The library under test, built by cargo beside the test.
+/// The library under test, which cargo builds with the tests.
 pub fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let path = exe.parent().unwrap().join("liblinkwise_nccl.so");
@@ -23,14 +23,14 @@ pub fn library() -> PathBuf {
     path
 }
 
-/// The releases of a test: those of `LINKWISE_NCCL_VERSIONS`, else these.
+/// The releases of a test: `LINKWISE_NCCL_VERSIONS` if it is set, otherwise `these`.
 pub fn versions(these: &str) -> Vec<String> {
     let said = std::env::var("LINKWISE_NCCL_VERSIONS").unwrap_or_else(|_| these.into());
     said.split_whitespace().map(str::to_string).collect()
 }
 
 /// From 2.27.3 on, with the profiler loaded. See docs/plugin.md.
-pub fn tells_communicators_apart(version: &str) -> bool {
+pub fn identifies_communicators(version: &str) -> bool {
     version.split('.').nth(1).and_then(|m| m.parse().ok()).is_some_and(|m: u32| m >= 27)
 }
 

@@ -1,6 +1,5 @@
-/* A host that is not NCCL: loads the plugin and drives every interface through function pointers of the right prototypes, under
- * AddressSanitizer and UndefinedBehaviorSanitizer where the compiler has them. Layouts are those of NCCL's published plugin interfaces,
- * declared here by ourselves.
+/* Loads the plugin without NCCL and drives every interface through function pointers of NCCL's prototypes, under AddressSanitizer and
+ * UndefinedBehaviorSanitizer if the compiler has them. Layouts are those of NCCL's published plugin interfaces.
  *
  *   host LIBRARY SCENARIO        exit status 0: success; 1: a line on standard error names the failure
  */
@@ -119,7 +118,7 @@ static void *symbol(const char *format, int version) {
 
 enum { ROWS = 7, COLUMNS = 3, CELLS = 64 };
 
-/* Fills a table of a kind: what an H100 says, nothing possible, a demoted ring, nonsense. */
+/* Fills a table: costs of an H100, no possible entry, a demoted ring, or invalid numbers. */
 static void fill(float *table, int cells, int kind, unsigned *random) {
   static const float ordinary[6] = {60, 55, 70, 80, 65, 75};
   for (int i = 0; i < cells; i++) table[i] = -1;
@@ -149,7 +148,7 @@ static tuner_t tuner_init(int version, uint64_t id, size_t ranks) {
     default: CHECK(((tuner_v6 *)t.table)->init(&t.context, id, ranks, 1, logger, &domains, constants) == 0);
   }
   for (int i = 0; i < 159; i++) CHECK(constants[i] == i);
-  CHECK(t.context != (void *)8); /* told whether there is something to do */
+  CHECK(t.context != (void *)8); /* init sets the context or NULL */
   return t;
 }
 
@@ -176,7 +175,7 @@ static void tuner_finish(tuner_t t) {
   CHECK(finish(t.context) == 0);
 }
 
-/* Asks about everything; no table may change by a bit, no channel count may be set: the ranks have agreed on nothing. */
+/* Asks about many calls. The ranks have agreed on no arms, so no table may change and no channel count may be set. */
 static void ask_everything(tuner_t t, int rounds) {
   static const int shapes[4][2] = {{7, 3}, {6, 3}, {7, 4}, {9, 5}};
   unsigned random = 1;
@@ -184,10 +183,10 @@ static void ask_everything(tuner_t t, int rounds) {
     for (int kind = 0; kind < 4; kind++) {
       const int *shape = shapes[i % 4];
       int cells = shape[0] * shape[1], channels = 0, chosen = -1;
-      float *table = malloc(sizeof(float) * (size_t)cells), before[CELLS]; /* on the heap: a read or write behind its end is seen */
+      float *table = malloc(sizeof(float) * (size_t)cells), before[CELLS]; /* on the heap, so that the sanitizer sees accesses behind its end */
       fill(table, cells, kind, &random);
       memcpy(before, table, sizeof(float) * (size_t)cells);
-      int collective = i % 7 - 1; /* -1 and 5 are none */
+      int collective = i % 7 - 1; /* -1 and 5 are not collectives */
       CHECK(tuner_ask(t, collective, (size_t)1 << (i % 40), i % 3, table, shape[0], shape[1], &channels, &chosen) == 0);
       CHECK(memcmp(before, table, sizeof(float) * (size_t)cells) == 0);
       CHECK(channels == 0 && chosen == -1);
@@ -196,7 +195,7 @@ static void ask_everything(tuner_t t, int rounds) {
   }
 }
 
-/* Arguments that no NCCL passes, but that a plugin must survive. */
+/* Arguments that NCCL never passes, but that a plugin must survive. */
 static void ask_nonsense(tuner_t t) {
   float table[ROWS * COLUMNS];
   unsigned random = 1;
@@ -227,7 +226,7 @@ static profiler_t profiler_init(int version, uint64_t id, int rank) {
   return p;
 }
 
-/* One event; gives its handle. */
+/* Starts one event and returns its handle. */
 static void *event(profiler_t p, uint64_t type, void *parent, const event_t *of) {
   void *const untouched = (void *)UINTPTR_MAX; /* handles are numbers from 1 on */
   void *handle = untouched;
@@ -254,7 +253,7 @@ static void profiler_finalize(profiler_t p) {
   CHECK((p.version == 4 ? ((profiler_v4 *)p.table)->finalize : ((profiler_v5 *)p.table)->finalize)(p.context) == 0);
 }
 
-/* A collective as NCCL reports it: the call, the enqueued collective, two channels that start and stop, all texts also absent or odd. */
+/* A collective as NCCL reports it: the call, the enqueued collective, two channels that start and stop; also with missing or odd texts. */
 static void tell(profiler_t p, int i) {
   static const char *const names[] = {"AllReduce", "Broadcast", "AlltoAll", "", NULL};
   static const char *const algorithms[] = {"RING", "TREE", "NVLS_TREE", "none such", NULL};
@@ -286,7 +285,7 @@ static void tell(profiler_t p, int i) {
     stop(p, channels[c]);
   }
   uint64_t never = UINT64_MAX;
-  record(p, (void *)(uintptr_t)0xdeadbeef, 22, &never); /* a handle is a number of the plugin's, not an address */
+  record(p, (void *)(uintptr_t)0xdeadbeef, 22, &never); /* a handle is a number of the plugin, not an address */
   stop(p, NULL);
 }
 
@@ -306,7 +305,7 @@ static void pause_ms(int ms) {
   nanosleep(&t, NULL);
 }
 
-/* A thread that was joined may still be listed for a moment, and one that was made not have begun. */
+/* A joined thread may still be listed for a moment, and a new thread may not have begun. */
 static bool comes_to(int (*what)(void), int n) {
   for (int i = 0; what() != n; i++) {
     if (i == 500) return false;
@@ -315,7 +314,7 @@ static bool comes_to(int (*what)(void), int n) {
   return true;
 }
 
-/* Every version, one after the other, profiler first as NCCL does. */
+/* Every version in turn, profiler first as in NCCL. */
 static void every_version(void) {
   for (int version = 2; version <= 6; version++) {
     for (int profiler = 4; profiler <= 7; profiler++) {
@@ -340,9 +339,9 @@ static void twice_and_nothing_left(void) {
     tuner_t a = tuner_init(6, 1, 8), b = tuner_init(5, 2, 4);
     ask_everything(a, 20);
     if (getenv("LINKWISE_MODE")) CHECK(comes_to(threads, threads_before + 1));
-    pause_ms(50); /* its files and sockets are open now */
+    pause_ms(50); /* time to open files and sockets */
     tuner_finish(a);
-    tuner_finish(a); /* once too often */
+    tuner_finish(a); /* a second finalize */
     tuner_finish(b);
     tuner_finish(b);
     CHECK(comes_to(threads, threads_before));
@@ -350,7 +349,7 @@ static void twice_and_nothing_left(void) {
   }
 }
 
-/* Settings were wrong: nothing is done, in any interface. */
+/* With wrong settings every interface does nothing. */
 static void off(void) {
   int threads_before = threads(), files_before = files();
   for (int version = 2; version <= 6; version++) {
@@ -386,12 +385,12 @@ static void many_threads(void) {
   CHECK(comes_to(files, files_before));
 }
 
-/* A child that does `what`; it must end by itself, and well. */
+/* Runs `what` in a child process, which must exit with success. */
 static void child(void (*what)(tuner_t), tuner_t t) {
   pid_t pid = fork();
   CHECK(pid >= 0);
   if (pid == 0) {
-    alarm(20); /* a child that hangs is ended by the alarm's signal */
+    alarm(20); /* ends a child that hangs */
     what(t);
     _exit(0);
   }
@@ -435,11 +434,11 @@ static void closed_without_finalize(void) {
   tuner_t t = tuner_init(6, 1, 8);
   ask_everything(t, 50);
   CHECK(dlclose(library) == 0);
-  CHECK(dlopen(path, RTLD_NOW | RTLD_NOLOAD) != NULL); /* it stays while its thread lives */
-  pause_ms(100); /* its thread looks every 5 ms: code that is not there any more would be noticed */
+  CHECK(dlopen(path, RTLD_NOW | RTLD_NOLOAD) != NULL); /* the library stays loaded while its thread lives */
+  pause_ms(100); /* the thread polls every 5 ms and would crash if its code were unmapped */
 }
 
-/* Writes past 16 KiB fail, as on a full disk; the signal that comes with that would end the process if the plugin's thread took it. */
+/* Writes past 16 KiB fail, as on a full disk. The failure also raises a signal, which would end the process if the plugin's thread received it. */
 static void full_disk(void) {
   struct rlimit limit = {16384, 16384};
   CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -451,7 +450,7 @@ static void full_disk(void) {
   tuner_finish(t);
 }
 
-/* The job's signals are for the job's threads. */
+/* The plugin's thread receives no signal of the job. */
 static int blocked_threads(void) {
   DIR *d = opendir("/proc/self/task");
   CHECK(d != NULL);
@@ -467,7 +466,7 @@ static int blocked_threads(void) {
       unsigned long long blocked;
       if (ours && sscanf(line, "SigBlk: %llx", &blocked) == 1) {
         found++;
-        /* all but those that cannot be blocked (9, 19) and two of the C library's own (32, 33) */
+        /* all signals except those that cannot be blocked (9, 19) and two of the C library (32, 33) */
         CHECK((blocked | 0x180040100ull) == ~0ull);
       }
     }
@@ -478,24 +477,24 @@ static int blocked_threads(void) {
 }
 static void no_signals(void) {
   tuner_t t = tuner_init(6, 1, 8);
-  CHECK(comes_to(blocked_threads, 1)); /* once the thread has its name */
+  CHECK(comes_to(blocked_threads, 1)); /* after the thread has set its name */
   sigset_t mine;
   CHECK(pthread_sigmask(SIG_SETMASK, NULL, &mine) == 0 && !sigismember(&mine, SIGTERM));
   tuner_finish(t);
 }
 
-/* A table is in force: "AllReduce TREE/SIMPLE@4, AllGather RING/LL, Broadcast AUTO@8" (the caller's settings; test option `alone`, so no other rank must agree). */
+/* A table is in force: "AllReduce TREE/SIMPLE@4, AllGather RING/LL, Broadcast AUTO@8" (set by the caller, with test option `alone`: no other rank needs to agree). */
 static void in_force(void) {
-  enum { AHEAD = 16 }; /* calls before the first change: agreement never changes what has begun */
+  enum { AHEAD = 16 }; /* calls before the first change: an epoch applies only to calls that have not begun */
   for (int version = 2; version <= 6; version++) {
     tuner_t t = tuner_init(version, 500 + (uint64_t)version, 8);
     CHECK(t.context != NULL);
-    pause_ms(1000); /* the thread has proposed, acknowledged and decided, before any call */
+    pause_ms(1000); /* time for proposal, acknowledgement and verdict before the first call */
     float table[ROWS * COLUMNS], before[ROWS * COLUMNS];
     unsigned random = 1;
     int chosen, changed_at = -1;
     for (int call = 0; call < 40; call++) {
-      /* Questions that are no calls must not be counted: one about another kernel, one without an answer. */
+      /* These do not count as calls: a question about another kernel, and one without a possible entry. */
       for (int i = 0; i < 5; i++) {
         int channels = 0;
         fill(table, ROWS * COLUMNS, 0, &random);
@@ -513,14 +512,14 @@ static void in_force(void) {
       fill(table, ROWS * COLUMNS, 0, &random);
       memcpy(before, table, sizeof table);
       CHECK(tuner_ask(t, 4, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &chosen) == 0);
-      if (version == 2) { /* NCCL 2.21 asks twice: the same answer, and one call */
+      if (version == 2) { /* NCCL 2.21 asks twice per call and must get the same answer */
         int again;
         CHECK(tuner_ask(t, 4, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &again) == 0 && again == chosen);
       }
       bool changed = version == 2 ? chosen != -1 : memcmp(before, table, sizeof table) != 0;
       if (!changed) CHECK(channels == 0);
       if (changed && changed_at < 0) changed_at = call;
-      if (changed && version == 2) CHECK(chosen == 2 && channels == 0); /* TREE, SIMPLE; this version is not asked for channels */
+      if (changed && version == 2) CHECK(chosen == 2 && channels == 0); /* TREE, SIMPLE; this version has no channel count */
       if (changed && version > 2) {
         CHECK(channels == 4);
         for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -532,7 +531,7 @@ static void in_force(void) {
     if (changed_at != AHEAD) fprintf(stderr, "v%d: call %d\n", version, changed_at);
     CHECK(changed_at == AHEAD);
     if (version > 2) {
-      /* The arm is not possible: no change, and no channel count by accident. */
+      /* The arm is not possible: neither the table nor the channel count changes. */
       int channels = 0;
       fill(table, ROWS * COLUMNS, 0, &random);
       table[2] = -1;
@@ -544,26 +543,26 @@ static void in_force(void) {
       memcpy(before, table, sizeof table);
       CHECK(tuner_ask(t, 2, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &chosen) == 0);
       CHECK(memcmp(before, table, sizeof table) == 0 && channels == 0);
-      /* A collective that the table does not name. */
+      /* A collective without a rule in the table. */
       fill(table, ROWS * COLUMNS, 0, &random);
       CHECK(tuner_ask(t, 1, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &chosen) == 0);
       CHECK(memcmp(before, table, sizeof(float) * 2) == 0 && channels == 0);
-      /* CollNet's number of channels is not clamped by NCCL: it is left alone. */
+      /* NCCL does not clamp CollNet's channel count, so the plugin does not set it. */
       fill(table, ROWS * COLUMNS, 1, &random);
       table[8] = 40, table[5] = 50;
       CHECK(tuner_ask(t, 0, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &chosen) == 0 && channels == 0);
-      table[5] = 30; /* AUTO is a ring: AUTO@8 asks for 8 */
+      table[5] = 30; /* AUTO is a ring: AUTO@8 requests 8 channels */
       CHECK(tuner_ask(t, 0, 1 << 20, 1, table, ROWS, COLUMNS, &channels, &chosen) == 0 && channels == 8);
     }
     tuner_finish(t);
   }
 }
 
-/* A table is in force, but the user has said NCCL_ALGO. From v3 on NCCL's own table says what that leaves; v2 gets no table. */
+/* A table is in force, but the user has set NCCL_ALGO. From v3 on NCCL's cost table shows the remaining options; v2 has no cost table. */
 static void forced(void) {
   tuner_t t = tuner_init(2, 700, 8);
   CHECK(t.context != NULL);
-  pause_ms(1000); /* as in `in_force`, where the same table is taken */
+  pause_ms(1000); /* as in `in_force`, with the same table */
   float table[ROWS * COLUMNS];
   for (int call = 0; call < 80; call++) {
     int channels = 0, chosen;

@@ -1,15 +1,15 @@
-/* A program that trains, and the NCCL below it, in one: two ranks of one communicator in this process, which ask the plugin as NCCL 2.28 does
- * (tuner v5, profiler v5), take the cheapest entry of the cost table, and then take the time that the arm takes here. What an arm does to a
- * step is the opposite of what it does to its kernel:
+/* A training program together with a stand-in for NCCL: two ranks of one communicator in this process. They ask the plugin as NCCL 2.28 does
+ * (tuner v5, profiler v5), use the cheapest entry of the cost table, and sleep for the arm's time. The arm with the shortest kernel has the
+ * longest step:
  *
- *   arm           step   kernel on the rank that arrives last (on the other it waits 500 us more)
+ *   arm           step   kernel on the rank that arrives last (the other rank's waits 500 us more)
  *   RING/SIMPLE   4 ms   100 us     cheapest in the table: AUTO
  *   TREE/LL128    1 ms    80 us
  *   TREE/LL       8 ms    20 us
  *
  *   program LIBRARY steps|groups|calls STEPS
  *
- * steps: reports its steps through linkwise.h; groups: reports none, but NCCL reports groups; calls: neither. Prints the arm of the last call.
+ * steps: reports steps through linkwise.h; groups: NCCL reports groups instead; calls: neither. Prints the arm of the last call.
  */
 #include "linkwise.h"
 #include <dlfcn.h>
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
   struct profiler *profiler = dlsym(library, "ncclProfiler_v5");
   int (*begin)(void) = (int (*)(void))dlsym(library, "linkwise_step_begin");
   int (*end)(void) = (int (*)(void))dlsym(library, "linkwise_step_end");
-  /* The header's declarations are those of the library: the compiler checks the types. */
+  /* The compiler checks the header's declarations against these types. */
   int (*declared[])(void) = {linkwise_step_begin, linkwise_step_end};
   if (!tuner || !profiler || begin != declared[0] || end != declared[1]) return 4;
   int steps = !strcmp(argv[2], "steps"), groups = steps || !strcmp(argv[2], "groups");
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     bad |= tuner->init(&of_tuner[r], 77, RANKS, 1, say, NULL, NULL);
   }
   if (bad || (mask & (GROUP_API | COLL_API | COLL)) != (GROUP_API | COLL_API | COLL)) return 5;
-  bad |= end(); /* an end without a begin is nothing */
+  bad |= end(); /* an end without a begin is ignored */
   for (int step = 0, of = atoi(argv[3]); step < of; step++) {
     if (steps) bad |= begin();
     void *in_group = NULL;
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
       bad |= tuner->choose(of_tuner[r], ALL_REDUCE, BYTES, 1, (float **)table, 7, 3, 0, &channels);
       for (int i = 0; i < ENTRIES; i++)
         if (table[i] >= 0 && table[i] < table[best]) best = i;
-      if (r > 0 && best != arm) return 6; /* two ranks, two arms: a job would hang */
+      if (r > 0 && best != arm) return 6; /* two ranks with different arms: a job would hang */
       arm = best;
     }
     for (int r = 0; r < RANKS; r++) {

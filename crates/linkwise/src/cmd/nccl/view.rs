@@ -3,7 +3,7 @@
 use console::Failure;
 use console::load_cluster;
 use nccl_bench::{Bench, BenchError, BenchReport, BenchSpec, SimulatedNode};
-use nccl_model::{BuildError, Communicator, ExpectedBusbw, LoadConstants};
+use nccl_model::{BuildError, Communicator, ExpectedBusbw, LoadConstants, ReportedGraphs};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use store::{Query, Store};
@@ -185,9 +185,9 @@ impl Case {
     /// The communicator as the library built it: its graphs and channels in place of the recorded ones.
     pub fn as_run(&self, report: &BenchReport) -> Result<Communicator, Failure> {
         let graphs: Vec<_> = report.nodes.iter().map(|n| n.graphs.clone()).collect();
-        let (channels, nvls) = (report.channels.coll, report.channels.nvls);
-        Communicator::from_graphs(self.version, &self.cluster, &self.order, &graphs, channels, nvls)
-            .map_err(Failure::impossible)
+        let (channels, nvls_channels) = (report.channels.coll, report.channels.nvls);
+        let reported = ReportedGraphs { graphs: &graphs, channels, nvls_channels };
+        Communicator::from_graphs(self.version, &self.cluster, &self.order, reported).map_err(Failure::impossible)
     }
 
     /// Cells by the model.

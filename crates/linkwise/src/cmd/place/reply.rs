@@ -1,7 +1,8 @@
 //! An answer of the engine as JSON; sentences are in [`super::text`], Slurm options and hostfiles in [`super::launch`].
 
-use crate::cmd::nccl::{Advice, by_model};
+use crate::cmd::nccl::advice_json;
 use engine::{AvoidedSuspects, GpuList, HostGpus, PlaceAnswer};
+use nccl_model::{Advice, by_model};
 use serde_json::{Value, json};
 use std::time::Duration;
 use topology::nccl::Version;
@@ -66,7 +67,7 @@ impl Reply<'_> {
             map.insert("id".into(), id.clone());
         }
         if let Some(version) = self.nccl {
-            let settings: Vec<Value> = self.settings().iter().map(Advice::json).collect();
+            let settings: Vec<Value> = self.settings().iter().map(advice_json).collect();
             map.insert("nccl".into(), json!({"release": version, "settings": settings}));
         }
         v
