@@ -2,16 +2,19 @@
 
 use crate::FileError;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Links that are followed before a path is given up, as in Linux.
+const LINKS_MAX: usize = 40;
 
 /// Replaces a file in one step: the bytes go into a temporary file of the same folder, which is synced and renamed. The umask decides the
-/// permissions, as for any new file. A failure leaves the old file as it was.
+/// permissions, as for any new file. A failure leaves the old file as it was. A link stays a link, and the file that it names is replaced.
+/// Devices and pipes (`/dev/null`, `/dev/stdout`) hold nothing to lose: they are written to and stay what they are.
 ///
 /// # Errors
 /// [`FileError::Folder`], or the system's error with the name of `path`, not of the temporary file.
 pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileError> {
-    let file = write_beside(path, |file| file.write_all(bytes.as_ref()))?;
-    persist(file, path)
+    replace(path, |file| file.write_all(bytes.as_ref()))
 }
 
 /// Replaces `to` with a copy of `from`, in one step.
@@ -21,8 +24,34 @@ pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileErro
 pub fn copy_atomic(from: &Path, to: &Path) -> Result<(), FileError> {
     let mut source =
         std::fs::File::open(from).map_err(|e| FileError::Io { doing: "read", path: from.into(), source: e })?;
-    let file = write_beside(to, |file| std::io::copy(&mut source, file).map(|_| ()))?;
-    persist(file, to)
+    replace(to, |file| std::io::copy(&mut source, file).map(|_| ()))
+}
+
+fn replace(path: &Path, fill: impl FnOnce(&mut std::fs::File) -> std::io::Result<()>) -> Result<(), FileError> {
+    let fail = |source: std::io::Error| FileError::Io { doing: "write", path: path.into(), source };
+    match file_behind(path).map_err(fail)? {
+        Some(target) => persist(write_beside(&target, fill)?, &target),
+        None => {
+            let mut device = std::fs::OpenOptions::new().write(true).open(path).map_err(fail)?;
+            fill(&mut device).map_err(fail)
+        }
+    }
+}
+
+/// The file that a path names through links, whether it exists or not; none for a device, a pipe or an open file of a process.
+fn file_behind(path: &Path) -> std::io::Result<Option<PathBuf>> {
+    if std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+        return Ok(None);
+    }
+    let mut at = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = std::fs::read_link(&at) else { return Ok(Some(at)) };
+        if at.starts_with("/proc") {
+            return Ok(None);
+        }
+        at = at.parent().unwrap_or(Path::new("")).join(to);
+    }
+    Err(std::fs::metadata(path).err().unwrap_or_else(|| std::io::Error::other("too many links")))
 }
 
 fn write_beside(
@@ -70,6 +99,40 @@ mod tests {
         assert_eq!(mode(&ours), mode(&plain));
         copy_atomic(&ours, &dir.path().join("copy")).unwrap();
         assert_eq!(mode(&dir.path().join("copy")), mode(&plain));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_the_file_that_it_names_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        std::fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        write_atomic(&link, b"new").unwrap();
+        copy_atomic(&link, &dir.path().join("copy")).unwrap();
+        assert_eq!(std::fs::read(&real).unwrap(), b"new");
+        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("real"));
+        std::fs::remove_file(&real).unwrap();
+        write_atomic(&link, b"made").unwrap();
+        assert_eq!(std::fs::read(&real).unwrap(), b"made", "a link to nothing yet");
+        std::os::unix::fs::symlink("loop", dir.path().join("loop")).unwrap();
+        assert!(write_atomic(&dir.path().join("loop"), b"x").unwrap_err().to_string().contains("loop"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_written_to_and_stays_a_pipe() {
+        use std::os::unix::fs::FileTypeExt;
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("p");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read(pipe).unwrap()
+        });
+        write_atomic(&pipe, b"x").unwrap();
+        assert!(std::fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+        assert_eq!(reader.join().unwrap(), b"x");
     }
 
     #[test]
