@@ -38,10 +38,15 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Impossible(m) | Failure::Input(m) => write!(f, "error: {m}"),
+            Failure::Impossible(m) | Failure::Input(m) => write!(f, "error: {}", printable(m)),
             Failure::Located(r) => write!(f, "{r:?}"),
         }
     }
+}
+
+/// What a message quotes of its input never moves the cursor or sets a colour: control characters become U+FFFD.
+fn printable(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 impl From<files::FileError> for Failure {
@@ -59,5 +64,16 @@ impl From<topology::ReadError> for Failure {
 impl From<miette::Report> for Failure {
     fn from(r: miette::Report) -> Self {
         Failure::Located(r)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_quotes_an_escape_sequence_does_not_send_it_to_the_terminal() {
+        let said = Failure::input("no job `\u{1b}[31mx\u{9b}5m\r` holds GPUs;\nno job does").to_string();
+        assert_eq!(said, "error: no job `\u{fffd}[31mx\u{fffd}5m\u{fffd}` holds GPUs;\nno job does");
     }
 }
