@@ -103,7 +103,30 @@ impl StoreError {
             Some(C::NotADatabase) => StoreError::NotAStore { path, why: "it is not a SQLite database".into() },
             Some(C::DatabaseCorrupt) => StoreError::Damaged { path, why: e.to_string() },
             Some(C::DatabaseBusy | C::DatabaseLocked) => StoreError::Busy(path),
-            _ => StoreError::Io { doing, path, why: e.to_string() },
+            _ => StoreError::Io { doing, path, why: why(e) },
         }
     }
+}
+
+/// What SQLite said, and what to do about it where that is known.
+pub(crate) fn why(e: &rusqlite::Error) -> String {
+    use rusqlite::ErrorCode as C;
+    let remedy = match e.sqlite_error_code() {
+        Some(C::DiskFull) => "; make room on the disk",
+        Some(C::ReadOnly | C::CannotOpen | C::PermissionDenied) => {
+            "; the file and its folder must be writable, since SQLite keeps its log beside the file"
+        }
+        Some(C::SystemIoFailure) => "; the disk is full, damaged, or not a local one",
+        _ => "",
+    };
+    format!("{e}{remedy}")
+}
+
+/// Why a path cannot hold a database; none where it can, or where nothing is yet.
+pub(crate) fn no_file(path: &std::path::Path) -> Option<&'static str> {
+    let meta = std::fs::metadata(path).ok()?;
+    if meta.is_dir() {
+        return Some("it is a folder");
+    }
+    (!meta.is_file()).then_some("it is no regular file")
 }

@@ -32,5 +32,5 @@ pub use once::{Done, Once};
 pub use query::{NewestOfHost, Place, Query};
 pub use readings::{Added, By, ReadingChange, Revision, StoredReading, WhatChanged};
 pub use seam::{ClusterStateStore, ReadingStore};
-pub use sqlite::{Inserted, Store};
+pub use sqlite::{Inserted, RUN_ID_BYTES_MAX, Store};
 pub use state::{State, StateError};

@@ -128,6 +128,14 @@ pub(crate) fn allocation_of(
     Ok(Allocation::from_gpus(gpus))
 }
 
+/// The beginning of a text that a damaged file holds, for an error.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(120) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// A row whose first columns are [`COLUMNS`].
 pub(crate) fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, HostId>) -> Result<Record, String> {
     fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
@@ -137,7 +145,8 @@ pub(crate) fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, 
     Ok(Record {
         run_id: get(row, 0)?,
         measurement: Measurement {
-            allocation: stored_allocation(cluster, index, &text).map_err(|e| format!("allocation `{text}`: {e}"))?,
+            allocation: stored_allocation(cluster, index, &text)
+                .map_err(|e| format!("allocation `{}`: {}", short(&text), short(&e)))?,
             collective: get::<String>(row, 2)?.parse()?,
             size: Bytes(get::<i64>(row, 3)?.max(0) as u64),
             busbw: Bandwidth::from_gb_per_s(get(row, 4)?),

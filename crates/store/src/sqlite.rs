@@ -1,6 +1,6 @@
 //! [`Store`]: measurements in one SQLite file.
 
-use crate::error::StoreError;
+use crate::error::{StoreError, no_file};
 use crate::identity::{difference, fingerprint, identity};
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
@@ -16,7 +16,7 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostI
 /// How long a writer waits for another process before it gives up.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest run id, bytes. An allocation of a thousand GPUs in text is about ten thousand.
-const RUN_ID_BYTES_MAX: usize = 64 << 10;
+pub const RUN_ID_BYTES_MAX: usize = 64 << 10;
 
 /// How many of the offered records were new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl Store {
     }
 
     fn at(path: &Path, cluster: &Cluster, create: bool) -> Result<Self, StoreError> {
-        if path.is_dir() {
-            return Err(StoreError::NotAStore { path: path.into(), why: "it is a folder".into() });
+        if let Some(why) = no_file(path) {
+            return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
         }
         if !create && !path.exists() {
             return Err(StoreError::Missing(path.into()));
@@ -61,9 +61,13 @@ impl Store {
         let number = |c: &Connection, sql| c.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(fail("open"));
         let tables = number(&conn, "SELECT count(*) FROM sqlite_schema")?;
         let version = number(&conn, "PRAGMA user_version")?;
-        if tables > 0 && number(&conn, "PRAGMA application_id")? != schema::APPLICATION_ID {
-            let why = "it is a SQLite database of another program".into();
-            return Err(StoreError::NotAStore { path: path.into(), why });
+        let program = number(&conn, "PRAGMA application_id")?;
+        if tables > 0 && program != schema::APPLICATION_ID {
+            let why = match program {
+                crate::state::APPLICATION_ID => "it is a state; measurements are a file of their own",
+                _ => "it is a SQLite database of another program",
+            };
+            return Err(StoreError::NotAStore { path: path.into(), why: why.into() });
         }
         if tables == 0 && !create {
             return Err(StoreError::NotAStore { path: path.into(), why: "it is empty".into() });

@@ -287,3 +287,38 @@ fn a_table_of_a_type_can_stand_for_several_hosts_and_imports_twice_without_repea
     assert_eq!(store.insert_batch(&records).unwrap().added, 4);
     assert_eq!(store.insert_batch(&parse_csv(text, "t.csv", &c, &map).unwrap()).unwrap().already, 4);
 }
+
+#[test]
+fn what_is_no_store_is_told_and_left_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let c = cluster();
+    drop(store::State::init(&path("s.state"), &c, 0.0).unwrap());
+    let e = Store::open(&path("s.state"), &c).unwrap_err().to_string();
+    assert!(e.contains("it is a state"), "{e}");
+    std::fs::write(path("empty"), "").unwrap();
+    assert!(store::State::open(&path("empty")).unwrap_err().to_string().contains("it is empty"));
+    assert!(Store::open(&path("empty"), &c).unwrap_err().to_string().contains("it is empty"));
+    assert_eq!(std::fs::metadata(path("empty")).unwrap().len(), 0, "nothing was written to it");
+    for e in [
+        Store::create(Path::new("/dev/null"), &c).unwrap_err().to_string(),
+        store::State::init(Path::new("/dev/null"), &c, 0.0).unwrap_err().to_string(),
+    ] {
+        assert!(e.contains("it is no regular file"), "{e}");
+    }
+}
+
+#[test]
+fn a_damaged_row_of_a_megabyte_is_told_in_a_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let gpus = topology::Allocation::new([(topology::HostId(0), topology::GpuMask(3))]);
+    let (busbw, size) = (topology::Bandwidth::from_gb_per_s(1.0), topology::Bytes(1 << 20));
+    let m = store::Measurement::new(gpus, topology::Collective::AllReduce, size, busbw, store::Source::Job);
+    let mut store = Store::create(&path, &cluster()).unwrap();
+    store.insert(&m.into()).unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute("UPDATE measurement SET allocation = hex(zeroblob(500000))", []).unwrap();
+    let e = store.measurements(&Query::all()).unwrap_err().to_string();
+    assert!(e.contains("is damaged: allocation `0000") && e.len() < 600, "{} bytes: {e:.700}", e.len());
+}

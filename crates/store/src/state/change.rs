@@ -119,7 +119,7 @@ impl State {
     ) -> Result<Done<Drain>, StateError> {
         if reason.len() > REASON_BYTES_MAX || reason.chars().any(char::is_control) {
             return Err(StateError::Invalid(format!(
-                "a reason is one line of at most {REASON_BYTES_MAX} bytes; it has {} bytes",
+                "a reason is one line of at most {REASON_BYTES_MAX} bytes without control characters; it has {} bytes",
                 reason.len()
             )));
         }

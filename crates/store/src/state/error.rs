@@ -141,7 +141,7 @@ impl StateError {
             Some(C::NotADatabase) => StateError::NotAState { path, why: "it is not a SQLite database".into() },
             Some(C::DatabaseCorrupt) => StateError::Damaged { path, why: e.to_string() },
             Some(C::DatabaseBusy | C::DatabaseLocked) => StateError::Busy(path),
-            _ => StateError::Io { doing, path, why: e.to_string() },
+            _ => StateError::Io { doing, path, why: crate::error::why(e) },
         }
     }
 

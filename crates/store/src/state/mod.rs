@@ -19,6 +19,7 @@ pub use change::{Allocated, Drain, NewJob, Release};
 pub use commit::{Commit, Committed};
 pub use error::StateError;
 pub use read::{Drained, JobHeld, Snapshot, Suspect};
+pub(crate) use schema::APPLICATION_ID;
 pub use turn::{Turn, Turns};
 
 use crate::identity::{difference, fingerprint, identity};
@@ -203,15 +204,18 @@ fn migration(doing: &'static str, path: &Path, e: rusqlite_migration::Error) -> 
 
 /// A connection with our settings, to a file that is SQLite's or empty.
 fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
-    if path.is_dir() {
-        return Err(StateError::NotAState { path: path.into(), why: "it is a folder".into() });
+    if let Some(why) = crate::error::no_file(path) {
+        return Err(StateError::NotAState { path: path.into(), why: why.into() });
     }
     let fail = |e: rusqlite::Error| StateError::of("open", path, &e);
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let conn = Connection::open_with_flags(path, flags).map_err(fail)?;
     conn.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
-    version(&conn, path)?; // before anything is changed: it may be the file of another program
+    // Before anything is changed: it may be the file of another program.
+    if version(&conn, path)?.is_none() && !create {
+        return Err(StateError::NotAState { path: path.into(), why: "it is empty".into() });
+    }
     conn.pragma_update(None, "journal_mode", "WAL").map_err(fail)?;
     conn.pragma_update(None, "synchronous", "FULL").map_err(fail)?;
     conn.pragma_update(None, "foreign_keys", true).map_err(fail)?;
@@ -256,7 +260,7 @@ mod tests {
         let pages: i64 = state.conn.query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
         let _: i64 = state.conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
         let e = state.drain(&all, &"x".repeat(1000), 0.0).unwrap_err();
-        assert!(e.to_string().contains("full; nothing was changed"), "{e}");
+        assert!(e.to_string().contains("full; make room on the disk; nothing was changed"), "{e}");
         assert_eq!(state.snapshot().unwrap(), before);
         state.check().unwrap();
         let _: i64 = state.conn.query_row("PRAGMA max_page_count = 100000", [], |r| r.get(0)).unwrap();
