@@ -286,9 +286,13 @@ impl<'a> Campaign<'a> {
         Layout { plan: self.plan, cluster: &self.cluster }
     }
 
+    /// Backend, point and repetition. The digest of the GPUs stands for a list that no store takes: thousands of hosts whose names have no
+    /// numbers in common.
     fn run_id(&self, p: &Point) -> String {
         let gpus = self.cluster.gpu_list(&p.allocation);
-        format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition)
+        let id = |gpus| format!("{}/{}/{}/{gpus}#{}", self.backend.identity(), p.collective, p.size.0, p.repetition);
+        let whole = id(&gpus);
+        if whole.len() <= store::RUN_ID_BYTES_MAX { whole } else { id(&store::once::digest(&gpus)) }
     }
 
     fn value(&self, p: &Point) -> Option<f64> {
@@ -373,8 +377,10 @@ impl<'a> Campaign<'a> {
         if tables.is_empty() {
             return Ok(());
         }
-        let names: Vec<&str> = hosts.iter().map(|h| self.cluster.host(*h).name.as_str()).collect();
-        let name = format!("intra tables of {}, {size}", names.join(", "));
+        let name = match hosts {
+            [one] => format!("intra tables of {}, {size}", self.cluster.host(*one).name),
+            _ => format!("intra tables of {} hosts, {size}", hosts.len()),
+        };
         self.take(INTRA, &name, &interleaved(&tables))?;
         let mut outliers = Vec::new();
         for (h, table) in hosts.iter().zip(&tables) {

@@ -301,3 +301,21 @@ fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
     while with_model(&mut store, 33).is_err() {}
     assert_eq!(content(&store), content(&whole));
 }
+
+#[test]
+fn a_campaign_over_hosts_whose_names_make_a_list_longer_than_a_run_id_ends_and_is_resumed() {
+    let mut c = cluster("h100");
+    let one = c.hosts[0].clone();
+    let letters = |i: usize| (0..11).map(|b| char::from(b'a' + (i >> b & 1) as u8)).collect::<String>();
+    let name = |i| format!("{}-{}", letters(i), "rack".repeat(14)); // no numbers that a list could join
+    c.hosts = (0..1280).map(|i| topology::cluster::Host { name: name(i), ..one.clone() }).collect();
+    assert!(c.gpu_list(&c.usable()).len() > store::RUN_ID_BYTES_MAX);
+    let plan = CampaignPlan { intra: false, sample_size: 40, ..plan(&c) };
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::create(&folder.path().join("s.db"), &c).unwrap();
+    let first = run(&plan, &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert_eq!((first.stages[2].points, first.failed()), (40, 0));
+    assert!(content(&store).keys().all(|id| id.len() <= store::RUN_ID_BYTES_MAX));
+    let again = run(&plan, &mut store, &mut simulated(&c, 0.0)).0.unwrap();
+    assert_eq!((again.stages[2].points, again.readings_taken()), (40, 0), "every run is known");
+}
