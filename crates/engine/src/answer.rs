@@ -178,7 +178,8 @@ pub struct SuspectTouched {
 
 /// Three digits after the point: what predictions are worth, and what stays the same in JSON.
 pub(crate) fn round(v: f64) -> f64 {
-    (v * 1000.0).round() / 1000.0
+    let rounded = (v * 1000.0).round() / 1000.0;
+    if rounded.is_finite() { rounded } else { v } // a demand near the largest number: JSON has no infinity
 }
 
 pub(crate) fn scored(cluster: &Cluster, s: &Scored) -> ScoredAnswer {

@@ -5,6 +5,7 @@ use crate::avoid::Suspicion;
 use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
+use crate::place::check_size;
 use predict::BandwidthModel;
 use predict::doctor::Effects;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,7 @@ impl Engine {
             _ => return Err(EngineError::bad("either `gpus` or `job` was expected")),
         };
         let size = r.size_bytes.map_or_else(|| self.default_size(), Bytes);
+        check_size(size)?;
         let request = place::Request::new(gpus.gpu_count(), gpus.clone(), size);
         request.check(&self.cluster)?;
         let p = model.predict_allocation(size, &gpus);

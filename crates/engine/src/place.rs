@@ -7,6 +7,7 @@ use crate::hold::Engine;
 use crate::request::{PlaceQuery, PlaceRequest};
 use place::{Answer, Job, Request, Search};
 use predict::Model;
+use store::measurement::SIZE_BYTES_MAX;
 use store::state::Snapshot;
 use topology::{Allocation, Bytes, GpuMask};
 
@@ -25,6 +26,7 @@ impl Engine {
     /// No model; a request that is malformed or cannot be met; of a commit, the errors of [`store::state::State::commit`], and
     /// [`EngineError::Conflict`] where other clients were faster [`crate::ATTEMPTS_MAX`] times.
     pub fn place(&self, query: &PlaceQuery, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
+        check_size(query.request.size)?;
         if let Some(job) = &query.commit {
             return self.place_and_commit(query, job, now_unix_s);
         }
@@ -75,6 +77,14 @@ impl Engine {
             size: request.size,
         })
     }
+}
+
+/// A message size that a store takes readings of: a job is observed at the size that it was placed for.
+pub(crate) fn check_size(size: Bytes) -> Result<(), EngineError> {
+    if (1..=SIZE_BYTES_MAX).contains(&size.0) {
+        return Ok(());
+    }
+    Err(EngineError::bad(format!("the message size is {} bytes; 1 to {SIZE_BYTES_MAX} was expected", size.0)))
 }
 
 /// The request as things stand: of its free GPUs those that are, and the running jobs as neighbours.
