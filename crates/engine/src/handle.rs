@@ -6,7 +6,7 @@ use crate::{
     AllocateAnswer, AllocateRequest, CorrectRequest, DiagnoseAnswer, DiagnoseRequest, DrainAnswer, DrainRequest,
     ExplainAnswer, ExplainRequest, FitAnswer, FitRequest, LearnAnswer, LearnRequest, ObserveAnswer, ObserveRequest,
     PlaceAnswer, PlaceRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, ReleaseAnswer, ReleaseRequest,
-    StatusAnswer, UndrainAnswer, UndrainRequest, WithdrawRequest,
+    StatusAnswer, StatusRequest, UndrainAnswer, UndrainRequest, WithdrawRequest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub enum Request {
     /// Withdraw a reading.
     Withdraw(WithdrawRequest),
     /// What does the state say?
-    Status,
+    Status(StatusRequest),
 }
 
 /// An answer, tagged as its request.
@@ -96,7 +96,7 @@ impl Engine {
             Request::Readings(r) => Answer::Readings(self.readings(r)?),
             Request::Correct(r) => Answer::Correct(self.correct(r, now_unix_s)?),
             Request::Withdraw(r) => Answer::Withdraw(self.withdraw(r, now_unix_s)?),
-            Request::Status => Answer::Status(self.status()?),
+            Request::Status(StatusRequest {}) => Answer::Status(self.status()?),
         })
     }
 }

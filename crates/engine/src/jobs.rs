@@ -127,6 +127,11 @@ pub struct UndrainAnswer {
     pub repeated: bool,
 }
 
+/// What does the state say? It has no fields; unknown ones are refused as everywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatusRequest {}
+
 /// Everything that the state says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StatusAnswer {

@@ -52,7 +52,7 @@ pub use handle::{Answer, Request};
 pub use hold::{Builder, Engine, ModelKeeper, READINGS_MAX};
 pub use jobs::{
     AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
-    ReleaseRequest, ReleasedJob, StatusAnswer, SuspectAnswer, UndrainAnswer, UndrainRequest,
+    ReleaseRequest, ReleasedJob, StatusAnswer, StatusRequest, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
 pub use plausible::{IMPOSSIBLE_FACTOR, check as check_plausible};
