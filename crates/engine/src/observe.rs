@@ -18,6 +18,9 @@ const NAMED_MAX: usize = 16;
 /// Most readings of one request.
 const READINGS_MAX: usize = 10_000;
 
+/// Most GPUs that an answer names, over all its readings: about 70 MB in JSON's tree. A hundred readings of ten thousand GPUs.
+pub(crate) const GPUS_NAMED_MAX: usize = 1 << 20;
+
 /// What a job got.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -228,7 +231,7 @@ impl Engine {
             suspected: learned.as_ref().map(Learned::suspected),
             repeated: false,
         };
-        self.keep_answer(once.as_ref(), &answer)?;
+        self.keep_answer(once.as_ref(), &shortened(&answer))?;
         Ok(answer)
     }
 
@@ -240,6 +243,13 @@ impl Engine {
             return Err(EngineError::bad(format!(
                 "`readings` has {} entries; 1 to {READINGS_MAX} fit",
                 r.readings.len()
+            )));
+        }
+        let (gpus, readings) = (job.gpus.gpu_count(), r.readings.len());
+        if gpus * readings > GPUS_NAMED_MAX {
+            return Err(EngineError::bad(format!(
+                "{readings} readings of {gpus} GPUs each are too many for one request; send at most {} at a time",
+                GPUS_NAMED_MAX / gpus
             )));
         }
         let measurements: Vec<Measurement> = r.readings.iter().map(|x| job.measurement(x, r, now_unix_s)).collect();
@@ -269,8 +279,22 @@ impl Engine {
     }
 }
 
+/// The answer as it is kept: all readings of a request are of the same GPUs, which the first one names. Thirty sizes of a job of ten
+/// thousand GPUs would else be too long to be kept.
+fn shortened(answer: &ObserveAnswer) -> ObserveAnswer {
+    let mut short = answer.clone();
+    if let Some((first, others)) = short.readings.split_first_mut() {
+        others.iter_mut().filter(|r| r.gpus == first.gpus).for_each(|r| r.gpus = GpuList::default());
+    }
+    short
+}
+
+/// The reverse of [`shortened`].
 fn repeated(answer: &str) -> Result<ObserveAnswer, EngineError> {
-    let a: ObserveAnswer = kept(answer)?;
+    let mut a: ObserveAnswer = kept(answer)?;
+    if let Some((first, others)) = a.readings.split_first_mut() {
+        others.iter_mut().filter(|r| r.gpus == GpuList::default()).for_each(|r| r.gpus = first.gpus.clone());
+    }
     Ok(ObserveAnswer { repeated: true, ..a })
 }
 

@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::jobs::once;
+use crate::observe::GPUS_NAMED_MAX;
 use crate::plausible;
 use serde::{Deserialize, Serialize};
 use store::{By, Done, Quality, Query, ReadingChange, Source, StoredReading, WhatChanged};
@@ -36,7 +37,7 @@ pub struct ReadingsRequest {
     /// With withdrawn ones.
     #[serde(default)]
     pub withdrawn: bool,
-    /// At most so many, 1 to 10,000: the newest, and with `after` the oldest of those; none: 100.
+    /// At most so many, 1 to 10,000: the newest, and with `after` the oldest of those; none: 100. Fewer where they name over a million GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
 }
@@ -158,10 +159,19 @@ impl Engine {
         };
         let store = self.store()?;
         let mut found = store.readings(&query)?;
-        let more = found.len() > limit;
+        let mut named = 0;
+        let fits = |s: &&StoredReading| {
+            named += s.record.measurement.allocation.gpu_count();
+            named <= GPUS_NAMED_MAX
+        };
+        let shown = match r.after {
+            Some(_) => found.iter().take(limit).take_while(fits).count(),
+            None => found.iter().rev().take(limit).take_while(fits).count(),
+        };
+        let more = found.len() > shown;
         match r.after {
-            Some(_) => found.truncate(limit),
-            None => drop(found.drain(..found.len().saturating_sub(limit))),
+            Some(_) => found.truncate(shown),
+            None => drop(found.drain(..found.len() - shown)),
         }
         let readings = found.into_iter().map(|s| {
             let changes = store.history(s.id)?;
