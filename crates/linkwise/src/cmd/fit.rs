@@ -49,21 +49,30 @@ fn kinds() -> PossibleValuesParser {
 /// The kind that needs no measurements.
 const NEEDS_NONE: &str = "nccl";
 
-/// Writes the model where `-o` says.
-struct Output(PathBuf);
+/// Writes the model where `-o` says. Holds the lock of the model that it replaces, if there is one, from before the readings are read: an
+/// `observe` in between would teach its reading to the old model alone, or replace the new model with the old one and its reading.
+struct Output {
+    file: PathBuf,
+    _lock: Option<FileLock>,
+}
+
+impl Output {
+    fn at(file: PathBuf) -> Result<Output, Failure> {
+        let lock = file.is_file().then(|| FileLock::acquire(&file)).transpose()?;
+        Ok(Output { file, _lock: lock })
+    }
+}
 
 impl ModelKeeper for Output {
     fn keep(&mut self, model: &Model) -> Result<(), String> {
-        // An `observe` that holds the file would otherwise replace this model with the old one and its reading.
-        let _lock = self.0.exists().then(|| FileLock::acquire(&self.0)).transpose().map_err(|e| e.to_string())?;
-        write_atomic(&self.0, model.save()?).map_err(|e| e.to_string())
+        write_atomic(&self.file, model.save()?).map_err(|e| e.to_string())
     }
 }
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
-    let mut builder = open::new(cluster.clone()).keeper(Output(args.output.clone()));
+    let mut builder = open::new(cluster.clone()).keeper(Output::at(args.output.clone())?);
     match &args.store {
         Some(path) => builder = builder.store(Store::open(path, &cluster).or_failure()?),
         None if args.model == NEEDS_NONE => {}

@@ -69,6 +69,12 @@ pub struct LockedModelFile {
 impl LockedModelFile {
     /// Waits for others, then reads.
     pub fn open(path: &Path) -> Result<(LockedModelFile, Model), Failure> {
+        if path.exists() && !path.is_file() {
+            let path = path.display();
+            return Err(Failure::input(format!(
+                "{path} is no regular file; a model that learns is replaced in one step"
+            )));
+        }
         let lock = FileLock::acquire(path)?;
         Ok((LockedModelFile { path: path.into(), _lock: lock }, model(path)?))
     }
