@@ -210,3 +210,68 @@ fn an_observation_is_recorded_learned_and_suspected_in_every_form() {
     let v = json(d, &["doctor", "--store", "S.db", "--state", "s", "--format", "json"]);
     assert!(v["defects"][0]["worth_measuring"].is_array() && v["defects"][0]["named"] == false, "{v}");
 }
+
+#[test]
+fn a_fit_that_replaces_a_model_waits_for_those_who_teach_it_and_sees_what_they_stored() {
+    let dir = folder();
+    let d = dir.path();
+    let lock = files::FileLock::acquire(&d.join("m.json")).expect("the lock"); // as an observation has it
+    let fit = std::thread::scope(|s| {
+        let fit =
+            s.spawn(|| json(d, &["fit", "--cluster", "h100", "--store", "S.db", "-o", "m.json", "--format", "json"]));
+        std::thread::sleep(std::time::Duration::from_secs(2)); // long enough to read the store without the lock
+        let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "90"];
+        ok(d, &[&args[..], &["--gpus", "n0:[0-2] n1:[0-2] n2:[0-2]"]].concat());
+        drop(lock);
+        fit.join().expect("the fit")
+    });
+    let after = json(d, &["fit", "--cluster", "h100", "--store", "S.db", "-o", "n.json", "--format", "json"]);
+    assert_eq!(
+        fit["multi_host_readings"], after["multi_host_readings"],
+        "the reading is in the store, but not in the model"
+    );
+}
+
+#[test]
+fn a_model_file_that_is_a_link_is_taught_where_it_points() {
+    let dir = folder();
+    let d = dir.path();
+    std::os::unix::fs::symlink("m.json", d.join("link.json")).expect("a link");
+    let before = std::fs::read(d.join("m.json")).expect("the model");
+    let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "90"];
+    let out = ok(d, &[&args[..], &["--gpus", "n0:[0-2] n1:[0-2]", "--model", "link.json"]].concat());
+    assert!(out.contains("has learned 1 reading"), "{out}");
+    assert_ne!(std::fs::read(d.join("m.json")).expect("the model"), before);
+    assert!(d.join("link.json").is_symlink());
+}
+
+#[test]
+fn what_an_error_quotes_does_not_reach_the_terminal_as_an_escape_sequence() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    ok(d, &["cluster", "init", "--cluster", "h100", "--state", "s"]);
+    for args in [
+        &["cluster", "release", "\u{1b}[31mx", "--state", "s"][..],
+        &["readings", "list", "--store", "\u{1b}[31mx", "--state", "s"],
+        &["topology", "show", "\u{1b}[31mx"],
+    ] {
+        let e = refused(d, args, 2);
+        assert!(!e.contains('\u{1b}') && e.contains("[31mx"), "{e:?}");
+    }
+}
+
+#[test]
+fn a_trace_is_recorded_once_though_the_job_was_released_before_the_retry() {
+    let dir = folder();
+    let d = dir.path();
+    ok(d, &["cluster", "allocate", "j", "n0:0", "n0:1", "n1:0", "n1:1", "--state", "s"]);
+    let line = "{\"collective\":\"all_reduce\",\"size_bytes\":16777216,\"busbw_gb_per_s\":70.0}\n";
+    std::fs::write(d.join("t.jsonl"), line.repeat(3)).expect("written");
+    let args = ["observe", "--store", "S.db", "--state", "s", "--job", "j", "--trace", "t.jsonl", "--format", "json"];
+    let keyed = [&args[..], &["--key", "j/epilog"]].concat();
+    assert_eq!(json(d, &keyed)["repeated"], false);
+    ok(d, &["cluster", "release", "j", "--state", "s"]);
+    assert_eq!(json(d, &keyed)["repeated"], true);
+    assert!(refused(d, &[&args[..], &["--key", "new"]].concat(), 2).contains("no job `j` holds GPUs"));
+    assert!(refused(d, &args, 2).contains("no job `j` holds GPUs"));
+}

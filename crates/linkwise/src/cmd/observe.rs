@@ -6,7 +6,10 @@ mod reading;
 use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, now_unix_s, wrap};
-use engine::{Engine, NotLearned, ObserveAnswer, ObserveRequest, ReadingAnswer, ReadingIn};
+use engine::{
+    Engine, EngineError, NotLearned, ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn,
+    ReadingsRequest,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use store::Store;
@@ -85,7 +88,12 @@ struct Got {
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
-    let engine = open::with_state(args.cluster.as_deref(), args.state.as_deref())?.build().or_failure()?;
+    let mut builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
+    if args.key.is_some() && args.store.is_file() {
+        let store = Store::open(&args.store, builder.cluster()).or_failure()?; // to know a repetition by
+        builder = builder.store(store);
+    }
+    let engine = builder.build().or_failure()?;
     // What cannot be read makes no store.
     let (request, left_out) = request(&args, &engine)?;
     let mut builder = engine.into_builder();
@@ -121,7 +129,10 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         (named, _) => named,
     };
     // A repetition under a key is answered whatever became of the job since: --busbw does not ask for it.
-    let job = || engine.observed_job(&args.job, named.as_ref()).or_failure();
+    let job = || {
+        let held = engine.observed_job(&args.job, named.as_ref());
+        held.or_else(|e| recorded(args, engine, e)).or_failure()
+    };
     let (readings, left_out) = match (&args.got.busbw, &args.got.nccl_tests, &args.got.trace) {
         (Some(v), ..) => {
             let provenance = "linkwise observe --busbw".into();
@@ -144,6 +155,18 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         key: args.key.clone(),
     };
     Ok((request, left_out))
+}
+
+/// The GPUs of a job that was released after its readings were recorded, so that a repetition is read as the first request was; else `e`.
+fn recorded(args: &Args, engine: &Engine, e: EngineError) -> Result<ObservedJob, EngineError> {
+    if args.key.is_none() || !matches!(e, EngineError::NotHeld { .. }) {
+        return Err(e);
+    }
+    let last = ReadingsRequest { job: Some(args.job.clone()), withdrawn: true, limit: Some(1), ..Default::default() };
+    match engine.readings(&last).ok().and_then(|a| a.readings.into_iter().next()) {
+        Some(r) => engine.observed_job(&args.job, Some(&r.gpus.allocation(engine.cluster()))),
+        None => Err(e),
+    }
 }
 
 fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> String {
