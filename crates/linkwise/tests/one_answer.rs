@@ -139,6 +139,81 @@ fn every_way_to_ask_for_a_placement_gets_the_same_answer_while_components_are_su
     assert!(avoided > 0, "the suspects moved no choice");
 }
 
+/// Names of searches, contention rules and limits, mixed by a fixed stream of numbers.
+fn mixed(requests: usize) -> Vec<(Value, Vec<String>)> {
+    let mut random = 7u64;
+    let mut next = |n: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % n
+    };
+    let searches: Vec<&str> = papers::searches().search_names().collect();
+    let mut out = Vec::new();
+    for i in 0..requests {
+        let (gpus, search) = (2 + next(9), searches[i % searches.len()]);
+        let contention = ["merge", "merge-counts", "physical"][next(3)];
+        let weight = [0.0, 0.5, 1.0][next(3)];
+        let mut request = json!({"gpus": gpus, "search": search, "contention": contention, "loss_weight": weight});
+        let mut flags: Vec<String> = ["--gpus", &gpus.to_string(), "--search", search].map(String::from).to_vec();
+        flags.extend(["--contention", contention, "--loss-weight", &weight.to_string()].map(String::from));
+        match next(4) {
+            0 => {
+                request["free"] = json!(["n[0-2]:[0-5]"]);
+                flags.extend(["--free", "n[0-2]:[0-5]"].map(String::from));
+            }
+            1 => {
+                request["constraints"] = json!({"excluded_hosts": ["n3"], "hosts_max": 3});
+                flags.extend(["--exclude-hosts", "n3", "--max-hosts", "3"].map(String::from));
+            }
+            2 => {
+                request["size_bytes"] = json!(1 << 20);
+                flags.extend(["--size", "1MiB"].map(String::from));
+            }
+            _ => {}
+        }
+        out.push((request, flags));
+    }
+    out
+}
+
+#[test]
+fn every_search_and_contention_rule_answers_or_refuses_alike_through_every_door() {
+    let dir = folder();
+    let d = dir.path();
+    let asked = mixed(54);
+    let lines: String = asked.iter().map(|(r, _)| format!("{r}\n")).collect();
+    let stream = linkwise(d, &["place", "--state", "s", "--model", "m.json", "--requests", "-"], &lines).0;
+    let e = engine(d);
+    let (mut avoided, mut refused) = (0, 0);
+    for ((request, flags), line) in asked.iter().zip(stream.lines()) {
+        let mut whole = request.clone();
+        whole["request"] = json!("place");
+        let whole: Request = serde_json::from_value(whole).expect("a request");
+        let streamed: Value = serde_json::from_str(line).expect("JSON");
+        let mut c = Command::cargo_bin("linkwise").expect("the built command");
+        let common = ["place", "--state", "s", "--model", "m.json", "--format", "json"];
+        let single = c.args(common).args(flags).current_dir(d).output().expect("it runs");
+        match e.handle(&whole, 0.0) {
+            Ok(expected) => {
+                let expected = bare(serde_json::to_value(expected).expect("JSON"));
+                avoided += usize::from(!expected["avoided"].is_null());
+                assert_eq!(bare(streamed), expected, "the stream, {request}");
+                assert_eq!(
+                    bare(serde_json::from_slice(&single.stdout).expect("JSON")),
+                    expected,
+                    "the command, {request}"
+                );
+            }
+            Err(expected) => {
+                refused += 1;
+                assert_eq!(streamed["error"], json!(expected.form()), "the stream, {request}");
+                let said = String::from_utf8_lossy(&single.stderr);
+                assert!(single.status.code() != Some(0) && said.contains(&expected.to_string()), "{request}: {said}");
+            }
+        }
+    }
+    assert!(avoided > 0 && refused < asked.len() / 2, "{avoided} choices avoided a suspect, {refused} were refused");
+}
+
 #[test]
 fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command() {
     let (of_engine_dir, of_command_dir) = {
