@@ -28,6 +28,8 @@ pub enum Commands {
     Init(Init),
     /// Show jobs, free GPUs and drained ones
     Show(Common),
+    /// Take over a cluster file with other hosts than before
+    Update(Init),
     /// Give GPUs to a job
     Allocate(Allocate),
     /// Take back what jobs hold
@@ -55,7 +57,7 @@ pub struct Once {
     key: Option<String>,
 }
 
-/// `cluster init`.
+/// `cluster init` and `cluster update`.
 #[derive(clap::Args)]
 pub struct Init {
     /// Built-in cluster or cluster file
@@ -117,6 +119,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
     match command {
         Commands::Init(a) => init(&a),
         Commands::Show(a) => show(&a),
+        Commands::Update(a) => update(&a),
         Commands::Allocate(a) => allocate(&a),
         Commands::Release(a) => release(&a),
         Commands::Drain(a) => drain(&a),
@@ -144,6 +147,21 @@ fn init(a: &Init) -> Result<(), Failure> {
         a.common.format,
         || format!("{}: state of cluster {}, {free} GPUs free\n", state.path().display(), cluster.name),
         || json!({"state": state.path(), "cluster": cluster.name, "gpus": cluster.gpu_count(), "free": free}),
+    );
+    Ok(())
+}
+
+fn update(a: &Init) -> Result<(), Failure> {
+    let cluster = load_cluster(&a.cluster)?;
+    let mut state = State::open(&a.common.state).or_failure()?;
+    let changes = state.update_cluster(&cluster).or_failure()?;
+    print(
+        a.common.format,
+        || {
+            let what = if changes.is_empty() { "the hosts are as they were".into() } else { changes.text() };
+            wrap(&format!("{}: cluster {} taken over; {what}", state.path().display(), cluster.name), 2)
+        },
+        || json!({"state": state.path(), "cluster": cluster.name, "changes": changes}),
     );
     Ok(())
 }

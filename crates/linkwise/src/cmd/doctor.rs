@@ -5,7 +5,6 @@ use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
 use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest};
 use std::path::PathBuf;
-use store::Store;
 use topology::{Cluster, Collective};
 
 /// Arguments of `linkwise doctor`.
@@ -48,7 +47,7 @@ const STRAY_SHOWN: usize = 5;
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
-    let store = Store::open(&args.store, builder.cluster()).or_failure()?;
+    let store = open::store(&args.store, builder.cluster())?;
     let engine = builder.store(store).build().or_failure()?;
     let answer = engine.diagnose(&DiagnoseRequest { collective: args.collective }).or_failure()?;
     let text = match args.format {

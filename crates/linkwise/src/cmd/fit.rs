@@ -9,7 +9,6 @@ use files::{FileLock, write_atomic};
 use papers::models;
 use predict::Model;
 use std::path::PathBuf;
-use store::Store;
 use topology::Collective;
 
 /// Arguments of `linkwise fit`.
@@ -65,7 +64,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
     let mut builder = open::new(cluster.clone()).keeper(Output(args.output.clone()));
     match &args.store {
-        Some(path) => builder = builder.store(Store::open(path, &cluster).or_failure()?),
+        Some(path) => builder = builder.store(open::store(path, &cluster)?),
         None if args.model == NEEDS_NONE => {}
         None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
     }

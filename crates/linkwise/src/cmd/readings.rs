@@ -9,7 +9,7 @@ use engine::{
 };
 use serde_json::json;
 use std::path::PathBuf;
-use store::{Store, WhatChanged};
+use store::WhatChanged;
 use topology::{Bytes, Cluster, Collective};
 
 /// Columns of a list of GPUs.
@@ -141,7 +141,7 @@ impl Common {
     fn engine(&self) -> Result<Engine, Failure> {
         // The state tells the cluster; no reading is looked up in it.
         let builder = open::with_state(self.cluster.as_deref(), self.state.as_deref())?;
-        let store = Store::open(&self.store, builder.cluster()).or_failure()?;
+        let store = open::store(&self.store, builder.cluster())?;
         builder.store(store).build().or_failure()
     }
 }
@@ -174,7 +174,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
 fn learn(a: &Learn) -> Result<(), Failure> {
     let (keeper, model) = LockedModelFile::open(&a.model)?;
     let builder = open::with_state(a.common.cluster.as_deref(), a.common.state.as_deref())?;
-    let store = Store::open(&a.common.store, builder.cluster()).or_failure()?;
+    let store = open::store(&a.common.store, builder.cluster())?;
     let engine = open::build(builder.store(store).model(model).keeper(keeper), &a.model)?;
     let request = LearnRequest { readings: a.ids.clone(), key: a.key.clone() };
     let answer = engine.learn(&request, now_unix_s()).or_failure()?;
