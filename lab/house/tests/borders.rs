@@ -7,7 +7,7 @@ fn all() -> Vec<Room> {
     rooms(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What a person or a training process meets.
+/// The programs and libraries that users and training processes load.
 const DOORS: [&str; 2] = ["linkwise", "nccl-plugin"];
 
 #[test]
