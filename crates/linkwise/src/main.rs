@@ -2,6 +2,7 @@
 
 mod cmd;
 mod interrupt;
+mod job_report;
 mod plugin_library;
 mod store_errors;
 

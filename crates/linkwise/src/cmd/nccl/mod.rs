@@ -8,8 +8,6 @@ mod explain;
 mod findings;
 mod view;
 
-pub use nccl_model::{Advice, by_model};
-
 use console::Failure;
 
 /// `linkwise nccl ...`

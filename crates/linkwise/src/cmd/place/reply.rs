@@ -1,7 +1,7 @@
 //! An answer of the engine as JSON; sentences are in [`super::text`], Slurm options and hostfiles in [`super::launch`].
 
-use crate::cmd::nccl::{Advice, by_model};
 use engine::{AvoidedSuspects, GpuList, HostGpus, PlaceAnswer};
+use nccl_model::{Advice, by_model};
 use serde_json::{Value, json};
 use std::time::Duration;
 use topology::nccl::Version;
