@@ -62,7 +62,7 @@ pub struct List {
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
     /// Only readings stored after the one of this number, the oldest of them first
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = number::whole::<i64>)]
     after: Option<i64>,
     /// Withdrawn readings as well
     #[arg(long)]
@@ -92,6 +92,7 @@ pub struct By {
 #[derive(clap::Args)]
 pub struct Correct {
     /// Number of the reading
+    #[arg(value_parser = number::whole::<i64>)]
     id: i64,
     /// Bus bandwidth that it should have said, GB/s
     #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
@@ -109,6 +110,7 @@ pub struct Correct {
 #[derive(clap::Args)]
 pub struct Withdraw {
     /// Number of the reading
+    #[arg(value_parser = number::whole::<i64>)]
     id: i64,
     #[command(flatten)]
     by: By,
