@@ -142,7 +142,7 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
 fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<(), Failure> {
     let report = job_report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
-        eprint!("{}", nobody(library, folder));
+        eprint!("{}", not_loaded(library, folder));
         return Ok(());
     }
     eprint!("{}", job_report::text(&report));
@@ -164,7 +164,7 @@ fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path)
     Ok(())
 }
 
-/// Settings that fight with the plugin.
+/// Warns of settings that conflict with the plugin.
 fn conflicts() {
     for name in ["NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"] {
         if let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) {
@@ -235,7 +235,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
 }
 
 /// What to say when no process loaded the plugin.
-fn nobody(library: &Path, folder: &Path) -> String {
+fn not_loaded(library: &Path, folder: &Path) -> String {
     format!(
         "linkwise: no process of this command loaded the plugin. The usual reasons:\n\
          - no process used NCCL, or none made a communicator of two or more ranks\n\

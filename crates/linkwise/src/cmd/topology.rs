@@ -200,7 +200,7 @@ fn apply(a: &Import, t: &mut HostType) -> Result<(), Failure> {
                 (had, _) => had,
             };
             t.pcie.generation = facts.pcie_generation;
-            eprintln!("note: PCIe taken as Gen{} x{}, as a {} has", t.pcie.generation, t.pcie.lanes, facts.name);
+            eprintln!("note: PCIe taken as Gen{} x{} ({})", t.pcie.generation, t.pcie.lanes, facts.name);
         } else {
             eprintln!("note: link rates of `{model}` are not known; those of the files stay");
         }

@@ -1,7 +1,7 @@
 //! What `linkwise measure` says at the end.
 
 use super::tables::Imported;
-use console::{table, text_of, wrap};
+use console::{table, text_of};
 use measure::CampaignSummary;
 use store::Source;
 
@@ -98,9 +98,9 @@ fn campaign(c: &CampaignAnswer) -> String {
         _ if !c.finished => format!("{} points gave no reading; the same command tries them again", c.summary.failed()),
         _ => "the campaign is finished".to_owned(),
     };
-    let (word, times) = match simulated {
-        true => ("simulated readings", " (run s and GPU min are simulated, too)"),
+    let (word, note) = match simulated {
+        true => ("simulated readings", "run s and GPU min are simulated\n"),
         false => ("readings", ""),
     };
-    out + &wrap(&format!("{} {word} in {:.1} s{times}; {end}", c.readings_taken, c.wall_seconds), 2)
+    out + note + &format!("{} {word} in {:.1} s; {end}\n", c.readings_taken, c.wall_seconds)
 }

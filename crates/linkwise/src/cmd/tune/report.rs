@@ -19,7 +19,7 @@ pub struct Args {
     traces: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: PageFormat,
 }
