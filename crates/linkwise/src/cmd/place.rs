@@ -52,7 +52,7 @@ pub struct Args {
     /// The job to place
     #[command(flatten)]
     ask: ask::Ask,
-    /// State file of `linkwise cluster`: what is free and which jobs run beside this one comes from there, and the cluster too
+    /// State file of `linkwise cluster`: gives the free GPUs, the running jobs and the cluster
     #[arg(long, conflicts_with = "jobs")]
     state: Option<PathBuf>,
     /// Take the chosen GPUs for this job, in one step with choosing them. The same request for the same job gets the same answer again

@@ -15,7 +15,7 @@ use topology::nccl::Version;
 /// Which hardware a job ran on.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ModelArgs {
-    /// Built-in cluster or cluster file: what a model expects stands beside what was measured
+    /// Built-in cluster or cluster file: shows a model's expectation next to each measurement
     #[arg(long, value_name = "CLUSTER")]
     pub cluster: Option<String>,
     /// The job's GPUs in it [default: by the host names in the traces]
