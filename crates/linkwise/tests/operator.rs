@@ -210,3 +210,23 @@ fn an_observation_is_recorded_learned_and_suspected_in_every_form() {
     let v = json(d, &["doctor", "--store", "S.db", "--state", "s", "--format", "json"]);
     assert!(v["defects"][0]["worth_measuring"].is_array() && v["defects"][0]["named"] == false, "{v}");
 }
+
+#[test]
+fn the_doctor_ends_with_1_on_a_defect_only_where_a_script_asks_for_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slow-nic.yaml");
+    let slow = std::fs::read_to_string(example).expect("the example");
+    let healthy = slow.replace(", degraded: {nics: {mlx5_3: 0.5}}", "");
+    assert_ne!(slow, healthy, "the example has a slow NIC");
+    std::fs::write(d.join("slow.yaml"), slow).expect("written");
+    std::fs::write(d.join("healthy.yaml"), healthy).expect("written");
+    for (file, code) in [("slow.yaml", 1), ("healthy.yaml", 0)] {
+        let store = format!("{file}.db");
+        ok(d, &["measure", "--cluster", file, "--backend", "simulated", "--samples", "60", "--store", &store]);
+        let doctor = ["doctor", "--cluster", "healthy.yaml", "--store", &store];
+        ok(d, &doctor);
+        let o = run(d, &[&doctor[..], &["--exit-code"]].concat());
+        assert_eq!(o.status.code(), Some(code), "{file}: {}{}", text(&o.stdout), text(&o.stderr));
+    }
+}

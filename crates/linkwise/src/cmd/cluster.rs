@@ -32,9 +32,9 @@ pub enum Commands {
     Update(Init),
     /// Give GPUs to a job
     Allocate(Allocate),
-    /// Take back what jobs hold
+    /// Release the GPUs of jobs
     Release(Release),
-    /// Give no more work to hosts or GPUs; jobs that run there go on
+    /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
 }
 
@@ -70,12 +70,12 @@ pub struct Init {
 /// `cluster allocate`.
 #[derive(clap::Args)]
 pub struct Allocate {
-    /// Its id: letters, digits and ._-/@+:=
+    /// Job id: letters, digits and ._-/@+:=
     job: String,
     /// GPUs: 'n[0-3]:[0-7]' n5:2 n6 (a host alone means all its GPUs)
     #[arg(required = true)]
     gpus: Vec<String>,
-    /// Bus bandwidth that it uses, GB/s; without it decisions take what the model expects of the job
+    /// Bus bandwidth that the job uses, GB/s [default: what the model predicts for it]
     #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
@@ -105,7 +105,7 @@ pub struct Drain {
     /// Why, one line
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
-    /// Give them back
+    /// Put them back into service
     #[arg(long, conflicts_with = "reason")]
     undo: bool,
     #[command(flatten)]

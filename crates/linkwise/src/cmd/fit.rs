@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
     /// Seed of what networks draw at random; the other models draw nothing, so every seed gives the same
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = console::number::whole::<u64>)]
     seed: u64,
     /// Where the model goes
     #[arg(short, long)]

@@ -200,7 +200,7 @@ fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Fa
     Ok(())
 }
 
-/// Simulated readings beside real ones are an accident more often than a wish.
+/// A store that mixes simulated and real readings is usually a mistake.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
     let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
     let real = store.count(&Query::all()).or_failure()? - simulated;

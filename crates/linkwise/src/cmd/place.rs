@@ -46,13 +46,13 @@ pub struct Args {
     /// How to search (a wrong name lists them); a request line may name another
     #[arg(long, default_value = "auto")]
     search: String,
-    /// Seed of the searches that draw lots
+    /// Random seed (randomized searches only)
     #[arg(long, default_value_t = 0, value_parser = console::number::whole::<u64>)]
     seed: u64,
     /// The job to place
     #[command(flatten)]
     ask: ask::Ask,
-    /// State file of `linkwise cluster`: what is free and which jobs run beside this one comes from there, and the cluster too
+    /// State file of `linkwise cluster`: gives the free GPUs, the running jobs and the cluster
     #[arg(long, conflicts_with = "jobs")]
     state: Option<PathBuf>,
     /// Take the chosen GPUs for this job, in one step with choosing them. The same request for the same job gets the same answer again
@@ -72,7 +72,7 @@ pub struct Args {
     /// does) or `physical` (flows, max-min fair)
     #[arg(long, default_value = "merge", value_parser = contention)]
     contention: Contention,
-    /// What a GB/s that running jobs lose counts against one that the new job gets
+    /// Weight of bandwidth lost by running jobs (0: ignore; 1: as important as the new job's)
     #[arg(long, default_value_t = 0.0, value_parser = console::number::real)]
     loss_weight: f64,
     /// NCCL release, such as 2.28: says which of its settings are worth trying on the choice (by the model; `linkwise nccl advise` checks
