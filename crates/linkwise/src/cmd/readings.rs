@@ -127,7 +127,7 @@ pub struct Withdraw {
 #[derive(clap::Args)]
 pub struct Learn {
     /// Numbers of the readings
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = number::whole::<i64>)]
     ids: Vec<i64>,
     /// Model file that learns
     #[arg(long)]
