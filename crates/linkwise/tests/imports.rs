@@ -7,6 +7,7 @@ fn linkwise_imports_only_what_its_border_allows() {
         &[
             "agreement",
             "autotune",
+            "draw",
             "engine",
             "fabric",
             "files",

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
-use topology::{Bandwidth, Cluster, Host, HostType, catalog, draw, file, names};
+use topology::{Bandwidth, Cluster, Host, HostType, catalog, file, names};
 
 /// Sub-commands of `linkwise topology`.
 #[derive(clap::Subcommand)]
