@@ -1,16 +1,18 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
-use crate::decide::{ProbeReading, decide};
-use crate::exact::{Scored, SearchResult, promote_by_lower_confidence_bound};
+use crate::decide::{ProbeReading, decide, expected};
+use crate::exact::{CAUTION_SDS, Scored, SearchResult, TIE, promote_by_lower_confidence_bound};
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
+use crate::policy::{Field, Price, deviation};
 use crate::ranks;
-use crate::request::{Refusal, Request};
+use crate::request::{Refusal, Request, Split};
+use crate::rule::Rule;
 use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
-use predict::{BandwidthModel, HostShare, Prediction};
+use predict::{BandwidthModel, HostShare};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -52,6 +54,10 @@ pub struct Answer {
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
+    /// The choice of the simple rule ([`crate::rule`]); None for one GPU, and where the rule has none that keeps the limits.
+    pub rule: Option<Scored>,
+    /// What the choice costs, and what it gains over the rule.
+    pub price: Price,
     /// Candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
@@ -84,9 +90,16 @@ impl Answer {
                 None => Err(a.clone()),
             })
             .collect::<Result<Vec<_>, _>>()?;
+        let field = Field { cluster, free: &request.free, slack: request.slack };
         if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
-            crate::exact::promote(&mut all, d.candidate);
-            all[0].prediction = Prediction { busbw_gb_per_s: d.busbw_gb_per_s, std_gb_per_s: d.std_gb_per_s };
+            let after = expected(&all, &of_candidates, model.repeat_noise());
+            let of_rule = |r: &Scored| all.iter().position(|c| c.allocation == r.allocation);
+            let rule = self.rule.as_ref().and_then(of_rule);
+            let chosen = field.choose(&after, d.candidate, rule);
+            self.rule = rule.map(|r| after[r].clone()).or(self.rule);
+            self.price = field.price(&after[chosen], self.rule.as_ref());
+            crate::exact::promote(&mut all, chosen);
+            all[0].prediction = after[chosen].prediction;
             self.effect = Objective::new(cluster, model, request).effect(&parts_of(model, request, &all[0].allocation));
         }
         self.choice = all.remove(0);
@@ -101,8 +114,8 @@ impl Answer {
 /// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search, or above thresholds where that is too large. The choice among the best few is that of
-/// [`promote_by_lower_confidence_bound`].
+/// Answers a request by exact search, or above thresholds where that is too large. Of the best few
+/// [`promote_by_lower_confidence_bound`] names the best; [`crate::policy`] compares it with the simple rule's choice.
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
     answer_with(&Auto, cluster, model, request)
 }
@@ -115,20 +128,33 @@ pub fn answer_with(
     request: &Request,
 ) -> Result<Answer, Refusal> {
     // Searches see only usable GPUs; constraints on the whole choice stay in the request.
-    let request = &Request { free: request.usable(cluster)?, ..request.clone() };
-    let objective = Objective::new(cluster, model, request);
-    let SearchResult { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
+    let asked = request;
+    let mut request = asked.narrowed(cluster)?;
+    let found = search.search(&Objective::new(cluster, model, &request), 1 + RUNNER_UPS);
+    let found = match found {
+        // A search that cannot honour equal counts is free of a mere preference.
+        Err(Refusal::Unsupported { .. }) if asked.constraints.split == Split::EqualIfFeasible => {
+            request.constraints.split = Split::Any;
+            search.search(&Objective::new(cluster, model, &request), 1 + RUNNER_UPS)
+        }
+        found => found,
+    };
+    let request = &request;
+    let objective = &Objective::new(cluster, model, request);
+    let SearchResult { mut best, mut evaluations } = found?;
     best.retain(|s| request.accepts_counts(&s.allocation.counts()));
     if best.is_empty() {
         return Err(Refusal::SearchBreaksLimits { search: search.name() });
     }
     promote_by_lower_confidence_bound(&mut best);
-    let choice = best.remove(0);
+    let decided = against_rule(objective, &asked.free, best);
+    evaluations += objective.evaluations();
+    let Against { choice, runner_ups, rule, price } = decided;
     let packed = match request.pods.iter().any(|p| *p > 1) {
         true => packed_pods(cluster, &request.free, &request.pods),
         false => packed(cluster, &request.free, request.gpus),
     };
-    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|a| scored(&objective, a));
+    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|a| scored(objective, a));
     let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
     let effect = objective.effect(&parts_of(model, request, &choice.allocation));
     let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &choice.allocation);
@@ -136,7 +162,9 @@ pub fn answer_with(
         choice,
         bottleneck,
         packed,
-        runner_ups: best,
+        runner_ups,
+        rule,
+        price,
         evaluations,
         effect,
         pods,
@@ -144,6 +172,51 @@ pub fn answer_with(
         host_order: hosts,
         search: search.name(),
     })
+}
+
+/// A search's candidates compared with the simple rule.
+struct Against {
+    choice: Scored,
+    runner_ups: Vec<Scored>,
+    rule: Option<Scored>,
+    price: Price,
+}
+
+/// Lets the policy choose between a search's candidates (the best first) and the cheap allocations of the simple rule. `free`: the free GPUs
+/// before any constraint.
+fn against_rule(objective: &Objective, free: &Allocation, mut best: Vec<Scored>) -> Against {
+    let field = Field { cluster: objective.cluster, free, slack: objective.request.slack };
+    let cheap = if objective.request.gpus < 2 { Vec::new() } else { Rule::new(objective).choices() };
+    let mut rule = None;
+    let mut all = best.clone();
+    for (i, a) in cheap.into_iter().enumerate() {
+        let at = all.iter().position(|s| s.allocation == a).unwrap_or_else(|| {
+            all.push(scored(objective, a));
+            all.len() - 1
+        });
+        if i == 0 {
+            rule = Some(at);
+        }
+    }
+    // A search above thresholds may have missed a cheap allocation that is better than all it found.
+    let top = (1..all.len()).fold(0, |top, i| {
+        let value = |s: &Scored| s.score_gb_per_s - CAUTION_SDS * deviation(s);
+        let better = i >= best.len() && value(&all[i]) > value(&all[top]) * (1.0 + TIE);
+        if better { i } else { top }
+    });
+    let chosen = field.choose(&all, top, rule);
+    let (choice, rule) = (all[chosen].clone(), rule.map(|r| all[r].clone()));
+    // The rule's choice stays among the candidates, so that it can be measured.
+    let mut missing: Vec<Scored> = rule.iter().chain([&choice]).cloned().collect();
+    missing.retain(|o| best.iter().all(|s| s.allocation != o.allocation));
+    missing.dedup_by(|a, b| a.allocation == b.allocation);
+    best.truncate(1 + RUNNER_UPS - missing.len());
+    best.append(&mut missing);
+    if let Some(at) = best.iter().position(|s| s.allocation == choice.allocation) {
+        crate::exact::promote(&mut best, at);
+    }
+    let runner_ups = best.split_off(1);
+    Against { price: field.price(&choice, rule.as_ref()), choice, runner_ups, rule }
 }
 
 /// A choice laid out.

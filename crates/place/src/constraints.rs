@@ -2,7 +2,7 @@
 //!
 //! Constraints on the whole choice (pods, fewest GPUs per host, most hosts) are [`crate::shape`].
 
-use crate::request::{Constraints, Refusal, Request};
+use crate::request::{Constraints, EQUAL_HOSTS_FACTOR, Refusal, Request, Split};
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
@@ -102,6 +102,47 @@ impl Request {
             *busy.entry(h).or_default() |= cluster.type_of(h).nics_touched(m);
         }
         busy
+    }
+}
+
+impl Request {
+    /// The same request over its usable GPUs, with [`Split::EqualIfFeasible`] decided: what a search is asked.
+    pub(crate) fn narrowed(&self, cluster: &Cluster) -> Result<Request, Refusal> {
+        let mut r = Request { free: self.usable(cluster)?, ..self.clone() };
+        if r.constraints.split == Split::EqualIfFeasible {
+            // Pods state the counts that are wanted.
+            let equal = r.pods.is_empty() && r.equal_counts_fit();
+            r.constraints.split = if equal { Split::Equal } else { Split::Any };
+        }
+        if let Split::PerHost(each) = r.constraints.split {
+            let of = |n: usize| r.free.parts().iter().filter(|p| p.1.count() >= n).count();
+            let (wanted, there) = (r.gpus / each.max(1), of(each));
+            if there < wanted {
+                let fits = |n: &usize| *n < each && r.gpus.is_multiple_of(*n) && of(*n) >= r.gpus / n;
+                let nearest = (1..each).rev().find(fits);
+                return Err(Refusal::PerHostDoesNotFit { gpus: r.gpus, per_host: each, wanted, there, nearest });
+            }
+        }
+        Ok(r)
+    }
+
+    /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).
+    fn equal_counts_fit(&self) -> bool {
+        let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0;
+        let Some(at) = free.iter().position(|n| {
+            sum += n;
+            sum >= self.gpus
+        }) else {
+            return false;
+        };
+        let (fewest, counts) = (at + 1, self.counts_allowed());
+        let most = (EQUAL_HOSTS_FACTOR * fewest).min(self.constraints.hosts_max.unwrap_or(usize::MAX));
+        (fewest..=most.min(free.len()).min(self.gpus)).any(|hosts| {
+            let each = self.gpus / hosts;
+            self.gpus.is_multiple_of(hosts) && each < 32 && counts >> each & 1 == 1 && free[hosts - 1] >= each
+        })
     }
 }
 

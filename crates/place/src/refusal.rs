@@ -93,6 +93,34 @@ pub enum Refusal {
         /// The limits on hosts, in words.
         limits: String,
     },
+    /// A count per host that the GPUs are no multiple of.
+    #[error(
+        "{gpus} GPUs cannot be divided into {per_host} per host; the nearest are {}",
+        multiples(*gpus, *per_host)
+    )]
+    PerHostDoesNotDivide {
+        /// Requested.
+        gpus: usize,
+        /// Asked for on every host.
+        per_host: usize,
+    },
+    /// Too few hosts have that many usable GPUs.
+    #[error(
+        "{gpus} GPUs at {per_host} per host need {wanted} hosts with {per_host} usable GPUs, and {there} have them; {}",
+        nearest_per_host(*nearest, *gpus, *per_host, *there)
+    )]
+    PerHostDoesNotFit {
+        /// Requested.
+        gpus: usize,
+        /// Asked for on every host.
+        per_host: usize,
+        /// Hosts needed.
+        wanted: usize,
+        /// Hosts that have so many.
+        there: usize,
+        /// The largest smaller count per host that fits.
+        nearest: Option<usize>,
+    },
     /// No host satisfies the constraints.
     #[error("no host of the cluster {what}")]
     NoHostMatches {
@@ -230,6 +258,8 @@ impl Refusal {
             Refusal::PodsTooMixed { .. } => "pods_too_mixed",
             Refusal::NoSplit { .. } => "no_split",
             Refusal::NoHostMatches { .. } => "no_host_matches",
+            Refusal::PerHostDoesNotDivide { .. } => "per_host_does_not_divide",
+            Refusal::PerHostDoesNotFit { .. } => "per_host_does_not_fit",
             Refusal::ConstraintsLeaveTooFew { .. } => "constraints_leave_too_few",
             Refusal::UnknownHost { .. } => "unknown_host",
             Refusal::UnknownGpu { .. } => "unknown_gpu",
@@ -251,6 +281,7 @@ impl Refusal {
     pub fn is_malformed(&self) -> bool {
         match self {
             Refusal::NotEnough { .. }
+            | Refusal::PerHostDoesNotFit { .. }
             | Refusal::TooLarge { .. }
             | Refusal::PodTooLarge { .. }
             | Refusal::PodsDoNotFit { .. }
@@ -262,6 +293,7 @@ impl Refusal {
             | Refusal::SearchTooLarge { .. }
             | Refusal::SearchBreaksLimits { .. } => false,
             Refusal::NoGpus
+            | Refusal::PerHostDoesNotDivide { .. }
             | Refusal::EmptyPod { .. }
             | Refusal::PodsSum { .. }
             | Refusal::TooManyPods { .. }
@@ -277,4 +309,23 @@ impl Refusal {
             | Refusal::NoHostsAllowed => true,
         }
     }
+}
+
+/// The multiples of a count next to a number of GPUs, in words, or the counts that divide it.
+fn multiples(gpus: usize, each: usize) -> String {
+    if each == 0 {
+        return "1 or more per host".to_owned();
+    }
+    let below = gpus / each * each;
+    let dividing: Vec<String> =
+        (1..=topology::GPUS_PER_HOST_MAX).filter(|n| gpus.is_multiple_of(*n)).map(|n| n.to_string()).collect();
+    let numbers = if below == 0 { each.to_string() } else { format!("{below} or {}", below + each) };
+    format!("{numbers} GPUs, or {} per host", dividing.join(", "))
+}
+
+fn nearest_per_host(nearest: Option<usize>, gpus: usize, per_host: usize, there: usize) -> String {
+    let smaller = nearest.map(|n| format!("{n} per host ({} hosts) fits", gpus / n));
+    let fewer = (there > 0).then(|| format!("{} GPUs at {per_host} per host fit", there * per_host));
+    let known: Vec<String> = smaller.into_iter().chain(fewer).collect();
+    if known.is_empty() { "wait until more is free".to_owned() } else { known.join("; ") }
 }
