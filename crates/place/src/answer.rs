@@ -186,7 +186,8 @@ struct Against {
 /// before any constraint.
 fn against_rule(objective: &Objective, free: &Allocation, mut best: Vec<Scored>) -> Against {
     let field = Field { cluster: objective.cluster, free, slack: objective.request.slack };
-    let cheap = if objective.request.gpus < 2 { Vec::new() } else { Rule::new(objective).choices() };
+    let hosts = best[0].allocation.host_count();
+    let cheap = if objective.request.gpus < 2 { Vec::new() } else { Rule::new(objective).choices(hosts) };
     let mut rule = None;
     let mut all = best.clone();
     for (i, a) in cheap.into_iter().enumerate() {

@@ -79,8 +79,9 @@ impl<'a> Rule<'a> {
         Rule { objective, slots, counts, best_masks: HashMap::new() }
     }
 
-    /// The rule's choice first, if there is one that keeps the request; then its choices under other preferences, each once.
-    pub fn choices(&mut self) -> Vec<Allocation> {
+    /// The rule's choice first, if there is one that keeps the request; then its choices under other preferences, each once. `hosts`: also
+    /// its choices on so many hosts, if that is more than the fewest.
+    pub fn choices(&mut self, hosts: usize) -> Vec<Allocation> {
         let request = self.objective.request;
         if request.pods.iter().any(|p| *p != request.pods[0]) {
             return self.mixed_pods().into_iter().collect();
@@ -102,10 +103,15 @@ impl<'a> Rule<'a> {
         for set in &sets {
             for order in orders {
                 for level in 0..self.levels() {
-                    let Some(counts) = self.at_level(set, level, *order) else { continue };
-                    let a = self.gpus(&counts);
-                    if request.accepts_counts(&a.counts()) && !found.contains(&a) {
-                        found.push(a);
+                    for least in [1, hosts] {
+                        let Some(counts) = self.at_level(set, level, *order, least) else { continue };
+                        let a = self.gpus(&counts);
+                        if request.accepts_counts(&a.counts()) && !found.contains(&a) {
+                            found.push(a);
+                        }
+                        if level == 0 || counts.len() >= hosts {
+                            break;
+                        }
                     }
                 }
             }
@@ -154,8 +160,8 @@ impl<'a> Rule<'a> {
         by_switch.into_values().collect()
     }
 
-    /// The best choice below one switch of a level.
-    fn at_level(&self, slots: &[u32], level: usize, order: Order) -> Option<Counts> {
+    /// The best choice on at least so many hosts below one switch of a level.
+    fn at_level(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
         let k = self.objective.request.gpus;
         if level == 0 {
             let fits = |i: &&u32| {
@@ -167,7 +173,7 @@ impl<'a> Rule<'a> {
         }
         let below = self.below(slots, level);
         let choices = below.iter().filter(|s| self.capacity(s) >= k).filter_map(|s| {
-            let counts = self.split(s, level, order)?;
+            let counts = self.split(s, level, order, least)?;
             let (mut degraded, mut broken, mut stranded, mut busy) = (0, 0, 0, 0);
             for &(i, n) in &counts {
                 let slot = &self.slots[i as usize];
@@ -183,8 +189,8 @@ impl<'a> Rule<'a> {
         choices.min_by(|a, b| a.0.cmp(&b.0)).map(|c| c.1)
     }
 
-    /// The fewest hosts of a region and the most even counts on them.
-    fn split(&self, slots: &[u32], level: usize, order: Order) -> Option<Counts> {
+    /// The fewest hosts of a region, at least `least`, and the most even counts on them.
+    fn split(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
         let request = self.objective.request;
         let k = request.gpus;
         let mut capacities: Vec<usize> = slots.iter().map(|i| self.slots[*i as usize].capacity).collect();
@@ -194,6 +200,7 @@ impl<'a> Rule<'a> {
             sum += c;
             sum >= k
         })? + 1;
+        let fewest = fewest.max(least);
         let hosts_max = request.constraints.hosts_max.unwrap_or(usize::MAX).min(slots.len()).min(k);
         let even = |n: usize| {
             let each = k / n;
@@ -335,5 +342,5 @@ impl<'a> Rule<'a> {
 
 /// The simple rule's choice for a request whose free GPUs are usable; None where none keeps the request.
 pub fn choose(objective: &Objective) -> Option<Allocation> {
-    Rule::new(objective).choices().into_iter().next()
+    Rule::new(objective).choices(1).into_iter().next()
 }
