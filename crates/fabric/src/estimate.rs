@@ -5,7 +5,7 @@ use crate::intra::{self, IntraEntry, IntraTable, RunOptions};
 use crate::job_hosts::JobHosts;
 use crate::network;
 use crate::tree;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
@@ -72,6 +72,8 @@ pub struct Fabric<'c> {
     cluster: &'c Cluster,
     constants: Arc<Constants>,
     tables: Arc<Vec<IntraTable>>,
+    /// Rates of the uplinks by tier and switch, GB/s; filled at the first use.
+    uplinks: Arc<OnceLock<Vec<Vec<f64>>>>,
 }
 
 /// The tables of a [`Fabric`] without a reference to its cluster.
@@ -84,7 +86,12 @@ pub struct FabricTables {
 impl FabricTables {
     /// The fabric of the cluster of these tables, or of one with the same host types in the same order. O(1).
     pub fn on<'c>(&self, cluster: &'c Cluster) -> Fabric<'c> {
-        Fabric { cluster, constants: Arc::clone(&self.constants), tables: Arc::clone(&self.tables) }
+        Fabric {
+            cluster,
+            constants: Arc::clone(&self.constants),
+            tables: Arc::clone(&self.tables),
+            uplinks: Arc::default(),
+        }
     }
 }
 
@@ -115,11 +122,11 @@ impl<'c> Fabric<'c> {
     /// As [`Fabric::new`], with other constants.
     pub fn with_constants(cluster: &'c Cluster, constants: Constants) -> Self {
         let tables = cluster.types.iter().map(|t| IntraTable::new(t, &constants)).collect();
-        Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables) }
+        Fabric { cluster, constants: Arc::new(constants), tables: Arc::new(tables), uplinks: Arc::default() }
     }
     /// The same fabric with other latencies and ramps. Keeps the intra tables, so plateau rates do not change. O(1).
     pub fn retuned(&self, constants: Constants) -> Self {
-        Fabric { cluster: self.cluster, constants: Arc::new(constants), tables: Arc::clone(&self.tables) }
+        Fabric { constants: Arc::new(constants), ..self.clone() }
     }
     /// The constants in use.
     pub fn constants(&self) -> &Constants {
@@ -227,6 +234,25 @@ impl<'c> Fabric<'c> {
         }
     }
 
+    /// Rate of a switch's uplinks, GB/s in one direction: the line rates of the NICs of its own hosts over the oversubscriptions of its tier
+    /// and of those below. O(1); the first call on a cluster with several host types O(hosts x tiers).
+    pub fn uplink_gb_per_s(&self, tier: usize, switch: usize) -> f64 {
+        let line = |t: &topology::HostType| t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum::<f64>();
+        let below = self.cluster.oversubscription_up_to(tier).max(1e-6);
+        if let [only] = &self.cluster.types[..] {
+            return line(only) * self.cluster.hosts_below(tier, switch).len() as f64 / below;
+        }
+        let rates = self.uplinks.get_or_init(|| {
+            let lines: Vec<f64> = self.cluster.types.iter().map(line).collect();
+            let tiers = 0..self.cluster.tiers().len();
+            let of = |hosts: topology::switches::SwitchHosts<'_>| {
+                hosts.map(|h| lines[self.cluster.host(h).host_type]).sum::<f64>()
+            };
+            tiers.map(|t| self.cluster.switches(t).map(of).collect()).collect()
+        });
+        rates[tier][switch] / below
+    }
+
     /// The generation of a host's GPUs. O(1).
     pub(crate) fn class_of(&self, host: HostId) -> GpuClass {
         self.tables[self.cluster.host(host).host_type].class()
@@ -292,7 +318,6 @@ impl<'c> Fabric<'c> {
         if network.tiers.is_empty() && network.host_links.is_empty() {
             return None;
         }
-        let hosts = allocation.parts();
         let ranks = allocation.gpu_count() as f64;
         let mut worst: Option<(f64, String)> = None;
         let mut offer = |rate: f64, name: String| {
@@ -314,26 +339,18 @@ impl<'c> Fabric<'c> {
                 offer(link.rate.gb_per_s() * efficiency / cross, format!("{}-{}", name(link.a), name(link.b)));
             }
         }
-        for tier in &network.tiers {
-            let below = tier.hosts_per_switch.max(1);
-            let switch_of = |h: HostId| h.index() / below;
-            let first = hosts.first().map(|s| switch_of(s.0));
-            if hosts.iter().all(|s| Some(switch_of(s.0)) == first) {
+        for (t, tier) in network.tiers.iter().enumerate() {
+            let below = self.cluster.gpus_below(t, allocation);
+            if below.len() < 2 {
                 break; // the whole job is below one switch of this tier, so also of every higher tier
             }
-            // The rate of a switch's uplinks is its hosts' line rate over the oversubscription. A ring enters and leaves the switch once, for any
-            // number of hosts below. All-to-all sends everything that is not for the switch's own hosts.
-            let mut at = 0;
-            while at < hosts.len() {
-                let switch = switch_of(hosts[at].0);
-                let end = at + hosts[at..].iter().take_while(|s| switch_of(s.0) == switch).count();
-                let t = self.cluster.type_of(hosts[at].0);
-                let host_line: f64 = t.nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
-                let up = host_line * below as f64 / tier.oversubscription.max(1e-6) * efficiency;
-                let g = hosts[at..end].iter().map(|s| s.1.count()).sum::<usize>() as f64;
+            // A ring enters and leaves a switch once, for any number of hosts below. All-to-all sends everything that is not for the
+            // switch's own hosts.
+            for (switch, gpus) in below {
+                let up = self.uplink_gb_per_s(t, switch) * efficiency;
+                let g = gpus as f64;
                 let cross = if collective == Collective::AllToAll { g * (ranks - g) / (ranks - 1.0) } else { per_bus };
                 offer(up / cross.max(1e-12), tier.name.clone());
-                at = end;
             }
         }
         worst

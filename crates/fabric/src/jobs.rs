@@ -83,21 +83,14 @@ impl Fabric<'_> {
                 out.push((SharedLink::Pair(i as u32), c / efficiency));
             }
         }
-        for (t, tier) in cluster.network.tiers.iter().enumerate() {
-            let switch_of = |h: HostId| (h.index() / tier.hosts_per_switch.max(1)) as u32;
-            let mut below: Vec<(u32, f64)> = Vec::new();
-            for &(h, m) in allocation.parts() {
-                match below.iter_mut().find(|b| b.0 == switch_of(h)) {
-                    Some(b) => b.1 += m.count() as f64,
-                    None => below.push((switch_of(h), m.count() as f64)),
-                }
-            }
+        for t in 0..cluster.tiers().len() {
+            let below = cluster.gpus_below(t, allocation);
             if below.len() < 2 {
                 break; // the job stays below one switch of this tier, and of every higher one
             }
             out.extend(below.into_iter().map(|(switch, gpus)| {
-                let c = if collective == Collective::AllToAll { all_to_all(gpus) } else { cross };
-                (SharedLink::Uplink(t as u32, switch), c / efficiency)
+                let c = if collective == Collective::AllToAll { all_to_all(gpus as f64) } else { cross };
+                (SharedLink::Uplink(t as u32, switch as u32), c / efficiency)
             }));
         }
         out.retain(|l| l.1 > 0.0 && l.1.is_finite());
@@ -111,13 +104,7 @@ impl Fabric<'_> {
         match link {
             SharedLink::Nic(host, nic) => cluster.nic_rate(host, usize::from(nic)).gb_per_s(),
             SharedLink::Pair(i) => cluster.network.host_links[i as usize].rate.gb_per_s(),
-            SharedLink::Uplink(t, switch) => {
-                // The rate of a switch's uplinks is its hosts' line rate over the oversubscription.
-                let tier = &cluster.network.tiers[t as usize];
-                let first = HostId((switch as usize * tier.hosts_per_switch.max(1)) as u32);
-                let host: f64 = cluster.type_of(first).nics.iter().map(|n| n.line_rate.gb_per_s()).sum();
-                host * tier.hosts_per_switch as f64 / tier.oversubscription.max(1e-6)
-            }
+            SharedLink::Uplink(t, switch) => self.uplink_gb_per_s(t as usize, switch as usize),
         }
     }
 

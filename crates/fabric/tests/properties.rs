@@ -117,7 +117,7 @@ proptest! {
     fn oversubscription_never_raises_bandwidth(m in masks(), a in 1.0f64..8.0, b in 1.0f64..8.0, s in size(), c in collective()) {
         let with = |o: f64| {
             let mut cluster = cluster();
-            cluster.network.tiers = vec![Tier { name: "leaf".into(), hosts_per_switch: 2, oversubscription: o }];
+            cluster.network.tiers = vec![Tier::regular("leaf", 2, o)];
             Fabric::new(&cluster).estimate(&allocation(&m), c, s).busbw.gb_per_s()
         };
         prop_assert!(with(a.max(b)) <= with(a.min(b)) * (1.0 + 1e-12));

@@ -567,7 +567,7 @@ fn slurm_takes_the_tightest_node_then_the_tightest_run() {
 #[test]
 fn slurms_tree_stays_below_the_lowest_switch_that_fits() {
     let mut cluster = many(6);
-    let tier = |name: &str, hosts_per_switch| Tier { name: name.into(), hosts_per_switch, oversubscription: 2.0 };
+    let tier = |name: &str, hosts_per_switch| Tier::regular(name, hosts_per_switch, 2.0);
     cluster.network.tiers = vec![tier("leaf", 2), tier("spine", 6)];
     let model = model(&cluster, 1);
     let fit = |free: &[u32], k| choose("slurm-topo", &cluster, &model, &free_of(free), k);

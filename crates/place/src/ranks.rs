@@ -25,14 +25,14 @@ const SENSITIVE_COUNTS: [usize; 3] = [3, 4, 2];
 pub fn host_order(cluster: &Cluster, parts: &[(HostId, GpuMask)]) -> Vec<(HostId, GpuMask)> {
     let mut order = parts.to_vec();
     // Switches of every tier, highest first, by their biggest share of the job, so that every switch's hosts are one run.
-    let tiers: Vec<usize> = cluster.network.tiers.iter().rev().map(|t| t.hosts_per_switch.max(1)).collect();
-    let weight = |below: usize, h: HostId| -> (std::cmp::Reverse<usize>, usize) {
-        let switch = h.index() / below;
-        let on_it = parts.iter().filter(|p| p.0.index() / below == switch).map(|p| p.1.count());
+    let tiers = cluster.tiers().len();
+    let weight = |tier: usize, h: HostId| -> (std::cmp::Reverse<usize>, usize) {
+        let switch = cluster.switch_of(tier, h);
+        let on_it = parts.iter().filter(|p| cluster.switch_of(tier, p.0) == switch).map(|p| p.1.count());
         (std::cmp::Reverse(on_it.sum()), switch)
     };
     order.sort_by_cached_key(|&(h, m)| {
-        let switches: Vec<_> = tiers.iter().map(|below| weight(*below, h)).collect();
+        let switches: Vec<_> = (0..tiers).rev().map(|tier| weight(tier, h)).collect();
         (switches, std::cmp::Reverse(m.count()), h)
     });
     if order.len() > 2 && crosses_nics(cluster, &order) {
@@ -67,8 +67,8 @@ fn spare_small_hosts(cluster: &Cluster, order: &mut [(HostId, GpuMask)]) {
         Some(i) => SENSITIVE_COUNTS.len() - i,
         None => 0,
     };
-    let leaf = cluster.network.tiers.first().map(|t| t.hosts_per_switch.max(1));
-    let together = |a: HostId, b: HostId| leaf.is_none_or(|n| a.index() / n == b.index() / n);
+    let leaves = !cluster.tiers().is_empty();
+    let together = |a: HostId, b: HostId| !leaves || cluster.switch_of(0, a) == cluster.switch_of(0, b);
     for size in SENSITIVE_COUNTS {
         for at in (1..order.len()).step_by(2) {
             if order[at].1.count() != size {

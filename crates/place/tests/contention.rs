@@ -152,7 +152,7 @@ proptest! {
     ) {
         let mut cluster = cluster(one_nic);
         if tiers {
-            cluster.network.tiers = vec![Tier { name: "leaf".into(), hosts_per_switch: 2, oversubscription: 4.0 }];
+            cluster.network.tiers = vec![Tier::regular("leaf", 2, 4.0)];
         }
         let (candidate, jobs) = world(&owner, 3);
         prop_assume!(!candidate.is_empty());

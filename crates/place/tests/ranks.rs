@@ -46,7 +46,7 @@ fn where_nccl_exchanges_no_channels_the_order_stays() {
 #[test]
 fn hosts_below_one_switch_stay_together_and_small_hosts_move_only_below_theirs() {
     let mut c = h100(4);
-    c.network.tiers = vec![Tier { name: "leaf".into(), hosts_per_switch: 2, oversubscription: 2.0 }];
+    c.network.tiers = vec![Tier::regular("leaf", 2, 2.0)];
     // n0 and n2 give 8, n1 and n3 give 3: below each switch one of each.
     assert_eq!(order(&c, &[8, 3, 8, 3]), [3, 8, 3, 8]);
     let parts = [(0, 0xff), (1, 0x7), (2, 0xff), (3, 0x7)].map(|(h, m)| (HostId(h), GpuMask(m)));
@@ -107,8 +107,8 @@ proptest! {
     ) {
         let mut c = h100(12);
         c.network.tiers = vec![
-            Tier { name: "leaf".into(), hosts_per_switch: below, oversubscription: 1.0 },
-            Tier { name: "spine".into(), hosts_per_switch: below * 2, oversubscription: 2.0 },
+            Tier::regular("leaf", below, 1.0),
+            Tier::regular("spine", below * 2, 2.0),
         ];
         let mut parts: Vec<_> = counts.iter().enumerate().filter(|(_, n)| **n > 0)
             .map(|(h, n)| (HostId(h as u32), GpuMask::first(*n))).collect();

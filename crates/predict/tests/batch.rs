@@ -23,7 +23,7 @@ fn cluster(which: usize) -> Cluster {
     };
     let mut network = Network::default();
     if which == 2 {
-        network.tiers.push(Tier { name: "leaf".into(), hosts_per_switch: 4, oversubscription: 3.0 });
+        network.tiers.push(Tier::regular("leaf", 4, 3.0));
         network.host_links.push(HostLink { a: HostId(0), b: HostId(2), rate: Bandwidth::from_gb_per_s(5.0) });
     }
     Cluster { name: "c".into(), hosts: (0..HOSTS).map(host).collect(), types, network }

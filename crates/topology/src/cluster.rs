@@ -3,6 +3,7 @@
 use crate::allocation::{Allocation, GpuId, GpuMask, HOSTS_MAX, HostId};
 use crate::host::HostType;
 use crate::quantity::Bandwidth;
+use crate::switches::{self, Rails, Tier};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -23,17 +24,6 @@ pub enum NetworkClass {
     Tcp,
 }
 
-/// One layer of switches above the hosts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tier {
-    /// `leaf`, `spine`, ...
-    pub name: String,
-    /// Hosts below one switch of this tier, in host order.
-    pub hosts_per_switch: usize,
-    /// Bandwidth below over bandwidth above; 1.0 is non-blocking.
-    pub oversubscription: f64,
-}
-
 /// A rate between two hosts that differs from what their NICs would give.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {
@@ -52,6 +42,9 @@ pub struct Network {
     pub class: NetworkClass,
     /// Layers of switches, nearest to the hosts first; none = one non-blocking switch.
     pub tiers: Vec<Tier>,
+    /// Whether the lowest tier is rail-optimised, and how its rails meet; `None`: all NICs of a host reach the same switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rails: Option<Rails>,
     /// Pairs with a rate of their own.
     pub host_links: Vec<HostLink>,
 }
@@ -219,7 +212,7 @@ impl Cluster {
             }
             h.check(t)?;
         }
-        self.network.check(self.hosts.len())
+        self.network.check(&self.hosts)
     }
 }
 
@@ -279,27 +272,11 @@ impl Host {
 }
 
 impl Network {
-    /// Checks tiers and host links for this number of hosts. The error states the first broken rule.
-    pub fn check(&self, hosts: usize) -> Result<(), String> {
-        let mut below = 0;
-        for t in &self.tiers {
-            if t.hosts_per_switch == 0 || t.hosts_per_switch > HOSTS_MAX {
-                return Err(format!("tier `{}` has {} hosts per switch", t.name, t.hosts_per_switch));
-            }
-            if t.hosts_per_switch < below {
-                return Err(format!(
-                    "tier `{}` has {} hosts per switch, fewer than the tier below it ({below}); tiers go upwards from the hosts",
-                    t.name, t.hosts_per_switch
-                ));
-            }
-            if !(t.oversubscription >= 1.0 && t.oversubscription <= 1000.0) {
-                return Err(format!(
-                    "tier `{}` has an oversubscription of {}; 1 is non-blocking, 2 means half",
-                    t.name, t.oversubscription
-                ));
-            }
-            below = t.hosts_per_switch;
-        }
+    /// Checks tiers and host links for these hosts. The error states the first broken rule. O(tiers x hosts).
+    pub fn check(&self, hosts: &[Host]) -> Result<(), String> {
+        let name = |h: HostId| hosts.get(h.index()).map_or_else(|| h.0.to_string(), |x| x.name.clone());
+        switches::check(&self.tiers, hosts.len(), &name)?;
+        let hosts = hosts.len();
         for l in &self.host_links {
             if l.a.index().max(l.b.index()) >= hosts || l.a == l.b {
                 return Err(format!("a host link joins hosts {} and {}", l.a.0, l.b.0));

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use topology::{
-    Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostLink, HostType, LinkHealth, Network, NetworkClass, Nic,
-    NvLinkFabric, PathKind, Pcie, Tier, catalog, file,
+    Bandwidth, Cluster, Gpu, GpuMask, Host, HostId, HostLink, HostType, LinkHealth, NamedSwitch, NamedSwitches,
+    Network, NetworkClass, Nic, NvLinkFabric, PathKind, Pcie, Rails, Switches, Tier, catalog, file,
 };
 
 fn path() -> impl Strategy<Value = PathKind> {
@@ -88,7 +88,11 @@ prop_compose! {
         hosts in prop::collection::vec((any::<prop::sample::Index>(), any::<u32>(), any::<[bool; 5]>(), prop::collection::vec(health(), 24)), 1..12),
         name in text(),
         class in prop::sample::select(vec![NetworkClass::Infiniband, NetworkClass::Roce, NetworkClass::Efa, NetworkClass::RdmaNoGdr, NetworkClass::Tcp]),
-        tiers in prop::collection::vec((text(), 1usize..9, 1.0..8.0f64), 0..3),
+        (tiers, named, rails) in (
+            prop::collection::vec((text(), 1usize..9, 1.0..8.0f64), 0..3),
+            any::<bool>(),
+            prop::sample::select(vec![None, Some(Rails::Joined), Some(Rails::Separate)]),
+        ),
         links in prop::collection::vec((any::<prop::sample::Index>(), gbit()), 0..3),
         style in 0usize..3,
     ) -> Cluster {
@@ -113,16 +117,31 @@ prop_compose! {
                 kubernetes_name: with[2].then(|| format!("k{i}.internal")),
             }
         }).collect();
-        let mut hosts_per_switch = 0;
+        // Each tier joins some switches of the tier below; without names in runs of one length, with names in any order.
+        let mut leaf_of: Vec<usize> = (0..hosts.len()).collect();
+        let mut hosts_per_switch = 1;
         let tiers = tiers.into_iter().map(|(name, k, oversubscription)| {
-            hosts_per_switch += k;
-            Tier { name, hosts_per_switch, oversubscription }
+            hosts_per_switch *= k;
+            if !named {
+                return Tier::regular(name, hosts_per_switch, oversubscription);
+            }
+            let mut of: Vec<NamedSwitch> = Vec::new();
+            for (h, leaf) in leaf_of.iter_mut().enumerate() {
+                *leaf = *leaf * 7 % (k + 1);
+                let name = format!("s{leaf}");
+                match of.iter_mut().find(|s| s.name == name) {
+                    Some(s) => s.hosts.push(HostId(h as u32)),
+                    None => of.push(NamedSwitch { name, hosts: vec![HostId(h as u32)] }),
+                }
+            }
+            let switches = Switches::Named(NamedSwitches::new(of).unwrap());
+            Tier { name, switches, oversubscription }
         }).collect();
         let host_links = links.into_iter().filter(|_| hosts.len() > 1).map(|(at, gbit)| {
             let a = at.index(hosts.len() - 1) as u32;
             HostLink { a: HostId(a), b: HostId(a + 1), rate: Bandwidth::from_gbit_per_s(gbit) }
         }).collect();
-        Cluster { name, types, hosts, network: Network { class, tiers, host_links } }
+        Cluster { name, types, hosts, network: Network { class, tiers, rails, host_links } }
     }
 }
 

@@ -37,13 +37,11 @@ pub fn tree(cluster: &Cluster, free: &Allocation, k: usize) -> Option<Allocation
     if k == 0 || free.gpu_count() < k {
         return None;
     }
-    let everything = cluster.hosts.len().max(1);
-    let mut levels: Vec<usize> = cluster.network.tiers.iter().map(|t| t.hosts_per_switch.max(1)).collect();
-    levels.push(everything);
-    for hosts_per_switch in &levels {
-        let fitting = under_switches(free.parts(), *hosts_per_switch).into_iter().filter(|s| gpus(s) >= k);
+    let tiers = cluster.tiers().len();
+    for tier in 0..=tiers {
+        let fitting = under_switches(cluster, free.parts(), tier).into_iter().filter(|s| gpus(s) >= k);
         if let Some(switch) = fitting.min_by_key(|s| gpus(s)) {
-            return take(cluster, by_best_fit(under_switches(&switch, levels[0]), k), k);
+            return take(cluster, by_best_fit(under_switches(cluster, &switch, 0), k), k);
         }
     }
     None
@@ -53,10 +51,12 @@ fn gpus(hosts: &[FreeHost]) -> usize {
     hosts.iter().map(|h| h.1.count()).sum()
 }
 
-/// Free hosts by the switch above them.
-fn under_switches(hosts: &[FreeHost], hosts_per_switch: usize) -> Vec<Vec<FreeHost>> {
-    let same = |a: &FreeHost, b: &FreeHost| a.0.index() / hosts_per_switch == b.0.index() / hosts_per_switch;
-    hosts.chunk_by(same).map(<[FreeHost]>::to_vec).collect()
+/// Free hosts by the switch of a tier above them; above the highest tier one switch has all hosts.
+fn under_switches(cluster: &Cluster, hosts: &[FreeHost], tier: usize) -> Vec<Vec<FreeHost>> {
+    let switch = |h: &FreeHost| if tier < cluster.tiers().len() { cluster.switch_of(tier, h.0) } else { 0 };
+    let mut sorted = hosts.to_vec();
+    sorted.sort_by_key(switch);
+    sorted.chunk_by(|a, b| switch(a) == switch(b)).map(<[FreeHost]>::to_vec).collect()
 }
 
 /// The hosts in the order in which best fit takes them from the groups, until `k` GPUs are there.

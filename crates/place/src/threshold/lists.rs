@@ -33,12 +33,11 @@ const SWITCHES_MAX: usize = 6;
 /// The hosts below single switches that have enough free GPUs: of every tier those with the least to spare and those with the most.
 fn switches(objective: &Objective, levels: &Levels, all: &[u32]) -> Vec<Vec<u32>> {
     let mut out = Vec::new();
-    for tier in &objective.cluster.network.tiers {
-        let below = tier.hosts_per_switch.max(1);
+    for tier in objective.cluster.tiers() {
         let mut by_switch: BTreeMap<usize, (usize, Vec<u32>)> = Default::default();
         for &i in all {
             let r = &levels.rows[i as usize];
-            let s = by_switch.entry(r.host.index() / below).or_default();
+            let s = by_switch.entry(tier.switches.of(r.host)).or_default();
             s.0 += usize::from(r.free);
             s.1.push(i);
         }

@@ -38,7 +38,7 @@ impl Fleet {
     pub fn new(hosts: usize, leaves: bool, seed: u64) -> Fleet {
         let mut cluster = catalog::cluster(&format!("{hosts}xhgx-h100")).expect("built in");
         if leaves {
-            cluster.network.tiers = vec![Tier { name: "leaf".into(), hosts_per_switch: 32, oversubscription: 2.0 }];
+            cluster.network.tiers = vec![Tier::regular("leaf", 32, 2.0)];
         }
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let spread = cluster.host_ids().map(|_| (0.01 * normal(&mut rng)).exp()).collect();

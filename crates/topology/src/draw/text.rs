@@ -4,6 +4,7 @@ use crate::allocation::HostId;
 use crate::cluster::{Cluster, Host, Network, NetworkClass};
 use crate::host::{HostType, Nic};
 use crate::list;
+use crate::switches::{Rails, Switches, Tier};
 use comfy_table::{ContentArrangement, Table};
 
 /// Narrowest text, columns: the matrices of a host need so much.
@@ -96,6 +97,20 @@ pub(super) fn class(class: NetworkClass) -> &'static str {
     }
 }
 
+/// The switches of a tier in words.
+pub(super) fn switches(t: &Tier) -> String {
+    match &t.switches {
+        Switches::Regular { hosts_per_switch } => format!("{hosts_per_switch} hosts per switch"),
+        Switches::Named(named) => {
+            let sizes = named.list().iter().map(|s| s.hosts.len());
+            let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
+            let each = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            let n = named.list().len();
+            format!("{n} {} of {each} hosts", if n == 1 { "switch" } else { "switches" })
+        }
+    }
+}
+
 fn network(out: &mut Page, c: &Cluster) {
     let n: &Network = &c.network;
     let class = class(n.class);
@@ -107,7 +122,20 @@ fn network(out: &mut Page, c: &Cluster) {
         } else {
             format!("{}:1 oversubscribed", t.oversubscription)
         };
-        out.line(2, &format!("tier {}: {} hosts per switch, {blocking}", t.name, t.hosts_per_switch));
+        out.line(2, &format!("tier {}: {}, {blocking}", t.name, switches(t)));
+        if let Switches::Named(named) = &t.switches {
+            for s in named.list().iter().take(HOSTS_LISTED_MAX) {
+                let hosts = list::compress(s.hosts.iter().map(|h| c.host(*h).name.as_str()));
+                out.line(4, &format!("{}: {hosts}", s.name));
+            }
+        }
+    }
+    match n.rails {
+        None => {}
+        Some(Rails::Joined) => out.line(2, "rail-optimised: NIC i of each host on rail switch i; the rails meet above"),
+        Some(Rails::Separate) => {
+            out.line(2, "rail-optimised: NIC i of each host on rail switch i; no path joins the rails")
+        }
     }
     for l in n.host_links.iter().take(HOSTS_LISTED_MAX) {
         let rate = number(l.rate.gbit_per_s());

@@ -1,6 +1,7 @@
 //! The cluster file as people write it. Every field's comment is printed by `linkwise topology schema`.
 
 use crate::cluster::NetworkClass;
+use crate::switches::Rails;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -105,6 +106,10 @@ pub struct NetworkFile {
     /// Layers of switches, nearest to the hosts first; left out, one non-blocking switch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<At<TierFile>>,
+    /// The lowest layer is rail-optimised: NIC `i` of each host goes to rail switch `i`. `joined`: the rails meet in the layer
+    /// above; `separate`: no path joins them. Left out, all NICs of a host reach the same switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rails: Option<Rails>,
     /// Pairs of hosts with a rate of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_links: Vec<At<HostLinkFile>>,
@@ -116,11 +121,25 @@ pub struct NetworkFile {
 pub struct TierFile {
     /// `leaf`, `spine`, ...
     pub name: String,
-    /// Hosts below one switch of this layer, counted in the order of `hosts`.
-    pub hosts_per_switch: usize,
+    /// Hosts below one switch of this layer, counted in the order of `hosts`. Instead of `switches`, where all have as many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts_per_switch: Option<usize>,
+    /// The switches of this layer with their hosts; each host is below exactly one. Instead of `hosts_per_switch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<At<Vec<At<SwitchFile>>>>,
     /// Bandwidth below over bandwidth above; 1 is non-blocking, 2 is half.
     #[serde(default = "one")]
     pub oversubscription: f64,
+}
+
+/// A switch and the hosts below it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchFile {
+    /// Name, unique in the layer.
+    pub name: String,
+    /// Its hosts, as Slurm writes them: `n[0-3,7]`.
+    pub hosts: At<String>,
 }
 
 /// A pair of hosts with a rate of its own.

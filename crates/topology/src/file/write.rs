@@ -2,11 +2,13 @@
 
 use super::schema::{
     At, ClusterFile, DegradedFile, DegradedLinkFile, Drained, HostLinkFile, HostTypeFile, HostsFile, MatrixRow,
-    NetworkFile, NicFile, NvLinkFile, PcieFile, TierFile,
+    NetworkFile, NicFile, NvLinkFile, PcieFile, SwitchFile, TierFile,
 };
+use crate::allocation::HostId;
 use crate::catalog;
 use crate::cluster::{Cluster, Host, Network};
 use crate::host::{HostType, PathKind};
+use crate::switches::{NamedSwitch, Switches, Tier};
 
 const HEAD: &str = "# linkwise cluster file. `linkwise topology schema` describes every field.\n";
 
@@ -45,12 +47,17 @@ fn cluster_file(c: &Cluster, by_name: bool) -> ClusterFile {
 }
 
 fn network(n: &Network, c: &Cluster) -> NetworkFile {
-    let tier = |t: &crate::cluster::Tier| {
-        At::from(TierFile {
-            name: t.name.clone(),
-            hosts_per_switch: t.hosts_per_switch,
-            oversubscription: t.oversubscription,
-        })
+    let list =
+        |hosts: &[HostId]| At::from(crate::names::hostlist::compress(hosts.iter().map(|h| c.host(*h).name.as_str())));
+    let tier = |t: &Tier| {
+        let (hosts_per_switch, switches) = match &t.switches {
+            Switches::Regular { hosts_per_switch } => (Some(*hosts_per_switch), None),
+            Switches::Named(named) => {
+                let switch = |s: &NamedSwitch| At::from(SwitchFile { name: s.name.clone(), hosts: list(&s.hosts) });
+                (None, Some(At::from(named.list().iter().map(switch).collect::<Vec<_>>())))
+            }
+        };
+        At::from(TierFile { name: t.name.clone(), hosts_per_switch, switches, oversubscription: t.oversubscription })
     };
     let link = |l: &crate::cluster::HostLink| {
         At::from(HostLinkFile {
@@ -61,6 +68,7 @@ fn network(n: &Network, c: &Cluster) -> NetworkFile {
     NetworkFile {
         class: n.class,
         tiers: n.tiers.iter().map(tier).collect(),
+        rails: n.rails,
         host_links: n.host_links.iter().map(link).collect(),
     }
 }

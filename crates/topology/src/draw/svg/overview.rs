@@ -1,7 +1,7 @@
 //! The network of a cluster: switches and hosts.
 
 use super::{MARGIN, Picture, WIDTH, cut};
-use crate::cluster::{Cluster, Host, Tier};
+use crate::cluster::{Cluster, Host};
 use crate::host::HostType;
 
 /// Most hosts drawn one by one.
@@ -12,21 +12,39 @@ const HOSTS_PER_ROW: usize = 8;
 const HOST_HEIGHT: f64 = 92.0;
 const ROW_HEIGHT: f64 = 160.0;
 
+/// Hosts side by side below one switch.
+struct Row {
+    switch: String,
+    hosts: Vec<usize>,
+}
+
+/// The first `drawn` hosts, by leaf switch where there are any.
+fn rows(c: &Cluster, drawn: usize) -> Vec<Row> {
+    if c.tiers().is_empty() {
+        let all: Vec<usize> = (0..drawn).collect();
+        return all.chunks(HOSTS_PER_ROW).map(|h| Row { switch: String::new(), hosts: h.to_vec() }).collect();
+    }
+    let mut rows = Vec::new();
+    for (s, hosts) in c.switches(0).enumerate() {
+        let hosts: Vec<usize> = hosts.map(|h| h.index()).filter(|h| *h < drawn).collect();
+        let row = |h: &[usize]| Row { switch: c.switch_name(0, s).into_owned(), hosts: h.to_vec() };
+        rows.extend(hosts.chunks(HOSTS_PER_ROW).map(row));
+    }
+    rows
+}
+
 impl Picture {
     /// The network: a core switch (or the topmost tier), leaf switches where the network has that tier, hosts below.
     pub(super) fn overview(&mut self, c: &Cluster) {
         self.title(c);
-        let leaf = c.network.tiers.first();
-        let per_row = leaf.map_or(HOSTS_PER_ROW, |t| t.hosts_per_switch.min(HOSTS_PER_ROW)).max(1);
         let drawn = c.hosts.len().min(HOSTS_DRAWN_MAX);
         let top = self.y;
         self.core_switch(c);
-        let rows = drawn.div_ceil(per_row);
-        for r in 0..rows {
-            let first = r * per_row;
-            self.switch_row(c, leaf, r, first..(first + per_row).min(drawn), top);
+        let rows = rows(c, drawn);
+        for (r, row) in rows.iter().enumerate() {
+            self.switch_row(c, row, r, top);
         }
-        self.y = top + 28.0 + rows as f64 * ROW_HEIGHT;
+        self.y = top + 28.0 + rows.len() as f64 * ROW_HEIGHT;
         if drawn < c.hosts.len() {
             self.text(MARGIN, self.y + 4.0, "s", &format!("and {} more hosts", c.hosts.len() - drawn));
             self.y += 20.0;
@@ -59,7 +77,7 @@ impl Picture {
             tiers => tiers
                 .iter()
                 .rev()
-                .map(|t| format!("{}: {} hosts per switch, {}:1", t.name, t.hosts_per_switch, t.oversubscription))
+                .map(|t| format!("{}: {}, {}:1", t.name, crate::draw::text::switches(t), t.oversubscription))
                 .collect::<Vec<_>>()
                 .join("; "),
         };
@@ -73,27 +91,23 @@ impl Picture {
     }
 
     /// Row `r` of the hosts, with the switch above them; `top` is where the core switch is drawn.
-    fn switch_row(&mut self, c: &Cluster, leaf: Option<&Tier>, r: usize, hosts: std::ops::Range<usize>, top: f64) {
+    fn switch_row(&mut self, c: &Cluster, row: &Row, r: usize, top: f64) {
         let y = top + 28.0 + r as f64 * ROW_HEIGHT;
-        let (first, last) = (hosts.start, hosts.end);
         let trunk = MARGIN + 10.0;
         let left = MARGIN + 26.0;
         let slot = (WIDTH - left - MARGIN) / HOSTS_PER_ROW as f64;
-        let is_leaf = leaf.is_some();
+        let is_leaf = !c.tiers().is_empty();
         // Hosts below a leaf switch, and those of later rows, have a bar of their own.
         let bar_y = y + 18.0;
         if is_leaf || r > 0 {
-            let w = slot * (last - first) as f64 - 8.0;
-            let title = leaf.map_or(String::new(), |t| {
-                let of_switch = first / t.hosts_per_switch.max(1);
-                format!("{} {of_switch}", t.name)
-            });
-            self.rect(left, bar_y, w.max(40.0), 16.0, "sw", &title);
-            self.text(left + w.max(40.0) / 2.0, bar_y + 12.0, "s m w", &cut(&title, 40));
+            let w = slot * row.hosts.len() as f64 - 8.0;
+            let title = &row.switch;
+            self.rect(left, bar_y, w.max(40.0), 16.0, "sw", title);
+            self.text(left + w.max(40.0) / 2.0, bar_y + 12.0, "s m w", &cut(title, 40));
             self.line((trunk, top + 28.0), (trunk, bar_y + 8.0), "net", 2.0);
             self.line((trunk, bar_y + 8.0), (left, bar_y + 8.0), "net", 2.0);
         }
-        for (k, i) in (first..last).enumerate() {
+        for (k, &i) in row.hosts.iter().enumerate() {
             let x = left + k as f64 * slot;
             let start = if is_leaf || r > 0 { bar_y + 16.0 } else { top + 28.0 };
             self.host(&c.hosts[i], &c.types[c.hosts[i].host_type], x, y + 50.0, slot - 8.0, start);

@@ -3,14 +3,15 @@
 
 mod host_type;
 
-use super::schema::{At, ClusterFile, DegradedFile, Drained, HostsFile};
+use super::schema::{At, ClusterFile, DegradedFile, Drained, HostsFile, TierFile};
 use crate::allocation::{GpuMask, HOSTS_MAX, HostId};
 use crate::catalog;
-use crate::cluster::{Cluster, Host, HostLink, LinkHealth, Network, Tier};
+use crate::cluster::{Cluster, Host, HostLink, LinkHealth, Network};
 use crate::diagnose::{ReadError, did_you_mean};
 use crate::host::HostType;
 use crate::names::hostlist;
 use crate::quantity::Bandwidth;
+use crate::switches::{NamedSwitch, NamedSwitches, SwitchError, Switches, Tier};
 use std::collections::HashMap;
 
 /// Most host types of one file.
@@ -224,17 +225,17 @@ impl Builder<'_> {
     }
 
     fn network(&self, n: &super::schema::NetworkFile, cluster: &Cluster) -> Result<Network, ReadError> {
-        let mut network = Network { class: n.class, ..Network::default() };
-        let hosts = cluster.hosts.len();
-        for t in &n.tiers {
-            network.tiers.push(Tier {
-                name: t.value.name.clone(),
-                hosts_per_switch: t.value.hosts_per_switch,
-                oversubscription: t.value.oversubscription,
-            });
-            network.check(hosts).map_err(|e| self.error(t, e, "repair this tier"))?;
-        }
+        let mut network = Network { class: n.class, rails: n.rails, ..Network::default() };
         let index = cluster.host_index();
+        for t in &n.tiers {
+            let tier = Tier {
+                name: t.value.name.clone(),
+                switches: self.switches(t, cluster, &index)?,
+                oversubscription: t.value.oversubscription,
+            };
+            network.tiers.push(tier);
+            network.check(&cluster.hosts).map_err(|e| self.error(t, e, "repair this tier"))?;
+        }
         for l in &n.host_links {
             let [a, b] = &l.value.between.0[..] else {
                 return Err(self.error(l, "a host link is between two hosts", "write between: [n0, n1]"));
@@ -253,8 +254,70 @@ impl Builder<'_> {
             });
             let last =
                 Network { host_links: network.host_links.last().cloned().into_iter().collect(), ..Network::default() };
-            last.check(hosts).map_err(|e| self.error(l, e, "repair this link"))?;
+            last.check(&cluster.hosts).map_err(|e| self.error(l, e, "repair this link"))?;
         }
         Ok(network)
+    }
+
+    /// The switches of a tier: regular or by name.
+    fn switches(
+        &self,
+        tier: &At<TierFile>,
+        cluster: &Cluster,
+        index: &HashMap<&str, HostId>,
+    ) -> Result<Switches, ReadError> {
+        let t = &tier.value;
+        let entries = match (t.hosts_per_switch, &t.switches) {
+            (Some(hosts_per_switch), None) => return Ok(Switches::Regular { hosts_per_switch }),
+            (None, Some(entries)) => entries,
+            (both, _) => {
+                let which = if both.is_some() { "both" } else { "neither" };
+                let message = format!("tier `{}` has {which} of `hosts_per_switch` and `switches`", t.name);
+                let remedy = "write `hosts_per_switch: 8` where all switches have as many hosts, else \
+                              `switches: [{name: leaf-0, hosts: 'n[0-7]'}]`";
+                return Err(self.error(tier, message, remedy));
+            }
+        };
+        let mut list = Vec::with_capacity(entries.value.len());
+        for entry in &entries.value {
+            let at = &entry.value.hosts;
+            let names = hostlist::expand(&at.value, HOSTS_MAX)
+                .map_err(|e| self.error(at, e, "write hosts as Slurm does: n[0-3,7]"))?;
+            let mut hosts = Vec::with_capacity(names.len());
+            for name in &names {
+                let host = index.get(name.as_str()).copied();
+                hosts.push(host.ok_or_else(|| self.unknown_host(at, name, index))?);
+            }
+            list.push(NamedSwitch { name: entry.value.name.clone(), hosts });
+        }
+        let name = |s: usize| &entries.value[s].value.name;
+        NamedSwitches::new(list).map(Switches::Named).map_err(|e| match e {
+            SwitchError::NoHosts { switch } => self.error(
+                &entries.value[switch],
+                format!("switch `{}` has no hosts", name(switch)),
+                "name its hosts: `hosts: n[0-7]`, or leave the switch out",
+            ),
+            SwitchError::TwoSwitches { host, first, second } => {
+                let host = &cluster.host(host).name;
+                let (a, b) = (name(first), name(second));
+                let message = match first == second {
+                    true => format!("host `{host}` is twice below switch `{a}`"),
+                    false => format!("host `{host}` is below two switches of tier `{}`: `{a}` and `{b}`", t.name),
+                };
+                self.error(&entries.value[second].value.hosts, message, "name each host once in a tier")
+            }
+            SwitchError::SameName { first, second } => self.error(
+                &entries.value[first.max(second)],
+                format!("two switches of tier `{}` are named `{}`", t.name, name(second)),
+                "give each switch of a tier a name of its own",
+            ),
+            e @ SwitchError::UnknownHost { .. } => self.error(entries, e, "name hosts of the list `hosts`"),
+        })
+    }
+
+    fn unknown_host<T>(&self, at: &At<T>, name: &str, index: &HashMap<&str, HostId>) -> ReadError {
+        let near = did_you_mean(name, index.keys().copied().take(1_000));
+        let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
+        self.error(at, format!("no host is named `{name}`{hint}"), "name hosts of the list `hosts`")
     }
 }
