@@ -3,6 +3,7 @@
 use crate::baselines::packed;
 use crate::decide::{ProbeReading, decide, expected};
 use crate::exact::{CAUTION_SDS, Scored, SearchResult, TIE, promote_by_lower_confidence_bound};
+use crate::levels::Level;
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
 use crate::policy::{Field, Price, deviation};
@@ -128,36 +129,47 @@ pub fn answer_with(
     request: &Request,
 ) -> Result<Answer, Refusal> {
     // Searches see only usable GPUs; constraints on the whole choice stay in the request.
-    let asked = request;
-    let mut request = asked.narrowed(cluster)?;
-    let found = search.search(&Objective::new(cluster, model, &request), 1 + RUNNER_UPS);
-    let found = match found {
-        // A search that cannot honour equal counts is free of a mere preference.
-        Err(Refusal::Unsupported { .. }) if asked.constraints.split == Split::EqualIfFeasible => {
-            request.constraints.split = Split::Any;
-            search.search(&Objective::new(cluster, model, &request), 1 + RUNNER_UPS)
-        }
-        found => found,
+    let base = &Request { free: request.usable(cluster)?, ..request.clone() };
+    let spread = base.constraints.levels(cluster)?.spread;
+    let regions: Vec<Request> = match spread {
+        Some(Level::Host) => base.regions(cluster)?.into_iter().map(Request::spread_over_hosts).collect(),
+        _ => base.regions(cluster)?,
     };
-    let request = &request;
-    let objective = &Objective::new(cluster, model, request);
-    let SearchResult { mut best, mut evaluations } = found?;
-    best.retain(|s| request.accepts_counts(&s.allocation.counts()));
+    let objectives: Vec<Objective> = regions.iter().map(|r| Objective::new(cluster, model, r)).collect();
+    let mut found = Found { best: Vec::new(), cheap: Vec::new(), rule: None, evaluations: 0 };
+    let mut refused = None;
+    for objective in &objectives {
+        let of_region = match spread {
+            Some(Level::Tier(tier)) => Ok(found_spread(objective, tier)),
+            _ => found_by(search, objective, base.constraints.split == Split::EqualIfFeasible),
+        };
+        match of_region {
+            Ok(more) => found.take(more, cluster),
+            Err(e) => refused = refused.or(Some(e)),
+        }
+    }
+    let Some(objective) = objectives.first() else { return Err(base.no_split()) };
+    let Found { mut best, cheap, rule, evaluations } = found;
+    best.retain(|s| base.accepts(cluster, &s.allocation));
     if best.is_empty() {
-        return Err(Refusal::SearchBreaksLimits { search: search.name() });
+        return Err(refused.unwrap_or(Refusal::SearchBreaksLimits { search: search.name() }));
+    }
+    if regions.len() > 1 {
+        best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
+        best.iter_mut().for_each(|s| s.same_split_other_hosts = false);
+        best.truncate(1 + RUNNER_UPS);
     }
     promote_by_lower_confidence_bound(&mut best);
-    let decided = against_rule(objective, &asked.free, best);
-    evaluations += objective.evaluations();
-    let Against { choice, runner_ups, rule, price } = decided;
-    let packed = match request.pods.iter().any(|p| *p > 1) {
-        true => packed_pods(cluster, &request.free, &request.pods),
-        false => packed(cluster, &request.free, request.gpus),
+    let field = Field { cluster, free: &request.free, slack: request.slack };
+    let Against { choice, runner_ups, rule, price } = against_rule(&field, best, cheap, rule);
+    let packed = match base.pods.iter().any(|p| *p > 1) {
+        true => packed_pods(cluster, &base.free, &base.pods),
+        false => packed(cluster, &base.free, base.gpus),
     };
-    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|a| scored(objective, a));
-    let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
-    let effect = objective.effect(&parts_of(model, request, &choice.allocation));
-    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &choice.allocation);
+    let packed = packed.filter(|a| base.accepts(cluster, a)).map(|a| scored(objective, a));
+    let bottleneck = bottleneck(cluster, model, base, &choice.allocation);
+    let effect = objective.effect(&parts_of(model, base, &choice.allocation));
+    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, base, &choice.allocation);
     Ok(Answer {
         choice,
         bottleneck,
@@ -174,6 +186,60 @@ pub fn answer_with(
     })
 }
 
+/// What was found in some regions.
+struct Found {
+    /// The search's candidates, best first.
+    best: Vec<Scored>,
+    /// Allocations that cost little, among them the rule's choice.
+    cheap: Vec<Scored>,
+    rule: Option<Scored>,
+    evaluations: u64,
+}
+
+impl Found {
+    /// Adds what was found in another region.
+    fn take(&mut self, more: Found, cluster: &Cluster) {
+        self.best.extend(more.best);
+        self.cheap.extend(more.cheap);
+        self.evaluations += more.evaluations;
+        let key = |s: &Scored| {
+            let a = &s.allocation;
+            let switches: Vec<usize> =
+                (0..cluster.network.tiers.len()).rev().map(|t| cluster.switches_spanned(t, a)).collect();
+            (switches, a.host_count())
+        };
+        self.rule = match (self.rule.take(), more.rule) {
+            (Some(a), Some(b)) => Some(if key(&b) < key(&a) { b } else { a }),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// What a search finds in one region, and what the simple rule does. `relax`: equal counts are a mere preference.
+fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<Found, Refusal> {
+    let (request, keep) = (objective.request, 1 + RUNNER_UPS);
+    let SearchResult { best, evaluations } = match search.search(objective, keep) {
+        Err(Refusal::Unsupported { .. }) if relax && request.constraints.split == Split::Equal => {
+            let mut any = request.clone();
+            any.constraints.split = Split::Any;
+            search.search(&Objective::new(objective.cluster, objective.model, &any), keep)?
+        }
+        found => found?,
+    };
+    if !search.keeps_to_rule() || request.gpus < 2 {
+        return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
+    }
+    let hosts = best.first().map_or(1, |b| b.allocation.host_count());
+    let cheap: Vec<Scored> = Rule::new(objective).choices(hosts).into_iter().map(|a| scored(objective, a)).collect();
+    Ok(Found { evaluations: evaluations + cheap.len() as u64, rule: cheap.first().cloned(), best, cheap })
+}
+
+/// As few GPUs as possible below any one switch of a tier: the rule decides.
+fn found_spread(objective: &Objective, tier: usize) -> Found {
+    let best: Vec<Scored> = Rule::new(objective).spread(tier).into_iter().map(|a| scored(objective, a)).collect();
+    Found { evaluations: best.len() as u64, rule: best.first().cloned(), best, cheap: Vec::new() }
+}
+
 /// A search's candidates compared with the simple rule.
 struct Against {
     choice: Scored,
@@ -182,23 +248,16 @@ struct Against {
     price: Price,
 }
 
-/// Lets the policy choose between a search's candidates (the best first) and the cheap allocations of the simple rule. `free`: the free GPUs
-/// before any constraint.
-fn against_rule(objective: &Objective, free: &Allocation, mut best: Vec<Scored>) -> Against {
-    let field = Field { cluster: objective.cluster, free, slack: objective.request.slack };
-    let hosts = best[0].allocation.host_count();
-    let cheap = if objective.request.gpus < 2 { Vec::new() } else { Rule::new(objective).choices(hosts) };
-    let mut rule = None;
+/// Lets the policy choose between a search's candidates (the best first) and the cheap allocations of the simple rule.
+fn against_rule(field: &Field, mut best: Vec<Scored>, cheap: Vec<Scored>, rule: Option<Scored>) -> Against {
     let mut all = best.clone();
-    for (i, a) in cheap.into_iter().enumerate() {
-        let at = all.iter().position(|s| s.allocation == a).unwrap_or_else(|| {
-            all.push(scored(objective, a));
-            all.len() - 1
-        });
-        if i == 0 {
-            rule = Some(at);
+    let new = |c: &Scored, all: &[Scored]| all.iter().all(|s| s.allocation != c.allocation);
+    for c in cheap.into_iter().chain(rule.clone()) {
+        if new(&c, &all) {
+            all.push(c);
         }
     }
+    let rule = rule.and_then(|r| all.iter().position(|s| s.allocation == r.allocation));
     // A search above thresholds may have missed a cheap allocation that is better than all it found.
     let top = (1..all.len()).fold(0, |top, i| {
         let value = |s: &Scored| s.score_gb_per_s - CAUTION_SDS * deviation(s);

@@ -106,24 +106,23 @@ impl Request {
 }
 
 impl Request {
-    /// The same request over its usable GPUs, with [`Split::EqualIfFeasible`] decided: what a search is asked.
-    pub(crate) fn narrowed(&self, cluster: &Cluster) -> Result<Request, Refusal> {
-        let mut r = Request { free: self.usable(cluster)?, ..self.clone() };
-        if r.constraints.split == Split::EqualIfFeasible {
+    /// The same request with [`Split::EqualIfFeasible`] decided for its free GPUs; refused where a count per host cannot be kept.
+    pub(crate) fn decided_split(mut self) -> Result<Request, Refusal> {
+        if self.constraints.split == Split::EqualIfFeasible {
             // Pods state the counts that are wanted.
-            let equal = r.pods.is_empty() && r.equal_counts_fit();
-            r.constraints.split = if equal { Split::Equal } else { Split::Any };
+            let equal = self.pods.is_empty() && self.equal_counts_fit();
+            self.constraints.split = if equal { Split::Equal } else { Split::Any };
         }
-        if let Split::PerHost(each) = r.constraints.split {
-            let of = |n: usize| r.free.parts().iter().filter(|p| p.1.count() >= n).count();
-            let (wanted, there) = (r.gpus / each.max(1), of(each));
+        if let Split::PerHost(each) = self.constraints.split {
+            let of = |n: usize| self.free.parts().iter().filter(|p| p.1.count() >= n).count();
+            let (wanted, there) = (self.gpus / each.max(1), of(each));
             if there < wanted {
-                let fits = |n: &usize| *n < each && r.gpus.is_multiple_of(*n) && of(*n) >= r.gpus / n;
+                let fits = |n: &usize| *n < each && self.gpus.is_multiple_of(*n) && of(*n) >= self.gpus / n;
                 let nearest = (1..each).rev().find(fits);
-                return Err(Refusal::PerHostDoesNotFit { gpus: r.gpus, per_host: each, wanted, there, nearest });
+                return Err(Refusal::PerHostDoesNotFit { gpus: self.gpus, per_host: each, wanted, there, nearest });
             }
         }
-        Ok(r)
+        Ok(self)
     }
 
     /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).

@@ -1,6 +1,5 @@
 //! What an allocation costs the cluster besides its bandwidth.
 
-use crate::switches::spanned_by_tier;
 use std::collections::HashSet;
 use topology::{Allocation, Cluster, GpuMask};
 
@@ -27,7 +26,7 @@ impl Cost {
         };
         Cost {
             hosts: a.host_count(),
-            switches: spanned_by_tier(cluster, a),
+            switches: (0..cluster.network.tiers.len()).map(|t| cluster.switches_spanned(t, a)).collect(),
             unevenness: counts().max().unwrap_or(0) - counts().min().unwrap_or(0),
             hosts_broken: a.parts().iter().filter(broken).count(),
         }

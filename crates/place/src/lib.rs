@@ -6,6 +6,7 @@ pub mod constraints;
 pub mod cost;
 pub mod decide;
 pub mod exact;
+mod levels;
 mod merge;
 pub mod objective;
 pub mod options;
@@ -20,7 +21,6 @@ pub mod request;
 pub mod rule;
 pub mod search;
 pub mod shape;
-pub mod switches;
 pub mod threshold;
 
 pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with, bottleneck};

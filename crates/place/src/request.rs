@@ -69,6 +69,13 @@ impl Request {
         if self.constraints.hosts_max == Some(0) {
             return Err(Refusal::NoHostsAllowed);
         }
+        if self.constraints.gpus_per_host_max == Some(0) {
+            return Err(Refusal::NoGpusPerHost);
+        }
+        if self.constraints.switches_max == Some(0) {
+            return Err(Refusal::NoSwitchesAllowed);
+        }
+        self.constraints.levels(cluster)?;
         if let Split::PerHost(each) = self.constraints.split
             && (each == 0 || !self.gpus.is_multiple_of(each))
         {
@@ -154,6 +161,18 @@ pub struct Constraints {
     pub exclusive_nics: bool,
     /// How the GPUs are divided among hosts.
     pub split: Split,
+    /// Most GPUs on any host.
+    pub gpus_per_host_max: Option<usize>,
+    /// Most switches of a tier.
+    pub switches_max: Option<usize>,
+    /// The tier of `switches_max`; None: the one nearest to the hosts.
+    pub switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier, or on one `host`.
+    pub require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    pub prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    pub spread: Option<String>,
 }
 
 /// How the GPUs of a job are divided among its hosts.

@@ -8,7 +8,6 @@
 
 use crate::objective::Objective;
 use crate::request::Split;
-use crate::switches::switch_of;
 use crate::threshold::fill::water_fill;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use topology::{Allocation, GpuMask, HostId};
@@ -119,6 +118,47 @@ impl<'a> Rule<'a> {
         found
     }
 
+    /// As few GPUs as possible below any one switch of a tier, on the fewest hosts below each: by the counts per host that reach this.
+    pub fn spread(&mut self, tier: usize) -> Vec<Allocation> {
+        let request = self.objective.request;
+        let k = request.gpus;
+        let every: Vec<u32> = (0..self.slots.len() as u32).collect();
+        let below = self.below(&every, tier + 1);
+        let equal = request.constraints.split != Split::Any;
+        // GPUs below the fullest switch, hosts, and who gives how many.
+        let mut found: Vec<(usize, usize, Counts)> = Vec::new();
+        for each in (1..32).filter(|n| self.counts >> n & 1 == 1 && (!equal || k.is_multiple_of(*n))) {
+            // Hosts that give `each`; where counts may differ, the last host below a switch gives what is left.
+            let room = |s: &Vec<u32>| s.iter().filter(|i| self.gives(**i, each)).count();
+            let unit = if equal { each } else { 1 };
+            let most = |cap: usize| below.iter().map(|s| (room(s) * each).min(cap / unit * unit)).sum::<usize>();
+            let Some(cap) = (1..=k).find(|cap| most(*cap) >= k) else { continue };
+            let mut quotas: Vec<usize> = below.iter().map(|s| (room(s) * each).min(cap / unit * unit)).collect();
+            let mut excess = quotas.iter().sum::<usize>() - k;
+            for q in quotas.iter_mut().rev() {
+                let less = excess.min(unit).min(*q);
+                *q -= less;
+                excess -= less;
+            }
+            let mut counts = Counts::new();
+            for (slots, quota) in below.iter().zip(quotas) {
+                let can: Vec<u32> = slots.iter().copied().filter(|i| self.gives(*i, each)).collect();
+                let mut left = quota;
+                for i in self.pick(can, tier + 1, quota.div_ceil(each), each, Order::Tidy) {
+                    counts.push((i, left.min(each)));
+                    left -= left.min(each);
+                }
+            }
+            if excess == 0 && counts.iter().all(|c| self.counts >> c.1 & 1 == 1) {
+                found.push((cap, counts.len(), counts));
+            }
+        }
+        found.sort_by_key(|f| (f.0, f.1));
+        let least = found.first().map(|f| f.0);
+        let reach: Vec<Counts> = found.into_iter().filter(|f| Some(f.0) == least).map(|f| f.2).collect();
+        reach.iter().map(|c| self.gpus(c)).collect()
+    }
+
     /// Pods of several sizes are packed, largest first: the whole choice below the lowest switch that holds them.
     fn mixed_pods(&self) -> Option<Allocation> {
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
@@ -155,7 +195,7 @@ impl<'a> Rule<'a> {
         }
         let mut by_switch: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         for i in slots {
-            by_switch.entry(switch_of(cluster, level - 1, self.slots[*i as usize].host)).or_default().push(*i);
+            by_switch.entry(cluster.switch_of(level - 1, self.slots[*i as usize].host)).or_default().push(*i);
         }
         by_switch.into_values().collect()
     }

@@ -48,6 +48,7 @@ impl Request {
     /// Do pods, fewest GPUs per host or most hosts ask anything of the choice?
     pub fn asks_shape(&self) -> bool {
         self.constraints.gpus_per_host_min > 1
+            || self.constraints.gpus_per_host_max.is_some_and(|m| m < GPUS_PER_HOST_MAX)
             || !matches!(self.constraints.split, Split::Any | Split::EqualIfFeasible)
             || self.constraints.hosts_max.is_some_and(|m| m < self.gpus)
             || self.pods.iter().any(|p| *p > 1)
@@ -59,7 +60,7 @@ impl Request {
         let c = &self.constraints;
         counts.iter().sum::<usize>() == self.gpus
             && c.hosts_max.is_none_or(|m| counts.len() <= m)
-            && counts.iter().all(|n| *n >= c.gpus_per_host_min)
+            && counts.iter().all(|n| *n >= c.gpus_per_host_min && c.gpus_per_host_max.is_none_or(|m| *n <= m))
             && match c.split {
                 Split::Any | Split::EqualIfFeasible => true,
                 Split::Equal => counts.windows(2).all(|w| w[0] == w[1]),
@@ -75,6 +76,10 @@ impl Request {
         let sums =
             self.pods.iter().filter(|p| **p <= GPUS_PER_HOST_MAX).fold(1u32, |sums, p| sums | (sums << p) & every);
         let sums = if self.pods.is_empty() { every } else { sums & every };
+        let sums = match self.constraints.gpus_per_host_max {
+            Some(most) if most < GPUS_PER_HOST_MAX => sums & ((2u32 << most) - 1),
+            _ => sums,
+        };
         let sums = match self.constraints.split {
             Split::Any | Split::EqualIfFeasible => sums,
             Split::Equal => {
@@ -85,12 +90,21 @@ impl Request {
         sums & every.checked_shl(self.constraints.gpus_per_host_min.saturating_sub(1).min(31) as u32).unwrap_or(0)
     }
 
+    /// The refusal where no split keeps the limits.
+    pub(crate) fn no_split(&self) -> Refusal {
+        let (usable, hosts) = (self.free.gpu_count(), self.free.host_count());
+        Refusal::NoSplit { wanted: self.gpus, usable, hosts, limits: self.limits_in_words() }
+    }
+
     /// The limits on hosts, in words: empty or ` (at least 2 GPUs per host, at most 3 hosts)`.
     fn limits_in_words(&self) -> String {
         let c = &self.constraints;
         let mut words = Vec::new();
         if c.gpus_per_host_min > 1 {
             words.push(format!("at least {} GPUs per host", c.gpus_per_host_min));
+        }
+        if let Some(most) = c.gpus_per_host_max {
+            words.push(format!("at most {most} GPUs per host"));
         }
         match c.split {
             Split::Any | Split::EqualIfFeasible => {}

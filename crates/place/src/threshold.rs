@@ -116,6 +116,9 @@ impl Search for Threshold {
     fn name(&self) -> &'static str {
         "threshold"
     }
+    fn keeps_to_rule(&self) -> bool {
+        true
+    }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         search(objective, keep)
     }
@@ -134,6 +137,9 @@ pub const AUTO_NODES_MAX: u64 = 100_000;
 impl Search for Auto {
     fn name(&self) -> &'static str {
         "auto"
+    }
+    fn keeps_to_rule(&self) -> bool {
+        true
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {
