@@ -86,6 +86,24 @@ pub struct ConstraintsIn {
     /// GPUs on every host that takes part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_host: Option<u64>,
+    /// Most GPUs on any host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_host_max: Option<u64>,
+    /// Most switches of a tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches_max: Option<u64>,
+    /// The tier of `switches_max`; none: the one nearest to the hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier, or on one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<String>,
 }
 
 /// A running job.
@@ -182,6 +200,12 @@ impl PlaceRequest {
             hosts_max: c.hosts_max.map(|n| n as u64),
             exclusive_nics: Some(c.exclusive_nics).filter(|e| *e),
             uneven: (c.split == Split::Any).then_some(true),
+            gpus_per_host_max: c.gpus_per_host_max.map(|n| n as u64),
+            switches_max: c.switches_max.map(|n| n as u64),
+            switch_tier: c.switch_tier.clone(),
+            require_level: c.require_level.clone(),
+            prefer_level: c.prefer_level.clone(),
+            spread: c.spread.clone(),
             per_host: if let Split::PerHost(n) = c.split { Some(n as u64) } else { None },
         };
         let job = |j: &place::Job| JobIn {

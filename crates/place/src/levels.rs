@@ -225,8 +225,10 @@ fn below(
         sets.retain(|s| holds(s));
     } else {
         // Switches of about equal fullness: those with the most to spare, and those with the least.
-        let mut windows: Vec<Vec<usize>> =
-            (0..=switches.len() - max).map(|from| (from..from + max).collect()).filter(|s: &Vec<usize>| holds(s)).collect();
+        let mut windows: Vec<Vec<usize>> = (0..=switches.len() - max)
+            .map(|from| (from..from + max).collect())
+            .filter(|s: &Vec<usize>| holds(s))
+            .collect();
         while windows.len() > REGIONS_MAX {
             windows.remove(REGIONS_MAX / 2);
         }

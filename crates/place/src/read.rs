@@ -20,7 +20,7 @@ const MESSAGE_CHARS_MAX: usize = 400;
 
 const FIELDS: [&str; 11] =
     ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "slack", "search"];
-const CONSTRAINTS: [&str; 8] = [
+const CONSTRAINTS: [&str; 14] = [
     "only_hosts",
     "excluded_hosts",
     "gpu_type",
@@ -29,6 +29,12 @@ const CONSTRAINTS: [&str; 8] = [
     "exclusive_nics",
     "uneven",
     "per_host",
+    "gpus_per_host_max",
+    "switches_max",
+    "switch_tier",
+    "require_level",
+    "prefer_level",
+    "spread",
 ];
 const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
 
@@ -242,15 +248,22 @@ impl<'a> Reader<'a> {
         if let Some(n) = get(map, "gpus_per_host_min") {
             c.gpus_per_host_min = whole(n, "constraints.gpus_per_host_min")?;
         }
-        if let Some(n) = get(map, "hosts_max") {
-            c.hosts_max = Some(whole(n, "constraints.hosts_max")?);
-        }
+        let number = |field: &str| get(map, field).map(|n| whole(n, &format!("constraints.{field}"))).transpose();
+        let name = |field: &str| {
+            get(map, field).map(|n| text(n, &format!("constraints.{field}")).map(str::to_owned)).transpose()
+        };
+        c.hosts_max = number("hosts_max")?;
+        c.gpus_per_host_max = number("gpus_per_host_max")?;
+        c.switches_max = number("switches_max")?;
+        c.switch_tier = name("switch_tier")?;
+        c.require_level = name("require_level")?;
+        c.prefer_level = name("prefer_level")?;
+        c.spread = name("spread")?;
         if let Some(b) = get(map, "exclusive_nics") {
             c.exclusive_nics = truth(b, "constraints.exclusive_nics")?;
         }
         let uneven = get(map, "uneven").map_or(Ok(false), |u| truth(u, "constraints.uneven"))?;
-        let per_host = get(map, "per_host").map(|n| whole(n, "constraints.per_host")).transpose()?;
-        c.split = Split::of(uneven, per_host).map_err(Bad::request)?;
+        c.split = Split::of(uneven, number("per_host")?).map_err(Bad::request)?;
         Ok(c)
     }
 

@@ -129,7 +129,9 @@ pub enum Refusal {
         needed: Option<usize>,
     },
     /// No host has enough usable GPUs.
-    #[error("{gpus} GPUs do not fit on one host: the freest has {largest} usable GPUs; ask for {largest}, or for a higher level{higher}")]
+    #[error(
+        "{gpus} GPUs do not fit on one host: the freest has {largest} usable GPUs; ask for {largest}, or for a higher level{higher}"
+    )]
     HostTooSmall {
         /// Requested.
         gpus: usize,
