@@ -40,6 +40,13 @@ pub struct PlaceAnswer {
     pub bottleneck: BottleneckAnswer,
     /// What a packing scheduler would have given; none where that breaks the limits.
     pub packed: Option<ScoredAnswer>,
+    /// What the simple rule would have given without a model: one host, else the lowest switch, the fewest hosts, an even split. None for one
+    /// GPU, and where no such choice keeps the limits.
+    #[serde(default)]
+    pub rule: Option<ScoredAnswer>,
+    /// What the choice costs, and what it gains over the rule.
+    #[serde(default)]
+    pub price: PriceAnswer,
     /// Candidates whose measurement would tell most, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
@@ -74,6 +81,60 @@ pub struct ScoredAnswer {
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
+}
+
+/// What a choice costs, and what it gains over the simple rule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PriceAnswer {
+    /// Is the choice the rule's own, or one that costs the same?
+    pub keeps_rule: bool,
+    /// Bandwidth gained over the rule's choice, among the running jobs, GB/s.
+    pub gained_busbw_gb_per_s: f64,
+    /// The gain that was needed to leave the rule, GB/s.
+    pub slack_gb_per_s: f64,
+    /// What the choice costs.
+    pub cost: AllocationCost,
+    /// What the rule's choice would cost.
+    pub rule_cost: Option<AllocationCost>,
+}
+
+/// What GPUs cost the cluster besides bandwidth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocationCost {
+    /// Hosts.
+    pub hosts: usize,
+    /// Hosts that were wholly free and become part-used.
+    pub hosts_broken: usize,
+    /// Switches spanned, by tier, nearest to the hosts first.
+    pub switches: Vec<SwitchesSpanned>,
+}
+
+/// Switches of one tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwitchesSpanned {
+    /// Name of the tier.
+    pub tier: String,
+    /// How many.
+    pub count: usize,
+}
+
+fn cost(cluster: &Cluster, c: &place::Cost) -> AllocationCost {
+    let tiers = cluster.network.tiers.iter().zip(&c.switches);
+    AllocationCost {
+        hosts: c.hosts,
+        hosts_broken: c.hosts_broken,
+        switches: tiers.map(|(t, n)| SwitchesSpanned { tier: t.name.clone(), count: *n }).collect(),
+    }
+}
+
+fn price(cluster: &Cluster, p: &place::Price) -> PriceAnswer {
+    PriceAnswer {
+        keeps_rule: p.keeps_rule,
+        gained_busbw_gb_per_s: round(p.gained_gb_per_s),
+        slack_gb_per_s: round(p.slack_gb_per_s),
+        cost: cost(cluster, &p.cost),
+        rule_cost: p.rule_cost.as_ref().map(|c| cost(cluster, c)),
+    }
 }
 
 /// What a choice means among running jobs.
@@ -240,6 +301,8 @@ impl PlaceAnswer {
             evaluations: a.evaluations,
             bottleneck: bottleneck(cluster, &a.bottleneck),
             packed: a.packed.as_ref().map(|p| scored(cluster, p)),
+            rule: a.rule.as_ref().map(|r| scored(cluster, r)),
+            price: price(cluster, &a.price),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
             runner_ups: a.runner_ups.iter().map(|s| scored(cluster, s)).collect(),
             avoided: None,

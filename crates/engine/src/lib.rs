@@ -37,8 +37,8 @@ mod teach;
 mod watch;
 
 pub use answer::{
-    AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer, ScoredAnswer,
-    SuspectTouched,
+    AllocationCost, AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer,
+    PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
 pub use diagnose::{

@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use place::read::{Defaults, Reader};
-use place::{Contention, Registry, Request};
+use place::{Contention, Registry, Request, Split};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
@@ -37,6 +37,10 @@ pub struct PlaceRequest {
     /// Weight of bandwidth that running jobs lose relative to the new job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_weight: Option<f64>,
+    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts: `5%`, or `1sd` (deviations of the
+    /// difference of two predictions); none: `1sd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slack: Option<String>,
     /// Name of the search; none: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<String>,
@@ -76,6 +80,30 @@ pub struct ConstraintsIn {
     /// No NIC may be shared with a running job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_nics: Option<bool>,
+    /// Hosts may give different numbers of GPUs; otherwise all give the same number where that is feasible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uneven: Option<bool>,
+    /// GPUs on every host that takes part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_host: Option<u64>,
+    /// Most GPUs on any host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_host_max: Option<u64>,
+    /// Most switches of a tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches_max: Option<u64>,
+    /// The tier of `switches_max`; none: the one nearest to the hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier, or on one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<String>,
 }
 
 /// A running job.
@@ -128,7 +156,8 @@ impl PlaceQuery {
 impl PlaceRequest {
     /// Reads it. `known` are the searches and contention rules that it may name, `size` is that of a request without one. O(names).
     pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
-        let defaults = Defaults { size, contention: Contention::default(), loss_weight: 0.0 };
+        let defaults =
+            Defaults { size, contention: Contention::default(), loss_weight: 0.0, slack: place::Slack::default() };
         let reader = Reader::new(cluster, defaults, known);
         let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());
@@ -170,6 +199,14 @@ impl PlaceRequest {
             gpus_per_host_min: Some(c.gpus_per_host_min as u64).filter(|n| *n > 0),
             hosts_max: c.hosts_max.map(|n| n as u64),
             exclusive_nics: Some(c.exclusive_nics).filter(|e| *e),
+            uneven: (c.split == Split::Any).then_some(true),
+            gpus_per_host_max: c.gpus_per_host_max.map(|n| n as u64),
+            switches_max: c.switches_max.map(|n| n as u64),
+            switch_tier: c.switch_tier.clone(),
+            require_level: c.require_level.clone(),
+            prefer_level: c.prefer_level.clone(),
+            spread: c.spread.clone(),
+            per_host: if let Split::PerHost(n) = c.split { Some(n as u64) } else { None },
         };
         let job = |j: &place::Job| JobIn {
             id: j.id.clone(),
@@ -186,6 +223,7 @@ impl PlaceRequest {
             jobs: r.jobs.iter().map(job).collect(),
             contention: Some(r.contention.name().into()),
             loss_weight: Some(r.loss_weight),
+            slack: Some(r.slack.to_string()),
             search: Some(q.search.clone()),
             seed: q.seed,
             measured: q.measured.iter().map(measured).collect(),

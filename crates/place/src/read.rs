@@ -5,7 +5,8 @@
 
 mod strict;
 
-use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
+use crate::policy::Slack;
+use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request, Split};
 use crate::search::Registry;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -17,10 +18,24 @@ pub const LINE_BYTES_MAX: usize = 4 << 20;
 /// Longest message, characters: hostile input must not be echoed in full.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-const FIELDS: [&str; 10] =
-    ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "search"];
-const CONSTRAINTS: [&str; 6] =
-    ["only_hosts", "excluded_hosts", "gpu_type", "gpus_per_host_min", "hosts_max", "exclusive_nics"];
+const FIELDS: [&str; 11] =
+    ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "slack", "search"];
+const CONSTRAINTS: [&str; 14] = [
+    "only_hosts",
+    "excluded_hosts",
+    "gpu_type",
+    "gpus_per_host_min",
+    "hosts_max",
+    "exclusive_nics",
+    "uneven",
+    "per_host",
+    "gpus_per_host_max",
+    "switches_max",
+    "switch_tier",
+    "require_level",
+    "prefer_level",
+    "spread",
+];
 const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
 
 /// A fault of a request line.
@@ -73,6 +88,8 @@ pub struct Defaults {
     pub contention: Contention,
     /// Weight of the bandwidth that running jobs lose.
     pub loss_weight: f64,
+    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts.
+    pub slack: Slack,
 }
 
 /// The content of a request line.
@@ -164,15 +181,20 @@ impl<'a> Reader<'a> {
             None => self.defaults.loss_weight,
             Some(w) => number(w, "loss_weight")?,
         };
+        let slack = match get(map, "slack") {
+            None => self.defaults.slack,
+            Some(s) => text(s, "slack")?.parse().map_err(|e| Bad::request(format!("`slack`: {e}")))?,
+        };
         let constraints = match get(map, "constraints") {
-            None => Constraints::default(),
+            None => Constraints { split: Split::EqualIfFeasible, ..Constraints::default() },
             Some(c) => self.constraints(c)?,
         };
         let search = match get(map, "search") {
             None => None,
             Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
-        let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
+        let request =
+            Request { pods, jobs, contention, loss_weight, slack, constraints, ..Request::new(gpus, free, size) };
         Ok(Asked { request, search })
     }
 
@@ -226,12 +248,22 @@ impl<'a> Reader<'a> {
         if let Some(n) = get(map, "gpus_per_host_min") {
             c.gpus_per_host_min = whole(n, "constraints.gpus_per_host_min")?;
         }
-        if let Some(n) = get(map, "hosts_max") {
-            c.hosts_max = Some(whole(n, "constraints.hosts_max")?);
-        }
+        let number = |field: &str| get(map, field).map(|n| whole(n, &format!("constraints.{field}"))).transpose();
+        let name = |field: &str| {
+            get(map, field).map(|n| text(n, &format!("constraints.{field}")).map(str::to_owned)).transpose()
+        };
+        c.hosts_max = number("hosts_max")?;
+        c.gpus_per_host_max = number("gpus_per_host_max")?;
+        c.switches_max = number("switches_max")?;
+        c.switch_tier = name("switch_tier")?;
+        c.require_level = name("require_level")?;
+        c.prefer_level = name("prefer_level")?;
+        c.spread = name("spread")?;
         if let Some(b) = get(map, "exclusive_nics") {
-            c.exclusive_nics = b.as_bool().ok_or_else(|| Bad::at("constraints.exclusive_nics", b, "true or false"))?;
+            c.exclusive_nics = truth(b, "constraints.exclusive_nics")?;
         }
+        let uneven = get(map, "uneven").map_or(Ok(false), |u| truth(u, "constraints.uneven"))?;
+        c.split = Split::of(uneven, number("per_host")?).map_err(Bad::request)?;
         Ok(c)
     }
 
@@ -319,6 +351,10 @@ fn whole(v: &Value, path: &str) -> Result<usize, Bad> {
 
 fn number(v: &Value, path: &str) -> Result<f64, Bad> {
     v.as_f64().ok_or_else(|| Bad::at(path, v, "a number"))
+}
+
+fn truth(v: &Value, path: &str) -> Result<bool, Bad> {
+    v.as_bool().ok_or_else(|| Bad::at(path, v, "true or false"))
 }
 
 fn text<'v>(v: &'v Value, path: &str) -> Result<&'v str, Bad> {

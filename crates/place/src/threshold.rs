@@ -21,7 +21,7 @@
 mod candidates;
 mod capacity;
 mod exchange;
-mod fill;
+pub(crate) mod fill;
 mod levels;
 mod lists;
 mod plans;
@@ -30,7 +30,7 @@ mod small;
 use crate::exact::{self, SearchResult, best_of};
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
-use crate::request::{Refusal, Request};
+use crate::request::{Refusal, Request, Split};
 use crate::search::Search;
 use crate::shape::Shape;
 use candidates::Pool;
@@ -93,6 +93,8 @@ struct Rules {
     counts: u32,
     count_min: u8,
     hosts_max: usize,
+    /// Must all hosts give the same number?
+    equal: bool,
 }
 
 impl Rules {
@@ -102,6 +104,7 @@ impl Rules {
             counts,
             count_min: counts.trailing_zeros().clamp(1, 31) as u8,
             hosts_max: request.constraints.hosts_max.unwrap_or(usize::MAX),
+            equal: matches!(request.constraints.split, Split::Equal | Split::PerHost(_)),
         }
     }
 }
@@ -112,6 +115,9 @@ pub struct Threshold;
 impl Search for Threshold {
     fn name(&self) -> &'static str {
         "threshold"
+    }
+    fn keeps_to_rule(&self) -> bool {
+        true
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         search(objective, keep)
@@ -131,6 +137,9 @@ pub const AUTO_NODES_MAX: u64 = 100_000;
 impl Search for Auto {
     fn name(&self) -> &'static str {
         "auto"
+    }
+    fn keeps_to_rule(&self) -> bool {
+        true
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {

@@ -76,7 +76,7 @@ prop_compose! {
         only_hosts in hosts(), excluded_hosts in hosts(), typed in 0usize..8, gpus_per_host_min in 0usize..4,
         hosts_max in proptest::option::of(1usize..5), exclusive_nics: bool,
     ) -> (Constraints, usize) {
-        (Constraints { only_hosts, excluded_hosts, gpu_type: None, gpus_per_host_min, hosts_max, exclusive_nics }, typed)
+        (Constraints { only_hosts, excluded_hosts, gpu_type: None, gpus_per_host_min, hosts_max, exclusive_nics, ..Constraints::default() }, typed)
     }
 }
 

@@ -109,6 +109,7 @@ pub fn lessons(truth: &PublicCode, inside: &[Measurement], settings: &Settings, 
 /// A request as the file states it. Running jobs of an idle load use nothing.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
+    r.slack = place::Slack::NONE; // judged by bandwidth alone
     r.contention = Contention::MergeBy(&papers::bandpilot::MERGE_COUNTS); // the truth's own rule
     r.jobs = s
         .background
