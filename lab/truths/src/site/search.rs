@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use topology::{Allocation, GpuMask, HostId};
 
 /// Starts from which it climbs.
-const CLIMBS: usize = 6;
+const CLIMBS: usize = 10;
 /// Moves tried in a row without a gain after which a climb ends, and most of one climb.
-const FRUITLESS_MAX: usize = 220;
-const MOVES_MAX: usize = 2_500;
+const FRUITLESS_MAX: usize = 400;
+const MOVES_MAX: usize = 4_000;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -204,7 +204,7 @@ impl Climber<'_> {
         let pick = |v: (f64, f64)| if by == Irregularity::With { v.1 } else { v.0 };
         let mut value = pick(self.look(&at));
         let (mut fruitless, mut moves) = (0, 0);
-        let patience = FRUITLESS_MAX.min(40 * at.len() + 60);
+        let patience = FRUITLESS_MAX.min(60 * at.len() + 100);
         while fruitless < patience && moves < MOVES_MAX {
             moves += 1;
             fruitless += 1;
