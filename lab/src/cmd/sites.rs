@@ -16,7 +16,7 @@ const FILE_BYTES_MAX: usize = 64 << 20;
 /// Most requests of a cell.
 const REQUESTS_MAX: usize = 10_000;
 /// Requests and seeds of `--quick`.
-const QUICK: (usize, u64) = (8, 1);
+const QUICK: (usize, u64) = (12, 1);
 
 /// Arguments of `linkwise-lab sites`.
 #[derive(clap::Args)]
@@ -42,7 +42,7 @@ pub struct Args {
     /// Requests per site
     #[arg(long, default_value_t = 20)]
     requests: usize,
-    /// Eight requests and one seed
+    /// Twelve requests and one seed
     #[arg(long)]
     quick: bool,
     /// Multi-host samples that models learn from

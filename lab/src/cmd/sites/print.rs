@@ -47,7 +47,7 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
     let head = format!(
         "SIMULATED sites, not measured. GBE: bandwidth of the choice over the best that a search with the truth finds, percent. {} \
          requests on each site, seeds {}; models learn from {} readings over hosts ({}) and the hosts' own tables. even: no data, lowest \
-         switch, fewest hosts, even split. smooth: knows all but the irregularity of single splits.",
+         switch, fewest hosts, even split. smooth: knows all but the irregularity of single splits. gain: gp less even.",
         settings.requests,
         seeds.join(", "),
         settings.samples,
@@ -63,7 +63,7 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
         let mut head = vec![what.to_owned()];
         head.extend(methods().cloned());
         if gain && i == 0 {
-            head.push("gp-even".into());
+            head.push("gain".into());
         }
         let row = |kind: &&str| {
             let cells = of(kind);

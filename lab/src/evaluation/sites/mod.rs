@@ -148,7 +148,8 @@ pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> 
             Err(e @ EngineError::BadRequest { .. }) => return Err(e.to_string()),
             Err(e) => {
                 chosen.iter_mut().for_each(|c| drop(c.insert(method.clone(), None)));
-                Fitted { refused: Some(e.to_string()), ..Fitted::default() }
+                let words = e.to_string().replace(&path.display().to_string(), "STORE");
+                Fitted { refused: Some(words.trim_end_matches('.').into()), ..Fitted::default() }
             }
         };
         models.insert(method.clone(), fitted);

@@ -6,16 +6,22 @@ use topology::{Allocation, GpuMask, HostId};
 
 type FreeHost = (HostId, GpuMask);
 
-/// The even split: the lowest switch that fits, the tightest of its level; one host if one fits, else the fewest hosts with an even split and the
-/// same GPU indices. What a careful person does who has no data. Where nothing splits evenly, the freest hosts. O(levels x hosts²).
+/// The even split: one host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices, over
+/// as few switches between as possible. What a careful person does who has no data. Where nothing splits evenly, the freest hosts.
+/// O(levels x hosts²).
 pub fn even(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocation> {
     if k == 0 || free.gpu_count() < k {
         return None;
     }
-    for group in groups_by_level(levels, free, k) {
-        if let Some(a) = even_in(&group, k) {
-            return Some(a);
-        }
+    let mut found: Vec<(bool, usize, usize, Allocation)> = Vec::new();
+    for (level, groups) in groups_by_level(levels, free, k).into_iter().enumerate() {
+        let below = &levels[..level.min(levels.len())];
+        let even = groups.iter().filter_map(|g| even_in(below, g, k));
+        found.extend(even.map(|a| (a.host_count() > 1, level, a.host_count(), a)));
+    }
+    // Of equals the first: groups are the tightest first.
+    if let Some(best) = found.into_iter().min_by_key(|f| (f.0, f.1, f.2)) {
+        return Some(best.3);
     }
     let mut hosts = free.parts().to_vec();
     hosts.sort_by_key(|(h, m)| (std::cmp::Reverse(m.count()), *h));
@@ -25,7 +31,7 @@ pub fn even(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocati
 /// Slurm's topology/tree: the lowest switch that fits, on it the leaves by best fit, on a leaf the tightest node that holds the rest, else
 /// its nodes in order. Source: the topology guide of Slurm, as `place::search::slurm` reads it; lowest GPU indices.
 pub fn slurm(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocation> {
-    let switch = groups_by_level(levels, free, k).into_iter().next()?;
+    let switch = groups_by_level(levels, free, k).into_iter().flatten().next()?;
     let mut leaves = match levels.first() {
         Some(leaf) => by_switch(leaf, &switch),
         None => vec![switch],
@@ -52,7 +58,7 @@ pub fn kueue(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Option<Allocat
     if let Some(one) = one.filter(|_| k > 0) {
         return Some(take_in_order(vec![*one], k));
     }
-    let mut domains = vec![groups_by_level(levels, free, k).into_iter().next()?];
+    let mut domains = vec![groups_by_level(levels, free, k).into_iter().flatten().next()?];
     for level in levels.iter().rev().map(Some).chain([None]) {
         let mut below: Vec<Vec<FreeHost>> = match level {
             Some(level) => domains.iter().flat_map(|d| by_switch(level, d)).collect(),
@@ -94,22 +100,21 @@ fn by_switch(level: &[u32], hosts: &[FreeHost]) -> Vec<Vec<FreeHost>> {
     out
 }
 
-/// Switches whose free GPUs hold the job: the lowest level first, the tightest of a level first, at last the whole site.
-fn groups_by_level(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Vec<Vec<FreeHost>> {
-    let mut out = Vec::new();
+/// By level, the lowest first: the switches whose free GPUs hold the job, the tightest first; at last the whole site.
+fn groups_by_level(levels: &[Vec<u32>], free: &Allocation, k: usize) -> Vec<Vec<Vec<FreeHost>>> {
+    let fits = |g: &Vec<FreeHost>| k > 0 && gpus(g) >= k;
+    let mut out: Vec<Vec<Vec<FreeHost>>> = Vec::new();
     for level in levels {
-        let mut groups = by_switch(level, free.parts());
-        groups.retain(|g| k > 0 && gpus(g) >= k);
+        let mut groups: Vec<Vec<FreeHost>> = by_switch(level, free.parts()).into_iter().filter(fits).collect();
         groups.sort_by_key(|g| gpus(g));
-        out.extend(groups);
+        out.push(groups);
     }
-    if k > 0 && free.gpu_count() >= k {
-        out.push(free.parts().to_vec());
-    }
+    out.push(vec![free.parts().to_vec()].into_iter().filter(fits).collect());
     out
 }
 
-fn even_in(hosts: &[FreeHost], k: usize) -> Option<Allocation> {
+/// `k` of these hosts' GPUs evenly on the fewest hosts, those on the fewest switches of the `levels` between.
+fn even_in(levels: &[Vec<u32>], hosts: &[FreeHost], k: usize) -> Option<Allocation> {
     let mut tight = hosts.to_vec();
     tight.sort_by_key(|h| (h.1.count(), h.0));
     if let Some(one) = tight.iter().find(|h| h.1.count() >= k) {
@@ -118,12 +123,16 @@ fn even_in(hosts: &[FreeHost], k: usize) -> Option<Allocation> {
     let most = tight.last()?.1.count();
     for n in k.div_ceil(most)..=hosts.len().min(k) {
         let (base, more) = (k / n, k % n);
-        // The hosts that give one more, then the others, each the tightest that can.
-        let large: Vec<FreeHost> = tight.iter().filter(|h| h.1.count() > base).take(more).copied().collect();
-        let others = tight.iter().filter(|h| h.1.count() >= base && !large.contains(h)).take(n - more);
-        let chosen: Vec<FreeHost> = large.iter().chain(others).copied().collect();
-        if large.len() < more || chosen.len() < n {
-            continue;
+        let with = |least: usize| tight.iter().filter(|h| h.1.count() >= least).copied().collect::<Vec<FreeHost>>();
+        let mut chosen = on_fewest_switches(levels, with(base + usize::from(more > 0)), n);
+        if chosen.len() < n {
+            // Too few hosts can give one more than the others: those that can, then the others.
+            chosen = on_fewest_switches(levels, with(base + 1), more);
+            let others: Vec<FreeHost> = with(base).into_iter().filter(|h| !chosen.contains(h)).collect();
+            if chosen.len() < more || others.len() < n - more {
+                continue;
+            }
+            chosen.extend(on_fewest_switches(levels, others, n - more));
         }
         let common = GpuMask(chosen.iter().fold(u32::MAX, |m, h| m & h.1.0));
         let part = |(i, (h, m)): (usize, &FreeHost)| {
@@ -135,6 +144,22 @@ fn even_in(hosts: &[FreeHost], k: usize) -> Option<Allocation> {
         return Some(Allocation::new(chosen.iter().enumerate().map(part)));
     }
     None
+}
+
+/// `n` of these hosts, which are in order of preference: from the highest level down the switch that holds the rest, the tightest, else the
+/// largest. Fewer if there are fewer.
+fn on_fewest_switches(levels: &[Vec<u32>], hosts: Vec<FreeHost>, n: usize) -> Vec<FreeHost> {
+    let Some((level, below)) = levels.split_last() else {
+        return hosts.into_iter().take(n).collect();
+    };
+    let mut groups = by_switch(level, &hosts);
+    let mut chosen: Vec<FreeHost> = Vec::new();
+    while chosen.len() < n && !groups.is_empty() {
+        let left = n - chosen.len();
+        let next = best_fit(&groups.iter().map(Vec::len).collect::<Vec<_>>(), left);
+        chosen.extend(on_fewest_switches(below, groups.remove(next), left));
+    }
+    chosen
 }
 
 /// `k` GPUs of hosts in order, the lowest indices.
@@ -167,6 +192,13 @@ mod tests {
         assert_eq!(counts(even(&leaves, &f, 6)), [(0, 6)], "the tightest leaf that holds 6");
         assert_eq!(counts(even(&leaves, &f, 10)), [(3, 5), (4, 5)], "8+4 of the tightest leaf is not even");
         assert_eq!(counts(even(&leaves, &f, 16)), [(2, 8), (3, 8)]);
+    }
+
+    #[test]
+    fn an_even_split_over_switches_spans_as_few_as_possible() {
+        let leaves = [vec![0, 1, 1, 2, 2, 2], vec![0, 0, 0, 1, 1, 1]];
+        let f = free(&[0xff; 6]);
+        assert_eq!(counts(even(&leaves, &f, 32)), [(0, 8), (3, 8), (4, 8), (5, 8)]);
     }
 
     #[test]

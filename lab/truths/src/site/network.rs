@@ -5,17 +5,18 @@
 //! tree are laid, and what each puts on every port and uplink is added up. The time per byte is a p-norm of all loads over rates, so that no
 //! single link decides alone: `(sum over hosts (port^6 + inside^6)^(24/6) + sum over uplinks load^24)^(1/24)`.
 //!
-//! Time of a message: a ring pays a floor per step that overlaps with the bytes, a tree pays per level. The faster of both counts.
-//! O(hosts x channels) per allocation, about 5 microseconds for 40 hosts.
+//! Time of a message: a ring pays a floor per step that overlaps with the bytes, a tree pays per level. Two hosts use the tree; more the
+//! algorithm that is faster at the nominal rate of their ports, as NCCL decides without knowledge of the switches.
+//! O(hosts x channels) per allocation, about 3 microseconds for 40 hosts.
 
 use crate::intra::Intra;
 use crate::truth::Parts;
 use topology::{GpuMask, HostId};
 
 /// Channels where hosts give different numbers of GPUs; else as many as GPUs per host.
-const CHANNELS: usize = 24;
-/// Most ports of a host.
-pub(crate) const PORTS_MAX: usize = 16;
+const CHANNELS: usize = 48;
+/// Most ports and most GPUs of a host.
+pub(crate) const PORTS_MAX: usize = 8;
 /// What every further GPU on one port costs.
 const CROWDING: f64 = 0.03;
 /// Share of the links' bandwidth that a tree over three and more hosts gets, relative to a ring.
@@ -27,6 +28,8 @@ const RING_STEP_S: f64 = 5e-6;
 /// One level of a tree, seconds, and the share of the whole message that is in flight on it.
 const TREE_LEVEL_S: f64 = 10e-6;
 const TREE_LEVEL_SHARE: f64 = 0.012;
+/// Nominal rate of one GPU's port by which the algorithm is chosen, GB/s.
+const NOMINAL_PORT_GB_PER_S: f64 = 45.0;
 /// Start of any collective, seconds.
 const START_S: f64 = 20e-6;
 
@@ -172,9 +175,15 @@ impl Network {
         for &(p, c) in &self.trees[parts.len()] {
             let (p, q) = (usize::from(p), usize::from(c));
             for c in 0..channels {
-                let (a, b) = ((p, port[p * channels + c]), (q, port[q * channels + c]));
-                self.flow(&mut l, share, b, a);
-                self.flow(&mut l, share, a, b);
+                // What goes up comes down: loads out of a port are those into it.
+                let (a, b) = (port[p * channels + c], port[q * channels + c]);
+                if a.1 == b.1 {
+                    l.out[p][a.0] += share;
+                    l.out[q][b.0] += share;
+                } else {
+                    self.flow(&mut l, share, (q, b), (p, a));
+                    self.flow(&mut l, share, (p, a), (q, b));
+                }
             }
         }
         l
@@ -211,14 +220,18 @@ impl Network {
         let ranks: usize = parts.iter().map(|p| p.1.count()).sum();
         let factor = 2.0 * (ranks as f64 - 1.0) / ranks as f64;
         let gb = size_bytes / 1e9;
-        let ring = self.slowness(parts, &self.ring(parts, channels, &port), intra, 1.0);
-        let (floor, bytes) = (2.0 * (ranks as f64 - 1.0) * RING_STEP_S, gb * factor * ring);
-        let ring_s = START_S + (floor.powi(4) + bytes.powi(4)).powf(0.25);
-        let tree = self.slowness(parts, &self.tree(parts, channels, &port), intra, factor);
-        let body = gb * tree / if n == 2 { TREE_SHARE_OF_TWO } else { TREE_SHARE };
+        let steps = 2.0 * (ranks as f64 - 1.0);
+        let ring_s = |bytes: f64| START_S + ((steps * RING_STEP_S).powi(4) + bytes.powi(4)).powf(0.25);
         let levels = 2.0 * f64::from(usize::BITS - (n - 1).leading_zeros());
-        let tree_s = START_S + body + levels * (TREE_LEVEL_S + TREE_LEVEL_SHARE * body);
-        gb * factor / ring_s.min(tree_s)
+        let share = if n == 2 { TREE_SHARE_OF_TWO } else { TREE_SHARE };
+        let tree_s = |body: f64| START_S + body / share + levels * (TREE_LEVEL_S + TREE_LEVEL_SHARE * body / share);
+        let nominal = gb * factor * n as f64 / (NOMINAL_PORT_GB_PER_S * ranks as f64);
+        let seconds = if n == 2 || tree_s(nominal) < ring_s(nominal) {
+            tree_s(gb * self.slowness(parts, &self.tree(parts, channels, &port), intra, factor))
+        } else {
+            ring_s(gb * factor * self.slowness(parts, &self.ring(parts, channels, &port), intra, 1.0))
+        };
+        gb * factor / seconds
     }
 
     /// Bus bandwidth inside of one host, GB/s.

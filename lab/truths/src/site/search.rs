@@ -10,7 +10,9 @@ use std::collections::HashSet;
 use topology::{Allocation, GpuMask, HostId};
 
 /// Starts from which it climbs.
-const CLIMBS: usize = 10;
+const CLIMBS: usize = 12;
+/// Starts with one number of hosts.
+const ALIKE_MAX: usize = 3;
 /// Moves tried in a row without a gain after which a climb ends, and most of one climb.
 const FRUITLESS_MAX: usize = 400;
 const MOVES_MAX: usize = 4_000;
@@ -64,12 +66,17 @@ pub fn search(site: &Site, free: &Allocation, k: usize, choices: &[Allocation], 
     starts.retain(|s| known.insert(s.clone()));
     let mut judged: Vec<(f64, Hosts)> = starts.into_iter().map(|s| (c.look(&s).0, s)).collect();
     judged.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    // The best start of every number of hosts, the best of those first: starts with the same hosts climb to the same place.
-    let mut sizes = HashSet::new();
-    let tops: Vec<Hosts> = judged.into_iter().filter(|j| sizes.insert(j.1.len())).take(CLIMBS).map(|j| j.1).collect();
+    // Of every number of hosts the best few starts: those with the same hosts climb to the same place.
+    let mut of_size = vec![0; site.about.cluster.hosts.len() + 1];
+    let mut few = |s: &Hosts| {
+        of_size[s.len()] += 1;
+        of_size[s.len()] <= ALIKE_MAX
+    };
+    let tops: Vec<Hosts> = judged.into_iter().map(|j| j.1).filter(|s| few(s)).take(CLIMBS).collect();
     for top in &tops {
         let summit = c.climb(top.clone(), Irregularity::Without);
         c.climb(summit, Irregularity::With);
+        c.climb(top.clone(), Irregularity::With);
     }
     let (smooth, best) = (c.smooth.1.clone(), c.best.1.clone());
     c.climb(smooth, Irregularity::Without);
