@@ -65,6 +65,11 @@ impl Intra {
         Ok(Intra { by_host })
     }
 
+    /// The tables of these hosts only, in this order.
+    pub(crate) fn of_hosts(&self, hosts: &[usize]) -> Self {
+        Intra { by_host: hosts.iter().map(|h| self.by_host[*h].clone()).collect() }
+    }
+
     /// GB/s; infinite for one GPU, which limits nothing.
     pub(crate) fn limit(&self, host: HostId, mask: GpuMask) -> f64 {
         if mask.count() < 2 { f64::INFINITY } else { self.by_host[host.index()][mask.0 as usize] }

@@ -14,6 +14,7 @@ mod packing;
 mod randomness;
 mod ring_search;
 mod rules;
+pub mod site;
 mod slow_host;
 mod truth;
 
