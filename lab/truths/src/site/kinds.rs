@@ -5,10 +5,12 @@ use super::{Drawn, Site};
 use crate::intra::{Flavour, Intra};
 use crate::randomness::Keyed;
 use crate::truth::About;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use topology::cluster::{Host, Tier};
-use topology::{Bandwidth, Bytes, Cluster, Collective, HostType, Nic, PathKind, catalog};
+use topology::cluster::Host;
+use topology::switches::{NamedSwitch, NamedSwitches, Switches, Tier};
+use topology::{Bandwidth, Bytes, Cluster, Collective, HostId, HostType, Nic, PathKind, catalog};
 
 /// Share of the line rate that a collective gets of a healthy port.
 const EFFICIENCY: f64 = 0.93;
@@ -114,21 +116,21 @@ pub const KINDS: &[Kind] = &[
     },
     Kind {
         name: "unequal60",
-        about: "leaves of 20, 16, 12, 8 and 4 hosts, which the file cannot say; loss 22 to 34 %",
+        about: "leaves of 20, 16, 12, 8 and 4 hosts, named in the file; loss 22 to 34 %",
         make: |d| {
             d.hosts(60);
             let sizes = [20, 16, 12, 8, 4].into_iter().enumerate();
             d.leaf_of = sizes.flat_map(|(leaf, n)| std::iter::repeat_n(leaf as u16, n)).collect();
-            (d.leaf_loss, d.told) = (0.22..0.34, false);
+            d.leaf_loss = 0.22..0.34;
         },
     },
     Kind {
         name: "scattered64",
-        about: "hosts cabled to 4 leaves in turn, which the file cannot say; loss 22 to 34 %",
+        about: "hosts cabled to 4 leaves in turn, named in the file; loss 22 to 34 %",
         make: |d| {
             d.hosts(64);
             d.leaf_of = (0..64).map(|h| h % 4).collect();
-            (d.leaf_loss, d.told) = (0.22..0.34, false);
+            d.leaf_loss = 0.22..0.34;
         },
     },
     Kind {
@@ -453,7 +455,7 @@ impl Draft {
         [leaves, pods].into_iter().filter(|l: &Vec<u32>| l.iter().any(|s| *s != l[0])).collect()
     }
 
-    /// What the cluster file says: leaves of one size in order are tiers; others it cannot name.
+    /// What the cluster file says of the hosts.
     fn file(&self) -> Cluster {
         let mut c = self.healthy();
         for t in &mut c.types {
@@ -465,19 +467,26 @@ impl Draft {
                 }
             }
         }
-        if self.told {
-            let names = ["leaf", "pod"];
-            for (i, level) in self.switches().iter().enumerate() {
-                let hosts_per_switch = level.iter().filter(|s| **s == level[0]).count();
-                let name = names[i.min(1)].into();
-                c.network.tiers.push(Tier {
-                    name,
-                    hosts_per_switch,
-                    oversubscription: self.oversubscription[i.min(1)],
-                });
-            }
-        }
         c
+    }
+
+    /// The tiers that the cluster file names, for some of the hosts.
+    fn tiers(&self, hosts: &[usize]) -> Result<Vec<Tier>, String> {
+        if !self.told {
+            return Ok(Vec::new());
+        }
+        let tier = |(i, level): (usize, Vec<u32>)| {
+            let name = ["leaf", "pod"][i.min(1)];
+            let mut below: BTreeMap<u32, Vec<HostId>> = BTreeMap::new();
+            for (at, h) in hosts.iter().enumerate() {
+                below.entry(level[*h]).or_default().push(HostId(at as u32));
+            }
+            let named = |(s, hosts)| NamedSwitch { name: format!("{name}-{s}"), hosts };
+            let switches = NamedSwitches::new(below.into_iter().map(named)).map_err(|e| e.to_string())?;
+            let oversubscription = self.oversubscription[i.min(1)];
+            Ok(Tier { name: name.into(), switches: Switches::Named(switches), oversubscription })
+        };
+        self.switches().into_iter().enumerate().map(tier).collect()
     }
 
     fn draw(self, kind: &Kind, seed: u64) -> Result<Drawn, String> {
@@ -488,13 +497,7 @@ impl Draft {
         let site = |network: &Network, hosts: &[usize]| -> Result<Site, String> {
             let mut cluster = file.clone();
             cluster.hosts = hosts.iter().map(|h| file.hosts[*h].clone()).collect();
-            // Tiers count hosts in order: a host that is gone leaves a gap that they cannot say.
-            if let After::Hosts { placed, .. } = &self.after
-                && placed.windows(2).any(|w| w[1] != w[0] + 1)
-                && hosts.len() < all.len()
-            {
-                cluster.network.tiers.clear();
-            }
+            cluster.network.tiers = self.tiers(hosts)?;
             cluster.check()?;
             Ok(Site {
                 about: About {
