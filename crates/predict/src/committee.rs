@@ -8,7 +8,7 @@
 
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
-use crate::gp::{Gp, GpPoint, SavedGp};
+use crate::gp::{Gp, GpPoint, Instead, SavedGp};
 use serde::{Deserialize, Serialize};
 
 /// The base that a member corrects, and the features that it uses.
@@ -35,8 +35,7 @@ impl View {
         if self == View::Nics {
             SUBTLE.into_iter().for_each(|d| p.x[d] = 0.0);
         }
-        p.y -= self.ln_over_bound(reading.ln_nics_over_bound);
-        p
+        p.over(self.ln_over_bound(reading.ln_nics_over_bound))
     }
 
     /// `ln(base of the view / bound)`.
@@ -202,14 +201,18 @@ impl Committee {
         out
     }
 
-    /// Learns one more reading: O(n²); a full committee drops one for it ([`Gp::dispensable`]). `false` if the reading cannot be used; then
-    /// no member changes.
+    /// Learns one more reading: O(n²). It joins earlier readings of the same allocation; a full committee drops one of another
+    /// ([`Gp::dispensable`]). The same reading again teaches nothing. `false` if the reading cannot be used; then no member changes.
     pub fn update(&mut self, reading: &CommitteeReading) -> bool {
-        let mut next = self.members.clone();
         // The member that uses all features separates splits best; all members hold the same readings.
         let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
-        let drop = widest.gp.dispensable();
-        let ok = next.iter_mut().all(|m| m.gp.update_without(drop, m.view.of(reading)));
+        let known = widest.gp.place_of(&widest.view.of(reading));
+        if known.is_some_and(|k| widest.gp.is_newest(k, reading.point.y)) {
+            return true;
+        }
+        let instead = known.map(Instead::Join).or_else(|| widest.gp.dispensable().map(Instead::Drop));
+        let mut next = self.members.clone();
+        let ok = next.iter_mut().all(|m| m.gp.update_instead(instead, m.view.of(reading)));
         if ok {
             *self = Committee::of(next);
         }

@@ -10,7 +10,7 @@ use crate::model::{Correction, Model, SizeTables, reading_of};
 use crate::nccl::NcclNetwork;
 use crate::shares::HostShareTable;
 use fabric::{Constants, Fabric};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
@@ -57,7 +57,7 @@ pub struct FitReport {
     pub intra_readings: usize,
     /// Distinct multi-host readings (repetitions are merged).
     pub multi_host_readings: usize,
-    /// Readings left out: rejected, or of another collective.
+    /// Readings left out: rejected, of another collective, or stored twice.
     pub left_out: usize,
     /// Multi-host readings that the process treats as outliers.
     pub distrusted: usize,
@@ -180,12 +180,16 @@ impl Grouped {
     fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
         let hosts = cluster.hosts.len();
         let mut grouped = Grouped { intra: BTreeMap::new(), multi: BTreeMap::new() };
+        // A row that was stored or imported twice is one reading.
+        let mut seen: HashSet<(Bytes, &Allocation, u64, u64)> = HashSet::new();
         for m in measurements {
-            if !is_usable(m) || m.collective != collective || m.contention.is_some() || m.allocation.gpu_count() < 2 {
+            let v = m.busbw.gb_per_s();
+            let fits = is_usable(m) && m.collective == collective && m.contention.is_none();
+            let once = |at: f64| seen.insert((m.size, &m.allocation, v.to_bits(), at.to_bits()));
+            if !fits || m.allocation.gpu_count() < 2 || !m.taken_at_unix_s.is_none_or(once) {
                 report.left_out += 1;
                 continue;
             }
-            let v = m.busbw.gb_per_s();
             if m.allocation.host_count() == 1 {
                 report.intra_readings += 1;
                 let (h, mask) = m.allocation.parts()[0];

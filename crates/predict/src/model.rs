@@ -242,12 +242,8 @@ pub(crate) fn reading_of(
     analytic: Analytic,
     busbw_gb_per_s: f64,
 ) -> CommitteeReading {
-    let point = crate::gp::GpPoint {
-        x: row.to_vec(),
-        hosts: weights_of(parts),
-        y: (busbw_gb_per_s / analytic.bound_gb_per_s).ln(),
-        noise_factor: 1.0,
-    };
+    let y = (busbw_gb_per_s / analytic.bound_gb_per_s).ln();
+    let point = crate::gp::GpPoint::new(row.to_vec(), weights_of(parts), y);
     CommitteeReading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
 }
 
