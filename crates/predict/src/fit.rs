@@ -6,7 +6,8 @@ use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::kind::Kind;
 use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
-use crate::model::{Correction, Model, SizeTables, reading_of};
+use crate::model::{Correction, Model, SizeTables};
+use crate::names::Names;
 use crate::nccl::NcclNetwork;
 use crate::shares::HostShareTable;
 use fabric::{Constants, Fabric};
@@ -120,7 +121,7 @@ pub fn fit(
         cluster: cluster.clone(),
         collective,
         tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
-        gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
+        names: Names::new(cluster),
         fabric: physics.tables(),
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise: repeat_noise(&grouped.multi),
@@ -308,7 +309,7 @@ fn points(model: &Model, readings: &[CalibrationReading]) -> Vec<crate::committe
         .map(|r| {
             let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_default());
             let row = model.row(&r.parts, r.size, analytic);
-            reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
+            model.reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
         })
         .collect()
 }

@@ -19,6 +19,7 @@ mod lbfgs;
 mod learned;
 pub mod linalg;
 mod model;
+mod names;
 mod nccl;
 mod shares;
 
