@@ -7,8 +7,8 @@
 //! single bad reading decides: that noise belongs to the reading and is shared with no other place, so the farther off a reading is, the
 //! less it says of others.
 //!
-//! Cost: one likelihood with gradient n³/2 multiply-adds; a fit of 250 points 20 to 40 of them; a mean O(n d); a deviation O(n²);
-//! an update O(n²).
+//! Cost: one likelihood with gradient n³/2 multiply-adds, of at most [`FITTED_POINTS_MAX`] points; a fit 20 to 40 of them, and a few
+//! factorisations of all points (n³/3); a mean O(n d); a deviation O(n²); an update O(n²).
 
 mod likelihood;
 mod update;
@@ -16,6 +16,7 @@ mod update;
 use crate::linalg::{LowerTriangular, dot, exp_neg};
 use likelihood::Likelihood;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 pub(crate) use update::Instead;
 
 /// Most readings that a process keeps.
@@ -23,6 +24,8 @@ pub const POINTS_MAX: usize = 4096;
 /// A process that learns reading by reading drops one for each that it takes from this size on: an update costs the square of the points, a
 /// load from a file the third power (0.2 s), and the file holds every point. A process that was fitted on more keeps its size.
 pub const UPDATED_POINTS_MAX: usize = 768;
+/// Most readings that hyperparameters are fitted on, evenly spread: an evaluation costs the third power of them.
+const FITTED_POINTS_MAX: usize = 384;
 /// Most likelihood evaluations of one fit.
 const EVALUATIONS_MAX: usize = 28;
 /// A reading counts less if its leave-one-out residual is beyond so many standard deviations.
@@ -48,6 +51,9 @@ const SCALE_SDS: f64 = 4.0;
 const MARKS_MAX: usize = 4;
 /// Newest readings of one allocation that are kept; the target is their median.
 const RECENT_MAX: usize = 7;
+/// A split whose only reading is odd may be odd itself: its irregularity has the variance of that reading's noise, up to so many times the
+/// ordinary one. A second reading of the split, on other hosts, says which of the two is odd.
+const ODD_SPLIT_MAX: f64 = 4.0;
 /// Points at a squared distance (in lengths) below this are the same split.
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
@@ -137,6 +143,8 @@ pub struct Gp {
     factor: LowerTriangular,
     alpha: Vec<f64>,
     host_effect: Vec<f64>,
+    /// By point: the variance of its split's irregularity, as a multiple of the ordinary one ([`ODD_SPLIT_MAX`]).
+    oddity: Vec<f64>,
     evaluations: usize,
 }
 
@@ -306,6 +314,7 @@ impl Gp {
             factor: LowerTriangular::default(),
             alpha: Vec::new(),
             host_effect: Vec::new(),
+            oddity: Vec::new(),
             evaluations: 0,
         }
     }
@@ -319,8 +328,14 @@ impl Gp {
     }
 
     fn optimise(&mut self, evaluations_max: usize) {
-        let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
-        let likelihood = Likelihood::new(&self.points, self.active.len(), self.scaled(), y, self.y_sd);
+        let n = self.points.len();
+        let used = n.min(FITTED_POINTS_MAX);
+        let spread: Vec<usize> = (0..used).map(|i| i * n / used).collect();
+        let points: Vec<GpPoint> = spread.iter().map(|i| self.points[*i].clone()).collect();
+        let all = self.scaled();
+        let x = spread.iter().map(|i| all[*i].clone()).collect();
+        let y = points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
+        let likelihood = Likelihood::new(&points, self.active.len(), x, y, self.y_sd);
         let (hyper, evaluations) = likelihood.minimise(&self.hyper, evaluations_max);
         self.evaluations += evaluations;
         self.hyper = hyper;
@@ -402,6 +417,23 @@ impl Gp {
         let weights = self.points.iter().map(|p| p.hosts.iter().map(|h| h.1).sum::<f64>());
         self.host_weight_max = weights.fold(0.0, f64::max);
         self.rows = x;
+        self.refresh_oddity();
+    }
+
+    fn refresh_oddity(&mut self) {
+        let key = |row: &[f64]| row.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
+        let mut readings: HashMap<Vec<u64>, usize> = HashMap::new();
+        self.rows.iter().for_each(|r| *readings.entry(key(r)).or_default() += 1);
+        let of = |(p, r): (&GpPoint, &Vec<f64>)| {
+            if p.noise_factor > 1.0 && readings[&key(r)] == 1 { p.noise_factor.min(ODD_SPLIT_MAX) } else { 1.0 }
+        };
+        self.oddity = self.points.iter().zip(&self.rows).map(of).collect();
+    }
+
+    /// The places of the readings of a split, given by its scaled features.
+    fn twins<'a>(&'a self, row: &'a [f64]) -> impl Iterator<Item = usize> + 'a {
+        let same = move |r: &Vec<f64>| r.iter().zip(row).all(|(a, b)| a == b);
+        self.rows.iter().enumerate().filter(move |(_, r)| same(r)).map(|(j, _)| j)
     }
 
     /// Kernel of point `i` with points `0..=last`, without noise.
@@ -440,7 +472,7 @@ impl Gp {
             *o = s2 * matern(*o).0;
         }
         for j in twins {
-            out[j] += LASTING * n2;
+            out[j] += LASTING * n2 * self.oddity[j];
         }
     }
 
@@ -466,10 +498,10 @@ impl Gp {
     /// Gives readings beyond `sds` standard deviations their own noise. `true` if anything changed.
     fn mark_outliers(&mut self, sds: f64) -> bool {
         let n2 = self.variances()[1];
-        let inverse = self.factor.inverse();
+        let inverse = self.factor.inverse_diagonal();
         let mut changed = false;
         for i in 0..self.points.len() {
-            let v = 1.0 / inverse.row(i)[i];
+            let v = 1.0 / inverse[i];
             let residual = self.alpha[i] * v;
             // Its variance as an ordinary reading.
             let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
@@ -495,8 +527,7 @@ impl Gp {
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
-        let twins = self.rows.iter().enumerate().filter(|(_, r)| r.iter().zip(&row).all(|(a, b)| a == b));
-        self.y_sd * LASTING * n2 * twins.map(|(j, _)| self.alpha[j]).sum::<f64>()
+        self.y_sd * LASTING * n2 * self.twins(&row).map(|j| self.oddity[j] * self.alpha[j]).sum::<f64>()
     }
 
     /// The effect of a host at full weight; 0 for hosts without readings.
@@ -528,7 +559,8 @@ impl Gp {
         let prior =
             s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| (h.1 * share).powi(2)).sum::<f64>();
         let far = if self.out_of_reach(x, hosts) { OUT_OF_REACH_SD / self.y_sd } else { 0.0 };
-        let v = (prior + LASTING * n2 - dot(&k, &k)).max(1e-9) + far * far;
+        let oddity = self.twins(&row).map(|j| self.oddity[j]).fold(1.0, f64::max);
+        let v = (prior + LASTING * n2 * oddity - dot(&k, &k)).max(1e-9) + far * far;
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
@@ -539,10 +571,10 @@ impl Gp {
 
     /// Leave-one-out means and deviations at the points, from the fitted hyperparameters (Rasmussen and Williams, 5.4.2).
     pub fn leave_one_out(&self) -> Vec<(f64, f64)> {
-        let inverse = self.factor.inverse();
+        let inverse = self.factor.inverse_diagonal();
         (0..self.points.len())
             .map(|i| {
-                let v = 1.0 / inverse.row(i)[i];
+                let v = 1.0 / inverse[i];
                 (self.points[i].y - self.y_sd * self.alpha[i] * v, self.y_sd * v.sqrt())
             })
             .collect()
