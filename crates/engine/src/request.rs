@@ -19,6 +19,9 @@ pub struct PlaceRequest {
     /// GPUs of every pod; a pod lies on one host, several may share one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<u64>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupIn>,
     /// The GPUs to choose from; none: all that are neither drained nor held by `jobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Vec<String>>,
@@ -56,6 +59,19 @@ pub struct PlaceRequest {
     /// Idempotency key of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// A kind of groups of ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupIn {
+    /// `tensor`, `expert`, `data` or `pipeline`.
+    pub kind: String,
+    /// Ranks of one group.
+    pub size: u64,
+    /// Share of the job's traffic, relative to the other kinds; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
 }
 
 /// What the chosen GPUs must satisfy.
@@ -217,6 +233,11 @@ impl PlaceRequest {
         PlaceRequest {
             gpus: Some(r.gpus as u64),
             pods: r.pods.iter().map(|p| *p as u64).collect(),
+            groups: r
+                .groups
+                .iter()
+                .map(|g| GroupIn { kind: g.kind.to_string(), size: g.size as u64, weight: Some(g.weight) })
+                .collect(),
             free: Some(cluster.gpu_names(&r.free)),
             size_bytes: Some(r.size.0),
             constraints: Some(constraints).filter(|c| *c != ConstraintsIn::default()),

@@ -41,6 +41,22 @@ pub enum Refusal {
         /// GPUs of the request.
         gpus: usize,
     },
+    /// A kind of groups that is not sound.
+    #[error("the group `{kind}` {why}")]
+    BadGroup {
+        /// Its kind.
+        kind: String,
+        /// What is wrong, in words.
+        why: String,
+    },
+    /// The sizes of groups do not multiply to the GPUs.
+    #[error("the sizes of the groups multiply to {product}, but {gpus} GPUs are asked for; make them equal")]
+    GroupsProduct {
+        /// Product of the sizes.
+        product: usize,
+        /// GPUs of the request.
+        gpus: usize,
+    },
     /// More pods than [`PODS_MAX`].
     #[error("{pods} pods are requested; at most {} are allowed", PODS_MAX)]
     TooManyPods {
@@ -299,6 +315,8 @@ impl Refusal {
             Refusal::TooLarge { .. } => "too_large_for_exact",
             Refusal::EmptyPod { .. } => "empty_pod",
             Refusal::PodsSum { .. } => "pods_sum",
+            Refusal::BadGroup { .. } => "bad_group",
+            Refusal::GroupsProduct { .. } => "groups_product",
             Refusal::TooManyPods { .. } => "too_many_pods",
             Refusal::PodTooLarge { .. } => "pod_too_large",
             Refusal::PodsDoNotFit { .. } => "pods_do_not_fit",
@@ -353,6 +371,8 @@ impl Refusal {
             | Refusal::UnknownLevel { .. }
             | Refusal::EmptyPod { .. }
             | Refusal::PodsSum { .. }
+            | Refusal::BadGroup { .. }
+            | Refusal::GroupsProduct { .. }
             | Refusal::TooManyPods { .. }
             | Refusal::UnknownHost { .. }
             | Refusal::UnknownGpu { .. }

@@ -1,5 +1,6 @@
 //! Requests for GPUs, and their checks.
 
+use crate::groups::Group;
 use crate::merge::MergeRule;
 use crate::policy::Slack;
 pub use crate::refusal::Refusal;
@@ -22,6 +23,8 @@ pub struct Request {
     pub size: Bytes,
     /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank. Empty: all ranks communicate with all.
+    pub groups: Vec<Group>,
     /// Further constraints.
     pub constraints: Constraints,
     /// Running jobs.
@@ -42,6 +45,7 @@ impl Request {
             free,
             size,
             pods: Vec::new(),
+            groups: Vec::new(),
             constraints: Constraints::default(),
             jobs: Vec::new(),
             contention: Contention::default(),
@@ -66,6 +70,7 @@ impl Request {
         if !self.pods.is_empty() && sum != self.gpus {
             return Err(Refusal::PodsSum { pods: sum, gpus: self.gpus });
         }
+        self.check_groups()?;
         if self.constraints.hosts_max == Some(0) {
             return Err(Refusal::NoHostsAllowed);
         }

@@ -328,3 +328,54 @@ fn by_physics_the_search_takes_gpus_whose_nics_nobody_uses() {
     assert_eq!(best.score_gb_per_s, 90.0);
     assert!(best.allocation.parts().iter().filter(|p| p.1.count() == 2).all(|p| p.1.0 & 0x0f == 0), "{best:?}");
 }
+
+/// Hosts whose GPUs share NICs in pairs, the first NIC twice as fast where `mixed`.
+fn paired(mixed: bool) -> Cluster {
+    let mut c = cluster(false);
+    c.types[0].nics = (0..4)
+        .map(|i| Nic {
+            name: format!("ib{i}"),
+            line_rate: Bandwidth::from_gbit_per_s(if mixed && i == 0 { 800.0 } else { 400.0 }),
+            socket: None,
+            gpu_paths: (0..8).map(|g| if g / 2 == i { PathKind::Pix } else { PathKind::Node }).collect(),
+        })
+        .collect();
+    c
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+    #[test]
+    fn by_physics_the_exact_search_finds_what_brute_force_finds(
+        owner in owners(), k in 2usize..9, salt in 0u64..1000, nics in 0usize..4,
+        demands in prop::collection::vec(demand(), 3), weight in prop_oneof![Just(0.0), 0.0..1.0f64], tiers: bool,
+    ) {
+        let mut cluster = match nics { 0 => cluster(true), 1 => cluster(false), n => paired(n == 3) };
+        if tiers {
+            cluster.network.tiers = vec![Tier::regular("leaf", 2, 4.0)];
+        }
+        let (free, jobs) = world(&owner, 3);
+        // Brute force over at most 12 free GPUs.
+        let free = match free.gpu_count() {
+            0..=12 => free,
+            n => Allocation::from_gpus(free.gpus().step_by(n.div_ceil(12))),
+        };
+        let mut r = request(k, &free, &jobs, &demands, Contention::Physical);
+        r.loss_weight = weight;
+        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
+        let objective = Objective::new(&cluster, &model, &r);
+        let gpus: Vec<_> = free.gpus().collect();
+        let best = (1u32..1 << gpus.len())
+            .filter(|m| m.count_ones() as usize == k)
+            .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
+            .map(|a| objective.effect(&parts(&model.table, &a)).score(weight))
+            .fold(f64::NEG_INFINITY, f64::max);
+        match exact(&cluster, &model, &r, 3) {
+            Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
+            Ok(found) => {
+                let first = found.best[0].score_gb_per_s;
+                prop_assert!((first - best).abs() <= 1e-9 * best.abs().max(1.0), "found {} of {}", first, best);
+            }
+        }
+    }
+}
