@@ -133,6 +133,9 @@ pub struct JobIn {
     /// The bus bandwidth that it uses, GB/s; none: what the model expects of it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty: Option<f64>,
 }
 
 /// A candidate that was measured.
@@ -228,6 +231,7 @@ impl PlaceRequest {
             id: j.id.clone(),
             gpus: cluster.gpu_names(&j.gpus),
             demand_gb_per_s: j.demand_gb_per_s,
+            duty: Some(j.duty).filter(|d| *d < 1.0),
         };
         let measured = |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
         PlaceRequest {

@@ -82,7 +82,7 @@ impl<'a> Objective<'a> {
             .filter(|(_, j)| j.gpus.host_count() > 1)
             .map(|(job, j)| {
                 let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                let demand_gb_per_s = j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
+                let demand_gb_per_s = j.duty * j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
             .collect();
@@ -222,7 +222,8 @@ impl<'a> Objective<'a> {
                     _ => {
                         let j = &self.request.jobs[i];
                         let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                        let v = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        let busbw = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        let v = j.duty * busbw;
                         (v, v)
                     }
                 })

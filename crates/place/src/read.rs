@@ -49,7 +49,7 @@ const CONSTRAINTS: [&str; 14] = [
     "prefer_level",
     "spread",
 ];
-const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
+const JOB: [&str; 4] = ["id", "gpus", "demand_gb_per_s", "duty"];
 
 /// A fault of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -252,7 +252,8 @@ impl<'a> Reader<'a> {
             None => None,
             Some(d) => Some(number(d, &format!("{path}.demand_gb_per_s"))?),
         };
-        Ok(Job { id, gpus, demand_gb_per_s })
+        let duty = get(map, "duty").map_or(Ok(1.0), |d| number(d, &format!("{path}.duty")))?;
+        Ok(Job { id, gpus, demand_gb_per_s, duty })
     }
 
     fn constraints(&self, v: &Value) -> Result<Constraints, Bad> {

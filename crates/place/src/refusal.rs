@@ -266,6 +266,16 @@ pub enum Refusal {
         /// What was given.
         demand_gb_per_s: f64,
     },
+    /// A duty cycle out of range.
+    #[error(
+        "running job `{id}` has a duty cycle of {duty}; give the share of the time in which it communicates, 0 to 1"
+    )]
+    BadDuty {
+        /// The job.
+        id: String,
+        /// What was given.
+        duty: f64,
+    },
     /// A weight out of range.
     #[error(
         "`loss_weight` is {loss_weight}; give a finite number of at least 0 (0: what running jobs lose does not matter)"
@@ -339,6 +349,7 @@ impl Refusal {
             Refusal::EmptyJob { .. } => "empty_job",
             Refusal::TooManyJobs { .. } => "too_many_jobs",
             Refusal::BadDemand { .. } => "bad_demand",
+            Refusal::BadDuty { .. } => "bad_duty",
             Refusal::BadLossWeight { .. } => "bad_loss_weight",
             Refusal::NoHostsAllowed => "no_hosts_allowed",
             Refusal::SearchBreaksLimits { .. } => "search_breaks_limits",
@@ -382,6 +393,7 @@ impl Refusal {
             | Refusal::EmptyJob { .. }
             | Refusal::TooManyJobs { .. }
             | Refusal::BadDemand { .. }
+            | Refusal::BadDuty { .. }
             | Refusal::BadLossWeight { .. }
             | Refusal::NoHostsAllowed => true,
         }

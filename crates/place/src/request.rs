@@ -114,6 +114,9 @@ impl Request {
             if let Some(d) = j.demand_gb_per_s.filter(|d| !(*d >= 0.0 && d.is_finite())) {
                 return Err(Refusal::BadDemand { id: id(), demand_gb_per_s: d });
             }
+            if !(0.0..=1.0).contains(&j.duty) {
+                return Err(Refusal::BadDuty { id: id(), duty: j.duty });
+            }
             known(cluster, &j.gpus, &format!("job `{}`", j.id))?;
             for &(host, mask) in j.gpus.parts() {
                 let gpu = |m: u32| cluster.gpu_name(GpuId { host, gpu: m.trailing_zeros() as u8 });
@@ -217,8 +220,10 @@ pub struct Job {
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, GB/s; None: the model's prediction without other jobs.
+    /// The bus bandwidth that it uses while it communicates, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1: it contends with this share of its demand.
+    pub duty: f64,
 }
 
 /// How jobs share.

@@ -80,7 +80,7 @@ fn request(
         .iter()
         .zip(demands.iter().cycle())
         .enumerate()
-        .map(|(i, (a, d))| Job { id: format!("job {i}"), gpus: a.clone(), demand_gb_per_s: *d })
+        .map(|(i, (a, d))| Job { id: format!("job {i}"), gpus: a.clone(), demand_gb_per_s: *d, duty: 1.0 })
         .collect();
     r
 }
@@ -377,5 +377,50 @@ proptest! {
                 prop_assert!((first - best).abs() <= 1e-9 * best.abs().max(1.0), "found {} of {}", first, best);
             }
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn with_many_sets_of_gpus_that_meet_jobs_differently_the_exact_search_is_as_good_as_every_undominated_set(
+        salt in 0u64..1000, k in 8usize..13, first in 0usize..8, second in 1usize..8,
+    ) {
+        // Two jobs with one GPU on each of four hosts: some ten sets of three GPUs per host that no other dominates.
+        let cluster = cluster(false);
+        let owner: Vec<u8> = (0..32)
+            .map(|g| match g % 8 {
+                i if i == first => 1,
+                i if i == (first + second) % 8 => 2,
+                _ => 0,
+            })
+            .collect();
+        let (free, jobs) = world(&owner, 2);
+        let r = request(k, &free, &jobs, &[Some(60.0), Some(45.0)], Contention::Merge);
+        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
+        let objective = Objective::new(&cluster, &model, &r);
+        let all = place::Registry::shipped().search("oracle", 0).unwrap().search(&objective, 1);
+        let (Ok(all), Ok(found)) = (all, exact(&cluster, &model, &r, 3)) else { return Ok(()) };
+        let (best, found) = (all.best[0].score_gb_per_s, found.best[0].score_gb_per_s);
+        prop_assert!(found >= best * (1.0 - 1e-9), "found {} of {}", found, best);
+    }
+}
+
+#[test]
+fn a_job_that_communicates_half_of_the_time_contends_with_half_of_its_demand() {
+    let cluster = cluster(true);
+    let c = allocation(&[0x55, 0x55]);
+    let job = allocation(&[0xaa, 0xaa]);
+    let model = Oracle { table: table(&cluster, 1), truth: |p: &[HostShare]| if p.len() < 2 { 300.0 } else { 85.0 } };
+    for contention in [Contention::Merge, Contention::Physical] {
+        let effect = |duty: f64, demand: Option<f64>| {
+            let mut r = request(8, &c, std::slice::from_ref(&job), &[demand], contention);
+            r.jobs[0].duty = duty;
+            Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &c))
+        };
+        assert_eq!(effect(0.5, Some(60.0)), effect(1.0, Some(30.0)));
+        assert_eq!(effect(0.5, None), effect(1.0, Some(42.5)));
+        assert_eq!(effect(0.0, None).shared_gb_per_s, 85.0);
+        assert!(effect(0.2, None).shared_gb_per_s > effect(1.0, None).shared_gb_per_s);
     }
 }
