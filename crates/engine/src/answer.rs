@@ -26,6 +26,9 @@ pub struct PlaceAnswer {
     pub pods: Vec<GpuList>,
     /// The GPUs in the order in which they should be ranks; hosts follow each other in that order.
     pub rank_order: GpuList,
+    /// The groups of ranks that the request names. A group of a kind is the ranks that differ in the digit of that kind only.
+    #[serde(default)]
+    pub groups: Vec<GroupAnswer>,
     /// What the choice means for it and the running jobs; none without jobs.
     pub contention: Option<ContentionAnswer>,
     /// Kind of the model.
@@ -81,6 +84,31 @@ pub struct ScoredAnswer {
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
+}
+
+/// The groups of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupAnswer {
+    /// `tensor`, `expert`, `data` or `pipeline`.
+    pub kind: String,
+    /// Ranks of one group.
+    pub size: usize,
+    /// How many groups.
+    pub count: usize,
+    /// Share of the job's traffic, relative to the other kinds.
+    pub weight: f64,
+    /// Bus bandwidth of the slowest group while all groups of the kind communicate at once, GB/s; 0 for groups of one rank.
+    pub busbw_gb_per_s: f64,
+}
+
+fn group(g: &place::GroupBandwidth) -> GroupAnswer {
+    GroupAnswer {
+        kind: g.group.kind.to_string(),
+        size: g.group.size,
+        count: g.ranks.len(),
+        weight: g.group.weight,
+        busbw_gb_per_s: round(g.busbw_gb_per_s),
+    }
 }
 
 /// What a choice costs, and what it gains over the simple rule.
@@ -294,6 +322,7 @@ impl PlaceAnswer {
             search: a.search.into(),
             pods: a.pods.iter().map(|p| GpuList::new(cluster, &Allocation::new([*p]))).collect(),
             rank_order: GpuList::ordered(cluster, &a.rank_order),
+            groups: a.groups.iter().map(group).collect(),
             contention: contention(request, a),
             model: model.kind().into(),
             collective: model.collective(),

@@ -19,6 +19,9 @@ pub struct PlaceRequest {
     /// GPUs of every pod; a pod lies on one host, several may share one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<u64>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupIn>,
     /// The GPUs to choose from; none: all that are neither drained nor held by `jobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Vec<String>>,
@@ -56,6 +59,19 @@ pub struct PlaceRequest {
     /// Idempotency key of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// A kind of groups of ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupIn {
+    /// `tensor`, `expert`, `data` or `pipeline`.
+    pub kind: String,
+    /// Ranks of one group.
+    pub size: u64,
+    /// Share of the job's traffic, relative to the other kinds; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
 }
 
 /// What the chosen GPUs must satisfy.
@@ -117,6 +133,9 @@ pub struct JobIn {
     /// The bus bandwidth that it uses, GB/s; none: what the model expects of it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty: Option<f64>,
 }
 
 /// A candidate that was measured.
@@ -212,11 +231,17 @@ impl PlaceRequest {
             id: j.id.clone(),
             gpus: cluster.gpu_names(&j.gpus),
             demand_gb_per_s: j.demand_gb_per_s,
+            duty: Some(j.duty).filter(|d| *d < 1.0),
         };
         let measured = |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
         PlaceRequest {
             gpus: Some(r.gpus as u64),
             pods: r.pods.iter().map(|p| *p as u64).collect(),
+            groups: r
+                .groups
+                .iter()
+                .map(|g| GroupIn { kind: g.kind.to_string(), size: g.size as u64, weight: Some(g.weight) })
+                .collect(),
             free: Some(cluster.gpu_names(&r.free)),
             size_bytes: Some(r.size.0),
             constraints: Some(constraints).filter(|c| *c != ConstraintsIn::default()),

@@ -1,8 +1,10 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
+use crate::cost::Cost;
 use crate::decide::{ProbeReading, decide, expected};
 use crate::exact::{CAUTION_SDS, Scored, SearchResult, TIE, promote_by_lower_confidence_bound};
+use crate::groups::{self, GroupBandwidth};
 use crate::levels::Level;
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
@@ -13,7 +15,7 @@ use crate::rule::Rule;
 use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
-use predict::{BandwidthModel, HostShare};
+use predict::{BandwidthModel, Candidates, HostShare};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -65,6 +67,8 @@ pub struct Answer {
     pub effect: Effect,
     /// The GPUs of every pod of the request, in its order; empty without pods.
     pub pods: Vec<(HostId, GpuMask)>,
+    /// The groups of ranks, as the request names them.
+    pub groups: Vec<GroupBandwidth>,
     /// The GPUs of the choice in the order in which they should be ranks (see [`crate::ranks`]).
     pub rank_order: Vec<GpuId>,
     /// The hosts in that order.
@@ -106,12 +110,20 @@ impl Answer {
         self.choice = all.remove(0);
         self.runner_ups = all;
         self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
-        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &self.choice.allocation);
-        (self.host_order, self.pods, self.rank_order) = (hosts, pods, ranks);
+        let mut request = request.clone();
+        let of_groups = request.pods_of_groups();
+        let named = of_groups.is_none();
+        request.pods = of_groups.unwrap_or(request.pods);
+        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, &request, &self.choice.allocation);
+        self.groups = groups::bandwidths(&Objective::new(cluster, model, &request), &ranks);
+        (self.host_order, self.rank_order) = (hosts, ranks);
+        self.pods = if named { pods } else { Vec::new() };
         Ok(self)
     }
 }
 
+/// Share of the best score that a cheaper allocation must reach to be compared: slack is far below the rest.
+const CHEAP_SHARE: f64 = 0.5;
 /// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
@@ -129,7 +141,11 @@ pub fn answer_with(
     request: &Request,
 ) -> Result<Answer, Refusal> {
     // Searches see only usable GPUs; constraints on the whole choice stay in the request.
-    let base = &Request { free: request.usable(cluster)?, ..request.clone() };
+    let mut base = Request { free: request.usable(cluster)?, ..request.clone() };
+    if let Some(pods) = base.pods_of_groups() {
+        base.pods = pods;
+    }
+    let base = &base;
     let spread = base.constraints.levels(cluster)?.spread;
     let regions: Vec<Request> = match spread {
         Some(Level::Host) => base.regions(cluster)?.into_iter().map(Request::spread_over_hosts).collect(),
@@ -149,12 +165,15 @@ pub fn answer_with(
         }
     }
     let Some(objective) = objectives.first() else { return Err(base.no_split()) };
-    let Found { mut best, cheap, rule, evaluations } = found;
+    let Found { mut best, mut cheap, mut rule, evaluations } = found;
     best.retain(|s| base.accepts(cluster, &s.allocation));
     if best.is_empty() {
         return Err(refused.unwrap_or(Refusal::SearchBreaksLimits { search: search.name() }));
     }
-    if regions.len() > 1 {
+    if !base.groups.is_empty() {
+        best.iter_mut().chain(&mut cheap).chain(&mut rule).for_each(|s| score_by_groups(objective, base, s));
+    }
+    if regions.len() > 1 || !base.groups.is_empty() {
         best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
         best.iter_mut().for_each(|s| s.same_split_other_hosts = false);
         best.truncate(1 + RUNNER_UPS);
@@ -169,8 +188,12 @@ pub fn answer_with(
     let packed = packed.filter(|a| base.accepts(cluster, a)).map(|a| scored(objective, a));
     let bottleneck = bottleneck(cluster, model, base, &choice.allocation);
     let effect = objective.effect(&parts_of(model, base, &choice.allocation));
-    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, base, &choice.allocation);
+    let Layout { hosts, mut pods, ranks } = Layout::of(cluster, model, base, &choice.allocation);
+    if request.pods.is_empty() {
+        pods.clear(); // they were made of groups
+    }
     Ok(Answer {
+        groups: groups::bandwidths(objective, &ranks),
         choice,
         bottleneck,
         packed,
@@ -184,6 +207,15 @@ pub fn answer_with(
         host_order: hosts,
         search: search.name(),
     })
+}
+
+/// Makes the score of a candidate the bandwidth of the job's groups on it, as far as running jobs leave it.
+fn score_by_groups(objective: &Objective, request: &Request, s: &mut Scored) {
+    let ranks = Layout::of(objective.cluster, objective.model, request, &s.allocation).ranks;
+    if let Some(v) = groups::weighted(&groups::bandwidths(objective, &ranks)) {
+        let left = s.score_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9);
+        s.score_gb_per_s = v * left.min(1.0);
+    }
 }
 
 /// What was found in some regions.
@@ -229,9 +261,20 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
     if !search.keeps_to_rule() || request.gpus < 2 {
         return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
     }
-    let hosts = best.first().map_or(1, |b| b.allocation.host_count());
-    let cheap: Vec<Scored> = Rule::new(objective).choices(hosts).into_iter().map(|a| scored(objective, a)).collect();
-    Ok(Found { evaluations: evaluations + cheap.len() as u64, rule: cheap.first().cloned(), best, cheap })
+    let Some(first) = best.first() else { return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations }) };
+    let choices = Rule::new(objective).choices(first.allocation.host_count());
+    let mut values = Vec::new();
+    objective.scores(&Candidates::of(objective.table(), &choices), &mut values);
+    let evaluations = evaluations + choices.len() as u64;
+    let cost = |a: &Allocation| Cost::of(objective.cluster, &request.free, a);
+    let of_first = cost(&first.allocation);
+    // Only a better one or a cheaper one can be chosen.
+    let matters = |(i, (a, v)): &(usize, (Allocation, f64))| {
+        *i == 0 || *v > first.score_gb_per_s || (*v >= CHEAP_SHARE * first.score_gb_per_s && cost(a) <= of_first)
+    };
+    let kept = choices.into_iter().zip(values).enumerate().filter(matters);
+    let cheap: Vec<Scored> = kept.map(|(_, (a, _))| scored(objective, a)).collect();
+    Ok(Found { evaluations, rule: cheap.first().cloned(), best, cheap })
 }
 
 /// As few GPUs as possible below any one switch of a tier: the rule decides.

@@ -109,8 +109,8 @@ impl Request {
     /// The same request with [`Split::EqualIfFeasible`] decided for its free GPUs; refused where a count per host cannot be kept.
     pub(crate) fn decided_split(mut self) -> Result<Request, Refusal> {
         if self.constraints.split == Split::EqualIfFeasible {
-            // Pods state the counts that are wanted.
-            let equal = self.pods.is_empty() && self.equal_counts_fit();
+            // Pods that a request names state the counts that are wanted.
+            let equal = (self.pods.is_empty() || !self.groups.is_empty()) && self.equal_counts_fit();
             self.constraints.split = if equal { Split::Equal } else { Split::Any };
         }
         if let Split::PerHost(each) = self.constraints.split {

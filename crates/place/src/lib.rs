@@ -6,6 +6,7 @@ pub mod constraints;
 pub mod cost;
 pub mod decide;
 pub mod exact;
+pub mod groups;
 mod levels;
 mod merge;
 pub mod objective;
@@ -27,6 +28,7 @@ pub use answer::{Answer, Bottleneck, RUNNER_UPS, answer, answer_with, bottleneck
 pub use cost::Cost;
 pub use decide::{ProbeDecision, ProbeReading, decide, worth_measuring};
 pub use exact::{Scored, SearchResult, exact, promote_by_lower_confidence_bound};
+pub use groups::{Group, GroupBandwidth, GroupKind};
 pub use merge::MergeRule;
 pub use objective::{Effect, Objective};
 pub use policy::{Price, Slack};

@@ -5,6 +5,7 @@
 
 mod strict;
 
+use crate::groups::Group;
 use crate::policy::Slack;
 use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request, Split};
 use crate::search::Registry;
@@ -18,8 +19,20 @@ pub const LINE_BYTES_MAX: usize = 4 << 20;
 /// Longest message, characters: hostile input must not be echoed in full.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-const FIELDS: [&str; 11] =
-    ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "slack", "search"];
+const FIELDS: [&str; 12] = [
+    "id",
+    "gpus",
+    "pods",
+    "groups",
+    "free",
+    "size_bytes",
+    "constraints",
+    "jobs",
+    "contention",
+    "loss_weight",
+    "slack",
+    "search",
+];
 const CONSTRAINTS: [&str; 14] = [
     "only_hosts",
     "excluded_hosts",
@@ -36,7 +49,7 @@ const CONSTRAINTS: [&str; 14] = [
     "prefer_level",
     "spread",
 ];
-const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
+const JOB: [&str; 4] = ["id", "gpus", "demand_gb_per_s", "duty"];
 
 /// A fault of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +168,10 @@ impl<'a> Reader<'a> {
             None if !pods.is_empty() => pods.iter().fold(0usize, |s, p| s.saturating_add(*p)),
             None => return Err(Bad::request("`gpus` is missing (or `pods`, a list of GPUs per pod)")),
         };
+        let groups = match get(map, "groups") {
+            None => Vec::new(),
+            Some(g) => groups(g)?,
+        };
         let jobs = match get(map, "jobs") {
             None => Vec::new(),
             Some(j) => self.jobs(j)?,
@@ -193,8 +210,16 @@ impl<'a> Reader<'a> {
             None => None,
             Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
-        let request =
-            Request { pods, jobs, contention, loss_weight, slack, constraints, ..Request::new(gpus, free, size) };
+        let request = Request {
+            pods,
+            groups,
+            jobs,
+            contention,
+            loss_weight,
+            slack,
+            constraints,
+            ..Request::new(gpus, free, size)
+        };
         Ok(Asked { request, search })
     }
 
@@ -227,7 +252,8 @@ impl<'a> Reader<'a> {
             None => None,
             Some(d) => Some(number(d, &format!("{path}.demand_gb_per_s"))?),
         };
-        Ok(Job { id, gpus, demand_gb_per_s })
+        let duty = get(map, "duty").map_or(Ok(1.0), |d| number(d, &format!("{path}.duty")))?;
+        Ok(Job { id, gpus, demand_gb_per_s, duty })
     }
 
     fn constraints(&self, v: &Value) -> Result<Constraints, Bad> {
@@ -322,6 +348,22 @@ fn pods(v: &Value) -> Result<Vec<usize>, Bad> {
         return Err(Bad::request("`pods` is empty; leave it out for any split"));
     }
     list.iter().enumerate().map(|(i, p)| whole(p, &format!("pods[{i}]"))).collect()
+}
+
+fn groups(v: &Value) -> Result<Vec<Group>, Bad> {
+    let list = v.as_array().ok_or_else(|| Bad::at("groups", v, "a list of groups"))?;
+    let group = |(i, g): (usize, &Value)| {
+        let path = format!("groups[{i}]");
+        let map = object(g, &path, "a group is a JSON object", &["kind", "size", "weight"])?;
+        let field = |name: &str| get(map, name).ok_or_else(|| Bad::request(format!("`{path}.{name}` is missing")));
+        let kind = text(field("kind")?, &format!("{path}.kind"))?;
+        Ok(Group {
+            kind: kind.parse().map_err(|e| Bad::request(format!("`{path}.kind`: {e}")))?,
+            size: whole(field("size")?, &format!("{path}.size"))?,
+            weight: get(map, "weight").map_or(Ok(1.0), |w| number(w, &format!("{path}.weight")))?,
+        })
+    };
+    list.iter().enumerate().map(group).collect()
 }
 
 fn get<'v>(map: &'v Map<String, Value>, field: &str) -> Option<&'v Value> {

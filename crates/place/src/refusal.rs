@@ -41,6 +41,22 @@ pub enum Refusal {
         /// GPUs of the request.
         gpus: usize,
     },
+    /// A kind of groups that is not sound.
+    #[error("the group `{kind}` {why}")]
+    BadGroup {
+        /// Its kind.
+        kind: String,
+        /// What is wrong, in words.
+        why: String,
+    },
+    /// The sizes of groups do not multiply to the GPUs.
+    #[error("the sizes of the groups multiply to {product}, but {gpus} GPUs are asked for; make them equal")]
+    GroupsProduct {
+        /// Product of the sizes.
+        product: usize,
+        /// GPUs of the request.
+        gpus: usize,
+    },
     /// More pods than [`PODS_MAX`].
     #[error("{pods} pods are requested; at most {} are allowed", PODS_MAX)]
     TooManyPods {
@@ -250,6 +266,16 @@ pub enum Refusal {
         /// What was given.
         demand_gb_per_s: f64,
     },
+    /// A duty cycle out of range.
+    #[error(
+        "running job `{id}` has a duty cycle of {duty}; give the share of the time in which it communicates, 0 to 1"
+    )]
+    BadDuty {
+        /// The job.
+        id: String,
+        /// What was given.
+        duty: f64,
+    },
     /// A weight out of range.
     #[error(
         "`loss_weight` is {loss_weight}; give a finite number of at least 0 (0: what running jobs lose does not matter)"
@@ -299,6 +325,8 @@ impl Refusal {
             Refusal::TooLarge { .. } => "too_large_for_exact",
             Refusal::EmptyPod { .. } => "empty_pod",
             Refusal::PodsSum { .. } => "pods_sum",
+            Refusal::BadGroup { .. } => "bad_group",
+            Refusal::GroupsProduct { .. } => "groups_product",
             Refusal::TooManyPods { .. } => "too_many_pods",
             Refusal::PodTooLarge { .. } => "pod_too_large",
             Refusal::PodsDoNotFit { .. } => "pods_do_not_fit",
@@ -321,6 +349,7 @@ impl Refusal {
             Refusal::EmptyJob { .. } => "empty_job",
             Refusal::TooManyJobs { .. } => "too_many_jobs",
             Refusal::BadDemand { .. } => "bad_demand",
+            Refusal::BadDuty { .. } => "bad_duty",
             Refusal::BadLossWeight { .. } => "bad_loss_weight",
             Refusal::NoHostsAllowed => "no_hosts_allowed",
             Refusal::SearchBreaksLimits { .. } => "search_breaks_limits",
@@ -353,6 +382,8 @@ impl Refusal {
             | Refusal::UnknownLevel { .. }
             | Refusal::EmptyPod { .. }
             | Refusal::PodsSum { .. }
+            | Refusal::BadGroup { .. }
+            | Refusal::GroupsProduct { .. }
             | Refusal::TooManyPods { .. }
             | Refusal::UnknownHost { .. }
             | Refusal::UnknownGpu { .. }
@@ -362,6 +393,7 @@ impl Refusal {
             | Refusal::EmptyJob { .. }
             | Refusal::TooManyJobs { .. }
             | Refusal::BadDemand { .. }
+            | Refusal::BadDuty { .. }
             | Refusal::BadLossWeight { .. }
             | Refusal::NoHostsAllowed => true,
         }

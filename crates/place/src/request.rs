@@ -1,5 +1,6 @@
 //! Requests for GPUs, and their checks.
 
+use crate::groups::Group;
 use crate::merge::MergeRule;
 use crate::policy::Slack;
 pub use crate::refusal::Refusal;
@@ -22,6 +23,8 @@ pub struct Request {
     pub size: Bytes,
     /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank. Empty: all ranks communicate with all.
+    pub groups: Vec<Group>,
     /// Further constraints.
     pub constraints: Constraints,
     /// Running jobs.
@@ -42,6 +45,7 @@ impl Request {
             free,
             size,
             pods: Vec::new(),
+            groups: Vec::new(),
             constraints: Constraints::default(),
             jobs: Vec::new(),
             contention: Contention::default(),
@@ -66,6 +70,7 @@ impl Request {
         if !self.pods.is_empty() && sum != self.gpus {
             return Err(Refusal::PodsSum { pods: sum, gpus: self.gpus });
         }
+        self.check_groups()?;
         if self.constraints.hosts_max == Some(0) {
             return Err(Refusal::NoHostsAllowed);
         }
@@ -108,6 +113,9 @@ impl Request {
             }
             if let Some(d) = j.demand_gb_per_s.filter(|d| !(*d >= 0.0 && d.is_finite())) {
                 return Err(Refusal::BadDemand { id: id(), demand_gb_per_s: d });
+            }
+            if !(0.0..=1.0).contains(&j.duty) {
+                return Err(Refusal::BadDuty { id: id(), duty: j.duty });
             }
             known(cluster, &j.gpus, &format!("job `{}`", j.id))?;
             for &(host, mask) in j.gpus.parts() {
@@ -212,8 +220,10 @@ pub struct Job {
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, GB/s; None: the model's prediction without other jobs.
+    /// The bus bandwidth that it uses while it communicates, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1: it contends with this share of its demand.
+    pub duty: f64,
 }
 
 /// How jobs share.

@@ -118,45 +118,63 @@ impl<'a> Rule<'a> {
         found
     }
 
-    /// As few GPUs as possible below any one switch of a tier, on the fewest hosts below each: by the counts per host that reach this.
+    /// As few GPUs as possible below any one switch of a tier, on the fewest hosts below each.
     pub fn spread(&mut self, tier: usize) -> Vec<Allocation> {
         let request = self.objective.request;
-        let k = request.gpus;
         let every: Vec<u32> = (0..self.slots.len() as u32).collect();
         let below = self.below(&every, tier + 1);
-        let equal = request.constraints.split != Split::Any;
-        // GPUs below the fullest switch, hosts, and who gives how many.
-        let mut found: Vec<(usize, usize, Counts)> = Vec::new();
-        for each in (1..32).filter(|n| self.counts >> n & 1 == 1 && (!equal || k.is_multiple_of(*n))) {
-            // Hosts that give `each`; where counts may differ, the last host below a switch gives what is left.
-            let room = |s: &Vec<u32>| s.iter().filter(|i| self.gives(**i, each)).count();
-            let unit = if equal { each } else { 1 };
-            let most = |cap: usize| below.iter().map(|s| (room(s) * each).min(cap / unit * unit)).sum::<usize>();
-            let Some(cap) = (1..=k).find(|cap| most(*cap) >= k) else { continue };
-            let mut quotas: Vec<usize> = below.iter().map(|s| (room(s) * each).min(cap / unit * unit)).collect();
-            let mut excess = quotas.iter().sum::<usize>() - k;
-            for q in quotas.iter_mut().rev() {
-                let less = excess.min(unit).min(*q);
-                *q -= less;
-                excess -= less;
-            }
-            let mut counts = Counts::new();
-            for (slots, quota) in below.iter().zip(quotas) {
-                let can: Vec<u32> = slots.iter().copied().filter(|i| self.gives(*i, each)).collect();
-                let mut left = quota;
-                for i in self.pick(can, tier + 1, quota.div_ceil(each), each, Order::Tidy) {
-                    counts.push((i, left.min(each)));
-                    left -= left.min(each);
-                }
-            }
-            if excess == 0 && counts.iter().all(|c| self.counts >> c.1 & 1 == 1) {
-                found.push((cap, counts.len(), counts));
-            }
-        }
+        let mut found: Vec<(usize, usize, Counts)> = if request.constraints.split == Split::Any {
+            self.spread_any(&below).into_iter().collect()
+        } else {
+            let fits = |n: &usize| self.counts >> n & 1 == 1 && request.gpus.is_multiple_of(*n);
+            (1..32).filter(fits).filter_map(|each| self.spread_equally(&below, tier, each)).collect()
+        };
         found.sort_by_key(|f| (f.0, f.1));
         let least = found.first().map(|f| f.0);
         let reach: Vec<Counts> = found.into_iter().filter(|f| Some(f.0) == least).map(|f| f.2).collect();
         reach.iter().map(|c| self.gpus(c)).collect()
+    }
+
+    /// Spread with `each` GPUs on every host: the GPUs below the fullest switch, hosts, counts.
+    fn spread_equally(&self, below: &[Vec<u32>], tier: usize, each: usize) -> Option<(usize, usize, Counts)> {
+        let wanted = self.objective.request.gpus / each;
+        let can = |s: &Vec<u32>| s.iter().copied().filter(|i| self.gives(*i, each)).collect::<Vec<u32>>();
+        let groups: Vec<Vec<u32>> = below.iter().map(can).collect();
+        let rooms: Vec<usize> = groups.iter().map(Vec::len).collect();
+        let (cap, quotas) = level_quotas(&rooms, wanted)?;
+        let mut counts = Counts::new();
+        for (group, quota) in groups.into_iter().zip(quotas) {
+            let hosts = self.pick(group, tier + 1, quota, each, Order::Tidy);
+            counts.extend(hosts.into_iter().take(quota).map(|i| (i, each)));
+        }
+        Some((cap * each, counts.len(), counts))
+    }
+
+    /// Spread with any counts: below each switch the hosts with most free GPUs, as level as possible.
+    fn spread_any(&self, below: &[Vec<u32>]) -> Option<(usize, usize, Counts)> {
+        let rooms: Vec<usize> = below.iter().map(|s| self.capacity(s)).collect();
+        let (cap, quotas) = level_quotas(&rooms, self.objective.request.gpus)?;
+        let mut counts = Counts::new();
+        for (slots, quota) in below.iter().zip(quotas).filter(|g| g.1 > 0) {
+            let mut hosts = slots.clone();
+            hosts.sort_by_key(|i| (std::cmp::Reverse(self.slots[*i as usize].capacity), *i));
+            let mut sum = 0;
+            let fewest = hosts.iter().position(|i| {
+                sum += self.slots[*i as usize].capacity;
+                sum >= quota
+            })?;
+            hosts.truncate(fewest + 1);
+            let mut out = Vec::new();
+            let allowed: Vec<u32> = hosts.iter().map(|i| self.allowed(*i)).collect();
+            water_fill(&allowed, quota, &mut out).then_some(())?;
+            counts.extend(hosts.into_iter().zip(out.into_iter().map(usize::from)));
+        }
+        Some((cap, counts.len(), counts))
+    }
+
+    /// Bit `n`: the host can give `n` GPUs, and may.
+    fn allowed(&self, slot: u32) -> u32 {
+        u32::MAX >> (31 - self.slots[slot as usize].free.count().min(31)) & self.counts
     }
 
     /// Pods of several sizes are packed, largest first: the whole choice below the lowest switch that holds them.
@@ -275,10 +293,7 @@ impl<'a> Rule<'a> {
             all
         };
         hosts.sort_by_key(|i| std::cmp::Reverse(self.slots[*i as usize].capacity));
-        let allowed: Vec<u32> = hosts
-            .iter()
-            .map(|i| u32::MAX >> (31 - self.slots[*i as usize].free.count().min(31)) & self.counts)
-            .collect();
+        let allowed: Vec<u32> = hosts.iter().map(|i| self.allowed(*i)).collect();
         let mut out = Vec::new();
         water_fill(&allowed, k, &mut out).then(|| hosts.into_iter().zip(out.into_iter().map(usize::from)).collect())
     }
@@ -378,6 +393,20 @@ impl<'a> Rule<'a> {
         }
         m
     }
+}
+
+/// The smallest cap at which places hold `wanted` together, and what each gives: as level as possible.
+fn level_quotas(rooms: &[usize], wanted: usize) -> Option<(usize, Vec<usize>)> {
+    let holds = |cap: usize| rooms.iter().map(|r| (*r).min(cap)).sum::<usize>();
+    let cap = (1..=wanted).find(|cap| holds(*cap) >= wanted)?;
+    let mut quotas: Vec<usize> = rooms.iter().map(|r| (*r).min(cap)).collect();
+    let mut excess = holds(cap) - wanted;
+    for q in quotas.iter_mut().rev().filter(|q| **q == cap) {
+        let less = excess.min(1);
+        *q -= less;
+        excess -= less;
+    }
+    Some((cap, quotas))
 }
 
 /// The simple rule's choice for a request whose free GPUs are usable; None where none keeps the request.

@@ -63,7 +63,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     }
     let mut candidates = pool.candidates;
     let mut scores = Vec::new();
-    objective.scores(&candidates, &mut scores);
+    objective.promising_scores(&candidates, f64::NEG_INFINITY, &mut scores);
     exchange::improve(objective, &free, &options, &mut candidates, &mut scores);
     Ok(SearchResult {
         best: best_of(objective, &candidates, &scores, keep.max(1)),
@@ -133,6 +133,10 @@ pub const AUTO_HOSTS_MAX: usize = 16;
 pub const AUTO_COMBINATIONS_MAX: u64 = 50_000;
 /// Most nodes of [`Auto`]'s branch and bound.
 pub const AUTO_NODES_MAX: u64 = 100_000;
+/// The same below tiers of switches: about 10 ms.
+pub const AUTO_COMBINATIONS_BELOW_TIERS_MAX: u64 = 3_000;
+/// See [`AUTO_COMBINATIONS_BELOW_TIERS_MAX`].
+pub const AUTO_NODES_BELOW_TIERS_MAX: u64 = 10_000;
 
 impl Search for Auto {
     fn name(&self) -> &'static str {
@@ -145,7 +149,14 @@ impl Search for Auto {
         if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {
             return search(objective, keep);
         }
-        match exact::within(objective, keep, AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX) {
+        // Below tiers no two hosts are alike, so that no prediction repeats.
+        let alike = objective.cluster.network.tiers.is_empty();
+        let (combinations, nodes) = if alike {
+            (AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX)
+        } else {
+            (AUTO_COMBINATIONS_BELOW_TIERS_MAX, AUTO_NODES_BELOW_TIERS_MAX)
+        };
+        match exact::within(objective, keep, combinations, nodes) {
             Err(Refusal::TooLarge { .. } | Refusal::PodsTooMixed { .. }) => search(objective, keep),
             found => found,
         }

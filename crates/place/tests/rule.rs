@@ -174,7 +174,7 @@ fn the_rule_stands_among_running_jobs_and_after_probes() {
     let cluster = cluster(4, 0);
     let model = told(&cluster, 0.1, likes_many_hosts(1.0));
     let mut r = Request::new(16, free(&[0xff, 0xff, 0xff, 0x0f]), SIZE);
-    r.jobs = vec![Job { id: "a".into(), gpus: free(&[0, 0, 0, 0x30]), demand_gb_per_s: Some(20.0) }];
+    r.jobs = vec![Job { id: "a".into(), gpus: free(&[0, 0, 0, 0x30]), demand_gb_per_s: Some(20.0), duty: 1.0 }];
     for contention in Registry::shipped().contentions() {
         r.contention = *contention;
         let a = ask("auto", &cluster, &model, &r).unwrap();

@@ -119,6 +119,7 @@ pub fn request(s: &Scenario) -> Request {
             id: format!("background {i}"),
             gpus: b.gpus.clone(),
             demand_gb_per_s: Some(if s.load == Load::Idle { 0.0 } else { b.demand_gb_per_s }),
+            duty: 1.0,
         })
         .collect();
     r

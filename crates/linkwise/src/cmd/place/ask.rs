@@ -5,7 +5,7 @@ use console::Failure;
 use console::number::whole;
 use files::read_text;
 use place::read::{Bad, Reader, without_drained};
-use place::{Constraints, Request, Split};
+use place::{Constraints, Group, Request, Split};
 use std::path::{Path, PathBuf};
 use topology::Allocation;
 
@@ -18,6 +18,10 @@ pub struct Ask {
     /// GPUs of every pod, `4,4`: a pod lies on one host, several may share one; `1,1,1,1` is any split
     #[arg(long, value_delimiter = ',', conflicts_with = "requests", value_parser = whole::<usize>)]
     pods: Vec<usize>,
+    /// Groups of ranks, `tensor=4,pipeline=2,data=2` (or `tensor=4:3` with a weight of 3 in the job's traffic): the sizes multiply to the
+    /// GPUs, and the first is the lowest digit of a rank
+    #[arg(long, value_delimiter = ',', conflicts_with = "requests", value_parser = group)]
+    groups: Vec<Group>,
     /// Free GPUs: `n[0-3]:[0-7] n5:2 n6` (a host alone means all its GPUs), or a file with such a list
     #[arg(long, conflicts_with = "requests")]
     free: Option<String>,
@@ -110,6 +114,7 @@ impl Ask {
         let d = reader.defaults();
         Ok(Request {
             pods: self.pods.clone(),
+            groups: self.groups.clone(),
             constraints,
             jobs,
             contention: d.contention,
@@ -118,6 +123,15 @@ impl Ask {
             ..Request::new(self.gpus.unwrap_or_else(of_pods), free, d.size)
         })
     }
+}
+
+/// `tensor=4` or `tensor=4:0.5`.
+fn group(text: &str) -> Result<Group, String> {
+    let wrong = || format!("`{text}` is no group; `tensor=4` or `tensor=4:0.5` was expected");
+    let (kind, size) = text.split_once('=').ok_or_else(wrong)?;
+    let (size, weight) = size.split_once(':').unwrap_or((size, "1"));
+    let weight = weight.parse().map_err(|_| wrong())?;
+    Ok(Group { kind: kind.parse()?, size: size.parse().map_err(|_| wrong())?, weight })
 }
 
 /// A list given on the command line, or the content of the file that it names.

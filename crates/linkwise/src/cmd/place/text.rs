@@ -62,6 +62,12 @@ impl Reply<'_> {
         out += &self.bottleneck();
         out += &self.price();
         out += &self.pods();
+        for g in &a.groups {
+            let (n, size) = (g.count, g.size);
+            let text =
+                format!("{} groups: {n} of {size} ranks, {:.1} GB/s while all communicate", g.kind, g.busbw_gb_per_s);
+            out += &wrap(&text, 2);
+        }
         out += &wrap(&format!("Rank order: {}", self.ranks()), 2);
         if let Some(version) = self.nccl {
             let settings = self.settings();
