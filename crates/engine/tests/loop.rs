@@ -522,3 +522,25 @@ fn a_retry_teaches_nothing_that_a_fit_took_in_meanwhile() {
     assert_eq!((again.learned, again.readings[0].taught.why_not), (0, Some(NotLearned::TaughtBefore)));
     assert_eq!(expected(&e, two), fitted);
 }
+
+#[test]
+fn a_model_knows_hosts_by_name_when_hosts_come_go_and_change_places() {
+    let c = cluster(4);
+    let of = |c: &Cluster| Engine::builder(c.clone()).model(learning_model(&cluster(4))).build();
+    let mut other = c.clone();
+    other.hosts.reverse(); // n3 n2 n1 n0
+    other.hosts[0].name = "new".into();
+    let unused = topology::HostType { name: "unused".into(), ..c.types[0].clone() };
+    other.types.insert(0, unused);
+    other.hosts.iter_mut().for_each(|h| h.host_type += 1);
+    let (before, after) = (of(&c).unwrap(), of(&other).unwrap());
+    for gpus in ["n0:0 n0:1 n1:0 n1:1", "n2:0 n2:1 n1:0 n1:1"] {
+        assert_eq!(expected(&before, gpus), expected(&after, gpus), "{gpus}");
+    }
+    assert!(expected(&after, "new:0 new:1 n1:0 n1:1") > 0.0);
+    let stranger = Cluster { name: "another".into(), ..c.clone() };
+    assert_eq!(of(&stranger).err().unwrap().code(), "other_model");
+    let mut smaller = c.clone();
+    smaller.types[0].gpus.pop();
+    assert!(of(&smaller).is_err());
+}

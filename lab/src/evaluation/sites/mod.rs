@@ -194,6 +194,7 @@ fn by_model(
         let job = |(i, gpus): (usize, &Allocation)| place::Job {
             id: format!("job-{i}"),
             gpus: gpus.clone(),
+            duty: 1.0,
             demand_gb_per_s: site.busbw_gb_per_s(gpus),
         };
         request.jobs = ask.jobs.iter().enumerate().map(job).collect();
