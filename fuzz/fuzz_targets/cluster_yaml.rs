@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use topology::{draw, file, read};
+use topology::{file, read};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = read::text(bytes, "fuzz", read::FILE_SIZE_MAX) else { return };

@@ -7,12 +7,10 @@ use std::str::FromStr;
 /// A whole number from 0 to what `T` holds, as a value parser of options: `12`.
 pub fn whole<T: FromStr + Bounded>(text: &str) -> Result<T, String> {
     let t = text.trim();
-    t.parse().map_err(|_| {
-        let digits = !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
-        let expected =
-            if digits { format!("at most {} is possible", T::MAX) } else { "a whole number was expected".into() };
-        format!("found `{}`; {expected}", short(t))
-    })
+    if t.is_empty() || !t.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("found `{}`; a whole number was expected, such as 8", short(t)));
+    }
+    t.parse().map_err(|_| format!("found `{}`; at most {} is possible", short(t), T::MAX))
 }
 
 /// A whole number within limits.
@@ -51,7 +49,7 @@ pub trait Bounded {
 macro_rules! bounded {
     ($($t:ty),*) => { $(impl Bounded for $t { const MAX: u64 = <$t>::MAX as u64; })* };
 }
-bounded!(u8, u16, u32, u64, usize);
+bounded!(u8, u16, u32, u64, usize, i64);
 
 #[cfg(test)]
 mod tests {
@@ -61,8 +59,8 @@ mod tests {
     fn errors_name_what_was_found_and_expected() {
         assert_eq!(whole::<usize>(" 12 "), Ok(12));
         assert_eq!(whole::<u8>("256").unwrap_err(), "found `256`; at most 255 is possible");
-        assert_eq!(whole::<u32>("12x").unwrap_err(), "found `12x`; a whole number was expected");
-        assert_eq!(whole::<u32>("-1").unwrap_err(), "found `-1`; a whole number was expected");
+        assert_eq!(whole::<u32>("12x").unwrap_err(), "found `12x`; a whole number was expected, such as 8");
+        assert_eq!(whole::<u32>("-1").unwrap_err(), "found `-1`; a whole number was expected, such as 8");
         assert_eq!(whole_within("5", 1u32..=4).unwrap_err(), "found `5`; 1 to 4 is possible");
         assert_eq!(real("2.5"), Ok(2.5));
         for bad in ["", "2,5", "nan", "inf", "1e999", "\u{1b}[31m"] {

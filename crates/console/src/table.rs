@@ -1,12 +1,16 @@
 //! The one table style of the programs: columns two spaces apart, numbers set right, no borders, no rules, no trailing blanks.
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::ops::RangeBounds;
 
 /// Columns of output where there is no terminal.
 pub const WIDTH_WITHOUT_TERMINAL: u16 = 80;
 
-/// A table that fits the terminal, or [`WIDTH_WITHOUT_TERMINAL`] columns without one; the columns of `numbers` are set right.
+/// Columns between two columns of a table.
+const GAP: u16 = 2;
+
+/// A table that fits the terminal, or [`WIDTH_WITHOUT_TERMINAL`] columns without one; the columns of `numbers` are set right. No word of the
+/// header is broken, even if the table then is too wide.
 pub fn table<S: AsRef<str>>(head: &[S], numbers: impl RangeBounds<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -15,7 +19,10 @@ pub fn table<S: AsRef<str>>(head: &[S], numbers: impl RangeBounds<usize>) -> Tab
     }
     table.set_header(head.iter().map(AsRef::as_ref));
     for (i, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
+        column.set_padding((0, GAP));
+        let words = head.get(i).map_or("", AsRef::as_ref).split_whitespace();
+        let longest = words.map(|w| w.chars().count()).max().unwrap_or(0) as u16;
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(longest + GAP)));
         if numbers.contains(&i) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -31,6 +38,17 @@ pub fn text_of(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_word_of_a_header_is_broken_where_the_columns_are_too_many() {
+        let head = ["stage", "points", "readings", "failed", "outliers", "rejected", "suspect", "seconds", "minutes"];
+        let mut t = table(&head, 1..);
+        t.set_width(80);
+        t.add_row(["a long name of a stage in words", "1", "1", "1", "1", "1", "1", "1", "1"]);
+        let text = text_of(&t);
+        let first = text.lines().next().unwrap();
+        assert_eq!(first.split_whitespace().collect::<Vec<_>>(), head, "{text}");
+    }
 
     #[test]
     fn numbers_are_set_right_and_lines_end_without_blanks() {

@@ -26,6 +26,9 @@ pub struct PlaceAnswer {
     pub pods: Vec<GpuList>,
     /// The GPUs in the order in which they should be ranks; hosts follow each other in that order.
     pub rank_order: GpuList,
+    /// The groups of ranks that the request names. A group of a kind is the ranks that differ in the digit of that kind only.
+    #[serde(default)]
+    pub groups: Vec<GroupAnswer>,
     /// What the choice means for it and the running jobs; none without jobs.
     pub contention: Option<ContentionAnswer>,
     /// Kind of the model.
@@ -40,6 +43,13 @@ pub struct PlaceAnswer {
     pub bottleneck: BottleneckAnswer,
     /// What a packing scheduler would have given; none where that breaks the limits.
     pub packed: Option<ScoredAnswer>,
+    /// What the simple rule would have given without a model: one host, else the lowest switch, the fewest hosts, an even split. None for one
+    /// GPU, and where no such choice keeps the limits.
+    #[serde(default)]
+    pub rule: Option<ScoredAnswer>,
+    /// What the choice costs, and what it gains over the rule.
+    #[serde(default)]
+    pub price: PriceAnswer,
     /// Candidates whose measurement would tell most, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
@@ -74,6 +84,85 @@ pub struct ScoredAnswer {
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
+}
+
+/// The groups of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupAnswer {
+    /// `tensor`, `expert`, `data` or `pipeline`.
+    pub kind: String,
+    /// Ranks of one group.
+    pub size: usize,
+    /// How many groups.
+    pub count: usize,
+    /// Share of the job's traffic, relative to the other kinds.
+    pub weight: f64,
+    /// Bus bandwidth of the slowest group while all groups of the kind communicate at once, GB/s; 0 for groups of one rank.
+    pub busbw_gb_per_s: f64,
+}
+
+fn group(g: &place::GroupBandwidth) -> GroupAnswer {
+    GroupAnswer {
+        kind: g.group.kind.to_string(),
+        size: g.group.size,
+        count: g.ranks.len(),
+        weight: g.group.weight,
+        busbw_gb_per_s: round(g.busbw_gb_per_s),
+    }
+}
+
+/// What a choice costs, and what it gains over the simple rule.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PriceAnswer {
+    /// Is the choice the rule's own, or one that costs the same?
+    pub keeps_rule: bool,
+    /// Bandwidth gained over the rule's choice, among the running jobs, GB/s.
+    pub gained_busbw_gb_per_s: f64,
+    /// The gain that was needed to leave the rule, GB/s.
+    pub slack_gb_per_s: f64,
+    /// What the choice costs.
+    pub cost: AllocationCost,
+    /// What the rule's choice would cost.
+    pub rule_cost: Option<AllocationCost>,
+}
+
+/// What GPUs cost the cluster besides bandwidth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocationCost {
+    /// Hosts.
+    pub hosts: usize,
+    /// Hosts that were wholly free and become part-used.
+    pub hosts_broken: usize,
+    /// Switches spanned, by tier, nearest to the hosts first.
+    pub switches: Vec<SwitchesSpanned>,
+}
+
+/// Switches of one tier.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwitchesSpanned {
+    /// Name of the tier.
+    pub tier: String,
+    /// How many.
+    pub count: usize,
+}
+
+fn cost(cluster: &Cluster, c: &place::Cost) -> AllocationCost {
+    let tiers = cluster.network.tiers.iter().zip(&c.switches);
+    AllocationCost {
+        hosts: c.hosts,
+        hosts_broken: c.hosts_broken,
+        switches: tiers.map(|(t, n)| SwitchesSpanned { tier: t.name.clone(), count: *n }).collect(),
+    }
+}
+
+fn price(cluster: &Cluster, p: &place::Price) -> PriceAnswer {
+    PriceAnswer {
+        keeps_rule: p.keeps_rule,
+        gained_busbw_gb_per_s: round(p.gained_gb_per_s),
+        slack_gb_per_s: round(p.slack_gb_per_s),
+        cost: cost(cluster, &p.cost),
+        rule_cost: p.rule_cost.as_ref().map(|c| cost(cluster, c)),
+    }
 }
 
 /// What a choice means among running jobs.
@@ -234,6 +323,7 @@ impl PlaceAnswer {
             search: a.search.into(),
             pods: a.pods.iter().map(|p| GpuList::new(cluster, &Allocation::new([*p]))).collect(),
             rank_order: GpuList::ordered(cluster, &a.rank_order),
+            groups: a.groups.iter().map(group).collect(),
             contention: contention(request, a),
             model: model.kind().into(),
             collective: model.collective(),
@@ -241,6 +331,8 @@ impl PlaceAnswer {
             evaluations: a.evaluations,
             bottleneck: bottleneck(cluster, &a.bottleneck),
             packed: a.packed.as_ref().map(|p| scored(cluster, p)),
+            rule: a.rule.as_ref().map(|r| scored(cluster, r)),
+            price: price(cluster, &a.price),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
             runner_ups: a.runner_ups.iter().map(|s| scored(cluster, s)).collect(),
             avoided: None,

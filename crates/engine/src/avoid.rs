@@ -7,7 +7,7 @@
 use crate::answer::{AvoidedSuspects, SuspectTouched, round};
 use crate::error::EngineError;
 use crate::gpus::GpuList;
-use place::{Answer, Request};
+use place::{Answer, Cost, Request};
 use predict::Model;
 use predict::doctor::{Component, Effects};
 use store::state::Suspect;
@@ -15,7 +15,7 @@ use topology::{Allocation, Bytes, Cluster, GpuMask};
 
 /// A suspect less probable than this does not move a job by itself.
 const PROBABILITY_MIN: f64 = 0.005;
-/// What an expectation must gain to leave the search's own choice.
+/// What an expectation must gain to leave the search's own choice for one that costs the cluster no more; else the request's slack decides.
 const GAIN_MIN: f64 = 0.005;
 
 /// A choice made with suspects in mind.
@@ -84,6 +84,7 @@ impl<'a> Suspicion<'a> {
             a.effect.score(request.loss_weight) * self.share_left(&effects, &a.choice.allocation, request.size)
         };
         let expected_of_first = expected(&first);
+        let cost = |a: &Answer| Cost::of(self.cluster, &request.free, &a.choice.allocation);
         let mut best: (f64, Option<Answer>) = (expected_of_first, None);
         let gpus = |c: &Component| c.gpus(self.cluster);
         let hosts = |c: &Component| self.cluster.type_of(c.host()).all_gpus();
@@ -94,12 +95,23 @@ impl<'a> Suspicion<'a> {
             }
             if let Ok(answer) = choose(&other) {
                 let e = expected(&answer);
-                if e > best.0 * (1.0 + GAIN_MIN) {
+                let cheap = cost(&answer) <= cost(&first);
+                let needed = if cheap { 0.0 } else { request.slack.between(&answer.choice, &first.choice) };
+                if e > best.0 * (1.0 + GAIN_MIN) && e > expected_of_first + needed {
                     best = (e, Some(answer));
                 }
             }
         }
-        let (expected_instead, Some(answer)) = best else { return Ok(Wary { answer: first, avoided: None, touched }) };
+        let (expected_instead, Some(mut answer)) = best else {
+            return Ok(Wary { answer: first, avoided: None, touched });
+        };
+        // The rule knows of no suspects: the price is that of leaving its choice among all GPUs.
+        let of_rule = |r: &place::Scored| r.score_gb_per_s * self.share_left(&effects, &r.allocation, request.size);
+        answer.price.cost = cost(&answer);
+        answer.price.rule_cost = first.price.rule_cost.clone();
+        answer.price.keeps_rule = Some(&answer.price.cost) == answer.price.rule_cost.as_ref();
+        answer.price.gained_gb_per_s = first.rule.as_ref().map_or(0.0, |r| expected_instead - of_rule(r));
+        answer.rule = first.rule.clone();
         let avoided = AvoidedSuspects {
             suspects: touched,
             first_choice: GpuList::new(self.cluster, &first.choice.allocation),

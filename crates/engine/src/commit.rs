@@ -77,7 +77,8 @@ fn kept(answer: &PlaceAnswer) -> Result<String, EngineError> {
     if whole.len() <= ANSWER_BYTES_MAX {
         return Ok(whole);
     }
-    let mut short = PlaceAnswer { runner_ups: Vec::new(), worth_measuring: Vec::new(), packed: None, ..answer.clone() };
+    let mut short =
+        PlaceAnswer { runner_ups: Vec::new(), worth_measuring: Vec::new(), packed: None, rule: None, ..answer.clone() };
     let less = text(&short)?;
     match &mut short.contention {
         Some(c) if less.len() > ANSWER_BYTES_MAX => c.jobs.clear(),

@@ -8,6 +8,7 @@ use predict::{Model, ModelKinds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use store::state::{Snapshot, Turns};
+use store::identity::{Kinship, compare, identity};
 use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 
@@ -90,7 +91,7 @@ impl Builder {
     /// The engine.
     ///
     /// # Errors
-    /// The model was fitted on other hosts than the cluster's.
+    /// The model was fitted on another cluster: of another name, or with fewer than half of its hosts.
     pub fn build(self) -> Result<Engine, EngineError> {
         let model = self.model.map(|m| on_cluster(m, &self.cluster)).transpose()?;
         Ok(Engine {
@@ -110,15 +111,16 @@ impl Builder {
     }
 }
 
-/// The model for the cluster as it is now: health of NICs may have changed since the fit, hosts and their types not.
+/// The model for the cluster as it is now: it knows hosts and types by name, so that hosts may have come, gone and changed places since the
+/// fit, and the health of NICs. A type that has another number of GPUs now is another type, of which it knows nothing.
 fn on_cluster(model: Model, cluster: &Cluster) -> Result<Model, EngineError> {
-    let shape = |c: &Cluster| -> Vec<(String, String, usize)> {
-        let of = |h| (c.host(h).name.clone(), c.type_of(h).name.clone(), c.type_of(h).gpu_count());
-        c.host_ids().map(of).collect()
+    let fitted = model.cluster();
+    let same_gpus = |t: &topology::HostType| {
+        cluster.types.iter().all(|other| other.name != t.name || other.gpu_count() == t.gpu_count())
     };
-    if shape(model.cluster()) != shape(cluster) {
-        let fitted = model.cluster().name.clone();
-        return Err(EngineError::OtherModel { fitted, given: cluster.name.clone() });
+    let other = matches!(compare(&identity(fitted), &identity(cluster)), Kinship::Other(_));
+    if other || !fitted.types.iter().all(same_gpus) {
+        return Err(EngineError::OtherModel { fitted: fitted.name.clone(), given: cluster.name.clone() });
     }
     Ok(model.on(cluster))
 }

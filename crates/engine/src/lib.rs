@@ -37,8 +37,8 @@ mod teach;
 mod watch;
 
 pub use answer::{
-    AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, NeighbourEffect, PlaceAnswer, ScoredAnswer,
-    SuspectTouched,
+    AllocationCost, AvoidedSuspects, BottleneckAnswer, CommittedJob, ContentionAnswer, GroupAnswer, NeighbourEffect,
+    PlaceAnswer, PriceAnswer, ScoredAnswer, SuspectTouched, SwitchesSpanned,
 };
 pub use commit::{ATTEMPTS_FREE, ATTEMPTS_MAX};
 pub use diagnose::{
@@ -59,6 +59,6 @@ pub use plausible::{IMPOSSIBLE_FACTOR, check as check_plausible};
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };
-pub use request::{ConstraintsIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
+pub use request::{ConstraintsIn, GroupIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
 pub use sampling::UncertaintySampler;
 pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

@@ -94,6 +94,7 @@ fn apply_snapshot(request: &Request, now: &Snapshot) -> Request {
         id: j.id.clone(),
         gpus: j.gpus.clone(),
         demand_gb_per_s: j.demand_gb_per_s,
+        duty: 1.0,
     });
     Request {
         free: Allocation::new(request.free.parts().iter().map(free)),

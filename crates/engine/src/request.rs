@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use place::read::{Defaults, Reader};
-use place::{Contention, Registry, Request};
+use place::{Contention, Registry, Request, Split};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
@@ -19,6 +19,9 @@ pub struct PlaceRequest {
     /// GPUs of every pod; a pod lies on one host, several may share one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<u64>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupIn>,
     /// The GPUs to choose from; none: all that are neither drained nor held by `jobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Vec<String>>,
@@ -37,6 +40,10 @@ pub struct PlaceRequest {
     /// Weight of bandwidth that running jobs lose relative to the new job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_weight: Option<f64>,
+    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts: `5%`, or `1sd` (deviations of the
+    /// difference of two predictions); none: `1sd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slack: Option<String>,
     /// Name of the search; none: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<String>,
@@ -52,6 +59,19 @@ pub struct PlaceRequest {
     /// Idempotency key of a commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+}
+
+/// A kind of groups of ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GroupIn {
+    /// `tensor`, `expert`, `data` or `pipeline`.
+    pub kind: String,
+    /// Ranks of one group.
+    pub size: u64,
+    /// Share of the job's traffic, relative to the other kinds; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
 }
 
 /// What the chosen GPUs must satisfy.
@@ -76,6 +96,30 @@ pub struct ConstraintsIn {
     /// No NIC may be shared with a running job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_nics: Option<bool>,
+    /// Hosts may give different numbers of GPUs; otherwise all give the same number where that is feasible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uneven: Option<bool>,
+    /// GPUs on every host that takes part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_host: Option<u64>,
+    /// Most GPUs on any host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_host_max: Option<u64>,
+    /// Most switches of a tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches_max: Option<u64>,
+    /// The tier of `switches_max`; none: the one nearest to the hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier, or on one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<String>,
 }
 
 /// A running job.
@@ -89,6 +133,9 @@ pub struct JobIn {
     /// The bus bandwidth that it uses, GB/s; none: what the model expects of it alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1; none: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty: Option<f64>,
 }
 
 /// A candidate that was measured.
@@ -128,7 +175,8 @@ impl PlaceQuery {
 impl PlaceRequest {
     /// Reads it. `known` are the searches and contention rules that it may name, `size` is that of a request without one. O(names).
     pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
-        let defaults = Defaults { size, contention: Contention::default(), loss_weight: 0.0 };
+        let defaults =
+            Defaults { size, contention: Contention::default(), loss_weight: 0.0, slack: place::Slack::default() };
         let reader = Reader::new(cluster, defaults, known);
         let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());
@@ -170,22 +218,37 @@ impl PlaceRequest {
             gpus_per_host_min: Some(c.gpus_per_host_min as u64).filter(|n| *n > 0),
             hosts_max: c.hosts_max.map(|n| n as u64),
             exclusive_nics: Some(c.exclusive_nics).filter(|e| *e),
+            uneven: (c.split == Split::Any).then_some(true),
+            gpus_per_host_max: c.gpus_per_host_max.map(|n| n as u64),
+            switches_max: c.switches_max.map(|n| n as u64),
+            switch_tier: c.switch_tier.clone(),
+            require_level: c.require_level.clone(),
+            prefer_level: c.prefer_level.clone(),
+            spread: c.spread.clone(),
+            per_host: if let Split::PerHost(n) = c.split { Some(n as u64) } else { None },
         };
         let job = |j: &place::Job| JobIn {
             id: j.id.clone(),
             gpus: cluster.gpu_names(&j.gpus),
             demand_gb_per_s: j.demand_gb_per_s,
+            duty: Some(j.duty).filter(|d| *d < 1.0),
         };
         let measured = |m: &(Allocation, f64)| MeasuredIn { gpus: cluster.gpu_names(&m.0), busbw_gb_per_s: m.1 };
         PlaceRequest {
             gpus: Some(r.gpus as u64),
             pods: r.pods.iter().map(|p| *p as u64).collect(),
+            groups: r
+                .groups
+                .iter()
+                .map(|g| GroupIn { kind: g.kind.to_string(), size: g.size as u64, weight: Some(g.weight) })
+                .collect(),
             free: Some(cluster.gpu_names(&r.free)),
             size_bytes: Some(r.size.0),
             constraints: Some(constraints).filter(|c| *c != ConstraintsIn::default()),
             jobs: r.jobs.iter().map(job).collect(),
             contention: Some(r.contention.name().into()),
             loss_weight: Some(r.loss_weight),
+            slack: Some(r.slack.to_string()),
             search: Some(q.search.clone()),
             seed: q.seed,
             measured: q.measured.iter().map(measured).collect(),

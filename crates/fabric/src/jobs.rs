@@ -47,6 +47,17 @@ pub struct Claim {
 impl Fabric<'_> {
     /// Load of a collective on every link per GB/s of bus bandwidth, ascending by link. O(NICs).
     pub fn loads(&self, allocation: &Allocation, collective: Collective, size: Bytes) -> Vec<(SharedLink, f64)> {
+        self.loads_on(allocation, collective, size, &|_| true)
+    }
+
+    /// The same, of NICs only those on the hosts asked for. O(hosts + their NICs).
+    pub fn loads_on(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        size: Bytes,
+        wanted: &dyn Fn(HostId) -> bool,
+    ) -> Vec<(SharedLink, f64)> {
         let mut out = Vec::new();
         let hosts = allocation.host_count();
         if hosts < 2 {
@@ -61,7 +72,7 @@ impl Fabric<'_> {
             matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree)) && collective == Collective::AllReduce;
         let per_buffer = ranks / (2.0 * (ranks - 1.0));
         let all_to_all = |gpus: f64| gpus * (ranks - gpus) / (ranks - 1.0);
-        for &(host, mask) in allocation.parts() {
+        for &(host, mask) in allocation.parts().iter().filter(|p| wanted(p.0)) {
             let touched = cluster.type_of(host).nics_touched(mask);
             let alive = |n: &u8| touched >> n & 1 == 1 && cluster.nic_rate(host, usize::from(*n)).gb_per_s() > 0.0;
             let nics: Vec<u8> = (0..32).filter(alive).collect();

@@ -1,12 +1,16 @@
 //! The command line of linkwise.
 
+mod advice_json;
 mod cmd;
 mod interrupt;
+mod job_report;
 mod plugin_library;
 mod store_errors;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::any::TypeId;
 use std::process::ExitCode;
+use topology::Bytes;
 
 /// Choose GPUs, links and NCCL settings by measured bandwidth
 #[derive(Parser)]
@@ -81,6 +85,31 @@ fn moved(args: &[String]) -> Option<&'static str> {
     MOVED.iter().find(|(old, _)| is(old)).map(|(_, new)| *new)
 }
 
+/// Types of numeric options.
+const NUMBERS: [fn() -> TypeId; 6] = [
+    TypeId::of::<u32>,
+    TypeId::of::<u64>,
+    TypeId::of::<i64>,
+    TypeId::of::<usize>,
+    TypeId::of::<f64>,
+    TypeId::of::<Bytes>,
+];
+
+/// The argument is a number or a size.
+fn is_number(a: &clap::Arg) -> bool {
+    NUMBERS.iter().any(|id| a.get_value_parser().type_id() == id())
+}
+
+/// The command whose numeric options take `-1` as their value, not as an option, so that their own parser says what is wrong.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|a| if is_number(&a) { a.allow_negative_numbers(true) } else { a });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&with_negative_numbers(Cli::command()).try_get_matches()?)
+}
+
 fn main() -> ExitCode {
     console::exit_quietly_on_closed_pipes();
     let args: Vec<String> = std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();
@@ -88,7 +117,7 @@ fn main() -> ExitCode {
         console::say(&format!("error: this command moved to the second program; run `linkwise-lab {new} ...`"));
         return ExitCode::from(2);
     }
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(e) => {
             return match (e.print(), e.use_stderr()) {
@@ -124,4 +153,71 @@ fn main() -> ExitCode {
         }
     };
     console::exit_code(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The path and every argument with a value of a command and those below it.
+    fn arguments(command: &clap::Command, path: &[String]) -> Vec<(Vec<String>, clap::Arg)> {
+        let takes_a_value = |a: &&clap::Arg| a.get_action().takes_values();
+        let mut out: Vec<_> =
+            command.get_arguments().filter(takes_a_value).map(|a| (path.to_vec(), a.clone())).collect();
+        for sub in command.get_subcommands() {
+            out.extend(arguments(sub, &[path, &[sub.get_name().to_owned()]].concat()));
+        }
+        out
+    }
+
+    /// What parsing says of one value of an argument, in lower case.
+    fn said_of(path: &[String], argument: &clap::Arg, value: &str) -> Option<String> {
+        let option = argument.get_long().map(|long| format!("--{long}"));
+        let words = path.iter().cloned().chain(option).chain([value.to_owned()]);
+        let error = with_negative_numbers(Cli::command()).try_get_matches_from(words).err()?;
+        Some(error.to_string().to_lowercase())
+    }
+
+    #[test]
+    fn errors_of_options_never_use_the_words_of_the_programming_language() {
+        let all = arguments(&Cli::command(), &["linkwise".to_owned()]);
+        assert!(all.len() > 100, "{} arguments", all.len());
+        for (path, argument) in &all {
+            for value in ["x1x", "-1", "1e999", "99999999999999999999", ""] {
+                let error = said_of(path, argument, value).unwrap_or_default();
+                let words = [
+                    "invalid digit",
+                    "float literal",
+                    "integral",
+                    "number too",
+                    "empty string",
+                    "parse integer",
+                    "not in 0",
+                ];
+                assert!(words.iter().all(|w| !error.contains(w)), "{path:?} {value}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_that_is_none_is_an_error_with_the_value_and_an_example() {
+        let all = arguments(&Cli::command(), &["linkwise".to_owned()]);
+        let numbers: Vec<_> = all.iter().filter(|(_, a)| is_number(a)).collect();
+        assert!(numbers.len() > 30, "{} numbers", numbers.len());
+        for (path, argument) in numbers {
+            let name = argument.get_id();
+            let error = said_of(path, argument, "x1x").unwrap_or_default();
+            let example = ["such as", "for example", "1024s"].iter().any(|w| error.contains(w));
+            assert!(error.contains("`x1x`") && example, "{path:?} {name}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_negative_count_is_called_no_whole_number() {
+        let path = ["linkwise", "place"].map(str::to_owned);
+        let place = Cli::command().find_subcommand("place").unwrap().clone();
+        let gpus = place.get_arguments().find(|a| a.get_long() == Some("gpus")).unwrap();
+        let error = said_of(&path, gpus, "-1").unwrap();
+        assert!(error.contains("found `-1`; a whole number was expected"), "{error}");
+    }
 }

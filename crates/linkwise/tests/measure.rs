@@ -245,7 +245,7 @@ fn bad_input_is_one_error_and_exit_code_2() {
         (with(&["--idle", "n0:0,n0:0"]), "--idle: `n0:0` is named twice"),
         (with(&["--collective", "all_to_none"]), "--collective: `all_to_none` is not a collective"),
         (with(&["--noise", "300"]), "--noise: 300 is not between 0 and 100 percent"),
-        (with(&["--budget-gpu-minutes", "-1"]), "unexpected argument"),
+        (with(&["--budget-gpu-minutes", "-1"]), "--budget-gpu-minutes: a number above 0"),
         (with(&["--budget-gpu-minutes=-1"]), "--budget-gpu-minutes: a number above 0"),
         (vec!["--cluster", "h100", "--backend", "command", "--store", &store], "--backend command needs --command"),
         (with(&["--timeout-s", "0"]), "--timeout-s: 0 is not between"),
@@ -266,7 +266,7 @@ fn bad_input_is_one_error_and_exit_code_2() {
     assert!(code == 1 && err.contains("fewer than two idle GPUs"), "{err}");
     assert_eq!(run(&with(&["--samples", "5", "--no-intra"])).0, 0);
     let (code, _, err) = run(&["--cluster", "het-ra", "--backend", "simulated", "--store", &store]);
-    assert!(code == 2 && err.contains("belongs to cluster `h100`, not to `het-ra`"), "{err}");
+    assert!(code == 2 && err.contains("is of another cluster (`h100`, given is `het-ra`)"), "{err}");
 }
 
 #[test]

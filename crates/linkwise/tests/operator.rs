@@ -143,7 +143,7 @@ fn jobs_of_the_state_are_the_contention_and_a_committed_name_is_taken() {
     let now = json(d, &["cluster", "show", "--state", "s", "--format", "json"]);
     assert_eq!(now["jobs"].as_array().map(Vec::len), Some(2));
     let e = refused(d, &["place", "--cluster", "het-ra", "--state", "s", "--model", "m.json", "--gpus", "8"], 2);
-    assert!(e.contains("is of cluster `h100`, not of `het-ra`"), "{e}");
+    assert!(e.contains("is of another cluster (`h100`, given is `het-ra`)"), "{e}");
 }
 
 #[test]
@@ -274,4 +274,24 @@ fn a_trace_is_recorded_once_though_the_job_was_released_before_the_retry() {
     assert_eq!(json(d, &keyed)["repeated"], true);
     assert!(refused(d, &[&args[..], &["--key", "new"]].concat(), 2).contains("no job `j` holds GPUs"));
     assert!(refused(d, &args, 2).contains("no job `j` holds GPUs"));
+}
+
+#[test]
+fn the_doctor_ends_with_1_on_a_defect_only_where_a_script_asks_for_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let d = dir.path();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/slow-nic.yaml");
+    let slow = std::fs::read_to_string(example).expect("the example");
+    let healthy = slow.replace(", degraded: {nics: {mlx5_3: 0.5}}", "");
+    assert_ne!(slow, healthy, "the example has a slow NIC");
+    std::fs::write(d.join("slow.yaml"), slow).expect("written");
+    std::fs::write(d.join("healthy.yaml"), healthy).expect("written");
+    for (file, code) in [("slow.yaml", 1), ("healthy.yaml", 0)] {
+        let store = format!("{file}.db");
+        ok(d, &["measure", "--cluster", file, "--backend", "simulated", "--samples", "60", "--store", &store]);
+        let doctor = ["doctor", "--cluster", "healthy.yaml", "--store", &store];
+        ok(d, &doctor);
+        let o = run(d, &[&doctor[..], &["--exit-code"]].concat());
+        assert_eq!(o.status.code(), Some(code), "{file}: {}{}", text(&o.stdout), text(&o.stderr));
+    }
 }

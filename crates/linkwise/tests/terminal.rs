@@ -19,6 +19,9 @@ fn workplace() -> Folder {
     let (code, out, err) = said(measure);
     assert_eq!(code, 0, "{err}");
     too_wide(&out, "measure");
+    let header = "stage points taken failed outliers rejected suspect run s GPU";
+    assert_eq!(out.lines().next().unwrap().split_whitespace().collect::<Vec<_>>().join(" "), header, "{out}");
+    assert!(out.contains("run s and GPU min are simulated"), "{out}");
     folder
 }
 

@@ -104,3 +104,20 @@ fn the_schema_and_the_catalog_are_printed() {
     let (code, types, _) = linkwise(&["topology", "types"]);
     assert!(code == 0 && types.lines().count() >= 18 && types.contains("h100-4gpu"));
 }
+
+#[test]
+fn no_note_of_an_import_contradicts_a_flag() {
+    let topo = "\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV18\tPXB\nGPU1\tNV18\t X \tSYS\nNIC0\tPXB\tSYS\t X \n\nNIC Legend:\n\n  NIC0: mlx5_2\n";
+    let notes = |flags: &[&str]| {
+        let mut c = Command::cargo_bin("linkwise").unwrap();
+        let out = c.args(["topology", "import", "-"]).args(flags).write_stdin(topo).output().unwrap();
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let plain = notes(&[]);
+    assert!(plain.contains("Gbit/s each") && plain.contains("NVLink taken as 25 GB/s"), "{plain}");
+    let told = notes(&["--nic-gbit-per-s", "123", "--gpu-model", "GB200"]);
+    assert!(!told.contains("Gbit/s each") && !told.contains("25 GB/s"), "{told}");
+    assert!(told.contains("NVLink taken as 50 GB/s a link each way, as a NVIDIA GB200 has"), "{told}");
+    let unknown = notes(&["--gpu-model", "Voodoo 2"]);
+    assert!(unknown.contains("25 GB/s") && unknown.contains("link rates of `Voodoo 2` are not known"), "{unknown}");
+}

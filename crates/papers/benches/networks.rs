@@ -1,4 +1,4 @@
-//! What predictions of the papers' networks cost beside a Gaussian process: one candidate, and a batch as exact searches ask for.
+//! Cost of predictions of the papers' networks and of a Gaussian process: one candidate, and a batch of an exact search.
 
 use papers::network::Training;
 use papers::network::kinds::{LINEAR, NetworkKind, TRANSFORMER, TRANSFORMER_LITEGD, TRANSFORMER_NAIVE};
@@ -14,7 +14,7 @@ fn main() {
     divan::main();
 }
 
-/// A model of a hundred simulated readings; networks after a few epochs, since inference does not depend on how long they trained.
+/// A model of a hundred simulated readings; networks train a few epochs only, because the cost of inference does not depend on training.
 fn model(kind: &str, epochs: usize) -> Model {
     let cluster = catalog::cluster("h100").expect("built in");
     let physics = fabric::Fabric::new(&cluster);

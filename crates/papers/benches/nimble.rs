@@ -1,4 +1,4 @@
-//! What one plan of NIMBLE's planner costs.
+//! Cost of one plan of NIMBLE's planner.
 
 use divan::{Bencher, black_box};
 use papers::nimble as mwu;

@@ -1,8 +1,8 @@
-//! What a decision costs from 32 to 10,240 GPUs: median and 99th percentile over 310 requests, and the memory of the process.
+//! Cost of a decision from 32 to 10,240 GPUs: median and 99th percentile over 310 requests, and the memory of the process.
 //!
 //! Mixed clusters of four host types, half of the GPUs free, drawn anew for every request; 31 sizes of job from 2 GPUs to all free
 //! ones, evenly on a logarithmic scale, ten requests each. Every size and model runs in a process of its own, so that its peak memory
-//! (VmHWM) is its own. Divan has no 99th percentile; hence a program of its own.
+//! (VmHWM) is its own. Divan has no 99th percentile, therefore this is a separate program.
 
 use predict::{FitOptions, Kind, Model, fit};
 use rand_chacha::ChaCha8Rng;
@@ -14,9 +14,9 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, Host,
 const SIZE: Bytes = Bytes::gib(1);
 /// GPUs of the clusters.
 const GPUS: [usize; 4] = [32, 256, 1024, 10_240];
-/// What issue and prototype aim at, milliseconds: bound and gp.
+/// Targets, milliseconds: bound and gp.
 const AIMS_MS: [[f64; 2]; 4] = [[0.1, 0.5], [2.0, 2.0], [4.0, 4.0], [10.0, 10.0]];
-/// Every request is also answered so often in a row: the least time tells what it costs when nobody else uses the core.
+/// Repetitions of every request; the least time is the cost on an otherwise idle core.
 const REPEATS: usize = 3;
 const SAMPLES: usize = 100;
 const TYPES: [&str; 4] = ["rtx4090", "dgx1-v100", "a6000", "a800"];
@@ -164,7 +164,7 @@ fn main() {
     let exe = std::env::current_exe().expect("this program");
     let mut curve: Vec<(usize, usize, f64)> = Vec::new();
     for (i, gpus) in GPUS.into_iter().enumerate() {
-        // The papers' search with its network beside ours, where it answers in bearable time.
+        // The papers' search with its network, at sizes where it answers within minutes.
         let kinds: &[&str] = if gpus == 32 { &["bound", "gp", "bandpilot"] } else { &["bound", "gp"] };
         for (j, kind) in kinds.iter().enumerate() {
             let out = std::process::Command::new(&exe)

@@ -33,7 +33,7 @@ fn main() {
                 continue;
             }
             for seed in 0..seeds {
-                // As many as were asked for, from the table's rows.
+                // The requested number of the table's rows.
                 let draws = if published { bandpilot_design } else { random_subsets };
                 let mut train = tables.truths(draws(&cluster, samples * 3, 1000 + seed));
                 shuffle(&mut train, &mut ChaCha8Rng::seed_from_u64(seed));

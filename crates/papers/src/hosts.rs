@@ -24,11 +24,11 @@ pub(crate) fn best_masks(table: &HostShareTable, hosts: &[FreeHost], gpus_max: u
         .collect()
 }
 
-/// Host sets looked at for one size; with 16 hosts or fewer that is all of them.
+/// Host sets visited for one size; with 16 hosts or fewer that is all of them.
 pub(crate) const SETS_LOOKED_AT_MAX: usize = 100_000;
 
-/// Every set of `size` hosts that holds `k` GPUs, as places in `hosts`, in lexicographic order, until `visit` says stop or
-/// [`SETS_LOOKED_AT_MAX`] were looked at.
+/// Every set of `size` hosts that holds `k` GPUs, as places in `hosts`, in lexicographic order, until `visit` returns `false` or
+/// [`SETS_LOOKED_AT_MAX`] were visited.
 pub(crate) fn host_sets(hosts: &[FreeHost], size: usize, k: usize, visit: &mut dyn FnMut(&[usize]) -> bool) {
     struct Walk<'w> {
         counts: Vec<usize>,

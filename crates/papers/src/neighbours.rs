@@ -32,7 +32,7 @@ impl<'o, 'a> Current<'o, 'a> {
         Allocation::new(self.parts.iter().map(|p| (p.host, p.mask)))
     }
 
-    /// Removes GPUs one by one until `k` are left, each time the one without which the set scores best; the first of equals. From N GPUs
+    /// Removes GPUs one by one until `k` are left; each step keeps the best-scoring set, the first among equals. From N GPUs
     /// N - k batches of N, N - 1, ..., k + 1 candidates: (N² - k² + N - k) / 2 in all.
     pub fn shrink_to(&mut self, k: usize) {
         while self.gpus > k {
@@ -41,7 +41,7 @@ impl<'o, 'a> Current<'o, 'a> {
         }
     }
 
-    /// Removes whole hosts, each time the one without which the set scores best, as long as `gpus_min` GPUs remain.
+    /// Removes whole hosts while `gpus_min` GPUs remain; each step keeps the best-scoring set.
     pub fn drop_hosts_to(&mut self, gpus_min: usize) {
         while self.drop_best(|p| vec![p.mask], gpus_min) {}
     }
@@ -73,7 +73,7 @@ impl<'o, 'a> Current<'o, 'a> {
         true
     }
 
-    /// Adds GPUs of `free` one by one until there are `k`, each time the one with which the set scores best; the first of equals. From
+    /// Adds GPUs of `free` one by one until there are `k`; each step keeps the best-scoring set, the first among equals. From
     /// j GPUs k - j batches of N - j, ..., N - k + 1 candidates.
     pub fn grow_to(&mut self, k: usize, free: &Allocation) {
         while self.gpus < k {
@@ -99,7 +99,7 @@ impl<'o, 'a> Current<'o, 'a> {
     }
 }
 
-/// Part `i` becomes `rest` of its GPUs, or goes.
+/// Replaces the GPUs of part `i` by `rest`, or removes the part if `rest` is empty.
 fn replace(objective: &Objective, parts: &mut Vec<HostShare>, i: usize, rest: GpuMask) {
     if rest.is_empty() {
         parts.remove(i);

@@ -36,7 +36,7 @@ impl Default for MwuSettings {
     }
 }
 
-/// Plans. O(rounds x demands x paths).
+/// Plans the routes. O(rounds x demands x paths).
 pub fn plan(net: &RoutingNetwork, demand: &Demand, settings: &MwuSettings) -> Result<RoutePlan, PlanError> {
     let bound = lower_bound(net, demand)?;
     let inverse = net.seconds_per_byte();
@@ -100,7 +100,7 @@ pub fn plan(net: &RoutingNetwork, demand: &Demand, settings: &MwuSettings) -> Re
 pub fn register(planners: &mut Planners) -> Result<(), NameTaken> {
     planners.add(PlannerEntry {
         name: "mwu",
-        about: "NIMBLE's planner: multiplicative weights, a path costs its dearest link",
+        about: "NIMBLE's planner: multiplicative weights, a path costs its most expensive link",
         plan: |_, net, demand| plan(net, demand, &MwuSettings::default()),
     })?;
     planners.add(PlannerEntry {

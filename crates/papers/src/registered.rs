@@ -1,5 +1,4 @@
-//! The names under which the published systems are offered: everything that ships, then the papers'. A door that offers them takes its
-//! registries from here.
+//! Registries with everything that ships and the papers' systems, for programs that offer both.
 
 use crate::bandpilot::{self, BandPilot, BwGreedy, CasCore, Eha, MERGE_COUNTS, Pts, RandomSearch, Serving};
 use crate::litegd::{LiteGd, topo_greedy};

@@ -77,7 +77,11 @@ fn choose(name: &str, cluster: &Cluster, model: &dyn BandwidthModel, free: &Allo
 fn background(cluster: &Cluster, free: &Allocation) -> Vec<Job> {
     let busy = |h: HostId| cluster.type_of(h).all_gpus().minus(free.mask(h));
     let gpus = Allocation::new(cluster.host_ids().map(|h| (h, busy(h))));
-    if gpus.host_count() < 2 { Vec::new() } else { vec![Job { id: "background".into(), gpus, demand_gb_per_s: None }] }
+    if gpus.host_count() < 2 {
+        Vec::new()
+    } else {
+        vec![Job { id: "background".into(), gpus, demand_gb_per_s: None, duty: 1.0 }]
+    }
 }
 
 proptest! {

@@ -1,16 +1,21 @@
 //! The answer to a request, with its reasons.
 
 use crate::baselines::packed;
-use crate::decide::{ProbeReading, decide};
-use crate::exact::{Scored, SearchResult, promote_by_lower_confidence_bound};
+use crate::cost::Cost;
+use crate::decide::{ProbeReading, decide, expected};
+use crate::exact::{CAUTION_SDS, Scored, SearchResult, TIE, promote_by_lower_confidence_bound};
+use crate::groups::{self, GroupBandwidth};
+use crate::levels::Level;
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
+use crate::policy::{Field, Price, deviation};
 use crate::ranks;
-use crate::request::{Refusal, Request};
+use crate::request::{Refusal, Request, Split};
+use crate::rule::Rule;
 use crate::search::{Search, scored};
 use crate::threshold::Auto;
 use predict::bound::Limit;
-use predict::{BandwidthModel, HostShare, Prediction};
+use predict::{BandwidthModel, Candidates, HostShare};
 use topology::{Allocation, Cluster, GpuId, GpuMask, HostId};
 
 /// The link that limits a choice.
@@ -52,12 +57,18 @@ pub struct Answer {
     pub packed: Option<Scored>,
     /// The next best splits.
     pub runner_ups: Vec<Scored>,
+    /// The choice of the simple rule ([`crate::rule`]); None for one GPU, and where the rule has none that keeps the limits.
+    pub rule: Option<Scored>,
+    /// What the choice costs, and what it gains over the rule.
+    pub price: Price,
     /// Candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
     pub effect: Effect,
     /// The GPUs of every pod of the request, in its order; empty without pods.
     pub pods: Vec<(HostId, GpuMask)>,
+    /// The groups of ranks, as the request names them.
+    pub groups: Vec<GroupBandwidth>,
     /// The GPUs of the choice in the order in which they should be ranks (see [`crate::ranks`]).
     pub rank_order: Vec<GpuId>,
     /// The hosts in that order.
@@ -84,25 +95,40 @@ impl Answer {
                 None => Err(a.clone()),
             })
             .collect::<Result<Vec<_>, _>>()?;
+        let field = Field { cluster, free: &request.free, slack: request.slack };
         if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
-            crate::exact::promote(&mut all, d.candidate);
-            all[0].prediction = Prediction { busbw_gb_per_s: d.busbw_gb_per_s, std_gb_per_s: d.std_gb_per_s };
+            let after = expected(&all, &of_candidates, model.repeat_noise());
+            let of_rule = |r: &Scored| all.iter().position(|c| c.allocation == r.allocation);
+            let rule = self.rule.as_ref().and_then(of_rule);
+            let chosen = field.choose(&after, d.candidate, rule);
+            self.rule = rule.map(|r| after[r].clone()).or(self.rule);
+            self.price = field.price(&after[chosen], self.rule.as_ref());
+            crate::exact::promote(&mut all, chosen);
+            all[0].prediction = after[chosen].prediction;
             self.effect = Objective::new(cluster, model, request).effect(&parts_of(model, request, &all[0].allocation));
         }
         self.choice = all.remove(0);
         self.runner_ups = all;
         self.bottleneck = bottleneck(cluster, model, request, &self.choice.allocation);
-        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &self.choice.allocation);
-        (self.host_order, self.pods, self.rank_order) = (hosts, pods, ranks);
+        let mut request = request.clone();
+        let of_groups = request.pods_of_groups();
+        let named = of_groups.is_none();
+        request.pods = of_groups.unwrap_or(request.pods);
+        let Layout { hosts, pods, ranks } = Layout::of(cluster, model, &request, &self.choice.allocation);
+        self.groups = groups::bandwidths(&Objective::new(cluster, model, &request), &ranks);
+        (self.host_order, self.rank_order) = (hosts, ranks);
+        self.pods = if named { pods } else { Vec::new() };
         Ok(self)
     }
 }
 
+/// Share of the best score that a cheaper allocation must reach to be compared: slack is far below the rest.
+const CHEAP_SHARE: f64 = 0.5;
 /// Number of runner-ups in an answer.
 pub const RUNNER_UPS: usize = 7;
 
-/// Answers a request by exact search, or above thresholds where that is too large. The choice among the best few is that of
-/// [`promote_by_lower_confidence_bound`].
+/// Answers a request by exact search, or above thresholds where that is too large. Of the best few
+/// [`promote_by_lower_confidence_bound`] names the best; [`crate::policy`] compares it with the simple rule's choice.
 pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) -> Result<Answer, Refusal> {
     answer_with(&Auto, cluster, model, request)
 }
@@ -115,28 +141,65 @@ pub fn answer_with(
     request: &Request,
 ) -> Result<Answer, Refusal> {
     // Searches see only usable GPUs; constraints on the whole choice stay in the request.
-    let request = &Request { free: request.usable(cluster)?, ..request.clone() };
-    let objective = Objective::new(cluster, model, request);
-    let SearchResult { mut best, evaluations } = search.search(&objective, 1 + RUNNER_UPS)?;
-    best.retain(|s| request.accepts_counts(&s.allocation.counts()));
+    let mut base = Request { free: request.usable(cluster)?, ..request.clone() };
+    if let Some(pods) = base.pods_of_groups() {
+        base.pods = pods;
+    }
+    let base = &base;
+    let spread = base.constraints.levels(cluster)?.spread;
+    let regions: Vec<Request> = match spread {
+        Some(Level::Host) => base.regions(cluster)?.into_iter().map(Request::spread_over_hosts).collect(),
+        _ => base.regions(cluster)?,
+    };
+    let objectives: Vec<Objective> = regions.iter().map(|r| Objective::new(cluster, model, r)).collect();
+    let mut found = Found { best: Vec::new(), cheap: Vec::new(), rule: None, evaluations: 0 };
+    let mut refused = None;
+    for objective in &objectives {
+        let of_region = match spread {
+            Some(Level::Tier(tier)) => Ok(found_spread(objective, tier)),
+            _ => found_by(search, objective, base.constraints.split == Split::EqualIfFeasible),
+        };
+        match of_region {
+            Ok(more) => found.take(more, cluster),
+            Err(e) => refused = refused.or(Some(e)),
+        }
+    }
+    let Some(objective) = objectives.first() else { return Err(base.no_split()) };
+    let Found { mut best, mut cheap, mut rule, evaluations } = found;
+    best.retain(|s| base.accepts(cluster, &s.allocation));
     if best.is_empty() {
-        return Err(Refusal::SearchBreaksLimits { search: search.name() });
+        return Err(refused.unwrap_or(Refusal::SearchBreaksLimits { search: search.name() }));
+    }
+    if !base.groups.is_empty() {
+        best.iter_mut().chain(&mut cheap).chain(&mut rule).for_each(|s| score_by_groups(objective, base, s));
+    }
+    if regions.len() > 1 || !base.groups.is_empty() {
+        best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
+        best.iter_mut().for_each(|s| s.same_split_other_hosts = false);
+        best.truncate(1 + RUNNER_UPS);
     }
     promote_by_lower_confidence_bound(&mut best);
-    let choice = best.remove(0);
-    let packed = match request.pods.iter().any(|p| *p > 1) {
-        true => packed_pods(cluster, &request.free, &request.pods),
-        false => packed(cluster, &request.free, request.gpus),
+    let field = Field { cluster, free: &request.free, slack: request.slack };
+    let Against { choice, runner_ups, rule, price } = against_rule(&field, best, cheap, rule);
+    let packed = match base.pods.iter().any(|p| *p > 1) {
+        true => packed_pods(cluster, &base.free, &base.pods),
+        false => packed(cluster, &base.free, base.gpus),
     };
-    let packed = packed.filter(|a| request.accepts_counts(&a.counts())).map(|a| scored(&objective, a));
-    let bottleneck = bottleneck(cluster, model, request, &choice.allocation);
-    let effect = objective.effect(&parts_of(model, request, &choice.allocation));
-    let Layout { hosts, pods, ranks } = Layout::of(cluster, model, request, &choice.allocation);
+    let packed = packed.filter(|a| base.accepts(cluster, a)).map(|a| scored(objective, a));
+    let bottleneck = bottleneck(cluster, model, base, &choice.allocation);
+    let effect = objective.effect(&parts_of(model, base, &choice.allocation));
+    let Layout { hosts, mut pods, ranks } = Layout::of(cluster, model, base, &choice.allocation);
+    if request.pods.is_empty() {
+        pods.clear(); // they were made of groups
+    }
     Ok(Answer {
+        groups: groups::bandwidths(objective, &ranks),
         choice,
         bottleneck,
         packed,
-        runner_ups: best,
+        runner_ups,
+        rule,
+        price,
         evaluations,
         effect,
         pods,
@@ -144,6 +207,119 @@ pub fn answer_with(
         host_order: hosts,
         search: search.name(),
     })
+}
+
+/// Makes the score of a candidate the bandwidth of the job's groups on it, as far as running jobs leave it.
+fn score_by_groups(objective: &Objective, request: &Request, s: &mut Scored) {
+    let ranks = Layout::of(objective.cluster, objective.model, request, &s.allocation).ranks;
+    if let Some(v) = groups::weighted(&groups::bandwidths(objective, &ranks)) {
+        let left = s.score_gb_per_s / s.prediction.busbw_gb_per_s.max(1e-9);
+        s.score_gb_per_s = v * left.min(1.0);
+    }
+}
+
+/// What was found in some regions.
+struct Found {
+    /// The search's candidates, best first.
+    best: Vec<Scored>,
+    /// Allocations that cost little, among them the rule's choice.
+    cheap: Vec<Scored>,
+    rule: Option<Scored>,
+    evaluations: u64,
+}
+
+impl Found {
+    /// Adds what was found in another region.
+    fn take(&mut self, more: Found, cluster: &Cluster) {
+        self.best.extend(more.best);
+        self.cheap.extend(more.cheap);
+        self.evaluations += more.evaluations;
+        let key = |s: &Scored| {
+            let a = &s.allocation;
+            let switches: Vec<usize> =
+                (0..cluster.network.tiers.len()).rev().map(|t| cluster.switches_spanned(t, a)).collect();
+            (switches, a.host_count())
+        };
+        self.rule = match (self.rule.take(), more.rule) {
+            (Some(a), Some(b)) => Some(if key(&b) < key(&a) { b } else { a }),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// What a search finds in one region, and what the simple rule does. `relax`: equal counts are a mere preference.
+fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<Found, Refusal> {
+    let (request, keep) = (objective.request, 1 + RUNNER_UPS);
+    let SearchResult { best, evaluations } = match search.search(objective, keep) {
+        Err(Refusal::Unsupported { .. }) if relax && request.constraints.split == Split::Equal => {
+            let mut any = request.clone();
+            any.constraints.split = Split::Any;
+            search.search(&Objective::new(objective.cluster, objective.model, &any), keep)?
+        }
+        found => found?,
+    };
+    if !search.keeps_to_rule() || request.gpus < 2 {
+        return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
+    }
+    let Some(first) = best.first() else { return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations }) };
+    let choices = Rule::new(objective).choices(first.allocation.host_count());
+    let mut values = Vec::new();
+    objective.scores(&Candidates::of(objective.table(), &choices), &mut values);
+    let evaluations = evaluations + choices.len() as u64;
+    let cost = |a: &Allocation| Cost::of(objective.cluster, &request.free, a);
+    let of_first = cost(&first.allocation);
+    // Only a better one or a cheaper one can be chosen.
+    let matters = |(i, (a, v)): &(usize, (Allocation, f64))| {
+        *i == 0 || *v > first.score_gb_per_s || (*v >= CHEAP_SHARE * first.score_gb_per_s && cost(a) <= of_first)
+    };
+    let kept = choices.into_iter().zip(values).enumerate().filter(matters);
+    let cheap: Vec<Scored> = kept.map(|(_, (a, _))| scored(objective, a)).collect();
+    Ok(Found { evaluations, rule: cheap.first().cloned(), best, cheap })
+}
+
+/// As few GPUs as possible below any one switch of a tier: the rule decides.
+fn found_spread(objective: &Objective, tier: usize) -> Found {
+    let best: Vec<Scored> = Rule::new(objective).spread(tier).into_iter().map(|a| scored(objective, a)).collect();
+    Found { evaluations: best.len() as u64, rule: best.first().cloned(), best, cheap: Vec::new() }
+}
+
+/// A search's candidates compared with the simple rule.
+struct Against {
+    choice: Scored,
+    runner_ups: Vec<Scored>,
+    rule: Option<Scored>,
+    price: Price,
+}
+
+/// Lets the policy choose between a search's candidates (the best first) and the cheap allocations of the simple rule.
+fn against_rule(field: &Field, mut best: Vec<Scored>, cheap: Vec<Scored>, rule: Option<Scored>) -> Against {
+    let mut all = best.clone();
+    let new = |c: &Scored, all: &[Scored]| all.iter().all(|s| s.allocation != c.allocation);
+    for c in cheap.into_iter().chain(rule.clone()) {
+        if new(&c, &all) {
+            all.push(c);
+        }
+    }
+    let rule = rule.and_then(|r| all.iter().position(|s| s.allocation == r.allocation));
+    // A search above thresholds may have missed a cheap allocation that is better than all it found.
+    let top = (1..all.len()).fold(0, |top, i| {
+        let value = |s: &Scored| s.score_gb_per_s - CAUTION_SDS * deviation(s);
+        let better = i >= best.len() && value(&all[i]) > value(&all[top]) * (1.0 + TIE);
+        if better { i } else { top }
+    });
+    let chosen = field.choose(&all, top, rule);
+    let (choice, rule) = (all[chosen].clone(), rule.map(|r| all[r].clone()));
+    // The rule's choice stays among the candidates, so that it can be measured.
+    let mut missing: Vec<Scored> = rule.iter().chain([&choice]).cloned().collect();
+    missing.retain(|o| best.iter().all(|s| s.allocation != o.allocation));
+    missing.dedup_by(|a, b| a.allocation == b.allocation);
+    best.truncate(1 + RUNNER_UPS - missing.len());
+    best.append(&mut missing);
+    if let Some(at) = best.iter().position(|s| s.allocation == choice.allocation) {
+        crate::exact::promote(&mut best, at);
+    }
+    let runner_ups = best.split_off(1);
+    Against { price: field.price(&choice, rule.as_ref()), choice, runner_ups, rule }
 }
 
 /// A choice laid out.

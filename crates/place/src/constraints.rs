@@ -2,7 +2,7 @@
 //!
 //! Constraints on the whole choice (pods, fewest GPUs per host, most hosts) are [`crate::shape`].
 
-use crate::request::{Constraints, Refusal, Request};
+use crate::request::{Constraints, EQUAL_HOSTS_FACTOR, Refusal, Request, Split};
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Cluster, GpuMask, HostId, HostType};
 
@@ -102,6 +102,46 @@ impl Request {
             *busy.entry(h).or_default() |= cluster.type_of(h).nics_touched(m);
         }
         busy
+    }
+}
+
+impl Request {
+    /// The same request with [`Split::EqualIfFeasible`] decided for its free GPUs; refused where a count per host cannot be kept.
+    pub(crate) fn decided_split(mut self) -> Result<Request, Refusal> {
+        if self.constraints.split == Split::EqualIfFeasible {
+            // Pods that a request names state the counts that are wanted.
+            let equal = (self.pods.is_empty() || !self.groups.is_empty()) && self.equal_counts_fit();
+            self.constraints.split = if equal { Split::Equal } else { Split::Any };
+        }
+        if let Split::PerHost(each) = self.constraints.split {
+            let of = |n: usize| self.free.parts().iter().filter(|p| p.1.count() >= n).count();
+            let (wanted, there) = (self.gpus / each.max(1), of(each));
+            if there < wanted {
+                let fits = |n: &usize| *n < each && self.gpus.is_multiple_of(*n) && of(*n) >= self.gpus / n;
+                let nearest = (1..each).rev().find(fits);
+                return Err(Refusal::PerHostDoesNotFit { gpus: self.gpus, per_host: each, wanted, there, nearest });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).
+    fn equal_counts_fit(&self) -> bool {
+        let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0;
+        let Some(at) = free.iter().position(|n| {
+            sum += n;
+            sum >= self.gpus
+        }) else {
+            return false;
+        };
+        let (fewest, counts) = (at + 1, self.counts_allowed());
+        let most = (EQUAL_HOSTS_FACTOR * fewest).min(self.constraints.hosts_max.unwrap_or(usize::MAX));
+        (fewest..=most.min(free.len()).min(self.gpus)).any(|hosts| {
+            let each = self.gpus / hosts;
+            self.gpus.is_multiple_of(hosts) && each < 32 && counts >> each & 1 == 1 && free[hosts - 1] >= each
+        })
     }
 }
 

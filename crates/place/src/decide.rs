@@ -4,6 +4,7 @@
 //! measure, the caller measures, and [`decide`] uses the readings.
 
 use crate::exact::Scored;
+use predict::Prediction;
 
 /// One measured candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,10 +134,20 @@ pub fn decide(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f6
     best.map(|b| b.1)
 }
 
+/// Every candidate as it is expected to be after the readings.
+pub(crate) fn expected(candidates: &[Scored], readings: &[ProbeReading], repeat_noise: f64) -> Vec<Scored> {
+    let after = beliefs(candidates, readings, repeat_noise);
+    let shifted = |(c, b): (&Scored, Belief)| {
+        let v = c.prediction.busbw_gb_per_s * b.ln_shift.exp();
+        let score_gb_per_s = c.score_gb_per_s * b.ln_shift.exp();
+        Scored { prediction: Prediction { busbw_gb_per_s: v, std_gb_per_s: v * b.sd }, score_gb_per_s, ..c.clone() }
+    };
+    candidates.iter().zip(after).map(shifted).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use predict::Prediction;
     use topology::Allocation;
 
     fn scored(mean: f64, sd: f64) -> Scored {

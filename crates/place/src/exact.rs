@@ -1,7 +1,10 @@
 //! The exact search: every count vector over the hosts, with the masks that can matter per host and count.
 //!
 //! Exact for every model whose prediction, at given counts and NIC rates, never falls when intra bandwidth rises, as all of
-//! linkwise's models do. The tests compare it with brute force over all subsets. For a model that is a multiple of the bound the
+//! linkwise's models do. Among running jobs the GPUs that are best alone may share NICs with a job, or merge badly with it: there every set
+//! of GPUs that differs in this respect is judged where it could be better (see `ordered`), and a search that would need more than
+//! 2^20 of them is refused. With a caller's merge rule, which sees counts only, the sets that are best alone are judged.
+//! The tests compare it with brute force over all subsets, without jobs and with both contention models. For a model that is a multiple of the bound the
 //! enumeration is a branch and bound; for others it is complete up to [`COMBINATIONS_MAX`], beyond which it refuses.
 
 mod best;
@@ -9,7 +12,7 @@ mod branch_and_bound;
 
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
-use crate::ordered::judge;
+use crate::ordered::{VARIANTS_OF_SEARCH_MAX, judge};
 use crate::request::{Refusal, Request};
 use crate::shape::{Left, Shape};
 use branch_and_bound::branch_and_bound;
@@ -96,16 +99,35 @@ pub fn exact(
 
 /// The same through an objective.
 pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
-    within(objective, keep, COMBINATIONS_MAX, NODES_MAX)
+    let (found, skipped) = run(objective, keep, COMBINATIONS_MAX, NODES_MAX, VARIANTS_OF_SEARCH_MAX)?;
+    match skipped {
+        0 => Ok(found),
+        n => Err(Refusal::TooLarge { combinations: u128::from(n), limit: VARIANTS_OF_SEARCH_MAX as u64 }),
+    }
 }
 
-/// The same with the caller's limits on enumerated candidates and on nodes of branch and bound; [`Refusal::TooLarge`] beyond.
+/// Sets of GPUs that differ in what they share with running jobs, of a search that need not be exact: about 20 ms.
+const VARIANTS_QUICK_MAX: usize = 1 << 14;
+
+/// The same with the caller's limits on enumerated candidates and on nodes of branch and bound; [`Refusal::TooLarge`] beyond. Among
+/// running jobs not always exact: it judges 2^14 sets of GPUs at most that differ in what they share with a job.
 pub fn within(
     objective: &Objective,
     keep: usize,
     combinations_max: u64,
     nodes_max: u64,
 ) -> Result<SearchResult, Refusal> {
+    run(objective, keep, combinations_max, nodes_max, VARIANTS_QUICK_MAX).map(|f| f.0)
+}
+
+/// The result, and how many variants were left out.
+fn run(
+    objective: &Objective,
+    keep: usize,
+    combinations_max: u64,
+    nodes_max: u64,
+    variants_max: usize,
+) -> Result<(SearchResult, u64), Refusal> {
     let (model, request) = (objective.model, objective.request);
     let k = request.gpus;
     let usable = request.usable(objective.cluster)?;
@@ -123,9 +145,10 @@ pub fn within(
         enumerate(&options, &shape, &mut candidates);
     }
     let before = objective.evaluations();
-    let judged = judge(objective, &candidates, &usable, keep.max(1));
+    let judged = judge(objective, &candidates, &usable, keep.max(1), variants_max);
     let evaluations = pruned.unwrap_or(objective.evaluations() - before);
-    Ok(SearchResult { best: best_of(objective, &judged.candidates, &judged.scores, keep.max(1)), evaluations })
+    let best = best_of(objective, &judged.candidates, &judged.scores, keep.max(1));
+    Ok((SearchResult { best, evaluations }, judged.skipped))
 }
 
 /// Number of candidates of a complete enumeration: a convolution over hosts. O(hosts x k x counts).

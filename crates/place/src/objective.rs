@@ -8,7 +8,15 @@ use crate::physical::Sharing;
 use crate::request::{Contention, Request};
 use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
 use std::cell::Cell;
-use topology::{Allocation, Cluster};
+use std::collections::HashSet;
+use topology::{Allocation, Cluster, HostId};
+
+/// Share of the best score that a candidate must promise to be judged among the running jobs.
+pub const PROMISING_SHARE: f64 = 0.9;
+/// Most candidates of one batch that are judged among the running jobs.
+pub const SHARED_MAX: usize = 96;
+/// How many of them at once.
+const SHARED_BATCH: usize = 16;
 
 /// A request with the model that judges its candidates.
 pub struct Objective<'a> {
@@ -22,6 +30,7 @@ pub struct Objective<'a> {
     rule: Rule<'a>,
     evaluations: Cell<u64>,
     batches: Cell<u64>,
+    meetings: Cell<u64>,
 }
 
 /// How the running jobs share bandwidth with a candidate.
@@ -73,7 +82,7 @@ impl<'a> Objective<'a> {
             .filter(|(_, j)| j.gpus.host_count() > 1)
             .map(|(job, j)| {
                 let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                let demand_gb_per_s = j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
+                let demand_gb_per_s = j.duty * j.demand_gb_per_s.unwrap_or_else(|| model.mean(request.size, &parts));
                 Running { job, gpus: j.gpus.clone(), demand_gb_per_s }
             })
             .collect();
@@ -82,7 +91,16 @@ impl<'a> Objective<'a> {
             Contention::Merge => Rule::Merge(Merge::new(table, &running, None)),
             Contention::MergeBy(rule) => Rule::Merge(Merge::new(table, &running, Some(rule))),
         };
-        Objective { cluster, model, request, running, rule, evaluations: Cell::new(0), batches: Cell::new(0) }
+        Objective {
+            cluster,
+            model,
+            request,
+            running,
+            rule,
+            evaluations: Cell::new(0),
+            batches: Cell::new(0),
+            meetings: Cell::new(0),
+        }
     }
 
     /// The shares of hosts that searches combine.
@@ -108,11 +126,54 @@ impl<'a> Objective<'a> {
         self.model.means(self.request.size, candidates, out);
     }
 
+    /// The same for searches on many hosts, where judging a candidate among many running jobs costs more than predicting it: candidates are
+    /// judged among the jobs in the order of what they promise, and those that cannot reach `at_least` or [`PROMISING_SHARE`] of the best
+    /// get a score of minus infinity. At most [`SHARED_MAX`] are judged among the jobs. One batch.
+    pub fn promising_scores(&self, candidates: &Candidates, at_least: f64, out: &mut Vec<f64>) {
+        self.alone(candidates, out);
+        if !self.contended() {
+            return;
+        }
+        let busy: HashSet<HostId> = self.running.iter().flat_map(|r| r.gpus.parts()).map(|p| p.0).collect();
+        let promise = |(i, alone): (usize, &f64)| {
+            let parts = candidates.parts(i);
+            let met = parts.iter().filter(|p| busy.contains(&p.host)).count() as f64 / parts.len().max(1) as f64;
+            (alone * (1.0 - met / 2.0), i)
+        };
+        let mut order: Vec<(f64, usize)> = out.iter().enumerate().map(promise).collect();
+        order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let alone = std::mem::take(out);
+        out.resize(alone.len(), f64::NEG_INFINITY);
+        let (mut floor, mut judged) = (at_least, 0);
+        let (mut batch, mut places, mut values) = (Candidates::new(), Vec::new(), Vec::new());
+        let mut rest = order.into_iter().map(|o| o.1).peekable();
+        while rest.peek().is_some() && judged < SHARED_MAX {
+            batch.clear();
+            places.clear();
+            values.clear();
+            while places.len() < SHARED_BATCH {
+                let Some(i) = rest.next() else { break };
+                if alone[i] >= floor {
+                    batch.push(candidates.parts(i));
+                    places.push(i);
+                    values.push(alone[i]);
+                }
+            }
+            judged += places.len();
+            self.shared(&batch, &mut values);
+            for (i, v) in places.iter().zip(&values) {
+                out[*i] = *v;
+                floor = floor.max(PROMISING_SHARE * v);
+            }
+        }
+    }
+
     /// Turns bandwidths without running jobs into scores among the running jobs.
     pub fn shared(&self, candidates: &Candidates, values_gb_per_s: &mut [f64]) {
         if !self.contended() {
             return;
         }
+        self.meetings.set(self.meetings.get() + candidates.len() as u64);
         let weight = self.request.loss_weight;
         match &self.rule {
             Rule::Merge(m) => {
@@ -161,7 +222,8 @@ impl<'a> Objective<'a> {
                     _ => {
                         let j = &self.request.jobs[i];
                         let parts: Vec<HostShare> = j.gpus.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
-                        let v = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        let busbw = j.demand_gb_per_s.unwrap_or_else(|| self.model.mean(self.request.size, &parts));
+                        let v = j.duty * busbw;
                         (v, v)
                     }
                 })
@@ -173,6 +235,11 @@ impl<'a> Objective<'a> {
     /// Candidates judged so far.
     pub fn evaluations(&self) -> u64 {
         self.evaluations.get()
+    }
+
+    /// Candidates judged among the running jobs so far.
+    pub fn judged_among_jobs(&self) -> u64 {
+        self.meetings.get()
     }
 
     /// Batches so far; each is one call of the model that needs the result of the previous batch.

@@ -12,10 +12,10 @@ use topology::{Allocation, GpuMask, HostId};
 
 /// Candidates of the first batch; every next one is twice as large.
 const BATCH: usize = 24;
-/// Most variants of one candidate, and of one search: far above what hosts of 8 GPUs have.
-const VARIANTS_MAX: usize = 4096;
-/// See [`VARIANTS_MAX`].
-const VARIANTS_OF_SEARCH_MAX: usize = 1 << 17;
+/// Most variants of one candidate.
+const VARIANTS_MAX: usize = 1 << 16;
+/// Most variants of an exact search.
+pub(crate) const VARIANTS_OF_SEARCH_MAX: usize = 1 << 20;
 
 /// What was judged.
 pub(crate) struct Judged {
@@ -23,6 +23,8 @@ pub(crate) struct Judged {
     pub candidates: Candidates,
     /// Their scores.
     pub scores: Vec<f64>,
+    /// Variants that could be among the best and were too many to judge; 0: the result is exact.
+    pub skipped: u64,
 }
 
 /// The best scores seen, one for each split, descending.
@@ -60,7 +62,13 @@ impl Floor {
 }
 
 /// Judges `candidates`, of which the caller keeps the best `keep` with different splits. `free`: the GPUs that variants may use.
-pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Allocation, keep: usize) -> Judged {
+pub(crate) fn judge(
+    objective: &Objective,
+    candidates: &Candidates,
+    free: &Allocation,
+    keep: usize,
+    variants_max: usize,
+) -> Judged {
     let model = objective.model;
     let most = |c: &[HostShare]| {
         let (mut intra, mut nic, mut gpus) = (f64::INFINITY, f64::INFINITY, 0);
@@ -73,9 +81,9 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
     };
     let mut order: Vec<(f64, u32)> = candidates.iter().map(most).zip(0..).collect();
     order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    let mut out = Judged { candidates: Candidates::new(), scores: Vec::new() };
+    let mut out = Judged { candidates: Candidates::new(), scores: Vec::new(), skipped: 0 };
     let mut floor = Floor { best: Vec::new(), keep: keep.max(1) };
-    let mut variants = Variants { free, left: VARIANTS_OF_SEARCH_MAX };
+    let mut variants = Variants { free, left: variants_max, skipped: 0 };
     let (mut at, mut size) = (0, BATCH);
     let (mut batch, mut values) = (Candidates::new(), Vec::new());
     while at < order.len() {
@@ -111,6 +119,7 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
             out.scores.push(*v);
         }
     }
+    out.skipped = variants.skipped;
     out
 }
 
@@ -118,6 +127,7 @@ pub(crate) fn judge(objective: &Objective, candidates: &Candidates, free: &Alloc
 struct Variants<'f> {
     free: &'f Allocation,
     left: usize,
+    skipped: u64,
 }
 
 impl Variants<'_> {
@@ -168,8 +178,9 @@ impl Variants<'_> {
     /// Every other combination of GPUs that could serve a candidate better among the jobs.
     fn of(&mut self, objective: &Objective, c: &[HostShare], out: &mut Candidates) {
         let choices: Vec<Vec<HostShare>> = c.iter().map(|p| self.of_part(objective, p)).collect();
-        let combinations = choices.iter().map(|v| v.len() as u64).product::<u64>() as usize;
+        let combinations = choices.iter().fold(1usize, |n, v| n.saturating_mul(v.len()));
         if combinations > VARIANTS_MAX.min(self.left) {
+            self.skipped = self.skipped.saturating_add(combinations as u64);
             return;
         }
         self.left -= combinations;

@@ -5,7 +5,9 @@
 
 mod strict;
 
-use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request};
+use crate::groups::Group;
+use crate::policy::Slack;
+use crate::request::{Constraints, Contention, JOBS_MAX, Job, PODS_MAX, Request, Split};
 use crate::search::Registry;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -17,11 +19,37 @@ pub const LINE_BYTES_MAX: usize = 4 << 20;
 /// Longest message, characters: hostile input must not be echoed in full.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-const FIELDS: [&str; 10] =
-    ["id", "gpus", "pods", "free", "size_bytes", "constraints", "jobs", "contention", "loss_weight", "search"];
-const CONSTRAINTS: [&str; 6] =
-    ["only_hosts", "excluded_hosts", "gpu_type", "gpus_per_host_min", "hosts_max", "exclusive_nics"];
-const JOB: [&str; 3] = ["id", "gpus", "demand_gb_per_s"];
+const FIELDS: [&str; 12] = [
+    "id",
+    "gpus",
+    "pods",
+    "groups",
+    "free",
+    "size_bytes",
+    "constraints",
+    "jobs",
+    "contention",
+    "loss_weight",
+    "slack",
+    "search",
+];
+const CONSTRAINTS: [&str; 14] = [
+    "only_hosts",
+    "excluded_hosts",
+    "gpu_type",
+    "gpus_per_host_min",
+    "hosts_max",
+    "exclusive_nics",
+    "uneven",
+    "per_host",
+    "gpus_per_host_max",
+    "switches_max",
+    "switch_tier",
+    "require_level",
+    "prefer_level",
+    "spread",
+];
+const JOB: [&str; 4] = ["id", "gpus", "demand_gb_per_s", "duty"];
 
 /// A fault of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +101,8 @@ pub struct Defaults {
     pub contention: Contention,
     /// Weight of the bandwidth that running jobs lose.
     pub loss_weight: f64,
+    /// The bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts.
+    pub slack: Slack,
 }
 
 /// The content of a request line.
@@ -138,6 +168,10 @@ impl<'a> Reader<'a> {
             None if !pods.is_empty() => pods.iter().fold(0usize, |s, p| s.saturating_add(*p)),
             None => return Err(Bad::request("`gpus` is missing (or `pods`, a list of GPUs per pod)")),
         };
+        let groups = match get(map, "groups") {
+            None => Vec::new(),
+            Some(g) => groups(g)?,
+        };
         let jobs = match get(map, "jobs") {
             None => Vec::new(),
             Some(j) => self.jobs(j)?,
@@ -164,15 +198,28 @@ impl<'a> Reader<'a> {
             None => self.defaults.loss_weight,
             Some(w) => number(w, "loss_weight")?,
         };
+        let slack = match get(map, "slack") {
+            None => self.defaults.slack,
+            Some(s) => text(s, "slack")?.parse().map_err(|e| Bad::request(format!("`slack`: {e}")))?,
+        };
         let constraints = match get(map, "constraints") {
-            None => Constraints::default(),
+            None => Constraints { split: Split::EqualIfFeasible, ..Constraints::default() },
             Some(c) => self.constraints(c)?,
         };
         let search = match get(map, "search") {
             None => None,
             Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
-        let request = Request { pods, jobs, contention, loss_weight, constraints, ..Request::new(gpus, free, size) };
+        let request = Request {
+            pods,
+            groups,
+            jobs,
+            contention,
+            loss_weight,
+            slack,
+            constraints,
+            ..Request::new(gpus, free, size)
+        };
         Ok(Asked { request, search })
     }
 
@@ -205,7 +252,8 @@ impl<'a> Reader<'a> {
             None => None,
             Some(d) => Some(number(d, &format!("{path}.demand_gb_per_s"))?),
         };
-        Ok(Job { id, gpus, demand_gb_per_s })
+        let duty = get(map, "duty").map_or(Ok(1.0), |d| number(d, &format!("{path}.duty")))?;
+        Ok(Job { id, gpus, demand_gb_per_s, duty })
     }
 
     fn constraints(&self, v: &Value) -> Result<Constraints, Bad> {
@@ -226,12 +274,22 @@ impl<'a> Reader<'a> {
         if let Some(n) = get(map, "gpus_per_host_min") {
             c.gpus_per_host_min = whole(n, "constraints.gpus_per_host_min")?;
         }
-        if let Some(n) = get(map, "hosts_max") {
-            c.hosts_max = Some(whole(n, "constraints.hosts_max")?);
-        }
+        let number = |field: &str| get(map, field).map(|n| whole(n, &format!("constraints.{field}"))).transpose();
+        let name = |field: &str| {
+            get(map, field).map(|n| text(n, &format!("constraints.{field}")).map(str::to_owned)).transpose()
+        };
+        c.hosts_max = number("hosts_max")?;
+        c.gpus_per_host_max = number("gpus_per_host_max")?;
+        c.switches_max = number("switches_max")?;
+        c.switch_tier = name("switch_tier")?;
+        c.require_level = name("require_level")?;
+        c.prefer_level = name("prefer_level")?;
+        c.spread = name("spread")?;
         if let Some(b) = get(map, "exclusive_nics") {
-            c.exclusive_nics = b.as_bool().ok_or_else(|| Bad::at("constraints.exclusive_nics", b, "true or false"))?;
+            c.exclusive_nics = truth(b, "constraints.exclusive_nics")?;
         }
+        let uneven = get(map, "uneven").map_or(Ok(false), |u| truth(u, "constraints.uneven"))?;
+        c.split = Split::of(uneven, number("per_host")?).map_err(Bad::request)?;
         Ok(c)
     }
 
@@ -292,6 +350,22 @@ fn pods(v: &Value) -> Result<Vec<usize>, Bad> {
     list.iter().enumerate().map(|(i, p)| whole(p, &format!("pods[{i}]"))).collect()
 }
 
+fn groups(v: &Value) -> Result<Vec<Group>, Bad> {
+    let list = v.as_array().ok_or_else(|| Bad::at("groups", v, "a list of groups"))?;
+    let group = |(i, g): (usize, &Value)| {
+        let path = format!("groups[{i}]");
+        let map = object(g, &path, "a group is a JSON object", &["kind", "size", "weight"])?;
+        let field = |name: &str| get(map, name).ok_or_else(|| Bad::request(format!("`{path}.{name}` is missing")));
+        let kind = text(field("kind")?, &format!("{path}.kind"))?;
+        Ok(Group {
+            kind: kind.parse().map_err(|e| Bad::request(format!("`{path}.kind`: {e}")))?,
+            size: whole(field("size")?, &format!("{path}.size"))?,
+            weight: get(map, "weight").map_or(Ok(1.0), |w| number(w, &format!("{path}.weight")))?,
+        })
+    };
+    list.iter().enumerate().map(group).collect()
+}
+
 fn get<'v>(map: &'v Map<String, Value>, field: &str) -> Option<&'v Value> {
     map.get(field).filter(|v| !v.is_null())
 }
@@ -319,6 +393,10 @@ fn whole(v: &Value, path: &str) -> Result<usize, Bad> {
 
 fn number(v: &Value, path: &str) -> Result<f64, Bad> {
     v.as_f64().ok_or_else(|| Bad::at(path, v, "a number"))
+}
+
+fn truth(v: &Value, path: &str) -> Result<bool, Bad> {
+    v.as_bool().ok_or_else(|| Bad::at(path, v, "true or false"))
 }
 
 fn text<'v>(v: &'v Value, path: &str) -> Result<&'v str, Bad> {

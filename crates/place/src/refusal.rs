@@ -41,6 +41,22 @@ pub enum Refusal {
         /// GPUs of the request.
         gpus: usize,
     },
+    /// A kind of groups that is not sound.
+    #[error("the group `{kind}` {why}")]
+    BadGroup {
+        /// Its kind.
+        kind: String,
+        /// What is wrong, in words.
+        why: String,
+    },
+    /// The sizes of groups do not multiply to the GPUs.
+    #[error("the sizes of the groups multiply to {product}, but {gpus} GPUs are asked for; make them equal")]
+    GroupsProduct {
+        /// Product of the sizes.
+        product: usize,
+        /// GPUs of the request.
+        gpus: usize,
+    },
     /// More pods than [`PODS_MAX`].
     #[error("{pods} pods are requested; at most {} are allowed", PODS_MAX)]
     TooManyPods {
@@ -92,6 +108,81 @@ pub enum Refusal {
         hosts: usize,
         /// The limits on hosts, in words.
         limits: String,
+    },
+    /// The request allows no GPU on any host.
+    #[error("at most 0 GPUs per host are allowed; leave the limit out for any number")]
+    NoGpusPerHost,
+    /// The request limits switches to none.
+    #[error("at most 0 switches are allowed; every host is below one, leave the limit out for any number")]
+    NoSwitchesAllowed,
+    /// A level that the cluster does not have.
+    #[error("`{name}` is no level of this cluster; its levels are {known}{near}")]
+    UnknownLevel {
+        /// The name.
+        name: String,
+        /// The levels, in words.
+        known: String,
+        /// The nearest name, in words; may be empty.
+        near: String,
+    },
+    /// No set of so many switches of a tier has enough usable GPUs.
+    #[error(
+        "{gpus} GPUs do not fit below {max} {tier} switch{}: the fullest {} {largest} usable GPUs; {}",
+        if *max == 1 { "" } else { "es" },
+        if *max == 1 { "has" } else { "have together" },
+        nearest_switches(*needed, tier, *largest)
+    )]
+    SwitchesTooSmall {
+        /// Requested.
+        gpus: usize,
+        /// Name of the tier.
+        tier: String,
+        /// Switches allowed.
+        max: usize,
+        /// Usable GPUs below the fullest so many.
+        largest: usize,
+        /// Switches that hold the request; None if all together do not.
+        needed: Option<usize>,
+    },
+    /// No host has enough usable GPUs.
+    #[error(
+        "{gpus} GPUs do not fit on one host: the freest has {largest} usable GPUs; ask for {largest}, or for a higher level{higher}"
+    )]
+    HostTooSmall {
+        /// Requested.
+        gpus: usize,
+        /// Most usable GPUs on a host.
+        largest: usize,
+        /// The level above hosts, in words; may be empty.
+        higher: String,
+    },
+    /// A count per host that the GPUs are no multiple of.
+    #[error(
+        "{gpus} GPUs cannot be divided into {per_host} per host; the nearest are {}",
+        multiples(*gpus, *per_host)
+    )]
+    PerHostDoesNotDivide {
+        /// Requested.
+        gpus: usize,
+        /// Asked for on every host.
+        per_host: usize,
+    },
+    /// Too few hosts have that many usable GPUs.
+    #[error(
+        "{gpus} GPUs at {per_host} per host need {wanted} hosts with {per_host} usable GPUs, and {there} have them; {}",
+        nearest_per_host(*nearest, *gpus, *per_host, *there)
+    )]
+    PerHostDoesNotFit {
+        /// Requested.
+        gpus: usize,
+        /// Asked for on every host.
+        per_host: usize,
+        /// Hosts needed.
+        wanted: usize,
+        /// Hosts that have so many.
+        there: usize,
+        /// The largest smaller count per host that fits.
+        nearest: Option<usize>,
     },
     /// No host satisfies the constraints.
     #[error("no host of the cluster {what}")]
@@ -175,6 +266,16 @@ pub enum Refusal {
         /// What was given.
         demand_gb_per_s: f64,
     },
+    /// A duty cycle out of range.
+    #[error(
+        "running job `{id}` has a duty cycle of {duty}; give the share of the time in which it communicates, 0 to 1"
+    )]
+    BadDuty {
+        /// The job.
+        id: String,
+        /// What was given.
+        duty: f64,
+    },
     /// A weight out of range.
     #[error(
         "`loss_weight` is {loss_weight}; give a finite number of at least 0 (0: what running jobs lose does not matter)"
@@ -224,12 +325,21 @@ impl Refusal {
             Refusal::TooLarge { .. } => "too_large_for_exact",
             Refusal::EmptyPod { .. } => "empty_pod",
             Refusal::PodsSum { .. } => "pods_sum",
+            Refusal::BadGroup { .. } => "bad_group",
+            Refusal::GroupsProduct { .. } => "groups_product",
             Refusal::TooManyPods { .. } => "too_many_pods",
             Refusal::PodTooLarge { .. } => "pod_too_large",
             Refusal::PodsDoNotFit { .. } => "pods_do_not_fit",
             Refusal::PodsTooMixed { .. } => "pods_too_mixed",
             Refusal::NoSplit { .. } => "no_split",
             Refusal::NoHostMatches { .. } => "no_host_matches",
+            Refusal::NoGpusPerHost => "no_gpus_per_host",
+            Refusal::NoSwitchesAllowed => "no_switches_allowed",
+            Refusal::UnknownLevel { .. } => "unknown_level",
+            Refusal::SwitchesTooSmall { .. } => "switches_too_small",
+            Refusal::HostTooSmall { .. } => "host_too_small",
+            Refusal::PerHostDoesNotDivide { .. } => "per_host_does_not_divide",
+            Refusal::PerHostDoesNotFit { .. } => "per_host_does_not_fit",
             Refusal::ConstraintsLeaveTooFew { .. } => "constraints_leave_too_few",
             Refusal::UnknownHost { .. } => "unknown_host",
             Refusal::UnknownGpu { .. } => "unknown_gpu",
@@ -239,6 +349,7 @@ impl Refusal {
             Refusal::EmptyJob { .. } => "empty_job",
             Refusal::TooManyJobs { .. } => "too_many_jobs",
             Refusal::BadDemand { .. } => "bad_demand",
+            Refusal::BadDuty { .. } => "bad_duty",
             Refusal::BadLossWeight { .. } => "bad_loss_weight",
             Refusal::NoHostsAllowed => "no_hosts_allowed",
             Refusal::SearchBreaksLimits { .. } => "search_breaks_limits",
@@ -251,6 +362,9 @@ impl Refusal {
     pub fn is_malformed(&self) -> bool {
         match self {
             Refusal::NotEnough { .. }
+            | Refusal::PerHostDoesNotFit { .. }
+            | Refusal::SwitchesTooSmall { .. }
+            | Refusal::HostTooSmall { .. }
             | Refusal::TooLarge { .. }
             | Refusal::PodTooLarge { .. }
             | Refusal::PodsDoNotFit { .. }
@@ -262,8 +376,14 @@ impl Refusal {
             | Refusal::SearchTooLarge { .. }
             | Refusal::SearchBreaksLimits { .. } => false,
             Refusal::NoGpus
+            | Refusal::PerHostDoesNotDivide { .. }
+            | Refusal::NoGpusPerHost
+            | Refusal::NoSwitchesAllowed
+            | Refusal::UnknownLevel { .. }
             | Refusal::EmptyPod { .. }
             | Refusal::PodsSum { .. }
+            | Refusal::BadGroup { .. }
+            | Refusal::GroupsProduct { .. }
             | Refusal::TooManyPods { .. }
             | Refusal::UnknownHost { .. }
             | Refusal::UnknownGpu { .. }
@@ -273,8 +393,33 @@ impl Refusal {
             | Refusal::EmptyJob { .. }
             | Refusal::TooManyJobs { .. }
             | Refusal::BadDemand { .. }
+            | Refusal::BadDuty { .. }
             | Refusal::BadLossWeight { .. }
             | Refusal::NoHostsAllowed => true,
         }
     }
+}
+
+/// The multiples of a count next to a number of GPUs, in words, or the counts that divide it.
+fn multiples(gpus: usize, each: usize) -> String {
+    if each == 0 {
+        return "1 or more per host".to_owned();
+    }
+    let below = gpus / each * each;
+    let dividing: Vec<String> =
+        (1..=topology::GPUS_PER_HOST_MAX).filter(|n| gpus.is_multiple_of(*n)).map(|n| n.to_string()).collect();
+    let numbers = if below == 0 { each.to_string() } else { format!("{below} or {}", below + each) };
+    format!("{numbers} GPUs, or {} per host", dividing.join(", "))
+}
+
+fn nearest_per_host(nearest: Option<usize>, gpus: usize, per_host: usize, there: usize) -> String {
+    let smaller = nearest.map(|n| format!("{n} per host ({} hosts) fits", gpus / n));
+    let fewer = (there > 0).then(|| format!("{} GPUs at {per_host} per host fit", there * per_host));
+    let known: Vec<String> = smaller.into_iter().chain(fewer).collect();
+    if known.is_empty() { "wait until more is free".to_owned() } else { known.join("; ") }
+}
+
+fn nearest_switches(needed: Option<usize>, tier: &str, largest: usize) -> String {
+    let more = needed.map(|n| format!("{n} {tier} switches hold them; "));
+    format!("{}or ask for {largest} GPUs", more.unwrap_or_default())
 }

@@ -1,6 +1,8 @@
 //! Requests for GPUs, and their checks.
 
+use crate::groups::Group;
 use crate::merge::MergeRule;
+use crate::policy::Slack;
 pub use crate::refusal::Refusal;
 use std::collections::{HashMap, HashSet};
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
@@ -21,6 +23,8 @@ pub struct Request {
     pub size: Bytes,
     /// GPUs of each pod; a pod lies on one host, several may share a host. Empty: any split is allowed.
     pub pods: Vec<usize>,
+    /// Kinds of groups of ranks; the first is the lowest digit of a rank. Empty: all ranks communicate with all.
+    pub groups: Vec<Group>,
     /// Further constraints.
     pub constraints: Constraints,
     /// Running jobs.
@@ -29,6 +33,8 @@ pub struct Request {
     pub contention: Contention,
     /// Weight of bandwidth lost by running jobs relative to the new job's; 0 ignores it.
     pub loss_weight: f64,
+    /// The bandwidth that the answer gives up for fewer hosts, fewer switches, an even split and whole hosts.
+    pub slack: Slack,
 }
 
 impl Request {
@@ -39,10 +45,12 @@ impl Request {
             free,
             size,
             pods: Vec::new(),
+            groups: Vec::new(),
             constraints: Constraints::default(),
             jobs: Vec::new(),
             contention: Contention::default(),
             loss_weight: 0.0,
+            slack: Slack::default(),
         }
     }
 
@@ -62,8 +70,21 @@ impl Request {
         if !self.pods.is_empty() && sum != self.gpus {
             return Err(Refusal::PodsSum { pods: sum, gpus: self.gpus });
         }
+        self.check_groups()?;
         if self.constraints.hosts_max == Some(0) {
             return Err(Refusal::NoHostsAllowed);
+        }
+        if self.constraints.gpus_per_host_max == Some(0) {
+            return Err(Refusal::NoGpusPerHost);
+        }
+        if self.constraints.switches_max == Some(0) {
+            return Err(Refusal::NoSwitchesAllowed);
+        }
+        self.constraints.levels(cluster)?;
+        if let Split::PerHost(each) = self.constraints.split
+            && (each == 0 || !self.gpus.is_multiple_of(each))
+        {
+            return Err(Refusal::PerHostDoesNotDivide { gpus: self.gpus, per_host: each });
         }
         if !(self.loss_weight >= 0.0 && self.loss_weight.is_finite()) {
             return Err(Refusal::BadLossWeight { loss_weight: self.loss_weight });
@@ -92,6 +113,9 @@ impl Request {
             }
             if let Some(d) = j.demand_gb_per_s.filter(|d| !(*d >= 0.0 && d.is_finite())) {
                 return Err(Refusal::BadDemand { id: id(), demand_gb_per_s: d });
+            }
+            if !(0.0..=1.0).contains(&j.duty) {
+                return Err(Refusal::BadDuty { id: id(), duty: j.duty });
             }
             known(cluster, &j.gpus, &format!("job `{}`", j.id))?;
             for &(host, mask) in j.gpus.parts() {
@@ -143,7 +167,51 @@ pub struct Constraints {
     pub hosts_max: Option<usize>,
     /// No NIC may be shared with a running job.
     pub exclusive_nics: bool,
+    /// How the GPUs are divided among hosts.
+    pub split: Split,
+    /// Most GPUs on any host.
+    pub gpus_per_host_max: Option<usize>,
+    /// Most switches of a tier.
+    pub switches_max: Option<usize>,
+    /// The tier of `switches_max`; None: the one nearest to the hosts.
+    pub switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier, or on one `host`.
+    pub require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on.
+    pub prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`.
+    pub spread: Option<String>,
 }
+
+/// How the GPUs of a job are divided among its hosts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Split {
+    /// Any counts.
+    #[default]
+    Any,
+    /// Equal counts where these take at most [`EQUAL_HOSTS_FACTOR`] times the fewest hosts that hold the job; else any. The default of
+    /// requests that people and programs send.
+    EqualIfFeasible,
+    /// Equal counts on every host that takes part.
+    Equal,
+    /// So many GPUs on every host that takes part.
+    PerHost(usize),
+}
+
+impl Split {
+    /// Of what requests say: any counts, or so many per host; neither asks for equal counts where feasible. `Err`: both.
+    pub fn of(uneven: bool, per_host: Option<usize>) -> Result<Split, &'static str> {
+        match (uneven, per_host) {
+            (true, Some(_)) => Err("`uneven` allows any counts and `per_host` names one; leave one of them out"),
+            (true, None) => Ok(Split::Any),
+            (false, Some(each)) => Ok(Split::PerHost(each)),
+            (false, None) => Ok(Split::EqualIfFeasible),
+        }
+    }
+}
+
+/// Equal counts are preferred up to so many times the fewest hosts: 26 GPUs on hosts of 8 are 7+7+6+6, not 13 hosts of 2.
+pub const EQUAL_HOSTS_FACTOR: usize = 2;
 
 /// A running job.
 #[derive(Clone, Debug, PartialEq)]
@@ -152,8 +220,10 @@ pub struct Job {
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, GB/s; None: the model's prediction without other jobs.
+    /// The bus bandwidth that it uses while it communicates, GB/s; None: the model's prediction without other jobs.
     pub demand_gb_per_s: Option<f64>,
+    /// Share of the time in which it communicates, 0 to 1: it contends with this share of its demand.
+    pub duty: f64,
 }
 
 /// How jobs share.

@@ -6,7 +6,7 @@
 
 use crate::options::HostOptions;
 use crate::pods::Packing;
-use crate::request::{Refusal, Request};
+use crate::request::{Refusal, Request, Split};
 use std::collections::HashMap;
 use topology::GPUS_PER_HOST_MAX;
 
@@ -25,12 +25,17 @@ pub struct Left {
     hosts: u32,
     /// Pods, as a state of the packing; 0 without pods.
     pods: u32,
+    /// The count of every host, where counts must be equal and a host was taken; else 0.
+    each: u8,
 }
 
 /// The constraints of one request on the counts per host.
 #[derive(Clone, Debug)]
 pub struct Shape {
     host_min: usize,
+    equal: bool,
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
     packing: Packing,
     start: Left,
     /// GPUs that hosts `i..` can give, where nothing else is asked.
@@ -43,6 +48,8 @@ impl Request {
     /// Do pods, fewest GPUs per host or most hosts ask anything of the choice?
     pub fn asks_shape(&self) -> bool {
         self.constraints.gpus_per_host_min > 1
+            || self.constraints.gpus_per_host_max.is_some_and(|m| m < GPUS_PER_HOST_MAX)
+            || !matches!(self.constraints.split, Split::Any | Split::EqualIfFeasible)
             || self.constraints.hosts_max.is_some_and(|m| m < self.gpus)
             || self.pods.iter().any(|p| *p > 1)
     }
@@ -53,7 +60,12 @@ impl Request {
         let c = &self.constraints;
         counts.iter().sum::<usize>() == self.gpus
             && c.hosts_max.is_none_or(|m| counts.len() <= m)
-            && counts.iter().all(|n| *n >= c.gpus_per_host_min)
+            && counts.iter().all(|n| *n >= c.gpus_per_host_min && c.gpus_per_host_max.is_none_or(|m| *n <= m))
+            && match c.split {
+                Split::Any | Split::EqualIfFeasible => true,
+                Split::Equal => counts.windows(2).all(|w| w[0] == w[1]),
+                Split::PerHost(each) => counts.iter().all(|n| *n == each),
+            }
             && (self.pods.is_empty() || crate::pods::pack(&self.pods, counts).is_some())
     }
 
@@ -64,7 +76,24 @@ impl Request {
         let sums =
             self.pods.iter().filter(|p| **p <= GPUS_PER_HOST_MAX).fold(1u32, |sums, p| sums | (sums << p) & every);
         let sums = if self.pods.is_empty() { every } else { sums & every };
+        let sums = match self.constraints.gpus_per_host_max {
+            Some(most) if most < GPUS_PER_HOST_MAX => sums & ((2u32 << most) - 1),
+            _ => sums,
+        };
+        let sums = match self.constraints.split {
+            Split::Any | Split::EqualIfFeasible => sums,
+            Split::Equal => {
+                (1..=GPUS_PER_HOST_MAX).filter(|n| self.gpus.is_multiple_of(*n)).fold(0, |m, n| m | 1 << n) & sums
+            }
+            Split::PerHost(each) => 1u32.checked_shl(each as u32).unwrap_or(0) & sums,
+        };
         sums & every.checked_shl(self.constraints.gpus_per_host_min.saturating_sub(1).min(31) as u32).unwrap_or(0)
+    }
+
+    /// The refusal where no split keeps the limits.
+    pub(crate) fn no_split(&self) -> Refusal {
+        let (usable, hosts) = (self.free.gpu_count(), self.free.host_count());
+        Refusal::NoSplit { wanted: self.gpus, usable, hosts, limits: self.limits_in_words() }
     }
 
     /// The limits on hosts, in words: empty or ` (at least 2 GPUs per host, at most 3 hosts)`.
@@ -73,6 +102,14 @@ impl Request {
         let mut words = Vec::new();
         if c.gpus_per_host_min > 1 {
             words.push(format!("at least {} GPUs per host", c.gpus_per_host_min));
+        }
+        if let Some(most) = c.gpus_per_host_max {
+            words.push(format!("at most {most} GPUs per host"));
+        }
+        match c.split {
+            Split::Any | Split::EqualIfFeasible => {}
+            Split::Equal => words.push("equal counts".to_owned()),
+            Split::PerHost(each) => words.push(format!("{each} GPUs per host")),
         }
         if let Some(m) = c.hosts_max {
             words.push(format!("at most {m} host{}", if m == 1 { "" } else { "s" }));
@@ -92,8 +129,16 @@ impl Shape {
         let c = &request.constraints;
         let any = options.len().min(request.gpus);
         let hosts = c.hosts_max.filter(|m| *m < any).map_or(ANY_HOSTS, |m| m as u32);
-        let start = Left { gpus: u32::try_from(request.gpus).unwrap_or(u32::MAX), hosts, pods: 0 };
-        let mut shape = Shape { host_min: c.gpus_per_host_min, packing: Packing::none(), start, rest, ways: None };
+        let start = Left { gpus: u32::try_from(request.gpus).unwrap_or(u32::MAX), hosts, pods: 0, each: 0 };
+        let mut shape = Shape {
+            host_min: c.gpus_per_host_min,
+            equal: c.split == Split::Equal,
+            counts: request.counts_allowed(),
+            packing: Packing::none(),
+            start,
+            rest,
+            ways: None,
+        };
         if !request.asks_shape() {
             return Ok(shape);
         }
@@ -125,12 +170,15 @@ impl Shape {
         if self.ways.is_none() {
             return Some(Left { gpus, ..left });
         }
-        if count < self.host_min || left.hosts == 0 {
+        if count < self.host_min || left.hosts == 0 || self.counts >> count & 1 == 0 {
+            return None;
+        }
+        if self.equal && left.each != 0 && count != usize::from(left.each) {
             return None;
         }
         let pods = self.packing.take(left.pods, count)?;
         let hosts = if left.hosts == ANY_HOSTS { ANY_HOSTS } else { left.hosts - 1 };
-        Some(Left { gpus, hosts, pods })
+        Some(Left { gpus, hosts, pods, each: if self.equal { count as u8 } else { 0 } })
     }
 
     /// Can hosts `i..` still complete the choice? Exact.

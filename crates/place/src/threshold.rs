@@ -21,7 +21,7 @@
 mod candidates;
 mod capacity;
 mod exchange;
-mod fill;
+pub(crate) mod fill;
 mod levels;
 mod lists;
 mod plans;
@@ -30,7 +30,7 @@ mod small;
 use crate::exact::{self, SearchResult, best_of};
 use crate::objective::Objective;
 use crate::options::{HostOptions, host_options};
-use crate::request::{Refusal, Request};
+use crate::request::{Refusal, Request, Split};
 use crate::search::Search;
 use crate::shape::Shape;
 use candidates::Pool;
@@ -63,7 +63,7 @@ pub fn search(objective: &Objective, keep: usize) -> Result<SearchResult, Refusa
     }
     let mut candidates = pool.candidates;
     let mut scores = Vec::new();
-    objective.scores(&candidates, &mut scores);
+    objective.promising_scores(&candidates, f64::NEG_INFINITY, &mut scores);
     exchange::improve(objective, &free, &options, &mut candidates, &mut scores);
     Ok(SearchResult {
         best: best_of(objective, &candidates, &scores, keep.max(1)),
@@ -93,6 +93,8 @@ struct Rules {
     counts: u32,
     count_min: u8,
     hosts_max: usize,
+    /// Must all hosts give the same number?
+    equal: bool,
 }
 
 impl Rules {
@@ -102,6 +104,7 @@ impl Rules {
             counts,
             count_min: counts.trailing_zeros().clamp(1, 31) as u8,
             hosts_max: request.constraints.hosts_max.unwrap_or(usize::MAX),
+            equal: matches!(request.constraints.split, Split::Equal | Split::PerHost(_)),
         }
     }
 }
@@ -112,6 +115,9 @@ pub struct Threshold;
 impl Search for Threshold {
     fn name(&self) -> &'static str {
         "threshold"
+    }
+    fn keeps_to_rule(&self) -> bool {
+        true
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         search(objective, keep)
@@ -127,16 +133,30 @@ pub const AUTO_HOSTS_MAX: usize = 16;
 pub const AUTO_COMBINATIONS_MAX: u64 = 50_000;
 /// Most nodes of [`Auto`]'s branch and bound.
 pub const AUTO_NODES_MAX: u64 = 100_000;
+/// The same below tiers of switches: about 10 ms.
+pub const AUTO_COMBINATIONS_BELOW_TIERS_MAX: u64 = 3_000;
+/// See [`AUTO_COMBINATIONS_BELOW_TIERS_MAX`].
+pub const AUTO_NODES_BELOW_TIERS_MAX: u64 = 10_000;
 
 impl Search for Auto {
     fn name(&self) -> &'static str {
         "auto"
     }
+    fn keeps_to_rule(&self) -> bool {
+        true
+    }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         if objective.request.usable(objective.cluster)?.host_count() > AUTO_HOSTS_MAX {
             return search(objective, keep);
         }
-        match exact::within(objective, keep, AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX) {
+        // Below tiers no two hosts are alike, so that no prediction repeats.
+        let alike = objective.cluster.network.tiers.is_empty();
+        let (combinations, nodes) = if alike {
+            (AUTO_COMBINATIONS_MAX, AUTO_NODES_MAX)
+        } else {
+            (AUTO_COMBINATIONS_BELOW_TIERS_MAX, AUTO_NODES_BELOW_TIERS_MAX)
+        };
+        match exact::within(objective, keep, combinations, nodes) {
             Err(Refusal::TooLarge { .. } | Refusal::PodsTooMixed { .. }) => search(objective, keep),
             found => found,
         }

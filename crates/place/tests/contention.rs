@@ -80,7 +80,7 @@ fn request(
         .iter()
         .zip(demands.iter().cycle())
         .enumerate()
-        .map(|(i, (a, d))| Job { id: format!("job {i}"), gpus: a.clone(), demand_gb_per_s: *d })
+        .map(|(i, (a, d))| Job { id: format!("job {i}"), gpus: a.clone(), demand_gb_per_s: *d, duty: 1.0 })
         .collect();
     r
 }
@@ -327,4 +327,100 @@ fn by_physics_the_search_takes_gpus_whose_nics_nobody_uses() {
     let best = &exact(&cluster, &model, &r, 1).unwrap().best[0];
     assert_eq!(best.score_gb_per_s, 90.0);
     assert!(best.allocation.parts().iter().filter(|p| p.1.count() == 2).all(|p| p.1.0 & 0x0f == 0), "{best:?}");
+}
+
+/// Hosts whose GPUs share NICs in pairs, the first NIC twice as fast where `mixed`.
+fn paired(mixed: bool) -> Cluster {
+    let mut c = cluster(false);
+    c.types[0].nics = (0..4)
+        .map(|i| Nic {
+            name: format!("ib{i}"),
+            line_rate: Bandwidth::from_gbit_per_s(if mixed && i == 0 { 800.0 } else { 400.0 }),
+            socket: None,
+            gpu_paths: (0..8).map(|g| if g / 2 == i { PathKind::Pix } else { PathKind::Node }).collect(),
+        })
+        .collect();
+    c
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(120))]
+    #[test]
+    fn by_physics_the_exact_search_finds_what_brute_force_finds(
+        owner in owners(), k in 2usize..9, salt in 0u64..1000, nics in 0usize..4,
+        demands in prop::collection::vec(demand(), 3), weight in prop_oneof![Just(0.0), 0.0..1.0f64], tiers: bool,
+    ) {
+        let mut cluster = match nics { 0 => cluster(true), 1 => cluster(false), n => paired(n == 3) };
+        if tiers {
+            cluster.network.tiers = vec![Tier::regular("leaf", 2, 4.0)];
+        }
+        let (free, jobs) = world(&owner, 3);
+        // Brute force over at most 12 free GPUs.
+        let free = match free.gpu_count() {
+            0..=12 => free,
+            n => Allocation::from_gpus(free.gpus().step_by(n.div_ceil(12))),
+        };
+        let mut r = request(k, &free, &jobs, &demands, Contention::Physical);
+        r.loss_weight = weight;
+        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
+        let objective = Objective::new(&cluster, &model, &r);
+        let gpus: Vec<_> = free.gpus().collect();
+        let best = (1u32..1 << gpus.len())
+            .filter(|m| m.count_ones() as usize == k)
+            .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
+            .map(|a| objective.effect(&parts(&model.table, &a)).score(weight))
+            .fold(f64::NEG_INFINITY, f64::max);
+        match exact(&cluster, &model, &r, 3) {
+            Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
+            Ok(found) => {
+                let first = found.best[0].score_gb_per_s;
+                prop_assert!((first - best).abs() <= 1e-9 * best.abs().max(1.0), "found {} of {}", first, best);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn with_many_sets_of_gpus_that_meet_jobs_differently_the_exact_search_is_as_good_as_every_undominated_set(
+        salt in 0u64..1000, k in 8usize..13, first in 0usize..8, second in 1usize..8,
+    ) {
+        // Two jobs with one GPU on each of four hosts: some ten sets of three GPUs per host that no other dominates.
+        let cluster = cluster(false);
+        let owner: Vec<u8> = (0..32)
+            .map(|g| match g % 8 {
+                i if i == first => 1,
+                i if i == (first + second) % 8 => 2,
+                _ => 0,
+            })
+            .collect();
+        let (free, jobs) = world(&owner, 2);
+        let r = request(k, &free, &jobs, &[Some(60.0), Some(45.0)], Contention::Merge);
+        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
+        let objective = Objective::new(&cluster, &model, &r);
+        let all = place::Registry::shipped().search("oracle", 0).unwrap().search(&objective, 1);
+        let (Ok(all), Ok(found)) = (all, exact(&cluster, &model, &r, 3)) else { return Ok(()) };
+        let (best, found) = (all.best[0].score_gb_per_s, found.best[0].score_gb_per_s);
+        prop_assert!(found >= best * (1.0 - 1e-9), "found {} of {}", found, best);
+    }
+}
+
+#[test]
+fn a_job_that_communicates_half_of_the_time_contends_with_half_of_its_demand() {
+    let cluster = cluster(true);
+    let c = allocation(&[0x55, 0x55]);
+    let job = allocation(&[0xaa, 0xaa]);
+    let model = Oracle { table: table(&cluster, 1), truth: |p: &[HostShare]| if p.len() < 2 { 300.0 } else { 85.0 } };
+    for contention in [Contention::Merge, Contention::Physical] {
+        let effect = |duty: f64, demand: Option<f64>| {
+            let mut r = request(8, &c, std::slice::from_ref(&job), &[demand], contention);
+            r.jobs[0].duty = duty;
+            Objective::new(&cluster, &model, &r).effect(&parts(&model.table, &c))
+        };
+        assert_eq!(effect(0.5, Some(60.0)), effect(1.0, Some(30.0)));
+        assert_eq!(effect(0.5, None), effect(1.0, Some(42.5)));
+        assert_eq!(effect(0.0, None).shared_gb_per_s, 85.0);
+        assert!(effect(0.2, None).shared_gb_per_s > effect(1.0, None).shared_gb_per_s);
+    }
 }

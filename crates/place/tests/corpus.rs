@@ -12,7 +12,12 @@ fn cluster() -> Cluster {
 /// The request of a corpus file, or the code of its refusal.
 fn read(cluster: &Cluster, name: &str) -> Result<Request, &'static str> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/request_line").join(name);
-    let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
+    let defaults = Defaults {
+        size: Bytes::mib(16),
+        contention: Contention::Merge,
+        loss_weight: 0.0,
+        slack: place::Slack::default(),
+    };
     let (_, asked) = Reader::new(cluster, defaults, &Registry::shipped()).line(&std::fs::read(file).unwrap());
     asked.map(|a| a.request).map_err(|e| e.code)
 }
@@ -41,7 +46,12 @@ fn every_field_of_a_request_line_is_read() {
 #[test]
 fn a_cut_line_is_never_more_than_a_bad_request() {
     let c = cluster();
-    let defaults = Defaults { size: Bytes::mib(16), contention: Contention::Merge, loss_weight: 0.0 };
+    let defaults = Defaults {
+        size: Bytes::mib(16),
+        contention: Contention::Merge,
+        loss_weight: 0.0,
+        slack: place::Slack::default(),
+    };
     let registry = Registry::shipped();
     let reader = Reader::new(&c, defaults, &registry);
     let line = br#"{"id":1,"pods":[4,4],"jobs":[{"id":"a","gpus":["n0:0"],"demand_gb_per_s":1.5}],"search":"exact"}"#;

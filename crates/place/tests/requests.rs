@@ -76,7 +76,7 @@ prop_compose! {
         only_hosts in hosts(), excluded_hosts in hosts(), typed in 0usize..8, gpus_per_host_min in 0usize..4,
         hosts_max in proptest::option::of(1usize..5), exclusive_nics: bool,
     ) -> (Constraints, usize) {
-        (Constraints { only_hosts, excluded_hosts, gpu_type: None, gpus_per_host_min, hosts_max, exclusive_nics }, typed)
+        (Constraints { only_hosts, excluded_hosts, gpu_type: None, gpus_per_host_min, hosts_max, exclusive_nics, ..Constraints::default() }, typed)
     }
 }
 
@@ -91,7 +91,7 @@ prop_compose! {
         // Single-host jobs on GPUs that are not free: they hold NICs and contend with no job.
         let held = |h: u32, m: u32| Allocation::new([(HostId(h), GpuMask(m).minus(free.mask(HostId(h))))]);
         let jobs = job.iter().enumerate().map(|(h, m)| held(h as u32, *m)).filter(|a| !a.is_empty());
-        let jobs = jobs.enumerate().map(|(i, gpus)| Job { id: i.to_string(), gpus, demand_gb_per_s: None }).collect();
+        let jobs = jobs.enumerate().map(|(i, gpus)| Job { id: i.to_string(), gpus, demand_gb_per_s: None, duty: 1.0 }).collect();
         constraints.gpu_type = cluster.types.get(typed).map(|t| t.name.clone());
         let k = if pods.is_empty() { k } else { pods.iter().sum() };
         let request = Request { pods, constraints, jobs, ..Request::new(k, free, SIZE) };
@@ -254,7 +254,7 @@ fn code(change: impl Fn(&mut Request)) -> (&'static str, String) {
 
 fn job(id: &str, parts: &[(u32, u32)]) -> Job {
     let gpus = Allocation::new(parts.iter().map(|(h, m)| (HostId(*h), GpuMask(*m))));
-    Job { id: id.into(), gpus, demand_gb_per_s: None }
+    Job { id: id.into(), gpus, demand_gb_per_s: None, duty: 1.0 }
 }
 
 #[test]

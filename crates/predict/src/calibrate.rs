@@ -16,6 +16,10 @@ const READINGS_MAX: usize = 300;
 const SWEEPS_MAX: usize = 10;
 /// Residuals of `ln(busbw / bound)` above this count by their size, below by their square.
 const ROBUST: f64 = 0.03;
+/// Cost from which on a residual counts by its logarithm: a reading a third off its class says little about the constants.
+const ODD: f64 = 12.0;
+/// Readings that must gain by the move of a constant.
+const SUPPORT: usize = 3;
 /// First step of every constant, in its own coordinate, and the last.
 const STEP: (f64, f64) = (0.16, 0.01);
 
@@ -52,7 +56,8 @@ pub(crate) struct CalibrationReading {
 
 fn robust(r: f64) -> f64 {
     let z = r / ROBUST;
-    (1.0 + z * z).sqrt() - 1.0
+    let cost = (1.0 + z * z).sqrt() - 1.0;
+    if cost > ODD { ODD + (cost - ODD).ln_1p() } else { cost }
 }
 
 /// True if every constant of sharing is within the range of fits (with room for shipped constants).
@@ -64,8 +69,8 @@ pub(crate) fn plausible(share: ShareConstants) -> bool {
     })
 }
 
-/// The constants, those of sharing calibrated. Deterministic. Cost: up to a few hundred times the readings' estimates, about a microsecond
-/// each.
+/// The constants, those of sharing calibrated. Deterministic. A constant moves only if [`SUPPORT`] readings and more ask for it. Cost: up to
+/// a few hundred times the readings' estimates, about a microsecond each.
 pub(crate) fn calibrate(
     cluster: &Cluster,
     physics: &Fabric,
@@ -75,65 +80,114 @@ pub(crate) fn calibrate(
 ) -> Constants {
     let step = readings.len().div_ceil(READINGS_MAX).max(1);
     let seen: Vec<&CalibrationReading> = readings.iter().step_by(step).collect();
-    let mut residuals = vec![0.0; seen.len()];
-    let mut cost = |c: &Constants| -> f64 {
-        let tables: FabricTables = physics.retuned(c.clone()).tables();
+    if seen.is_empty() {
+        return constants.clone();
+    }
+    let c = Calibration { cluster, physics, start: constants, collective, seen };
+    let mut free = [true; DIALS.len()];
+    let mut best = c.descend(constants.clone(), &free);
+    let unsupported: Vec<usize> = (0..DIALS.len()).filter(|d| !c.is_supported(&best, &DIALS[*d])).collect();
+    if !unsupported.is_empty() {
+        for d in unsupported {
+            free[d] = false;
+            *(DIALS[d].at)(&mut best.share) = *(DIALS[d].at)(&mut constants.share.clone());
+        }
+        best = c.descend(best, &free);
+    }
+    best
+}
+
+/// The readings and the physics of one calibration.
+struct Calibration<'a> {
+    cluster: &'a Cluster,
+    physics: &'a Fabric<'a>,
+    start: &'a Constants,
+    collective: Collective,
+    seen: Vec<&'a CalibrationReading>,
+}
+
+impl Calibration<'_> {
+    /// The cost of every reading under some constants.
+    fn costs(&self, c: &Constants) -> Vec<f64> {
+        let tables: FabricTables = self.physics.retuned(c.clone()).tables();
         let mut memo = Memo::default();
         let mut last = None;
-        for (r, out) in seen.iter().zip(&mut residuals) {
+        let residual = |r: &&CalibrationReading| {
             if last.replace(r.size).is_some_and(|s| s != r.size) {
                 memo = Memo::default();
             }
+            let (cluster, collective) = (self.cluster, self.collective);
             let bounds = Bounds { cluster, tables: &tables, collective, size: r.size, nccl: None };
-            *out = (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln();
-        }
+            (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln()
+        };
+        let residuals: Vec<f64> = self.seen.iter().map(residual).collect();
         // The Gaussian process learns the offset common to all readings.
         let middle = stats::upper_median(&residuals);
-        let (mut start, mut now) = (constants.share, c.share);
-        let prior: f64 = DIALS
-            .iter()
-            .map(|d| {
-                let (a, b) = (*(d.at)(&mut start), *(d.at)(&mut now));
-                let moved = if d.ln { (b / a).ln() } else { b - a };
-                0.5 * (moved / PRIOR_SD).powi(2)
-            })
-            .sum();
-        residuals.iter().map(|r| robust(r - middle)).sum::<f64>() + prior
-    };
-    let mut best = constants.clone();
-    if seen.is_empty() {
-        return best;
+        residuals.iter().map(|r| robust(r - middle)).collect()
     }
-    let mut least = cost(&best);
-    let mut steps = [STEP.0; DIALS.len()];
-    for _ in 0..SWEEPS_MAX {
-        for (dial, step) in DIALS.iter().zip(&mut steps) {
-            if *step < STEP.1 {
-                continue;
-            }
-            let mut moved = false;
-            for sign in [1.0, -1.0] {
-                let mut next = best.clone();
-                let value = (dial.at)(&mut next.share);
-                let before = *value;
-                let to = if dial.ln { before * (sign * *step).exp() } else { before + sign * *step };
-                *value = to.clamp(dial.range.0, dial.range.1);
-                if *value == before {
+
+    /// The cost of the move of one constant.
+    fn prior(&self, c: &Constants, dial: &Dial) -> f64 {
+        let (a, b) = (*(dial.at)(&mut self.start.share.clone()), *(dial.at)(&mut c.share.clone()));
+        let moved = if dial.ln { (b / a).ln() } else { b - a };
+        0.5 * (moved / PRIOR_SD).powi(2)
+    }
+
+    fn cost(&self, c: &Constants) -> f64 {
+        let prior: f64 = DIALS.iter().map(|d| self.prior(c, d)).sum();
+        self.costs(c).iter().sum::<f64>() + prior
+    }
+
+    /// Moves the free constants, one after the other, by steps that shrink.
+    fn descend(&self, from: Constants, free: &[bool; DIALS.len()]) -> Constants {
+        let mut best = from;
+        let mut least = self.cost(&best);
+        let mut steps = [STEP.0; DIALS.len()];
+        for _ in 0..SWEEPS_MAX {
+            for ((dial, step), _) in DIALS.iter().zip(&mut steps).zip(free).filter(|d| *d.1) {
+                if *step < STEP.1 {
                     continue;
                 }
-                let c = cost(&next);
-                if c < least - 1e-9 {
-                    (best, least, moved) = (next, c, true);
-                    break;
+                let better = [1.0, -1.0].into_iter().find_map(|sign| {
+                    let next = stepped(&best, dial, sign * *step)?;
+                    let cost = self.cost(&next);
+                    (cost < least - 1e-9).then_some((next, cost))
+                });
+                *step *= if better.is_some() { 1.5 } else { 0.4 };
+                if let Some(b) = better {
+                    (best, least) = b;
                 }
             }
-            *step *= if moved { 1.5 } else { 0.4 };
+            if steps.iter().zip(free).all(|(s, free)| !free || *s < STEP.1) {
+                break;
+            }
         }
-        if steps.iter().all(|s| *s < STEP.1) {
-            break;
-        }
+        best
     }
-    best
+
+    /// True if a constant's move still pays without the readings that gain most by it: a single bad reading of a rare kind must not set the
+    /// constant of that kind.
+    fn is_supported(&self, best: &Constants, dial: &Dial) -> bool {
+        let mut without = best.clone();
+        *(dial.at)(&mut without.share) = *(dial.at)(&mut self.start.share.clone());
+        if without == *best {
+            return true;
+        }
+        let mut gains: Vec<f64> =
+            self.costs(&without).iter().zip(self.costs(best)).map(|(before, after)| before - after).collect();
+        gains.sort_by(|a, b| b.total_cmp(a));
+        gains.iter().skip(SUPPORT - 1).sum::<f64>() > self.prior(best, dial)
+    }
+}
+
+/// The constants with one of them moved; `None` at the end of its range.
+fn stepped(c: &Constants, dial: &Dial, by: f64) -> Option<Constants> {
+    let mut next = c.clone();
+    let value = (dial.at)(&mut next.share);
+    let before = *value;
+    let to = if dial.ln { before * by.exp() } else { before + by };
+    *value = to.clamp(dial.range.0, dial.range.1);
+    (*value != before).then_some(next)
 }
 
 #[cfg(test)]

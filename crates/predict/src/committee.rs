@@ -8,7 +8,7 @@
 
 use crate::bound::Analytic;
 use crate::features::{PHYSICS_OVER_NICS, Row};
-use crate::gp::{Gp, GpPoint, SavedGp};
+use crate::gp::{Gp, GpPoint, Instead, SavedGp};
 use serde::{Deserialize, Serialize};
 
 /// The base that a member corrects, and the features that it uses.
@@ -35,8 +35,7 @@ impl View {
         if self == View::Nics {
             SUBTLE.into_iter().for_each(|d| p.x[d] = 0.0);
         }
-        p.y -= self.ln_over_bound(reading.ln_nics_over_bound);
-        p
+        p.over(self.ln_over_bound(reading.ln_nics_over_bound))
     }
 
     /// `ln(base of the view / bound)`.
@@ -66,6 +65,8 @@ struct Member {
 pub struct Committee {
     members: Vec<Member>,
     ceiling: f64,
+    /// Factor of every deviation, so that two thirds of the readings, each predicted from all others, lie within one deviation.
+    widening: f64,
 }
 
 /// A member as saved in a model file.
@@ -77,7 +78,11 @@ pub struct SavedMember {
 }
 
 /// A committee as saved in a model file.
-pub type SavedCommittee = Vec<SavedMember>;
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedCommittee {
+    widening: f64,
+    members: Vec<SavedMember>,
+}
 
 /// A mean may exceed the highest reading (over its bound) by this many standard deviations of the noise; more would be extrapolation.
 const CEILING_SDS: f64 = 2.0;
@@ -88,6 +93,40 @@ const TEMPER: f64 = 0.2;
 const SILENT: f64 = 0.01;
 /// A reading's deviation counts against a member up to this many standard deviations.
 const WITNESS_SDS: f64 = 4.0;
+
+/// Share of a normal variable within one deviation.
+const WITHIN_ONE: f64 = 0.683;
+/// Range of the factor of deviations.
+const WIDENING: (f64, f64) = (0.7, 4.0);
+/// The left-out reading helped to choose the hyperparameters and constants: as if so many readings had been spent on them.
+const SPENT: f64 = 4.0;
+
+/// The factor of deviations: the quantile of left-out residuals that one deviation should be.
+fn widening(members: &[Member]) -> f64 {
+    let physics = members[0].gp.points();
+    let each: Vec<(f64, Vec<(f64, f64)>)> =
+        members.iter().filter(|m| m.weight > 0.0).map(|m| (m.weight, m.gp.leave_one_out())).collect();
+    let heard: Vec<&Member> = members.iter().filter(|m| m.weight > 0.0).collect();
+    let mut off: Vec<f64> = (0..physics.len())
+        .map(|i| {
+            let (mut mean, mut square) = (0.0, 0.0);
+            for (m, (weight, left_out)) in heard.iter().zip(&each) {
+                let (of, sd) = left_out[i];
+                let of = of + physics[i].y - m.gp.points()[i].y;
+                // An outlier's own noise is no part of what is stated for others.
+                let sd2 = sd * sd - m.gp.noise_sd().powi(2) * (m.gp.points()[i].noise_factor - 1.0);
+                mean += weight * of;
+                square += weight * (sd2.max(1e-9) + of * of);
+            }
+            (physics[i].y - mean).abs() / (square - mean * mean).max(1e-9).sqrt()
+        })
+        .collect();
+    off.sort_by(f64::total_cmp);
+    let n = off.len();
+    let at = ((n as f64 * WITHIN_ONE) as usize).min(n - 1);
+    let few = (1.0 + SPENT / n as f64).sqrt();
+    (few * off[at]).clamp(WIDENING.0, WIDENING.1)
+}
 
 /// Features that the plain rule does not use: with fewer features it overfits less.
 const SUBTLE: [usize; 4] = [5, 6, 8, 9];
@@ -125,11 +164,12 @@ impl Committee {
         weight.iter_mut().filter(|w| **w < SILENT).for_each(|w| *w = 0.0);
         let sum: f64 = weight.iter().sum();
         let members = fitted.into_iter().zip(weight).map(|((view, gp), w)| Member { view, weight: w / sum, gp });
-        Some(Committee::of(members.collect()))
+        let members: Vec<Member> = members.collect();
+        Some(Committee::of(widening(&members), members))
     }
 
-    fn of(members: Vec<Member>) -> Committee {
-        Committee { ceiling: ceiling(&members), members }
+    fn of(widening: f64, members: Vec<Member>) -> Committee {
+        Committee { ceiling: ceiling(&members), members, widening }
     }
 
     /// Upper limit of every mean of `ln(busbw / base)`, for each base.
@@ -185,7 +225,7 @@ impl Committee {
                 *sum += m.weight * v;
             }
         }
-        (moments[0] + (moments[2] - moments[1] * moments[1]).max(0.0)).sqrt()
+        self.widening * (moments[0] + (moments[2] - moments[1] * moments[1]).max(0.0)).sqrt()
     }
 
     /// Leave-one-out means of `ln(busbw / bound)` at the points.
@@ -202,16 +242,20 @@ impl Committee {
         out
     }
 
-    /// Learns one more reading: O(n²); a full committee drops one for it ([`Gp::dispensable`]). `false` if the reading cannot be used; then
-    /// no member changes.
+    /// Learns one more reading: O(n²). It joins earlier readings of the same allocation; a full committee drops one of another
+    /// ([`Gp::dispensable`]). The same reading again teaches nothing. `false` if the reading cannot be used; then no member changes.
     pub fn update(&mut self, reading: &CommitteeReading) -> bool {
-        let mut next = self.members.clone();
         // The member that uses all features separates splits best; all members hold the same readings.
         let widest = self.members.iter().find(|m| m.view == View::Departure).unwrap_or(&self.members[0]);
-        let drop = widest.gp.dispensable();
-        let ok = next.iter_mut().all(|m| m.gp.update_without(drop, m.view.of(reading)));
+        let known = widest.gp.place_of(&widest.view.of(reading));
+        if known.is_some_and(|k| widest.gp.is_newest(k, reading.point.y)) {
+            return true;
+        }
+        let instead = known.map(Instead::Join).or_else(|| widest.gp.dispensable().map(Instead::Drop));
+        let mut next = self.members.clone();
+        let ok = next.iter_mut().all(|m| m.gp.update_instead(instead, m.view.of(reading)));
         if ok {
-            *self = Committee::of(next);
+            *self = Committee::of(self.widening, next);
         }
         ok
     }
@@ -240,10 +284,14 @@ impl Committee {
     /// The form for a model file.
     pub fn save(&self) -> SavedCommittee {
         let of = |m: &Member| SavedMember { view: m.view, weight: m.weight, process: m.gp.save() };
-        self.members.iter().map(of).collect()
+        SavedCommittee { widening: self.widening, members: self.members.iter().map(of).collect() }
     }
     /// From the form of a model file.
     pub fn load(saved: SavedCommittee, width: usize) -> Result<Committee, String> {
+        let SavedCommittee { widening, members: saved } = saved;
+        if !(WIDENING.0..=WIDENING.1).contains(&widening) {
+            return Err("the factor of its deviations is out of range".into());
+        }
         let views: Vec<View> = saved.iter().map(|m| m.view).collect();
         if views != View::ALL {
             return Err(format!("it has the members {views:?}; {:?} were expected", View::ALL));
@@ -257,6 +305,6 @@ impl Committee {
             return Err("its members know different readings".into());
         }
         let member = |m: SavedMember| Ok(Member { view: m.view, weight: m.weight, gp: Gp::load(m.process, width)? });
-        Ok(Committee::of(saved.into_iter().map(member).collect::<Result<_, String>>()?))
+        Ok(Committee::of(widening, saved.into_iter().map(member).collect::<Result<_, String>>()?))
     }
 }

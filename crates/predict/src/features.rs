@@ -4,10 +4,11 @@
 //! the bound alone, which rises with it. So for given counts and NICs the mask with the best intra bandwidth is the best, whatever the
 //! fitted correction, and the exact search may keep one mask for each.
 
+use crate::names::Names;
 use crate::shares::HostShare;
 use topology::Bytes;
 
-/// Features that every cluster has; one more per host type follows where there are several.
+/// Features that every cluster has; one more per host type follows where hosts are of several.
 pub const BASE_NAMES: [&str; 13] = [
     "ln thinnest NIC rate",
     "ln GPUs",
@@ -42,8 +43,8 @@ pub fn feature_count(host_types: usize) -> usize {
 
 const NIC_MAX_GB_PER_S: f64 = 1e5;
 
-/// The features of a candidate of two or more hosts. `ln_physics_over_nics` is of its [`crate::bound::Analytic`]. `gpus_of_type[t]` is how many GPUs a host of type `t` has. O(hosts).
-pub fn features(parts: &[HostShare], gpus_of_type: &[u8], size: Bytes, ln_physics_over_nics: f64) -> Row {
+/// The features of a candidate of two or more hosts. `ln_physics_over_nics` is of its [`crate::bound::Analytic`]. O(hosts).
+pub(crate) fn features(parts: &[HostShare], names: &Names, size: Bytes, ln_physics_over_nics: f64) -> Row {
     let mut row = [0.0; FEATURES_MAX];
     let m = parts.len();
     let (mut lo1, mut lo2) = (f64::INFINITY, f64::INFINITY);
@@ -67,7 +68,7 @@ pub fn features(parts: &[HostShare], gpus_of_type: &[u8], size: Bytes, ln_physic
         sum += n;
         gpus += p.count as usize;
         whole |= p.whole;
-        more_than_half &= 2 * p.count > gpus_of_type[p.host_type as usize];
+        more_than_half &= 2 * p.count > names.gpus_of(p.host_type);
         class = class.min(p.class_intra_gb_per_s);
     }
     let lo1 = lo1.max(1e-6);
@@ -84,14 +85,11 @@ pub fn features(parts: &[HostShare], gpus_of_type: &[u8], size: Bytes, ln_physic
     row[10] = if class.is_finite() { (class / lo1).ln().clamp(-2.0, 2.0) } else { 2.0 };
     row[11] = size.as_f64().max(1.0).ln();
     row[PHYSICS_OVER_NICS] = ln_physics_over_nics;
-    if gpus_of_type.len() >= 2 {
-        for p in parts {
-            let t = p.host_type as usize;
-            if t < TYPES_MAX {
-                // 1 where the thinnest host is of this type, smaller the more slack the type has, 0 where it is absent.
-                let slack = lo1 / p.nic_gb_per_s.clamp(lo1, NIC_MAX_GB_PER_S);
-                row[BASE + t] = row[BASE + t].max(slack);
-            }
+    for p in parts {
+        if let Some(t) = names.feature_of(p.host_type) {
+            // 1 where the thinnest host is of this type, smaller the more slack the type has, 0 where it is absent.
+            let slack = lo1 / p.nic_gb_per_s.clamp(lo1, NIC_MAX_GB_PER_S);
+            row[BASE + t] = row[BASE + t].max(slack);
         }
     }
     row

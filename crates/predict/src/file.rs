@@ -4,6 +4,7 @@ use crate::committee::{Committee, SavedCommittee};
 use crate::intra::IntraTables;
 use crate::kind::{FORM_BOUND, FORM_GP, ModelKinds};
 use crate::model::{Correction, Model, SizeTables};
+use crate::names::{Learned, Names};
 use crate::nccl::NcclNetwork;
 use crate::shares::HostShareTable;
 use serde::{Deserialize, Serialize};
@@ -14,7 +15,7 @@ use topology::{Bytes, Cluster, Collective};
 /// Marks the file.
 const FORMAT: &str = "linkwise-model";
 /// Version of the layout and of the features; a change of either makes old files unreadable on purpose.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Most sizes in one model.
@@ -25,6 +26,8 @@ struct Saved {
     format: String,
     version: u32,
     cluster: Cluster,
+    /// The names that the correction knows.
+    names: Learned,
     collective: Collective,
     repeat_noise: f64,
     tables: Vec<SavedTables>,
@@ -67,6 +70,7 @@ impl Model {
             format: FORMAT.into(),
             version: VERSION,
             cluster: self.cluster.clone(),
+            names: self.names.learned().clone(),
             collective: self.collective,
             repeat_noise: self.repeat_noise,
             share: Some(self.fabric.on(&self.cluster).constants().share),
@@ -129,20 +133,20 @@ impl Model {
             constants.share = share;
         }
         let physics = fabric::Fabric::with_constants(&s.cluster, constants).tables();
-        let gpus_of_type: Vec<u8> = s.cluster.types.iter().map(|t| t.gpu_count() as u8).collect();
+        s.names.check()?;
+        let names = Names::of(s.names, &s.cluster);
         let mut tables = Vec::new();
         for t in s.tables {
             t.intra.check(&s.cluster)?;
             let parts = HostShareTable::new(&s.cluster, &t.intra, &physics);
             tables.push(SizeTables { size: t.size, intra: t.intra, parts, intra_sd: t.intra_sd });
         }
-        let width = crate::features::feature_count(gpus_of_type.len());
-        let correction = load_correction(&s.correction, width, &s.cluster, kinds)?;
+        let correction = load_correction(&s.correction, names.width(), &s.cluster, kinds)?;
         Ok(Model {
             cluster: s.cluster,
             collective: s.collective,
             tables,
-            gpus_of_type,
+            names,
             fabric: physics,
             correction,
             repeat_noise: s.repeat_noise,

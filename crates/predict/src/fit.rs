@@ -6,16 +6,26 @@ use crate::committee::Committee;
 use crate::intra::{HostReadings, IntraTables};
 use crate::kind::Kind;
 use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
-use crate::model::{Correction, Model, SizeTables, reading_of};
+use crate::model::{Correction, Model, SizeTables};
+use crate::names::Names;
 use crate::nccl::NcclNetwork;
 use crate::shares::HostShareTable;
 use fabric::{Constants, Fabric};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 
 /// Relative deviation of repeated measurements where none were repeated: nccl-tests on an idle cluster repeats within 1 %.
 pub const REPEAT_NOISE_DEFAULT: f64 = 0.01;
+
+/// Most allocations over hosts (and sizes) that a process is conditioned on: its fit costs the third power of them, and each member then
+/// takes a second. Of more, [`Grouped::choose`] keeps those that cover all splits.
+pub const ALLOCATIONS_MAX: usize = 1000;
+/// Newest readings of one allocation that its median is taken over.
+pub const REPETITIONS_MAX: usize = 32;
+/// A reading so much older than the newest of its allocation does not count: within a quarter a site changes firmware, NCCL and cables, and a
+/// month of silence must not throw readings away.
+pub const AGE_MAX_S: f64 = 90.0 * 86_400.0;
 
 /// Number of other hosts of its type that a host is compared with, to see how much hosts of a type differ.
 const COMPARED_MAX: usize = 12;
@@ -55,9 +65,13 @@ pub enum FitError {
 pub struct FitReport {
     /// Readings of single hosts.
     pub intra_readings: usize,
-    /// Distinct multi-host readings (repetitions are merged).
+    /// Distinct multi-host readings that were used (repetitions are merged).
     pub multi_host_readings: usize,
-    /// Readings left out: rejected, or of another collective.
+    /// Distinct multi-host readings beyond [`ALLOCATIONS_MAX`]: others of the same splits stand for them.
+    pub multi_host_not_chosen: usize,
+    /// Repeated readings that newer ones of the same allocation replace: older than [`AGE_MAX_S`], or more than [`REPETITIONS_MAX`].
+    pub replaced: usize,
+    /// Readings left out: rejected, of another collective, or stored twice.
     pub left_out: usize,
     /// Multi-host readings that the process treats as outliers.
     pub distrusted: usize,
@@ -113,14 +127,18 @@ pub fn fit(
 ) -> Result<(Model, FitReport), FitError> {
     let collective = collective_of(measurements, options)?;
     let mut report = FitReport::default();
-    let grouped = Grouped::new(cluster, measurements, collective, &mut report);
+    let mut grouped = Grouped::new(cluster, measurements, collective, &mut report);
+    if options.kind == Kind::Gp {
+        grouped.choose(cluster, &mut report);
+    }
+    report.multi_host_readings = grouped.multi.len();
     let sizes = grouped.sizes(options.kind).ok_or(FitError::Empty { collective })?;
     let physics = Fabric::with_constants(cluster, options.constants.clone());
     let mut model = Model {
         cluster: cluster.clone(),
         collective,
         tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
-        gpus_of_type: cluster.types.iter().map(|t| t.gpu_count() as u8).collect(),
+        names: Names::new(cluster),
         fabric: physics.tables(),
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },
         repeat_noise: repeat_noise(&grouped.multi),
@@ -173,30 +191,95 @@ struct Grouped {
     /// Single hosts: by size, then by host.
     intra: BTreeMap<Bytes, Vec<HostReadings>>,
     /// Several hosts.
-    multi: BTreeMap<(Bytes, Allocation), Vec<f64>>,
+    multi: BTreeMap<(Bytes, Allocation), Repeated>,
 }
+
+/// The readings of one allocation.
+#[derive(Default)]
+struct Repeated {
+    /// Busbw in GB/s with the time of each reading, oldest first; minus infinity where unknown.
+    at_and_value: Vec<(f64, f64)>,
+}
+
+impl Repeated {
+    /// Keeps the newest readings; returns how many it dropped.
+    fn thin(&mut self) -> usize {
+        let all = &mut self.at_and_value;
+        let before = all.len();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let newest = self.newest_unix_s();
+        let all = &mut self.at_and_value;
+        all.retain(|r| !(newest.is_finite() && r.0 < newest - AGE_MAX_S));
+        all.drain(..all.len().saturating_sub(REPETITIONS_MAX));
+        before - all.len()
+    }
+    fn newest_unix_s(&self) -> f64 {
+        self.at_and_value.last().map_or(f64::NEG_INFINITY, |r| r.0)
+    }
+    fn values(&self) -> Vec<f64> {
+        self.at_and_value.iter().map(|r| r.1).collect()
+    }
+}
+
+/// The class of an allocation among those that stand for each other: its size, and host type and number of GPUs of every host, sorted.
+type Split = (Bytes, Vec<(usize, usize)>);
 
 impl Grouped {
     fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
         let hosts = cluster.hosts.len();
         let mut grouped = Grouped { intra: BTreeMap::new(), multi: BTreeMap::new() };
+        // A row that was stored or imported twice is one reading.
+        let mut seen: HashSet<(Bytes, &Allocation, u64, u64)> = HashSet::new();
         for m in measurements {
-            if !is_usable(m) || m.collective != collective || m.contention.is_some() || m.allocation.gpu_count() < 2 {
+            let v = m.busbw.gb_per_s();
+            let fits = is_usable(m) && m.collective == collective && m.contention.is_none();
+            let once = |at: f64| seen.insert((m.size, &m.allocation, v.to_bits(), at.to_bits()));
+            if !fits || m.allocation.gpu_count() < 2 || !m.taken_at_unix_s.is_none_or(once) {
                 report.left_out += 1;
                 continue;
             }
-            let v = m.busbw.gb_per_s();
             if m.allocation.host_count() == 1 {
                 report.intra_readings += 1;
                 let (h, mask) = m.allocation.parts()[0];
                 let of_size = grouped.intra.entry(m.size).or_insert_with(|| vec![HostReadings::new(); hosts]);
                 of_size[h.index()].entry(mask).or_default().push(v);
             } else {
-                grouped.multi.entry((m.size, m.allocation.clone())).or_default().push(v);
+                let repeated = grouped.multi.entry((m.size, m.allocation.clone())).or_default();
+                repeated.at_and_value.push((m.taken_at_unix_s.unwrap_or(f64::NEG_INFINITY), v));
             }
         }
-        report.multi_host_readings = grouped.multi.len();
+        report.replaced = grouped.multi.values_mut().map(Repeated::thin).sum();
         grouped
+    }
+
+    /// Keeps at most [`ALLOCATIONS_MAX`] allocations over hosts: of every split the newest, then of every split the second newest, and so on;
+    /// where there are more splits than that, evenly spread ones. Deterministic. O(n log n).
+    fn choose(&mut self, cluster: &Cluster, report: &mut FitReport) {
+        if self.multi.len() <= ALLOCATIONS_MAX {
+            return;
+        }
+        let mut splits: BTreeMap<Split, Vec<(f64, &(Bytes, Allocation))>> = BTreeMap::new();
+        for (key, repeated) in &self.multi {
+            let mut split: Vec<(usize, usize)> =
+                key.1.parts().iter().map(|&(h, m)| (cluster.host(h).host_type, m.count())).collect();
+            split.sort_unstable();
+            splits.entry((key.0, split)).or_default().push((repeated.newest_unix_s(), key));
+        }
+        for of_split in splits.values_mut() {
+            of_split.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+        }
+        let mut chosen: HashSet<(Bytes, Allocation)> = HashSet::new();
+        for round in 0.. {
+            let of_round: Vec<_> = splits.values().filter_map(|s| s.get(round)).map(|r| r.1.clone()).collect();
+            let room = ALLOCATIONS_MAX - chosen.len();
+            if of_round.is_empty() || room == 0 {
+                break;
+            }
+            let n = of_round.len().min(room);
+            chosen.extend((0..n).map(|i| of_round[i * of_round.len() / n].clone()));
+        }
+        report.multi_host_not_chosen = self.multi.len() - chosen.len();
+        self.multi.retain(|key, _| chosen.contains(key));
     }
 
     /// The sizes of the model, ascending; None where nothing was measured and the kind needs that.
@@ -211,7 +294,8 @@ impl Grouped {
 
     /// The readings of several hosts, each the median of its repetitions.
     fn medians(&self) -> impl Iterator<Item = (Bytes, &Allocation, f64)> {
-        self.multi.iter().map(|((size, allocation), values)| (*size, allocation, stats::upper_median(values)))
+        let median = |r: &Repeated| stats::upper_median(&r.values());
+        self.multi.iter().map(move |((size, allocation), repeated)| (*size, allocation, median(repeated)))
     }
 
     /// The readings of several hosts as parts.
@@ -304,7 +388,7 @@ fn points(model: &Model, readings: &[CalibrationReading]) -> Vec<crate::committe
         .map(|r| {
             let analytic = model.bounds(r.size).of(&r.parts, memo.entry(r.size).or_default());
             let row = model.row(&r.parts, r.size, analytic);
-            reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
+            model.reading_of(&r.parts, &row[..model.width()], analytic, r.busbw_gb_per_s)
         })
         .collect()
 }
@@ -366,10 +450,10 @@ fn intra_deviation(cluster: &Cluster, readings: &[HostReadings], measured_share:
     (stats::MAD_TO_SD * stats::upper_median(&ratios) / std::f64::consts::SQRT_2).max(0.003)
 }
 
-fn repeat_noise(multi: &BTreeMap<(Bytes, Allocation), Vec<f64>>) -> f64 {
-    let logs = |v: &Vec<f64>| v.iter().map(|x| x.ln()).collect::<Vec<_>>();
-    let repeated = multi.values().filter(|v| v.len() >= 2);
-    let spreads: Vec<f64> = repeated.map(|v| stats::standard_deviation(&logs(v))).collect();
+fn repeat_noise(multi: &BTreeMap<(Bytes, Allocation), Repeated>) -> f64 {
+    let logs = |r: &Repeated| r.at_and_value.iter().map(|v| v.1.ln()).collect::<Vec<_>>();
+    let repeated = multi.values().filter(|r| r.at_and_value.len() >= 2);
+    let spreads: Vec<f64> = repeated.map(|r| stats::standard_deviation(&logs(r))).collect();
     if spreads.len() < 3 {
         return REPEAT_NOISE_DEFAULT;
     }

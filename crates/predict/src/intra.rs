@@ -3,7 +3,7 @@
 use stats::median;
 use std::collections::HashMap;
 use std::sync::Arc;
-use topology::{Cluster, GpuMask, HostId};
+use topology::{Cluster, GpuMask, HostId, HostType};
 
 /// The intra tables of a cluster for one collective and one size.
 ///
@@ -25,6 +25,9 @@ pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
 
 /// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
 pub const OUTLIER_RATIO: f64 = 1.15;
+
+/// Most different tables of one type that a median is taken over.
+const TYPICAL_MAX: usize = 64;
 
 /// The median of sorted values without one that equals `own`. O(log n).
 fn median_without(sorted: &[f64], own: f64) -> f64 {
@@ -123,6 +126,54 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
     }
 
+    /// The tables for another cluster, whose hosts are known by name. A host of a new name or type gets the median over the hosts of its type,
+    /// else the analytic values. O(hosts), and the medians of the types with new hosts.
+    pub(crate) fn on(&self, old: &Cluster, new: &Cluster, analytic: &dyn Fn(HostId, GpuMask) -> f64) -> IntraTables {
+        let known = old.host_index();
+        let mut of_type: HashMap<usize, Arc<[f64]>> = HashMap::new();
+        let (mut by_host, mut suspects) = (Vec::new(), Vec::new());
+        for h in new.host_ids() {
+            let ty = new.type_of(h);
+            let same = |o: &&HostId| self.is_of(old, **o, ty);
+            match known.get(new.host(h).name.as_str()).filter(same) {
+                Some(o) => {
+                    by_host.push(Arc::clone(&self.by_host[o.index()]));
+                    suspects.push(self.suspects[o.index()].clone());
+                }
+                None => {
+                    let table = of_type.entry(new.host(h).host_type).or_insert_with(|| {
+                        self.typical(old, ty).unwrap_or_else(|| {
+                            let of = |m: u32| if m.count_ones() < 2 { 0.0 } else { analytic(h, GpuMask(m)) };
+                            (0..1u32 << ty.gpu_count()).map(of).collect()
+                        })
+                    });
+                    by_host.push(Arc::clone(table));
+                    suspects.push(Vec::new());
+                }
+            }
+        }
+        IntraTables { by_host, suspects, measured: self.measured }
+    }
+
+    /// True if a host of the tables' cluster is of a type.
+    fn is_of(&self, old: &Cluster, h: HostId, ty: &HostType) -> bool {
+        old.type_of(h).name == ty.name && self.by_host[h.index()].len() == 1 << ty.gpu_count()
+    }
+
+    /// The median table over the hosts of a type, of which the first [`TYPICAL_MAX`] different ones count.
+    fn typical(&self, old: &Cluster, ty: &HostType) -> Option<Arc<[f64]>> {
+        let mut tables: Vec<&Arc<[f64]>> = Vec::new();
+        for h in old.host_ids().filter(|h| self.is_of(old, *h, ty)) {
+            let table = &self.by_host[h.index()];
+            if tables.len() < TYPICAL_MAX && !tables.iter().any(|t| Arc::ptr_eq(t, table)) {
+                tables.push(table);
+            }
+        }
+        let first = tables.first()?;
+        let of_mask = |m: usize| median(&tables.iter().map(|t| t[m]).collect::<Vec<_>>());
+        Some(if tables.len() == 1 { Arc::clone(first) } else { (0..first.len()).map(of_mask).collect() })
+    }
+
     /// Checks the tables against the cluster: one per host, a value per subset, finite and not negative.
     pub fn check(&self, cluster: &Cluster) -> Result<(), String> {
         if self.by_host.len() != cluster.hosts.len() || self.suspects.len() != cluster.hosts.len() {
@@ -171,7 +222,7 @@ impl IntraTables {
         let mut per_host: Vec<Vec<f64>> = Vec::new();
         for h in cluster.host_ids().filter(|h| cluster.host(*h).host_type == host_type) {
             let table = &self.by_host[h.index()];
-            if seen.contains(&table.as_ptr()) || seen.len() >= 64 {
+            if seen.contains(&table.as_ptr()) || seen.len() >= TYPICAL_MAX {
                 continue;
             }
             seen.push(table.as_ptr());

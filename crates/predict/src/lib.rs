@@ -19,12 +19,15 @@ mod lbfgs;
 mod learned;
 pub mod linalg;
 mod model;
+mod names;
 mod nccl;
 mod shares;
 
 pub use committee::Committee;
 pub use file::{FILE_BYTES_MAX, SIZES_MAX};
-pub use fit::{FitError, FitOptions, FitReport, REPEAT_NOISE_DEFAULT, fit};
+pub use fit::{
+    AGE_MAX_S, ALLOCATIONS_MAX, FitError, FitOptions, FitReport, REPEAT_NOISE_DEFAULT, REPETITIONS_MAX, fit,
+};
 pub use intra::{HostReadings, IntraTables};
 pub use kind::{Kind, KindNameTaken, ModelKinds};
 pub use learned::{LearnedModel, Learner, LearnerData, LoadLearned, ReadingsOfSize, TrainingRun};

@@ -143,6 +143,23 @@ impl LowerTriangular {
         (0..self.n).map(|i| self.row(i)[i].ln()).sum()
     }
 
+    /// The diagonal of the inverse of `L Lᵀ`. n³/6 multiply-adds.
+    pub fn inverse_diagonal(&self) -> Vec<f64> {
+        let mut column = Vec::with_capacity(self.n);
+        (0..self.n)
+            .map(|j| {
+                // Column j of L⁻¹, from its diagonal down.
+                column.clear();
+                column.push(1.0 / self.row(j)[j]);
+                for i in j + 1..self.n {
+                    let r = self.row(i);
+                    column.push(-dot(&r[j..i], &column) / r[i]);
+                }
+                dot(&column, &column)
+            })
+            .collect()
+    }
+
     /// The lower triangle of the inverse of `L Lᵀ`. n³/3 multiply-adds.
     pub fn inverse(&self) -> LowerTriangular {
         let n = self.n;
@@ -229,6 +246,7 @@ mod tests {
                 prop_assert!((dot(&a[i], &x) - b[i]).abs() < 1e-8 * (n as f64 + 1.0) * 100.0);
                 let e: f64 = (0..n).map(|k| a[i][k] * if k >= i { inv.row(k)[i] } else { inv.row(i)[k] }).sum();
                 prop_assert!((e - 1.0).abs() < 1e-7);
+                prop_assert!((inv.row(i)[i] / f.inverse_diagonal()[i] - 1.0).abs() < 1e-9);
             }
         }
 

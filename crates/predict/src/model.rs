@@ -2,15 +2,16 @@
 
 use crate::bound::{Analytic, Bounds, Limit, Memo, network_at_most_gb_per_s};
 use crate::committee::{Committee, CommitteeReading};
-use crate::features::{FEATURES_MAX, Row, feature_count, features, host_weight, thinnest_gb_per_s};
+use crate::features::{FEATURES_MAX, Row, features, host_weight, thinnest_gb_per_s};
 use crate::intra::IntraTables;
 use crate::learned::LearnedModel;
+use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
 use crate::shares::{Candidates, HostShare, HostShareTable};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
-use topology::{Allocation, Bytes, Cluster, Collective};
+use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
 /// Relative deviation of a single-host prediction that rests on a suspect reading.
 const SUSPECT_SD: f64 = 0.3;
@@ -118,7 +119,7 @@ pub struct Model {
     pub(crate) cluster: Cluster,
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
-    pub(crate) gpus_of_type: Vec<u8>,
+    pub(crate) names: Names,
     pub(crate) fabric: fabric::FabricTables,
     pub(crate) correction: Correction,
     pub(crate) repeat_noise: f64,
@@ -131,12 +132,21 @@ impl Model {
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
-    /// The same model for the cluster as it is now: NICs that degraded or recovered since the fit, overrides of links. The hosts and their
-    /// types must be those of the fit.
+    /// The same model for the cluster as it is now. Hosts and host types are known by name, in whatever order the file lists them; a host of a
+    /// new name gets the predictions of its type, a type of a new name those of the physics. O(hosts), and the physics of the types if they
+    /// changed.
     pub fn on(mut self, cluster: &Cluster) -> Model {
+        if self.cluster.types != cluster.types {
+            let constants = self.fabric.on(&self.cluster).constants().clone();
+            self.fabric = fabric::Fabric::with_constants(cluster, constants).tables();
+        }
+        let (physics, collective) = (self.fabric.on(cluster), self.collective);
         for t in &mut self.tables {
+            let analytic = |h, m| physics.intra_busbw(h, m, collective, t.size).gb_per_s();
+            t.intra = t.intra.on(&self.cluster, cluster, &analytic);
             t.parts = HostShareTable::new(cluster, &t.intra, &self.fabric);
         }
+        self.names = self.names.on(cluster);
         self.cluster = cluster.clone();
         self
     }
@@ -187,10 +197,35 @@ impl Model {
     }
 
     pub(crate) fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {
-        features(parts, &self.gpus_of_type, size, analytic.ln_physics_over_nics)
+        features(parts, &self.names, size, analytic.ln_physics_over_nics)
     }
+    /// The hosts of a candidate by their numbers in the process, with their weights, sorted by number.
+    pub(crate) fn weights_of(&self, parts: &[HostShare]) -> Vec<(u32, f64)> {
+        let mut v: Vec<(u32, f64)> =
+            host_weights(parts).map(|(h, w)| (self.names.number_of(h), w)).filter(|w| w.0 != NO_NUMBER).collect();
+        v.sort_by_key(|w| w.0);
+        v
+    }
+
+    pub(crate) fn reading_of(
+        &self,
+        parts: &[HostShare],
+        row: &[f64],
+        analytic: Analytic,
+        busbw_gb_per_s: f64,
+    ) -> CommitteeReading {
+        let y = (busbw_gb_per_s / analytic.bound_gb_per_s).ln();
+        let point = crate::gp::GpPoint::new(row.to_vec(), self.weights_of(parts), y);
+        CommitteeReading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
+    }
+
+    /// A candidate with its types numbered as at the fit, for a learned model that knows them by place.
+    fn as_fitted(&self, parts: &[HostShare]) -> Vec<HostShare> {
+        parts.iter().map(|p| HostShare { host_type: self.names.fit_type(p.host_type), ..*p }).collect()
+    }
+
     pub(crate) fn width(&self) -> usize {
-        feature_count(self.gpus_of_type.len())
+        self.names.width()
     }
 
     /// Learns one more reading of a multi-host allocation at once: O(n²). `false` if it cannot be used
@@ -206,7 +241,7 @@ impl Model {
         let parts: Vec<HostShare> = allocation.parts().iter().map(|&(h, m)| table.part(h, m)).collect();
         let analytic = self.bounds(size).of(&parts, &mut Memo::default());
         let row = self.row(&parts, size, analytic);
-        let reading = reading_of(&parts, &row[..self.width()], analytic, busbw_gb_per_s);
+        let reading = self.reading_of(&parts, &row[..self.width()], analytic, busbw_gb_per_s);
         match &mut self.correction {
             Correction::Gp(gp) => gp.update(&reading),
             Correction::Offset { .. } | Correction::Learned(_) => false,
@@ -228,27 +263,10 @@ fn nearest(tables: &[SizeTables], size: Bytes) -> &SizeTables {
     tables.iter().min_by(|a, b| off(a).total_cmp(&off(b))).expect("a model has at least one size")
 }
 
-/// Hosts and weights of a candidate, sorted by host.
-pub(crate) fn weights_of(parts: &[HostShare]) -> Vec<(u32, f64)> {
+/// Hosts and weights of a candidate, in its order.
+pub(crate) fn host_weights(parts: &[HostShare]) -> impl Iterator<Item = (HostId, f64)> {
     let thinnest = thinnest_gb_per_s(parts);
-    let mut v: Vec<(u32, f64)> = parts.iter().map(|p| (p.host.0, host_weight(p, thinnest))).collect();
-    v.sort_by_key(|w| w.0);
-    v
-}
-
-pub(crate) fn reading_of(
-    parts: &[HostShare],
-    row: &[f64],
-    analytic: Analytic,
-    busbw_gb_per_s: f64,
-) -> CommitteeReading {
-    let point = crate::gp::GpPoint {
-        x: row.to_vec(),
-        hosts: weights_of(parts),
-        y: (busbw_gb_per_s / analytic.bound_gb_per_s).ln(),
-        noise_factor: 1.0,
-    };
-    CommitteeReading { point, ln_nics_over_bound: analytic.ln_nics_over_bound }
+    parts.iter().map(move |p| (p.host, host_weight(p, thinnest)))
 }
 
 /// One batch of predictions: what repeats in it is computed once.
@@ -287,7 +305,7 @@ impl<'m> BatchEvaluator<'m> {
             Correction::Offset { ln_factor, .. } => b * ln_factor.exp(),
             Correction::Learned(l) => {
                 let mut one = Candidates::new();
-                one.push(parts);
+                one.push(&self.model.as_fitted(parts));
                 let mut out = Vec::with_capacity(1);
                 l.means(self.bounds.size, &one, &mut out);
                 out[0]
@@ -299,12 +317,10 @@ impl<'m> BatchEvaluator<'m> {
                     .seen
                     .entry(row.map(f64::to_bits))
                     .or_insert_with(|| gp.feature_mean(&row, width, &mut self.scratch));
-                let thinnest = thinnest_gb_per_s(parts);
                 let (mut weight, mut hosts) = (0.0, 0.0);
-                for p in parts {
-                    let w = host_weight(p, thinnest);
+                for (h, w) in host_weights(parts) {
                     weight += w;
-                    hosts += w * gp.host_effect(p.host.0);
+                    hosts += w * gp.host_effect(self.model.names.number_of(h));
                 }
                 b * (gp.ln_base_over_bound(&analytic) + (features + gp.host_share(weight) * hosts).min(gp.ceiling()))
                     .exp()
@@ -329,7 +345,13 @@ impl BandwidthModel for Model {
 
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
         if let Correction::Learned(l) = &self.correction {
-            l.means(size, candidates, out);
+            if self.names.types_are_in_place() {
+                l.means(size, candidates, out);
+            } else {
+                let mut fitted = Candidates::new();
+                candidates.iter().for_each(|p| fitted.push(&self.as_fitted(p)));
+                l.means(size, &fitted, out);
+            }
             for (v, p) in out.iter_mut().zip(candidates.iter()) {
                 match p {
                     [one] if one.count > 1 => *v = one.intra_gb_per_s,
@@ -366,7 +388,7 @@ impl BandwidthModel for Model {
                 Correction::Offset { sd, .. } => *sd,
                 Correction::Learned(l) => l.deviation(size),
                 Correction::Gp(gp) => {
-                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &weights_of(parts), &analytic)
+                    gp.deviation(&self.row(parts, size, analytic)[..self.width()], &self.weights_of(parts), &analytic)
                 }
             }
         };
@@ -426,7 +448,7 @@ impl BandwidthModel for Model {
     fn host_effect(&self, host: topology::HostId) -> f64 {
         match &self.correction {
             Correction::Offset { .. } | Correction::Learned(_) => 0.0,
-            Correction::Gp(gp) => gp.host_effect(host.0),
+            Correction::Gp(gp) => gp.host_effect(self.names.number_of(host)),
         }
     }
 }

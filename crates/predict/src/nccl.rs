@@ -107,7 +107,7 @@ impl NcclNetwork {
             return NcclNetwork { release: RELEASES[0], unfitted };
         }
         let networks = RELEASES.map(|release| NcclNetwork { release, unfitted });
-        let [old, new] = networks.map(|n| distance(readings, Bounds { nccl: Some(&n), ..base }));
+        let [old, new] = networks.map(|n| distances(readings, Bounds { nccl: Some(&n), ..base }).iter().sum::<f64>());
         if new < old { networks[1] } else { networks[0] }
     }
 
@@ -115,18 +115,23 @@ impl NcclNetwork {
     /// these very readings? An offset common to all does not count; a fit of `p` constants to `n` readings looks better on them than it is
     /// by about `(n + p) / (n - p)`.
     pub(crate) fn explains_more(&self, readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> bool {
-        let (n, p) = (readings.len() as f64, crate::calibrate::CONSTANTS as f64);
         if readings.len() < READINGS_MIN {
             return false;
         }
+        let nccl = distances(readings, Bounds { nccl: Some(self), ..base });
+        let physics = distances(readings, Bounds { nccl: None, ..base });
+        let sane = || nccl.iter().zip(&physics).filter(|(a, b)| a.min(**b) < ODD);
+        let (n, p) = (sane().count() as f64, crate::calibrate::CONSTANTS as f64);
         let optimism = if n > p { (n + p) / (n - p) } else { f64::INFINITY };
-        let nccl = distance(readings, Bounds { nccl: Some(self), ..base });
-        nccl < optimism * distance(readings, Bounds { nccl: None, ..base })
+        sane().map(|d| d.0).sum::<f64>() < optimism * sane().map(|d| d.1).sum::<f64>()
     }
 }
 
-/// How far readings are from their bounds, apart from the offset that is common to all: mean of `|ln(busbw / bound) - offset|`, each at most 0.5.
-fn distance(readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> f64 {
+/// A reading counts as at most so far from its bound; one that is so far from both is absurd, and chooses neither.
+const ODD: f64 = 0.5;
+
+/// How far every reading is from its bound, apart from the offset that is common to all: `|ln(busbw / bound) - offset|`, at most [`ODD`].
+fn distances(readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>) -> Vec<f64> {
     let mut memo = (Bytes(0), Memo::default());
     let mut off: Vec<f64> = Vec::with_capacity(readings.len());
     for r in readings {
@@ -136,7 +141,6 @@ fn distance(readings: &[crate::calibrate::CalibrationReading], base: Bounds<'_>)
         let bound = Bounds { size: r.size, ..base }.of(&r.parts, &mut memo.1).bound_gb_per_s;
         off.push((r.busbw_gb_per_s / bound).ln());
     }
-    let off = stats::sorted(&off);
-    let middle = if off.is_empty() { 0.0 } else { stats::upper_median_of_sorted(&off) };
-    off.iter().map(|v| (v - middle).abs().min(0.5)).sum::<f64>() / off.len().max(1) as f64
+    let middle = if off.is_empty() { 0.0 } else { stats::upper_median(&off) };
+    off.iter().map(|v| (v - middle).abs().min(ODD)).collect()
 }

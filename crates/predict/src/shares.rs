@@ -47,6 +47,11 @@ struct HostParts {
     representative: std::sync::Arc<[u32]>,
 }
 
+/// True if two types are the same hardware, whatever their names.
+pub(crate) fn alike(a: &HostType, b: &HostType) -> bool {
+    HostType { name: a.name.clone(), ..b.clone() } == *a
+}
+
 impl HostShareTable {
     /// For a cluster and the intra tables of one size. O(types x 2^GPUs) plus O(hosts); equal hosts share memory.
     pub fn new(cluster: &Cluster, intra: &IntraTables, fabric: &fabric::FabricTables) -> Self {
@@ -56,7 +61,6 @@ impl HostShareTable {
         let mut nic_cache: HashMap<(usize, Vec<u64>), Sides> = HashMap::new();
         let fabric = fabric.on(cluster);
         let class: Vec<Arc<[f64]>> = (0..cluster.types.len()).map(|t| intra.best_by_count(cluster, t).into()).collect();
-        let alike = |a: &HostType, b: &HostType| HostType { name: a.name.clone(), ..b.clone() } == *a;
         let same: Vec<u16> = (0..cluster.types.len())
             .map(|t| cluster.types[..t].iter().position(|o| alike(o, &cluster.types[t])).unwrap_or(t) as u16)
             .collect();

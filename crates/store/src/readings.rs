@@ -134,9 +134,10 @@ impl Store {
         let mut out = Vec::new();
         while let Some(row) = rows.next().map_err(fail)? {
             let damaged = |why| StoreError::Damaged { path: self.path.clone(), why };
-            let record = record_of(row, &self.cluster, &index).map_err(damaged)?;
+            let id = row.get("id").map_err(fail)?;
+            let Some(record) = record_of(row, id, self, &index).map_err(damaged)? else { continue };
             let withdrawn: i64 = row.get("withdrawn").map_err(fail)?;
-            out.push(StoredReading { id: row.get("id").map_err(fail)?, record, withdrawn: withdrawn != 0 });
+            out.push(StoredReading { id, record, withdrawn: withdrawn != 0 });
         }
         if query.newest.is_some() {
             out.reverse(); // they came newest first

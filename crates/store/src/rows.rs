@@ -2,9 +2,11 @@
 
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
+use crate::sqlite::Store;
 use rusqlite::Row;
 use rusqlite::types::Value;
 use std::collections::{HashMap, HashSet};
+use topology::allocation::GPUS_PER_HOST_MAX;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, Seconds};
 
 /// The columns of a measurement, in the order in which [`record_of`] reads them.
@@ -80,26 +82,40 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (Stri
     (format!("{} ORDER BY id{limit}", clause.join(" AND ")), values)
 }
 
-/// The reverse of [`allocation_text`] for what a store wrote itself. Hosts stand in runs there, so that each is looked up once.
-/// O(length).
-fn stored_allocation(cluster: &Cluster, index: &HashMap<&str, HostId>, text: &str) -> Result<Allocation, String> {
+/// The reverse of [`allocation_text`] for what a store wrote itself; none where it touches a host that is not there any more, or GPUs that
+/// the host has no more. Hosts stand in runs there, so that each is looked up once. O(length).
+fn stored_allocation(
+    cluster: &Cluster,
+    index: &HashMap<&str, HostId>,
+    text: &str,
+) -> Result<Option<Allocation>, String> {
     let mut parts: Vec<(HostId, GpuMask)> = Vec::new();
     let mut last = "";
+    let mut gone = false;
     for t in text.split(' ') {
         let (name, gpu) = t.rsplit_once(':').ok_or_else(|| format!("`{t}` names no GPU"))?;
+        let gpu: usize =
+            gpu.parse().ok().filter(|g| *g < GPUS_PER_HOST_MAX).ok_or_else(|| format!("`{t}` is no GPU"))?;
         if name != last {
-            let host = index.get(name).ok_or_else(|| format!("there is no host `{name}`"))?;
-            parts.push((*host, GpuMask::EMPTY));
             last = name;
+            match index.get(name) {
+                Some(host) => parts.push((*host, GpuMask::EMPTY)),
+                None => gone = true,
+            }
         }
-        let (host, mask) = parts.last_mut().ok_or("it names no GPU")?;
-        let gpus = cluster.type_of(*host).gpu_count();
-        let gpu = gpu.parse::<usize>().ok().filter(|g| *g < gpus && !mask.contains(*g));
-        *mask = mask.union(GpuMask(1 << gpu.ok_or_else(|| format!("`{t}` is unknown or named twice"))?));
+        let Some((host, mask)) = parts.last_mut().filter(|_| index.contains_key(last)) else { continue };
+        if mask.contains(gpu) {
+            return Err(format!("`{t}` is named twice"));
+        }
+        gone |= gpu >= cluster.type_of(*host).gpu_count();
+        *mask = mask.union(GpuMask(1 << gpu));
+    }
+    if gone {
+        return Ok(None);
     }
     let gpus: usize = parts.iter().map(|p| p.1.count()).sum();
     let a = Allocation::new(parts);
-    if a.gpu_count() == gpus { Ok(a) } else { Err("a GPU is named twice".into()) }
+    if a.gpu_count() == gpus { Ok(Some(a)) } else { Err("a GPU is named twice".into()) }
 }
 
 /// The canonical text of an allocation: `n0:0 n0:1`.
@@ -136,17 +152,31 @@ fn short(text: &str) -> String {
     }
 }
 
-/// A row whose first columns are [`COLUMNS`].
-pub(crate) fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, HostId>) -> Result<Record, String> {
+/// A row whose first columns are [`COLUMNS`]; none where it is of hardware that is not in the cluster any more.
+pub(crate) fn record_of(
+    row: &Row<'_>,
+    id: i64,
+    store: &Store,
+    index: &HashMap<&str, HostId>,
+) -> Result<Option<Record>, String> {
     fn get<T: rusqlite::types::FromSql>(row: &Row<'_>, i: usize) -> Result<T, String> {
         row.get(i).map_err(|e| format!("a measurement cannot be read: {e}"))
     }
     let text: String = get(row, 1)?;
-    Ok(Record {
+    let allocation = stored_allocation(&store.cluster, index, &text)
+        .map_err(|e| format!("allocation `{}`: {}", short(&text), short(&e)))?;
+    let was_other = |h: &HostId| {
+        let then = store.former.get(h).and_then(|f| f.iter().find(|(until, _)| id <= *until));
+        then.is_some_and(|(_, same)| !same)
+    };
+    let Some(allocation) = allocation.filter(|a| store.former.is_empty() || !a.parts().iter().any(|p| was_other(&p.0)))
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Record {
         run_id: get(row, 0)?,
         measurement: Measurement {
-            allocation: stored_allocation(cluster, index, &text)
-                .map_err(|e| format!("allocation `{}`: {}", short(&text), short(&e)))?,
+            allocation,
             collective: get::<String>(row, 2)?.parse()?,
             size: Bytes(get::<i64>(row, 3)?.max(0) as u64),
             busbw: Bandwidth::from_gb_per_s(get(row, 4)?),
@@ -162,5 +192,5 @@ pub(crate) fn record_of(row: &Row<'_>, cluster: &Cluster, index: &HashMap<&str, 
             provenance: get(row, 14)?,
             quality: get::<String>(row, 15)?.parse()?,
         },
-    })
+    }))
 }

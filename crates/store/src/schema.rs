@@ -59,7 +59,8 @@ CREATE TABLE revision (one INTEGER PRIMARY KEY CHECK (one = 1), changes INTEGER 
 INSERT INTO revision VALUES (1, 0);
 ";
 
-/// The newest readings of a host are found apart for jobs on one host and jobs over several.
+/// The newest readings of a host are found apart for jobs on one host and jobs over several. `former_type`: what hosts were before they
+/// became other hardware, and up to which reading.
 const V3: &str = "
 CREATE TABLE reading_of_host (
     host TEXT NOT NULL,
@@ -70,6 +71,12 @@ CREATE TABLE reading_of_host (
 INSERT INTO reading_of_host
     SELECT r.host, m.host IS NULL, r.reading FROM reading_host r JOIN measurement m ON m.id = r.reading;
 DROP TABLE reading_host;
+CREATE TABLE former_type (
+    host TEXT NOT NULL,
+    until_reading INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    PRIMARY KEY (host, until_reading)
+) STRICT, WITHOUT ROWID;
 ";
 
 /// All of them.

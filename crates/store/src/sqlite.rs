@@ -1,14 +1,14 @@
 //! [`Store`]: measurements in one SQLite file.
 
 use crate::error::{StoreError, no_file};
-use crate::identity::{difference, fingerprint, identity};
+use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity, type_text};
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
 use crate::rows::{COLUMNS, allocation_text, clause, record_of};
 use crate::schema;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId};
@@ -27,12 +27,18 @@ pub struct Inserted {
     pub already: usize,
 }
 
+/// By host that was other hardware before: up to which reading, and whether that was what it is now; ascending.
+pub(crate) type FormerTypes = HashMap<HostId, Vec<(i64, bool)>>;
+
 /// The measurements of one cluster.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) path: PathBuf,
     pub(crate) conn: Connection,
     pub(crate) cluster: Cluster,
+    /// Hosts that were other hardware before: up to which reading, and whether that was what they are now.
+    pub(crate) former: FormerTypes,
+    changed: HostChanges,
 }
 
 impl Store {
@@ -89,39 +95,88 @@ impl Store {
                 e => StoreError::Io { doing: "migrate", path: path.into(), why: e.to_string() },
             });
         } // else another process was first
-        let mut store = Store { path: path.into(), conn, cluster: cluster.clone() };
+        let (former, changed) = Default::default();
+        let mut store = Store { path: path.into(), conn, cluster: cluster.clone(), former, changed };
         store.claim(cluster)?;
+        store.former = store.former_types()?;
         Ok(store)
     }
 
-    /// Remembers the cluster in a new store, compares it in an old one.
+    /// Remembers the cluster in a new store, compares it in an old one, and takes over the hosts that came, went or changed.
     fn claim(&mut self, cluster: &Cluster) -> Result<(), StoreError> {
-        let path = self.path.clone();
-        let fail = |e: rusqlite::Error| StoreError::of("open", &path, &e);
         let given = identity(cluster);
-        if let Some(stored) = self.meta("cluster_identity")? {
-            return match difference(&stored, &given) {
-                None => Ok(()),
-                Some(difference) => Err(StoreError::OtherCluster {
-                    path,
-                    stored: self.meta("cluster_name")?.unwrap_or_default(),
-                    given: cluster.name.clone(),
-                    difference,
-                }),
-            };
+        if let Some(stored) = self.meta("cluster_identity")?
+            && compare(&stored, &given) == Kinship::Same
+        {
+            return Ok(());
         }
         let json = serde_json::to_string(cluster).map_err(|e| StoreError::Invalid(e.to_string()))?;
-        let tx = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
-        for (key, value) in [
-            ("cluster_name", &cluster.name),
-            ("cluster_identity", &given),
-            ("cluster_fingerprint", &fingerprint(&given)),
-            ("cluster_json", &json),
-        ] {
-            tx.execute("INSERT OR IGNORE INTO meta (key, value) VALUES (?1, ?2)", params![key, value]).map_err(fail)?;
+        self.changed = self.write(|tx, cluster, path| {
+            let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
+            let meta = |key: &str| {
+                tx.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get::<_, String>(0)).optional()
+            };
+            // Another process may have been first, with this cluster or with another one.
+            let stored = meta("cluster_identity").map_err(fail)?;
+            let changes = match stored.as_ref().map(|s| compare(s, &given)) {
+                None => HostChanges::default(),
+                Some(Kinship::Same) => return Ok(HostChanges::default()),
+                Some(Kinship::Changed(changes)) => changes,
+                Some(Kinship::Other(difference)) => {
+                    return Err(StoreError::OtherCluster {
+                        path: path.into(),
+                        stored: meta("cluster_name").map_err(fail)?.unwrap_or_default(),
+                        given: cluster.name.clone(),
+                        difference,
+                    });
+                }
+            };
+            let before: HashMap<&str, &str> =
+                stored.iter().flat_map(|s| s.lines().skip(1)).filter_map(|l| l.split_once(" is ")).collect();
+            let sql = "INSERT OR IGNORE INTO former_type (host, until_reading, type)
+                       SELECT ?1, coalesce(max(id), 0), ?2 FROM measurement";
+            for host in changes.retyped.iter().chain(&changes.removed) {
+                tx.execute(sql, params![host, before.get(host.as_str())]).map_err(fail)?;
+            }
+            for (key, value) in [
+                ("cluster_name", &cluster.name),
+                ("cluster_identity", &given),
+                ("cluster_fingerprint", &fingerprint(&given)),
+                ("cluster_json", &json),
+            ] {
+                tx.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)", params![key, value])
+                    .map_err(fail)?;
+            }
+            if !changes.is_empty() {
+                tx.execute("UPDATE revision SET changes = changes + 1", []).map_err(fail)?;
+            }
+            Ok(changes)
+        })?;
+        Ok(())
+    }
+
+    fn former_types(&self) -> Result<FormerTypes, StoreError> {
+        let fail = |e: rusqlite::Error| self.error("read", &e);
+        let index = self.cluster.host_index();
+        let mut read = self
+            .conn
+            .prepare("SELECT host, until_reading, type FROM former_type ORDER BY until_reading")
+            .map_err(fail)?;
+        let mut rows = read.query([]).map_err(fail)?;
+        let mut former = FormerTypes::default();
+        while let Some(row) = rows.next().map_err(fail)? {
+            let (host, until, kind): (String, i64, String) = row.try_into().map_err(fail)?;
+            if let Some(&h) = index.get(host.as_str()) {
+                former.entry(h).or_default().push((until, kind == type_text(&self.cluster, h)));
+            }
         }
-        tx.commit().map_err(fail)?;
-        self.claim(cluster) // another process may have been first, with another cluster
+        Ok(former)
+    }
+
+    /// The hosts that changed between the last opening and this one. Readings that touch a host which is gone, or was other hardware when
+    /// they were taken, stay stored and are not given out.
+    pub fn changed_hosts(&self) -> &HostChanges {
+        &self.changed
     }
 
     fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
@@ -183,7 +238,7 @@ impl Store {
         &mut self,
         work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let Store { path, conn, cluster } = self;
+        let Store { path, conn, cluster, .. } = self;
         let fail = |e: rusqlite::Error| StoreError::of("write to", path, &e);
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
         let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
@@ -216,18 +271,20 @@ impl Store {
         Ok(self.records(query)?.into_iter().map(|r| r.measurement).collect())
     }
 
-    /// As [`Store::measurements`], with run ids. About 400 bytes of memory and 5 us each.
+    /// As [`Store::measurements`], with run ids. About 400 bytes of memory and 6 us each (`cargo run -p store --example
+    /// hundred_thousand`).
     pub fn records(&self, query: &Query) -> Result<Vec<Record>, StoreError> {
         let (clause, values) = self.clause(query)?;
-        let sql = format!("SELECT {COLUMNS} FROM measurement WHERE {clause}");
+        let sql = format!("SELECT {COLUMNS}, id FROM measurement WHERE {clause}");
         let mut statement = self.conn.prepare_cached(&sql).map_err(|e| self.error("read", &e))?;
         let index = self.cluster.host_index();
         let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(|e| self.error("read", &e))?;
         let mut out = Vec::new();
         while let Some(row) = rows.next().map_err(|e| self.error("read", &e))? {
-            let record = record_of(row, &self.cluster, &index)
-                .map_err(|why| StoreError::Damaged { path: self.path.clone(), why })?;
-            out.push(record);
+            let id = row.get("id").map_err(|e| self.error("read", &e))?;
+            let record =
+                record_of(row, id, self, &index).map_err(|why| StoreError::Damaged { path: self.path.clone(), why })?;
+            out.extend(record);
         }
         if query.newest.is_some() {
             out.reverse(); // they came newest first
@@ -257,7 +314,7 @@ impl Store {
         Ok(clause(&self.cluster, query, Some(&ids)))
     }
 
-    /// How many measurements fit the question.
+    /// How many measurements fit the question, those of hosts that are gone too.
     pub fn count(&self, query: &Query) -> Result<usize, StoreError> {
         let (clause, values) = self.clause(query)?;
         let sql = format!("SELECT count(*) FROM (SELECT 1 FROM measurement WHERE {clause})");

@@ -105,7 +105,7 @@ fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() 
     // What the first version wrote: its tables, and nothing that came later.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE revision; DROP TABLE request_key;
+        "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE former_type; DROP TABLE revision; DROP TABLE request_key;
          DROP INDEX measurement_by_job; ALTER TABLE measurement DROP COLUMN withdrawn;
          INSERT INTO measurement (allocation, collective, size_bytes, busbw_gb_per_s, source, provenance, quality)
              VALUES ('n0:0 n0:1 n1:7', 'all_reduce', 16777216, 50.0, 'job', '', 'good'),
@@ -147,7 +147,7 @@ fn a_store_of_the_second_schema_is_migrated_and_knows_which_jobs_ran_on_several_
     Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n0:1", "n0:0 n1:0"].map(|g| record(&c, g, 10.0))).unwrap();
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
-        "DROP TABLE reading_of_host;
+        "DROP TABLE reading_of_host; DROP TABLE former_type;
          CREATE TABLE reading_host (host TEXT NOT NULL, reading INTEGER NOT NULL, PRIMARY KEY (host, reading)) STRICT, WITHOUT ROWID;
          INSERT INTO reading_host VALUES ('n0', 1), ('n0', 2), ('n1', 2);
          PRAGMA user_version = 2;",
@@ -160,4 +160,50 @@ fn a_store_of_the_second_schema_is_migrated_and_knows_which_jobs_ran_on_several_
     };
     assert_eq!(newest(1, 0), [1]);
     assert_eq!(newest(0, 1), [2]);
+}
+
+/// The cluster with the hosts named, each of its first type.
+fn with_hosts(names: &[&str]) -> Cluster {
+    let mut c = cluster();
+    let one = c.hosts[0].clone();
+    c.hosts = names.iter().map(|n| topology::cluster::Host { name: (*n).into(), ..one.clone() }).collect();
+    c
+}
+
+#[test]
+fn hosts_come_and_go_and_the_readings_of_the_others_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let c = cluster();
+    Store::create(&path, &c).unwrap().insert_batch(&["n0:0 n1:0", "n1:0 n2:0"].map(|g| record(&c, g, 10.0))).unwrap();
+    let usable = |c: &Cluster| ids(&Store::open(&path, c).unwrap(), &Query::usable());
+    let other = with_hosts(&["new", "n3", "n2", "n1"]);
+    let s = Store::open(&path, &other).unwrap();
+    assert_eq!(s.changed_hosts().text(), "1 host added (new), 1 host removed (n0)");
+    let kept = s.readings(&Query::usable()).unwrap();
+    assert_eq!(kept.iter().map(|r| r.id).collect::<Vec<_>>(), [2]);
+    assert_eq!(other.gpu_names(&kept[0].record.measurement.allocation), ["n2:0", "n1:0"], "names count, not places");
+    drop(s);
+    assert!(Store::open(&path, &other).unwrap().changed_hosts().is_empty(), "told once");
+    assert_eq!(usable(&c), [1, 2], "the host is back");
+    assert!(matches!(Store::open(&path, &with_hosts(&["n1"])), Err(StoreError::OtherCluster { .. })));
+}
+
+#[test]
+fn readings_of_a_host_that_became_other_hardware_are_not_used_while_it_is_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.db");
+    let c = cluster();
+    Store::create(&path, &c).unwrap().insert(&record(&c, "n0:0 n1:0", 10.0)).unwrap();
+    let mut other = c.clone();
+    other.types.push(topology::HostType { name: "next".into(), ..c.types[0].clone() });
+    other.hosts[0].host_type = c.types.len();
+    let mut s = Store::open(&path, &other).unwrap();
+    assert_eq!(s.changed_hosts().text(), "1 host of another type (n0)");
+    assert_eq!(ids(&s, &Query::usable()), Vec::<i64>::new());
+    s.insert(&record(&other, "n0:0 n2:0", 20.0)).unwrap();
+    assert_eq!(ids(&s, &Query::usable()), [2]);
+    drop(s);
+    assert_eq!(ids(&Store::open(&path, &c).unwrap(), &Query::usable()), [1]);
+    assert_eq!(ids(&Store::open(&path, &other).unwrap(), &Query::usable()), [2]);
 }

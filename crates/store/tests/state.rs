@@ -301,7 +301,7 @@ fn files_that_are_no_state_get_one_clear_sentence_and_are_left_as_they_are() {
     let again = State::init(&at("empty"), &c, 0.0).unwrap_err();
     assert!(again.is_refusal() && again.to_string().contains("already, with the same hosts"), "{again}");
     let e = State::open(&at("empty")).unwrap().check_cluster(&cluster(3)).unwrap_err().to_string();
-    assert!(e.contains("has no more hosts"), "{e}");
+    assert!(e.contains("1 host added (n2). `linkwise cluster update`"), "{e}");
 }
 
 #[test]
@@ -468,4 +468,33 @@ fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
         s.release_once(&["a".into()], Some(&store::Once::new("k", "").unwrap()), 9.0).unwrap().value.jobs.len(),
         1
     );
+}
+
+#[test]
+fn hosts_come_and_go_where_no_job_runs_and_the_rest_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.state");
+    let four = cluster(4);
+    let mut s = State::init(&path, &four, 0.0).unwrap();
+    s.allocate(&job(&s, "a", "n1:0 n1:1"), 1.0).unwrap();
+    for host in ["n2", "n3"] {
+        s.drain(&four.parse_gpus([host]).unwrap(), "fan", 1.0).unwrap();
+    }
+    let open_before = State::open(&path).unwrap();
+    let mut other = four.clone();
+    other.hosts.reverse(); // n3 n2 n1 n0
+    other.hosts[0].name = "n7".into();
+    assert!(matches!(s.check_cluster(&other), Err(StateError::HostsChanged { .. })));
+    assert_eq!(s.update_cluster(&other).unwrap().text(), "1 host added (n7), 1 host removed (n3)");
+    let now = s.snapshot().unwrap();
+    assert_eq!(other.gpu_names(&now.job("a").unwrap().gpus), ["n1:0", "n1:1"]);
+    assert_eq!(now.drained_gpus(), other.parse_gpus(["n2"]).unwrap());
+    assert!(matches!(open_before.snapshot(), Err(StateError::ClusterChanged(_))));
+    assert_eq!(State::open(&path).unwrap().cluster(), &other);
+    let without_n1 =
+        Cluster { hosts: other.hosts.iter().filter(|h| h.name != "n1").cloned().collect(), ..other.clone() };
+    let held = s.update_cluster(&without_n1).unwrap_err();
+    assert!(matches!(&held, StateError::HostsHeld { host, job, more: 0 } if host == "n1" && job == "a"), "{held}");
+    assert_eq!(s.snapshot().unwrap(), now, "nothing was changed");
+    assert!(matches!(s.update_cluster(&cluster(1)), Err(StateError::OtherCluster { .. })));
 }

@@ -6,7 +6,6 @@ pub mod allocation;
 pub mod catalog;
 pub mod cluster;
 pub mod diagnose;
-pub mod draw;
 pub mod file;
 pub mod host;
 pub mod layout;

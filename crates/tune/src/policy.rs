@@ -34,7 +34,7 @@ impl fmt::Display for Phase {
 pub struct ArmDecision {
     /// Position in the list of arms that the policy was made with.
     pub arm: usize,
-    /// Why.
+    /// Reason for the choice.
     pub phase: Phase,
 }
 

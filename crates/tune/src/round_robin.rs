@@ -1,4 +1,4 @@
-//! The paper's online tuner (v2): every arm in turn for M rounds, then the one with the lowest IQR-trimmed mean for ever, if it
+//! The paper's online tuner (v2): every arm in turn for M rounds, then the one with the lowest IQR-trimmed mean forever, if it
 //! beats AUTO by the gate.
 //!
 //! Source: Bandit-Guided NCCL Tuning, section 4.2. The published code, which is [`RoundRobin::without_gate`], has no gate.
@@ -14,7 +14,7 @@ pub const ROUNDS: usize = 10;
 /// Least improvement over AUTO, a share of AUTO's time: the paper's gate.
 pub const GATE: f64 = 0.05;
 
-/// Explores, chooses once, exploits for ever.
+/// Explores, chooses once, exploits forever.
 pub struct RoundRobin {
     arms: Vec<Arm>,
     auto: usize,

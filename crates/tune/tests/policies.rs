@@ -1,4 +1,4 @@
-//! What must hold for every policy that ships.
+//! Properties of every policy that ships.
 
 mod properties;
 

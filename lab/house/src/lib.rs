@@ -60,7 +60,7 @@ fn room(package: &Value, root: &Path) -> Room {
 }
 
 /// Fails unless the crate in `manifest_dir` imports only crates of `allowed` outside of its tests, and imports each of them: a border that
-/// has become narrower is written down.
+/// became narrower must be written down.
 ///
 /// # Panics
 /// Where the imports differ.

@@ -4,3 +4,4 @@ pub mod data;
 pub mod demo;
 pub mod evaluate;
 pub mod reproduce;
+pub mod sites;

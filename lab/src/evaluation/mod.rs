@@ -9,6 +9,7 @@ pub mod online;
 pub mod replay;
 pub mod requests;
 pub mod sampling;
+pub mod sites;
 mod summary;
 
 pub use replay::{Missing, Settings, run_seed};

@@ -45,7 +45,8 @@ pub fn run(truth: &dyn Truth, samples: usize, settings: &Settings, seed: u64) ->
             out.left_out += 1;
             continue;
         };
-        let request = Request::new(s.k, s.free, truth.size());
+        // Judged by bandwidth alone.
+        let request = Request { slack: place::Slack::NONE, ..Request::new(s.k, s.free, truth.size()) };
         let choose = |m: &Model| place::answer(cluster, m, &request).map(|a| a.choice.allocation);
         let of_frozen = choose(&frozen).map_err(|e| e.to_string())?;
         let of_learning = choose(&learning).map_err(|e| e.to_string())?;

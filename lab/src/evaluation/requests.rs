@@ -79,6 +79,6 @@ pub fn load(truth: &dyn Truth, all: &Allocation, scenario: &mut Scenario, load: 
         Load::Common => 0.25 + 0.5 * part,
         Load::Intensive => 1.0,
     };
-    scenario.jobs.push(Job { id: "background".into(), gpus, demand_gb_per_s: Some(alone * duty) });
+    scenario.jobs.push(Job { id: "background".into(), gpus, demand_gb_per_s: Some(alone * duty), duty: 1.0 });
     true
 }

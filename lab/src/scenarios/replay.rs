@@ -109,6 +109,7 @@ pub fn lessons(truth: &PublicCode, inside: &[Measurement], settings: &Settings, 
 /// A request as the file states it. Running jobs of an idle load use nothing.
 pub fn request(s: &Scenario) -> Request {
     let mut r = Request::new(s.k, s.available.clone(), SIZE);
+    r.slack = place::Slack::NONE; // judged by bandwidth alone
     r.contention = Contention::MergeBy(&papers::bandpilot::MERGE_COUNTS); // the truth's own rule
     r.jobs = s
         .background
@@ -118,6 +119,7 @@ pub fn request(s: &Scenario) -> Request {
             id: format!("background {i}"),
             gpus: b.gpus.clone(),
             demand_gb_per_s: Some(if s.load == Load::Idle { 0.0 } else { b.demand_gb_per_s }),
+            duty: 1.0,
         })
         .collect();
     r

@@ -1,14 +1,14 @@
-//! The exact optimum of any truth: every combination of the masks that matter, less what a bound excludes.
+//! The exact optimum of any truth: every combination of the masks that matter, except those that a bound excludes.
 //!
-//! Promising hosts come first, with large counts first, so that a good candidate is known early and the bound bites.
+//! Promising hosts come first, with large counts first, so that a good candidate is known early and the bound excludes much.
 
 use crate::truth::{Irregularity, Optimum, Truth};
 use topology::{Allocation, GpuMask, HostId};
 
-/// Most nodes that are visited, unless the truth says less: some seconds. Beyond, the optimum is unknown.
+/// Default limit of visited nodes, a few seconds; beyond it the optimum is unknown. A truth may set a lower one.
 pub const NODES_MAX: u64 = 30_000_000;
 
-/// The optimum by enumeration, for truths whose own way does not apply. Single hosts first, then all splits over two or more hosts.
+/// The optimum by enumeration, for truths without a faster method. Single hosts first, then all splits over two or more hosts.
 pub fn enumerate<T: Truth + ?Sized>(truth: &T, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
     let mut found = Optimum::default();
     if k == 0 || free.gpu_count() < k {
@@ -57,7 +57,7 @@ struct HostChoices {
     host: HostId,
     /// `by_count[c - 1]`: masks of `c` GPUs.
     by_count: Vec<Vec<GpuMask>>,
-    /// What no allocation with GPUs of this host exceeds.
+    /// Upper bound of all allocations with GPUs of this host.
     promise: f64,
 }
 
@@ -69,7 +69,7 @@ struct Walk<'a, T: ?Sized> {
     /// GPUs that hosts `i..` can give.
     rest: Vec<usize>,
     found: Optimum,
-    /// Ascending by host, as truths want it.
+    /// Ascending by host, as truths require.
     chosen: Vec<(HostId, GpuMask)>,
     /// Nodes that may still be visited.
     left: u64,

@@ -1,11 +1,11 @@
-//! What kind of host a type is, and what the prototype assumes of each kind (`placement-prototype.md`, section 1).
+//! The kinds of hosts, and the prototype's assumptions for each kind (`placement-prototype.md`, section 1).
 
 use topology::{Bandwidth, Cluster, HostType, Nic, PathKind};
 
 /// NIC rate of a host without NICs in its cluster file: 10 Gbit/s, GB/s.
 const NO_NIC_GB_PER_S: f64 = 1.25;
 
-/// Kinds of hosts, by what joins their GPUs.
+/// Kinds of hosts, by the links between their GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// NVSwitches that reduce and multicast: H100 and later.
@@ -40,7 +40,7 @@ impl Family {
         }
     }
 
-    /// Deviation of the intra table relative to the irregularity asked for: at 2 % the table varies by 3 %, by 1.5 % behind switches.
+    /// Deviation of the intra table relative to the requested irregularity: at 2 % the table varies by 3 %, by 1.5 % behind switches.
     pub(crate) fn table_irregularity(self) -> f64 {
         match self {
             Family::Multicast | Family::Switched => 0.75,
@@ -69,8 +69,8 @@ pub(crate) fn nic_gb_per_s(t: &HostType) -> f64 {
     })
 }
 
-/// The same cluster where GPUs share NICs, as `nvidia-smi topo -m` would show it: four NICs per A800 or V100 host, two per A6000 host, one
-/// per 4090 host; hosts with NVLink SHARP (H100) keep theirs. Health of replaced NICs is forgotten.
+/// The same cluster where GPUs share NICs, as in `nvidia-smi topo -m`: four NICs per A800 or V100 host, two per A6000 host, one
+/// per 4090 host; hosts with NVLink SHARP (H100) keep theirs. Replaced NICs lose their health.
 pub fn with_shared_nics(cluster: &Cluster) -> Cluster {
     with_nics(cluster, |t| {
         let (per_nic, faster) = Family::of(t).sharing()?;
@@ -78,8 +78,8 @@ pub fn with_shared_nics(cluster: &Cluster) -> Cluster {
     })
 }
 
-/// The same cluster where every GPU has a NIC of its own, at the rate of its host type's fastest or at `gb_per_s`: what truths mean that count
-/// GPUs on the network side. Types that have as many NICs as GPUs keep theirs, unless a rate is given.
+/// The same cluster where every GPU has a NIC of its own, at the rate of its host type's fastest or at `gb_per_s`. Truths that count GPUs on
+/// the network side need it. Types that have as many NICs as GPUs keep theirs, unless a rate is given.
 pub fn with_own_nics(cluster: &Cluster, gb_per_s: Option<f64>) -> Cluster {
     with_nics(cluster, |t| match gb_per_s {
         Some(rate) => Some((1, rate)),
@@ -87,7 +87,7 @@ pub fn with_own_nics(cluster: &Cluster, gb_per_s: Option<f64>) -> Cluster {
     })
 }
 
-/// The same cluster with one NIC for all GPUs of a host, at `gb_per_s`: what a switch with one rate between hosts means.
+/// The same cluster with one NIC for all GPUs of a host, at `gb_per_s`: models a switch with one rate between hosts.
 pub fn with_one_nic(cluster: &Cluster, gb_per_s: f64) -> Cluster {
     with_nics(cluster, |t| Some((t.gpu_count(), gb_per_s)))
 }

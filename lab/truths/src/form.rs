@@ -1,10 +1,10 @@
-//! From a formula to a truth: irregularity, noise and the masks that matter are the same for all formulas.
+//! Makes a truth of a formula: irregularity, noise and the masks that matter are the same for all formulas.
 
 use crate::randomness::{Keyed, NORMAL_MAX};
 use crate::truth::{About, Irregularity, Parts, Truth, undominated};
 use topology::{Bytes, GpuMask, HostId};
 
-/// Deviation of one reading of the intra tables; they are read once per subset, at leisure.
+/// Deviation of one reading of the intra tables; they are measured once per subset, without haste.
 const NOISE_ONE_HOST: f64 = 0.01;
 /// Message size of the simulated truths.
 pub(crate) const SIZE: Bytes = Bytes::gib(2);
@@ -15,10 +15,10 @@ pub(crate) trait Form: Send + Sync {
     fn one_host(&self, host: HostId, mask: GpuMask) -> f64;
     /// GB/s over two or more hosts, without irregularity.
     fn hosts(&self, parts: Parts) -> f64;
-    /// What the bandwidth over several hosts depends on besides the count of a host's GPUs: with equal counts it never falls when any of
-    /// these rises.
+    /// The quantities besides the count of a host's GPUs that the multi-host bandwidth depends on: with equal counts it never falls when
+    /// one of these rises.
     fn merits(&self, host: HostId, mask: GpuMask) -> [f64; 3];
-    /// What no allocation of `gpus` GPUs over more hosts than `chosen` exceeds, without irregularity.
+    /// Upper bound, without irregularity, of every allocation of `gpus` GPUs on more hosts than `chosen`.
     fn at_most(&self, chosen: Parts, gpus: usize) -> f64;
 }
 
@@ -42,7 +42,7 @@ impl<F: Form> Truth for Simulated<F> {
         Some(match parts {
             [] => return None,
             [(_, m)] if m.count() < 2 => 0.0,
-            // The irregularity of a host's own table is no surprise: it is measured subset by subset.
+            // Models know the irregularity of a host's own table, because every subset is measured.
             [(h, m)] => self.form.one_host(*h, *m),
             _ if irregularity == Irregularity::Without || self.irregularity == 0.0 => self.form.hosts(parts),
             _ => {
@@ -69,7 +69,7 @@ impl<F: Form> Truth for Simulated<F> {
             let value = |m: &GpuMask| if count < 2 { 0.0 } else { self.form.one_host(host, *m) };
             return masks.max_by(|a, b| value(a).total_cmp(&value(b)).then(b.cmp(a))).into_iter().collect();
         }
-        // At equal counts the irregularity is the same, so only what is not dominated can win.
+        // At equal counts the irregularity is the same, so only masks that are not dominated can win.
         let masks: Vec<GpuMask> = masks.collect();
         undominated(masks.iter().copied(), masks.iter().map(|m| self.form.merits(host, *m)))
     }
@@ -83,7 +83,7 @@ impl<F: Form> Truth for Simulated<F> {
             Irregularity::With => (self.irregularity * NORMAL_MAX).exp(),
             Irregularity::Without => 1.0,
         };
-        // A hair above, so that rounding never prunes the optimum.
+        // Slightly higher, so that rounding never prunes the optimum.
         self.form.at_most(chosen, gpus) * luck * (1.0 + 1e-12)
     }
 }

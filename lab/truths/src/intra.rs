@@ -19,7 +19,7 @@ const H100_ALL_GATHER: [f64; 9] = [0.0, 0.0, 335.0, 340.0, 345.0, 348.0, 350.0, 
 /// Rate of an H100's NVLinks together, GB/s.
 const H100_PORT_GB_PER_S: f64 = 450.0;
 
-/// Which collective the table is of.
+/// The collective of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
     AllReduce,
@@ -63,6 +63,11 @@ impl Intra {
             })
             .collect();
         Ok(Intra { by_host })
+    }
+
+    /// The tables of these hosts only, in this order.
+    pub(crate) fn of_hosts(&self, hosts: &[usize]) -> Self {
+        Intra { by_host: hosts.iter().map(|h| self.by_host[*h].clone()).collect() }
     }
 
     /// GB/s; infinite for one GPU, which limits nothing.

@@ -1,6 +1,6 @@
 //! Ground truths of other functional forms than linkwise's own physics. Imports nothing from `fabric` or `predict`.
 //!
-//! A decision is judged against a [`Truth`]: what every allocation of a cluster really gets. Measured tables implement the same trait
+//! A [`Truth`] gives the true bandwidth of every allocation of a cluster and judges decisions. Measured tables implement the same trait
 //! in `linkwise-lab` (`ground_truth`); the truths here are **simulated**, seeded, and named in [`NAMES`]. They differ in form on purpose: a
 //! model must not win because the simulator has its shape.
 
@@ -14,6 +14,7 @@ mod packing;
 mod randomness;
 mod ring_search;
 mod rules;
+pub mod site;
 mod slow_host;
 mod truth;
 

@@ -10,7 +10,7 @@ use crate::slow_host::SlowHost;
 use crate::truth::{About, Truth};
 use topology::{Cluster, Collective};
 
-/// Names that [`by_name`] knows, with what each is.
+/// Names that [`by_name`] knows, with a description of each.
 pub const NAMES: [(&str, &str); 6] = [
     ("rule-p", "hard minimum of intra table and 0.95 x NIC x smallest count, as the papers simulate; all-gather"),
     (
@@ -29,7 +29,7 @@ pub const NAMES: [(&str, &str); 6] = [
     ("p-norm", "p-norm of all hosts' links and NICs, with loss by imbalance; all-reduce"),
 ];
 
-/// Largest irregularity: beyond, the truth is noise.
+/// Largest irregularity; a truth beyond it is only noise.
 pub const IRREGULARITY_MAX: f64 = 0.5;
 /// Deviation of one measurement over hosts.
 const NOISE: f64 = 0.02;

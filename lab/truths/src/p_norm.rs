@@ -1,4 +1,4 @@
-//! A p-norm of limits: every host's links and NICs slow the whole, not only the slowest of them, and uneven splits lose.
+//! A p-norm of limits: the links and NICs of every host reduce the bandwidth, not only the slowest ones, and uneven splits lose.
 //!
 //! `B = balance * (sum over hosts of intra^-p + (f(hosts) nic count eff)^-p)^(-1/p)`, p = 5, where balance is `1 - 0.4 cv^2 / (1 + cv^2)`
 //! of the counts (cv: deviation over mean) and f is 2(n-1)/n for two hosts of n GPUs, 1.1 beyond. No minimum appears: a model with a hard

@@ -1,4 +1,4 @@
-//! Fluid packing of rings into NVLinks: how much all-reduce a mesh of links carries if rings share it in any proportion.
+//! Fluid packing of rings into NVLinks: the all-reduce bandwidth of a mesh of links if rings share it in any proportion.
 
 use topology::{GpuMask, HostType, PathKind};
 

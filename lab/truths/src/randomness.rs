@@ -27,11 +27,11 @@ impl Keyed {
     pub fn with(self, x: u64) -> Self {
         Keyed(mix(self.0.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ mix(x.wrapping_add(0x2545_f491_4f6c_dd1d))))
     }
-    /// Adds hosts and their very GPUs.
+    /// Adds hosts and their exact GPUs.
     pub fn parts(self, parts: Parts) -> Self {
         parts.iter().fold(self, |k, (h, m)| k.with(u64::from(h.0) << 32 | u64::from(m.0)))
     }
-    /// Adds hosts and how many GPUs each has.
+    /// Adds hosts and their numbers of GPUs.
     pub fn counts(self, parts: Parts) -> Self {
         parts.iter().fold(self, |k, (h, m)| k.with(u64::from(h.0) << 32 | m.count() as u64))
     }

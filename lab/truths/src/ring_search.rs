@@ -1,4 +1,4 @@
-//! A ring search over switches, after the manner of NCCL's: bandwidth is what searches find, not what a formula says.
+//! A ring search over switches, similar to NCCL's: the bandwidth is the result of a search, not of a formula.
 //!
 //! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of PCIe switches and trees,
 //! the link between sockets, NICs. For falling speeds a depth-first search lays rings through the chosen GPUs (over hosts: paths that enter
@@ -6,7 +6,7 @@
 //! speed x rings wins. Hosts search for themselves; an allocation has the fewest rings and the lowest speed of its hosts, as NCCL agrees
 //! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once),
 //! and no more than the slowest of them has alone. So a host that is good
-//! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths knows.
+//! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths reproduces.
 //!
 //! Tiers of switches and links between single hosts are not part of it.
 
@@ -34,17 +34,17 @@ const PCIE_SHARE: f64 = 0.80;
 const NIC_SHARE: f64 = 0.97;
 /// Peer traffic between two sockets, one direction, GB/s.
 const SOCKET_LINK_GB_PER_S: f64 = 18.0;
-/// What a tree over two hosts reaches of twice a ring.
+/// Bandwidth of a tree over two hosts relative to twice a ring.
 const TREE_SHARE: f64 = 0.9;
 
-/// What the search found for some GPUs of a host.
+/// The result of the search for some GPUs of a host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct FoundRings {
     rings: f64,
     speed: f64,
 }
 
-/// One make of host: its resources and what was searched so far.
+/// One kind of host: its resources and the searches so far.
 struct Make {
     capacity: Vec<f64>,
     /// `hop[a][b]`: resources between two GPUs.
@@ -59,7 +59,7 @@ struct Make {
 /// The truth on one cluster.
 pub(crate) struct RingSearch {
     makes: Vec<Make>,
-    /// Make of every host.
+    /// Kind of every host.
     of_host: Vec<usize>,
     seed: u64,
     irregularity: f64,
@@ -93,7 +93,7 @@ impl RingSearch {
         *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
     }
 
-    /// The slowest host by itself; no job over hosts is faster.
+    /// The slowest host alone; no multi-host job is faster.
     fn inside(&self, parts: Parts) -> f64 {
         let several = parts.iter().filter(|p| p.1.count() > 1);
         several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
@@ -108,7 +108,7 @@ impl RingSearch {
     }
 }
 
-/// Groups of GPUs that are joined by labels no farther than this.
+/// Groups of GPUs that are connected by links of this label or a closer one.
 fn groups(paths: &[Vec<PathKind>], farthest: PathKind) -> Vec<usize> {
     let near = |p: PathKind| matches!(p, PathKind::Pix | PathKind::Pxb) && p <= farthest;
     let mut group: Vec<usize> = (0..paths.len()).collect();
@@ -328,7 +328,7 @@ impl Form for RingSearch {
     }
 }
 
-/// What a tree over two hosts gains on rings.
+/// The gain of a tree over two hosts compared with rings.
 fn tree_gain(two_hosts: bool, gpus: f64) -> f64 {
     if two_hosts { (TREE_SHARE * 2.0 * (gpus - 1.0) / gpus).max(1.0) } else { 1.0 }
 }

@@ -41,7 +41,7 @@ enum Side {
 }
 
 impl Rules {
-    /// `cluster` as the rule sees it: for N with shared NICs.
+    /// `cluster` in the form of the rule: for N with shared NICs.
     pub(crate) fn new(rule: Rule, cluster: &Cluster, intra: Intra, seed: u64, irregularity: f64) -> Self {
         // The network runs at the rate of its slowest hosts' NICs.
         let slowest = cluster.host_ids().map(|h| nic_gb_per_s(cluster.type_of(h))).fold(f64::INFINITY, f64::min);

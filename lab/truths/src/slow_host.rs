@@ -1,8 +1,8 @@
-//! Shared NICs that suffer when several GPUs use them, and one host that is slow for no reason that anybody is told.
+//! Shared NICs that lose bandwidth when several GPUs use them, and one host that is slow for an unknown reason.
 //!
 //! `B = min over hosts of pace * min(intra, f * sum over touched NICs of rate / (1 + 0.08 (g - 1)))`; f is 2(n-1)/n for two hosts of n GPUs,
 //! else 1, g is how many of the chosen GPUs share the NIC; pace is 1 but for one host, where the seed draws it between 0.55 and 0.8. The slow host is
-//! slow alone, too, so its table shows the inside; that its NICs are slow only jobs over several hosts can tell.
+//! also slow alone, so its table shows that; only multi-host jobs show that its NICs are slow.
 
 use crate::families::nic_gb_per_s;
 use crate::form::Form;
@@ -11,7 +11,7 @@ use crate::randomness::Keyed;
 use crate::truth::Parts;
 use topology::{Cluster, GpuMask, HostId};
 
-/// What every further GPU on a NIC costs.
+/// Loss for every further GPU on a NIC.
 const CROWDING: f64 = 0.08;
 /// Pace of the slow host.
 const PACE: std::ops::Range<f64> = 0.55..0.80;
@@ -52,7 +52,7 @@ impl SlowHost {
         SlowHost { side: side.collect(), intra, slow }
     }
 
-    /// Which host is slow, and its pace.
+    /// The slow host and its pace.
     pub(crate) fn slow(&self) -> (HostId, f64) {
         self.slow
     }

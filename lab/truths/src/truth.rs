@@ -1,4 +1,4 @@
-//! What a ground truth answers.
+//! The interface of a ground truth.
 
 use crate::enumerate::{NODES_MAX, enumerate};
 use crate::randomness::Keyed;
@@ -7,19 +7,19 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
 /// Hosts and their GPUs: ascending by host, none empty.
 pub type Parts<'a> = &'a [(HostId, GpuMask)];
 
-/// The best that a request could get.
+/// The best possible answer to a request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Optimum {
-    /// GB/s bus bandwidth; none if no candidate has a row, or if there are too many candidates to look at.
+    /// GB/s bus bandwidth; `None` if no candidate has a row or there are too many candidates.
     pub best: Option<f64>,
     /// GPUs that get it.
     pub allocation: Option<Allocation>,
-    /// Some candidate has no row, so that `best` may be beaten by it.
+    /// A candidate has no row and may be better than `best`.
     pub missing: bool,
 }
 
 impl Optimum {
-    /// Takes a candidate into account; the first of equals stays.
+    /// Adds a candidate; the first of equals stays.
     pub fn see(&mut self, value: Option<f64>, allocation: impl FnOnce() -> Allocation) {
         match value {
             None => self.missing = true,
@@ -33,12 +33,12 @@ impl Optimum {
     }
 }
 
-/// Does a bandwidth include the irregularity of single allocations, which no model can predict?
+/// Whether a bandwidth includes the irregularity of single allocations, which no model can predict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Irregularity {
-    /// Yes: the bandwidth that the very GPUs get.
+    /// Included: the bandwidth of exactly these GPUs.
     With,
-    /// No: the bandwidth that a perfect model of the hardware could tell.
+    /// Not included: the bandwidth that a perfect model of the hardware predicts.
     Without,
 }
 
@@ -60,25 +60,25 @@ pub fn undominated<M: AsRef<[f64]>>(
     kept.into_iter().map(|k| k.1).collect()
 }
 
-/// What a truth is about.
+/// The description of a truth.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Its name, as on the command line.
+    /// Name on the command line.
     pub name: String,
     /// One line: form, source, constants.
     pub description: String,
-    /// The cluster as its own tools would show it. Host ids are those of the cluster that the truth was made for; NICs may differ, where
-    /// the truth says that GPUs share them.
+    /// The cluster that models see. Host ids are those of the cluster that the truth was made for; NICs differ where GPUs share them in the
+    /// truth.
     pub cluster: Cluster,
     /// Message size.
     pub size: Bytes,
     /// Collective.
     pub collective: Collective,
-    /// Is it computed, rather than measured? A table that is composed of measurements by a rule counts as simulated.
+    /// Computed, not measured. A table that is composed of measurements by a rule counts as simulated.
     pub simulated: bool,
 }
 
-/// What every allocation of one cluster really gets, for one collective at one size.
+/// The true bandwidth of every allocation of one cluster, for one collective at one size.
 ///
 /// A truth is a function: the same allocation always has the same bandwidth; only [`Truth::measured`] adds noise. GB/s are 1e9 bytes per
 /// second of bus bandwidth. A single GPU has no collective traffic: its bandwidth is 0.
@@ -110,14 +110,14 @@ pub trait Truth: Send + Sync {
         self.about().simulated
     }
 
-    /// The bandwidth of some GPUs; none if the truth has no row for them.
+    /// The bandwidth of some GPUs; `None` if the truth has no row for them.
     fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64>;
 
-    /// Standard deviation of the logarithm of one measurement over so many hosts.
+    /// Standard deviation of the logarithm of one reading over `hosts` hosts.
     fn noise(&self, hosts: usize) -> f64;
 
-    /// What the bandwidth over several hosts depends on besides the counts, for one host's GPUs: with equal counts it never falls when any
-    /// of these numbers rises. NaN is comparable with nothing. None: unknown, so that every mask counts.
+    /// The quantities besides the counts that the multi-host bandwidth depends on, for one host's GPUs: with equal counts it never falls
+    /// when one of these numbers rises. NaN compares with nothing. `None`: unknown, so every mask counts.
     fn merits(&self, host: HostId, mask: GpuMask) -> Option<Vec<f64>> {
         let _ = (host, mask);
         None
@@ -125,7 +125,7 @@ pub trait Truth: Send + Sync {
 
     /// The masks of `count` GPUs of `free` that can be part of a best allocation: `alone` on this host, or with GPUs of others.
     ///
-    /// Each truth says here which masks [`Truth::optimum`] may leave out. By default none.
+    /// [`Truth::optimum`] leaves out all other masks. By default this returns all of them.
     fn masks_that_matter(
         &self,
         host: HostId,
@@ -138,8 +138,8 @@ pub trait Truth: Send + Sync {
         free.subsets().filter(|m| m.count() == count).collect()
     }
 
-    /// What no allocation of `gpus` GPUs that holds `chosen` and GPUs of at least one more host exceeds, GB/s: lets enumeration prune.
-    /// `chosen` holds one host or more.
+    /// Upper bound, GB/s, of every allocation of `gpus` GPUs with `chosen` (one host or more) and GPUs of at least one further host. Enumeration
+    /// prunes with it.
     fn at_most(&self, chosen: Parts, gpus: usize, irregularity: Irregularity) -> f64 {
         let _ = (chosen, gpus, irregularity);
         f64::INFINITY
@@ -150,7 +150,7 @@ pub trait Truth: Send + Sync {
         NODES_MAX
     }
 
-    /// The bandwidth that an allocation has, GB/s; none without a row.
+    /// The bandwidth of an allocation, GB/s; `None` without a row.
     fn busbw_gb_per_s(&self, allocation: &Allocation) -> Option<f64> {
         self.of_parts(allocation.parts(), Irregularity::With)
     }
@@ -160,14 +160,14 @@ pub trait Truth: Send + Sync {
         self.of_parts(allocation.parts(), Irregularity::Without)
     }
 
-    /// What a benchmark would read: the bandwidth with noise of [`Truth::noise`], drawn by the repetition's seed.
+    /// The reading of a benchmark: the bandwidth with noise of [`Truth::noise`], drawn by the repetition's seed.
     fn measured(&self, allocation: &Allocation, repetition_seed: u64) -> Option<f64> {
         let v = self.busbw_gb_per_s(allocation)?;
         let key = Keyed::new(repetition_seed, 0x4e01_5e00).parts(allocation.parts());
         Some(v * (self.noise(allocation.host_count()) * key.normal()).exp())
     }
 
-    /// The best of all ways to take `k` of the free GPUs: exact, by enumerating everything that can matter.
+    /// The best allocation of `k` of the free GPUs: exact, by enumeration of all masks that matter.
     fn optimum(&self, free: &Allocation, k: usize, irregularity: Irregularity) -> Optimum {
         enumerate(self, free, k, irregularity)
     }

@@ -17,7 +17,7 @@ pub struct Args {
     format: Format,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     let all = published()?;
     if args.format == Format::Json {

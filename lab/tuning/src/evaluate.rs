@@ -50,15 +50,13 @@ pub struct Args {
     report: Option<std::path::PathBuf>,
 }
 
-/// What one policy came to in one environment.
+/// The score of one policy in one environment.
 pub struct PolicyScore {
-    /// The policy.
     pub policy: String,
-    /// Its runs.
     pub score: Score,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     if !(1..=RUNS_MAX).contains(&args.runs) {
         return Err(Failure::input(format!("--runs {}: 1 to {RUNS_MAX} were expected", args.runs)));

@@ -26,7 +26,7 @@ pub enum Tune {
     Characterize(characterize::Args),
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(command: Tune) -> Result<(), Failure> {
     match command {
         Tune::Evaluate(args) => evaluate::run(*args),

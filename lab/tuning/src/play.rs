@@ -2,7 +2,7 @@
 //!
 //! It writes one decision, reads one reading, and so on until its input ends:
 //! `{"call":0,"arm":"AUTO","phase":"explore"}` out, `{"time_us":123.4}` or `{"time_us":null}` (lost) in. Every line is flushed. The
-//! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) tells of the same call. `overlapped` (true or
+//! answer belongs to the decision before it. Further fields are allowed. `channels` (1 to 64) refers to the same call. `overlapped` (true or
 //! false), `compute_intensity` (0 to 1) and `size_bytes` tell of the **next** call, the one that is decided then: whether it runs during
 //! computation, and how large it is. Calls of unlike size have policies of their own, one per bucket of sizes ([`::tune::bucket`]); a size
 //! that is not said is that of the call before. Other fields and empty lines are passed over. Anything else ends it: one error with the
@@ -49,7 +49,7 @@ pub struct Args {
     size: topology::Bytes,
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn run(args: Args) -> Result<(), Failure> {
     check_policy(&args.policy)?;
     if args.profile.is_some() && args.policy != "profile" {
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(lines[30], serde_json::json!({"call": 30, "arm": "TREE/SIMPLE", "phase": "exploit"}));
     }
 
-    /// Two kinds of calls in turn, phases of ten; `say` tells of the next call which it is. Times: TREE is better in the first kind alone.
+    /// Two kinds of calls in turn, phases of ten; `say` gives the kind of the next call. Times: TREE is better in the first kind alone.
     fn two_kinds(policy: &str, say: impl Fn(bool) -> String) -> [String; 2] {
         let mut input = String::new();
         let mut lines = Vec::new();

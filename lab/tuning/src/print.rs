@@ -118,7 +118,7 @@ fn score_json(policy: &str, s: &Score, entry: &Entry) -> Value {
     })
 }
 
-/// Something is left of a run when it counts as settled: before that nothing can be said about looks.
+/// Whether a part of the run remains after it counts as settled; only that part has looks.
 fn has_settled(entry: &Entry) -> bool {
     entry.spec.calls.min(entry.spec.change.map_or(u64::MAX, |c| c.0)) > entry.spec.settled_at
 }

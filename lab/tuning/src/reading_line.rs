@@ -1,17 +1,17 @@
-//! One line of what a program took, as `linkwise-lab tune play` reads it. Stands alone, so that it can be fuzzed.
+//! One input line of `linkwise-lab tune play`: the time of a call. The file has no other dependency of this crate, so that it can be fuzzed.
 
 use ::tune::Context;
 use serde_json::{Map, Value};
 
-/// What a reading looks like, for errors.
+/// The shape of a reading, for errors.
 pub const SHAPE: &str = "{\"time_us\":123.4}, or {\"time_us\":null} if it was lost";
 
-/// What a line says of the call after it.
+/// The facts about the next call.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Next {
-    /// Whether it overlaps with computation, and how much of the step that is.
+    /// Overlap with computation, and its share of the step.
     pub context: Context,
-    /// Its size, bytes, if said.
+    /// Its size, bytes, if given.
     pub size_bytes: Option<u64>,
 }
 
@@ -20,13 +20,13 @@ pub struct Next {
 pub struct Read {
     /// Microseconds of the call that was decided last; none if its reading was lost.
     pub time_us: Option<f64>,
-    /// Its channels, if said.
+    /// Its channels, if given.
     pub channels: Option<u8>,
     /// The call after it.
     pub next: Next,
 }
 
-/// A field that may be absent or null, else as `read` takes it.
+/// A field that may be absent or null; other values must be accepted by `read`.
 fn field<T>(
     object: &Map<String, Value>,
     name: &str,
@@ -45,7 +45,7 @@ fn field<T>(
 /// Reads one line. Pure.
 ///
 /// # Errors
-/// In words: what was found and what a reading looks like.
+/// A sentence with the text found and the expected shape.
 pub fn reading(line: &[u8]) -> Result<Read, String> {
     let value: Value = serde_json::from_slice(line).map_err(|e| {
         let found = clip(&String::from_utf8_lossy(line));

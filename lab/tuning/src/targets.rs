@@ -25,7 +25,6 @@ pub struct TargetResult {
 /// The result of one policy.
 #[derive(Serialize)]
 pub struct Measured {
-    /// The policy.
     pub policy: String,
     /// In the target's unit: the worst of the target's environments.
     pub value: f64,

@@ -30,15 +30,14 @@ pub struct Case {
     pub family: usize,
     /// Index into [`Cases::clusters`].
     pub cluster: usize,
-    /// The GPUs.
     pub allocation: Allocation,
     /// The collective.
     pub collective: Collective,
     /// The size; peaks without a size are judged at 8 GiB.
     pub size: Bytes,
-    /// How it ran.
+    /// Settings of the run.
     pub run: RunOptions,
-    /// What was measured.
+    /// Measured quantity.
     pub measured_gb_per_s: f64,
     /// Plateau or part of a sweep.
     pub plateau: bool,
@@ -55,7 +54,6 @@ pub struct Cases {
     pub families: Vec<FamilyName>,
     /// Rows left out: family, reason, count.
     pub left_out: BTreeMap<usize, BTreeMap<String, usize>>,
-    /// Systems.
     pub clusters: Vec<Cluster>,
     /// Rows that count.
     pub cases: Vec<Case>,
@@ -135,7 +133,7 @@ impl Cases {
                 return Ok(());
             }
         };
-        // busbw is printed with two decimals; the time of small messages says more.
+        // busbw is printed with two decimals; for small messages the time is more precise.
         let ranks = case.allocation.gpu_count();
         let from_time = match (time, size) {
             (Some(us), Some(s)) if us > 0.0 => Some(collective.busbw_gb_per_s(ranks, s.as_f64(), us * 1e-6)),

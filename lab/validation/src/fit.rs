@@ -2,7 +2,7 @@
 //! outliers count less (iteratively re-weighted least squares), deterministic.
 //!
 //! Fitted are the fields that `fabric::constants` marks so (latencies, ramps, copies). Plateau rates, link and NIC efficiencies and
-//! NCCL's decisions are measured or nominal and stay as they are. The search starts from one nominal set for all classes (the
+//! NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set for all classes (the
 //! latencies of NCCL's own cost model), not from the shipped constants.
 
 use super::cases::Cases;
@@ -23,13 +23,13 @@ const CURVE_FACTOR: f64 = 12.0;
 const SHARE_FACTOR: f64 = 2.0;
 /// The same for networks.
 const NETWORK_FACTOR: f64 = 6.0;
-/// Rows of one family that the fit looks at, evenly spread.
+/// Rows of one family that the fit uses, evenly spread.
 const ROWS_PER_FAMILY: usize = 60;
 /// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
 /// their class do not pull its constants.
 const ERROR_HALF: f64 = 0.15;
 
-/// Weight of staying near the nominal value: constants that the rows say nothing about do not wander.
+/// Weight of staying near the nominal value: constants that no row determines do not drift.
 const RIDGE: f64 = 0.002;
 /// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
 /// learns from the others.
@@ -52,9 +52,9 @@ const NETWORK_FIELDS: usize = 11;
 /// the gap than about the fit.)
 #[derive(Clone, Debug, Serialize)]
 pub struct Cross {
-    /// The white fields, judged with constants fitted on the black ones.
+    /// First half, judged with constants fitted on the second.
     pub first_by_second: ValidationReport,
-    /// The other way round.
+    /// Second half, judged with constants fitted on the first.
     pub second_by_first: ValidationReport,
 }
 
@@ -168,7 +168,7 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
         }
     }
     by_family.retain(|rows| !rows.is_empty());
-    // Plateau and sweep of a family count alike, whatever their numbers of rows.
+    // Plateau and sweep of a family have equal weight, independent of their numbers of rows.
     let mut rows = Vec::new();
     for family in &by_family {
         for plateau in [false, true] {
@@ -201,7 +201,7 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     let mut now = errors(&at);
     let mut damping = 1e-2;
     for step in 0..STEPS {
-        // Wide first, so that no early outlier is lost for good.
+        // Wide at first, so that no early outlier is excluded forever.
         let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
         let columns: Vec<Vec<f64>> = (0..at.len())
             .into_par_iter()

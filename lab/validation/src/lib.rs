@@ -30,7 +30,7 @@ pub struct Args {
     /// Measurement files
     #[arg(required = true, value_name = "FILE.csv")]
     files: Vec<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// Fit the constants on half of the families and report on the other half, both ways

@@ -1,4 +1,4 @@
-//! What `linkwise-lab validate` prints.
+//! The output of `linkwise-lab validate`.
 
 use super::fit::Cross;
 use super::score::{Family, RowError, Stats, ValidationReport};
@@ -52,7 +52,7 @@ fn overall(out: &mut String, title: &str, report: &ValidationReport) {
     *out += &table(&head, 1, rows.map(row));
 }
 
-/// For people.
+/// The report as text.
 pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
     let mut out = String::new();
     families(&mut out, report);
@@ -96,7 +96,7 @@ pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
     out
 }
 
-/// For scripts.
+/// The report as JSON.
 pub fn json(report: &ValidationReport, cross: Option<&Cross>) -> Result<String, Failure> {
     let mut value = serde_json::to_value(report).map_err(Failure::input)?;
     if let (Some(c), Some(map)) = (cross, value.as_object_mut()) {

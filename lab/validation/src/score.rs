@@ -61,7 +61,7 @@ pub struct Family {
     pub plateau: Stats,
     /// Smaller rows.
     pub sweep: Stats,
-    /// What the error looks like, where the median is above 15 %.
+    /// Description of the error where the median is above 15 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -86,7 +86,7 @@ pub struct Overall {
     pub worst: Vec<RowError>,
 }
 
-/// Everything that `linkwise-lab validate` says.
+/// The report of `linkwise-lab validate`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ValidationReport {
     /// By family.

@@ -1,4 +1,4 @@
-//! One fixed rule that turns what a row says about its system into a cluster and an allocation.
+//! One fixed rule that turns the system columns of a row into a cluster and an allocation.
 //!
 //! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
 
@@ -42,7 +42,6 @@ pub struct Words<'a> {
 pub struct Case {
     /// The system.
     pub cluster: Cluster,
-    /// The GPUs.
     pub allocation: Allocation,
     /// How the collective ran.
     pub run: RunOptions,

@@ -20,7 +20,7 @@ pub enum Kind {
     Measurements,
     /// Every GPU subset of a host.
     IntraTable,
-    /// Splits over several hosts.
+    /// Splits across several hosts.
     MultiHostTable,
     /// Peer-to-peer matrices.
     P2pMatrix,
@@ -207,7 +207,7 @@ impl Table {
         Ok(table)
     }
 
-    /// A message about one field of one row: file, line, column, name of the field, what is wrong.
+    /// A message about one field of one row: file, line, column, name of the field, the problem.
     pub fn at(&self, row: &TableRow, column: &str, problem: impl std::fmt::Display) -> Failure {
         Failure::input(self.place(row, column, problem))
     }

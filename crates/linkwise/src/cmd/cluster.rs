@@ -28,11 +28,13 @@ pub enum Commands {
     Init(Init),
     /// Show jobs, free GPUs and drained ones
     Show(Common),
+    /// Take over a cluster file with other hosts than before
+    Update(Init),
     /// Give GPUs to a job
     Allocate(Allocate),
-    /// Take back what jobs hold
+    /// Release the GPUs of jobs
     Release(Release),
-    /// Give no more work to hosts or GPUs; jobs that run there go on
+    /// Take hosts or GPUs out of service; jobs that run there continue
     Drain(Drain),
 }
 
@@ -55,7 +57,7 @@ pub struct Once {
     key: Option<String>,
 }
 
-/// `cluster init`.
+/// `cluster init` and `cluster update`.
 #[derive(clap::Args)]
 pub struct Init {
     /// Built-in cluster or cluster file
@@ -68,12 +70,12 @@ pub struct Init {
 /// `cluster allocate`.
 #[derive(clap::Args)]
 pub struct Allocate {
-    /// Its id: letters, digits and ._-/@+:=
+    /// Job id: letters, digits and ._-/@+:=
     job: String,
     /// GPUs: 'n[0-3]:[0-7]' n5:2 n6 (a host alone means all its GPUs)
     #[arg(required = true)]
     gpus: Vec<String>,
-    /// Bus bandwidth that it uses, GB/s; without it decisions take what the model expects of the job
+    /// Bus bandwidth that the job uses, GB/s [default: what the model predicts for it]
     #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     demand: Option<f64>,
     #[command(flatten)]
@@ -103,7 +105,7 @@ pub struct Drain {
     /// Why, one line
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
-    /// Give them back
+    /// Put them back into service
     #[arg(long, conflicts_with = "reason")]
     undo: bool,
     #[command(flatten)]
@@ -117,6 +119,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
     match command {
         Commands::Init(a) => init(&a),
         Commands::Show(a) => show(&a),
+        Commands::Update(a) => update(&a),
         Commands::Allocate(a) => allocate(&a),
         Commands::Release(a) => release(&a),
         Commands::Drain(a) => drain(&a),
@@ -144,6 +147,21 @@ fn init(a: &Init) -> Result<(), Failure> {
         a.common.format,
         || format!("{}: state of cluster {}, {free} GPUs free\n", state.path().display(), cluster.name),
         || json!({"state": state.path(), "cluster": cluster.name, "gpus": cluster.gpu_count(), "free": free}),
+    );
+    Ok(())
+}
+
+fn update(a: &Init) -> Result<(), Failure> {
+    let cluster = load_cluster(&a.cluster)?;
+    let mut state = State::open(&a.common.state).or_failure()?;
+    let changes = state.update_cluster(&cluster).or_failure()?;
+    print(
+        a.common.format,
+        || {
+            let what = if changes.is_empty() { "the hosts are as they were".into() } else { changes.text() };
+            wrap(&format!("{}: cluster {} taken over; {what}", state.path().display(), cluster.name), 2)
+        },
+        || json!({"state": state.path(), "cluster": cluster.name, "changes": changes}),
     );
     Ok(())
 }

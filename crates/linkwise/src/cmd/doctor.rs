@@ -1,20 +1,19 @@
-//! `linkwise doctor`: hosts, GPUs and NICs that are slower than their like.
+//! `linkwise doctor`: hosts, GPUs and NICs that are slower than identical hardware.
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
 use engine::{CandidateAnswer, DefectAnswer, DiagnoseAnswer, DiagnoseRequest};
 use std::path::PathBuf;
-use store::Store;
 use topology::{Cluster, Collective};
 
 /// Arguments of `linkwise doctor`.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
-    Every reading is compared with what its class gets, and the rest explained by a defect where one is probable: a slow NIC slows the\n\
-    jobs that touch it and no other. Probabilities are over all components, shares of rate and moments, with one defect in a thousand\n\
-    components expected beforehand. Exit code 0 whether or not something is found."
+    Every reading is compared with readings of comparable GPUs, and a difference is explained by a defect where one is probable: a slow \
+    NIC slows the jobs that use it and no others. Probabilities are over all components, shares of rate and moments; one defect in a \
+    thousand components is expected beforehand. The exit code is 0 whether or not a defect is found; --exit-code makes it 1 if one is."
 )]
 pub struct Args {
     /// Store with measurements
@@ -29,6 +28,9 @@ pub struct Args {
     /// Collective whose readings are judged (default: the one that the store holds)
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
+    /// Exit with code 1 if a defect is probable
+    #[arg(long)]
+    exit_code: bool,
     /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -38,17 +40,17 @@ pub struct Args {
 const HOSTS_SHOWN: usize = 8;
 /// Distance from the class, in deviations, from which a host is called unusual.
 const UNUSUAL_SDS: f64 = 3.0;
-/// Candidates of a defect that are told.
+/// Most candidates of a defect that the text lists.
 const CANDIDATES_SHOWN: usize = 4;
 /// From this probability on no further measurement is proposed.
 const SURE: f64 = 0.9;
-/// Single readings that are told.
+/// Most unexplained outliers that the text lists.
 const STRAY_SHOWN: usize = 5;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
     let builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
-    let store = Store::open(&args.store, builder.cluster()).or_failure()?;
+    let store = open::store(&args.store, builder.cluster())?;
     let engine = builder.store(store).build().or_failure()?;
     let answer = engine.diagnose(&DiagnoseRequest { collective: args.collective }).or_failure()?;
     let text = match args.format {
@@ -56,6 +58,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Json => format!("{}\n", serde_json::to_string(&answer).map_err(Failure::input)?),
     };
     console::print(&text);
+    if args.exit_code && !answer.defects.is_empty() {
+        std::process::exit(1);
+    }
     Ok(())
 }
 

@@ -9,7 +9,6 @@ use files::{FileLock, write_atomic};
 use papers::models;
 use predict::Model;
 use std::path::PathBuf;
-use store::Store;
 use topology::Collective;
 
 /// Arguments of `linkwise fit`.
@@ -31,7 +30,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
     /// Seed of what networks draw at random; the other models draw nothing, so every seed gives the same
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = console::number::whole::<u64>)]
     seed: u64,
     /// Where the model goes
     #[arg(short, long)]
@@ -74,7 +73,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let cluster = load_cluster(&args.cluster)?;
     let mut builder = open::new(cluster.clone()).keeper(Output::at(args.output.clone())?);
     match &args.store {
-        Some(path) => builder = builder.store(Store::open(path, &cluster).or_failure()?),
+        Some(path) => builder = builder.store(open::store(path, &cluster)?),
         None if args.model == NEEDS_NONE => {}
         None => return Err(Failure::input("--store is missing: only a model of kind nccl needs no measurements")),
     }

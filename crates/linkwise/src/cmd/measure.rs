@@ -7,6 +7,7 @@ mod tables;
 
 pub use args::Args;
 
+use crate::cmd::open;
 use crate::interrupt;
 use crate::store_errors::OrFailure;
 use args::BackendKind;
@@ -48,7 +49,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         args.store.as_deref().ok_or_else(|| Failure::input("--store FILE is missing: where measurements are kept"))?;
     // Everything is read and judged before the store is touched.
     let imports = tables::read_all(&args, &cluster)?;
-    let mut store = Store::create(path, &cluster).or_failure()?;
+    let mut store = open::store_or_new(path, &cluster)?;
     let mut answer =
         show::Answer { store: path.display().to_string(), cluster: cluster.name.clone(), ..Default::default() };
     for import in imports {
@@ -199,7 +200,7 @@ fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Fa
     Ok(())
 }
 
-/// Simulated readings beside real ones are an accident more often than a wish.
+/// A store that mixes simulated and real readings is usually a mistake.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
     let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
     let real = store.count(&Query::all()).or_failure()? - simulated;

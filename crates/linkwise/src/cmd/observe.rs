@@ -12,7 +12,6 @@ use engine::{
 };
 use serde_json::json;
 use std::path::PathBuf;
-use store::Store;
 use topology::{Bytes, Cluster, Collective};
 
 /// Arguments of `linkwise observe`.
@@ -99,7 +98,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut builder = engine.into_builder();
     let keeper = args.model.as_deref().map(LockedModelFile::open).transpose()?;
     let cluster = builder.cluster().clone();
-    builder = builder.store(Store::create(&args.store, &cluster).or_failure()?);
+    builder = builder.store(open::store_or_new(&args.store, &cluster)?);
     let engine = match keeper {
         Some((file, model)) => {
             open::build(builder.model(model).keeper(file), args.model.as_deref().unwrap_or(&args.store))?

@@ -6,7 +6,7 @@ use engine::{Builder, Engine, ModelKeeper};
 use files::{FileLock, read_text, write_atomic};
 use predict::Model;
 use std::path::{Path, PathBuf};
-use store::State;
+use store::{State, Store};
 use topology::Cluster;
 
 /// The cluster to work on: the one that is named, which must be that of the state, or the state's.
@@ -42,6 +42,28 @@ pub fn with_state(named: Option<&str>, state: Option<&Path>) -> Result<Builder, 
 /// An engine with a state alone.
 pub fn state(path: &Path) -> Result<Engine, Failure> {
     with_state(None, Some(path))?.build().or_failure()
+}
+
+/// A store of the cluster. A note tells which hosts came, went or changed since it was used last.
+pub fn store(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
+    Ok(noted(Store::open(path, cluster).or_failure()?))
+}
+
+/// The same; made where there is none.
+pub fn store_or_new(path: &Path, cluster: &Cluster) -> Result<Store, Failure> {
+    Ok(noted(Store::create(path, cluster).or_failure()?))
+}
+
+fn noted(store: Store) -> Store {
+    let changes = store.changed_hosts();
+    if !changes.is_empty() {
+        let mut note = format!("note: the cluster of {} has changed: {}", store.path().display(), changes.text());
+        if !changes.removed.is_empty() || !changes.retyped.is_empty() {
+            note += "; readings of hardware that is gone stay stored and are not used";
+        }
+        console::say(&note);
+    }
+    store
 }
 
 /// A model file.

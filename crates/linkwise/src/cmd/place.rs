@@ -12,8 +12,8 @@ use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, now_unix_s};
 use engine::PlaceQuery;
-use place::Contention;
 use place::read::{Defaults, Reader};
+use place::{Contention, Slack};
 use reply::Reply;
 use std::path::PathBuf;
 use topology::Bytes;
@@ -46,13 +46,13 @@ pub struct Args {
     /// How to search (a wrong name lists them); a request line may name another
     #[arg(long, default_value = "auto")]
     search: String,
-    /// Seed of the searches that draw lots
+    /// Random seed (randomized searches only)
     #[arg(long, default_value_t = 0, value_parser = console::number::whole::<u64>)]
     seed: u64,
     /// The job to place
     #[command(flatten)]
     ask: ask::Ask,
-    /// State file of `linkwise cluster`: what is free and which jobs run beside this one comes from there, and the cluster too
+    /// State file of `linkwise cluster`: gives the free GPUs, the running jobs and the cluster
     #[arg(long, conflicts_with = "jobs")]
     state: Option<PathBuf>,
     /// Take the chosen GPUs for this job, in one step with choosing them. The same request for the same job gets the same answer again
@@ -72,9 +72,13 @@ pub struct Args {
     /// does) or `physical` (flows, max-min fair)
     #[arg(long, default_value = "merge", value_parser = contention)]
     contention: Contention,
-    /// What a GB/s that running jobs lose counts against one that the new job gets
+    /// Weight of bandwidth lost by running jobs (0: ignore; 1: as important as the new job's)
     #[arg(long, default_value_t = 0.0, value_parser = console::number::real)]
     loss_weight: f64,
+    /// Bandwidth that is given up for fewer hosts, fewer switches, an even split and whole hosts: `5%`, or `1sd` (deviations of the difference
+    /// of two predictions). The simple rule (one host, else the lowest switch, the fewest hosts, an even split) is left only for more
+    #[arg(long, default_value = "1sd", value_parser = slack)]
+    slack: Slack,
     /// NCCL release, such as 2.28: says which of its settings are worth trying on the choice (by the model; `linkwise nccl advise` checks
     /// them in the library)
     #[arg(long, value_name = "RELEASE", value_parser = release)]
@@ -105,6 +109,10 @@ fn contention(name: &str) -> Result<Contention, String> {
     known.contention(name).ok_or_else(|| format!("{} was expected", known.contention_names()))
 }
 
+fn slack(text: &str) -> Result<Slack, String> {
+    text.parse()
+}
+
 fn release(text: &str) -> Result<Version, String> {
     text.parse()
 }
@@ -118,7 +126,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let engine = open::build(builder.model(open::model(&args.model)?), &args.model)?;
     engine.check_search(&args.search).map_err(|e| Failure::input(format!("--search: {e}")))?;
     let size = args.size.unwrap_or_else(|| engine.default_size());
-    let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight };
+    let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight, slack: args.slack };
     let reader = Reader::new(engine.cluster(), defaults, ::papers::searches());
     if let Some(file) = &args.requests {
         let (search, seed, nccl) = (&args.search, args.seed, args.nccl);

@@ -1,6 +1,6 @@
 //! `linkwise plugin`: where the NCCL plugin is, and what each NCCL would see of it.
 //!
-//! The library is driven by a program of its own beside it, `linkwise-plugin-check`: what is loaded may crash, and the command line has no
+//! A separate program, `linkwise-plugin-check`, loads the library: a loaded library may crash, and the command line has no
 //! `unsafe`.
 
 use crate::plugin_library;
@@ -121,7 +121,7 @@ fn found<'a>(seen: &'a [Value], interface: &str, version: u32) -> Option<&'a Val
     seen.iter().find(|v| v["interface"] == interface && v["version"] == version)
 }
 
-/// What a plugin must not do, and what this one must do. `off`: it was told to do nothing.
+/// Every rule that the plugin breaks. `off`: it runs in mode off.
 fn wrong(seen: &[Value], status: ExitStatus, off: bool) -> Vec<String> {
     let mut all = Vec::new();
     for v in seen {

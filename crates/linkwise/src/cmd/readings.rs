@@ -9,7 +9,7 @@ use engine::{
 };
 use serde_json::json;
 use std::path::PathBuf;
-use store::{Store, WhatChanged};
+use store::WhatChanged;
 use topology::{Bytes, Cluster, Collective};
 
 /// Columns of a list of GPUs.
@@ -28,7 +28,7 @@ pub enum Commands {
     List(List),
     /// Replace the bandwidth of a reading
     Correct(Correct),
-    /// Withdraw a reading: nothing uses it any more
+    /// Withdraw a reading, so that nothing uses it
     Withdraw(Withdraw),
     /// Teach a model readings that were stored without it
     Learn(Learn),
@@ -43,7 +43,7 @@ pub struct Common {
     /// Built-in cluster or cluster file
     #[arg(long, required_unless_present = "state")]
     cluster: Option<String>,
-    /// State file, whose cluster is taken
+    /// State file; gives the cluster
     #[arg(long)]
     state: Option<PathBuf>,
     /// Output format
@@ -54,25 +54,25 @@ pub struct Common {
 /// `readings list`.
 #[derive(clap::Args)]
 pub struct List {
-    /// Only of this job
+    /// Only readings of this job
     #[arg(long)]
     job: Option<String>,
     /// Only readings that touch this host; may be repeated
     #[arg(long = "host", value_name = "HOST")]
     hosts: Vec<String>,
-    /// Only of this collective
+    /// Only readings of this collective
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
-    /// Only of this message size
+    /// Only readings of this message size
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
-    /// Only readings stored after the one of this number, the oldest of them first
-    #[arg(long, value_name = "ID")]
+    /// Only readings stored after the reading with this number, oldest first
+    #[arg(long, value_name = "ID", value_parser = number::whole::<i64>)]
     after: Option<i64>,
-    /// Withdrawn readings as well
+    /// Also list withdrawn readings
     #[arg(long)]
     withdrawn: bool,
-    /// At most so many, the newest; with --after, the oldest of those
+    /// Most readings to list: the newest, or with --after the oldest
     #[arg(long, default_value_t = 100, value_parser = number::whole::<usize>)]
     limit: usize,
     #[command(flatten)]
@@ -97,11 +97,12 @@ pub struct By {
 #[derive(clap::Args)]
 pub struct Correct {
     /// Number of the reading
+    #[arg(value_parser = number::whole::<i64>)]
     id: i64,
-    /// Bus bandwidth that it should have said, GB/s
+    /// Correct bus bandwidth, GB/s
     #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     busbw: f64,
-    /// Take a bandwidth as well that is far above what the links allow
+    /// Accept a bandwidth far above what the links allow
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -114,6 +115,7 @@ pub struct Correct {
 #[derive(clap::Args)]
 pub struct Withdraw {
     /// Number of the reading
+    #[arg(value_parser = number::whole::<i64>)]
     id: i64,
     #[command(flatten)]
     by: By,
@@ -125,7 +127,7 @@ pub struct Withdraw {
 #[derive(clap::Args)]
 pub struct Learn {
     /// Numbers of the readings
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = number::whole::<i64>)]
     ids: Vec<i64>,
     /// Model file that learns
     #[arg(long)]
@@ -139,9 +141,9 @@ pub struct Learn {
 
 impl Common {
     fn engine(&self) -> Result<Engine, Failure> {
-        // The state tells the cluster; no reading is looked up in it.
+        // The state gives the cluster; it holds no readings.
         let builder = open::with_state(self.cluster.as_deref(), self.state.as_deref())?;
-        let store = Store::open(&self.store, builder.cluster()).or_failure()?;
+        let store = open::store(&self.store, builder.cluster())?;
         builder.store(store).build().or_failure()
     }
 }
@@ -174,7 +176,7 @@ pub fn run(command: Commands) -> Result<(), Failure> {
 fn learn(a: &Learn) -> Result<(), Failure> {
     let (keeper, model) = LockedModelFile::open(&a.model)?;
     let builder = open::with_state(a.common.cluster.as_deref(), a.common.state.as_deref())?;
-    let store = Store::open(&a.common.store, builder.cluster()).or_failure()?;
+    let store = open::store(&a.common.store, builder.cluster())?;
     let engine = open::build(builder.store(store).model(model).keeper(keeper), &a.model)?;
     let request = LearnRequest { readings: a.ids.clone(), key: a.key.clone() };
     let answer = engine.learn(&request, now_unix_s()).or_failure()?;

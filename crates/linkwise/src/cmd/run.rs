@@ -1,6 +1,6 @@
 //! `linkwise run -- COMMAND`: a training job with the plugin, and a report at its end.
 
-use super::tune::report::{self, ModelArgs};
+use crate::job_report::{self, ModelArgs};
 use console::Failure;
 use job::launched::{self, LaunchedTask};
 use job::signals;
@@ -140,12 +140,12 @@ fn empty(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The report of what ran here.
 fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path) -> Result<(), Failure> {
-    let report = report::read(&[folder.to_path_buf()], &args.model)?;
+    let report = job_report::read(&[folder.to_path_buf()], &args.model)?;
     if report.processes.is_empty() {
-        eprint!("{}", nobody(library, folder));
+        eprint!("{}", not_loaded(library, folder));
         return Ok(());
     }
-    eprint!("{}", report::text(&report));
+    eprint!("{}", job_report::text(&report));
     match (task, &args.trace) {
         (Some(t), Some(path)) => {
             eprintln!("This is task 0 of {}; of all of them: linkwise tune report {}", t.count, path.display());
@@ -157,14 +157,14 @@ fn tell(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path)
         (None, _) => {}
     }
     if let Some(path) = &args.report {
-        let page = report::html(&report)?;
+        let page = job_report::html(&report)?;
         files::write_atomic(path, page)?;
         eprintln!("report: {}", path.display());
     }
     Ok(())
 }
 
-/// Settings that fight with the plugin.
+/// Warns of settings that conflict with the plugin.
 fn conflicts() {
     for name in ["NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"] {
         if let Some(value) = std::env::var_os(name).filter(|v| !v.is_empty()) {
@@ -235,7 +235,7 @@ fn start(args: &Args, task: Option<&LaunchedTask>, library: &Path, folder: &Path
 }
 
 /// What to say when no process loaded the plugin.
-fn nobody(library: &Path, folder: &Path) -> String {
+fn not_loaded(library: &Path, folder: &Path) -> String {
     format!(
         "linkwise: no process of this command loaded the plugin. The usual reasons:\n\
          - no process used NCCL, or none made a communicator of two or more ranks\n\

@@ -7,7 +7,7 @@ use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use topology::read::{self, infer, merge};
-use topology::{Bandwidth, Cluster, Host, HostType, catalog, draw, file, names};
+use topology::{Bandwidth, Cluster, Host, HostType, catalog, file, names};
 
 /// Sub-commands of `linkwise topology`.
 #[derive(clap::Subcommand)]
@@ -154,7 +154,7 @@ fn import(a: Import) -> Result<(), Failure> {
     let (mut types, notes) = match &sources[..] {
         // One file may describe several systems: each becomes a type of its own.
         [one] => {
-            let notes = one.reading.notes.iter().map(|n| format!("{}: {n}", one.file)).collect();
+            let notes: Vec<String> = one.reading.notes.iter().map(|n| format!("{}: {n}", one.file)).collect();
             (one.reading.types.clone(), notes)
         }
         several => {
@@ -162,7 +162,7 @@ fn import(a: Import) -> Result<(), Failure> {
             (vec![t], notes)
         }
     };
-    for note in notes {
+    for note in notes.iter().filter(|n| !decided_by_flag(&a, n)) {
         eprintln!("note: {note}");
     }
     for t in &mut types {
@@ -179,6 +179,13 @@ fn import(a: Import) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The note is about an assumption that a flag replaces: it would contradict the flag.
+fn decided_by_flag(a: &Import, note: &str) -> bool {
+    let known_model = a.gpu_model.as_deref().and_then(infer::model_by_name);
+    (a.nic_gbit_per_s.is_some() && note.contains("(--nic-gbit-per-s)"))
+        || (known_model.is_some() && (note.contains("NVLink taken as") || note.contains("PCIe taken as")))
+}
+
 /// What the user knows better than the files.
 fn apply(a: &Import, t: &mut HostType) -> Result<(), Failure> {
     if let Some(model) = &a.gpu_model {
@@ -186,12 +193,14 @@ fn apply(a: &Import, t: &mut HostType) -> Result<(), Failure> {
         t.gpu_model.clone_from(model);
         if let Some(facts) = facts {
             t.nvlink = match (t.nvlink, infer::nvlink(&t.gpu_paths, Some(facts))) {
-                (Some(had), Some((found, _))) => {
+                (Some(had), Some((found, why))) => {
+                    eprintln!("note: {why}");
                     Some(topology::NvLinkFabric { switched: had.switched || found.switched, ..found })
                 }
                 (had, _) => had,
             };
             t.pcie.generation = facts.pcie_generation;
+            eprintln!("note: PCIe taken as Gen{} x{} ({})", t.pcie.generation, t.pcie.lanes, facts.name);
         } else {
             eprintln!("note: link rates of `{model}` are not known; those of the files stay");
         }

@@ -7,14 +7,14 @@ use place::{Objective, Refusal, Search, SearchResult};
 use std::collections::HashSet;
 use topology::{Allocation, GpuId, HostId};
 
-/// What a pair that lies on two hosts loses per end on a host that a running job uses, GB/s: the authors' setting.
+/// Penalty of a pair on two hosts per end on a host that a running job uses, GB/s: the authors' setting.
 const BUSY_HOST_PENALTY_GB_PER_S: f64 = 0.15;
 
 /// BWGreedy: a baseline of arXiv 2506.15595 v4, in its public code (`algorithms/network_baselines.py`).
 ///
-/// Begins with the pair of free GPUs whose bandwidth is best, then takes each time the GPU with the largest sum of pair bandwidths to
-/// those taken; pairs over hosts that running jobs use lose a little. The authors feed it with true bandwidths of pairs; here, as every
-/// other search, with the model's. Blind to everything that only sets of three and more show (balance, NICs). Evaluations: N (N - 1) / 2 pairs in one batch.
+/// Begins with the pair of free GPUs with the highest bandwidth, then repeatedly adds the GPU with the largest sum of pair bandwidths to
+/// those taken; pairs across hosts that running jobs use get a penalty. The authors use true bandwidths of pairs; here it uses the model's,
+/// as every search. It ignores all effects that only sets of three and more show (balance, NICs). Evaluations: N (N - 1) / 2 pairs in one batch.
 pub struct BwGreedy;
 
 impl Search for BwGreedy {
@@ -62,14 +62,14 @@ impl PairScores {
         PairScores { gpus: n, scores }
     }
 
-    /// `k` GPUs from the best pair on, as places in the list. O(N² + N x k).
+    /// Indices of `k` GPUs, grown from the best pair. O(N² + N x k).
     fn grow(&self, k: usize) -> Vec<usize> {
         let n = self.gpus;
         let Some(pair) = argmax(&self.scores) else { return Vec::new() };
         let mut chosen = vec![pair / n];
         let mut gains = self.scores[pair / n * n..][..n].to_vec();
         while chosen.len() < k {
-            // A GPU's score with itself is minus infinity: who is chosen stays out.
+            // A GPU's score with itself is minus infinity, so a chosen GPU is not chosen again.
             let Some(g) = argmax(&gains) else { break };
             chosen.push(g);
             for (gain, s) in gains.iter_mut().zip(&self.scores[g * n..]) {

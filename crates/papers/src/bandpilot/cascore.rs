@@ -1,4 +1,4 @@
-//! Locality first, then what running jobs leave.
+//! Locality first, then the bandwidth that running jobs leave.
 
 use super::topo_v4::grow_by_links;
 use crate::hosts::host_sets;
@@ -12,15 +12,15 @@ use topology::{Allocation, Cluster, HostId};
 
 /// Host sets that are re-ranked (the authors' `shortlist_limit`).
 const SHORTLIST: usize = 12;
-/// Host sets of which the short list is made; the authors' code takes all, which ends at about 30 hosts. Those of the least busy, then
-/// freest hosts come first.
+/// Host sets that compete for the short list; the authors' code takes all, which is feasible up to about 30 hosts. Sets of the least
+/// busy, then freest hosts come first.
 const HOST_SETS_MAX: usize = 20_000;
-/// How many hosts more than the fewest are tried (the authors' setting).
+/// Additional hosts beyond the fewest that are tried (the authors' setting).
 const EXTRA_HOSTS: usize = 1;
 
 /// CasCore-like: a baseline of arXiv 2506.15595 v4.
 ///
-/// What is known: the paper compares with "CasCore"; we know no paper of that name. The authors' public code
+/// The paper compares with "CasCore"; no paper of that name is known to us. The authors' public code
 /// (`algorithms/network_baselines.py`) calls it locality-aware candidates, re-ranked by shared-resource compatibility, formerly
 /// `NetworkLocality`. This follows that code: sets of the fewest hosts that could hold the job and of one more, those that share fewest
 /// hosts with running jobs first, then the freest, then the best linked; the first twelve are filled greedily by link labels; of these, the
@@ -88,7 +88,7 @@ fn compact_sets(objective: &Objective, free: &Allocation, k: usize, busy: &HashS
         });
     }
     if out.is_empty() {
-        // Too many small sets were looked at to come to one that holds the job: the freest hosts do.
+        // The limit ended the search before a set that holds the job; the freest hosts hold it.
         out.push(fill(freest_first(free), k, |_, m, _| m).map_or_else(Vec::new, |a| a.parts().to_vec()));
     }
     out

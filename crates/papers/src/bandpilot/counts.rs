@@ -4,7 +4,7 @@ use place::MergeRule;
 use predict::{HostShare, HostShareTable};
 use topology::GpuMask;
 
-/// `merge-counts`: GPUs 0 to n - 1 of a host stand for any n of them. A merged set that a host has too few GPUs for is passed over.
+/// `merge-counts`: GPUs 0 to n - 1 of a host represent any n of them. A merged set that exceeds a host's GPUs is skipped.
 pub static MERGE_COUNTS: MergeRule = MergeRule { name: "merge-counts", join };
 
 fn join(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<HostShare> {

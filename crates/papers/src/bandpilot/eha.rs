@@ -14,7 +14,7 @@ pub const CANDIDATES_MAX: usize = 1024;
 
 /// EHA: arXiv 2506.15595, section 4.3.2, algorithm 1. One batch.
 ///
-/// If single hosts can hold the job (𝒩_single), every k-subset of each is judged and the best returned, whatever several hosts could do.
+/// If single hosts can hold the job (𝒩_single), every k-subset of each is judged and the best returned, even where several hosts would be better.
 /// Else k GPUs go as evenly as possible over every combination of m hosts, the fewest that can hold them (𝒞_balanced: the remainder in
 /// every arrangement; on each host the GPUs with the best intra bandwidth), and the best of these is returned.
 ///

@@ -1,4 +1,4 @@
-//! What a scheduler without a view of links gives: near GPUs by NUMA node and host.
+//! The choice of a scheduler without knowledge of links: GPUs close by NUMA node and host.
 
 use place::search::hosts::{fill, freest_first, singles};
 use topology::{Allocation, Cluster, GpuMask, HostId};

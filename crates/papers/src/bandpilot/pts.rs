@@ -7,7 +7,7 @@ use place::search::{admit, one};
 use place::{Objective, Refusal, Search, SearchResult};
 use topology::Allocation;
 
-/// Requests of at most so many GPUs are searched inside one host if one can hold them (the paper's `k ≤ 8`: its hosts have 8).
+/// Requests of up to this many GPUs are searched inside one host if one can hold them (the paper's `k ≤ 8`: its hosts have 8).
 pub const INSERTION_GPUS_MAX: usize = 8;
 
 /// PTS: arXiv 2506.15595, section 4.3.3, algorithm 2.

@@ -10,7 +10,7 @@ use topology::Allocation;
 ///
 /// The same seed and request draw the same GPUs; other requests draw from other streams.
 pub struct RandomSearch {
-    /// The seed.
+    /// Seed of the draw.
     pub seed: u64,
 }
 

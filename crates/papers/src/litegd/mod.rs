@@ -13,9 +13,9 @@ use topology::{Allocation, GpuId};
 /// Bidirectional tree search: LiteGD (by the authors of BandPilot), section 4.3.2, algorithm 1.
 ///
 /// Top-down (C_TD, `InsertionTreeSearch`): elimination as in [`crate::bandpilot::Pts`], inside the best single host wherever one can hold the job. The
-/// paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test for it; here that is always taken to be so, as its
-/// experiments have it. Bottom-up (C_BU): the best pair of all free GPUs (`BestPair`), then each time the GPU with which the set is best.
-/// Algorithm 1 as printed adds a GPU only if bandwidth *rises*, which would never end where it cannot; we follow the text, which adds the
+/// paper inserts "if inter-host bandwidth is a likely bottleneck" and gives no test for it; here it is always assumed, as in the paper's
+/// experiments. Bottom-up (C_BU): the best pair of all free GPUs (`BestPair`), then repeatedly the GPU that makes the best set.
+/// Algorithm 1 as printed adds a GPU only if bandwidth *rises*, and would never end where it cannot; we follow the text, which adds the
 /// GPU "that yields the highest predicted bandwidth". The better of both is returned, C_TD where they are equal.
 ///
 /// Evaluations from N free GPUs: elimination's (N² - k² + N - k) / 2 (or those of one host), N (N - 1) / 2 pairs in one batch, then

@@ -9,9 +9,9 @@ use topology::{Allocation, Bytes};
 /// A network or a line with the settings of its training.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkKind {
-    /// What is learned.
+    /// Kind of the predictor.
     pub what: LearningTarget,
-    /// How it is trained.
+    /// Settings of the training.
     pub training: Training,
 }
 

@@ -176,151 +176,167 @@ pub fn softmax_backward<R: Real>(p: &[R], d: &mut [R]) {
     }
 }
 
-/// How many attention weights a batch has: heads times tokens squared, over its sets.
-pub fn attention_len(ends: &[u32], heads: usize) -> usize {
-    ranges(ends).map(|r| heads * r.len() * r.len()).sum()
+/// Attention inside the sets of a batch. Queries, keys and values are rows of three times `width`.
+#[derive(Clone, Copy)]
+pub struct Attention<'a> {
+    /// End of every set, in tokens.
+    pub ends: &'a [u32],
+    /// Width of a token.
+    pub width: usize,
+    /// Number of heads; divides the width.
+    pub heads: usize,
 }
 
-/// Attention weights of every set, head and token from rows of queries, keys and values: softmax of scaled products.
-pub fn attention_weights<R: Real>(qkv: &[R], ends: &[u32], width: usize, heads: usize, weights: &mut [R]) {
-    let each = width / heads;
-    let by_root = R::one() / R::of(each as f64).sqrt();
-    let mut at = 0;
-    for r in ranges(ends) {
-        let n = r.len();
-        for h in 0..heads {
-            for i in r.clone() {
-                let q = &qkv[i * 3 * width + h * each..][..each];
-                let row = &mut weights[at..at + n];
-                for (w, j) in row.iter_mut().zip(r.clone()) {
-                    let k = &qkv[j * 3 * width + width + h * each..][..each];
-                    *w = q.iter().zip(k).fold(R::zero(), |s, (a, b)| s + *a * *b) * by_root;
-                }
-                softmax(row);
-                at += n;
-            }
-        }
+impl Attention<'_> {
+    /// Number of attention weights of the batch: heads times tokens squared, over its sets.
+    pub fn weight_count(&self) -> usize {
+        ranges(self.ends).map(|r| self.heads * r.len() * r.len()).sum()
     }
-}
 
-/// Every token's weighted values.
-pub fn attention_mix<R: Real>(qkv: &[R], weights: &[R], ends: &[u32], width: usize, heads: usize, out: &mut [R]) {
-    let each = width / heads;
-    let mut at = 0;
-    for r in ranges(ends) {
-        let n = r.len();
-        for h in 0..heads {
-            for i in r.clone() {
-                let o = &mut out[i * width + h * each..][..each];
-                o.fill(R::zero());
-                for (w, j) in weights[at..at + n].iter().zip(r.clone()) {
-                    let v = &qkv[j * 3 * width + 2 * width + h * each..][..each];
-                    for (o, v) in o.iter_mut().zip(v) {
-                        *o += *w * *v;
+    /// Width of a head.
+    fn each(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// Position of a token's query for a head in `qkv`. The key lies `width` after it, the value twice that.
+    fn query_at(&self, token: usize, head: usize) -> usize {
+        token * 3 * self.width + head * self.each()
+    }
+
+    /// Attention weights of every set, head and token: softmax of scaled products of queries and keys.
+    pub fn weights<R: Real>(&self, qkv: &[R], weights: &mut [R]) {
+        let each = self.each();
+        let by_root = R::one() / R::of(each as f64).sqrt();
+        let mut at = 0;
+        for r in ranges(self.ends) {
+            let n = r.len();
+            for h in 0..self.heads {
+                for i in r.clone() {
+                    let q = &qkv[self.query_at(i, h)..][..each];
+                    let row = &mut weights[at..at + n];
+                    for (w, j) in row.iter_mut().zip(r.clone()) {
+                        let k = &qkv[self.query_at(j, h) + self.width..][..each];
+                        *w = q.iter().zip(k).fold(R::zero(), |s, (a, b)| s + *a * *b) * by_root;
                     }
+                    softmax(row);
+                    at += n;
                 }
-                at += n;
+            }
+        }
+    }
+
+    /// The weighted sum of values of every token.
+    pub fn mix<R: Real>(&self, qkv: &[R], weights: &[R], out: &mut [R]) {
+        let each = self.each();
+        let mut at = 0;
+        for r in ranges(self.ends) {
+            let n = r.len();
+            for h in 0..self.heads {
+                for i in r.clone() {
+                    let o = &mut out[i * self.width + h * each..][..each];
+                    o.fill(R::zero());
+                    for (w, j) in weights[at..at + n].iter().zip(r.clone()) {
+                        let v = &qkv[self.query_at(j, h) + 2 * self.width..][..each];
+                        for (o, v) in o.iter_mut().zip(v) {
+                            *o += *w * *v;
+                        }
+                    }
+                    at += n;
+                }
+            }
+        }
+    }
+
+    /// Gradients of [`Attention::weights`] and [`Attention::mix`]: overwrites `dqkv`. `weights` are those before dropout, `mask` the
+    /// dropout factors (empty without dropout).
+    pub fn backward<R: Real>(&self, qkv: &[R], weights: &[R], mask: &[R], dout: &[R], dqkv: &mut [R]) {
+        let each = self.each();
+        let by_root = R::one() / R::of(each as f64).sqrt();
+        dqkv.fill(R::zero());
+        let mut dw: Vec<R> = Vec::new();
+        let mut at = 0;
+        for r in ranges(self.ends) {
+            let n = r.len();
+            for h in 0..self.heads {
+                for i in r.clone() {
+                    let p = &weights[at..at + n];
+                    let d = &dout[i * self.width + h * each..][..each];
+                    dw.clear();
+                    for (x, j) in r.clone().enumerate() {
+                        let keep = if mask.is_empty() { R::one() } else { mask[at + x] };
+                        let v = self.query_at(j, h) + 2 * self.width;
+                        let mut along = R::zero();
+                        for e in 0..each {
+                            along += d[e] * qkv[v + e];
+                            dqkv[v + e] += p[x] * keep * d[e];
+                        }
+                        dw.push(along * keep);
+                    }
+                    softmax_backward(p, &mut dw);
+                    let q = self.query_at(i, h);
+                    for (x, j) in r.clone().enumerate() {
+                        let g = dw[x] * by_root;
+                        let k = self.query_at(j, h) + self.width;
+                        for e in 0..each {
+                            dqkv[q + e] += g * qkv[k + e];
+                            dqkv[k + e] += g * qkv[q + e];
+                        }
+                    }
+                    at += n;
+                }
             }
         }
     }
 }
 
-/// Gradients of the two steps of attention: `dqkv` is overwritten. `weights` are those before dropout and `mask` the dropout factors
-/// (empty without dropout).
-#[allow(clippy::too_many_arguments)] // the two forward steps have as many between them
-pub fn attention_backward<R: Real>(
-    qkv: &[R],
-    weights: &[R],
-    mask: &[R],
-    ends: &[u32],
-    width: usize,
-    heads: usize,
-    dout: &[R],
-    dqkv: &mut [R],
-) {
-    let each = width / heads;
-    let by_root = R::one() / R::of(each as f64).sqrt();
-    dqkv.fill(R::zero());
-    let mut dw: Vec<R> = Vec::new();
-    let mut at = 0;
-    for r in ranges(ends) {
-        let n = r.len();
-        for h in 0..heads {
+/// Attention pooling: one row per set, the average of its tokens weighted by a softmax of `x · query`. The output has rows of `stride`,
+/// of which the first `query.len()` are written; there is one weight per token.
+#[derive(Clone, Copy)]
+pub struct Pooling<'a, R> {
+    /// The learned query.
+    pub query: &'a [R],
+    /// End of every set, in tokens.
+    pub ends: &'a [u32],
+    /// Length of an output row.
+    pub stride: usize,
+}
+
+impl<R: Real> Pooling<'_, R> {
+    /// Fills `weights` and `out`.
+    pub fn forward(&self, x: &[R], weights: &mut [R], out: &mut [R]) {
+        let d = self.query.len();
+        for (s, r) in ranges(self.ends).enumerate() {
+            let w = &mut weights[r.clone()];
+            for (w, i) in w.iter_mut().zip(r.clone()) {
+                *w = x[i * d..][..d].iter().zip(self.query).fold(R::zero(), |s, (a, b)| s + *a * *b);
+            }
+            softmax(w);
+            let o = &mut out[s * self.stride..][..d];
+            o.fill(R::zero());
+            for (w, i) in w.iter().zip(r) {
+                for (o, v) in o.iter_mut().zip(&x[i * d..][..d]) {
+                    *o += *w * *v;
+                }
+            }
+        }
+    }
+
+    /// Gradients of [`Pooling::forward`]: overwrites `dx`, adds to `dquery`.
+    pub fn backward(&self, x: &[R], weights: &[R], dout: &[R], dx: &mut [R], dquery: &mut [R]) {
+        let d = self.query.len();
+        let mut dw: Vec<R> = Vec::new();
+        for (s, r) in ranges(self.ends).enumerate() {
+            let g = &dout[s * self.stride..][..d];
+            dw.clear();
             for i in r.clone() {
-                let p = &weights[at..at + n];
-                let d = &dout[i * width + h * each..][..each];
-                dw.clear();
-                for (x, j) in r.clone().enumerate() {
-                    let keep = if mask.is_empty() { R::one() } else { mask[at + x] };
-                    let v = j * 3 * width + 2 * width + h * each;
-                    let mut along = R::zero();
-                    for e in 0..each {
-                        along += d[e] * qkv[v + e];
-                        dqkv[v + e] += p[x] * keep * d[e];
-                    }
-                    dw.push(along * keep);
-                }
-                softmax_backward(p, &mut dw);
-                let q = i * 3 * width + h * each;
-                for (x, j) in r.clone().enumerate() {
-                    let g = dw[x] * by_root;
-                    let k = j * 3 * width + width + h * each;
-                    for e in 0..each {
-                        dqkv[q + e] += g * qkv[k + e];
-                        dqkv[k + e] += g * qkv[q + e];
-                    }
-                }
-                at += n;
+                dw.push(x[i * d..][..d].iter().zip(g).fold(R::zero(), |s, (a, b)| s + *a * *b));
             }
-        }
-    }
-}
-
-/// Attention pooling: one row per set, the average of its tokens weighted by a softmax of `x · query`. `out` has rows of `stride`,
-/// of which the first `query.len()` are written; `weights` has one entry per token.
-pub fn pool<R: Real>(x: &[R], query: &[R], ends: &[u32], stride: usize, weights: &mut [R], out: &mut [R]) {
-    let d = query.len();
-    for (s, r) in ranges(ends).enumerate() {
-        let w = &mut weights[r.clone()];
-        for (w, i) in w.iter_mut().zip(r.clone()) {
-            *w = x[i * d..][..d].iter().zip(query).fold(R::zero(), |s, (a, b)| s + *a * *b);
-        }
-        softmax(w);
-        let o = &mut out[s * stride..][..d];
-        o.fill(R::zero());
-        for (w, i) in w.iter().zip(r) {
-            for (o, v) in o.iter_mut().zip(&x[i * d..][..d]) {
-                *o += *w * *v;
-            }
-        }
-    }
-}
-
-/// Gradients of [`pool`]: overwrites `dx`, adds to `dquery`.
-#[allow(clippy::too_many_arguments)] // what forward used, and what flows back
-pub fn pool_backward<R: Real>(
-    x: &[R],
-    query: &[R],
-    weights: &[R],
-    ends: &[u32],
-    stride: usize,
-    dout: &[R],
-    dx: &mut [R],
-    dquery: &mut [R],
-) {
-    let d = query.len();
-    let mut dw: Vec<R> = Vec::new();
-    for (s, r) in ranges(ends).enumerate() {
-        let g = &dout[s * stride..][..d];
-        dw.clear();
-        for i in r.clone() {
-            dw.push(x[i * d..][..d].iter().zip(g).fold(R::zero(), |s, (a, b)| s + *a * *b));
-        }
-        softmax_backward(&weights[r.clone()], &mut dw);
-        for (n, i) in r.enumerate() {
-            for e in 0..d {
-                dx[i * d + e] = weights[i] * g[e] + dw[n] * query[e];
-                dquery[e] += dw[n] * x[i * d + e];
+            softmax_backward(&weights[r.clone()], &mut dw);
+            for (n, i) in r.enumerate() {
+                for e in 0..d {
+                    dx[i * d + e] = weights[i] * g[e] + dw[n] * self.query[e];
+                    dquery[e] += dw[n] * x[i * d + e];
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A learned prediction of what spans hosts: one network (or line) per message size, and what continual learning keeps.
+//! Learned predictions across hosts: one network (or line) per message size, and the memory of continual learning.
 
 use super::linear::FittedLine;
 use super::token_network::{Tape, TokenNetwork, TokenSets};
@@ -10,25 +10,25 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use topology::{Allocation, Bytes, Cluster};
 
-/// Fewest multi-host readings of a size that anything is learned from.
+/// Fewest multi-host readings of a size that a predictor learns from.
 pub const READINGS_MIN: usize = 8;
-/// Most sizes that get a network of their own; those with the most readings.
+/// Most sizes with a network of their own; sizes with the most readings come first.
 pub const SIZES_MAX: usize = 16;
 /// Most readings that a replay buffer holds.
 pub const REPLAY_MAX: usize = 256;
 /// Weight of elastic weight consolidation (published).
 pub const LAMBDA: f64 = 2.0;
-/// Sets that go through a network at once: bounds its memory.
+/// Sets in one pass through a network; limits its memory.
 const CHUNK: usize = 128;
-/// Smallest variance of scaled residuals that the Fisher information takes for real: a hundredth of the targets' deviation.
+/// Least variance of scaled residuals in the Fisher information: a hundredth of the targets' deviation.
 const NOISE_MIN: f64 = 1e-4;
-/// Smallest relative deviation that is claimed.
+/// Least relative deviation of a prediction.
 const SD_MIN: f64 = 0.003;
-/// Bounds of a prediction, GB/s: whatever a network says is brought within.
+/// Bounds of a prediction, GB/s; outputs of a network are clamped to them.
 const BUSBW_MIN_GB_PER_S: f64 = 1e-3;
 const BUSBW_MAX_GB_PER_S: f64 = 1e6;
 
-/// What is learned.
+/// Kinds of learned predictors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LearningTarget {
     /// A network.
@@ -49,37 +49,37 @@ impl LearningTarget {
     }
 }
 
-/// What predicts.
+/// The function behind a predictor.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Regressor {
-    /// A network with what reads allocations for it.
+    /// A network and the reader of its allocations.
     Network {
-        /// The network.
+        /// Predicts from tokens.
         network: Box<TokenNetwork<f32>>,
-        /// Its reader.
+        /// Makes tokens of allocations.
         reader: Tokenizer,
     },
     /// A line.
     Line(FittedLine),
 }
 
-/// What continual learning remembers of the data so far.
+/// The memory of continual learning.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RehearsalMemory {
-    /// Nothing: a line is solved anew from all of its data.
+    /// None: a line is solved again from all of its data.
     None,
-    /// How much each parameter matters (elastic weight consolidation).
+    /// Importance of each parameter (elastic weight consolidation).
     Fisher(Vec<f32>),
-    /// Some of the readings themselves.
+    /// A uniform selection of the readings.
     Replay(Vec<(Allocation, f64)>),
 }
 
-/// What was learned of one size.
+/// The predictor of one size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizePredictor {
-    /// The size.
+    /// Message size.
     pub size: Bytes,
-    /// The predictor.
+    /// Predicts the scaled bandwidth.
     pub regressor: Regressor,
     /// Scale of the (logarithm of the) bandwidth.
     pub target: Scale,
@@ -87,25 +87,25 @@ pub struct SizePredictor {
     pub sd: f64,
     /// Readings that it was learned from.
     pub seen: usize,
-    /// What it remembers.
+    /// Memory of the data so far.
     pub memory: RehearsalMemory,
 }
 
 /// Predictors by size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnedNetwork {
-    /// Of which kind.
+    /// Kind of all predictors.
     pub what: LearningTarget,
     /// Ascending sizes, at least one.
     pub by_size: Vec<SizePredictor>,
 }
 
-/// How [`LearnedNetwork::learn`] guards what it knew.
+/// Protection of earlier knowledge in [`LearnedNetwork::learn`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// As the paper of the network says: elastic weight consolidation or replay.
+    /// The method of the network's paper: elastic weight consolidation or replay.
     Published,
-    /// Not at all: plain fine-tuning, to compare with.
+    /// None: plain fine-tuning, for comparison.
     None,
 }
 
@@ -113,7 +113,7 @@ pub enum Guard {
 pub const CONTINUAL: Training =
     Training { epochs: 80, patience: 30, batch: 32, rate: 5e-4, decay: 1e-5, validation: 0.2, logarithm: true };
 
-/// By host type: the best bandwidth inside a host, which stands in for one GPU, where nothing inside the host limits.
+/// By host type: the best bandwidth inside a host. It replaces the table's value of a single GPU, which has no limit inside the host.
 fn alone(cluster: &Cluster, tables: &SizeTables) -> Vec<f64> {
     let best = |t: usize| {
         let by_count = tables.intra.best_by_count(cluster, t);
@@ -249,26 +249,20 @@ impl SizePredictor {
         let held = validation_count(new.len(), settings.validation);
         let (held_rows, rest) = order.split_at(held);
         let read = |rows: &mut dyn Iterator<Item = &(Allocation, f64)>| {
-            let (mut parts, mut values) = (Vec::new(), Vec::new());
-            for (a, v) in rows {
-                parts.push(parts_of(table, a));
-                values.push(*v);
-            }
-            (parts, values)
+            let (parts, values): (Vec<_>, Vec<_>) = rows.map(|(a, v)| (parts_of(table, a), *v)).unzip();
+            samples(reader, &self.target, &parts, &values)
         };
         let replayed: &[(Allocation, f64)] = match &self.memory {
             RehearsalMemory::Replay(r) if guard == Guard::Published => r,
             _ => &[],
         };
-        // New and old readings count alike, as they learn and as they are judged: a buffer of many old ones must not outvote the few
-        // that report a change.
+        // New and old readings have equal weight in training and validation: a buffer of many old ones must not outweigh the few that
+        // report a change.
         let old_held = held.min(replayed.len() / 2);
         let times = ((replayed.len() - old_held) / rest.len().max(1)).max(1);
         let repeated = rest.iter().cycle().take(rest.len() * times).map(|i| &new[*i]);
-        let (parts, values) = read(&mut repeated.chain(&replayed[old_held..]));
-        let training = samples(reader, &self.target, &parts, &values);
-        let (parts, values) = read(&mut held_rows.iter().map(|i| &new[*i]).chain(&replayed[..old_held]));
-        let validation = samples(reader, &self.target, &parts, &values);
+        let training = read(&mut repeated.chain(&replayed[old_held..]));
+        let validation = read(&mut held_rows.iter().map(|i| &new[*i]).chain(&replayed[..old_held]));
         let anchor = match &self.memory {
             RehearsalMemory::Fisher(f) if guard == Guard::Published => {
                 Some(Anchor { parameters: network.parameters.clone(), fisher: f.clone(), lambda: LAMBDA })
@@ -278,27 +272,10 @@ impl SizePredictor {
         let progress = train(network, &training, &validation, settings, anchor.as_ref(), seed.wrapping_add(1));
         match &mut self.memory {
             RehearsalMemory::Fisher(old) => {
-                // Of all data so far: both averages, by their numbers of readings.
-                let (before, now) = (self.seen as f32, new.len() as f32);
                 let judged = if validation.is_empty() { &training } else { &validation };
-                let now_fisher = fisher(network, &training, noise(network, judged));
-                for (o, n) in old.iter_mut().zip(now_fisher) {
-                    *o = (*o * before + n * now) / (before + now);
-                }
+                average_fisher(old, fisher(network, &training, noise(network, judged)), self.seen, new.len());
             }
-            RehearsalMemory::Replay(kept) => {
-                // Each reading so far is in the buffer with the same probability.
-                for (i, row) in new.iter().enumerate() {
-                    if kept.len() < REPLAY_MAX {
-                        kept.push(row.clone());
-                    } else {
-                        let draw = rng.next_u64() as usize % (self.seen + i + 1);
-                        if let Some(slot) = kept.get_mut(draw) {
-                            *slot = row.clone();
-                        }
-                    }
-                }
-            }
+            RehearsalMemory::Replay(kept) => keep_evenly(kept, new, self.seen, &mut rng),
             RehearsalMemory::None => {}
         }
         self.seen += new.len();
@@ -306,7 +283,29 @@ impl SizePredictor {
     }
 }
 
-/// Variance of what a network leaves unexplained of samples, on the scale that it learns.
+/// Averages the Fisher information of `seen` and of `new` readings, weighted by their numbers.
+fn average_fisher(old: &mut [f32], new_fisher: Vec<f32>, seen: usize, new: usize) {
+    let (before, now) = (seen as f32, new as f32);
+    for (o, n) in old.iter_mut().zip(new_fisher) {
+        *o = (*o * before + n * now) / (before + now);
+    }
+}
+
+/// Reservoir sampling: after `seen` and the new readings, each of them is in the buffer with the same probability.
+fn keep_evenly(kept: &mut Vec<(Allocation, f64)>, new: &[(Allocation, f64)], seen: usize, rng: &mut ChaCha8Rng) {
+    for (i, row) in new.iter().enumerate() {
+        if kept.len() < REPLAY_MAX {
+            kept.push(row.clone());
+        } else {
+            let draw = rng.next_u64() as usize % (seen + i + 1);
+            if let Some(slot) = kept.get_mut(draw) {
+                *slot = row.clone();
+            }
+        }
+    }
+}
+
+/// Variance of a network's residuals on samples, on the scale that it learns.
 fn noise(network: &TokenNetwork<f32>, samples: &Samples) -> f64 {
     let mut tape = Tape::default();
     let sum: f64 = (samples.sets.iter().zip(&samples.targets))
@@ -318,7 +317,7 @@ fn noise(network: &TokenNetwork<f32>, samples: &Samples) -> f64 {
     (sum / samples.len().max(1) as f64).max(NOISE_MIN)
 }
 
-/// How many of `n` readings are held out: none if there are too few to judge on.
+/// Number of readings held out of `n`; 0 if there are too few.
 fn validation_count(n: usize, share: f64) -> usize {
     if n < 10 { 0 } else { ((n as f64 * share).round() as usize).clamp(2, n / 2) }
 }
@@ -379,9 +378,9 @@ impl LearnedNetwork {
         self.by_size[self.nearest(size)].sd
     }
 
-    /// Learns new multi-host readings of a size without forgetting the old ones, as each paper does it: the Transformer by elastic
-    /// weight consolidation, LiteGD's by replay. Cost: that of a training of [`CONTINUAL`] on `new` (and the replay buffer). None, and
-    /// nothing learned, for a line, without readings, or with one that spans no hosts or is no positive number.
+    /// Learns new multi-host readings of a size without forgetting the old ones, by the method of each paper: the Transformer by elastic
+    /// weight consolidation, LiteGD's by replay. Cost: a training of [`CONTINUAL`] on `new` (and the replay buffer). Returns `None`
+    /// and learns nothing for a line, without readings, or if a reading lies on one host or is not a positive number.
     pub fn learn(
         &mut self,
         table: &HostShareTable,

@@ -1,7 +1,7 @@
 //! LinearBW: least squares on ten features of the hosts, the baseline of BandPilot's newer version.
 //!
 //! The features are those of its published code: mean, deviation, largest and smallest intra bandwidth over the hosts; how many hosts;
-//! mean, deviation and largest count, largest less smallest; total count. Bandwidths are raw, not logarithms, as there. The
+//! mean, deviation and largest count, largest minus smallest; total count. Bandwidths are raw, not logarithms, as there. The
 //! published code descends a gradient; here the least squares are solved directly, with a ridge of [`RIDGE`] against features that
 //! do not vary.
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub const FEATURES: usize = 10;
 /// Added to the diagonal of the (scaled) normal equations per sample.
 const RIDGE: f64 = 1e-6;
-/// A line knows no zero: no prediction is below this.
+/// Least prediction; a line may fall to zero and below.
 const BUSBW_MIN_GB_PER_S: f64 = 0.01;
 
 /// A fitted line.
@@ -24,9 +24,9 @@ pub struct FittedLine {
     pub scales: [Scale; FEATURES],
     /// Weights of the scaled features, GB/s.
     pub weights: [f64; FEATURES],
-    /// Mean of what was fitted, GB/s.
+    /// Mean of the fitted bandwidths, GB/s.
     pub offset_gb_per_s: f64,
-    /// By host type: what one GPU is read as, as for networks.
+    /// By host type: the feature value of a single GPU, as for networks.
     pub alone_gb_per_s: Vec<f64>,
 }
 
@@ -89,7 +89,7 @@ impl FittedLine {
         (v + self.offset_gb_per_s).clamp(BUSBW_MIN_GB_PER_S, 1e6)
     }
 
-    /// Can it be used?
+    /// Whether the line can be used.
     pub fn check(&self, types: usize) -> Result<(), String> {
         let numbers = self.weights.iter().chain([&self.offset_gb_per_s]).all(|v| v.is_finite() && v.abs() < 1e9);
         let alone = self.alone_gb_per_s.len() == types

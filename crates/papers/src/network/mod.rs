@@ -1,14 +1,14 @@
-//! The networks of the papers, and LinearBW: what they are compared with.
+//! The networks of the papers, and LinearBW, their baseline.
 //!
 //! `transformer` is BandPilot's (width 32, 6 layers, 8 heads, feed-forward 128), `transformer-litegd` LiteGD's (3 layers, GPU masks),
-//! `transformer-naive` the ablation that sees raw GPU ids, `linear` a line. What is on one host bypasses all of them and reads the intra
-//! table. Where the papers leave freedom:
+//! `transformer-naive` the ablation with raw GPU ids, `linear` a line. Allocations on one host bypass all of them and read the intra
+//! table. Choices that the papers leave open:
 //!
-//! - Positions: a host's place in the cluster, by sinusoids (published code). So two hosts of a type are not interchangeable to the
-//!   network, and it has to see both; [`predict::gp`] needs not.
+//! - Positions: a host's place in the cluster, by sinusoids (published code). Therefore two hosts of a type are not interchangeable and
+//!   the network needs readings of both; [`predict::gp`] does not.
 //! - Normalisation after the residual sum, dropout as in the common encoder layer, gradients shortened to length 1, a cosine down to
-//!   1e-6 (published code). The published code pools over hosts that are not chosen, too; here they are no tokens at all.
-//! - Logarithms of bandwidths are read and learned; the published code takes them raw. On H100 there is no difference, on mixed clusters
+//!   1e-6 (published code). The published code also pools over hosts that are not chosen; here those have no tokens.
+//! - Inputs and targets are logarithms of bandwidths; the published code uses raw values. On H100 there is no difference, on mixed clusters
 //!   logarithms are clearly better (facts: placement-prototype, section 2). [`Training::logarithm`] switches.
 //! - Counts are scaled like everything else; the published code takes them as they are.
 //! - One GPU of a host is read as the best bandwidth of its host type, since nothing inside the host limits it.

@@ -3,9 +3,8 @@
 //! Post-norm layers with ReLU as in the published code of BandPilot; attention pooling; a head of three layers.
 
 use super::layers::{
-    Dropout, attention_backward, attention_len, attention_mix, attention_weights, bias_backward, layer_norm,
-    layer_norm_backward, linear, linear_input_backward, linear_weights_backward, pool, pool_backward, relu,
-    relu_backward, scale, sized,
+    Attention, Dropout, Pooling, bias_backward, layer_norm, layer_norm_backward, linear, linear_input_backward,
+    linear_weights_backward, relu, relu_backward, scale, sized,
 };
 use super::real::Real;
 use super::shape::{Embedding, InHead, InLayer, InitialValues, NetworkShape, ParameterGroup};
@@ -147,7 +146,8 @@ impl<R: Real> TokenNetwork<R> {
         let [a, b, c] = s.head();
         let n = sets.len();
         let pooled = sized(&mut tape.pooled, n * a);
-        pool(&x, self.head(InHead::Query), &sets.ends, a, sized(&mut tape.pooling, t), pooled);
+        let pooling = Pooling { query: self.head(InHead::Query), ends: &sets.ends, stride: a };
+        pooling.forward(&x, sized(&mut tape.pooling, t), pooled);
         if s.total {
             for (row, total) in pooled.chunks_exact_mut(a).zip(&sets.totals) {
                 row[w] = *total;
@@ -211,19 +211,20 @@ impl<R: Real> TokenNetwork<R> {
         std::mem::swap(x, &mut tape.x);
         let qkv = sized(&mut tape.qkv, t * 3 * w);
         linear(&tape.x, p(InLayer::Qkv), &bias, (t, w, 3 * w), qkv);
-        let weights = sized(&mut tape.weights, attention_len(&sets.ends, heads));
-        attention_weights(qkv, &sets.ends, w, heads, weights);
+        let attention = Attention { ends: &sets.ends, width: w, heads };
+        let weights = sized(&mut tape.weights, attention.weight_count());
+        attention.weights(qkv, weights);
         let mixed = sized(&mut tape.mixed, t * w);
         match dropout {
             None => {
                 tape.weights_mask.clear();
-                attention_mix(qkv, weights, &sets.ends, w, heads, mixed);
+                attention.mix(qkv, weights, mixed);
             }
             Some(d) => {
                 let dropped = sized(scratch, weights.len());
                 dropped.copy_from_slice(weights);
                 d.apply(dropped, &mut tape.weights_mask);
-                attention_mix(qkv, dropped, &sets.ends, w, heads, mixed);
+                attention.mix(qkv, dropped, mixed);
             }
         }
         let a = sized(scratch, t * w);
@@ -271,7 +272,8 @@ impl<R: Real> TokenNetwork<R> {
         linear_input_backward(self.head(InHead::First), d1, (n, a, b), R::zero(), dpooled);
         let dquery = grad.of(at(InHead::Query));
         let query = self.head(InHead::Query);
-        pool_backward(&tape.x, query, &tape.pooling, &sets.ends, a, dpooled, sized(dx, t * w), dquery);
+        let pooling = Pooling { query, ends: &sets.ends, stride: a };
+        pooling.backward(&tape.x, &tape.pooling, dpooled, sized(dx, t * w), dquery);
 
         for l in (0..s.layers).rev() {
             self.encode_backward(l, sets, &tape.layers[l], [dx, dy, dbig, dqkv], &mut grad);
@@ -341,7 +343,13 @@ impl<R: Real> TokenNetwork<R> {
         let dmixed = sized(dbig, t * w);
         linear_input_backward(p(InLayer::Out), ds, (t, w, w), R::zero(), dmixed);
         let d = sized(dqkv, t * 3 * w);
-        attention_backward(&tape.qkv, &tape.weights, &tape.weights_mask, &sets.ends, w, heads, dmixed, d);
+        Attention { ends: &sets.ends, width: w, heads }.backward(
+            &tape.qkv,
+            &tape.weights,
+            &tape.weights_mask,
+            dmixed,
+            d,
+        );
         linear_weights_backward(&tape.x, d, (t, w, 3 * w), grad.of(at(InLayer::Qkv)));
         for row in d.chunks_exact(3 * w) {
             add(grad.of(at(InLayer::QueryBias)), &row[..w]);

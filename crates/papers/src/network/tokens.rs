@@ -61,7 +61,7 @@ impl Scale {
     pub fn up(&self, v: f64) -> f64 {
         v * self.sd + self.mean
     }
-    /// Can it be used?
+    /// Whether the line can be used.
     pub fn fine(&self) -> bool {
         self.mean.is_finite() && self.mean.abs() < 1e9 && self.sd.is_finite() && (1e-9..1e9).contains(&self.sd)
     }

@@ -176,7 +176,7 @@ pub fn train(
             }
             let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
             if !length.is_finite() {
-                continue; // an absurd reading must not make the network absurd
+                continue; // an absurd reading must not destroy the network
             }
             if length > GRADIENT_LENGTH_MAX {
                 let by = (GRADIENT_LENGTH_MAX / length) as f32;
@@ -214,7 +214,7 @@ pub fn penalty(a: &Anchor, parameters: &[f32]) -> f64 {
 
 /// Diagonal of the Fisher information per reading, where readings scatter around the scaled prediction with this variance: the mean over
 /// samples of the squared derivative of the prediction, over the variance. The penalty of an [`Anchor`] is then, to first order and
-/// without cross terms, the mean squared change of what the network said of those samples, in units of their noise.
+/// without cross terms, the mean squared change of the network's predictions of those samples, in units of their noise.
 pub fn fisher(network: &TokenNetwork<f32>, samples: &Samples, variance: f64) -> Vec<f32> {
     let n = network.parameters.len();
     let (mut sum, mut gradient, mut tape) = (vec![0.0f32; n], vec![0.0f32; n], Tape::default());

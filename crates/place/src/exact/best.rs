@@ -33,7 +33,8 @@ pub fn best_of(objective: &Objective, candidates: &Candidates, scores: &[f64], k
     let order = in_order(objective, candidates, scores, keep);
     let best = scores[order[0] as usize];
     let mut picked = Picked::default();
-    for i in order {
+    // Candidates that were not judged among the jobs are no runner-ups.
+    for i in order.into_iter().filter(|i| scores[*i as usize] > f64::NEG_INFINITY || best == f64::NEG_INFINITY) {
         let parts = candidates.parts(i as usize);
         let close_to_best = scores[i as usize] >= OTHER_HOSTS_SHARE * best;
         picked.see(i, parts, keep, close_to_best);

@@ -30,6 +30,11 @@ pub use registry::{BuildSearch, Registry, SearchEntry, SearchNameTaken};
 pub trait Search: Send + Sync {
     /// The name on the command line.
     fn name(&self) -> &'static str;
+    /// Does an answer by this search leave the simple rule only for a gain beyond the slack ([`crate::policy`])? Searches that stand for
+    /// somebody else's choice do not.
+    fn keeps_to_rule(&self) -> bool {
+        false
+    }
     /// The best `keep` allocations that it finds, best first.
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal>;
 }
@@ -40,6 +45,9 @@ pub struct Exact;
 impl Search for Exact {
     fn name(&self) -> &'static str {
         "exact"
+    }
+    fn keeps_to_rule(&self) -> bool {
+        true
     }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         crate::exact::search(objective, keep)

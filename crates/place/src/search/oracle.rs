@@ -32,6 +32,9 @@ impl Search for OracleSearch {
     fn name(&self) -> &'static str {
         "oracle"
     }
+    fn keeps_to_rule(&self) -> bool {
+        true
+    }
     fn search(&self, objective: &Objective, keep: usize) -> Result<SearchResult, Refusal> {
         let before = objective.evaluations();
         let free = objective.request.usable(objective.cluster)?;

@@ -39,9 +39,9 @@ pub fn improve(
             return;
         }
         let mut values = Vec::new();
-        objective.scores(&next, &mut values);
-        let from = scores.len();
         let floor = scores[first];
+        objective.promising_scores(&next, floor, &mut values);
+        let from = scores.len();
         for (parts, v) in next.iter().zip(&values) {
             candidates.push(parts);
             scores.push(*v);

@@ -100,6 +100,9 @@ struct Highest {
 
 impl PlanMaker<'_> {
     fn run(&mut self) {
+        if self.rules.equal {
+            return self.equal_splits();
+        }
         let Some(top) = self.highest(self.rules.hosts_max) else { return };
         let most = (self.k / usize::from(self.table.floor.count)).min(top.all);
         self.few_hosts(&top, most);
@@ -162,6 +165,19 @@ impl PlanMaker<'_> {
             }
             if let Some(level) = self.highest_even(hosts, full) {
                 self.add(level, hosts, 1 << full | 1 << (full - 1));
+            }
+        }
+    }
+
+    /// Every number of hosts that divides the job, at the highest level at which so many hosts can give their share.
+    fn equal_splits(&mut self) {
+        for each in 1..self.capacity.stride {
+            if self.rules.counts >> each & 1 == 0 || !self.k.is_multiple_of(each) {
+                continue;
+            }
+            let hosts = self.k / each;
+            if let Some(level) = self.highest_even(hosts, each) {
+                self.add(level, hosts, 1 << each);
             }
         }
     }

@@ -42,7 +42,10 @@ pub(super) fn pairs(levels: &Levels, k: usize, rules: Rules, pool: &mut Pool) {
     let mut found: Vec<(f64, &HostShare, &HostShare)> = Vec::new();
     for (i, a) in champions.iter().enumerate() {
         for b in &champions[..i] {
-            if usize::from(a.count) + usize::from(b.count) == k && a.host != b.host {
+            if usize::from(a.count) + usize::from(b.count) == k
+                && a.host != b.host
+                && (a.count == b.count || !rules.equal)
+            {
                 let nic = network_at_most_gb_per_s(a.nic_gb_per_s.min(b.nic_gb_per_s), 2, k);
                 found.push((a.intra_gb_per_s.min(b.intra_gb_per_s).min(nic), a, b));
             }

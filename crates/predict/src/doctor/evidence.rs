@@ -2,7 +2,7 @@
 
 use crate::features::FEATURES_MAX;
 use crate::intra::equivalent;
-use crate::model::{BandwidthModel, BatchEvaluator, Correction, Model, weights_of};
+use crate::model::{BandwidthModel, BatchEvaluator, Correction, Model, host_weights};
 use crate::shares::HostShare;
 use std::collections::{BTreeMap, HashMap};
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
@@ -101,11 +101,7 @@ const SPLITS_MAX: usize = 1 << 14;
 impl<'m> Expectations<'m> {
     /// O(hosts).
     pub fn new(model: &'m Model, baseline: Baseline) -> Self {
-        let effect = |h: HostId| match model.correction() {
-            Correction::Gp(gp) => gp.host_effect(h.0),
-            _ => 0.0,
-        };
-        let host_effects: Vec<f64> = model.cluster().host_ids().map(effect).collect();
+        let host_effects: Vec<f64> = model.cluster().host_ids().map(|h| model.host_effect(h)).collect();
         let ordinary = spread(&host_effects).clamp(HOST_SD.0, HOST_SD.1);
         Expectations {
             model,
@@ -137,10 +133,9 @@ impl<'m> Expectations<'m> {
         }
         // A host's own deviation counts as expected only as far as hosts ordinarily differ.
         let most = 2.0 * self.ordinary;
-        let beyond: f64 = weights_of(&parts)
-            .iter()
-            .map(|&(h, w)| {
-                let b = self.host_effects[h as usize];
+        let beyond: f64 = host_weights(&parts)
+            .map(|(h, w)| {
+                let b = self.host_effects[h.index()];
                 w * (b - b.clamp(-most, most))
             })
             .sum();

@@ -1,10 +1,17 @@
 //! The negative log posterior of hyperparameters and its gradient, and the fit that minimises it.
 
-use super::{GpPoint, Hyperparameters, JITTER, LASTING, host_overlap, matern, weighted_squares};
+use super::{GpPoint, Hyperparameters, JITTER, LASTING, NOISE_SD, host_overlap, matern, weighted_squares};
 use crate::linalg::{LowerTriangular, dot};
 
 /// What the likelihood returns where the kernel matrix is not positive definite.
 const DEGENERATE: f64 = 1e9;
+/// Least and largest logarithm of the noise, in units of the target's deviation.
+const LN_NOISE: (f64, f64) = (-5.0, 1.0);
+
+/// The noise that is expected of readings whose targets deviate by `y_sd`: its logarithm in units of that deviation.
+pub(super) fn expected_ln_noise(y_sd: f64) -> f64 {
+    (NOISE_SD.0 / y_sd).ln().clamp(-2.0, 0.5)
+}
 
 /// Everything about the readings that stays the same while hyperparameters change. `d` features, `n` readings.
 pub(super) struct Likelihood {
@@ -18,10 +25,12 @@ pub(super) struct Likelihood {
     linear: Vec<Vec<f64>>,
     /// Host part of the kernel, lower triangle.
     hosts: Vec<Vec<f64>>,
-    /// Earlier readings of the same split, with the irregularity that they share.
-    twins: Vec<Vec<(usize, f64)>>,
+    /// Earlier readings of the same split.
+    twins: Vec<Vec<usize>>,
     /// Weak priors: mean and deviation of each logarithm.
     prior: Vec<(f64, f64)>,
+    /// Least logarithm of the noise.
+    ln_noise_min: f64,
     /// The smooth part of the kernel and its slope at the last hyperparameters, lower triangles.
     smooth: Vec<Vec<f64>>,
     slope: Vec<Vec<f64>>,
@@ -36,25 +45,26 @@ struct Variances {
 }
 
 impl Likelihood {
-    /// From readings, their `d` scaled features and their scaled targets. O(n² (d + hosts)).
-    pub(super) fn new(points: &[GpPoint], d: usize, x: Vec<Vec<f64>>, y: Vec<f64>) -> Likelihood {
+    /// From readings, their `d` scaled features and their targets in units of `y_sd`. O(n² (d + hosts)).
+    pub(super) fn new(points: &[GpPoint], d: usize, x: Vec<Vec<f64>>, y: Vec<f64>, y_sd: f64) -> Likelihood {
         let n = points.len();
         let noise: Vec<f64> = points.iter().map(|p| p.noise_factor).collect();
         let linear: Vec<Vec<f64>> =
             (0..n).map(|i| (0..=i).map(|j| 1.0 + dot(&x[i], &x[j]) / d.max(1) as f64).collect()).collect();
         let hosts: Vec<Vec<f64>> =
             (0..n).map(|i| (0..=i).map(|j| host_overlap(&points[i].hosts, &points[j].hosts)).collect()).collect();
-        let twins: Vec<Vec<(usize, f64)>> = (0..n)
+        let twins: Vec<Vec<usize>> = (0..n)
             .map(|i| {
                 let same = |j: &usize| x[i].iter().zip(&x[*j]).all(|(a, b)| (a - b).abs() < 1e-9);
-                (0..i).filter(same).map(|j| (j, LASTING * (noise[i] * noise[j]).sqrt())).collect()
+                (0..i).filter(same).collect()
             })
             .collect();
         let mut prior = vec![(1.0, 1.0); d];
-        prior.extend([(0.0, 3.0), (-2.0, 1.4), (-1.0, 3.0), (-2.5, 1.0)]);
+        prior.extend([(0.0, 3.0), (expected_ln_noise(y_sd), 1.4), (-1.0, 3.0), (-2.5, 1.0)]);
+        let ln_noise_min = (NOISE_SD.1 / y_sd).ln().clamp(LN_NOISE.0, 0.0);
         let smooth: Vec<Vec<f64>> = (0..n).map(|i| vec![0.0; i + 1]).collect();
         let slope = smooth.clone();
-        Likelihood { x, y, noise, linear, hosts, twins, prior, smooth, slope }
+        Likelihood { x, y, noise, linear, hosts, twins, prior, ln_noise_min, smooth, slope }
     }
 
     /// Minimises from `start`; the best hyperparameters, and the number of evaluations.
@@ -63,7 +73,7 @@ impl Likelihood {
         let mut theta: Vec<f64> = start.ln_length.clone();
         theta.extend([start.ln_smooth, start.ln_noise, start.ln_linear, start.ln_host]);
         let mut bounds = vec![(-2.0, 5.0); d];
-        bounds.extend([(-3.0, 3.0), (-5.0, 1.0), (-5.0, 2.0), (-6.0, 0.5)]);
+        bounds.extend([(-3.0, 3.0), (self.ln_noise_min, LN_NOISE.1), (-5.0, 2.0), (-6.0, 0.5)]);
         let mut f = |t: &[f64], g: &mut [f64]| self.evaluate(t, g);
         let effort = crate::lbfgs::minimise(&mut f, &mut theta, &bounds, evaluations_max);
         let hyper = Hyperparameters {
@@ -121,8 +131,8 @@ impl Likelihood {
             for (((r, s), l), h) in row.iter_mut().zip(&*smooth).zip(&self.linear[i]).zip(&self.hosts[i]) {
                 *r = s + v.l2 * l + v.h2 * h;
             }
-            for &(j, lasting) in &self.twins[i] {
-                row[j] += v.n2 * lasting;
+            for &j in &self.twins[i] {
+                row[j] += v.n2 * LASTING;
             }
             row[i] += v.n2 * self.noise[i] + JITTER;
         }
@@ -151,8 +161,8 @@ impl Likelihood {
             for (gd, c) in g[..d].iter_mut().zip(columns) {
                 *gd += weighted_squares(weight, c, c[i]);
             }
-            for &(j, lasting) in &self.twins[i] {
-                g[d + 1] += 2.0 * (inv[j] - a[i] * a[j]) * v.n2 * lasting;
+            for &j in &self.twins[i] {
+                g[d + 1] += 2.0 * (inv[j] - a[i] * a[j]) * v.n2 * LASTING;
             }
         }
     }

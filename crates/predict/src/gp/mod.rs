@@ -4,10 +4,11 @@
 //! `l` is linear, `b_h` is the effect of host `h` weighted by how much the host counts in the result, and `e` is noise together
 //! with the irregularity that no feature explains. Hyperparameters maximise the marginal likelihood times weak log-normal
 //! priors. Readings whose leave-one-out residual is implausible get their own larger noise (a Student-t in effect), so that no
-//! single bad reading decides.
+//! single bad reading decides: that noise belongs to the reading and is shared with no other place, so the farther off a reading is, the
+//! less it says of others.
 //!
-//! Cost: one likelihood with gradient n³/2 multiply-adds; a fit of 250 points 20 to 40 of them; a mean O(n d); a deviation O(n²);
-//! an update O(n²).
+//! Cost: one likelihood with gradient n³/2 multiply-adds, of at most [`FITTED_POINTS_MAX`] points; a fit 20 to 40 of them, and a few
+//! factorisations of all points (n³/3); a mean O(n d); a deviation O(n²); an update O(n²).
 
 mod likelihood;
 mod update;
@@ -15,24 +16,44 @@ mod update;
 use crate::linalg::{LowerTriangular, dot, exp_neg};
 use likelihood::Likelihood;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+pub(crate) use update::Instead;
 
 /// Most readings that a process keeps.
 pub const POINTS_MAX: usize = 4096;
 /// A process that learns reading by reading drops one for each that it takes from this size on: an update costs the square of the points, a
 /// load from a file the third power (0.2 s), and the file holds every point. A process that was fitted on more keeps its size.
 pub const UPDATED_POINTS_MAX: usize = 768;
+/// Most readings that hyperparameters are fitted on, evenly spread: an evaluation costs the third power of them.
+const FITTED_POINTS_MAX: usize = 384;
 /// Most likelihood evaluations of one fit.
 const EVALUATIONS_MAX: usize = 28;
-/// A leave-one-out residual beyond so many standard deviations marks a reading as an outlier.
+/// A reading counts less if its leave-one-out residual is beyond so many standard deviations.
 const OUTLIER_SDS: f64 = 2.8;
 /// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays
 /// constant: a line through readings of four hosts says nothing about four hundred.
 const REACH_SDS: f64 = 1.0;
 /// Added to the deviation of the mean for features out of reach.
 const OUT_OF_REACH_SD: f64 = 0.1;
-/// Share of the noise's variance that is irregularity: it belongs to the split and recurs in every use of it. The rest belongs to the
-/// single reading.
+/// Share of the ordinary noise's variance that is irregularity: it belongs to the split and recurs in every use of it. The rest, and all
+/// noise beyond the ordinary, belongs to the single reading.
 const LASTING: f64 = 0.8;
+/// Before the hyperparameters are known, a residual beyond so many standard deviations of the starting ones marks a reading as an outlier.
+const ABSURD_SDS: f64 = 8.0;
+/// Noise and irregularity (of the logarithm) that are expected before a reading is seen, and the least that is believed: nccl-tests repeat
+/// within 1 %, splits differ by some 2 %.
+const NOISE_SD: (f64, f64) = (0.02, 0.003);
+/// Largest variance of a reading's own noise, as a multiple of the common one: a reading a thousand deviations off says nothing.
+const NOISE_FACTOR_MAX: f64 = 1e6;
+/// Readings beyond so many robust deviations from the median count as that far when the scale of the target is estimated.
+const SCALE_SDS: f64 = 4.0;
+/// Most marks of outliers of one fit.
+const MARKS_MAX: usize = 4;
+/// Newest readings of one allocation that are kept; the target is their median.
+const RECENT_MAX: usize = 7;
+/// A split whose only reading is odd may be odd itself: its irregularity has the variance of that reading's noise, up to so many times the
+/// ordinary one. A second reading of the split, on other hosts, says which of the two is odd.
+const ODD_SPLIT_MAX: f64 = 4.0;
 /// Points at a squared distance (in lengths) below this are the same split.
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
@@ -49,6 +70,36 @@ pub struct GpPoint {
     pub y: f64,
     /// Its noise variance as a multiple of the common one; 1 = an ordinary reading.
     pub noise_factor: f64,
+    /// The newest readings of this allocation, if it was read again after the fit; `y` is their median.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recent: Vec<f64>,
+}
+
+impl GpPoint {
+    /// An ordinary reading.
+    pub fn new(x: Vec<f64>, hosts: Vec<(u32, f64)>, y: f64) -> GpPoint {
+        GpPoint { x, hosts, y, noise_factor: 1.0, recent: Vec::new() }
+    }
+
+    /// True if both are readings of one split of the same hosts.
+    fn is_of(&self, other: &GpPoint) -> bool {
+        self.x == other.x && self.hosts == other.hosts
+    }
+
+    /// This reading with the earlier ones of the same allocation.
+    fn joined(self, earlier: &GpPoint) -> GpPoint {
+        let mut recent = if earlier.recent.is_empty() { vec![earlier.y] } else { earlier.recent.clone() };
+        recent.push(self.y);
+        recent.drain(..recent.len().saturating_sub(RECENT_MAX));
+        GpPoint { y: stats::upper_median(&recent), recent, ..self }
+    }
+
+    /// The same target in units of another base, `ln_base` above the present one.
+    pub(crate) fn over(mut self, ln_base: f64) -> GpPoint {
+        self.y -= ln_base;
+        self.recent.iter_mut().for_each(|y| *y -= ln_base);
+        self
+    }
 }
 
 /// Logarithms of the hyperparameters: lengths first, then standard deviations in units of the target's.
@@ -92,6 +143,8 @@ pub struct Gp {
     factor: LowerTriangular,
     alpha: Vec<f64>,
     host_effect: Vec<f64>,
+    /// By point: the variance of its split's irregularity, as a multiple of the ordinary one ([`ODD_SPLIT_MAX`]).
+    oddity: Vec<f64>,
     evaluations: usize,
 }
 
@@ -157,6 +210,22 @@ fn mean_sd(v: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     (mean, (v.map(|x| (x - mean) * (x - mean)).sum::<f64>() / n).sqrt())
 }
 
+/// Median and standard deviation of targets, of which those far out count as [`SCALE_SDS`] robust deviations from the median.
+fn robust_scale(y: &[f64]) -> (f64, f64) {
+    let middle = stats::upper_median(y);
+    let off: Vec<f64> = y.iter().map(|v| (v - middle).abs()).collect();
+    let most = SCALE_SDS * (stats::MAD_TO_SD * stats::upper_median(&off)).max(0.02);
+    (middle, mean_sd(y.iter().map(|v| (v - middle).clamp(-most, most))).1.max(1e-3))
+}
+
+/// The noise of a reading, as a multiple of the common variance `n2`, that lies `residual` from its prediction, with `variance` as an ordinary
+/// reading. It begins at `sds` deviations and grows with the third power of the distance, so that no threshold divides readings, and
+/// what a reading says of others falls with the square.
+fn noise_factor(residual: f64, variance: f64, n2: f64, sds: f64) -> f64 {
+    let beyond = residual.abs() / (sds * variance.sqrt());
+    (1.0 + variance / n2 * (beyond.powi(3) - 1.0).max(0.0)).clamp(1.0, NOISE_FACTOR_MAX)
+}
+
 /// Features that vary and repeat no other one, with mean and deviation of each. O(points x features²).
 fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
     let width = points[0].x.len();
@@ -192,26 +261,35 @@ impl Gp {
             return None;
         }
         let (active, scale) = active_features(&points);
-        let y_mean = stats::upper_median(&points.iter().map(|p| p.y).collect::<Vec<_>>());
-        let y_sd = mean_sd(points.iter().map(|p| p.y)).1.max(1e-3);
+        let (y_mean, y_sd) = robust_scale(&points.iter().map(|p| p.y).collect::<Vec<_>>());
         let d = active.len();
-        let mut hyper =
-            Hyperparameters { ln_length: vec![1.0; d], ln_smooth: 0.0, ln_noise: -2.0, ln_linear: -1.0, ln_host: -2.5 };
+        let mut hyper = Hyperparameters {
+            ln_length: vec![1.0; d],
+            ln_smooth: 0.0,
+            ln_noise: likelihood::expected_ln_noise(y_sd),
+            ln_linear: -1.0,
+            ln_host: -2.5,
+        };
         if let Some(n) = near {
             let known = |f: &usize| n.active.iter().position(|a| a == f).map_or(1.0, |i| n.hyper.ln_length[i]);
             hyper = Hyperparameters { ln_length: active.iter().map(known).collect(), ..n.hyper.clone() };
         }
         let mut gp = Gp::unconditioned(SavedGp { points, hyper, active, scale, y_mean, y_sd });
+        if gp.condition() {
+            gp.mark_outliers(ABSURD_SDS);
+        }
         gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX });
         if !gp.condition() {
             return None;
         }
-        if gp.mark_outliers() {
-            gp.optimise(EVALUATIONS_MAX / 2);
-            if !gp.condition() {
-                return None;
+        for round in 0..MARKS_MAX {
+            if !gp.mark_outliers(OUTLIER_SDS) {
+                break;
             }
-            if gp.mark_outliers() && !gp.condition() {
+            if round == 0 {
+                gp.optimise(EVALUATIONS_MAX / 2);
+            }
+            if !gp.condition() {
                 return None;
             }
         }
@@ -236,6 +314,7 @@ impl Gp {
             factor: LowerTriangular::default(),
             alpha: Vec::new(),
             host_effect: Vec::new(),
+            oddity: Vec::new(),
             evaluations: 0,
         }
     }
@@ -249,8 +328,14 @@ impl Gp {
     }
 
     fn optimise(&mut self, evaluations_max: usize) {
-        let y: Vec<f64> = self.points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
-        let likelihood = Likelihood::new(&self.points, self.active.len(), self.scaled(), y);
+        let n = self.points.len();
+        let used = n.min(FITTED_POINTS_MAX);
+        let spread: Vec<usize> = (0..used).map(|i| i * n / used).collect();
+        let points: Vec<GpPoint> = spread.iter().map(|i| self.points[*i].clone()).collect();
+        let all = self.scaled();
+        let x = spread.iter().map(|i| all[*i].clone()).collect();
+        let y = points.iter().map(|p| (p.y - self.y_mean) / self.y_sd).collect();
+        let likelihood = Likelihood::new(&points, self.active.len(), x, y, self.y_sd);
         let (hyper, evaluations) = likelihood.minimise(&self.hyper, evaluations_max);
         self.evaluations += evaluations;
         self.hyper = hyper;
@@ -332,6 +417,23 @@ impl Gp {
         let weights = self.points.iter().map(|p| p.hosts.iter().map(|h| h.1).sum::<f64>());
         self.host_weight_max = weights.fold(0.0, f64::max);
         self.rows = x;
+        self.refresh_oddity();
+    }
+
+    fn refresh_oddity(&mut self) {
+        let key = |row: &[f64]| row.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
+        let mut readings: HashMap<Vec<u64>, usize> = HashMap::new();
+        self.rows.iter().for_each(|r| *readings.entry(key(r)).or_default() += 1);
+        let of = |(p, r): (&GpPoint, &Vec<f64>)| {
+            if p.noise_factor > 1.0 && readings[&key(r)] == 1 { p.noise_factor.min(ODD_SPLIT_MAX) } else { 1.0 }
+        };
+        self.oddity = self.points.iter().zip(&self.rows).map(of).collect();
+    }
+
+    /// The places of the readings of a split, given by its scaled features.
+    fn twins<'a>(&'a self, row: &'a [f64]) -> impl Iterator<Item = usize> + 'a {
+        let same = move |r: &Vec<f64>| r.iter().zip(row).all(|(a, b)| a == b);
+        self.rows.iter().enumerate().filter(move |(_, r)| same(r)).map(|(j, _)| j)
     }
 
     /// Kernel of point `i` with points `0..=last`, without noise.
@@ -342,13 +444,8 @@ impl Gp {
         self.smooth_kernel(x, &mut k);
         let [_, _, l2, h2] = self.variances();
         let d = self.active.len().max(1) as f64;
-        let (n2, own) = (self.variances()[1], p.noise_factor);
         for j in 0..=last {
             let q = &self.points[j];
-            // Between readings the root of both factors, so that the matrix stays positive.
-            if j != i && own != q.noise_factor && self.rows[j].iter().zip(x).all(|(a, b)| a == b) {
-                k[j] += LASTING * n2 * ((own * q.noise_factor).sqrt() - q.noise_factor);
-            }
             out[j] = k[j] + l2 * (1.0 + dot(x, &self.rows[j]) / d) + h2 * host_overlap(&p.hosts, &q.hosts);
         }
     }
@@ -375,7 +472,7 @@ impl Gp {
             *o = s2 * matern(*o).0;
         }
         for j in twins {
-            out[j] += LASTING * n2 * self.points[j].noise_factor;
+            out[j] += LASTING * n2 * self.oddity[j];
         }
     }
 
@@ -398,19 +495,17 @@ impl Gp {
         self.alpha = a;
     }
 
-    /// Gives implausible readings their own noise. `true` if anything changed.
-    fn mark_outliers(&mut self) -> bool {
+    /// Gives readings beyond `sds` standard deviations their own noise. `true` if anything changed.
+    fn mark_outliers(&mut self, sds: f64) -> bool {
         let n2 = self.variances()[1];
-        let inverse = self.factor.inverse();
+        let inverse = self.factor.inverse_diagonal();
         let mut changed = false;
         for i in 0..self.points.len() {
-            let v = 1.0 / inverse.row(i)[i];
+            let v = 1.0 / inverse[i];
             let residual = self.alpha[i] * v;
             // Its variance as an ordinary reading.
             let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
-            let factor =
-                if residual * residual > OUTLIER_SDS * OUTLIER_SDS * ordinary { residual * residual / n2 } else { 1.0 };
-            let factor = factor.clamp(1.0, 1e4);
+            let factor = noise_factor(residual, ordinary, n2, sds);
             if (factor / self.points[i].noise_factor - 1.0).abs() > 0.05 {
                 self.points[i].noise_factor = factor;
                 changed = true;
@@ -432,8 +527,7 @@ impl Gp {
     pub fn irregularity(&self, x: &[f64]) -> f64 {
         let row = self.scaled_row(x);
         let n2 = self.variances()[1];
-        let twins = self.rows.iter().enumerate().filter(|(_, r)| r.iter().zip(&row).all(|(a, b)| a == b));
-        self.y_sd * twins.map(|(j, _)| LASTING * n2 * self.points[j].noise_factor * self.alpha[j]).sum::<f64>()
+        self.y_sd * LASTING * n2 * self.twins(&row).map(|j| self.oddity[j] * self.alpha[j]).sum::<f64>()
     }
 
     /// The effect of a host at full weight; 0 for hosts without readings.
@@ -457,10 +551,6 @@ impl Gp {
                 *slot = w * share;
             }
         }
-        // The noise of a split is that of its readings.
-        let same = |x: &Vec<f64>| x.iter().zip(&row).all(|(a, b)| a == b);
-        let odd =
-            self.points.iter().zip(&self.rows).filter(|p| same(p.1)).map(|p| p.0.noise_factor).fold(1.0, f64::max);
         for ((k, p), x) in k.iter_mut().zip(&self.points).zip(&self.rows) {
             let overlap: f64 = p.hosts.iter().map(|&(h, w)| weight[h as usize] * w).sum();
             *k += l2 * (1.0 + dot(&row, x) / d) + h2 * overlap;
@@ -469,7 +559,8 @@ impl Gp {
         let prior =
             s2 + l2 * (1.0 + dot(&row, &row) / d) + h2 * hosts.iter().map(|h| (h.1 * share).powi(2)).sum::<f64>();
         let far = if self.out_of_reach(x, hosts) { OUT_OF_REACH_SD / self.y_sd } else { 0.0 };
-        let v = (prior + LASTING * n2 * odd - dot(&k, &k)).max(1e-9) + far * far;
+        let oddity = self.twins(&row).map(|j| self.oddity[j]).fold(1.0, f64::max);
+        let v = (prior + LASTING * n2 * oddity - dot(&k, &k)).max(1e-9) + far * far;
         (self.y_sd * v.sqrt(), self.y_sd * (v + (1.0 - LASTING) * n2).sqrt())
     }
 
@@ -480,10 +571,10 @@ impl Gp {
 
     /// Leave-one-out means and deviations at the points, from the fitted hyperparameters (Rasmussen and Williams, 5.4.2).
     pub fn leave_one_out(&self) -> Vec<(f64, f64)> {
-        let inverse = self.factor.inverse();
+        let inverse = self.factor.inverse_diagonal();
         (0..self.points.len())
             .map(|i| {
-                let v = 1.0 / inverse.row(i)[i];
+                let v = 1.0 / inverse[i];
                 (self.points[i].y - self.y_sd * self.alpha[i] * v, self.y_sd * v.sqrt())
             })
             .collect()
@@ -538,8 +629,10 @@ impl Gp {
                 p.x.len() == width
                     && p.x.iter().all(|v| fine(*v))
                     && fine(p.y)
+                    && p.recent.len() <= RECENT_MAX
+                    && p.recent.iter().all(|y| fine(*y))
                     && p.noise_factor >= 1.0
-                    && p.noise_factor <= 1e4
+                    && p.noise_factor <= NOISE_FACTOR_MAX
                     && p.hosts.iter().all(|h| fine(h.1) && (h.0 as usize) < topology::HOSTS_MAX)
                     && p.hosts.windows(2).all(|w| w[0].0 < w[1].0)
             });
@@ -558,7 +651,7 @@ mod tests {
     fn point(i: usize) -> GpPoint {
         let x = vec![(i % 37) as f64 * 0.1, (i % 11) as f64];
         let y = 0.1 * x[0].sin() - 0.02 * x[1] + 0.01 * ((i * 7919 % 101) as f64 / 101.0 - 0.5);
-        GpPoint { x, hosts: vec![((i % 5) as u32, 1.0)], y, noise_factor: 1.0 }
+        GpPoint::new(x, vec![((i % 5) as u32, 1.0)], y)
     }
 
     #[test]

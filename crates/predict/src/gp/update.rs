@@ -1,6 +1,6 @@
 //! Learning one more reading without a new fit.
 
-use super::{Gp, GpPoint, OUTLIER_SDS, POINTS_MAX, UPDATED_POINTS_MAX};
+use super::{Gp, GpPoint, OUTLIER_SDS, POINTS_MAX, UPDATED_POINTS_MAX, noise_factor};
 use std::collections::HashMap;
 
 impl Gp {
@@ -17,34 +17,41 @@ impl Gp {
         splits.into_values().max_by_key(|&(count, first)| (count, std::cmp::Reverse(first))).map(|s| s.1)
     }
 
+    /// The place of the readings of a point's allocation, if it was read before. O(n).
+    pub(crate) fn place_of(&self, point: &GpPoint) -> Option<usize> {
+        self.points.iter().position(|p| p.is_of(point))
+    }
+
+    /// True if the newest reading of the allocation at `at` has the target `y`.
+    pub(crate) fn is_newest(&self, at: usize, y: f64) -> bool {
+        let p = &self.points[at];
+        *p.recent.last().unwrap_or(&p.y) == y
+    }
+
     /// Learns one more reading, hyperparameters unchanged: O(n²). A full process drops its [dispensable](Gp::dispensable) reading. `false` if
     /// the reading is degenerate.
     pub fn update(&mut self, point: GpPoint) -> bool {
-        self.update_without(self.dispensable(), point)
+        let instead = self.place_of(&point).map(Instead::Join).or_else(|| self.dispensable().map(Instead::Drop));
+        self.update_instead(instead, point)
     }
 
-    /// The same, dropping the reading `drop` first.
-    pub(crate) fn update_without(&mut self, drop: Option<usize>, point: GpPoint) -> bool {
-        let count = self.points.len() - usize::from(drop.is_some());
+    /// The same, in place of an earlier reading.
+    pub(crate) fn update_instead(&mut self, instead: Option<Instead>, point: GpPoint) -> bool {
+        let count = self.points.len() - usize::from(instead.is_some());
         if count >= POINTS_MAX || !point.y.is_finite() || point.x.iter().any(|v| !v.is_finite()) {
             return false;
         }
-        if let Some(k) = drop {
+        let mut point = point;
+        if let Some(Instead::Join(k)) = instead {
+            point = point.joined(&self.points[k]);
+        }
+        if let Some(Instead::Drop(k) | Instead::Join(k)) = instead {
             self.points.remove(k);
             self.factor.remove(k);
             self.refresh_columns();
             self.refresh_alpha();
         }
-        let mut point = point;
-        let mut scratch = Vec::new();
-        let expected = self.feature_mean(&point.x, &mut scratch)
-            + point.hosts.iter().map(|&(h, w)| w * self.host_effect(h)).sum::<f64>();
-        let (_, sd) = self.deviation(&point.x, &point.hosts);
-        let z2 = ((point.y - expected) / sd).powi(2);
-        if z2 > OUTLIER_SDS * OUTLIER_SDS {
-            // The reading counts little until a few others agree.
-            point.noise_factor = ((point.y - expected) / self.noise_sd()).powi(2).clamp(1.0, 1e4);
-        }
+        point.noise_factor = self.noise_factor_of(&point);
         self.points.push(point);
         self.refresh_columns();
         let i = self.points.len() - 1;
@@ -59,4 +66,24 @@ impl Gp {
         self.refresh_alpha();
         true
     }
+
+    /// The noise of a new reading: an implausible one counts little.
+    fn noise_factor_of(&self, point: &GpPoint) -> f64 {
+        if self.points.is_empty() {
+            return 1.0;
+        }
+        let hosts = point.hosts.iter().map(|&(h, w)| w * self.host_effect(h)).sum::<f64>();
+        let off = point.y - self.feature_mean(&point.x, &mut Vec::new()) - hosts;
+        let (_, sd) = self.deviation(&point.x, &point.hosts);
+        noise_factor(off, sd * sd, self.noise_sd().powi(2), OUTLIER_SDS)
+    }
+}
+
+/// What a new reading replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Instead {
+    /// The point of another allocation, which is forgotten.
+    Drop(usize),
+    /// The point of the same allocation, whose readings it joins.
+    Join(usize),
 }

@@ -49,7 +49,7 @@ pub enum StateError {
         known: i64,
     },
     /// It is the state of another cluster.
-    #[error("the state {} is of cluster `{stored}`, not of `{given}`: {difference}", .path.display())]
+    #[error("the state {} is of another cluster (`{stored}`, given is `{given}`): {difference}", .path.display())]
     OtherCluster {
         /// The file.
         path: PathBuf,
@@ -59,6 +59,29 @@ pub enum StateError {
         given: String,
         /// The first difference.
         difference: String,
+    },
+    /// It is the same cluster with other hosts.
+    #[error("the state {} has other hosts of cluster `{cluster}` than those given: {changes}. `linkwise cluster update` takes them over", .path.display())]
+    HostsChanged {
+        /// The file.
+        path: PathBuf,
+        /// The cluster.
+        cluster: String,
+        /// Hosts that came, went or changed, in words.
+        changes: String,
+    },
+    /// Another process gave the state other hosts since it was opened.
+    #[error("the cluster of the state {} has changed since it was opened; open it again", .0.display())]
+    ClusterChanged(PathBuf),
+    /// A host cannot go while jobs run on it.
+    #[error("job `{job}` holds GPUs of host {host}, which is to go or to change{}; release it first", and_more(*.more))]
+    HostsHeld {
+        /// The first host.
+        host: String,
+        /// The first job on it.
+        job: String,
+        /// How many more pairs of a host and a job there are.
+        more: usize,
     },
     /// Another process kept it locked for longer than the time limit.
     #[error("the state {} has been locked by another process for {} s; try again when it is done", .0.display(), super::BUSY_TIMEOUT.as_secs())]
@@ -128,6 +151,10 @@ fn in_words(known: &[String]) -> String {
     }
 }
 
+fn and_more(more: usize) -> String {
+    if more == 0 { String::new() } else { format!(" (and {more} more)") }
+}
+
 fn reason_in_words(reason: &str) -> String {
     if reason.is_empty() { String::new() } else { format!(" ({reason})") }
 }
@@ -165,6 +192,8 @@ impl StateError {
             StateError::Exists { .. }
                 | StateError::Busy(_)
                 | StateError::JobExists { .. }
+                | StateError::HostsHeld { .. }
+                | StateError::ClusterChanged(_)
                 | StateError::Held { .. }
                 | StateError::Drained { .. }
                 | StateError::TooManyJobs { .. }

@@ -22,7 +22,7 @@ pub use read::{Drained, JobHeld, Snapshot, Suspect};
 pub(crate) use schema::APPLICATION_ID;
 pub use turn::{Turn, Turns};
 
-use crate::identity::{difference, fingerprint, identity};
+use crate::identity::{HostChanges, Kinship, compare, fingerprint, identity};
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,6 +60,8 @@ pub struct State {
     path: PathBuf,
     conn: Connection,
     cluster: Cluster,
+    /// [`fingerprint`] of the cluster.
+    fingerprint: String,
 }
 
 impl State {
@@ -89,7 +91,7 @@ impl State {
             conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |r| r.get(0))
                 .map_err(|e| StateError::of("make", path, &e))
         };
-        let same = difference(&meta("cluster_identity")?, &identity(cluster)).is_none();
+        let same = compare(&meta("cluster_identity")?, &identity(cluster)) == Kinship::Same;
         Err(StateError::Exists { path: path.into(), cluster: meta("cluster_name")?, same })
     }
 
@@ -120,10 +122,11 @@ impl State {
         let text = meta("cluster_file")?;
         let cluster = topology::file::read(&text, "the cluster of the state")
             .map_err(|e| StateError::damaged(path, format!("its cluster cannot be read: {e}")))?;
-        if fingerprint(&identity(&cluster)) != meta("cluster_fingerprint")? {
+        let fingerprint = fingerprint(&identity(&cluster));
+        if fingerprint != meta("cluster_fingerprint")? {
             return Err(StateError::damaged(path, "its cluster is not the one that it was made for".into()));
         }
-        Ok(State { path: path.into(), conn, cluster })
+        Ok(State { path: path.into(), conn, cluster, fingerprint })
     }
 
     /// The file.
@@ -143,17 +146,57 @@ impl State {
         &self.cluster
     }
 
-    /// Is `cluster` the one of this state (same hosts in the same order, same types)? Health of NICs and drained GPUs may differ.
+    /// Is `cluster` the one of this state: the same hosts of the same types, in whatever order? Health of NICs and drained GPUs may differ.
     pub fn check_cluster(&self, cluster: &Cluster) -> Result<(), StateError> {
-        match difference(&identity(&self.cluster), &identity(cluster)) {
-            None => Ok(()),
-            Some(difference) => Err(StateError::OtherCluster {
-                path: self.path.clone(),
-                stored: self.cluster.name.clone(),
-                given: cluster.name.clone(),
-                difference: difference.replacen("the store says", "the state says", 1),
-            }),
+        let (path, stored) = (self.path.clone(), self.cluster.name.clone());
+        match compare(&identity(&self.cluster), &identity(cluster)) {
+            Kinship::Same => Ok(()),
+            Kinship::Changed(changes) => {
+                Err(StateError::HostsChanged { path, cluster: stored, changes: changes.text() })
+            }
+            Kinship::Other(difference) => {
+                Err(StateError::OtherCluster { path, stored, given: cluster.name.clone(), difference })
+            }
         }
+    }
+
+    /// Takes over a cluster with other hosts than before: hosts may come, go and change, as long as no job holds GPUs of those that go or
+    /// change. What is drained and suspected of the others stays. Processes that have the state open are told to open it again.
+    ///
+    /// # Errors
+    /// [`StateError::OtherCluster`] where fewer than half of the hosts are known; [`StateError::HostsHeld`].
+    pub fn update_cluster(&mut self, cluster: &Cluster) -> Result<HostChanges, StateError> {
+        let changes = match compare(&identity(&self.cluster), &identity(cluster)) {
+            Kinship::Same => HostChanges::default(),
+            Kinship::Changed(changes) => changes,
+            Kinship::Other(_) => return self.check_cluster(cluster).map(|()| HostChanges::default()),
+        };
+        let id = identity(cluster);
+        let new = fingerprint(&id);
+        self.write(|tx, _, path| {
+            let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
+            let mut held: Vec<(String, String)> = Vec::new();
+            for host in changes.removed.iter().chain(&changes.retyped) {
+                let mut jobs = tx.prepare_cached("SELECT DISTINCT job FROM held WHERE host = ?1").map_err(fail)?;
+                let found = jobs.query_map([host], |r| r.get::<_, String>(0)).map_err(fail)?;
+                for job in found {
+                    held.push((host.clone(), job.map_err(fail)?));
+                }
+                tx.execute("DELETE FROM drained WHERE host = ?1", [host]).map_err(fail)?;
+                tx.execute("DELETE FROM suspect WHERE host = ?1", [host]).map_err(fail)?;
+            }
+            if let Some((host, job)) = held.first() {
+                let (host, job) = (host.clone(), job.clone());
+                return Err(StateError::HostsHeld { host, job, more: held.len() - 1 });
+            }
+            let file = topology::file::write(cluster);
+            for (key, value) in [("cluster_fingerprint", &new), ("cluster_identity", &id), ("cluster_file", &file)] {
+                tx.execute("UPDATE meta SET value = ?2 WHERE key = ?1", [key, value]).map_err(fail)?;
+            }
+            Ok(())
+        })?;
+        (self.cluster, self.fingerprint) = (cluster.clone(), fingerprint(&identity(cluster)));
+        Ok(changes)
     }
 
     /// SQLite's own check of the whole file, and ours of what it says. O(file).
@@ -174,10 +217,11 @@ impl State {
         &mut self,
         work: impl FnOnce(&Transaction<'_>, &Cluster, &Path) -> Result<T, StateError>,
     ) -> Result<T, StateError> {
-        let State { path, conn, cluster } = self;
+        let State { path, conn, cluster, fingerprint } = self;
         let fail = |e: rusqlite::Error| StateError::of("write to", path, &e);
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(fail)?;
         let before = tx.total_changes();
+        check_still_of(&tx, fingerprint, path)?;
         let value = work(&tx, cluster, path)?; // an error drops the transaction, which rolls it back
         if tx.total_changes() != before {
             tx.execute("UPDATE version SET everything = everything + 1", []).map_err(fail)?;
@@ -185,6 +229,15 @@ impl State {
         tx.commit().map_err(fail)?;
         Ok(value)
     }
+}
+
+/// Has the state still the cluster that it was opened with? One row.
+fn check_still_of(conn: &Connection, fingerprint: &str, path: &Path) -> Result<(), StateError> {
+    let now: String = conn
+        .prepare_cached("SELECT value FROM meta WHERE key = 'cluster_fingerprint'")
+        .and_then(|mut s| s.query_row([], |r| r.get(0)))
+        .map_err(|e| StateError::of("read", path, &e))?;
+    if now == fingerprint { Ok(()) } else { Err(StateError::ClusterChanged(path.into())) }
 }
 
 /// Brings the schema up to date in one transaction that has the write lock from its first moment; reads take none, afterwards.

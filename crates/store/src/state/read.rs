@@ -86,6 +86,7 @@ impl State {
     /// Everything, read in one transaction. O(GPUs held).
     pub fn snapshot(&self) -> Result<Snapshot, StateError> {
         let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
+        super::check_still_of(&tx, &self.fingerprint, &self.path)?;
         snapshot(&tx, &self.cluster, &self.path)
     }
 

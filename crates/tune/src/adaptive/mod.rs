@@ -23,7 +23,7 @@ use noise::Noise;
 use race::{Race, RaceVerdict, WIDE};
 use std::collections::VecDeque;
 
-/// An arm seen to be slower than the arm in use by more than this factor is hopeless: it is looked at once in [`HOPELESS_CALLS`].
+/// An arm that is slower than the arm in use by more than this factor is hopeless: it is tried once in [`HOPELESS_CALLS`].
 const HOPELESS: f64 = 1.5;
 /// One that lies below this is not hopeless, however few its readings.
 const HOPEFUL: f64 = 1.3;

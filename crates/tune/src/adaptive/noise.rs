@@ -55,7 +55,7 @@ impl Noise {
         }
     }
 
-    /// ln of the density of `r` under a location that is `shift` higher, over the density as it is. Never beyond ±`limit`, so that one
+    /// ln of the density of `r` under a location that is `shift` higher, over the unshifted density. Never beyond ±`limit`, so that one
     /// outlier decides nothing.
     pub fn log_ratio(&self, r: f64, shift: f64, limit: f64) -> f64 {
         const FLOOR: f64 = 1e-200;

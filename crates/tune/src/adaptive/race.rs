@@ -40,7 +40,7 @@ const LOST_MAX: u32 = 8;
 const BROAD: f64 = 0.1;
 /// The factor above [`BROAD`].
 const SHARE_BROAD: f64 = 0.5;
-/// In fields up to this number of rivals; larger ones need more calls as it is (and are fooled less: see `rivals_tested`).
+/// In fields up to this number of rivals; larger ones need more calls anyway (and are misled less: see `rivals_tested`).
 const RIVALS_FEW: f64 = 5.0;
 
 /// Share of the error probability that a race with two modes may spend, over all checks.
@@ -96,7 +96,7 @@ pub enum RaceVerdict {
     Over,
     /// The arm in use is slower than AUTO: back to AUTO.
     Back,
-    /// The same, but the race goes on: another arm may be better than AUTO.
+    /// The same, but the race continues: another arm may be better than AUTO.
     BackAndOn,
 }
 

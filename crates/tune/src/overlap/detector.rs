@@ -127,7 +127,7 @@ pub struct OverlapDetector {
 }
 
 impl OverlapDetector {
-    /// For so many arms.
+    /// A detector for `arms` arms.
     pub fn new(arms: usize) -> Self {
         let readings = VecDeque::with_capacity(READINGS_MAX);
         OverlapDetector { arms, readings, since_fit: 0, fits: 0, regimes: None, filter: RegimeFilter::default() }

@@ -1,4 +1,4 @@
-//! What must hold for every policy of `super::known()`: those that ship here, those of the trial in `lab/trial/tests/policies.rs`.
+//! Properties of every policy of `super::known()`: those that ship here, those of the trial in `lab/trial/tests/policies.rs`.
 
 use super::known;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn options(seed: u64) -> PolicyOptions {
 enum Event {
     /// It is asked.
     Decide { overlapped: Option<bool>, compute_intensity: Option<f64> },
-    /// A reading comes of the call so many before the last, right or wrong in every way.
+    /// A reading of an earlier call, that many before the last, valid or invalid.
     Learn { back: u64, arm_shift: usize, time_us: Option<f64>, channels: Option<u8> },
 }
 
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_readings_are_borne_and_the_same_ones_give_the_same_decisions(
+    fn any_readings_are_accepted_and_the_same_ones_give_the_same_decisions(
         n in 3usize..=7, seed: u64, events in proptest::collection::vec(event(), 0..400)
     ) {
         for PolicyEntry { name, .. } in known() {

@@ -144,6 +144,18 @@ struct Placed {
     is_wary: bool,
 }
 
+impl Placed {
+    fn event(&self, cluster: &Cluster, what: &str, got_gb_per_s: f64, then: &str) -> Event {
+        Event {
+            what: what.to_owned(),
+            gpus: cluster.gpu_list(&self.gpus),
+            predicted_gb_per_s: self.predicted_gb_per_s,
+            got_gb_per_s,
+            then: then.to_owned(),
+        }
+    }
+}
+
 impl Commands<'_> {
     fn init(&self) -> Result<(), Failure> {
         self.linkwise.run(&["cluster", "init", "--cluster", &self.cluster_file, "--state", &self.state]).map(|_| ())
@@ -222,73 +234,86 @@ impl Commands<'_> {
 fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLoop, Failure> {
     let cluster = commands.cluster;
     let hosts = |a: &Allocation| a.parts().iter().map(|p| cluster.host(p.0).name.clone()).collect::<Vec<_>>();
-    let mut events = Vec::new();
-
-    commands.init()?;
-    for host in cluster.host_ids() {
-        let gpus = Allocation::new([(host, GpuMask::first(HELD))]);
-        commands.allocate(&format!("small-{}", cluster.host(host).name), &gpus)?;
-    }
+    fill_hosts(commands)?;
     let first = commands.place("train-1")?;
-    let (host, mask) = first.gpus.parts()[0];
-    let gpu = mask.iter().nth(NTH_GPU).or(mask.iter().next()).unwrap_or_default();
-    let slow = Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8);
+    let slow = nic_that_drops(cluster, &first.gpus);
     let culprit = slow.name(cluster);
     hardware.slow = Some(slow);
-    // The job reports every hour; two low reports are not chance.
-    for what in ["job train-1", "train-1 again"] {
-        let got = hardware.gives(&first.gpus);
-        let suspected = commands.observe("train-1", None, got)?;
-        events.push(Event {
-            what: what.into(),
-            gpus: cluster.gpu_list(&first.gpus),
-            predicted_gb_per_s: first.predicted_gb_per_s,
-            got_gb_per_s: got,
-            then: match suspected {
-                0 => "nothing is suspected".into(),
-                n => format!("{n} components are suspected"),
-            },
-        });
-    }
-    let mut defect = commands.defect()?;
+    let mut events = report_first_job(commands, hardware, &first)?;
+    let defect = commands.defect()?;
     commands.release("train-1")?;
-
     let second = commands.place("train-2")?;
-    let got = hardware.gives(&second.gpus);
-    commands.observe("train-2", None, got)?;
-    events.push(Event {
-        what: "job train-2".into(),
-        gpus: cluster.gpu_list(&second.gpus),
-        predicted_gb_per_s: second.predicted_gb_per_s,
-        got_gb_per_s: got,
-        then: if second.is_wary { "avoids the suspects".into() } else { "placed as before".into() },
-    });
-
-    // The most informative readings, on GPUs that no job holds.
-    let (mut probes, mut read) = (0, Vec::new());
-    while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && probes < PROBES_MAX) {
-        let free = commands.free()?;
-        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
-        probes += 1;
-        read.push(a.clone());
-        let predicted = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
-        let got = hardware.gives(&a);
-        commands.observe(&format!("reading-{probes}"), Some(&a), got)?;
-        defect = commands.defect()?;
-        events.push(Event {
-            what: format!("reading {probes}"),
-            gpus: cluster.gpu_list(&a),
-            predicted_gb_per_s: predicted,
-            got_gb_per_s: got,
-            then: defect.as_ref().map_or("nothing is suspected".into(), |d| {
-                let best = &d.candidates[0];
-                format!("{} {:.0} %", best.component.name(cluster), 100.0 * best.probability)
-            }),
-        });
-    }
+    events.push(report_second_job(commands, hardware, &second)?);
+    let probed = take_probes(commands, hardware, defect)?;
+    let probes = probed.len();
+    events.extend(probed);
     let (verdict, named) = commands.doctor()?;
     let named = named.is_some_and(|n| n == culprit);
     Ok(ClosedLoop { events, culprit, verdict, named, hosts: (hosts(&first.gpus), hosts(&second.gpus)), probes })
+}
+
+/// Gives [`HELD`] GPUs of every host to a job of its own.
+fn fill_hosts(commands: &Commands) -> Result<(), Failure> {
+    commands.init()?;
+    for host in commands.cluster.host_ids() {
+        let gpus = Allocation::new([(host, GpuMask::first(HELD))]);
+        commands.allocate(&format!("small-{}", commands.cluster.host(host).name), &gpus)?;
+    }
+    Ok(())
+}
+
+/// The NIC of [`NTH_GPU`] on the first host of a job.
+fn nic_that_drops(cluster: &Cluster, job: &Allocation) -> Component {
+    let (host, mask) = job.parts()[0];
+    let gpu = mask.iter().nth(NTH_GPU).or(mask.iter().next()).unwrap_or_default();
+    Component::Nic(host, cluster.type_of(host).nearest_nics(gpu).trailing_zeros() as u8)
+}
+
+/// The job reports every hour; two low reports are not chance.
+fn report_first_job(commands: &mut Commands, hardware: &mut Hardware, job: &Placed) -> Result<Vec<Event>, Failure> {
+    let mut events = Vec::new();
+    for what in ["job train-1", "train-1 again"] {
+        let got = hardware.gives(&job.gpus);
+        let then = match commands.observe("train-1", None, got)? {
+            0 => "nothing is suspected".to_owned(),
+            n => format!("{n} components are suspected"),
+        };
+        events.push(job.event(commands.cluster, what, got, &then));
+    }
+    Ok(events)
+}
+
+fn report_second_job(commands: &mut Commands, hardware: &mut Hardware, job: &Placed) -> Result<Event, Failure> {
+    let got = hardware.gives(&job.gpus);
+    commands.observe("train-2", None, got)?;
+    let then = if job.is_wary { "avoids the suspects" } else { "placed as before" };
+    Ok(job.event(commands.cluster, "job train-2", got, then))
+}
+
+/// Takes the most informative readings on free GPUs until the doctor is [`SURE`] of a component.
+fn take_probes(
+    commands: &mut Commands,
+    hardware: &mut Hardware,
+    mut defect: Option<Defect>,
+) -> Result<Vec<Event>, Failure> {
+    let cluster = commands.cluster;
+    let (mut events, mut read) = (Vec::new(), Vec::new());
+    while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && read.len() < PROBES_MAX) {
+        let free = commands.free()?;
+        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
+        read.push(a.clone());
+        let predicted_gb_per_s = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
+        let got_gb_per_s = hardware.gives(&a);
+        commands.observe(&format!("reading-{}", read.len()), Some(&a), got_gb_per_s)?;
+        defect = commands.defect()?;
+        let then = defect.as_ref().map_or("nothing is suspected".into(), |d| {
+            let best = &d.candidates[0];
+            format!("{} {:.0} %", best.component.name(cluster), 100.0 * best.probability)
+        });
+        let (what, gpus) = (format!("reading {}", read.len()), cluster.gpu_list(&a));
+        events.push(Event { what, gpus, predicted_gb_per_s, got_gb_per_s, then });
+    }
+    Ok(events)
 }
 
 impl ClosedLoop {

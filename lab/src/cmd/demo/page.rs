@@ -205,7 +205,7 @@ fn cluster(run: &Run) -> Section {
         )),
         drawings: vec![Drawing {
             alt: format!("The cluster {}: its hosts, GPUs, NICs and links", run.cluster.name),
-            svg: topology::draw::svg(run.cluster),
+            svg: draw::svg(run.cluster),
         }],
         ..Section::default()
     }

@@ -56,7 +56,7 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     let mut out = heading(1, "A cluster from the output of nvidia-smi topo -m on one host");
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
     out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
-    let drawn = topology::draw::text(cluster);
+    let drawn = draw::text(cluster);
     // Only the head of the drawing; the report shows the whole.
     drawn
         .lines()

@@ -10,7 +10,7 @@ const TWO_MODES_US: f64 = 202_500.0;
 
 /// An environment with a name and a line about it.
 pub struct Entry {
-    /// What it is.
+    /// Description.
     pub about: String,
     /// The environment.
     pub spec: Spec,

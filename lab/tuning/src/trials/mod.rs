@@ -16,7 +16,7 @@ const RUNS_PER_PIECE: u64 = 20;
 const PIECES_AT_ONCE: u64 = 64;
 /// The most runs of one environment.
 pub const RUNS_MAX: u64 = 1_000_000;
-/// The most runs in all, environments and policies together: what is kept of one is some 250 bytes.
+/// Most runs over all environments and policies; each keeps about 250 bytes.
 const RUNS_IN_ALL_MAX: u64 = 10_000_000;
 
 /// How policies are tried.

@@ -1,6 +1,6 @@
 //! A state in words.
 
-use console::{list_cell, table, text_of, wrap};
+use console::{duration, list_cell, table, text_of, wrap};
 use engine::{GpuList, StatusAnswer};
 use topology::Cluster;
 
@@ -26,12 +26,12 @@ pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
         out_of_service(cluster, s),
     );
     if !s.jobs.is_empty() {
-        let mut jobs = table(&["job", "since", "split", "GPUs", "predicted\nGB/s", "demand\nGB/s", "where"], 3..6);
+        let mut jobs = table(&["job", "held for", "split", "GPUs", "predicted\nGB/s", "demand\nGB/s", "where"], 3..6);
         for j in s.jobs.iter().take(JOBS_SHOWN) {
             let number = |v: Option<f64>| v.map_or("–".to_owned(), |v| format!("{v:.1}"));
             jobs.add_row([
                 j.id.clone(),
-                age(now_unix_s - j.since_unix_s),
+                duration(now_unix_s - j.since_unix_s),
                 j.split.clone(),
                 j.gpus.gpu_count().to_string(),
                 number(j.predicted_gb_per_s),
@@ -66,14 +66,4 @@ pub fn text(cluster: &Cluster, s: &StatusAnswer, now_unix_s: f64) -> String {
 fn out_of_service(cluster: &Cluster, s: &StatusAnswer) -> usize {
     let drained = s.drained.iter().flat_map(|d| d.gpus.allocation(cluster).parts().to_vec());
     topology::Allocation::new(drained).gpu_count()
-}
-
-/// `40 s`, `12 min`, `3 h`, `2 d`.
-fn age(seconds: f64) -> String {
-    match seconds.max(0.0) {
-        s if s < 90.0 => format!("{s:.0} s"),
-        s if s < 5_400.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
-        s => format!("{:.0} d", s / 86_400.0),
-    }
 }

@@ -110,7 +110,7 @@ pub struct Args {
     /// CSV to import: linkwise's own header, or host,gpus,... and counts,gpus,... tables; repeatable
     #[arg(long, value_name = "FILE.csv")]
     pub import: Vec<PathBuf>,
-    /// Import readings that say more than the links allow, too
+    /// Also import readings above what the links allow
     #[arg(long, requires = "import")]
     pub force: bool,
     /// Hosts of the names in imported tables: 26=n0,27=n1; repeat a name that stands for several hosts

@@ -55,7 +55,7 @@ pub fn text(answer: &Answer) -> String {
     for i in &answer.imports {
         out.push_str(&format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already));
         if i.suspect > 0 {
-            out.push_str(&format!(", {} far from their like (suspect)", i.suspect));
+            out.push_str(&format!(", {} far from comparable ones (suspect)", i.suspect));
         }
         out.push('\n');
     }
@@ -74,10 +74,7 @@ pub fn text(answer: &Answer) -> String {
 
 fn campaign(c: &CampaignAnswer) -> String {
     let simulated = c.source == Source::Simulated;
-    let what = if simulated { "simulated " } else { "" };
-    let minutes = format!("{what}GPU-minutes");
-    let seconds = format!("{what}run seconds");
-    let header = ["stage", "points", "readings", "failed", "outliers", "rejected", "suspect", &seconds, &minutes];
+    let header = ["stage", "points", "taken", "failed", "outliers", "rejected", "suspect", "run s", "GPU\nmin"];
     let mut stages = table(&header, 1..);
     for s in c.summary.stages.iter().filter(|s| s.points + s.failed > 0) {
         stages.add_row([
@@ -92,7 +89,7 @@ fn campaign(c: &CampaignAnswer) -> String {
             format!("{:.1}", s.gpu_minutes),
         ]);
     }
-    let mut out = text_of(&stages);
+    let out = text_of(&stages);
     let end = match c {
         _ if c.nothing_to_do => "the campaign was finished before; nothing was measured".to_owned(),
         _ if c.summary.stopped_by_budget => {
@@ -101,7 +98,9 @@ fn campaign(c: &CampaignAnswer) -> String {
         _ if !c.finished => format!("{} points gave no reading; the same command tries them again", c.summary.failed()),
         _ => "the campaign is finished".to_owned(),
     };
-    let word = if simulated { "simulated readings" } else { "readings" };
-    out.push_str(&format!("{} {word} in {:.1} s; {end}\n", c.readings_taken, c.wall_seconds));
-    out
+    let (word, note) = match simulated {
+        true => ("simulated readings", "run s and GPU min are simulated\n"),
+        false => ("readings", ""),
+    };
+    out + note + &format!("{} {word} in {:.1} s; {end}\n", c.readings_taken, c.wall_seconds)
 }

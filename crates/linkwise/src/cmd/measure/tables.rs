@@ -26,7 +26,7 @@ pub struct Imported {
     pub added: usize,
     /// Rows known already.
     pub already: usize,
-    /// Rows far from their like, stored as suspect.
+    /// Rows far from comparable ones, stored as suspect.
     pub suspect: usize,
 }
 
@@ -54,7 +54,7 @@ fn read(path: &Path, cluster: &Cluster, map: &HostMap, force: bool) -> Result<Im
     Ok(Import { path: path.into(), records, far })
 }
 
-/// Published tables are single shots: readings far from their like are marked, never changed.
+/// Published tables are single shots: readings far from comparable ones are marked, never changed.
 fn mark_suspects(records: &mut [Record], cluster: &Cluster) -> usize {
     let mut tables: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (i, Record { measurement: m, .. }) in records.iter().enumerate() {

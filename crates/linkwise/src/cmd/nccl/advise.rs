@@ -2,6 +2,7 @@
 
 use super::findings;
 use super::view::{Case, What};
+use crate::advice_json::advice_json;
 use crate::interrupt;
 use console::{Failure, Format, Progress, print, print_json, say, table, text_of, wrap};
 use nccl_bench::BenchReport;
@@ -167,7 +168,7 @@ fn as_json(a: &Answer) -> Value {
         "cluster": case.cluster.name, "nccl": case.version, "collective": case.collective, "size_bytes": a.size,
         "hosts": case.hosts_json(), "expected_busbw_gb_per_s": a.now.busbw.gb_per_s(),
         "limited_by": findings::limit(case, &a.now.limit),
-        "advice": a.advice.iter().map(super::advice_json).collect::<Vec<_>>(), "without_effect": a.without_effect,
+        "advice": a.advice.iter().map(advice_json).collect::<Vec<_>>(), "without_effect": a.without_effect,
         "host_order": order,
         "measured": case.measured.iter().map(|m| json!({"size_bytes": m.0, "busbw_gb_per_s": m.1})).collect::<Vec<_>>(),
     })

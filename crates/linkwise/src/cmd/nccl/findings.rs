@@ -33,7 +33,7 @@ pub fn limit(case: &Case, limit: &CallLimit) -> String {
             )
         }
         CallLimit::CrossingNics { host: h, nic: n, on_it, channels } => format!(
-            "crossing NICs: {on_it:.0} of {channels} channels come into {} through {}, which is not beside the GPU that receives",
+            "crossing NICs: {on_it:.0} of {channels} channels come into {} through {}, which is not next to the GPU that receives",
             host(*h),
             nic(*h, *n)
         ),

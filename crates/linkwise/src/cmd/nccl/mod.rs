@@ -9,8 +9,6 @@ mod findings;
 mod view;
 
 use console::Failure;
-use nccl_model::Advice;
-use serde_json::{Value, json};
 
 /// `linkwise nccl ...`
 #[derive(clap::Subcommand)]
@@ -27,16 +25,4 @@ pub fn run(command: Nccl) -> Result<(), Failure> {
         Nccl::Explain(a) => explain::run(*a),
         Nccl::Advise(a) => advise::run(*a),
     }
-}
-
-/// A setting with its gain and reason as JSON, for `nccl advise` and `place`.
-pub fn advice_json(advice: &Advice) -> Value {
-    json!({
-        "settings": advice.settings.iter().map(|(k, v)| json!({"name": k, "value": v})).collect::<Vec<_>>(),
-        "before_busbw_gb_per_s": advice.before_gb_per_s, "after_busbw_gb_per_s": advice.after_gb_per_s,
-        "gain": advice.gain(), "gain_source": advice.gain_source(),
-        "measured_before_gb_per_s": advice.measured.map(|m| m.0), "measured_after_gb_per_s": advice.measured.map(|m| m.1),
-        "reason": advice.reason,
-        "checked_in_library": advice.effect.is_some(), "effect": advice.effect,
-    })
 }

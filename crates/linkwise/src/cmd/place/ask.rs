@@ -5,7 +5,7 @@ use console::Failure;
 use console::number::whole;
 use files::read_text;
 use place::read::{Bad, Reader, without_drained};
-use place::{Constraints, Request};
+use place::{Constraints, Group, Request, Split};
 use std::path::{Path, PathBuf};
 use topology::Allocation;
 
@@ -18,6 +18,10 @@ pub struct Ask {
     /// GPUs of every pod, `4,4`: a pod lies on one host, several may share one; `1,1,1,1` is any split
     #[arg(long, value_delimiter = ',', conflicts_with = "requests", value_parser = whole::<usize>)]
     pods: Vec<usize>,
+    /// Groups of ranks, `tensor=4,pipeline=2,data=2` (or `tensor=4:3` with a weight of 3 in the job's traffic): the sizes multiply to the
+    /// GPUs, and the first is the lowest digit of a rank
+    #[arg(long, value_delimiter = ',', conflicts_with = "requests", value_parser = group)]
+    groups: Vec<Group>,
     /// Free GPUs: `n[0-3]:[0-7] n5:2 n6` (a host alone means all its GPUs), or a file with such a list
     #[arg(long, conflicts_with = "requests")]
     free: Option<String>,
@@ -39,6 +43,30 @@ pub struct Ask {
     /// No GPU whose nearest NIC is also near a running job's GPU
     #[arg(long, conflicts_with = "requests")]
     exclusive_nics: bool,
+    /// Hosts may give different numbers of GPUs; without it all give the same number where that is feasible
+    #[arg(long, conflicts_with_all = ["requests", "per_host"])]
+    uneven: bool,
+    /// GPUs on every host that takes part
+    #[arg(long, conflicts_with = "requests", value_parser = whole::<usize>)]
+    per_host: Option<usize>,
+    /// Most GPUs on any host
+    #[arg(long, conflicts_with = "requests", value_parser = whole::<usize>)]
+    max_per_host: Option<usize>,
+    /// Most switches of a tier (that of --switch-tier) that the job may span
+    #[arg(long, conflicts_with = "requests", value_parser = whole::<usize>)]
+    switches: Option<usize>,
+    /// The tier of --switches, `leaf`; without it the tier nearest to the hosts
+    #[arg(long, requires = "switches")]
+    switch_tier: Option<String>,
+    /// All GPUs below one switch of this tier (`leaf`), or on one `host`
+    #[arg(long, value_name = "LEVEL", conflicts_with = "requests")]
+    require_level: Option<String>,
+    /// The same where it is possible, else below one switch of the next higher tier where that is, and so on
+    #[arg(long, value_name = "LEVEL", conflicts_with = "requests")]
+    prefer_level: Option<String>,
+    /// As few GPUs as possible below any one switch of this tier, or on any one `host`
+    #[arg(long, value_name = "LEVEL", conflicts_with = "requests")]
+    spread: Option<String>,
     /// Running jobs: a JSON file, [{"id":"a","gpus":["n0:0",...],"demand_gb_per_s":40},...]
     #[arg(long, conflicts_with = "requests")]
     jobs: Option<PathBuf>,
@@ -74,18 +102,36 @@ impl Ask {
             gpus_per_host_min: self.min_per_host,
             hosts_max: self.max_hosts,
             exclusive_nics: self.exclusive_nics,
+            gpus_per_host_max: self.max_per_host,
+            switches_max: self.switches,
+            switch_tier: self.switch_tier.clone(),
+            require_level: self.require_level.clone(),
+            prefer_level: self.prefer_level.clone(),
+            spread: self.spread.clone(),
+            split: Split::of(self.uneven, self.per_host).map_err(Failure::input)?,
         };
         let of_pods = || self.pods.iter().fold(0usize, |s, p| s.saturating_add(*p));
         let d = reader.defaults();
         Ok(Request {
             pods: self.pods.clone(),
+            groups: self.groups.clone(),
             constraints,
             jobs,
             contention: d.contention,
             loss_weight: d.loss_weight,
+            slack: d.slack,
             ..Request::new(self.gpus.unwrap_or_else(of_pods), free, d.size)
         })
     }
+}
+
+/// `tensor=4` or `tensor=4:0.5`.
+fn group(text: &str) -> Result<Group, String> {
+    let wrong = || format!("`{text}` is no group; `tensor=4` or `tensor=4:0.5` was expected");
+    let (kind, size) = text.split_once('=').ok_or_else(wrong)?;
+    let (size, weight) = size.split_once(':').unwrap_or((size, "1"));
+    let weight = weight.parse().map_err(|_| wrong())?;
+    Ok(Group { kind: kind.parse()?, size: size.parse().map_err(|_| wrong())?, weight })
 }
 
 /// A list given on the command line, or the content of the file that it names.

@@ -1,6 +1,6 @@
 //! An answer of the engine as JSON; sentences are in [`super::text`], Slurm options and hostfiles in [`super::launch`].
 
-use crate::cmd::nccl::advice_json;
+use crate::advice_json::advice_json;
 use engine::{AvoidedSuspects, GpuList, HostGpus, PlaceAnswer};
 use nccl_model::{Advice, by_model};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ impl Reply<'_> {
         all
     }
 
-    /// What a person should know beside the answer.
+    /// Notes for people, printed next to the answer.
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self.answer.avoided.iter().map(avoided).collect();
         if let Some(c) = self.answer.committed.as_ref().filter(|c| c.repeated) {

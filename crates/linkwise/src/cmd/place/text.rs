@@ -3,7 +3,7 @@
 use super::launch::devices;
 use super::reply::Reply;
 use console::{list_cell, table, text_of, wrap};
-use engine::{GpuList, HostGpus, NeighbourEffect};
+use engine::{AllocationCost, GpuList, HostGpus, NeighbourEffect};
 use std::fmt::Write;
 
 /// Pods, and running jobs, that are listed; JSON has all.
@@ -60,7 +60,14 @@ impl Reply<'_> {
             2,
         );
         out += &self.bottleneck();
+        out += &self.price();
         out += &self.pods();
+        for g in &a.groups {
+            let (n, size) = (g.count, g.size);
+            let text =
+                format!("{} groups: {n} of {size} ranks, {:.1} GB/s while all communicate", g.kind, g.busbw_gb_per_s);
+            out += &wrap(&text, 2);
+        }
         out += &wrap(&format!("Rank order: {}", self.ranks()), 2);
         if let Some(version) = self.nccl {
             let settings = self.settings();
@@ -86,7 +93,8 @@ impl Reply<'_> {
         };
         row("choice", &a.split, a.predicted_busbw_gb_per_s, a.std_gb_per_s, &a.gpus);
         let runner_ups = a.runner_ups.iter().take(RUNNER_UPS_SHOWN).enumerate();
-        let others = a.packed.iter().map(|p| ("packed", p));
+        let rule = a.rule.iter().filter(|_| !a.price.keeps_rule).map(|r| ("simple rule", r));
+        let others = rule.chain(a.packed.iter().map(|p| ("packed", p)));
         for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
             row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
         }
@@ -96,6 +104,37 @@ impl Reply<'_> {
 
     fn bottleneck(&self) -> String {
         self.answer.bottleneck.text().map_or(String::new(), |t| t + "\n")
+    }
+
+    /// What the choice costs the cluster, and what it gains over the simple rule.
+    fn price(&self) -> String {
+        let p = &self.answer.price;
+        let cost = |c: &AllocationCost| {
+            let plural = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+            let mut words = vec![plural(c.hosts, "host", "hosts")];
+            words.extend(
+                c.switches
+                    .iter()
+                    .map(|s| plural(s.count, &format!("{} switch", s.tier), &format!("{} switches", s.tier))),
+            );
+            words.push(format!("{} broken", plural(c.hosts_broken, "whole host", "whole hosts")));
+            words.join(", ")
+        };
+        let price = format!("Costs {}", cost(&p.cost));
+        let Some(rule) = &p.rule_cost else { return wrap(&format!("{price}."), 2) };
+        let gained = p.gained_busbw_gb_per_s;
+        let text = if !p.keeps_rule {
+            format!(
+                "{price}; the simple rule {}. Gains {gained:.1} GB/s over the rule (needed: {:.1}).",
+                cost(rule),
+                p.slack_gb_per_s
+            )
+        } else if gained > 0.05 {
+            format!("{price}, as the simple rule; gains {gained:.1} GB/s over it by the choice of hosts or GPUs.")
+        } else {
+            format!("{price}: the simple rule's choice.")
+        };
+        wrap(&text, 2)
     }
 
     fn pods(&self) -> String {

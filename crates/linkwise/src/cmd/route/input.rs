@@ -1,7 +1,7 @@
 //! A network and a demand from the arguments.
 
 use console::Failure;
-use console::load_cluster;
+use console::{load_cluster, number};
 use files::read_limited;
 use route::network::LinkOverride;
 use route::read::{self, DemandFormat, DispatchLayout};
@@ -19,10 +19,10 @@ pub struct On {
     #[arg(long = "link", value_name = "FROM>TO=RATE")]
     pub links: Vec<LinkOverride>,
     /// Limit on the bytes that a GPU reads to forward for others, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     pub relay_read: Option<f64>,
     /// Limit on the bytes that a GPU writes to forward for others, GB/s
-    #[arg(long, value_name = "GB_PER_S")]
+    #[arg(long, value_name = "GB_PER_S", value_parser = number::real)]
     pub relay_write: Option<f64>,
 }
 
@@ -59,22 +59,22 @@ pub struct Traffic {
     #[arg(required = true, value_name = "DEMAND")]
     pub files: Vec<PathBuf>,
     /// Ranks over which a routing file's experts and tokens are spread
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = number::whole::<usize>)]
     pub ep: Option<usize>,
     /// Bytes of one token, for a routing file (hidden size times bytes per value)
     #[arg(long, value_name = "B", value_parser = Bytes::parse, default_value = "14336")]
     pub bytes_per_token: Bytes,
     /// Experts of the layer, for a routing file
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 64, value_parser = number::whole::<u32>)]
     pub experts: u32,
     /// Experts of one token, for a routing file
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 6, value_parser = number::whole::<usize>)]
     pub experts_per_token: usize,
     /// Tokens of the whole batch, for a routing file: the first ones, repeated if the file has fewer
-    #[arg(long)]
+    #[arg(long, value_parser = number::whole::<usize>)]
     pub tokens: Option<usize>,
     /// Number of the all-to-all in a replay, from 0
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = number::whole::<usize>)]
     pub operation: usize,
 }
 

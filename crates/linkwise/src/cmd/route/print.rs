@@ -85,7 +85,7 @@ pub fn text(a: &Answer) -> String {
     out
 }
 
-/// The static rules beside the plan, and the busiest links.
+/// The static rules next to the plan, and the busiest links.
 fn tables(a: &Answer) -> String {
     let mut t = table(&["rule", "congestion", "over the plan", "modelled completion"], 1);
     for (rule, p) in &a.baselines {

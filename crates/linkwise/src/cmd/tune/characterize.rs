@@ -1,4 +1,4 @@
-//! `linkwise tune characterize`: how good is AUTO, and what does computation beside it change?
+//! `linkwise tune characterize`: how good is AUTO, and what does computation at the same time change?
 
 use super::read_text;
 use autotune::characterize::{Amplification, Characterization, amplifications};

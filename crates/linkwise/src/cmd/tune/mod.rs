@@ -3,7 +3,7 @@
 mod characterize;
 mod policy_table;
 mod profile;
-pub mod report;
+mod report;
 
 use console::Failure;
 

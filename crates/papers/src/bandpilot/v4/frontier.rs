@@ -16,7 +16,7 @@ const POD_HOSTS: usize = 4;
 const FLAT_BUDGET: [usize; 2] = [5, 8];
 /// Plans over pods.
 const POD_BUDGET: usize = 8;
-/// Plans over the hosts of one pod, and combinations of pods that are followed.
+/// Plans over the hosts of one pod, and combinations of pods that are kept.
 const HOST_BUDGET: usize = 4;
 /// Plans over one unit more.
 const WIDER_BUDGET: usize = 2;
@@ -50,7 +50,7 @@ fn flat(objective: &Objective, hosts: &[FreeHost], k: usize) -> Plans {
     let mut all: Vec<Plan> = plan(&capacities, in_order(&capacities, k)).into_iter().collect();
     let fewest = fewest(&capacities, k);
     all.extend(around(&capacities, k, fewest, budget, true));
-    // One host more is tried among jobs, and for whole hosts' worth of GPUs.
+    // One additional host is tried among jobs, and for numbers of GPUs that fill whole hosts.
     let fills_a_host = even(&capacities, k, fewest).is_some_and(|c| c.iter().zip(&capacities).any(|(c, m)| c == m));
     let wider = objective.contended() || (k >= 16 && k.is_multiple_of(8) && fills_a_host);
     let widths = if wider && fewest < capacities.len() {

@@ -1,5 +1,7 @@
 //! Drawings of a cluster: text for the terminal, SVG for everything else.
 
+#![forbid(unsafe_code)]
+
 mod svg;
 mod text;
 

@@ -2,8 +2,8 @@
 
 use super::place::{Levels, Place};
 use super::{MARGIN, Picture, WIDTH, cut};
-use crate::host::{HostType, PathKind};
 use std::fmt::Write;
+use topology::host::{HostType, PathKind};
 
 /// Height of the inside of a host type without title.
 const INSIDE_HEIGHT: f64 = 240.0;

@@ -5,9 +5,9 @@ mod inside;
 mod overview;
 mod place;
 
-use crate::cluster::Cluster;
-use crate::host::HostType;
 use std::fmt::Write;
+use topology::cluster::Cluster;
+use topology::host::HostType;
 
 /// Width of the picture.
 const WIDTH: f64 = 1100.0;
@@ -122,8 +122,8 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog;
-    use crate::cluster::Host;
+    use topology::catalog;
+    use topology::cluster::Host;
 
     #[test]
     fn every_catalog_type_is_drawn_as_well_formed_xml_inside_the_picture() {

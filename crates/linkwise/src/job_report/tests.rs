@@ -217,7 +217,7 @@ fn a_model_predicts_where_the_hardware_is_known_and_else_says_why_not() {
         gpus: gpus.map(String::from),
         nccl: None,
     };
-    // Rank 1 wrote no trace, so that nobody knows its GPU.
+    // Rank 1 wrote no trace, so its GPU is unknown.
     let r = read_with(TRACE, &on("h100", None)).unwrap_or_else(|e| panic!("{e}"));
     let why = r.rows[0].predicted.as_ref().unwrap_err();
     assert!(

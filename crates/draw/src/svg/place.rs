@@ -1,7 +1,7 @@
 //! Where the devices of a host type are drawn.
 
 use super::{MARGIN, WIDTH};
-use crate::host::{HostType, PathKind};
+use topology::host::{HostType, PathKind};
 
 /// Heights of the rows.
 pub(super) struct Levels {

@@ -1,15 +1,8 @@
 //! `linkwise tune report TRACE...`: what the plugin saw and did, from the traces of its processes.
 
-mod page;
-mod text;
-
-pub use page::html;
-pub use text::text;
-
-use console::{Failure, PageFormat, load_cluster, print};
-use job::report::{CallRow, Hardware, JobReport};
+use crate::job_report::{ModelArgs, html, read, text};
+use console::{Failure, PageFormat, print};
 use std::path::PathBuf;
-use topology::nccl::Version;
 
 /// Arguments of `linkwise tune report`.
 #[derive(clap::Args)]
@@ -26,7 +19,7 @@ pub struct Args {
     traces: Vec<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
-    /// How to print
+    /// Output format
     #[arg(long, value_enum, default_value = "text")]
     format: PageFormat,
 }
@@ -48,39 +41,3 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     Ok(())
 }
-
-/// Which hardware a job ran on.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct ModelArgs {
-    /// Built-in cluster or cluster file: what a model expects stands beside what was measured
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
-    /// The job's GPUs in it [default: by the host names in the traces]
-    #[arg(long, value_name = "GPUS", requires = "cluster")]
-    pub gpus: Option<String>,
-    /// NCCL release to model [default: the one whose interfaces the traces name]
-    #[arg(long, value_name = "RELEASE", requires = "cluster", value_parser = release)]
-    pub nccl: Option<Version>,
-}
-
-fn release(text: &str) -> Result<Version, String> {
-    text.parse()
-}
-
-impl ModelArgs {
-    fn hardware(&self) -> Result<Option<Hardware>, Failure> {
-        let Some(name) = &self.cluster else { return Ok(None) };
-        let cluster = load_cluster(name)?;
-        let gpus = self.gpus.as_deref().map(|list| cluster.parse_gpus([list])).transpose();
-        let gpus = gpus.map_err(|e| Failure::input(format!("--gpus: {e}")))?;
-        Ok(Some(Hardware { cluster, gpus, nccl: self.nccl }))
-    }
-}
-
-/// The report of traces.
-pub fn read(traces: &[PathBuf], model: &ModelArgs) -> Result<JobReport, Failure> {
-    JobReport::read(traces, model.hardware()?.as_ref()).map_err(Failure::input)
-}
-
-#[cfg(test)]
-mod tests;

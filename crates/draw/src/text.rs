@@ -1,11 +1,11 @@
 //! A cluster as text for a terminal.
 
-use crate::allocation::HostId;
-use crate::cluster::{Cluster, Host, Network, NetworkClass};
-use crate::host::{HostType, Nic};
-use crate::list;
-use crate::switches::{Rails, Switches, Tier};
 use comfy_table::{ContentArrangement, Table};
+use topology::allocation::HostId;
+use topology::cluster::{Cluster, Host, Network, NetworkClass};
+use topology::host::{HostType, Nic};
+use topology::list;
+use topology::switches::{Rails, Switches, Tier};
 
 /// Narrowest text, columns: the matrices of a host need so much.
 const WIDTH_MIN: usize = 60;
@@ -87,7 +87,7 @@ impl Page {
 }
 
 /// A network class in words.
-pub(super) fn class(class: NetworkClass) -> &'static str {
+pub(crate) fn class(class: NetworkClass) -> &'static str {
     match class {
         NetworkClass::Infiniband => "InfiniBand with GPUDirect RDMA",
         NetworkClass::Roce => "RoCE with GPUDirect RDMA",
@@ -98,7 +98,7 @@ pub(super) fn class(class: NetworkClass) -> &'static str {
 }
 
 /// The switches of a tier in words.
-pub(super) fn switches(t: &Tier) -> String {
+pub(crate) fn switches(t: &Tier) -> String {
     match &t.switches {
         Switches::Regular { hosts_per_switch } => format!("{hosts_per_switch} hosts per switch"),
         Switches::Named(named) => {
@@ -246,7 +246,7 @@ fn faults(out: &mut Page, c: &Cluster) {
 }
 
 /// The faults of a host, one phrase each.
-pub(super) fn words(h: &Host, t: &HostType) -> Vec<String> {
+pub(crate) fn words(h: &Host, t: &HostType) -> Vec<String> {
     let percent = |f: f64| format!("{} %", number(f * 100.0));
     let mut words = Vec::new();
     if h.drained == t.all_gpus() {
@@ -272,7 +272,7 @@ pub(super) fn words(h: &Host, t: &HostType) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog;
+    use topology::catalog;
 
     #[test]
     fn nothing_is_wider_than_the_limit() {

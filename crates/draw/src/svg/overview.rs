@@ -1,8 +1,8 @@
 //! The network of a cluster: switches and hosts.
 
 use super::{MARGIN, Picture, WIDTH, cut};
-use crate::cluster::{Cluster, Host};
-use crate::host::HostType;
+use topology::cluster::{Cluster, Host};
+use topology::host::HostType;
 
 /// Most hosts drawn one by one.
 const HOSTS_DRAWN_MAX: usize = 64;
@@ -77,7 +77,7 @@ impl Picture {
             tiers => tiers
                 .iter()
                 .rev()
-                .map(|t| format!("{}: {}, {}:1", t.name, crate::draw::text::switches(t), t.oversubscription))
+                .map(|t| format!("{}: {}, {}:1", t.name, crate::text::switches(t), t.oversubscription))
                 .collect::<Vec<_>>()
                 .join("; "),
         };
@@ -86,7 +86,7 @@ impl Picture {
             WIDTH / 2.0,
             self.y + 18.5,
             "h m w",
-            &cut(&format!("{}, {core}", crate::draw::text::class(c.network.class)), 130),
+            &cut(&format!("{}, {core}", crate::text::class(c.network.class)), 130),
         );
     }
 
@@ -117,7 +117,7 @@ impl Picture {
     fn host(&mut self, h: &Host, t: &HostType, x: f64, y: f64, w: f64, from: f64) {
         let total: f64 = t.nics.iter().map(|n| n.line_rate.gbit_per_s()).sum();
         let health = |k: usize| h.nic_health.get(k).copied().unwrap_or(1.0);
-        let faults = crate::draw::text::words(h, t).join("; ");
+        let faults = crate::text::words(h, t).join("; ");
         self.rect(x, y, w, HOST_HEIGHT, "box", &format!("{} ({}) {faults}", h.name, t.name));
         let shown = t.nics.len().min(16);
         for k in 0..shown {

@@ -132,8 +132,8 @@ pub fn times(report: &JobReport) -> Cells {
         ("predicted AUTO us", true),
         ("predicted in use us", true),
     ];
-    let caption = "What decides (step; interval between outermost groups; calls: interval between calls, where NCCL tells no groups; kernel; \
-                   scripted), and GPU times of the rank that arrives last beside it, measured and predicted by the model.";
+    let caption = "What decides (step; interval between outermost groups; calls: interval between calls, where NCCL reports no groups; kernel; \
+                   scripted), and next to it GPU times of the rank that arrives last, measured and predicted by the model.";
     cells(report, caption.into(), HEAD, |r| {
         let predicted = r.predicted.as_ref().ok();
         let samples = match r.arm == "AUTO" {

@@ -1,0 +1,256 @@
+//! Levels of the network in requests: most switches of a tier, required and preferred levels, spreading.
+//!
+//! Limits on switches become regions: sets of free GPUs, in each of which any search keeps the limit. With one switch there is a region for
+//! every switch; with several, one for every combination, or for the most promising where there are many.
+
+use crate::request::{Constraints, Refusal, Request, Split};
+use crate::search::hosts::choose;
+use std::collections::BTreeMap;
+use topology::{Allocation, Cluster, HostId, diagnose};
+
+/// Most combinations of switches that are all searched.
+const COMBINATIONS_MAX: u128 = 64;
+/// Regions that are searched where there are more combinations, or more hosts than [`crate::threshold::AUTO_HOSTS_MAX`].
+const REGIONS_MAX: usize = 12;
+/// The level of single hosts, in requests.
+const HOST: &str = "host";
+
+/// A level of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Single hosts.
+    Host,
+    /// Switches of a tier.
+    Tier(usize),
+}
+
+impl Level {
+    /// Of a name: `host`, or that of a tier; case does not matter.
+    fn of(cluster: &Cluster, name: &str) -> Result<Level, Refusal> {
+        let tiers = &cluster.network.tiers;
+        if name.eq_ignore_ascii_case(HOST) {
+            return Ok(Level::Host);
+        }
+        let at = tiers.iter().position(|t| t.name.eq_ignore_ascii_case(name));
+        at.map(Level::Tier).ok_or_else(|| {
+            let known: Vec<&str> = std::iter::once(HOST).chain(tiers.iter().map(|t| t.name.as_str())).collect();
+            let near = diagnose::did_you_mean(name, known.iter().copied());
+            Refusal::UnknownLevel {
+                name: name.chars().take(60).collect(),
+                near: near.map_or(String::new(), |n| format!("; did you mean `{n}`?")),
+                known: known.join(", "),
+            }
+        })
+    }
+}
+
+/// The levels that a request names.
+pub(crate) struct Levels {
+    /// Tiers and most switches of each, highest tier first.
+    limits: Vec<(usize, usize)>,
+    one_host: bool,
+    prefer: Option<Level>,
+    pub spread: Option<Level>,
+}
+
+impl Constraints {
+    /// The levels that it names; refused if the cluster has no such level.
+    pub(crate) fn levels(&self, cluster: &Cluster) -> Result<Levels, Refusal> {
+        let of = |name: &Option<String>| name.as_deref().map(|n| Level::of(cluster, n)).transpose();
+        let mut limits = Vec::new();
+        if let Some(max) = self.switches_max {
+            match of(&self.switch_tier)? {
+                Some(Level::Tier(t)) => limits.push((t, max)),
+                // One non-blocking switch above all hosts: any number of switches is kept.
+                None if cluster.network.tiers.is_empty() => {}
+                None => limits.push((0, max)),
+                Some(Level::Host) => {
+                    let known: Vec<&str> = cluster.network.tiers.iter().map(|t| t.name.as_str()).collect();
+                    let (name, known) = (HOST.to_owned(), known.join(", "));
+                    return Err(Refusal::UnknownLevel { name, known, near: "; limit hosts with `hosts_max`".into() });
+                }
+            }
+        }
+        let required = of(&self.require_level)?;
+        if let Some(Level::Tier(t)) = required {
+            limits.push((t, 1));
+        }
+        limits.sort_by_key(|l| (std::cmp::Reverse(l.0), l.1));
+        Ok(Levels {
+            limits,
+            one_host: required == Some(Level::Host),
+            prefer: of(&self.prefer_level)?,
+            spread: of(&self.spread)?,
+        })
+    }
+}
+
+impl Request {
+    /// Does an allocation keep everything that the request asks of the whole choice: counts, pods, switches, levels?
+    pub fn accepts(&self, cluster: &Cluster, a: &Allocation) -> bool {
+        let Ok(levels) = self.constraints.levels(cluster) else { return false };
+        self.accepts_counts(&a.counts())
+            && (!levels.one_host || a.host_count() <= 1)
+            && levels.limits.iter().all(|&(tier, max)| cluster.switches_spanned(tier, a) <= max)
+    }
+
+    /// The requests to search, each over free GPUs in which the limits on switches hold, with [`Split::EqualIfFeasible`] decided. The
+    /// request's free GPUs are usable.
+    pub(crate) fn regions(&self, cluster: &Cluster) -> Result<Vec<Request>, Refusal> {
+        let levels = self.constraints.levels(cluster)?;
+        match levels.prefer {
+            None => self.regions_within(cluster, &levels.limits, levels.one_host),
+            Some(prefer) => {
+                let tiers = cluster.network.tiers.len();
+                let first = if let Level::Tier(t) = prefer { t } else { 0 };
+                let mut tries: Vec<(Vec<(usize, usize)>, bool)> = Vec::new();
+                if prefer == Level::Host {
+                    tries.push((levels.limits.clone(), true));
+                }
+                tries.extend((first..tiers).map(|t| (with(&levels.limits, (t, 1)), levels.one_host)));
+                let found = tries.iter().find_map(|(limits, host)| self.regions_within(cluster, limits, *host).ok());
+                found.map_or_else(|| self.regions_within(cluster, &levels.limits, levels.one_host), Ok)
+            }
+        }
+    }
+
+    fn regions_within(
+        &self,
+        cluster: &Cluster,
+        limits: &[(usize, usize)],
+        one_host: bool,
+    ) -> Result<Vec<Request>, Refusal> {
+        let mut base = self.clone();
+        if one_host {
+            let largest = self.free.parts().iter().map(|p| p.1.count()).max().unwrap_or(0);
+            if largest < self.gpus {
+                let higher = cluster.network.tiers.first().map_or(String::new(), |t| format!(", `{}`", t.name));
+                return Err(Refusal::HostTooSmall { gpus: self.gpus, largest, higher });
+            }
+            base.constraints.hosts_max = Some(1);
+        }
+        let mut areas = vec![base.free.clone()];
+        for &(tier, max) in limits {
+            let mut next = Vec::new();
+            let mut refused = None;
+            for area in &areas {
+                match below(cluster, area, tier, max, self.gpus) {
+                    Ok(found) => next.extend(found),
+                    Err(e) => refused = Some(e),
+                }
+            }
+            if next.is_empty()
+                && let Some(e) = refused
+            {
+                return Err(e);
+            }
+            areas = next;
+        }
+        let mut out = Vec::new();
+        let mut refused = None;
+        for free in areas {
+            match (Request { free, ..base.clone() }).decided_split() {
+                Ok(r) => out.push(r),
+                Err(e) => refused = refused.or(Some(e)),
+            }
+        }
+        if out.iter().any(|r| r.constraints.split == Split::Equal) {
+            out.retain(|r| r.constraints.split == Split::Equal);
+        }
+        match refused {
+            Some(e) if out.is_empty() => Err(e),
+            _ => Ok(out),
+        }
+    }
+
+    /// The same request with as few GPUs as possible on any one host.
+    pub(crate) fn spread_over_hosts(mut self) -> Request {
+        let free = || self.free.parts().iter().map(|p| p.1.count());
+        let of = |each: usize| free().filter(|n| *n >= each).count() * each;
+        let counts = self.counts_allowed();
+        let allowed = |n: &usize| counts >> n & 1 == 1;
+        let equal = matches!(self.constraints.split, Split::Equal | Split::PerHost(_));
+        if equal {
+            let each = (1..=16).filter(allowed).find(|n| self.gpus.is_multiple_of(*n) && of(*n) >= self.gpus);
+            self.constraints.split = each.map_or(self.constraints.split, Split::PerHost);
+        } else {
+            let most = (1..=16).find(|n| free().map(|f| f.min(*n)).sum::<usize>() >= self.gpus);
+            self.constraints.gpus_per_host_max = most.or(self.constraints.gpus_per_host_max);
+        }
+        self
+    }
+}
+
+fn with(limits: &[(usize, usize)], more: (usize, usize)) -> Vec<(usize, usize)> {
+    let mut all = limits.to_vec();
+    all.push(more);
+    all.sort_by_key(|l| (std::cmp::Reverse(l.0), l.1));
+    all
+}
+
+/// The free GPUs below at most `max` switches of a tier, for combinations that hold `gpus`.
+fn below(
+    cluster: &Cluster,
+    free: &Allocation,
+    tier: usize,
+    max: usize,
+    gpus: usize,
+) -> Result<Vec<Allocation>, Refusal> {
+    let mut by_switch: BTreeMap<usize, (usize, Vec<HostId>)> = BTreeMap::new();
+    for &(h, m) in free.parts() {
+        let s = by_switch.entry(cluster.switch_of(tier, h)).or_default();
+        s.0 += m.count();
+        s.1.push(h);
+    }
+    let mut switches: Vec<(usize, Vec<HostId>)> = by_switch.into_values().collect();
+    if switches.len() <= max {
+        return Ok(vec![free.clone()]);
+    }
+    // The fullest first.
+    switches.sort_by_key(|s| std::cmp::Reverse(s.0));
+    let largest: usize = switches.iter().take(max).map(|s| s.0).sum();
+    if largest < gpus {
+        let mut sum = 0;
+        let needed = switches.iter().position(|s| {
+            sum += s.0;
+            sum >= gpus
+        });
+        let tier = cluster.network.tiers[tier].name.clone();
+        return Err(Refusal::SwitchesTooSmall { gpus, tier, max, largest, needed: needed.map(|n| n + 1) });
+    }
+    let holds = |set: &[usize]| set.iter().map(|i| switches[*i].0).sum::<usize>() >= gpus;
+    let mut sets = Vec::new();
+    if choose(switches.len(), max) <= COMBINATIONS_MAX && free.host_count() <= crate::threshold::AUTO_HOSTS_MAX {
+        combinations(switches.len(), max, &mut Vec::new(), &mut sets);
+        sets.retain(|s| holds(s));
+    } else {
+        // Switches of about equal fullness: those with the most to spare, and those with the least.
+        let mut windows: Vec<Vec<usize>> = (0..=switches.len() - max)
+            .map(|from| (from..from + max).collect())
+            .filter(|s: &Vec<usize>| holds(s))
+            .collect();
+        while windows.len() > REGIONS_MAX {
+            windows.remove(REGIONS_MAX / 2);
+        }
+        sets = windows;
+    }
+    let area = |set: Vec<usize>| {
+        let hosts = set.iter().flat_map(|i| &switches[*i].1);
+        Allocation::new(hosts.map(|h| (*h, free.mask(*h))))
+    };
+    Ok(sets.into_iter().map(area).collect())
+}
+
+/// Every set of `k` of `n` numbers.
+fn combinations(n: usize, k: usize, chosen: &mut Vec<usize>, out: &mut Vec<Vec<usize>>) {
+    if chosen.len() == k {
+        out.push(chosen.clone());
+        return;
+    }
+    let from = chosen.last().map_or(0, |l| l + 1);
+    for i in from..n {
+        chosen.push(i);
+        combinations(n, k, chosen, out);
+        chosen.pop();
+    }
+}

@@ -1,0 +1,415 @@
+//! The simple rule: what a careful operator does without a measurement.
+//!
+//! One host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices where possible.
+//! Between equals: healthy hosts first, then those that leave fewest whole hosts broken and fewest GPUs stranded.
+//!
+//! [`Rule::choices`] also makes the rule's choices under other preferences (hosts of one type, hosts without running jobs, the hosts that the
+//! model likes best, higher switches): cheap allocations among which [`crate::policy`] finds one where the rule's own is too slow.
+
+use crate::objective::Objective;
+use crate::request::Split;
+use crate::threshold::fill::water_fill;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use topology::{Allocation, GpuMask, HostId};
+
+/// Most kinds of hosts that get a choice of their own.
+const KINDS_MAX: usize = 4;
+
+/// A host with usable GPUs.
+struct Slot {
+    host: HostId,
+    free: GpuMask,
+    /// GPUs that pods can fill.
+    capacity: usize,
+    whole: bool,
+    /// Type, and whether a GPU or NIC is degraded.
+    kind: (usize, bool),
+    busy: bool,
+    effect: f64,
+}
+
+/// What comes first between hosts that can give the same count.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// What breaks and strands least.
+    Tidy,
+    /// Hosts without running jobs, then those that the model likes best.
+    Liked,
+}
+
+/// Counts of hosts, as indices of slots.
+type Counts = Vec<(u32, usize)>;
+
+/// The rule for one request.
+pub(crate) struct Rule<'a> {
+    objective: &'a Objective<'a>,
+    slots: Vec<Slot>,
+    /// Bit `n`: a host may give `n` GPUs.
+    counts: u32,
+    best_masks: HashMap<(u16, GpuMask, usize), GpuMask>,
+}
+
+impl<'a> Rule<'a> {
+    /// Of a request whose free GPUs are usable. O(hosts + GPUs of jobs).
+    pub fn new(objective: &'a Objective<'a>) -> Rule<'a> {
+        let (cluster, request) = (objective.cluster, objective.request);
+        let busy: HashSet<HostId> = if objective.contended() {
+            let spanning = request.jobs.iter().filter(|j| j.gpus.host_count() > 1);
+            spanning.flat_map(|j| j.gpus.parts()).map(|p| p.0).collect()
+        } else {
+            HashSet::new()
+        };
+        let counts = request.counts_allowed();
+        let slot = |&(host, free): &(HostId, GpuMask)| {
+            let h = cluster.host(host);
+            let degraded = h.nic_health.iter().chain(&h.gpu_health).any(|f| *f < 1.0);
+            let most = u32::MAX >> (31 - free.count().min(31)) & counts;
+            Slot {
+                host,
+                free,
+                capacity: if most == 0 { 0 } else { 31 - most.leading_zeros() as usize },
+                whole: free == cluster.type_of(host).all_gpus(),
+                kind: (h.host_type, degraded),
+                busy: busy.contains(&host),
+                effect: objective.model.host_effect(host),
+            }
+        };
+        let slots = request.free.parts().iter().map(slot).filter(|s| s.capacity > 0).collect();
+        Rule { objective, slots, counts, best_masks: HashMap::new() }
+    }
+
+    /// The rule's choice first, if there is one that keeps the request; then its choices under other preferences, each once. `hosts`: also
+    /// its choices on so many hosts, if that is more than the fewest.
+    pub fn choices(&mut self, hosts: usize) -> Vec<Allocation> {
+        let request = self.objective.request;
+        if request.pods.iter().any(|p| *p != request.pods[0]) {
+            return self.mixed_pods().into_iter().collect();
+        }
+        let every: Vec<u32> = (0..self.slots.len() as u32).collect();
+        let mut kinds: BTreeMap<(usize, bool), Vec<u32>> = BTreeMap::new();
+        every.iter().for_each(|i| kinds.entry(self.slots[*i as usize].kind).or_default().push(*i));
+        let mut sets = vec![every];
+        if kinds.len() > 1 {
+            let mut kinds: Vec<Vec<u32>> = kinds.into_values().collect();
+            kinds.sort_by_key(|k| std::cmp::Reverse(k.len()));
+            sets.extend(kinds.into_iter().take(KINDS_MAX));
+        }
+        let effects = || self.slots.iter().map(|s| s.effect);
+        let spread = effects().fold(0.0, f64::max) - effects().fold(0.0, f64::min);
+        let told_apart = spread > 1e-3 || self.slots.iter().any(|s| s.busy);
+        let orders = if told_apart { &[Order::Tidy, Order::Liked][..] } else { &[Order::Tidy] };
+        let mut found: Vec<Allocation> = Vec::new();
+        for set in &sets {
+            for order in orders {
+                for level in 0..self.levels() {
+                    for least in [1, hosts] {
+                        let Some(counts) = self.at_level(set, level, *order, least) else { continue };
+                        let a = self.gpus(&counts);
+                        if request.accepts_counts(&a.counts()) && !found.contains(&a) {
+                            found.push(a);
+                        }
+                        if level == 0 || counts.len() >= hosts {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// As few GPUs as possible below any one switch of a tier, on the fewest hosts below each.
+    pub fn spread(&mut self, tier: usize) -> Vec<Allocation> {
+        let request = self.objective.request;
+        let every: Vec<u32> = (0..self.slots.len() as u32).collect();
+        let below = self.below(&every, tier + 1);
+        let mut found: Vec<(usize, usize, Counts)> = if request.constraints.split == Split::Any {
+            self.spread_any(&below).into_iter().collect()
+        } else {
+            let fits = |n: &usize| self.counts >> n & 1 == 1 && request.gpus.is_multiple_of(*n);
+            (1..32).filter(fits).filter_map(|each| self.spread_equally(&below, tier, each)).collect()
+        };
+        found.sort_by_key(|f| (f.0, f.1));
+        let least = found.first().map(|f| f.0);
+        let reach: Vec<Counts> = found.into_iter().filter(|f| Some(f.0) == least).map(|f| f.2).collect();
+        reach.iter().map(|c| self.gpus(c)).collect()
+    }
+
+    /// Spread with `each` GPUs on every host: the GPUs below the fullest switch, hosts, counts.
+    fn spread_equally(&self, below: &[Vec<u32>], tier: usize, each: usize) -> Option<(usize, usize, Counts)> {
+        let wanted = self.objective.request.gpus / each;
+        let can = |s: &Vec<u32>| s.iter().copied().filter(|i| self.gives(*i, each)).collect::<Vec<u32>>();
+        let groups: Vec<Vec<u32>> = below.iter().map(can).collect();
+        let rooms: Vec<usize> = groups.iter().map(Vec::len).collect();
+        let (cap, quotas) = level_quotas(&rooms, wanted)?;
+        let mut counts = Counts::new();
+        for (group, quota) in groups.into_iter().zip(quotas) {
+            let hosts = self.pick(group, tier + 1, quota, each, Order::Tidy);
+            counts.extend(hosts.into_iter().take(quota).map(|i| (i, each)));
+        }
+        Some((cap * each, counts.len(), counts))
+    }
+
+    /// Spread with any counts: below each switch the hosts with most free GPUs, as level as possible.
+    fn spread_any(&self, below: &[Vec<u32>]) -> Option<(usize, usize, Counts)> {
+        let rooms: Vec<usize> = below.iter().map(|s| self.capacity(s)).collect();
+        let (cap, quotas) = level_quotas(&rooms, self.objective.request.gpus)?;
+        let mut counts = Counts::new();
+        for (slots, quota) in below.iter().zip(quotas).filter(|g| g.1 > 0) {
+            let mut hosts = slots.clone();
+            hosts.sort_by_key(|i| (std::cmp::Reverse(self.slots[*i as usize].capacity), *i));
+            let mut sum = 0;
+            let fewest = hosts.iter().position(|i| {
+                sum += self.slots[*i as usize].capacity;
+                sum >= quota
+            })?;
+            hosts.truncate(fewest + 1);
+            let mut out = Vec::new();
+            let allowed: Vec<u32> = hosts.iter().map(|i| self.allowed(*i)).collect();
+            water_fill(&allowed, quota, &mut out).then_some(())?;
+            counts.extend(hosts.into_iter().zip(out.into_iter().map(usize::from)));
+        }
+        Some((cap, counts.len(), counts))
+    }
+
+    /// Bit `n`: the host can give `n` GPUs, and may.
+    fn allowed(&self, slot: u32) -> u32 {
+        u32::MAX >> (31 - self.slots[slot as usize].free.count().min(31)) & self.counts
+    }
+
+    /// Pods of several sizes are packed, largest first: the whole choice below the lowest switch that holds them.
+    fn mixed_pods(&self) -> Option<Allocation> {
+        let every: Vec<u32> = (0..self.slots.len() as u32).collect();
+        let request = self.objective.request;
+        (0..self.levels()).find_map(|level| {
+            let mut below = self.below(&every, level);
+            below.sort_by_key(|s| self.capacity(s));
+            below.into_iter().filter(|s| self.capacity(s) >= request.gpus).find_map(|s| {
+                let free =
+                    Allocation::new(s.iter().map(|i| (self.slots[*i as usize].host, self.slots[*i as usize].free)));
+                let packed = crate::pods::packed_pods(self.objective.cluster, &free, &request.pods);
+                packed.filter(|a| request.accepts_counts(&a.counts()))
+            })
+        })
+    }
+
+    /// Levels: single hosts, every tier, the whole cluster.
+    fn levels(&self) -> usize {
+        self.objective.cluster.network.tiers.len() + 2
+    }
+
+    fn capacity(&self, slots: &[u32]) -> usize {
+        slots.iter().map(|i| self.slots[*i as usize].capacity).sum()
+    }
+
+    /// The slots below each switch of a level.
+    fn below(&self, slots: &[u32], level: usize) -> Vec<Vec<u32>> {
+        let cluster = self.objective.cluster;
+        if level + 1 == self.levels() {
+            return vec![slots.to_vec()];
+        }
+        if level == 0 {
+            return slots.iter().map(|i| vec![*i]).collect();
+        }
+        let mut by_switch: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
+        for i in slots {
+            by_switch.entry(cluster.switch_of(level - 1, self.slots[*i as usize].host)).or_default().push(*i);
+        }
+        by_switch.into_values().collect()
+    }
+
+    /// The best choice on at least so many hosts below one switch of a level.
+    fn at_level(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
+        let k = self.objective.request.gpus;
+        if level == 0 {
+            let fits = |i: &&u32| {
+                let s = &self.slots[**i as usize];
+                s.free.count() >= k && k < 32 && self.counts >> k & 1 == 1
+            };
+            let one = slots.iter().filter(fits).min_by(|a, b| self.by_order(order, k, **a, **b))?;
+            return Some(vec![(*one, k)]);
+        }
+        let below = self.below(slots, level);
+        let choices = below.iter().filter(|s| self.capacity(s) >= k).filter_map(|s| {
+            let counts = self.split(s, level, order, least)?;
+            let (mut degraded, mut broken, mut stranded, mut busy) = (0, 0, 0, 0);
+            for &(i, n) in &counts {
+                let slot = &self.slots[i as usize];
+                degraded += usize::from(slot.kind.1);
+                broken += usize::from(slot.whole && n < slot.free.count());
+                stranded += slot.free.count() - n;
+                busy += usize::from(order == Order::Liked && slot.busy);
+            }
+            let least = counts.iter().map(|c| c.1).min().unwrap_or(0);
+            let uneven = counts.iter().map(|c| c.1).max().unwrap_or(0) - least;
+            Some(((busy, degraded, counts.len(), uneven, broken, stranded, s.len()), counts))
+        });
+        choices.min_by(|a, b| a.0.cmp(&b.0)).map(|c| c.1)
+    }
+
+    /// The fewest hosts of a region, at least `least`, and the most even counts on them.
+    fn split(&self, slots: &[u32], level: usize, order: Order, least: usize) -> Option<Counts> {
+        let request = self.objective.request;
+        let k = request.gpus;
+        let mut capacities: Vec<usize> = slots.iter().map(|i| self.slots[*i as usize].capacity).collect();
+        capacities.sort_unstable_by(|a, b| b.cmp(a));
+        let mut sum = 0;
+        let fewest = capacities.iter().position(|c| {
+            sum += c;
+            sum >= k
+        })? + 1;
+        let fewest = fewest.max(least);
+        let hosts_max = request.constraints.hosts_max.unwrap_or(usize::MAX).min(slots.len()).min(k);
+        let even = |n: usize| {
+            let each = k / n;
+            let fits = k.is_multiple_of(n) && each < 32 && self.counts >> each & 1 == 1;
+            let can: Vec<u32> = slots.iter().copied().filter(|i| fits && self.gives(*i, each)).collect();
+            (can.len() >= n && fits)
+                .then(|| self.pick(can, level, n, each, order).into_iter().map(|i| (i, each)).collect())
+        };
+        match request.constraints.split {
+            Split::Any => {
+                even(fewest).or_else(|| (fewest..=hosts_max).find_map(|n| self.levelled(slots, level, n, order)))
+            }
+            _ => (fewest..=hosts_max).find_map(even),
+        }
+    }
+
+    fn gives(&self, slot: u32, count: usize) -> bool {
+        self.slots[slot as usize].free.count() >= count
+    }
+
+    /// As even as possible over `n` hosts.
+    fn levelled(&self, slots: &[u32], level: usize, n: usize, order: Order) -> Option<Counts> {
+        let k = self.objective.request.gpus;
+        let full = k.div_ceil(n);
+        let can: Vec<u32> = slots.iter().copied().filter(|i| self.gives(*i, full)).collect();
+        let mut hosts = if can.len() >= n {
+            self.pick(can, level, n, full, order)
+        } else {
+            let mut all = slots.to_vec();
+            all.sort_by_key(|i| std::cmp::Reverse(self.slots[*i as usize].capacity));
+            all.truncate(n);
+            all
+        };
+        hosts.sort_by_key(|i| std::cmp::Reverse(self.slots[*i as usize].capacity));
+        let allowed: Vec<u32> = hosts.iter().map(|i| self.allowed(*i)).collect();
+        let mut out = Vec::new();
+        water_fill(&allowed, k, &mut out).then(|| hosts.into_iter().zip(out.into_iter().map(usize::from)).collect())
+    }
+
+    /// `n` of the hosts, each of which can give `each` GPUs, on the fewest switches below a level.
+    fn pick(&self, mut can: Vec<u32>, level: usize, n: usize, each: usize, order: Order) -> Vec<u32> {
+        let sort = |list: &mut Vec<u32>| list.sort_by(|a, b| self.by_order(order, each, *a, *b));
+        if level <= 1 || n == can.len() {
+            sort(&mut can);
+            can.truncate(n);
+            return can;
+        }
+        let mut groups = self.below(&can, level - 1);
+        let mut chosen = Vec::new();
+        while chosen.len() < n && !groups.is_empty() {
+            let left = n - chosen.len();
+            let disliked = |g: &Vec<u32>| {
+                let bad = |i: &&u32| {
+                    let s = &self.slots[**i as usize];
+                    s.kind.1 || (order == Order::Liked && s.busy) || (s.whole && s.free.count() > each)
+                };
+                let bad = g.iter().filter(bad).count();
+                (bad + left).saturating_sub(g.len().max(left))
+            };
+            let tightest = (0..groups.len())
+                .filter(|g| groups[*g].len() >= left)
+                .min_by_key(|g| (disliked(&groups[*g]), groups[*g].len(), *g));
+            let largest = || (0..groups.len()).max_by_key(|g| (groups[*g].len(), std::cmp::Reverse(*g)));
+            let Some(g) = tightest.or_else(largest) else { break };
+            let group = groups.remove(g);
+            let take = left.min(group.len());
+            chosen.extend(self.pick(group, level - 1, take, each, order));
+        }
+        chosen
+    }
+
+    fn by_order(&self, order: Order, count: usize, a: u32, b: u32) -> std::cmp::Ordering {
+        let (a, b) = (&self.slots[a as usize], &self.slots[b as usize]);
+        let tidy = |s: &Slot| {
+            (s.kind.1, s.whole && s.free.count() > count, s.free.count() - count.min(s.free.count()), s.host)
+        };
+        match order {
+            Order::Tidy => tidy(a).cmp(&tidy(b)),
+            Order::Liked => a.busy.cmp(&b.busy).then(b.effect.total_cmp(&a.effect)).then(tidy(a).cmp(&tidy(b))),
+        }
+    }
+
+    /// The GPUs of counts: the same indices on hosts that give the same number, where they are free.
+    fn gpus(&mut self, counts: &Counts) -> Allocation {
+        let mut groups: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
+        for &(i, n) in counts {
+            groups.entry((self.slots[i as usize].kind.0, n)).or_default().push(i);
+        }
+        let mut parts = Vec::with_capacity(counts.len());
+        let alone = counts.len() == 1;
+        for ((_, n), hosts) in groups {
+            let common = hosts.iter().fold(u32::MAX, |m, i| m & self.slots[*i as usize].free.0);
+            let common = GpuMask(common);
+            let first = self.slots[hosts[0] as usize].host;
+            let shared = (common.count() >= n).then(|| self.best_mask(first, common, n, alone));
+            for i in hosts {
+                let (host, free) = (self.slots[i as usize].host, self.slots[i as usize].free);
+                let mask = shared.unwrap_or_else(|| self.best_mask(host, free, n, alone));
+                parts.push((host, mask));
+            }
+        }
+        Allocation::new(parts)
+    }
+
+    /// The `n` GPUs of a mask with the best links: inside where the job is alone on one host, else the weaker of inside and NICs; then those
+    /// that leave the best-connected GPUs free, then the lowest indices.
+    fn best_mask(&mut self, host: HostId, free: GpuMask, n: usize, alone: bool) -> GpuMask {
+        if free.count() == n {
+            return free;
+        }
+        let table = self.objective.table();
+        let key = (table.part(host, GpuMask::first(1)).host_type, free, n);
+        let h = self.objective.cluster.host(host);
+        let healthy = h.nic_health.is_empty() && h.gpu_health.is_empty() && !alone;
+        if let Some(m) = self.best_masks.get(&key).filter(|_| healthy) {
+            return *m;
+        }
+        let mut best: Option<([f64; 3], GpuMask)> = None;
+        for m in free.subsets().filter(|m| m.count() == n) {
+            let p = table.part(host, m);
+            let nic = if alone { f64::INFINITY } else { p.nic_gb_per_s };
+            let value = [p.intra_gb_per_s.min(nic), nic, table.intra_gb_per_s(host, free.minus(m))];
+            let order = best.as_ref().map_or(Some(std::cmp::Ordering::Greater), |b| value.partial_cmp(&b.0));
+            let lower = best.as_ref().is_none_or(|b| m.0 < b.1.0);
+            if order.is_some_and(|o| o.is_gt() || (o.is_eq() && lower)) {
+                best = Some((value, m));
+            }
+        }
+        let m = best.map_or(free, |b| b.1);
+        if healthy {
+            self.best_masks.insert(key, m);
+        }
+        m
+    }
+}
+
+/// The smallest cap at which places hold `wanted` together, and what each gives: as level as possible.
+fn level_quotas(rooms: &[usize], wanted: usize) -> Option<(usize, Vec<usize>)> {
+    let holds = |cap: usize| rooms.iter().map(|r| (*r).min(cap)).sum::<usize>();
+    let cap = (1..=wanted).find(|cap| holds(*cap) >= wanted)?;
+    let mut quotas: Vec<usize> = rooms.iter().map(|r| (*r).min(cap)).collect();
+    let mut excess = holds(cap) - wanted;
+    for q in quotas.iter_mut().rev().filter(|q| **q == cap) {
+        let less = excess.min(1);
+        *q -= less;
+        excess -= less;
+    }
+    Some((cap, quotas))
+}
+
+/// The simple rule's choice for a request whose free GPUs are usable; None where none keeps the request.
+pub fn choose(objective: &Objective) -> Option<Allocation> {
+    Rule::new(objective).choices(1).into_iter().next()
+}

@@ -1,0 +1,150 @@
+//! Limits on switches, required and preferred levels, spreading.
+
+use place::{Refusal, Registry, Request, Split, answer_with};
+use predict::{FitOptions, Kind, Model, fit};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use topology::{Allocation, Bytes, Cluster, GpuMask, Host, HostId, Tier, catalog};
+
+const SIZE: Bytes = Bytes::mib(16);
+
+/// Eight hosts, two on every leaf, two leaves on every spine.
+fn cluster() -> Cluster {
+    let mut c = catalog::cluster("h100").unwrap();
+    c.hosts = (0..8).map(|i| Host { name: format!("n{i}"), ..Host::default() }).collect();
+    c.network.tiers = vec![Tier::regular("leaf", 2, 2.0), Tier::regular("spine", 4, 1.0)];
+    c
+}
+
+fn model(cluster: &Cluster) -> Model {
+    fit(cluster, &[], &FitOptions::of(Kind::Nccl)).unwrap().0
+}
+
+fn free(masks: &[u32]) -> Allocation {
+    Allocation::new(masks.iter().enumerate().map(|(h, m)| (HostId(h as u32), GpuMask(*m))))
+}
+
+fn ask(search: &str, k: usize, masks: &[u32], change: impl Fn(&mut Request)) -> Result<place::Answer, Refusal> {
+    let cluster = cluster();
+    let mut r = Request::new(k, free(masks), SIZE);
+    change(&mut r);
+    answer_with(&*Registry::shipped().search(search, 0).unwrap(), &cluster, &model(&cluster), &r)
+}
+
+/// GPUs below every switch of a tier.
+fn below(tier: usize, a: &Allocation) -> Vec<usize> {
+    let cluster = cluster();
+    let mut by_switch: BTreeMap<usize, usize> = BTreeMap::new();
+    for &(h, m) in a.parts() {
+        *by_switch.entry(cluster.switch_of(tier, h)).or_default() += m.count();
+    }
+    by_switch.into_values().collect()
+}
+
+#[test]
+fn a_required_level_holds_all_gpus_or_the_refusal_names_what_would() {
+    let all = [0xff; 8];
+    let leaf = |r: &mut Request| r.constraints.require_level = Some("leaf".into());
+    assert_eq!(below(0, &ask("auto", 16, &all, leaf).unwrap().choice.allocation), [16]);
+    let e = ask("auto", 17, &all, leaf).unwrap_err();
+    assert_eq!((e.code(), e.is_malformed()), ("switches_too_small", false));
+    assert!(
+        e.to_string().contains("the fullest has 16 usable GPUs; 2 leaf switches hold them; or ask for 16 GPUs"),
+        "{e}"
+    );
+    let host = |r: &mut Request| r.constraints.require_level = Some("HOST".into());
+    assert_eq!(ask("auto", 8, &all, host).unwrap().choice.allocation.host_count(), 1);
+    let e = ask("auto", 9, &all, host).unwrap_err();
+    assert_eq!(e.code(), "host_too_small");
+    assert!(e.to_string().contains("the freest has 8 usable GPUs") && e.to_string().contains("`leaf`"), "{e}");
+    let e = ask("auto", 9, &all, |r| r.constraints.require_level = Some("leef".into())).unwrap_err();
+    assert_eq!((e.code(), e.is_malformed()), ("unknown_level", true));
+    assert!(e.to_string().contains("host, leaf, spine; did you mean `leaf`?"), "{e}");
+}
+
+#[test]
+fn a_preferred_level_gives_way_to_the_next_higher_one() {
+    let prefer = |k: usize, level: &'static str, masks: &[u32]| {
+        ask("auto", k, masks, |r| r.constraints.prefer_level = Some(level.into())).unwrap().choice.allocation
+    };
+    // Two leaves of one spine, although two whole hosts of two spines are free.
+    let masks = [0x0f, 0x0f, 0x0f, 0x0f, 0xff, 0, 0xff, 0];
+    assert_eq!(below(1, &prefer(12, "leaf", &masks)).len(), 1);
+    assert_eq!(below(0, &prefer(8, "leaf", &masks)).len(), 1);
+    assert_eq!(prefer(8, "host", &masks).host_count(), 1);
+    assert_eq!(below(1, &prefer(32, "host", &masks)).iter().sum::<usize>(), 32, "nothing lower holds it");
+}
+
+#[test]
+fn at_most_so_many_switches_are_spanned_by_every_search() {
+    let masks = [0x0f, 0x0f, 0xff, 0, 0x3f, 0x3f, 0xff, 0x0f];
+    for search in ["auto", "exact", "threshold", "oracle", "topo", "slurm-bestfit", "slurm-topo"] {
+        for (k, max) in [(12, 1), (20, 2), (8, 1), (28, 3)] {
+            let limit = |r: &mut Request| r.constraints.switches_max = Some(max);
+            match ask(search, k, &masks, limit) {
+                Ok(a) => {
+                    for s in std::iter::once(&a.choice).chain(&a.runner_ups).chain(&a.rule).chain(&a.packed) {
+                        assert!(below(0, &s.allocation).len() <= max, "{search}, {k}: {:?}", s.allocation);
+                    }
+                }
+                Err(e) => panic!("{search}, {k}: {e}"),
+            }
+        }
+    }
+    let spine =
+        |r: &mut Request| (r.constraints.switches_max, r.constraints.switch_tier) = (Some(1), Some("spine".into()));
+    assert_eq!(below(1, &ask("auto", 20, &masks, spine).unwrap().choice.allocation).len(), 1);
+    let e = ask("auto", 30, &masks, |r| r.constraints.switches_max = Some(2)).unwrap_err();
+    assert_eq!(e.code(), "switches_too_small");
+    assert!(e.to_string().contains("3 leaf switches hold them"), "{e}");
+    assert_eq!(
+        ask("auto", 8, &masks, |r| r.constraints.switches_max = Some(0)).unwrap_err().code(),
+        "no_switches_allowed"
+    );
+}
+
+#[test]
+fn spreading_gives_every_host_or_switch_as_few_gpus_as_possible() {
+    let all = [0xff; 8];
+    let spread = |k: usize, level: &'static str, masks: &[u32]| {
+        ask("auto", k, masks, |r| r.constraints.spread = Some(level.into())).unwrap().choice.allocation
+    };
+    assert_eq!(spread(8, "host", &all).split(), "8x1");
+    assert_eq!(spread(16, "host", &all).split(), "8x2");
+    assert_eq!(below(0, &spread(16, "leaf", &all)), [4; 4]);
+    assert_eq!(spread(16, "leaf", &all).host_count(), 4, "on the fewest hosts of every leaf");
+    assert_eq!(below(1, &spread(24, "spine", &all)), [12, 12]);
+    let equal = ask("auto", 12, &all, |r| {
+        (r.constraints.spread, r.constraints.split) = (Some("leaf".into()), Split::EqualIfFeasible);
+    });
+    assert_eq!(equal.unwrap().choice.allocation.split(), "3+3+3+3");
+    // A leaf with one GPU gives it, the others share the rest.
+    assert_eq!(below(0, &spread(10, "leaf", &[1, 0, 0xff, 0, 0xff, 0, 0xff, 0])), [1, 3, 3, 3]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+    #[test]
+    fn exact_search_below_one_switch_finds_the_best_of_all_switches(masks in proptest::collection::vec(0u32..256, 8), k in 2usize..14) {
+        let cluster = cluster();
+        let model = model(&cluster);
+        let limit = |r: &mut Request| {
+            r.constraints.switches_max = Some(1);
+            r.slack = place::Slack::NONE;
+        };
+        let by_leaf = (0..4).filter_map(|leaf| {
+            let mut own = vec![0; 8];
+            own[2 * leaf..2 * leaf + 2].copy_from_slice(&masks[2 * leaf..2 * leaf + 2]);
+            let r = Request { slack: place::Slack::NONE, ..Request::new(k, free(&own), SIZE) };
+            place::exact(&cluster, &model, &r, 1).ok().map(|f| f.best[0].score_gb_per_s)
+        });
+        let best = by_leaf.reduce(f64::max);
+        match ask("exact", k, &masks, limit) {
+            Ok(a) => prop_assert!((a.choice.score_gb_per_s - best.unwrap()).abs() < 1e-9 * best.unwrap()),
+            Err(e) => {
+                prop_assert_eq!(best, None);
+                prop_assert!(["switches_too_small", "not_enough_free"].contains(&e.code()), "{}", e);
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Placement judged on truths that look like sites ([`truths::site`]); simulated.
+//!
+//! One cell is a kind and a seed: the site is measured as `linkwise measure` does, models are fitted and asked through the engine, rules choose
+//! by switches and free GPUs, and a search with the truth says what was possible.
+
+mod backend;
+mod requests;
+mod rules;
+
+use backend::measure_site;
+use engine::{Engine, EngineError, FitRequest, PlaceQuery};
+use measure::DesignKind;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use requests::{Ask, requests};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use store::Store;
+use topology::Allocation;
+use truths::Truth;
+use truths::site::{Site, draw, search};
+
+/// Draws of the random choice per request.
+const RANDOM_DRAWS: usize = 20;
+
+/// Methods where none are named: first those that know no reading.
+pub const METHODS: [&str; 8] = ["even", "packed", "slurm", "kueue", "random", "bound", "gp", "smooth"];
+
+/// How a cell is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Requests.
+    pub requests: usize,
+    /// Readings over several hosts.
+    pub samples: usize,
+    /// Their design.
+    pub design: DesignKind,
+    /// [`METHODS`], or kinds of models.
+    pub methods: Vec<String>,
+}
+
+/// One kind with one seed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Cell {
+    /// Name of the kind.
+    pub kind: String,
+    /// The seed.
+    pub seed: u64,
+    /// Always true: no reading here is of hardware.
+    pub simulated: bool,
+    /// Readings taken, repetitions included.
+    pub readings: usize,
+    /// Models by name.
+    pub models: BTreeMap<String, Fitted>,
+    /// Every request.
+    pub requests: Vec<Replayed>,
+    /// Seconds in the search with the truth.
+    pub search_s: f64,
+    /// Seconds in all.
+    pub all_s: f64,
+}
+
+/// How a model was made.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Fitted {
+    /// Seconds.
+    pub fit_s: f64,
+    /// Seconds per decision, mean.
+    pub place_s: f64,
+    /// Why there is none, in the product's words.
+    pub refused: Option<String>,
+}
+
+/// One request and what every method made of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Replayed {
+    /// GPUs asked for.
+    pub gpus: usize,
+    /// GPUs free.
+    pub free: usize,
+    /// Running jobs.
+    pub jobs: usize,
+    /// GPUs with the largest bandwidth that was found, in the notation of lists.
+    pub best: String,
+    /// Its bandwidth, GB/s.
+    pub best_gb_per_s: f64,
+    /// Allocations that the search looked at.
+    pub looked_at: usize,
+    /// By method; none where it has no answer.
+    pub choices: BTreeMap<String, Option<Choice>>,
+}
+
+/// A choice.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// The GPUs in the notation of lists; empty for the mean of random choices.
+    pub gpus: String,
+    /// GPUs by host, the largest first.
+    pub split: String,
+    /// What the GPUs really get, GB/s.
+    pub gb_per_s: f64,
+    /// What the model expected, GB/s.
+    pub predicted_gb_per_s: Option<f64>,
+    /// Bandwidth over the best found.
+    pub gbe: f64,
+}
+
+/// What a method chose.
+struct Chosen {
+    gpus: Allocation,
+    predicted_gb_per_s: Option<f64>,
+}
+
+/// Makes a cell.
+///
+/// # Errors
+/// An unknown kind or method; a campaign that fails.
+pub fn cell(kind: &str, seed: u64, settings: &Settings) -> Result<Cell, String> {
+    let begun = Instant::now();
+    let drawn = draw(kind, seed)?;
+    let asks = requests(drawn.placed.cluster(), settings.requests, drawn.contended, seed);
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let path = folder.path().join("readings.db");
+    let rule = |m: &str| METHODS.contains(&m) && !["bound", "gp"].contains(&m);
+    let mut readings = 0;
+    if settings.methods.iter().any(|m| !rule(m)) {
+        let mut store = Store::create(&path, drawn.measured.cluster()).map_err(|e| e.to_string())?;
+        readings = measure_site(&drawn.measured, &mut store, settings.samples, settings.design, seed)?;
+    }
+
+    let site = &drawn.placed;
+    let mut chosen: Vec<BTreeMap<String, Option<Chosen>>> = asks.iter().map(|_| BTreeMap::new()).collect();
+    let mut models = BTreeMap::new();
+    for method in settings.methods.iter().filter(|m| !["random", "smooth"].contains(&m.as_str())) {
+        if rule(method) {
+            for (ask, chosen) in asks.iter().zip(&mut chosen) {
+                let gpus = by_rule(method, site, ask);
+                chosen.insert(method.clone(), gpus.map(|gpus| Chosen { gpus, predicted_gb_per_s: None }));
+            }
+            continue;
+        }
+        let fitted = match by_model(method, site, &path, &asks) {
+            Ok((fitted, answers)) => {
+                answers.into_iter().zip(&mut chosen).for_each(|(a, c)| drop(c.insert(method.clone(), a)));
+                fitted
+            }
+            Err(e @ EngineError::BadRequest { .. }) => return Err(e.to_string()),
+            Err(e) => {
+                chosen.iter_mut().for_each(|c| drop(c.insert(method.clone(), None)));
+                let words = e.to_string().replace(&path.display().to_string(), "STORE");
+                Fitted { refused: Some(words.trim_end_matches('.').into()), ..Fitted::default() }
+            }
+        };
+        models.insert(method.clone(), fitted);
+    }
+
+    let mut search_s = 0.0;
+    let mut replayed = Vec::new();
+    for (i, (ask, chosen)) in asks.iter().zip(chosen).enumerate() {
+        let begun = Instant::now();
+        replayed.push(judge(site, ask, &chosen, settings, seed << 16 | i as u64)?);
+        search_s += begun.elapsed().as_secs_f64();
+    }
+    let all_s = begun.elapsed().as_secs_f64();
+    Ok(Cell { kind: kind.into(), seed, simulated: true, readings, models, requests: replayed, search_s, all_s })
+}
+
+/// The choice of a rule that knows switches and free GPUs.
+fn by_rule(method: &str, site: &Site, ask: &Ask) -> Option<Allocation> {
+    match method {
+        "even" => rules::even(site.switches(), &ask.free, ask.gpus),
+        "slurm" => rules::slurm(site.switches(), &ask.free, ask.gpus),
+        "kueue" => rules::kueue(site.switches(), &ask.free, ask.gpus),
+        _ => place::baselines::packed(site.cluster(), &ask.free, ask.gpus),
+    }
+}
+
+/// Fits a model on the store and asks it, as the commands `fit` and `place` do.
+fn by_model(
+    kind: &str,
+    site: &Site,
+    store: &std::path::Path,
+    asks: &[Ask],
+) -> Result<(Fitted, Vec<Option<Chosen>>), EngineError> {
+    let begun = Instant::now();
+    let store = Store::open(store, site.cluster())?;
+    let engine = Engine::builder(site.cluster().clone()).store(store).build()?;
+    engine.fit(&FitRequest { kind: Some(kind.into()), ..FitRequest::default() })?;
+    let fit_s = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let answer = |ask: &Ask| {
+        let mut request = place::Request::new(ask.gpus, ask.free.clone(), site.size());
+        let job = |(i, gpus): (usize, &Allocation)| place::Job {
+            id: format!("job-{i}"),
+            gpus: gpus.clone(),
+            duty: 1.0,
+            demand_gb_per_s: site.busbw_gb_per_s(gpus),
+        };
+        request.jobs = ask.jobs.iter().enumerate().map(job).collect();
+        let answer = engine.place(&PlaceQuery::new(request), 0.0).ok()?;
+        let gpus = answer.gpus.allocation(site.cluster());
+        Some(Chosen { gpus, predicted_gb_per_s: Some(answer.predicted_busbw_gb_per_s) })
+    };
+    let answers: Vec<Option<Chosen>> = asks.iter().map(answer).collect();
+    let place_s = begun.elapsed().as_secs_f64() / asks.len().max(1) as f64;
+    Ok((Fitted { fit_s, place_s, refused: None }, answers))
+}
+
+/// Judges the choices of one request.
+fn judge(
+    site: &Site,
+    ask: &Ask,
+    chosen: &BTreeMap<String, Option<Chosen>>,
+    settings: &Settings,
+    seed: u64,
+) -> Result<Replayed, String> {
+    let beside;
+    let site = match ask.jobs.is_empty() {
+        true => site,
+        false => {
+            beside = site.among(&ask.jobs);
+            &beside
+        }
+    };
+    let starts: Vec<Allocation> = chosen.values().flatten().map(|c| c.gpus.clone()).collect();
+    let found = search(site, &ask.free, ask.gpus, &starts, seed).ok_or("a request that cannot be met")?;
+    let best = found.best_gb_per_s;
+    let of = |gpus: &Allocation, predicted_gb_per_s: Option<f64>| {
+        let gb_per_s = site.busbw_gb_per_s(gpus).unwrap_or(0.0);
+        let names = site.cluster().gpu_list(gpus);
+        Choice { gpus: names, split: gpus.split(), gb_per_s, predicted_gb_per_s, gbe: gb_per_s / best }
+    };
+    let mut choices: BTreeMap<String, Option<Choice>> =
+        chosen.iter().map(|(name, c)| (name.clone(), c.as_ref().map(|c| of(&c.gpus, c.predicted_gb_per_s)))).collect();
+    for method in &settings.methods {
+        if method == "smooth" {
+            choices.insert(method.clone(), Some(of(&found.smooth, site.smooth_gb_per_s(&found.smooth))));
+        }
+        if method == "random" {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let draws = (0..RANDOM_DRAWS).filter_map(|_| place::baselines::random(&ask.free, ask.gpus, &mut rng));
+            let values: Vec<f64> = draws.map(|a| site.busbw_gb_per_s(&a).unwrap_or(0.0)).collect();
+            let gb_per_s = values.iter().sum::<f64>() / values.len().max(1) as f64;
+            let (gpus, split) = (String::new(), String::new());
+            let mean = Choice { gpus, split, gb_per_s, predicted_gb_per_s: None, gbe: gb_per_s / best };
+            choices.insert(method.clone(), Some(mean));
+        }
+    }
+    Ok(Replayed {
+        gpus: ask.gpus,
+        free: ask.free.gpu_count(),
+        jobs: ask.jobs.len(),
+        best: site.cluster().gpu_list(&found.best),
+        best_gb_per_s: best,
+        looked_at: found.looked_at,
+        choices,
+    })
+}

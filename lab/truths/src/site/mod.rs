@@ -1,0 +1,137 @@
+//! Truths that look like sites: 16 to 128 hosts behind switches, rails and defects, in another form than linkwise's physics. Simulated.
+//!
+//! A [`Site`] is hardware of its own and a cluster file that tells as much of it as such a file can. Its bandwidth follows from the loads that
+//! simulated rings and trees put on an explicit switch graph (`network`), times an irregularity of every split. [`draw`] makes one of
+//! [`KINDS`] from a seed: as it is when it is measured, and as it is when jobs are placed on it. [`search`] finds the best allocations that the
+//! truth knows.
+
+mod kinds;
+mod network;
+mod search;
+
+pub use kinds::{KINDS, Kind, draw};
+pub use search::{Found, search};
+
+use crate::intra::Intra;
+use crate::randomness::Keyed;
+use crate::truth::{About, Irregularity, Parts, Truth};
+use network::Network;
+use std::sync::Arc;
+use topology::Allocation;
+
+/// Deviation of the logarithm that every split over switches has of its own, and that these very hosts add to it; 2 % together.
+const SPLIT_IRREGULARITY: f64 = 0.018;
+const HOSTS_IRREGULARITY: f64 = 0.0087;
+/// Deviation of one reading inside of a host.
+const NOISE_INSIDE: f64 = 0.01;
+/// What an interrupted reading shows of the bandwidth.
+const OUTLIER: std::ops::Range<f64> = 0.3..0.8;
+
+/// A site at one time.
+#[derive(Clone)]
+pub struct Site {
+    about: About,
+    intra: Arc<Intra>,
+    network: Network,
+    /// Hosts of `network`, as the hosts that `intra` and the irregularity are drawn for.
+    drawn: Vec<u32>,
+    seed: u64,
+    noise: f64,
+    outliers: f64,
+    /// By level from the hosts up: the switch above every host.
+    switches: Vec<Vec<u32>>,
+}
+
+/// A site when it is measured and when jobs are placed.
+pub struct Drawn {
+    /// What readings are taken of.
+    pub measured: Site,
+    /// What choices are judged on. The same, unless the kind says that hardware or hosts change.
+    pub placed: Site,
+    /// Do other jobs run on the GPUs that are not free?
+    pub contended: bool,
+}
+
+impl Site {
+    /// By level from the hosts up: the number of the switch above every host. What an operator knows, even where the cluster file cannot say
+    /// it. Empty where one switch joins all.
+    pub fn switches(&self) -> &[Vec<u32>] {
+        &self.switches
+    }
+
+    /// The same site beside running jobs on these GPUs.
+    pub fn among(&self, jobs: &[Allocation]) -> Site {
+        let of = |a: &Allocation| self.smooth_gb_per_s(a).unwrap_or(0.0);
+        let jobs: Vec<(Parts, f64)> = jobs.iter().map(|a| (a.parts(), of(a))).collect();
+        Site { network: self.network.among(&jobs), ..self.clone() }
+    }
+
+    /// What a benchmark reads at the given repetition: noise, and now and then an interruption.
+    pub fn reading(&self, allocation: &Allocation, repetition: u64) -> Option<f64> {
+        let v = self.busbw_gb_per_s(allocation)?;
+        let key = Keyed::new(self.seed, 0x51_7e5).with(repetition).parts(allocation.parts());
+        let v = v * (self.noise(allocation.host_count()) * key.normal()).exp();
+        // Inside of a host nobody else interrupts.
+        let interrupted = allocation.host_count() > 1 && key.with(77).uniform() < self.outliers;
+        Some(if interrupted { v * (OUTLIER.start + (OUTLIER.end - OUTLIER.start) * key.with(78).uniform()) } else { v })
+    }
+
+    /// Probability that a reading over hosts is interrupted.
+    pub fn outliers(&self) -> f64 {
+        self.outliers
+    }
+
+    fn smooth(&self, parts: Parts) -> f64 {
+        let size = self.about.size.as_f64();
+        match parts {
+            [] => 0.0,
+            [(_, m)] if m.count() < 2 => 0.0,
+            [part] => Network::busbw_inside(*part, &self.intra, size),
+            _ => self.network.busbw(parts, &self.intra, size),
+        }
+    }
+
+    /// The factor of a split: the counts below every switch, whichever hosts, and a smaller one of these very hosts.
+    fn irregularity(&self, parts: Parts) -> f64 {
+        let hash = |k: Keyed| k.uniform().to_bits();
+        let mut leaves: Vec<(u16, u64)> = Vec::with_capacity(parts.len());
+        let mut hosts = Keyed::new(self.seed, 0x5917);
+        for (h, m) in parts {
+            let node = &self.network.nodes[h.index()];
+            let leaf = node.ports.first().map_or(0, |p| p.leaf);
+            let own = hash(Keyed::new(self.seed, 0x5918).with(node.make).with(m.count() as u64));
+            match leaves.iter_mut().find(|l| l.0 == leaf) {
+                Some(l) => l.1 = l.1.wrapping_add(own),
+                None => leaves.push((leaf, own)),
+            }
+            hosts = hosts.with(u64::from(self.drawn[h.index()]) << 32 | m.count() as u64);
+        }
+        let split = leaves.iter().fold(0u64, |s, l| s.wrapping_add(hash(Keyed::new(l.1, 0x5919))));
+        let split = Keyed::new(split, self.seed);
+        (SPLIT_IRREGULARITY * split.normal() + HOSTS_IRREGULARITY * hosts.normal()).exp()
+    }
+}
+
+impl Truth for Site {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn of_parts(&self, parts: Parts, irregularity: Irregularity) -> Option<f64> {
+        let smooth = match parts {
+            [] => return None,
+            _ => self.smooth(parts),
+        };
+        // The irregularity of a host's own table is measured subset by subset.
+        let with = parts.len() > 1 && irregularity == Irregularity::With;
+        Some(if with { smooth * self.irregularity(parts) } else { smooth })
+    }
+
+    fn noise(&self, hosts: usize) -> f64 {
+        if hosts < 2 { self.noise.min(NOISE_INSIDE) } else { self.noise }
+    }
+
+    fn measured(&self, allocation: &Allocation, repetition_seed: u64) -> Option<f64> {
+        self.reading(allocation, repetition_seed)
+    }
+}
