@@ -95,7 +95,12 @@ impl Answer {
                 None => Err(a.clone()),
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let field = Field { cluster, free: &request.free, slack: request.slack };
+        let field = Field {
+            cluster,
+            free: &request.free,
+            slack: request.slack,
+            hosts_measured_max: model.hosts_measured_max(),
+        };
         if let Some(d) = decide(&all, &of_candidates, model.repeat_noise()) {
             let after = expected(&all, &of_candidates, model.repeat_noise());
             let of_rule = |r: &Scored| all.iter().position(|c| c.allocation == r.allocation);
@@ -179,7 +184,8 @@ pub fn answer_with(
         best.truncate(1 + RUNNER_UPS);
     }
     promote_by_lower_confidence_bound(&mut best);
-    let field = Field { cluster, free: &request.free, slack: request.slack };
+    let field =
+        Field { cluster, free: &request.free, slack: request.slack, hosts_measured_max: model.hosts_measured_max() };
     let Against { choice, runner_ups, rule, price } = against_rule(&field, best, cheap, rule);
     let packed = match base.pods.iter().any(|p| *p > 1) {
         true => packed_pods(cluster, &base.free, &base.pods),

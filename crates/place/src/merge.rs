@@ -7,6 +7,7 @@
 
 use crate::objective::{Effect, Running};
 use predict::{BandwidthModel, Candidates, HostShare, HostShareTable};
+use rustc_hash::FxHashMap;
 use topology::{Allocation, Bytes, GpuMask, HostId};
 
 /// A rule that merges the GPUs of two jobs on one host; see [`crate::Contention::MergeBy`].
@@ -27,8 +28,14 @@ fn union(table: &HostShareTable, part: &HostShare, others: GpuMask) -> Option<Ho
 fn joined(merge: &Merge, table: &HostShareTable, a: &[HostShare], b: &[HostShare], out: &mut Vec<HostShare>) -> bool {
     out.clear();
     let join = merge.rule.map_or(union as fn(&HostShareTable, &HostShare, GpuMask) -> Option<HostShare>, |r| r.join);
+    let sorted = b.is_sorted_by_key(|q| q.host);
     for p in a {
-        let others = b.iter().find(|q| q.host == p.host).map_or(GpuMask::EMPTY, |q| q.mask);
+        let at = if sorted {
+            b.binary_search_by_key(&p.host, |q| q.host).ok()
+        } else {
+            b.iter().position(|q| q.host == p.host)
+        };
+        let others = at.map_or(GpuMask::EMPTY, |i| b[i].mask);
         match join(table, p, others) {
             Some(part) => out.push(part),
             None => return false,
@@ -68,6 +75,8 @@ impl Meeting {
 pub(crate) struct Merge {
     jobs: Vec<Vec<HostShare>>,
     demands: Vec<f64>,
+    /// The jobs with demand on each host, ascending.
+    on_hosts: FxHashMap<HostId, Vec<u32>>,
     /// A rule of the caller; None: the union of the exact GPUs.
     pub rule: Option<&'static MergeRule>,
 }
@@ -75,18 +84,28 @@ pub(crate) struct Merge {
 impl Merge {
     /// Of running jobs that span hosts.
     pub fn new(table: &HostShareTable, running: &[Running], rule: Option<&'static MergeRule>) -> Self {
+        let mut on_hosts: FxHashMap<HostId, Vec<u32>> = FxHashMap::default();
+        for (j, r) in running.iter().enumerate().filter(|r| r.1.demand_gb_per_s > 0.0) {
+            r.gpus.parts().iter().for_each(|p| on_hosts.entry(p.0).or_default().push(j as u32));
+        }
         Merge {
+            on_hosts,
             jobs: running.iter().map(|r| parts(table, &r.gpus)).collect(),
             demands: running.iter().map(|r| r.demand_gb_per_s).collect(),
             rule,
         }
     }
 
-    /// The jobs that contend with a candidate.
-    pub fn met<'a>(&'a self, c: &'a [HostShare]) -> impl Iterator<Item = usize> + 'a {
-        (0..self.jobs.len()).filter(move |&j| {
-            c.len() > 1 && self.demands[j] > 0.0 && c.iter().any(|p| self.jobs[j].iter().any(|q| q.host == p.host))
-        })
+    /// The jobs that contend with a candidate, ascending. O(hosts + jobs met).
+    pub fn met(&self, c: &[HostShare]) -> Vec<usize> {
+        if c.len() < 2 {
+            return Vec::new();
+        }
+        let mut met: Vec<usize> =
+            c.iter().filter_map(|p| self.on_hosts.get(&p.host)).flatten().map(|j| *j as usize).collect();
+        met.sort_unstable();
+        met.dedup();
+        met
     }
 
     /// The GPUs of each job on a host (those that contend), in order of the jobs.
@@ -148,7 +167,7 @@ impl Merge {
         each.map(|((c, alone), meeting)| {
             let share = meeting.share(*alone);
             let mut jobs: Vec<(f64, f64)> = self.demands.iter().map(|d| (*d, *d)).collect();
-            self.met(c).for_each(|j| jobs[j].1 *= share);
+            self.met(c).into_iter().for_each(|j| jobs[j].1 *= share);
             Effect { alone_gb_per_s: *alone, shared_gb_per_s: alone * share, jobs_gb_per_s: jobs }
         })
         .collect()

@@ -96,9 +96,25 @@ pub(crate) struct Field<'a> {
     /// The free GPUs before any constraint.
     pub free: &'a Allocation,
     pub slack: Slack,
+    /// Most hosts of any reading that the model learned from.
+    pub hosts_measured_max: Option<usize>,
 }
 
+/// Readings support allocations of up to so many times their most hosts.
+const HOSTS_BEYOND_READINGS: usize = 2;
+/// Relative deviation of a prediction that readings do not support: that of the physics alone.
+const UNSUPPORTED_SD: f64 = 0.3;
+
 impl Field<'_> {
+    /// The gain that `best` needs over another, GB/s. A prediction for many more hosts than were measured is no more certain than the physics,
+    /// so that it leaves an allocation on fewer hosts only for much.
+    fn slack_between(&self, best: &Scored, other: &Scored) -> f64 {
+        let (hosts, others) = (best.allocation.host_count(), other.allocation.host_count());
+        let unsupported = self.hosts_measured_max.is_some_and(|m| hosts > HOSTS_BEYOND_READINGS * m) && hosts > others;
+        let least = if unsupported { UNSUPPORTED_SD * best.score_gb_per_s.abs() } else { 0.0 };
+        self.slack.between(best, other).max(least)
+    }
+
     pub fn cost(&self, s: &Scored) -> Cost {
         Cost::of(self.cluster, self.free, &s.allocation)
     }
@@ -109,7 +125,7 @@ impl Field<'_> {
             return best;
         }
         let near =
-            |i: usize| all[best].score_gb_per_s - all[i].score_gb_per_s <= self.slack.between(&all[best], &all[i]);
+            |i: usize| all[best].score_gb_per_s - all[i].score_gb_per_s <= self.slack_between(&all[best], &all[i]);
         match rule {
             Some(r) if near(r) => {
                 // The rule leaves open which of several equal hosts it takes: there the model decides.
@@ -146,7 +162,7 @@ impl Field<'_> {
         Price {
             keeps_rule: choice.allocation == rule.allocation || cost == rule_cost,
             gained_gb_per_s: choice.score_gb_per_s - rule.score_gb_per_s,
-            slack_gb_per_s: self.slack.between(choice, rule),
+            slack_gb_per_s: self.slack_between(choice, rule),
             cost,
             rule_cost: Some(rule_cost),
         }

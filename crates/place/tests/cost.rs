@@ -115,10 +115,13 @@ fn without_jobs_10240_gpus_below_tiers_take_a_bounded_number_of_candidates() {
             let start = cpu_ms();
             let a = answer(&cluster, &model, &r).unwrap();
             eprintln!(
-                "{k} GPUs, {split:?}: {:.1} ms, {} judged, {}",
+                "{k} GPUs, {split:?}: {:.1} ms, {} judged, {} gains {:.1} of {:.1} (needed {:.1})",
                 cpu_ms() - start,
                 a.evaluations,
-                a.choice.allocation.split()
+                a.choice.allocation.split(),
+                a.price.gained_gb_per_s,
+                a.choice.score_gb_per_s,
+                a.price.slack_gb_per_s
             );
             assert!(a.evaluations <= 2500, "{k}: {}", a.evaluations);
         }

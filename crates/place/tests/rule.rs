@@ -34,6 +34,7 @@ struct Told<F> {
     table: HostShareTable,
     of: F,
     sd: f64,
+    hosts_measured_max: Option<usize>,
 }
 
 impl<F: Fn(&[HostShare]) -> f64 + Send + Sync> BandwidthModel for Told<F> {
@@ -63,10 +64,13 @@ impl<F: Fn(&[HostShare]) -> f64 + Send + Sync> BandwidthModel for Told<F> {
     fn repeat_noise(&self) -> f64 {
         0.01
     }
+    fn hosts_measured_max(&self) -> Option<usize> {
+        self.hosts_measured_max
+    }
 }
 
 fn told<F: Fn(&[HostShare]) -> f64 + Send + Sync>(cluster: &Cluster, sd: f64, of: F) -> Told<F> {
-    Told { table: physics(cluster).share_table(SIZE).clone(), of, sd }
+    Told { table: physics(cluster).share_table(SIZE).clone(), of, sd, hosts_measured_max: None }
 }
 
 const OURS: [&str; 4] = ["auto", "exact", "threshold", "oracle"];
@@ -100,6 +104,17 @@ fn a_gain_within_one_deviation_does_not_leave_the_rule_and_one_beyond_it_does() 
             "{name}"
         );
     }
+}
+
+#[test]
+fn far_beyond_the_hosts_that_were_measured_a_small_deviation_is_not_believed() {
+    let cluster = cluster(8, 0);
+    let r = Request::new(16, cluster.usable(), SIZE);
+    let hosts = |measured: Option<usize>| {
+        let model = Told { hosts_measured_max: measured, ..told(&cluster, 0.001, likes_many_hosts(4.0)) };
+        ask("threshold", &cluster, &model, &r).unwrap().choice.allocation.host_count()
+    };
+    assert_eq!((hosts(None), hosts(Some(8)), hosts(Some(1))), (8, 8, 2));
 }
 
 #[test]

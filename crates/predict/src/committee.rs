@@ -260,6 +260,11 @@ impl Committee {
         ok
     }
 
+    /// Most hosts of any reading.
+    pub fn hosts_measured_max(&self) -> usize {
+        self.members[0].gp.points().iter().map(|p| p.hosts.len()).max().unwrap_or(0)
+    }
+
     /// Number of readings.
     pub fn len(&self) -> usize {
         self.members[0].gp.points().len()

@@ -82,6 +82,10 @@ pub trait BandwidthModel: Send + Sync {
     fn host_effect(&self, _host: topology::HostId) -> f64 {
         0.0
     }
+    /// Most hosts of any reading that it learned from; None where it does not say.
+    fn hosts_measured_max(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// The intra tables of one size, ready for use.
@@ -449,6 +453,13 @@ impl BandwidthModel for Model {
         match &self.correction {
             Correction::Offset { .. } | Correction::Learned(_) => 0.0,
             Correction::Gp(gp) => gp.host_effect(self.names.number_of(host)),
+        }
+    }
+
+    fn hosts_measured_max(&self) -> Option<usize> {
+        match &self.correction {
+            Correction::Gp(gp) => Some(gp.hosts_measured_max()),
+            Correction::Offset { .. } | Correction::Learned(_) => None,
         }
     }
 }
