@@ -9,10 +9,39 @@ pub const FACTORS: [f64; 10] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.
 const OUTLIER_SHARE: f64 = 0.01;
 /// Density of an outlier, per unit of the logarithm: between a twentieth and thrice what is expected.
 const OUTLIER_DENSITY: f64 = 0.25;
-/// Probability, before any reading, that a given component is slow.
-pub(super) const PRIOR: f64 = 2e-3;
-/// The same for a link between two GPUs; links outnumber other components.
-pub(super) const PRIOR_LINK: f64 = 1e-4;
+/// Largest probability, before any reading, that a given component is slow.
+const PRIOR: f64 = 2e-3;
+/// The probability of a link between two GPUs over that of another component; links outnumber other components.
+const LINK: f64 = 0.05;
+/// Most components of a cluster that are expected to be slow, before any reading. The sum of many small suspicions must not become a defect:
+/// a site has twenty thousand components.
+const EXPECTED_MAX: f64 = 0.15;
+/// Least standard deviation of a host's own level (of the logarithm).
+const LEVEL_SD_MIN: f64 = 0.01;
+/// Fewest hosts whose levels are compared.
+const LEVELS_MIN: usize = 12;
+
+/// Probability, before any reading, that a component is slow, in a cluster of so many components.
+pub(super) fn prior(component: Component, components: usize) -> f64 {
+    let each = PRIOR.min(EXPECTED_MAX / components.max(1) as f64);
+    if matches!(component, Component::Link(..)) { LINK * each } else { each }
+}
+
+/// Standard deviation of the levels of healthy hosts, from the mean residual of every host and the variance of that mean. What hosts have in
+/// common with the leaf or the mix of jobs that the expectation does not know counts, too. Rounded to a step of a factor of 1.4, so that one
+/// more reading does not change it.
+pub(super) fn level_sd(hosts: &[(f64, f64)]) -> f64 {
+    if hosts.len() < LEVELS_MIN {
+        return LEVEL_SD_MIN;
+    }
+    let between = stats::mad_sd(&hosts.iter().map(|h| h.0).collect::<Vec<_>>()).powi(2);
+    let within = stats::upper_median(&hosts.iter().map(|h| h.1).collect::<Vec<_>>());
+    let steps = 2.0 * ((between - within).max(0.0).sqrt() / LEVEL_SD_MIN).max(1.0).log2();
+    LEVEL_SD_MIN * (steps.round() / 2.0).exp2()
+}
+
+/// Levels that a healthy host may have, in deviations of the levels.
+pub(super) const LEVELS: [f64; 7] = [-0.5, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0];
 /// Most moments at which a component may have become slow.
 pub(super) const MOMENTS_MAX: usize = 64;
 /// Standard deviation of an effect's logarithm around the physics, as a share of it: NCCL may balance the load better or worse.

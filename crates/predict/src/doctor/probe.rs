@@ -9,7 +9,7 @@ use topology::{Allocation, Bytes, GpuMask, HostId};
 /// The allocation of free GPUs whose bandwidth best separates the candidates of a defect: candidates with about half of the probability
 /// would slow it. `None` where no free allocation separates them.
 ///
-/// The trials are a part of the suspected GPUs of one host together with as many GPUs of another host (for defects between hosts), and
+/// The trials are a part of the GPUs of one suspected host, the most suspected or the least, together with as many GPUs of another host (for defects between hosts), and
 /// the same part alone (for defects inside). O(hosts x GPUs x candidates) effects.
 ///
 /// `read` are the allocations that were read since the defect was suspected: a repetition would share their irregularity.
@@ -46,8 +46,11 @@ pub fn most_informative_allocation(
     for h in hosts.iter().rev().take(HOSTS_TRIED).filter(|h| suspected(**h) > 0.0) {
         let mut gpus: Vec<usize> = free.mask(*h).iter().collect();
         gpus.sort_by(|a, b| weight_of(*h, *b).total_cmp(&weight_of(*h, *a)).then(a.cmp(b)));
-        for n in 1..=gpus.len() {
-            let part = GpuMask::from_indices(gpus[..n].iter().copied());
+        // The most suspected GPUs, and what is left without them: a slow NIC and a slow network differ only on the other NICs.
+        let parts = (1..=gpus.len()).map(|n| &gpus[..n]).chain((1..gpus.len()).map(|n| &gpus[n..]));
+        for part in parts {
+            let n = part.len();
+            let part = GpuMask::from_indices(part.iter().copied());
             if n > 1 {
                 tried.push(Allocation::new([(*h, part)]));
             }

@@ -9,8 +9,8 @@
 use super::effect::{Component, Effects, ORDERED_HOSTS_MAX, Prepared, SlowPart, Touch};
 use super::evidence::{Evidence, Expected, Residual, median};
 use super::infer::{
-    Candidate, Defect, EFFECT_SD, FACTORS, LISTED_MIN, MOMENTS_MAX, PRIOR, PRIOR_LINK, REFINE, effect, gain, ln_add,
-    ln_density, ln_moments,
+    Candidate, Defect, EFFECT_SD, FACTORS, LEVELS, LISTED_MIN, MOMENTS_MAX, REFINE, effect, gain, level_sd, ln_add,
+    ln_density, ln_moments, prior,
 };
 use super::{DEFECTS_MAX, PROBABILITY_MIN};
 use std::collections::HashMap;
@@ -30,6 +30,9 @@ const NEGLIGIBLE: f64 = 40.0;
 const LOW_SDS: f64 = 1.5;
 /// An effect that counts as slowing a reading (of the logarithm).
 const SLOWED: f64 = -0.02;
+
+/// Residuals count at most as so many deviations in the level of a host.
+const LEVEL_SDS: f64 = 3.0;
 
 const N: usize = FACTORS.len();
 
@@ -74,6 +77,8 @@ struct Touched {
     touch: Touch,
     /// Name of the row among those of the reading.
     key: u32,
+    /// Its place among the readings of the host.
+    rank: u32,
 }
 
 impl Item {
@@ -122,6 +127,9 @@ struct Given {
     /// By class: its items.
     classes: Vec<Vec<u32>>,
     newest_unix_s: f64,
+    /// Components of the cluster, and the deviation of the levels of healthy hosts.
+    components: usize,
+    level_sd: f64,
     /// Rows that differ from those of the first round.
     rows: HashMap<u32, Rows>,
 }
@@ -137,6 +145,8 @@ pub(super) struct Search {
     version: Vec<u64>,
     newest_unix_s: f64,
     rounds: Vec<Round>,
+    /// Of the last diagnosis: see [`level_sd`].
+    level_sd: f64,
     /// Effects of a component on a reading that were evaluated.
     pub(super) evaluations: u64,
 }
@@ -221,8 +231,16 @@ impl Search {
             self.touch(before);
             self.touch(newest);
         }
+        let level_sd = self.level_sd_now();
+        if level_sd != std::mem::replace(&mut self.level_sd, level_sd) {
+            self.rounds.clear();
+        }
+        let cluster = effects.cluster();
+        let of_host = |h| 2 + cluster.type_of(h).nics.len() + cluster.type_of(h).gpu_count();
         let n = self.items.len();
         let mut given = Given {
+            components: cluster.host_ids().map(of_host).sum(),
+            level_sd,
             explained: vec![0.0; n],
             shift: vec![0.0; n],
             left: self.items.iter().map(|x| x.as_ref().map_or(0.0, Item::left)).collect(),
@@ -256,6 +274,21 @@ impl Search {
         }
         self.rounds.truncate(before.len() + 1);
         defects
+    }
+
+    /// The deviation of the levels of hosts over all readings of several hosts.
+    fn level_sd_now(&self) -> f64 {
+        let of_host = |list: &Vec<(u32, u32)>| {
+            let items = list.iter().filter_map(|i| self.items[i.0 as usize].as_ref());
+            let several = items.filter(|x| x.residual.is_some() && x.evidence.allocation.host_count() > 1);
+            let (n, sum, sd) = several.fold((0usize, 0.0, 0.0f64), |(n, sum, _), x| {
+                // One reading far out does not move a host's level.
+                (n + 1, sum + x.left().clamp(-LEVEL_SDS * x.sd(), LEVEL_SDS * x.sd()), x.sd())
+            });
+            (n > 0).then(|| (sum / n as f64, sd * sd / n as f64))
+        };
+        let levels: Vec<(f64, f64)> = self.by_host.iter().filter_map(of_host).collect();
+        level_sd(&levels)
     }
 
     /// Explains so much more of a reading, and moves its class.
@@ -356,7 +389,7 @@ impl Search {
                 .fold(0u32, |m, o| m | 1 << o),
             _ => 0,
         };
-        for &(i, at) in &self.by_host[h.index()] {
+        for (rank, &(i, at)) in self.by_host[h.index()].iter().enumerate() {
             let Some(item) = &self.items[i as usize] else { continue };
             if item.residual.is_none() {
                 continue;
@@ -375,7 +408,7 @@ impl Search {
                     u32::from(place.like) << 8 | (3 + first)
                 }
             };
-            out.push(Touched { item: i, at, touch, key });
+            out.push(Touched { item: i, at, touch, key, rank: rank as u32 });
         }
     }
 
@@ -396,6 +429,7 @@ impl Search {
             .chain((0..ty.nics.len() as u8).map(|i| Component::Nic(h, i)))
             .chain((0..gpus).map(|g| Component::Gpu(h, g)))
             .chain(links.filter(|_| on_one_host));
+        let levels = self.level_gains(h, given);
         let mut out: Vec<Hypothesis> = Vec::new();
         // Components with the same readings and the same rows weigh the same.
         let mut seen: Vec<(bool, Vec<Touched>, Option<Hypothesis>)> = Vec::new();
@@ -409,7 +443,7 @@ impl Search {
             let found = match seen.iter().find(|s| s.0 == link && same(&s.1)) {
                 Some(s) => s.2.clone(),
                 None => {
-                    let found = self.hypothesis(effects, component, &touched, given);
+                    let found = self.hypothesis(effects, component, &touched, &levels, given);
                     seen.push((link, touched.clone(), found.clone()));
                     found
                 }
@@ -443,6 +477,27 @@ impl Search {
         row
     }
 
+    /// By reading of a host: how much better the host's own level explains this and all later readings over several hosts than no level. Many
+    /// readings of one host share its level, so a hundred of them a little low are not a hundred witnesses of a defect.
+    fn level_gains(&self, h: HostId, given: &Given) -> Vec<f64> {
+        let list = &self.by_host[h.index()];
+        let mut sums = [0.0; LEVELS.len()];
+        let mut out = vec![0.0; list.len()];
+        for (rank, &(i, _)) in list.iter().enumerate().rev() {
+            let several = |x: &Item| x.residual.is_some() && x.evidence.allocation.host_count() > 1;
+            let counts = self.items[i as usize].as_ref().is_some_and(several);
+            for (sum, z) in sums.iter_mut().zip(LEVELS) {
+                if counts {
+                    let at = i as usize;
+                    let off = given.left[at] - z * given.level_sd;
+                    *sum += ln_density(off, given.sd[at]) - given.ln_density[at];
+                }
+                out[rank] = f64::max(out[rank], *sum - 0.5 * z * z);
+            }
+        }
+        out
+    }
+
     /// How well "this component is slow" explains the readings that it touches: the logarithm of its weight against "nothing is", summed over
     /// factors and moments, and its best form. `None` if no reading is low.
     fn hypothesis(
@@ -450,15 +505,13 @@ impl Search {
         effects: &Effects,
         component: Component,
         touched: &[Touched],
+        levels: &[f64],
         given: &mut Given,
     ) -> Option<Hypothesis> {
         if !touched.iter().any(|t| given.is_low(t.item)) {
             return None;
         }
-        let prior = match component {
-            Component::Link(..) => PRIOR_LINK,
-            _ => PRIOR,
-        };
+        let ln_prior = prior(component, given.components).ln();
         let (times, starts) = self.moments(touched);
         let ln_when = ln_moments(&times, &starts, given.newest_unix_s);
         let ln_always = if starts.is_empty() { 0.0 } else { 0.5f64.ln() };
@@ -475,12 +528,14 @@ impl Search {
             });
         }
         let mut best = (f64::NEG_INFINITY, 1.0, 0usize, 0.0);
+        // A defect must explain more than the level of a healthy host does.
+        let level = |start: usize| touched.get(start).map_or(0.0, |t| levels[t.rank as usize]);
         let mut forms = Vec::with_capacity(N * (starts.len() + 1));
         for (f, factor) in FACTORS.into_iter().enumerate() {
             for (start, ln_when) in
                 std::iter::once((0, ln_always)).chain(starts.iter().copied().zip(ln_when.iter().copied()))
             {
-                let ln = prior.ln() + ln_factor + ln_when + gain_from[start][f];
+                let ln = ln_prior + ln_factor + ln_when + gain_from[start][f] - level(start);
                 forms.push(ln);
                 if ln > best.0 {
                     best = (ln, factor, start, gain_from[start][f]);
