@@ -34,7 +34,7 @@ audit: ## licences, known vulnerabilities and sources of every dependency
 bench: ## micro-benchmarks
 	@scripts/bench.sh
 
-bench-place: ## placement evaluated in full, under 90 minutes; goes on where it was cut off
+bench-place: ## placement evaluated in full, under 60 minutes; goes on where it was cut off
 	@scripts/bench-place.sh
 
 fmt: ## format the code

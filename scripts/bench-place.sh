@@ -56,7 +56,7 @@ for cluster in het-ra het-va het-4mix; do
 done
 bench composed-het-4mix-common "${real[@]}" --cluster het-4mix --contention common --per-k 10
 
-# --- Simulated sites of 16 to 128 hosts: switches, rails, defects, noise, wrong files (docs/research/sites.md). About 25 minutes on two cores;
+# --- Simulated sites of 16 to 128 hosts: switches, rails, defects, noise, wrong files (docs/research/sites.md). A minute or two;
 # every finished site is kept.
 bench sites sites --resume "$out/sites"
 

@@ -96,19 +96,19 @@ fn notes(kinds: &[&str], cells: &[Cell], settings: &Settings) {
         if !below.is_empty() {
             lines.push(format!("{method} is more than {BELOW_EVEN_MAX} below even on: {}.", below.join(", ")));
         }
-        let mut refused: Vec<String> = Vec::new();
-        for c in cells {
-            if let Some(why) = c.models.get(method).and_then(|m| m.refused.as_ref()) {
-                let line = format!("{method} on {}: refused: {why}.", c.kind);
-                if !refused.contains(&line) {
-                    refused.push(line);
-                }
+        // The sites of one kind are refused for one reason.
+        let mut refused: Vec<&str> = Vec::new();
+        for c in cells.iter().filter(|c| c.models.contains_key(method)) {
+            if let Some(why) = &c.models[method].refused
+                && !refused.contains(&c.kind.as_str())
+            {
+                refused.push(&c.kind);
+                lines.push(format!("{method} has no answer on {}: {why}.", c.kind));
             }
         }
-        lines.extend(refused);
         let open: usize = kinds.iter().filter_map(|k| gbe(&of(k), method)).map(|g| g.unanswered).sum();
         if open > 0 {
-            lines.push(format!("{method} left {open} requests without an answer."));
+            lines.push(format!("{method} left {open} more requests without an answer."));
         }
     }
     if !lines.is_empty() {
