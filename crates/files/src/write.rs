@@ -4,8 +4,8 @@ use crate::FileError;
 use std::io::Write;
 use std::path::Path;
 
-/// Replaces a file in one step: the bytes go into a temporary file of the same folder, which is synced and renamed. The umask decides the
-/// permissions, as for any new file. A failure leaves the old file as it was.
+/// Replaces a file in one step: writes the bytes into a temporary file of the same folder, syncs and renames it. The umask sets the
+/// permissions, as for any new file. A failure leaves the old file unchanged.
 ///
 /// # Errors
 /// [`FileError::Folder`], or the system's error with the name of `path`, not of the temporary file.
@@ -17,7 +17,7 @@ pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileErro
 /// Replaces `to` with a copy of `from`, in one step.
 ///
 /// # Errors
-/// As [`write_atomic`]; a source that cannot be read is named.
+/// Those of [`write_atomic`]; a source that cannot be read is named.
 pub fn copy_atomic(from: &Path, to: &Path) -> Result<(), FileError> {
     let mut source =
         std::fs::File::open(from).map_err(|e| FileError::Io { doing: "read", path: from.into(), source: e })?;
@@ -34,7 +34,7 @@ fn write_beside(
     }
     let fail = |source: std::io::Error| FileError::Io { doing: "write", path: path.into(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // `tempfile` adds the temporary name to the error, which means nothing to the reader: the system's own error is kept.
+    // `tempfile` adds the temporary name to the error, which tells a user nothing: only the system's error is kept.
     let refused = std::cell::Cell::new(None);
     let open = |temporary: &Path| {
         let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(temporary);
