@@ -134,7 +134,7 @@ pub struct StatusAnswer {
     pub cluster: String,
     /// Number of hosts.
     pub hosts: usize,
-    /// Its GPUs.
+    /// Number of GPUs.
     pub gpus: usize,
     /// GPUs that a job can get.
     pub free: GpuList,
