@@ -18,7 +18,7 @@ pub fn load_cluster(name_or_file: &str) -> Result<Cluster, Failure> {
     match read::detect(text) {
         Some(read::FileKind::ClusterFile) | None => Ok(file::read(text, name_or_file)?),
         Some(kind) => Err(Failure::input(format!(
-            "{name_or_file} is {kind} output, not a cluster file; make one of it: \
+            "{name_or_file} is {kind} output, not a cluster file; convert it: \
              linkwise topology import {name_or_file} -o cluster.yaml"
         ))),
     }

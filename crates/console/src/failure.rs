@@ -1,28 +1,28 @@
-//! How a command fails: one clear message and an exit code that scripts may rely on.
+//! Failures of a command: one clear message and an exit code that scripts may rely on.
 
 use std::fmt;
 
-/// Why a command stopped.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// The request is well-formed but cannot be met (exit code 1).
     Impossible(String),
     /// Bad input or usage (exit code 2).
     Input(String),
-    /// Bad input that can be pointed at (exit code 2).
+    /// Bad input with a position in a file (exit code 2).
     Located(miette::Report),
 }
 
 impl Failure {
-    /// Bad input, in words.
+    /// A failure for bad input, from a sentence.
     pub fn input(message: impl fmt::Display) -> Self {
         Failure::Input(message.to_string())
     }
-    /// A request that cannot be met, in words.
+    /// A failure for a request that cannot be met, from a sentence.
     pub fn impossible(message: impl fmt::Display) -> Self {
         Failure::Impossible(message.to_string())
     }
-    /// A file that cannot be read or written.
+    /// A failure for a file that cannot be read or written.
     pub fn file(doing: &str, path: &std::path::Path, error: impl fmt::Display) -> Self {
         Failure::Input(format!("cannot {doing} {}: {error}", path.display()))
     }

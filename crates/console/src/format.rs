@@ -1,6 +1,6 @@
-//! Forms of output that several commands offer.
+//! Output formats that several commands offer.
 
-/// For people or for scripts.
+/// Text or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// Tables and sentences
@@ -9,7 +9,7 @@ pub enum Format {
     Json,
 }
 
-/// For people, for scripts, or to look at.
+/// Text, JSON or a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DrawnFormat {
     /// Tables and sentences
@@ -20,7 +20,7 @@ pub enum DrawnFormat {
     Svg,
 }
 
-/// For people, for scripts, or as a page.
+/// Text, JSON or an HTML page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum PageFormat {
     /// Tables and sentences

@@ -1,30 +1,30 @@
-//! Ctrl-C during long work: one line says what is kept and how to go on.
+//! Ctrl-C during long work: one line says what is kept and how to resume.
 
 use crate::say;
 use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
 
-/// From now on these signals end the program with the line of `kept` on standard error and exit code 128 + signal: 130 for Ctrl-C. What
-/// the program started is asked to end, too (SIGTERM), with its process group where it leads one.
+/// From now on these signals end the program with the line of `kept` on standard error and exit code 128 + signal: 130 for Ctrl-C. Child
+/// processes get SIGTERM, with their process groups where they lead one.
 ///
 /// # Errors
-/// The system refuses the handler.
+/// The operating system refuses the handler.
 pub fn on_interrupt(signals: &[i32], kept: impl Fn() -> String + Send + 'static) -> std::io::Result<()> {
     let mut signals = Signals::new(signals)?;
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            // The line of a bar that is under way, or the terminal's `^C`, is overwritten.
+            // Overwrites the line of a running progress bar, or the terminal's `^C`.
             let start = if std::io::stderr().is_terminal() { "\r\x1b[2K" } else { "" };
             say(&format!("{start}{}", kept()));
-            end_children(); // last: the work must not report them as failed
+            end_children(); // last, so that the work does not report them as failed
             std::process::exit(128 + signal);
         }
     });
     Ok(())
 }
 
-/// Asks every child to end. The system lists children by thread; where it does not list them, they end as their pipes close.
+/// Sends SIGTERM to every child. Linux lists children by thread; where the list is missing, children end when their pipes close.
 fn end_children() {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = threads.filter_map(|t| std::fs::read_to_string(t.path().join("children")).ok());

@@ -1,4 +1,4 @@
-//! What programs at a terminal share: failures with exit codes, clusters by name, numbers of options, tables, progress, times, standard output.
+//! Parts that all terminal programs share: failures with exit codes, clusters by name, numbers in options, tables, progress, times, standard output.
 
 mod cluster;
 mod failure;

@@ -1,10 +1,10 @@
-//! Numbers that people write, and errors in their words rather than in those of the programming language.
+//! Parsers for numbers in options, with error messages for users instead of those of Rust's parsers.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A whole number from 0 to what `T` holds, as a value parser of options: `12`.
+/// A value parser of options: a whole number from 0 to the largest `T`, for example `12`.
 pub fn whole<T: FromStr + Bounded>(text: &str) -> Result<T, String> {
     let t = text.trim();
     if t.is_empty() || !t.bytes().all(|b| b.is_ascii_digit()) {
@@ -25,7 +25,7 @@ pub fn whole_within<T: FromStr + Bounded + PartialOrd + Display>(
     }
 }
 
-/// A number, as a value parser of options: `2.5`, `1e-3`. Neither infinite nor NaN.
+/// A value parser of options: a finite number, for example `2.5` or `1e-3`.
 pub fn real(text: &str) -> Result<f64, String> {
     let t = text.trim();
     let n = t.parse::<f64>().ok().filter(|v| v.is_finite());
@@ -40,7 +40,7 @@ fn short(text: &str) -> String {
     out
 }
 
-/// Types of whole numbers that know their largest value.
+/// Types of whole numbers with a largest value.
 pub trait Bounded {
     /// The largest value.
     const MAX: u64;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_name_what_was_found_and_expected() {
+    fn errors_name_the_found_and_the_expected_value() {
         assert_eq!(whole::<usize>(" 12 "), Ok(12));
         assert_eq!(whole::<u8>("256").unwrap_err(), "found `256`; at most 255 is possible");
         assert_eq!(whole::<u32>("12x").unwrap_err(), "found `12x`; a whole number was expected, such as 8");

@@ -1,11 +1,11 @@
-//! Standard output whose reader may be gone and whose disk may be full.
+//! Standard output: handles closed pipes and full disks.
 
 use crate::Failure;
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Writes to standard output. A closed pipe (`head`, a pager that was left) ends the program with exit code 0 and no word; a full disk is
+/// Writes to standard output. A closed pipe (`head`, a closed pager) ends the program silently with exit code 0; a full disk gives
 /// one error and exit code 2.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
@@ -16,7 +16,7 @@ pub fn print(text: &str) {
     }
 }
 
-/// Pretty JSON and a line break, to standard output.
+/// Writes indented JSON and a line break to standard output.
 ///
 /// # Errors
 /// A value that has no JSON form.
@@ -25,7 +25,7 @@ pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says why standard output failed, and with which code the program ends.
+/// Prints why standard output failed, and returns the exit code.
 fn write_failed(e: &std::io::Error) -> i32 {
     if e.kind() == std::io::ErrorKind::BrokenPipe {
         return 0;
@@ -34,7 +34,7 @@ fn write_failed(e: &std::io::Error) -> i32 {
     2
 }
 
-/// Makes `println!` behave as [`print`]: it panics where it cannot write, and the panic becomes the same exit. Call once, first in `main`.
+/// Makes `println!` behave like [`print`]: turns the panic of a failed write into the same exit. Call once, first in `main`.
 pub fn exit_quietly_on_closed_pipes() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -53,7 +53,7 @@ pub fn exit_quietly_on_closed_pipes() {
     }));
 }
 
-/// The exit code of a command; a failure is written to standard error.
+/// The exit code of a command; writes a failure to standard error.
 pub fn exit_code(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -64,7 +64,7 @@ pub fn exit_code(result: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// One line to standard error; a closed standard error is no failure.
+/// Writes one line to standard error; a closed standard error is not an error.
 pub fn say(line: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Progress of long work on standard error: a bar with the time left on a terminal, a line now and then elsewhere.
+//! Progress of long work on standard error: on a terminal a bar with the time left, elsewhere a line at intervals.
 
 use crate::{duration, say};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between lines where there is no terminal.
+/// Time between lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// The progress of one stage. It ends when it is dropped.
+/// The progress of one stage. The stage ends when the value is dropped.
 pub struct Progress {
     shown: Shown,
 }
@@ -21,14 +21,14 @@ enum Shown {
     Lines { stage: Arc<Mutex<Stage>>, end: Option<Sender<()>>, thread: Option<JoinHandle<()>> },
 }
 
-/// What the lines say.
+/// Content of the lines.
 struct Stage {
     name: String,
     done: usize,
     total: usize,
     doing: String,
     begun: Instant,
-    /// Time left by the caller's own estimate and when it was made; without one the steps done so far tell.
+    /// The caller's estimate of the time left, and when it was made; without it the finished steps give the estimate.
     left: Option<(f64, Instant)>,
 }
 
@@ -49,7 +49,7 @@ impl Stage {
 }
 
 impl Progress {
-    /// A stage of `total` steps that begins now.
+    /// Starts a stage of `total` steps.
     pub fn new(name: &str, total: usize) -> Self {
         if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(total as u64);
@@ -83,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// `n` more steps are done.
+    /// Counts `n` more finished steps.
     pub fn advance(&self, n: usize) {
         self.change(
             |bar| {
@@ -95,7 +95,7 @@ impl Progress {
         );
     }
 
-    /// So many steps are done, so many there are, what runs now, and how long the rest takes where the caller knows it.
+    /// Sets the finished and total steps, the current step's name, and the time left if the caller knows it.
     pub fn set(&self, done: usize, total: usize, doing: &str, left_s: Option<f64>) {
         self.change(
             |bar| {
@@ -111,7 +111,7 @@ impl Progress {
         );
     }
 
-    /// A line to standard error, above the bar.
+    /// Writes a line to standard error, above the bar.
     pub fn say(&self, line: &str) {
         match &self.shown {
             Shown::Bar(bar) => bar.suspend(|| say(&line)),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_how_far_the_work_is_and_the_time_left() {
+    fn a_line_gives_the_finished_share_and_the_time_left() {
         assert_eq!(stage(0, None).line(), "multi-host: 0 of 90");
         assert_eq!(stage(30, None).line(), "multi-host: 30 of 90, about 2 minutes left");
         let doing = Stage { doing: "RING/LL".into(), ..stage(30, Some(45.4)) };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_while_a_step_takes_long_and_end_with_the_stage() {
+    fn lines_appear_during_a_long_step_and_end_with_the_stage() {
         let (out, lines) = mpsc::channel();
         let progress = Progress::in_lines("fit", 4, Duration::from_millis(1), move |line| {
             let _ = out.send(line);

@@ -1,16 +1,16 @@
-//! The one table style of the programs: columns two spaces apart, numbers set right, no borders, no rules, no trailing blanks.
+//! The table style of all programs: columns two spaces apart, numbers aligned right, no borders, no rules, no trailing blanks.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::ops::RangeBounds;
 
-/// Columns of output where there is no terminal.
+/// Columns of output without a terminal.
 pub const WIDTH_WITHOUT_TERMINAL: u16 = 80;
 
-/// Columns between two columns of a table.
+/// Spaces between two columns of a table.
 const GAP: u16 = 2;
 
-/// A table that fits the terminal, or [`WIDTH_WITHOUT_TERMINAL`] columns without one; the columns of `numbers` are set right. No word of the
-/// header is broken, even if the table then is too wide.
+/// A table that fits the terminal, or [`WIDTH_WITHOUT_TERMINAL`] columns without one; the columns of `numbers` are aligned right. No
+/// word of the header is broken, even if the table becomes too wide.
 pub fn table<S: AsRef<str>>(head: &[S], numbers: impl RangeBounds<usize>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -30,7 +30,7 @@ pub fn table<S: AsRef<str>>(head: &[S], numbers: impl RangeBounds<usize>) -> Tab
     table
 }
 
-/// The text of a table without blanks at the end of its lines, with a line break at its end.
+/// The text of a table without trailing blanks, with a line break at its end.
 pub fn text_of(table: &Table) -> String {
     table.lines().map(|l| format!("{}\n", l.trim_end())).collect()
 }
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_set_right_and_lines_end_without_blanks() {
+    fn numbers_are_aligned_right_and_lines_end_without_blanks() {
         let mut t = table(&["host", "GB/s"], 1..);
         t.add_row(["n0", "9.5"]);
         t.add_row(["n10", "120.0"]);

@@ -3,24 +3,24 @@
 use crate::table::WIDTH_WITHOUT_TERMINAL;
 use textwrap::core::Word;
 
-/// The fewest columns that are used: narrower text cannot be read.
+/// Fewest columns of a line: narrower text is unreadable.
 const WIDTH_MIN: usize = 60;
-/// Words longer than this break after their commas, characters.
+/// Characters above which a word breaks after its commas.
 const LIST_CHARS_MIN: usize = 24;
 
-/// Columns of the text on standard output: those of the terminal (60 at least), [`WIDTH_WITHOUT_TERMINAL`] without one.
+/// Columns of text on standard output: those of the terminal (60 at least), or [`WIDTH_WITHOUT_TERMINAL`] without one.
 pub fn text_width() -> usize {
     let terminal = comfy_table::Table::new().width();
     usize::from(terminal.unwrap_or(WIDTH_WITHOUT_TERMINAL)).max(WIDTH_MIN)
 }
 
-/// A paragraph in lines of at most [`text_width`] columns, those after the first indented by `indent`. Lines break at spaces
-/// and, where a list is longer than a line, after its commas: lists of hosts and GPUs read back with the line ends in them.
+/// A paragraph in lines of at most [`text_width`] columns; lines after the first are indented by `indent`. Lines break at spaces
+/// and, where a list is longer than a line, after its commas: lists of hosts and GPUs with line ends in them read back.
 pub fn wrap(text: &str, indent: usize) -> String {
     wrap_within(text, indent, text_width())
 }
 
-/// A list of hosts or GPUs for the cell of a table: broken after spaces and commas into lines of at most `width` columns.
+/// A list of hosts or GPUs for a table cell, broken after spaces and commas into lines of at most `width` columns.
 pub fn list_cell(list: &str, width: usize) -> String {
     wrap_within(list, 0, width).trim_end().to_owned()
 }
@@ -37,7 +37,7 @@ fn wrap_within(text: &str, indent: usize, width: usize) -> String {
     out
 }
 
-/// Words end at spaces; long ones, which are lists, also after commas. (A word *splitter* would set a hyphen at the line's end.)
+/// Words end at spaces; long words, which are lists, also end after commas. (A word *splitter* would add a hyphen at the line's end.)
 fn words(line: &str) -> Box<dyn Iterator<Item = Word<'_>> + '_> {
     Box::new(textwrap::WordSeparator::AsciiSpace.find_words(line).flat_map(|word| {
         let end = word.word.len() + word.whitespace.len();

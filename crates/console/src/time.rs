@@ -1,13 +1,13 @@
-//! The one clock of the programs, and times for people.
+//! The clock of all programs, and times as text.
 
 use indicatif::HumanDuration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Spans shorter than this keep a digit after the point, seconds.
+/// Seconds below which a span has a digit after the point.
 const WITH_DIGIT_BELOW_S: f64 = 9.95;
-/// Longest span that is said; longer ones are cut to it, seconds.
+/// Longest printed span, seconds; longer ones are cut to it.
 const SPAN_S_MAX: f64 = 1e11;
 
 /// Seconds since 1970.
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_said_so() {
+    fn an_invalid_time_is_called_unknown() {
         for s in [f64::INFINITY, -1e30, 1e300] {
             assert_eq!(moment(s, NOW), "at an unknown time", "{s}");
         }

@@ -1,4 +1,4 @@
-//! The border of this crate.
+//! The imports that this crate may have.
 
 #[test]
 fn linkwise_console_imports_only_what_its_border_allows() {

@@ -7,21 +7,21 @@ use topology::host::{HostType, Nic};
 use topology::list;
 use topology::switches::{Rails, Switches, Tier};
 
-/// Narrowest text, columns: the matrices of a host need so much.
+/// Narrowest text, columns: the matrices of a host need this width.
 const WIDTH_MIN: usize = 60;
-/// Columns of a matrix' row name and of one cell.
+/// Columns of the row name and of one cell of a matrix.
 const ROW_NAME: usize = 9;
 const CELL: usize = 5;
-/// Most single hosts listed among the degraded ones.
+/// Most degraded hosts that are listed one by one.
 const HOSTS_LISTED_MAX: usize = 200;
 
-/// [`text_within`] 80 columns.
+/// The cluster as text of 80 columns; see [`text_within`].
 pub fn text(cluster: &Cluster) -> String {
     text_within(cluster, 80)
 }
 
-/// The cluster, its hosts, each distinct type, the network, and what is drained or degraded, in lines of at most `width`
-/// columns (of at least 60). O(hosts + types).
+/// The cluster, its hosts, each distinct type, the network, and drained and degraded parts, in lines of at most `width`
+/// columns (60 at least). O(hosts + types).
 pub fn text_within(cluster: &Cluster, width: usize) -> String {
     let mut out = Page { out: String::new(), width: width.max(WIDTH_MIN) };
     let (all, usable) = (cluster.gpu_count(), cluster.usable().gpu_count());
@@ -39,14 +39,14 @@ pub fn text_within(cluster: &Cluster, width: usize) -> String {
     out.out
 }
 
-/// Text of a certain width.
+/// Text with a limited width.
 struct Page {
     out: String,
     width: usize,
 }
 
 impl Page {
-    /// A paragraph; later lines are indented by two more. A word longer than the line is cut into pieces.
+    /// A paragraph; later lines are indented by two more columns. A word longer than the line is cut into pieces.
     fn line(&mut self, indent: usize, text: &str) {
         let (first, later) = (" ".repeat(indent), " ".repeat(indent + 2));
         let options = textwrap::Options::new(self.width)
@@ -68,7 +68,7 @@ impl Page {
         self.out.push('\n');
     }
 
-    /// A matrix with a row per GPU, in blocks of as many columns as fit; `tail` is the last cell of every row.
+    /// A matrix with a row per GPU, cut into blocks of columns that fit the width; `tail` is the last cell of every row.
     fn matrix(&mut self, cells: &[Vec<String>], tail_name: &str, tail: &[String]) {
         let n = cells.len();
         let per_block = ((self.width - ROW_NAME - tail_name.len() - 1) / CELL).max(1);

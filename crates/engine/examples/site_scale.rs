@@ -1,4 +1,4 @@
-//! What the loop costs at the size of a site, with the store and the model in files: `observe` and `diagnose`, first and next requests.
+//! Measures the cost of the loop at the size of a site, with the store and the model in files: `observe` and `diagnose`, first and next requests.
 //!
 //! `cargo run -p engine --example site_scale -- HOSTS READINGS [FOLDER]`. Readings are simulated. Seconds are of processor time. With a
 //! FOLDER its files stay there, for `linkwise observe --cluster HOSTSxhgx-h100 --store FOLDER/site.db --model FOLDER/model.json ...`.
@@ -15,14 +15,14 @@ use std::path::{Path, PathBuf};
 use store::{Record, Store};
 use topology::{Cluster, HostId};
 
-/// Readings that the model is fitted on.
+/// Readings for the fit of the model.
 const FITTED: usize = 200;
 /// Requests after the first one.
 const MORE: usize = 20;
 /// Readings of one write.
 const BATCH: usize = 5_000;
 
-/// Keeps the model in a file, as the command does.
+/// Saves the model in a file, like the command.
 struct File(PathBuf);
 
 impl ModelKeeper for File {
@@ -75,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A store with readings of a site that has a slow host and a slow NIC, and a model that was fitted before they became slow.
+/// A store with readings of a site with a slow host and a slow NIC, and a model that was fitted before they became slow.
 fn write_site(fleet: &mut Fleet, readings: usize, store: &Path, model: &Path) -> Result<(), Box<dyn Error>> {
     let healthy = fleet.readings(0..FITTED);
     let (hosts, start) = (fleet.cluster.hosts.len() as u32, readings - readings / 50);
@@ -97,7 +97,7 @@ fn open(cluster: &Cluster, store: &Path, model: &Path) -> Result<Engine, Box<dyn
     Ok(Engine::builder(cluster.clone()).store(store).model(loaded).keeper(File(model.into())).build()?)
 }
 
-/// What the next job got.
+/// The reading of the next job.
 fn observation(fleet: &mut Fleet, number: usize) -> ObserveRequest {
     let job = fleet.job();
     let reading = fleet.measure(job, number);
@@ -120,7 +120,7 @@ fn cpu_s() -> f64 {
     text.split(' ').next().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0) * 1e-9
 }
 
-/// The most memory that this process has held, MiB; 0 where the system does not say.
+/// Peak memory of this process, MiB; 0 where the system does not report it.
 fn peak_mib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or_default();

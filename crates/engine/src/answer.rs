@@ -1,4 +1,4 @@
-//! The answer to a request for GPUs: all that was decided, and why.
+//! The answer to a request for GPUs: the decision and its reasons.
 
 use crate::gpus::GpuList;
 use place::{Answer, Bottleneck, Request, Scored};
@@ -6,25 +6,25 @@ use predict::{BandwidthModel, Model};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Cluster, Collective};
 
-/// How many candidates are named as worth measuring.
+/// Number of candidates that the answer lists as worth measuring.
 const PROBES: usize = 3;
 
-/// Which GPUs a job gets, what is expected of them, and why these.
+/// The chosen GPUs of a job, their predicted bandwidth, and the reasons for the choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlaceAnswer {
     /// The GPUs.
     pub gpus: GpuList,
-    /// Bus bandwidth expected of them alone, GB/s; 0 for one GPU.
+    /// Predicted bus bandwidth without other jobs, GB/s; 0 for one GPU.
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
-    /// GPUs per host, the largest first: `4+4`.
+    /// GPUs per host, largest first: `4+4`.
     pub split: String,
-    /// The search that chose.
+    /// Name of the search that chose.
     pub search: String,
     /// The GPUs of every pod, in the order of the request.
     pub pods: Vec<GpuList>,
-    /// The GPUs in the order in which they should be ranks; hosts follow each other in that order.
+    /// The GPUs in the order of ranks; the GPUs of a host are consecutive.
     pub rank_order: GpuList,
     /// The groups of ranks that the request names. A group of a kind is the ranks that differ in the digit of that kind only.
     #[serde(default)]
@@ -33,15 +33,15 @@ pub struct PlaceAnswer {
     pub contention: Option<ContentionAnswer>,
     /// Kind of the model.
     pub model: String,
-    /// The collective that it predicts.
+    /// Collective of the prediction.
     pub collective: Collective,
-    /// The message size that the job is placed for.
+    /// Message size of the prediction.
     pub size_bytes: u64,
-    /// Candidates judged.
+    /// Number of candidates judged.
     pub evaluations: u64,
-    /// What limits the choice.
+    /// The bottleneck of the choice.
     pub bottleneck: BottleneckAnswer,
-    /// What a packing scheduler would have given; none where that breaks the limits.
+    /// The choice of a packing scheduler; none if it breaks the constraints.
     pub packed: Option<ScoredAnswer>,
     /// What the simple rule would have given without a model: one host, else the lowest switch, the fewest hosts, an even split. None for one
     /// GPU, and where no such choice keeps the limits.
@@ -54,11 +54,11 @@ pub struct PlaceAnswer {
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
     pub runner_ups: Vec<ScoredAnswer>,
-    /// What the choice was moved away from; none where the search's own choice stands.
+    /// The first choice and its suspects, if the choice was moved; none otherwise.
     pub avoided: Option<AvoidedSuspects>,
-    /// Suspected components that the choice touches all the same, the most probable first: what is left is not better.
+    /// Suspected components that the choice still uses, most probable first; no alternative is better.
     pub suspects_touched: Vec<SuspectTouched>,
-    /// The job that holds the GPUs now; none for a what-if.
+    /// The job that holds the GPUs now; none without a commit.
     pub committed: Option<CommittedJob>,
 }
 
@@ -67,16 +67,16 @@ pub struct PlaceAnswer {
 pub struct CommittedJob {
     /// Its id.
     pub job: String,
-    /// Was it committed before, by the same request? Then this is the answer of then.
+    /// True if the same request committed it before; this is that earlier answer.
     pub repeated: bool,
-    /// How often it was decided: more than once where other clients changed the state meanwhile.
+    /// Number of decisions: more than one if other clients changed the state meanwhile.
     pub attempts: u32,
 }
 
-/// An allocation with what is expected of it.
+/// An allocation with its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScoredAnswer {
-    /// GPUs per host, the largest first.
+    /// GPUs per host, largest first.
     pub split: String,
     /// The GPUs.
     pub gpus: GpuList,
@@ -168,30 +168,30 @@ fn price(cluster: &Cluster, p: &place::Price) -> PriceAnswer {
 /// What a choice means among running jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContentionAnswer {
-    /// How jobs share.
+    /// The contention model: how jobs share links.
     pub kind: String,
-    /// Weight of what running jobs lose.
+    /// Weight of the bandwidth that running jobs lose.
     pub loss_weight: f64,
-    /// Bus bandwidth of the new job if it were alone, GB/s.
+    /// Bus bandwidth of the new job without other jobs, GB/s.
     pub alone_busbw_gb_per_s: f64,
-    /// The same among the others, GB/s.
+    /// Bus bandwidth of the new job next to the running jobs, GB/s.
     pub shared_busbw_gb_per_s: f64,
     /// Every running job.
     pub jobs: Vec<NeighbourEffect>,
 }
 
-/// What a running job has now and will have.
+/// The bandwidth of a running job before and after the placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NeighbourEffect {
     /// Its id.
     pub id: String,
-    /// GB/s now.
+    /// Bus bandwidth now, GB/s.
     pub before_busbw_gb_per_s: f64,
-    /// GB/s with the new job.
+    /// Bus bandwidth next to the new job, GB/s.
     pub after_busbw_gb_per_s: f64,
 }
 
-/// What limits a choice.
+/// The bottleneck of a choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum BottleneckAnswer {
@@ -204,9 +204,9 @@ pub enum BottleneckAnswer {
     Nic {
         /// The host.
         host: String,
-        /// Their names.
+        /// The NICs' names.
         nics: Vec<String>,
-        /// Their rate together, GB/s.
+        /// Their total line rate, GB/s.
         gb_per_s: f64,
     },
     /// A link between hosts, or a tier of switches.
@@ -221,7 +221,7 @@ pub enum BottleneckAnswer {
 }
 
 impl BottleneckAnswer {
-    /// A sentence; none for one GPU.
+    /// The bottleneck in a sentence; none for one GPU.
     pub fn text(&self) -> Option<String> {
         Some(match self {
             BottleneckAnswer::Host { host } => format!("Limited by the links inside host {host}."),
@@ -237,35 +237,35 @@ impl BottleneckAnswer {
     }
 }
 
-/// Suspects that moved a choice.
+/// The suspects that moved a choice, with the first choice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AvoidedSuspects {
-    /// Those that the first choice touches, the most probable first.
+    /// Suspects of the first choice, most probable first.
     pub suspects: Vec<SuspectTouched>,
     /// The GPUs of the first choice.
     pub first_choice: GpuList,
-    /// What is expected of the first choice if no suspicion is true, GB/s.
+    /// Predicted bandwidth of the first choice if no suspect is slow, GB/s.
     pub predicted_gb_per_s: f64,
-    /// What is expected of it with the suspicions, by their probabilities, GB/s.
+    /// Expected bandwidth of the first choice, weighted by the probabilities of its suspects, GB/s.
     pub expected_with_suspects_gb_per_s: f64,
-    /// What is expected of the choice instead, with the suspicions, GB/s.
+    /// Expected bandwidth of the final choice, weighted in the same way, GB/s.
     pub expected_instead_gb_per_s: f64,
 }
 
-/// A suspected component that an allocation touches.
+/// A suspected component of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuspectTouched {
-    /// In words: `NIC mlx5_3 of n1`.
+    /// The component in words: `NIC mlx5_3 of n1`.
     pub component: String,
     /// Its host.
     pub host: String,
-    /// Share of its rate that it seems to have left.
+    /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,
-    /// How probable that is.
+    /// Probability of the defect in this component, 0 to 1.
     pub probability: f64,
 }
 
-/// Three digits after the point: what predictions are worth, and what stays the same in JSON.
+/// Rounds to three digits after the point: predictions are not more precise, and JSON reads back as the same value.
 pub(crate) fn round(v: f64) -> f64 {
     let rounded = (v * 1000.0).round() / 1000.0;
     if rounded.is_finite() { rounded } else { v } // a demand near the largest number: JSON has no infinity
@@ -310,7 +310,7 @@ fn contention(r: &Request, a: &Answer) -> Option<ContentionAnswer> {
 }
 
 impl PlaceAnswer {
-    /// The answer of a search as clients see it. O(GPUs of all candidates).
+    /// Converts the result of a search into an answer. O(GPUs of all candidates).
     pub(crate) fn new(cluster: &Cluster, model: &Model, request: &Request, a: &Answer) -> PlaceAnswer {
         let all: Vec<Scored> = std::iter::once(&a.choice).chain(&a.runner_ups).cloned().collect();
         let probes = place::worth_measuring(&all, &[], PROBES, model.repeat_noise());

@@ -1,8 +1,8 @@
-//! A choice that avoids what is suspected to be slow.
+//! A choice that avoids suspected components.
 //!
-//! A suspect lowers what is expected of the choices that touch it, by its probability. The answer of the search is compared with the
-//! answers that it gives without the suspected GPUs and without the suspected hosts; the greatest expectation wins. So a suspicion moves a
-//! job only where an alternative is as good, and a certain defect moves it wherever something better is left. At most three searches.
+//! A suspect lowers the expected bandwidth of the choices that use it, by its probability. The result of the search is compared with its
+//! results without the suspected GPUs and without the suspected hosts; the greatest expected bandwidth wins. A weak suspicion therefore
+//! moves a job only to an alternative of about the same bandwidth, and a certain defect moves it to any better one. At most three searches.
 
 use crate::answer::{AvoidedSuspects, SuspectTouched, round};
 use crate::error::EngineError;
@@ -13,29 +13,29 @@ use predict::doctor::{Component, Effects};
 use store::state::Suspect;
 use topology::{Allocation, Bytes, Cluster, GpuMask};
 
-/// A suspect less probable than this does not move a job by itself.
+/// Probability below which a single suspect does not move a job.
 const PROBABILITY_MIN: f64 = 0.005;
 /// What an expectation must gain to leave the search's own choice for one that costs the cluster no more; else the request's slack decides.
 const GAIN_MIN: f64 = 0.005;
 
-/// A choice made with suspects in mind.
+/// A choice that takes suspects into account.
 pub struct Wary {
     /// The choice.
     pub answer: Answer,
-    /// What it was moved away from.
+    /// The first choice and its suspects, if the choice was moved.
     pub avoided: Option<AvoidedSuspects>,
-    /// What it touches all the same.
+    /// Suspects that the choice still uses.
     pub touched: Vec<SuspectTouched>,
 }
 
-/// The suspects of a state that matter, with the component that each names.
+/// The relevant suspects of a state, each with its component.
 pub struct Suspicion<'a> {
     cluster: &'a Cluster,
     known: Vec<(&'a Suspect, Component)>,
 }
 
 impl<'a> Suspicion<'a> {
-    /// Of the suspects of a state. O(suspects).
+    /// Selects the relevant suspects of a state. O(suspects).
     pub fn new(cluster: &'a Cluster, suspects: &'a [Suspect]) -> Self {
         let known = suspects
             .iter()
@@ -44,7 +44,7 @@ impl<'a> Suspicion<'a> {
         Suspicion { cluster, known: known.collect() }
     }
 
-    /// Those that an allocation touches, the most probable first.
+    /// The suspects of an allocation, most probable first.
     pub fn touched(&self, a: &Allocation) -> Vec<SuspectTouched> {
         let touches = |x: &&(&Suspect, Component)| a.mask(x.0.host).0 & x.1.gpus(self.cluster).0 != 0;
         let mut all: Vec<_> = self.known.iter().filter(touches).collect();
@@ -58,7 +58,7 @@ impl<'a> Suspicion<'a> {
         all.into_iter().map(told).collect()
     }
 
-    /// What is expected to be left of an allocation's bandwidth: suspects of one defect exclude each other, defects multiply.
+    /// Expected share of an allocation's bandwidth, 0 to 1: suspects of one defect exclude each other, defects multiply.
     pub fn share_left(&self, effects: &Effects, a: &Allocation, size: Bytes) -> f64 {
         let left = |defect: &[(&Suspect, Component)]| {
             let lost = defect.iter().map(|(s, c)| s.probability * (1.0 - effects.of(*c, s.factor, a, size).exp()));
@@ -67,7 +67,7 @@ impl<'a> Suspicion<'a> {
         self.known.chunk_by(|x, y| x.0.defect == y.0.defect).map(left).product()
     }
 
-    /// Chooses. `choose` is the search.
+    /// Chooses; `choose` runs the search.
     pub fn choose(
         &self,
         model: &Model,
@@ -89,7 +89,7 @@ impl<'a> Suspicion<'a> {
         let gpus = |c: &Component| c.gpus(self.cluster);
         let hosts = |c: &Component| self.cluster.type_of(c.host()).all_gpus();
         for other in [self.without(request, &gpus), self.without(request, &hosts)] {
-            // Too few GPUs are left, or a constraint fails: the suspects are needed.
+            // Too few GPUs are left, or a constraint fails: the choice needs the suspects.
             if other.free.gpu_count() < request.gpus {
                 continue;
             }

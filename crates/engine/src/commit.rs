@@ -1,4 +1,4 @@
-//! Placing a job and taking its GPUs: decide on a snapshot, commit if it still stands, else decide again.
+//! Places a job and allocates its GPUs: decides on a snapshot, commits if the decision is still valid, else decides again.
 
 use crate::answer::{CommittedJob, PlaceAnswer};
 use crate::error::EngineError;
@@ -8,9 +8,9 @@ use store::Once;
 use store::once::{ANSWER_BYTES_MAX, digest};
 use store::state::{Commit, Committed, NewJob, check_job_id};
 
-/// How often a decision competes freely. Then it takes a turn ([`store::state::Turns`]) and competes only with those who lost less often.
+/// Number of decisions without a turn. Later ones take a turn ([`store::state::Turns`]) and compete only with requests that have none.
 pub const ATTEMPTS_FREE: u32 = 3;
-/// How often it is decided in all, before [`EngineError::Conflict`].
+/// Number of decisions in all, before [`EngineError::Conflict`].
 pub const ATTEMPTS_MAX: u32 = 64;
 
 impl Engine {
@@ -35,7 +35,7 @@ impl Engine {
                 turn = self.turns.as_ref().map(|t| t.take());
             }
             let snapshot = self.snapshot()?;
-            // The same request may have come twice at the same time, and the other one have been first.
+            // The same request may have been sent twice at the same time, and the other one was committed first.
             if snapshot.job(job).is_some()
                 && let Some(answer) = self.state()?.answered(job, &request, once.as_ref())?
             {
@@ -69,8 +69,8 @@ impl Engine {
     }
 }
 
-/// The answer as it is kept for repetitions. A job of thousands of GPUs is kept without the candidates that were not chosen,
-/// and, if that is still too much, without what each of its neighbours loses.
+/// The answer in the form that is stored for repetitions. The answer for a job of thousands of GPUs is stored without the rejected
+/// candidates and, if it is still too long, without the losses of the neighbours.
 fn kept(answer: &PlaceAnswer) -> Result<String, EngineError> {
     let text = |a: &PlaceAnswer| serde_json::to_string(a).map_err(|e| EngineError::KeptAnswer(e.to_string()));
     let whole = text(answer)?;

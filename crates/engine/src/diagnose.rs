@@ -1,4 +1,4 @@
-//! Which host, NIC or GPU is slow: what all readings say, and what it costs.
+//! Diagnoses slow hosts, NICs, GPUs and links from all readings, and computes their cost.
 
 use crate::error::EngineError;
 use crate::gpus::GpuList;
@@ -13,102 +13,102 @@ use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// Suspects below this probability are not kept.
 pub(crate) const SUSPECT_MIN: f64 = 0.002;
-/// Hosts that the cost of a defect is reckoned with, beside the defective one.
+/// Number of other hosts in the computation of a defect's cost.
 const OTHERS: usize = 8;
-/// From this probability on a defect has a name.
+/// Probability from which a defect is named.
 const NAMED: f64 = 0.5;
 
-/// Looks for defects in the newest usable readings of every host. With a state its suspects are replaced by what is found.
+/// Looks for defects in the newest usable readings of every host. With a state, the result replaces its suspects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiagnoseRequest {
-    /// The collective whose readings are judged; none: the one that the store has.
+    /// Collective of the readings to judge; none: the only one in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective: Option<Collective>,
 }
 
-/// What was found.
+/// The result of a diagnosis.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiagnoseAnswer {
     /// Name of the cluster.
     pub cluster: String,
-    /// Readings of the store.
+    /// Number of readings in the store.
     pub readings: usize,
-    /// Of these simulated ones.
+    /// Number of simulated readings among them.
     pub simulated_readings: usize,
-    /// Distinct readings that were judged: repetitions count once.
+    /// Number of distinct readings that were judged; repetitions count once.
     pub judged: usize,
-    /// Readings that nothing could be compared with.
+    /// Number of readings without comparable ones.
     pub left_out: usize,
-    /// Deviation of ordinary readings over several hosts (of the logarithm).
+    /// Standard deviation of the logarithm of ordinary readings across several hosts.
     pub noise: f64,
-    /// Defects, the one that explains most first.
+    /// Defects; the first one explains most readings.
     pub defects: Vec<DefectAnswer>,
-    /// How far every host with readings is from its class, farthest below first.
+    /// Deviation of every host with readings from comparable hosts, slowest first.
     pub hosts: Vec<HostAnswer>,
-    /// Single readings far below what is expected that no defect explains.
+    /// Single readings far below the expected bandwidth that no defect explains.
     pub stray: Vec<StrayAnswer>,
 }
 
 /// A defect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DefectAnswer {
-    /// Probability that there is one.
+    /// Probability of the defect, 0 to 1.
     pub probability: f64,
-    /// Is one candidate as probable as all others together?
+    /// True if one candidate is at least as probable as all others together.
     pub named: bool,
-    /// What it may be, the most probable first.
+    /// The components that may be slow, most probable first.
     pub candidates: Vec<CandidateAnswer>,
-    /// What the first candidate costs the jobs that touch it.
+    /// Cost of the first candidate for the jobs that use it.
     pub cost: CostAnswer,
-    /// The free allocation whose measurement would tell most about which candidate it is.
+    /// The free allocation whose measurement would best separate the candidates.
     pub worth_measuring: Option<GpuList>,
 }
 
-/// What a defect may be.
+/// A component that may have the defect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateAnswer {
-    /// In words: `NIC mlx5_3 of n1`.
+    /// The component in words: `NIC mlx5_3 of n1`.
     pub component: String,
     /// `host`, `network`, `nic`, `gpu` or `link`.
     pub kind: String,
     /// Its host.
     pub host: String,
-    /// Share of its rate that is left.
+    /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,
-    /// Since when, seconds since 1970; none: in all readings.
+    /// Start of the defect, seconds since 1970; none: before the first reading.
     pub since_unix_s: Option<f64>,
-    /// How probable it is.
+    /// Probability, 0 to 1.
     pub probability: f64,
-    /// Distinct readings that it slows.
+    /// Number of distinct readings that it slows.
     pub readings: usize,
-    /// Logarithm of how much better it explains all readings than no defect does.
+    /// Logarithm of the likelihood ratio of all readings with and without this defect.
     pub ln_likelihood_ratio: f64,
 }
 
-/// What a defect costs, by the physics.
+/// The cost of a defect, computed from the physics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CostAnswer {
-    /// Allocations that it slows, among those that were looked at.
+    /// Number of allocations that it slows, among those examined.
     pub allocations: usize,
     /// Their mean bus bandwidth without it, GB/s.
     pub healthy_gb_per_s: f64,
-    /// With it, GB/s.
+    /// Their mean bus bandwidth with it, GB/s.
     pub defective_gb_per_s: f64,
     /// Message size.
     pub size_bytes: Bytes,
 }
 
-/// How far a host is from its class.
+/// The deviation of a host from comparable hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostAnswer {
     /// The host.
     pub host: String,
-    /// Distinct readings that touch it.
+    /// Number of distinct readings that use it.
     pub readings: usize,
-    /// Median of got over expected.
+    /// Median of the measured over the expected bandwidth.
     pub ratio: f64,
-    /// Distance from the median host, in deviations.
+    /// Distance from the median host, in standard deviations.
     pub deviations: f64,
 }
 
@@ -117,15 +117,15 @@ pub struct HostAnswer {
 pub struct StrayAnswer {
     /// Its GPUs.
     pub gpus: GpuList,
-    /// Its size.
+    /// Its message size.
     pub size_bytes: Bytes,
-    /// Read, GB/s.
+    /// Measured bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// Expected, GB/s.
+    /// Expected bus bandwidth, GB/s.
     pub expected_gb_per_s: f64,
 }
 
-/// What a diagnosis suspects, as a state keeps it.
+/// The suspects of a diagnosis, in the form that a state stores.
 pub fn suspects_of(d: &Diagnosis) -> Vec<Suspect> {
     let of = |(i, d): (usize, &Defect)| -> Vec<Suspect> {
         d.candidates
@@ -144,7 +144,7 @@ pub fn suspects_of(d: &Diagnosis) -> Vec<Suspect> {
 }
 
 impl Engine {
-    /// Looks for defects in the newest usable readings of every host. With a state its suspects are replaced.
+    /// Looks for defects in the newest usable readings of every host. With a state, the result replaces its suspects.
     ///
     /// # Errors
     /// No store; no usable reading, or several collectives and none is named.
@@ -224,7 +224,7 @@ fn defect(
     }
 }
 
-/// What jobs ask for: the measured allocations, and for every defective host its halves and its whole beside those of other hosts.
+/// Typical allocations of jobs: the measured ones, and for every defective host its halves and the whole host combined with other hosts.
 fn typical(cluster: &Cluster, diagnosis: &Diagnosis, rows: &[Measurement]) -> Vec<Allocation> {
     let mut all: BTreeSet<Allocation> = rows.iter().map(|m| m.allocation.clone()).collect();
     for d in &diagnosis.defects {

@@ -1,4 +1,4 @@
-//! [`EngineError`]: everything that can go wrong, with a stable code.
+//! [`EngineError`]: the errors of the engine, with stable codes.
 
 use place::Refusal;
 use place::read::Bad;
@@ -6,33 +6,33 @@ use predict::FitError;
 use serde::{Deserialize, Serialize, Serializer};
 use store::{StateError, StoreError};
 
-/// Why a request was not answered.
+/// The reason why a request was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The request cannot be read.
     #[error("{message}")]
     BadRequest {
-        /// Stable, for scripts.
+        /// Stable code for scripts.
         code: &'static str,
-        /// What is wrong, and where.
+        /// The mistake and its position.
         message: String,
     },
     /// No placement satisfies the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The state refused or failed.
+    /// The state refused the request or failed.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The store refused or failed.
+    /// The store refused the request or failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Nothing could be fitted.
+    /// No model could be fitted.
     #[error(transparent)]
     Fit(#[from] FitError),
-    /// The engine was built without something that the request needs.
+    /// The engine was built without a part that the request needs.
     #[error("this request needs a {0}, and none is loaded")]
     Missing(&'static str),
-    /// The model is of other hosts.
+    /// The model was fitted on other hosts.
     #[error("the model was fitted on cluster `{fitted}`, whose hosts are not those of `{given}`")]
     OtherModel {
         /// Cluster of the model.
@@ -40,27 +40,27 @@ pub enum EngineError {
         /// Cluster of the engine.
         given: String,
     },
-    /// Readings that should decide are of GPUs that are no candidate.
+    /// The request has measurements of GPUs that are not a candidate.
     #[error("{gpus} is not among the candidates of this request")]
     NotACandidate {
         /// The GPUs.
         gpus: String,
     },
-    /// A job of one GPU communicates with no other.
+    /// The job has one GPU, so it has no collective bandwidth.
     #[error("job `{job}` has one GPU: it has no collective bandwidth to record")]
     OneGpu {
         /// The job.
         job: String,
     },
-    /// No GPUs are named and no job holds any.
+    /// The request names no GPUs, and the job holds none.
     #[error("no job `{job}` holds GPUs; {known}. A job that has ended is named with --gpus and --cluster")]
     NotHeld {
         /// The job.
         job: String,
-        /// Which jobs do, in words.
+        /// Jobs that hold GPUs, in words.
         known: String,
     },
-    /// A reading says more than the links allow.
+    /// A reading is above the bandwidth that the links allow.
     #[error(
         "{busbw_gb_per_s} GB/s on {gpus} is impossible: the links allow about {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
         crate::IMPOSSIBLE_FACTOR
@@ -68,34 +68,34 @@ pub enum EngineError {
     Impossible {
         /// The GPUs.
         gpus: String,
-        /// What was read, GB/s.
+        /// The reading, GB/s.
         busbw_gb_per_s: f64,
-        /// What the physics allows, GB/s.
+        /// The bound of the physics, GB/s.
         bound_gb_per_s: f64,
     },
-    /// Others kept taking what was chosen.
+    /// Other clients took the chosen GPUs each time.
     #[error("the state changed during each of {attempts} decisions: other clients took the chosen GPUs")]
     Conflict {
-        /// How often it was decided.
+        /// Number of decisions.
         attempts: u32,
     },
-    /// The model could not be kept.
+    /// The model could not be saved.
     #[error("the readings are stored, but the model that learned them could not be saved: {0}")]
     ModelNotKept(String),
-    /// An answer that was kept cannot be read.
+    /// A stored answer cannot be read.
     #[error("the kept answer to this request cannot be read: {0}")]
     KeptAnswer(String),
 }
 
-/// What a door makes of an error.
+/// The kind of an error, from which a door makes an exit code or a status code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// The request is wrong, whatever the state: correct it. Exit code 2, status 400.
+    /// The request is wrong in every state and must be corrected. Exit code 2, status 400.
     Malformed,
-    /// The request is fine and cannot be met as things stand. Exit code 1, status 409 or 422.
+    /// The request is valid, but the present state does not allow it. Exit code 1, status 409 or 422.
     Impossible,
-    /// Another client was in the way: the same request may succeed at once. Exit code 1, status 503.
+    /// Another client interfered: the same request may succeed immediately. Exit code 1, status 503.
     Busy,
     /// A file or the machine failed. Exit code 2, status 500.
     Broken,
@@ -104,13 +104,13 @@ pub enum ErrorKind {
 /// The form of an error in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorForm {
-    /// Stable, for scripts.
+    /// Stable code for scripts.
     pub code: String,
-    /// Malformed, impossible, busy or broken.
+    /// The kind: malformed, impossible, busy or broken.
     pub kind: ErrorKind,
-    /// For people.
+    /// The message in a sentence.
     pub message: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -121,7 +121,7 @@ impl From<Bad> for EngineError {
 }
 
 impl EngineError {
-    /// A request that cannot be read.
+    /// An error for a request that cannot be read.
     pub(crate) fn bad(message: impl std::fmt::Display) -> Self {
         Bad::new("bad_request", message).into()
     }
@@ -148,7 +148,7 @@ impl EngineError {
         }
     }
 
-    /// What kind of failure it is.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         match self {
             EngineError::Refused(e) if e.is_malformed() => ErrorKind::Malformed,
@@ -164,7 +164,7 @@ impl EngineError {
         }
     }
 
-    /// What to do about it, in one sentence.
+    /// The remedy, in one sentence.
     pub fn remedy(&self) -> &'static str {
         match self {
             EngineError::Impossible { .. } => {
@@ -195,7 +195,7 @@ impl EngineError {
         }
     }
 
-    /// The message and, where the remedy is of this error alone, the remedy.
+    /// The message and, if this error has a specific remedy, the remedy.
     pub fn with_remedy(&self) -> String {
         match self {
             EngineError::Impossible { .. }
@@ -206,7 +206,7 @@ impl EngineError {
         }
     }
 
-    /// Its form in JSON.
+    /// The error as a value for JSON.
     pub fn form(&self) -> ErrorForm {
         ErrorForm {
             code: self.code().into(),

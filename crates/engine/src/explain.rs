@@ -1,4 +1,4 @@
-//! What is expected of given GPUs, and why.
+//! The predicted bandwidth of given GPUs, and its reasons.
 
 use crate::answer::{BottleneckAnswer, ScoredAnswer, SuspectTouched, bottleneck, round};
 use crate::avoid::Suspicion;
@@ -11,46 +11,46 @@ use predict::doctor::Effects;
 use serde::{Deserialize, Serialize};
 use topology::{Bytes, Collective};
 
-/// What is expected of these GPUs, or of a job's?
+/// Asks for the predicted bandwidth of GPUs or of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExplainRequest {
     /// The GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<String>>,
-    /// A job of the state, in place of `gpus`.
+    /// A job of the state; replaces `gpus`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Message size; none: the largest that the model was fitted on.
+    /// Message size, bytes; none: the largest size of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }
 
-/// What is expected, and why.
+/// The predicted bandwidth, and its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainAnswer {
-    /// The GPUs, and what the model expects of them alone.
+    /// The GPUs, and their predicted bandwidth without other jobs.
     #[serde(flatten)]
     pub expected: ScoredAnswer,
     /// Kind of the model.
     pub model: String,
-    /// The collective that it predicts.
+    /// Collective of the prediction.
     pub collective: Collective,
     /// Message size.
     pub size_bytes: u64,
-    /// What limits them.
+    /// The bottleneck.
     pub bottleneck: BottleneckAnswer,
-    /// Suspected components that they touch, the most probable first.
+    /// Suspected components that they use, most probable first.
     pub suspects_touched: Vec<SuspectTouched>,
-    /// What is expected with the suspicions, by their probabilities, GB/s.
+    /// Expected bandwidth, weighted by the probabilities of the suspects, GB/s.
     pub expected_with_suspects_gb_per_s: f64,
 }
 
 impl Engine {
-    /// What is expected of given GPUs, and why.
+    /// Predicts the bandwidth of given GPUs and lists its reasons.
     ///
     /// # Errors
-    /// No model; unknown GPUs; a job that holds none.
+    /// No model; unknown GPUs; a job that holds no GPUs.
     pub fn explain(&self, r: &ExplainRequest) -> Result<ExplainAnswer, EngineError> {
         let model = self.model()?;
         let snapshot = if self.has_state() { Some(self.snapshot()?) } else { None };

@@ -1,4 +1,4 @@
-//! From readings to a model.
+//! Fits a model to readings.
 
 use crate::error::EngineError;
 use crate::hold::Engine;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use store::Source;
 use topology::{Bytes, Collective};
 
-/// Fits a model to all usable readings. The engine uses it from then on.
+/// Fits a model to all usable readings. The engine then uses this model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitRequest {
     /// Kind of model; none: `gp`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The collective; none: the one that the store has.
+    /// The collective; none: the only one in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective: Option<Collective>,
-    /// Of kinds that draw numbers at random.
+    /// Random seed (only for kinds of model that use random numbers).
     #[serde(default)]
     pub seed: u64,
 }
 
-/// What was fitted.
+/// The result of a fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitAnswer {
     /// Kind of the model.
@@ -31,36 +31,36 @@ pub struct FitAnswer {
     pub collective: Collective,
     /// The sizes, ascending.
     pub sizes_bytes: Vec<Bytes>,
-    /// Readings of single hosts.
+    /// Number of readings of single hosts.
     pub intra_readings: usize,
-    /// Distinct readings of several hosts.
+    /// Number of distinct readings of several hosts.
     pub multi_host_readings: usize,
-    /// Readings left out: contended, or of another collective.
+    /// Number of readings left out: contended, or of another collective.
     pub left_out: usize,
-    /// Readings of several hosts that the process distrusts.
+    /// Number of readings of several hosts that the Gaussian process gives less weight.
     pub distrusted: usize,
-    /// Subsets of single hosts whose reading lies outside their class.
+    /// Number of subsets of single hosts whose reading deviates far from comparable subsets.
     pub intra_suspects: usize,
-    /// Simulated readings among them.
+    /// Number of simulated readings among them.
     pub simulated_readings: usize,
-    /// Relative deviation of repeated measurements.
+    /// Relative standard deviation of repeated measurements.
     pub repeat_noise: f64,
-    /// Evaluations of the fit.
+    /// Number of evaluations of the objective function.
     pub evaluations: usize,
-    /// Seed.
+    /// Random seed.
     pub seed: u64,
-    /// Parameters of a network.
+    /// Number of parameters of a network.
     pub parameters: Option<usize>,
-    /// Their bytes.
+    /// Size of the parameters, bytes.
     pub parameter_bytes: Option<usize>,
-    /// Epochs of every training.
+    /// Number of epochs of every training.
     pub epochs: Vec<usize>,
-    /// Epoch whose parameters were kept, from 0.
+    /// Epoch whose parameters were chosen, from 0.
     pub best_epochs: Vec<usize>,
 }
 
 impl Engine {
-    /// Fits a model to all usable readings, and uses and keeps it from then on. Pure but for that: the same readings give the same model.
+    /// Fits a model to all usable readings, then uses and saves it. The same readings give the same model.
     ///
     /// # Errors
     /// An unknown kind; no readings, or none that the kind can use.
@@ -78,7 +78,7 @@ impl Engine {
         };
         let options = FitOptions { collective: r.collective, ..FitOptions::of(kind).seed(r.seed) };
         let (model, report) = predict::fit(&self.cluster, &readings, &options)?;
-        // A request that stored readings and was killed before it taught them: the model has them now, and its repetition teaches nothing.
+        // A killed request may have stored readings without teaching them: the new model has them, so a repetition must teach nothing.
         if let Ok(mut store) = self.store() {
             store.mark_all_taught()?;
         }

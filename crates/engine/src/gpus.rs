@@ -1,10 +1,10 @@
-//! [`GpuList`]: GPUs by name, for answers.
+//! [`GpuList`]: lists of GPU names in answers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use std::fmt;
 use topology::{Allocation, Cluster, GpuId, HostId};
 
-/// GPUs of one host, in order.
+/// GPUs of one host, in the order of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostGpus {
     /// The host's name.
@@ -13,7 +13,7 @@ pub struct HostGpus {
     pub gpus: Vec<u8>,
 }
 
-/// GPUs in an order of their own, by names that need no cluster: `["n0:0", "n0:1", "n1:0"]` in JSON.
+/// An ordered list of GPU names, usable without a cluster: `["n0:0", "n0:1", "n1:0"]` in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuList(pub Vec<HostGpus>);
 
@@ -27,7 +27,7 @@ impl GpuList {
         GpuList(allocation.parts().iter().map(of).collect())
     }
 
-    /// GPUs in a given order.
+    /// The GPUs in the given order.
     pub fn ordered(cluster: &Cluster, gpus: &[GpuId]) -> GpuList {
         let run = |run: &[GpuId]| HostGpus {
             host: cluster.host(run[0].host).name.clone(),
@@ -36,7 +36,7 @@ impl GpuList {
         GpuList(gpus.chunk_by(|a, b| a.host == b.host).map(run).collect())
     }
 
-    /// The same GPUs without their order; those that the cluster does not have are left out.
+    /// The same GPUs as a set; GPUs that the cluster does not have are left out.
     pub fn allocation(&self, cluster: &Cluster) -> Allocation {
         let index = cluster.host_index();
         let mask =
@@ -44,19 +44,19 @@ impl GpuList {
         Allocation::new(self.0.iter().filter_map(|h| Some((*index.get(h.host.as_str())?, mask(h)))))
     }
 
-    /// How many GPUs.
+    /// Number of GPUs.
     pub fn gpu_count(&self) -> usize {
         self.0.iter().map(|h| h.gpus.len()).sum()
     }
 
-    /// Their names: `n0:0`.
+    /// The GPUs' names: `n0:0`.
     pub fn names(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|h| h.gpus.iter().map(move |g| format!("{}:{g}", h.host)))
     }
 }
 
 impl fmt::Display for GpuList {
-    /// `n0:0 n0:1`
+    /// The names, separated by spaces: `n0:0 n0:1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.names().collect::<Vec<_>>().join(" "))
     }

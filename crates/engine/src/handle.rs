@@ -1,4 +1,4 @@
-//! Any request, any answer: what a server or a binding speaks.
+//! One type for all requests and one for all answers, for servers and language bindings.
 
 use crate::error::EngineError;
 use crate::hold::Engine;
@@ -14,27 +14,27 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// Which GPUs should a job get? With `commit` it gets them.
+    /// Choose GPUs for a job; with `commit`, allocate them.
     Place(Box<PlaceRequest>),
-    /// Give named GPUs to a job.
+    /// Allocate named GPUs to a job.
     Allocate(AllocateRequest),
-    /// Take the GPUs of jobs back.
+    /// Release the GPUs of jobs.
     Release(ReleaseRequest),
-    /// Give GPUs no more work.
+    /// Drain GPUs: no job gets them.
     Drain(DrainRequest),
-    /// Give drained GPUs back.
+    /// End the drain of GPUs.
     Undrain(UndrainRequest),
-    /// What a job got.
+    /// Record the bandwidth that a job achieved.
     Observe(ObserveRequest),
     /// Teach the model stored readings.
     Learn(LearnRequest),
     /// Fit a model to all readings.
     Fit(FitRequest),
-    /// Look for defects.
+    /// Look for slow hardware.
     Diagnose(DiagnoseRequest),
-    /// What is expected of given GPUs?
+    /// Predict the bandwidth of given GPUs.
     Explain(ExplainRequest),
-    /// Which readings are there?
+    /// List readings.
     Readings(ReadingsRequest),
     /// Replace the bandwidth of a reading.
     Correct(CorrectRequest),
@@ -47,7 +47,7 @@ pub enum Request {
 /// An answer, tagged as its request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
-#[allow(clippy::large_enum_variant)] // answers are made once and given on
+#[allow(clippy::large_enum_variant)] // an answer is made once and moved
 pub enum Answer {
     /// To [`Request::Place`].
     Place(PlaceAnswer),
@@ -80,7 +80,7 @@ pub enum Answer {
 }
 
 impl Engine {
-    /// Answers any request. `now_unix_s` is seconds since 1970.
+    /// Answers any request. `now_unix_s` is the present time, seconds since 1970.
     pub fn handle(&self, request: &Request, now_unix_s: f64) -> Result<Answer, EngineError> {
         Ok(match request {
             Request::Place(r) => Answer::Place(self.place_request(r, now_unix_s)?),

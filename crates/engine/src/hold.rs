@@ -1,4 +1,4 @@
-//! [`Engine`]: what it holds, and how its parts are shared.
+//! [`Engine`]: its parts, and how threads share them.
 
 use crate::error::EngineError;
 use crate::watch::Watch;
@@ -12,27 +12,27 @@ use store::identity::{Kinship, compare, identity};
 use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 
-/// Most readings that a fit or a diagnosis takes, the newest ones.
+/// Most readings that a fit or a diagnosis uses, the newest ones.
 pub const READINGS_MAX: usize = 200_000;
-/// Most searches that are kept between requests, by name and seed.
+/// Most searches that stay in memory between requests, by name and seed.
 const SEARCHES_MAX: usize = 64;
 
-/// Keeps a model that has learned, where the next engine finds it.
+/// Saves a model that has learned, for the next engine.
 pub trait ModelKeeper: Send {
-    /// Called after every change of the model, before the request is answered.
+    /// The engine calls this after every change of the model, before it answers the request.
     fn keep(&mut self, model: &Model) -> Result<(), String>;
 }
 
-/// The loop of one cluster. Made by [`Engine::builder`].
+/// The loop of one cluster. [`Engine::builder`] makes it.
 pub struct Engine {
     pub(crate) cluster: Cluster,
     state: Option<Mutex<Box<dyn ClusterStateStore>>>,
     pub(crate) turns: Option<Box<dyn Turns>>,
-    /// The last snapshot: good as long as the state has its version.
+    /// The last snapshot; valid while the state has its version.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
     store: Option<Mutex<Box<dyn ReadingStore>>>,
     model: RwLock<Option<Arc<Model>>>,
-    /// One at a time learns or fits; those who place go on with the model as it was.
+    /// One request at a time learns or fits; placements continue with the old model.
     learning: Mutex<()>,
     keeper: Option<Mutex<Box<dyn ModelKeeper>>>,
     pub(crate) searches: Registry,
@@ -41,7 +41,7 @@ pub struct Engine {
     pub(crate) watch: Mutex<Option<Watch>>,
 }
 
-/// Puts an [`Engine`] together.
+/// Builds an [`Engine`].
 pub struct Builder {
     cluster: Cluster,
     state: Option<Box<dyn ClusterStateStore>>,
@@ -57,38 +57,38 @@ impl Builder {
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
-    /// With the operator's state.
+    /// Adds the operator's state.
     pub fn state(mut self, state: impl ClusterStateStore + 'static) -> Self {
         self.state = Some(Box::new(state));
         self
     }
-    /// With readings.
+    /// Adds a store of readings.
     pub fn store(mut self, store: impl ReadingStore + 'static) -> Self {
         self.store = Some(Box::new(store));
         self
     }
-    /// With a model.
+    /// Adds a model.
     pub fn model(mut self, model: Model) -> Self {
         self.model = Some(model);
         self
     }
-    /// With a place where the model is kept after it learned.
+    /// Adds the function that saves a model after it has learned.
     pub fn keeper(mut self, keeper: impl ModelKeeper + 'static) -> Self {
         self.keeper = Some(Box::new(keeper));
         self
     }
-    /// With these searches and contention rules in place of those that ship.
+    /// Replaces the built-in searches and contention rules.
     pub fn searches(mut self, searches: &Registry) -> Self {
         self.searches = searches.clone();
         self
     }
-    /// With these kinds of models in place of those that ship.
+    /// Replaces the built-in kinds of models.
     pub fn kinds(mut self, kinds: &ModelKinds) -> Self {
         self.kinds = kinds.clone();
         self
     }
 
-    /// The engine.
+    /// Builds the engine.
     ///
     /// # Errors
     /// The model was fitted on another cluster: of another name, or with fewer than half of its hosts.
@@ -125,13 +125,13 @@ fn on_cluster(model: Model, cluster: &Cluster) -> Result<Model, EngineError> {
     Ok(model.on(cluster))
 }
 
-/// A lock whose holder panicked guards values that are whole: transactions roll back, and caches are checked before use.
+/// Locks a value even if an earlier holder panicked: transactions roll back and caches are checked before use, so the value is consistent.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
-    /// Takes it apart, to add what a first request told to be needed.
+    /// Turns the engine back into a builder, to add a part that a request needs.
     pub fn into_builder(self) -> Builder {
         fn inner<T>(m: Mutex<T>) -> T {
             m.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Begins with a cluster; everything else is optional.
+    /// A builder with a cluster; all other parts are optional.
     pub fn builder(cluster: Cluster) -> Builder {
         Builder {
             cluster,
@@ -166,22 +166,22 @@ impl Engine {
         &self.cluster
     }
 
-    /// Does it have a state?
+    /// True if the engine has a state.
     pub fn has_state(&self) -> bool {
         self.state.is_some()
     }
 
-    /// The model as it is now.
+    /// The present model.
     pub fn model(&self) -> Result<Arc<Model>, EngineError> {
         self.model_if_any().ok_or(EngineError::Missing("model"))
     }
 
-    /// The model, if there is one.
+    /// The present model; none if no model was given or fitted.
     pub fn model_if_any(&self) -> Option<Arc<Model>> {
         self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Everything that the state says now. One row is read where nothing has changed since the last call, else O(GPUs held).
+    /// The present state. Reads one row if nothing has changed since the last call, else O(GPUs held).
     pub fn snapshot(&self) -> Result<Arc<Snapshot>, EngineError> {
         let state = self.state()?;
         let version = state.version()?;
@@ -196,25 +196,25 @@ impl Engine {
         }
     }
 
-    /// The state, locked for one read or write.
+    /// Locks the state for one read or write.
     pub(crate) fn state(&self) -> Result<MutexGuard<'_, Box<dyn ClusterStateStore>>, EngineError> {
         self.state.as_ref().map(lock).ok_or(EngineError::Missing("state"))
     }
 
-    /// The store, locked for one read or write.
+    /// Locks the store for one read or write.
     pub(crate) fn store(&self) -> Result<MutexGuard<'_, Box<dyn ReadingStore>>, EngineError> {
         self.store.as_ref().map(lock).ok_or(EngineError::Missing("store"))
     }
 
-    /// Usable readings, by size and allocation: what is computed of them must not depend on the order in which they came.
+    /// Usable readings, sorted by size and allocation: results must not depend on the order of insertion.
     pub(crate) fn usable_readings(&self) -> Result<Vec<Measurement>, EngineError> {
         let mut rows = self.store()?.measurements(&Query::usable().newest(READINGS_MAX))?;
         rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
         Ok(rows)
     }
 
-    /// The readings that a diagnosis looks at, stored up to number `until`: the newest of every host, at most [`READINGS_MAX`]. Twice what
-    /// the diagnosis keeps, since some were rejected, and some are repetitions.
+    /// The readings for a diagnosis, up to number `until`: the newest of every host, at most [`READINGS_MAX`]. The number is twice that of the
+    /// readings that the diagnosis uses, because some were rejected and some are repetitions.
     pub(crate) fn window(&self, until: Option<i64>) -> Query {
         let newest = NewestOfHost {
             one_host: 2 * SUBSETS_PER_HOST_MAX,
@@ -223,12 +223,12 @@ impl Engine {
         Query { until, newest_of_each_host: Some(newest), ..Query::usable() }.newest(READINGS_MAX)
     }
 
-    /// Alone among those who learn and fit.
+    /// Locks out other requests that learn or fit.
     pub(crate) fn learning(&self) -> MutexGuard<'_, ()> {
         lock(&self.learning)
     }
 
-    /// Keeps a new model, and uses it from now on.
+    /// Saves a new model, then uses it.
     pub(crate) fn replace_model(&self, model: Model) -> Result<Arc<Model>, EngineError> {
         if let Some(k) = &self.keeper {
             lock(k).keep(&model).map_err(EngineError::ModelNotKept)?;
@@ -238,7 +238,7 @@ impl Engine {
         Ok(model)
     }
 
-    /// The search of a name. Searches live from request to request, since some learn from those before.
+    /// The search with this name. Searches stay in memory between requests, because some learn from earlier requests.
     pub(crate) fn search(&self, name: &str, seed: u64) -> Result<Arc<dyn Search>, EngineError> {
         let key = (name.to_owned(), seed);
         let mut used = lock(&self.used);
@@ -254,7 +254,7 @@ impl Engine {
         Ok(search)
     }
 
-    /// Is there a search of this name?
+    /// True if there is a search with this name.
     pub fn check_search(&self, name: &str) -> Result<(), EngineError> {
         self.search(name, 0).map(|_| ())
     }

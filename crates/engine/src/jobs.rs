@@ -1,4 +1,4 @@
-//! Who holds which GPU: allocate, release, drain, and what the state says.
+//! Jobs and their GPUs: allocate, release, drain, and the status of the state.
 
 use crate::error::EngineError;
 use crate::gpus::GpuList;
@@ -9,13 +9,13 @@ use store::Once;
 use store::state::{Allocated, NewJob, Snapshot, Suspect};
 use topology::{Allocation, Bytes};
 
-/// Gives named GPUs to a job.
+/// Allocates named GPUs to a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllocateRequest {
     /// The job.
     pub job: String,
-    /// Its GPUs: `n0:3`, or a host for all its GPUs.
+    /// GPUs such as `n0:3`; a host means all its GPUs.
     pub gpus: Vec<String>,
     /// The bus bandwidth that it uses, GB/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -25,41 +25,41 @@ pub struct AllocateRequest {
     pub key: Option<String>,
 }
 
-/// What an allocation did.
+/// The result of an allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AllocateAnswer {
     /// The job.
     pub job: String,
     /// Its GPUs.
     pub gpus: GpuList,
-    /// Did it hold these before?
+    /// True if the job held these GPUs before.
     pub already: bool,
-    /// How many GPUs are free now.
+    /// Number of free GPUs after it.
     pub free: usize,
-    /// Was it done before, under the same key?
+    /// True if it was done before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
 
-/// Takes the GPUs of jobs back, of all or of none.
+/// Releases the GPUs of all these jobs, or of none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
-    /// Ids, each once.
+    /// Ids of the jobs, each once.
     pub jobs: Vec<String>,
     /// Idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReleaseAnswer {
     /// The jobs, in the order of the request.
     pub released: Vec<ReleasedJob>,
-    /// How many GPUs are free now.
+    /// Number of free GPUs after it.
     pub free: usize,
-    /// Were they released before, under the same key?
+    /// True if they were released before, under the same key.
     pub repeated: bool,
 }
 
@@ -68,17 +68,17 @@ pub struct ReleaseAnswer {
 pub struct ReleasedJob {
     /// Its id.
     pub job: String,
-    /// What it held.
+    /// The GPUs that it held.
     pub gpus: GpuList,
 }
 
-/// Gives GPUs no more work. Jobs that hold some of them keep them.
+/// Drains GPUs: no job gets them from now on. Jobs that hold some of them keep them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// GPUs and hosts.
     pub gpus: Vec<String>,
-    /// Why, one line.
+    /// The reason, in one line.
     #[serde(default)]
     pub reason: String,
     /// Idempotency key.
@@ -86,21 +86,21 @@ pub struct DrainRequest {
     pub key: Option<String>,
 }
 
-/// What a drain did.
+/// The result of a drain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrainAnswer {
     /// The GPUs.
     pub drained: GpuList,
-    /// Jobs that hold some of them and go on, the oldest first.
+    /// Jobs that hold some of them and continue, oldest first.
     pub jobs_going_on: Vec<String>,
-    /// How many GPUs are free now.
+    /// Number of free GPUs after it.
     pub free: usize,
-    /// Was it done before, under the same key?
+    /// True if it was done before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
 
-/// Gives drained GPUs back.
+/// Ends the drain of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UndrainRequest {
@@ -111,18 +111,18 @@ pub struct UndrainRequest {
     pub key: Option<String>,
 }
 
-/// What an undrain did.
+/// The result of an undrain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UndrainAnswer {
-    /// How many of the GPUs were drained and are not any more.
+    /// Number of GPUs whose drain ended.
     pub undrained: usize,
-    /// How many GPUs were named.
+    /// Number of GPUs in the request.
     pub named: usize,
-    /// How many of them the cluster file drains: these stay drained.
+    /// Number of GPUs that the cluster file drains; they stay drained.
     pub drained_by_cluster_file: usize,
-    /// How many GPUs are free now.
+    /// Number of free GPUs after it.
     pub free: usize,
-    /// Was it done before, under the same key?
+    /// True if it was done before, under the same key.
     #[serde(default)]
     pub repeated: bool,
 }
@@ -137,66 +137,66 @@ pub struct StatusRequest {}
 pub struct StatusAnswer {
     /// Name of the cluster.
     pub cluster: String,
-    /// Its hosts.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Its GPUs.
+    /// Number of GPUs.
     pub gpus: usize,
-    /// Those that a job can get.
+    /// GPUs that a job can get.
     pub free: GpuList,
-    /// Jobs, the oldest first.
+    /// Jobs, oldest first.
     pub jobs: Vec<JobAnswer>,
     /// Drained GPUs, by reason.
     pub drained: Vec<DrainedAnswer>,
-    /// Suspected components, defect by defect, the most probable first.
+    /// Suspected components, by defect, most probable first.
     pub suspects: Vec<SuspectAnswer>,
-    /// Rises with every change.
+    /// Version of the state; it rises with every change.
     pub version: u64,
 }
 
-/// A job and what it holds.
+/// A job and its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobAnswer {
     /// Its id.
     pub id: String,
     /// Its GPUs.
     pub gpus: GpuList,
-    /// GPUs per host, the largest first.
+    /// GPUs per host, largest first.
     pub split: String,
-    /// Since when, seconds since 1970.
+    /// Time of the allocation, seconds since 1970.
     pub since_unix_s: f64,
-    /// Bus bandwidth that was predicted, GB/s.
+    /// Predicted bus bandwidth, GB/s.
     pub predicted_gb_per_s: Option<f64>,
     /// Bus bandwidth that it uses, GB/s.
     pub demand_gb_per_s: Option<f64>,
-    /// Message size that it was placed for.
+    /// Message size of the prediction.
     pub size_bytes: Option<Bytes>,
 }
 
-/// GPUs that were drained for one reason.
+/// GPUs with the same reason of their drain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrainedAnswer {
     /// The GPUs.
     pub gpus: GpuList,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 /// A suspected component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SuspectAnswer {
-    /// In words: `NIC mlx5_3 of n1`.
+    /// The component in words: `NIC mlx5_3 of n1`.
     pub component: String,
     /// Its host.
     pub host: String,
-    /// Suspects of one defect exclude each other: its number.
+    /// Number of the defect; suspects of one defect exclude each other.
     pub defect: u32,
-    /// Share of its rate that it seems to have left.
+    /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,
-    /// How probable that is.
+    /// Probability of the defect in this component, 0 to 1.
     pub probability: f64,
 }
 
-/// The key of a request, if it has one. Its digest is of the request without the key.
+/// The key of a request, if it has one, with the digest of the request without the key.
 pub(crate) fn once<T: Serialize>(key: Option<&String>, request: &T) -> Result<Option<Once>, EngineError> {
     let Some(key) = key else { return Ok(None) };
     let text = serde_json::to_string(request).map_err(EngineError::bad)?;
@@ -204,7 +204,7 @@ pub(crate) fn once<T: Serialize>(key: Option<&String>, request: &T) -> Result<Op
 }
 
 impl Engine {
-    /// Gives named GPUs to a job, all or none.
+    /// Allocates all of the named GPUs to a job, or none.
     pub fn allocate(&self, r: &AllocateRequest, now_unix_s: f64) -> Result<AllocateAnswer, EngineError> {
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("allocate", &r.job, &r.gpus, r.demand_gb_per_s))?;
@@ -225,7 +225,7 @@ impl Engine {
         })
     }
 
-    /// Takes the GPUs of jobs back, of all or of none.
+    /// Releases the GPUs of all these jobs, or of none.
     pub fn release(&self, r: &ReleaseRequest, now_unix_s: f64) -> Result<ReleaseAnswer, EngineError> {
         let mut ids: Vec<&String> = r.jobs.iter().collect();
         ids.sort();
@@ -240,7 +240,7 @@ impl Engine {
         Ok(ReleaseAnswer { released, free: self.free()?, repeated: done.repeated })
     }
 
-    /// Gives GPUs no more work.
+    /// Drains GPUs: no job gets them from now on.
     pub fn drain(&self, r: &DrainRequest, now_unix_s: f64) -> Result<DrainAnswer, EngineError> {
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("drain", &r.gpus, &r.reason))?;
@@ -253,7 +253,7 @@ impl Engine {
         })
     }
 
-    /// Gives drained GPUs back.
+    /// Ends the drain of GPUs.
     pub fn undrain(&self, r: &UndrainRequest, now_unix_s: f64) -> Result<UndrainAnswer, EngineError> {
         let gpus = self.gpus(&r.gpus)?;
         let once = once(r.key.as_ref(), &("undrain", &r.gpus))?;
@@ -268,7 +268,7 @@ impl Engine {
         })
     }
 
-    /// Everything that the state says.
+    /// The status of the state.
     pub fn status(&self) -> Result<StatusAnswer, EngineError> {
         let s = self.snapshot()?;
         let list = |a: &Allocation| GpuList::new(&self.cluster, a);
@@ -293,7 +293,7 @@ impl Engine {
         })
     }
 
-    /// GPUs by name, and hosts for all their GPUs.
+    /// Reads GPU names; a host name means all GPUs of the host.
     pub(crate) fn gpus(&self, names: &[String]) -> Result<Allocation, EngineError> {
         self.cluster.parse_gpus(names.iter().map(String::as_str)).map_err(EngineError::bad)
     }

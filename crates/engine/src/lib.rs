@@ -1,18 +1,18 @@
 //! The loop as a library: place, commit, observe, learn, diagnose.
 //!
-//! An [`Engine`] holds a cluster and, as far as they are given, the operator's state, the store of readings and a model. It answers typed
-//! requests with typed answers; both are serde types, and [`Engine::handle`] takes and gives any of them. Text, JSON and REST are views of
-//! an answer, which holds all that was decided and why. Nothing here prints, looks at a clock or knows of HTTP: times are arguments.
+//! An [`Engine`] has a cluster and optionally the operator's state, the store of readings and a model. It answers typed requests with
+//! typed answers; both are serde types, and [`Engine::handle`] accepts every request. Text, JSON and REST are views of an answer, which
+//! contains the decision and its reasons. The engine does not print, read a clock or use HTTP: times are arguments.
 //!
 //! Rules of every request:
-//! - A search runs on a snapshot of the state, outside of any lock; the commit checks that what the choice rests on is unchanged, else the
+//! - A search runs on a snapshot of the state, outside of any lock. The commit checks that the basis of the choice is unchanged; else the
 //!   engine decides again ([`ATTEMPTS_FREE`], [`ATTEMPTS_MAX`]).
-//! - A write takes an idempotency key: under the same key it is done once and answered alike each time ([`store::once`]).
-//! - An error is an [`EngineError`] with a stable code, a message and a remedy. The door makes exit codes and status codes of its kind.
+//! - A write takes an idempotency key: under one key it is done once, and every repetition gets the same answer ([`store::once`]).
+//! - An error is an [`EngineError`] with a stable code, a message and a remedy. The door derives exit codes and status codes from its kind.
 //!
-//! An engine is shared by threads as it is: it locks the state and the store for single reads and writes, never for a search, a fit or
-//! a diagnosis. Memory: a snapshot (about 100 bytes per GPU held), the model, and for a diagnosis at most [`READINGS_MAX`] readings, each of
-//! about 400 bytes and 8 bytes for every host that its GPUs are on.
+//! Threads can share an engine: it locks the state and the store for single reads and writes, never for a search, a fit or a diagnosis.
+//! Memory: a snapshot (about 100 bytes per held GPU), the model, and for a diagnosis at most [`READINGS_MAX`] readings of about 400 bytes
+//! each, plus 8 bytes per host of a reading.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a job got: into the store, the model and the suspicions.
+//! Records the bandwidth that a job achieved: in the store, the model and the suspects.
 
 use crate::error::EngineError;
 use crate::gpus::GpuList;
@@ -11,9 +11,9 @@ use store::state::{JobHeld, Snapshot, check_job_id};
 use store::{Measurement, Quality, Query, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
-/// Size where neither the reading nor the state tells one.
+/// Message size if neither the reading nor the state has one.
 const SIZE_DEFAULT: Bytes = Bytes::mib(16);
-/// Most jobs that a note on contention names.
+/// Most jobs in a note on contention.
 const NAMED_MAX: usize = 16;
 /// Most readings of one request.
 const READINGS_MAX: usize = 10_000;
@@ -27,18 +27,18 @@ pub(crate) const GPUS_NAMED_MAX: usize = 1 << 20;
 pub struct ObserveRequest {
     /// The job.
     pub job: String,
-    /// Its GPUs; none: those that it holds in the state.
+    /// Its GPUs; none: the GPUs that it holds in the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<String>>,
     /// The readings.
     pub readings: Vec<ReadingIn>,
-    /// Are they of a simulation?
+    /// True if the readings are simulated.
     #[serde(default)]
     pub simulated: bool,
-    /// Only store them: neither the model nor the suspicions take anything from them.
+    /// Only store the readings; the model and the suspects stay unchanged.
     #[serde(default)]
     pub only_store: bool,
-    /// Store readings that are above what the links allow as well.
+    /// Also store readings above the bandwidth that the links allow.
     #[serde(default)]
     pub force: bool,
     /// Idempotency key.
@@ -50,9 +50,9 @@ pub struct ObserveRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingIn {
-    /// What ran.
+    /// The collective.
     pub collective: Collective,
-    /// Message size; none: the one that the job was placed for, else 16 MiB.
+    /// Message size; none: that of the job's placement, else 16 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     /// Bus bandwidth, GB/s.
@@ -72,16 +72,16 @@ pub struct ReadingIn {
     /// NCCL's version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nccl_version: Option<String>,
-    /// When it was taken, seconds since 1970; none: now.
+    /// Time of the reading, seconds since 1970; none: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taken_at_unix_s: Option<f64>,
-    /// Tool or file behind it.
+    /// Tool or file that produced it.
     #[serde(default)]
     pub provenance: String,
 }
 
 impl ReadingIn {
-    /// With only what every source tells.
+    /// A reading with the fields that every source has.
     pub fn new(collective: Collective, size: Option<Bytes>, busbw_gb_per_s: f64) -> ReadingIn {
         ReadingIn {
             collective,
@@ -98,59 +98,59 @@ impl ReadingIn {
     }
 }
 
-/// What came of readings.
+/// The result of recording readings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObserveAnswer {
     /// The job.
     pub job: String,
-    /// By reading, in the order of the request.
+    /// Results by reading, in the order of the request.
     pub readings: Vec<ReadingAnswer>,
-    /// How many the model learned; 0 without a model.
+    /// Number of readings that the model learned; 0 without a model.
     pub learned: usize,
     /// Suspected components in words, with their probabilities; none without a model.
     pub suspected: Option<Vec<String>>,
-    /// Were they stored before, under the same key? Then this is the answer of then.
+    /// True if they were stored before, under the same key; this is that earlier answer.
     pub repeated: bool,
 }
 
-/// What came of one reading.
+/// The result of recording one reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingAnswer {
     /// Its number in the store.
     pub id: Option<i64>,
     /// Its GPUs.
     pub gpus: GpuList,
-    /// What ran.
+    /// The collective.
     pub collective: Collective,
     /// Message size.
     pub size_bytes: Bytes,
     /// Bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// What else ran on its NICs.
+    /// Other jobs on its NICs.
     pub contention: Option<String>,
-    /// What it taught the model; nothing without a model.
+    /// The effect on the model; none without a model.
     #[serde(flatten)]
     pub taught: Taught,
 }
 
-/// A job that is observed: where it runs, and what runs beside it.
+/// An observed job: its GPUs and its neighbours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedJob {
     /// Its id.
     pub job: String,
     /// Its GPUs, two or more.
     pub gpus: Allocation,
-    /// The message size that it was placed for.
+    /// Message size of its placement.
     pub placed_for: Option<Bytes>,
     /// Jobs that share NICs with it, in words.
     pub contention: Option<String>,
 }
 
 impl Engine {
-    /// Where a job runs: the GPUs as given, else those that the state says; neighbours from the state.
+    /// The observed job: the given GPUs, else those in the state; neighbours from the state.
     ///
     /// # Errors
-    /// A bad id; no GPUs are given and the state has none of it; a job of one GPU.
+    /// A bad id; no GPUs are given and the job holds none in the state; a job of one GPU.
     pub fn observed_job(&self, job: &str, gpus: Option<&Allocation>) -> Result<ObservedJob, EngineError> {
         check_job_id(job).map_err(EngineError::bad)?;
         let now = if self.has_state() { Some(self.snapshot()?) } else { None };
@@ -171,20 +171,20 @@ impl Engine {
         Ok(ObservedJob { job: job.into(), gpus, placed_for, contention })
     }
 
-    /// Stores what a job got, teaches the model, and renews the suspicions. Under a key that is done once: a repetition that finds the
-    /// readings stored but not answered (the first was killed in between) goes on where that stopped, with the readings as they are stored
-    /// now: what was withdrawn since teaches nothing, and what was taught already is not taught again.
+    /// Stores a job's readings, teaches the model, and updates the suspects. Done once under a key. If an earlier attempt was killed between
+    /// storing and answering, the repetition continues with the stored readings: withdrawn readings teach nothing, and taught readings are not
+    /// taught again.
     ///
     /// # Errors
-    /// As [`Engine::observed_job`]; no store; a reading that no store takes, or that no hardware can have given.
+    /// Those of [`Engine::observed_job`]; no store; a reading that the store refuses or that no hardware can produce.
     pub fn observe(&self, r: &ObserveRequest, now_unix_s: f64) -> Result<ObserveAnswer, EngineError> {
         let once = once(r.key.as_ref(), &ObserveRequest { key: None, ..r.clone() })?;
         if let Some(o) = &once
             && let Some(answer) = self.store()?.answered(o)?
         {
-            return repeated(&answer); // whatever became of the job since
+            return repeated(&answer); // even if the job has ended since
         }
-        // From before they are stored until they are answered: no fit, and no other request of the same key, learns them in between.
+        // Locked from before the readings are stored until they are answered: meanwhile no fit and no request with the same key learns them.
         let teaches = !r.only_store && self.model_if_any().is_some();
         let _alone = teaches.then(|| self.learning());
         let begun = match &once {
@@ -192,7 +192,7 @@ impl Engine {
             None => None,
         };
         let (added, fresh) = match begun {
-            Some(added) => (added, Vec::new()), // whatever became of the job since
+            Some(added) => (added, Vec::new()), // even if the job has ended since
             None => {
                 let measurements = self.observed(r, now_unix_s)?;
                 let records: Vec<store::Record> = measurements.iter().cloned().map(Into::into).collect();
@@ -262,12 +262,12 @@ impl Engine {
         Ok(measurements)
     }
 
-    /// The readings of a request that was begun before, as the store has them now, and which of them are not to be used any more.
+    /// The stored readings of an earlier attempt of the request, and which of them are withdrawn or rejected.
     fn stored(&self, ids: &[Option<i64>]) -> Result<Vec<(Measurement, Option<NotLearned>)>, EngineError> {
         let store = self.store()?;
         let mut readings = Vec::with_capacity(ids.len());
         for id in ids {
-            // Every reading of an observation got a number: it has no run id that could be known already.
+            // Every reading of an observation got a number, because observations have no run ids.
             let id = id.ok_or_else(|| EngineError::KeptAnswer("a reading has no number".into()))?;
             let found = store.readings(&Query { id: Some(id), with_withdrawn: true, ..Query::all() })?.pop();
             let found = found.ok_or_else(|| EngineError::KeptAnswer(format!("reading {id} is not there any more")))?;
@@ -304,7 +304,7 @@ fn not_held(job: &str, now: &Snapshot) -> EngineError {
     EngineError::NotHeld { job: job.into(), known }
 }
 
-/// Jobs over several hosts that share a NIC with this one, in words; none if it has its NICs for itself.
+/// Jobs across several hosts that share a NIC with this job, in words; none if no other job uses its NICs.
 fn contention(cluster: &Cluster, now: &Snapshot, job: &str, gpus: &Allocation) -> Option<String> {
     if gpus.host_count() < 2 {
         return None;

@@ -1,4 +1,4 @@
-//! Placing a job: what-if, on the state as it is at one moment.
+//! Chooses GPUs for a job on a snapshot of the state, without committing.
 
 use crate::answer::PlaceAnswer;
 use crate::avoid::Suspicion;
@@ -11,7 +11,7 @@ use store::measurement::SIZE_BYTES_MAX;
 use store::state::Snapshot;
 use topology::{Allocation, Bytes, GpuMask};
 
-/// A decision: the answer, and what the state has to know of it.
+/// A decision: the answer, and its data for the state.
 pub(crate) struct Decided {
     pub answer: PlaceAnswer,
     pub gpus: Allocation,
@@ -20,11 +20,11 @@ pub(crate) struct Decided {
 }
 
 impl Engine {
-    /// Which GPUs a job gets; with `commit` they are its own when this returns. `now_unix_s` is seconds since 1970.
+    /// Chooses GPUs for a job; with `commit` the job holds them after the return. `now_unix_s` is the present time, seconds since 1970.
     ///
     /// # Errors
-    /// No model; a request that is malformed or cannot be met; of a commit, the errors of [`store::state::State::commit`], and
-    /// [`EngineError::Conflict`] where other clients were faster [`crate::ATTEMPTS_MAX`] times.
+    /// No model; a request that is malformed or cannot be met; with `commit`, the errors of [`store::state::State::commit`], and
+    /// [`EngineError::Conflict`] if other clients were faster [`crate::ATTEMPTS_MAX`] times.
     pub fn place(&self, query: &PlaceQuery, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
         check_size(query.request.size)?;
         if let Some(job) = &query.commit {
@@ -35,17 +35,17 @@ impl Engine {
         Ok(self.decide(&model, &*search, query, snapshot.as_deref())?.answer)
     }
 
-    /// The same for a request as clients send it.
+    /// The same for a request in the clients' form.
     pub fn place_request(&self, request: &PlaceRequest, now_unix_s: f64) -> Result<PlaceAnswer, EngineError> {
         self.place(&request.read(&self.cluster, &self.searches, self.default_size())?, now_unix_s)
     }
 
-    /// The message size of requests that name none: the largest of the model.
+    /// The message size of requests without one: the largest of the model.
     pub fn default_size(&self) -> Bytes {
         self.model_if_any().and_then(|m| m.sizes().last().copied()).unwrap_or(Bytes::mib(16))
     }
 
-    /// Decides, on a snapshot and outside of any lock.
+    /// Decides on a snapshot, outside of any lock.
     pub(crate) fn decide(
         &self,
         model: &Model,

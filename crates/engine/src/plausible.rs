@@ -1,19 +1,19 @@
-//! Readings that no hardware can have given.
+//! Refuses readings that no hardware can produce.
 
 use crate::error::EngineError;
 use store::Measurement;
 use topology::{Bytes, Cluster};
 
-/// A reading above so many times what the links allow is refused unless it is forced.
+/// A reading above this multiple of the physical bound is refused unless the request forces it.
 ///
-/// Three: reduction in the switches (SHARP, NVLS) up to doubles what a ring's bus bandwidth can be, and the rest allows for rates in the
-/// cluster file that are out of date. A slip of unit is a factor of 8 (Gbit/s) or 1,000 (MB/s), and is caught.
+/// The value 3: reduction in the switches (SHARP, NVLS) up to doubles the bus bandwidth of a ring, and the rest allows for outdated rates
+/// in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s) and is detected.
 pub const IMPOSSIBLE_FACTOR: f64 = 3.0;
 
-/// A size at which latency does not matter: what the links allow at any size is at most what they allow at this one.
+/// A size at which latency is negligible: the bound at this size is an upper limit of the bound at all sizes.
 const SIZE: Bytes = Bytes::gib(16);
 
-/// Refuses the first reading that is impossible. O(readings) estimates of a microsecond. Where the physics knows no limit nothing is refused.
+/// Refuses the first impossible reading. O(readings) estimates of about 1 us each. Refuses nothing if the physics gives no bound.
 pub fn check(cluster: &Cluster, readings: &[Measurement]) -> Result<(), EngineError> {
     let fabric = fabric::Fabric::new(cluster);
     for m in readings {

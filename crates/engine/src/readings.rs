@@ -1,4 +1,4 @@
-//! Readings that people look at, correct and withdraw.
+//! Lists, corrects and withdraws readings.
 
 use crate::error::EngineError;
 use crate::gpus::GpuList;
@@ -10,31 +10,31 @@ use serde::{Deserialize, Serialize};
 use store::{By, Done, Quality, Query, ReadingChange, Source, StoredReading, WhatChanged};
 use topology::{Allocation, Bandwidth, Bytes, Collective};
 
-/// Readings that an answer has where the request names no limit.
+/// Readings of an answer if the request has no limit.
 const LIMIT_DEFAULT: usize = 100;
 /// Most readings of an answer.
 const LIMIT_MAX: usize = 10_000;
 
-/// Which readings are there? A field that is left out does not restrict.
+/// Lists readings. A field that is left out does not restrict the list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadingsRequest {
-    /// Only of this job.
+    /// Only readings of this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// Only readings that touch one of these hosts.
+    /// Only readings on one of these hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Only of this collective.
+    /// Only readings of this collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub collective: Option<Collective>,
-    /// Only of this size.
+    /// Only readings of this size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Only readings after the one of this number, the oldest of them first: the next page begins after the last of this one.
+    /// Only readings after this number, oldest first; for paging: give the last number of the previous page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<i64>,
-    /// With withdrawn ones.
+    /// Include withdrawn readings.
     #[serde(default)]
     pub withdrawn: bool,
     /// At most so many, 1 to 10,000: the newest, and with `after` the oldest of those; none: 100. Fewer where they name over a million GPUs.
@@ -45,9 +45,9 @@ pub struct ReadingsRequest {
 /// Readings, in the order in which they were stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingsAnswer {
-    /// The newest of those asked for; with `after`, the oldest.
+    /// The newest matching readings; with `after`, the oldest.
     pub readings: Vec<StoredReadingAnswer>,
-    /// Are there older ones? With `after`: are there newer ones?
+    /// True if there are older ones; with `after`, newer ones.
     pub more: bool,
 }
 
@@ -58,27 +58,27 @@ pub struct StoredReadingAnswer {
     pub id: i64,
     /// Its GPUs.
     pub gpus: GpuList,
-    /// What ran.
+    /// The collective.
     pub collective: Collective,
     /// Message size.
     pub size_bytes: Bytes,
     /// Bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// The job.
+    /// The job that reported it.
     pub job: Option<String>,
-    /// What else ran on its NICs.
+    /// Other jobs on its NICs.
     pub contention: Option<String>,
-    /// When it was taken, seconds since 1970.
+    /// Time of the reading, seconds since 1970.
     pub taken_at_unix_s: Option<f64>,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// Tool or file behind it.
+    /// Tool or file that produced it.
     pub provenance: String,
-    /// How far it is trusted.
+    /// Its quality.
     pub quality: Quality,
-    /// Does nothing use it any more?
+    /// True if it was withdrawn: no fit and no diagnosis uses it.
     pub withdrawn: bool,
-    /// What people did to it, the oldest first.
+    /// Its changes, oldest first.
     pub changes: Vec<ReadingChange>,
 }
 
@@ -88,13 +88,13 @@ pub struct StoredReadingAnswer {
 pub struct CorrectRequest {
     /// Its number.
     pub id: i64,
-    /// What it should have said, GB/s.
+    /// The correct bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
-    /// Who says so.
+    /// Author of the change, a person or a program.
     pub who: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Take a bandwidth above what the links allow as well.
+    /// Also accept a bandwidth above the one that the links allow.
     #[serde(default)]
     pub force: bool,
     /// Idempotency key.
@@ -108,28 +108,28 @@ pub struct CorrectRequest {
 pub struct WithdrawRequest {
     /// Its number.
     pub id: i64,
-    /// Who says so.
+    /// Author of the change, a person or a program.
     pub who: String,
-    /// Why.
+    /// The reason.
     pub why: String,
     /// Idempotency key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What was done to a reading.
+/// The result of changing a reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingChangeAnswer {
     /// The change.
     pub change: ReadingChange,
-    /// Was it done before, under the same key?
+    /// True if it was done before, under the same key.
     pub repeated: bool,
-    /// A model that learned the reading keeps what it learned until it is fitted again; fits and diagnoses see the change at once.
+    /// A note: a model that learned the reading is unchanged until the next fit; fits and diagnoses use the change immediately.
     pub fit_again: bool,
 }
 
 impl Engine {
-    /// Readings with what was done to them. Two reads per reading that was changed.
+    /// Lists readings with their changes. Two reads of the store per changed reading.
     pub fn readings(&self, r: &ReadingsRequest) -> Result<ReadingsAnswer, EngineError> {
         let index = self.cluster.host_index();
         let host = |name: &String| {
@@ -183,7 +183,7 @@ impl Engine {
     /// Replaces the bandwidth of a reading.
     ///
     /// # Errors
-    /// As [`store::Store::correct`]; a bandwidth that no hardware can have given.
+    /// Those of [`store::Store::correct`]; a bandwidth that no hardware can produce.
     pub fn correct(&self, r: &CorrectRequest, now_unix_s: f64) -> Result<ReadingChangeAnswer, EngineError> {
         let once = once(r.key.as_ref(), &CorrectRequest { key: None, ..r.clone() })?;
         let mut store = self.store()?;
@@ -199,10 +199,10 @@ impl Engine {
         Ok(changed(store.correct(r.id, r.busbw_gb_per_s, &by, once.as_ref())?))
     }
 
-    /// Withdraws a reading: it stays listed on request, and nothing learns from it any more.
+    /// Withdraws a reading: it can still be listed, and no fit and no diagnosis uses it.
     ///
     /// # Errors
-    /// As [`store::Store::withdraw`].
+    /// Those of [`store::Store::withdraw`].
     pub fn withdraw(&self, r: &WithdrawRequest, now_unix_s: f64) -> Result<ReadingChangeAnswer, EngineError> {
         let once = once(r.key.as_ref(), &WithdrawRequest { key: None, ..r.clone() })?;
         let by = By { who: &r.who, why: &r.why, at_unix_s: now_unix_s };

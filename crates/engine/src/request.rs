@@ -1,4 +1,4 @@
-//! A request for GPUs: as clients send it, and as the engine reads it.
+//! A request for GPUs, in the clients' form and in the engine's form.
 
 use crate::error::EngineError;
 use place::read::{Defaults, Reader};
@@ -9,11 +9,11 @@ use topology::{Allocation, Bytes, Cluster};
 /// Most measured candidates of a request.
 const MEASURED_MAX: usize = 1000;
 
-/// Which GPUs should a job get? All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
+/// Asks for GPUs for a job. All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceRequest {
-    /// How many GPUs; with `pods` their sum.
+    /// Number of GPUs; with `pods` their sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u64>,
     /// GPUs of every pod; a pod lies on one host, several may share one.
@@ -25,13 +25,13 @@ pub struct PlaceRequest {
     /// The GPUs to choose from; none: all that are neither drained nor held by `jobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub free: Option<Vec<String>>,
-    /// The message size to optimise for; none: the largest that the model was fitted on.
+    /// The message size to optimise for; none: the largest size of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// What else the chosen GPUs must satisfy.
+    /// Constraints on the chosen GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraints: Option<ConstraintsIn>,
-    /// Jobs that run beside this one, besides those of the state.
+    /// Running jobs, in addition to those of the state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobIn>,
     /// `merge`, `merge-counts` or `physical`.
@@ -47,13 +47,13 @@ pub struct PlaceRequest {
     /// Name of the search; none: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<String>,
-    /// Seed of searches that draw numbers at random.
+    /// Random seed (randomized searches only).
     #[serde(default)]
     pub seed: u64,
-    /// Candidates that were measured: the choice is decided with them.
+    /// Measured candidates: the decision uses their bandwidths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<MeasuredIn>,
-    /// Take the GPUs for this job.
+    /// The job to which the GPUs are allocated; none: no commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
     /// Idempotency key of a commit.
@@ -81,13 +81,13 @@ pub struct ConstraintsIn {
     /// Only these hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only_hosts: Option<Vec<String>>,
-    /// Not these hosts.
+    /// Exclude these hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub excluded_hosts: Option<Vec<String>>,
     /// Only GPUs of this model, or hosts of this type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_type: Option<String>,
-    /// Fewest GPUs on any host that takes part.
+    /// Fewest GPUs on any host of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host_min: Option<u64>,
     /// Most hosts.
@@ -130,7 +130,7 @@ pub struct JobIn {
     pub id: String,
     /// Its GPUs.
     pub gpus: Vec<String>,
-    /// The bus bandwidth that it uses, GB/s; none: what the model expects of it alone.
+    /// The bus bandwidth that it uses, GB/s; none: the model's prediction without other jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_gb_per_s: Option<f64>,
     /// Share of the time in which it communicates, 0 to 1; none: 1.
@@ -138,42 +138,42 @@ pub struct JobIn {
     pub duty: Option<f64>,
 }
 
-/// A candidate that was measured.
+/// A measured candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredIn {
     /// Its GPUs.
     pub gpus: Vec<String>,
-    /// Its bus bandwidth, GB/s.
+    /// Its measured bus bandwidth, GB/s.
     pub busbw_gb_per_s: f64,
 }
 
-/// A request as the engine reads it: what a door with flags of its own builds directly.
+/// A request in the engine's form; doors with their own flags build it directly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlaceQuery {
     /// The request; the engine takes free GPUs and running jobs of the state into account.
     pub request: Request,
     /// Name of the search.
     pub search: String,
-    /// Seed of searches that draw numbers at random.
+    /// Random seed (randomized searches only).
     pub seed: u64,
     /// Candidates that were measured, GB/s.
     pub measured: Vec<(Allocation, f64)>,
-    /// Take the GPUs for this job.
+    /// The job to which the GPUs are allocated; none: no commit.
     pub commit: Option<String>,
     /// Idempotency key of a commit.
     pub key: Option<String>,
 }
 
 impl PlaceQuery {
-    /// What-if, by the default search.
+    /// A request without a commit, with the default search.
     pub fn new(request: Request) -> PlaceQuery {
         PlaceQuery { request, search: "auto".into(), seed: 0, measured: Vec::new(), commit: None, key: None }
     }
 }
 
 impl PlaceRequest {
-    /// Reads it. `known` are the searches and contention rules that it may name, `size` is that of a request without one. O(names).
+    /// Converts a request. `known` are the valid searches and contention rules, `size` is the default message size. O(names).
     pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
         let defaults =
             Defaults { size, contention: Contention::default(), loss_weight: 0.0, slack: place::Slack::default() };
@@ -204,7 +204,7 @@ impl PlaceRequest {
         })
     }
 
-    /// The same request as clients send it: [`PlaceRequest::read`] gives the query back. O(GPUs named).
+    /// The same request in the clients' form; [`PlaceRequest::read`] is the inverse. O(GPUs named).
     pub fn of(cluster: &Cluster, q: &PlaceQuery) -> PlaceRequest {
         let r = &q.request;
         let hosts = |list: &[topology::HostId]| -> Option<Vec<String>> {

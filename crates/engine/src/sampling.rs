@@ -1,4 +1,4 @@
-//! The model that adaptive designs ask where to measure next.
+//! The model with which adaptive designs choose the next measurements.
 
 use measure::Uncertainty;
 use predict::{FitOptions, Kind, Model, fit};
@@ -8,14 +8,14 @@ use topology::{Allocation, Cluster};
 /// Gaussian processes, fitted again after every round of samples.
 pub struct UncertaintySampler<'a> {
     cluster: &'a Cluster,
-    /// Readings that are known besides those of the campaign: intra tables.
+    /// Known readings in addition to those of the campaign: intra tables.
     known: &'a [Measurement],
     constants: fabric::Constants,
     model: Option<Model>,
 }
 
 impl<'a> UncertaintySampler<'a> {
-    /// Knows nothing but `known` yet.
+    /// A model that has only the readings `known`.
     pub fn new(cluster: &'a Cluster, known: &'a [Measurement], constants: fabric::Constants) -> Self {
         UncertaintySampler { cluster, known, constants, model: None }
     }
@@ -30,7 +30,7 @@ impl Uncertainty for UncertaintySampler<'_> {
         Ok(())
     }
 
-    /// Relative deviations, which are those of the logarithm for all that matters.
+    /// Relative standard deviations; for small values they equal those of the logarithm.
     fn std(&self, allocations: &[Allocation]) -> Vec<f64> {
         let Some(m) = &self.model else { return vec![1.0; allocations.len()] };
         let Some(size) = m.sizes().last().copied() else { return vec![1.0; allocations.len()] };

@@ -1,4 +1,4 @@
-//! What a model and the operator's suspicions take from readings.
+//! Updates the model and the operator's suspects from readings.
 
 use crate::answer::round;
 use crate::diagnose::suspects_of;
@@ -14,20 +14,20 @@ use std::sync::Arc;
 use store::{Measurement, Once, Query};
 use topology::Bytes;
 
-/// How far (as a ratio) a reading's size may be from one that the model knows to teach it: bandwidth grows with size.
+/// Largest ratio of a reading's size to the nearest size of the model; bandwidth grows with size, so readings farther away do not train it.
 const SIZE_RATIO_MAX: f64 = 1.5;
 /// Readings that suspected defects slow below this share do not train the model.
 const EXPLAINED: f64 = 0.95;
-/// Most readings that one request teaches.
+/// Most readings that one request may teach.
 const LEARN_MAX: usize = 10_000;
 
-/// Why a reading taught the model nothing.
+/// The reason why the model did not learn a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotLearned {
     /// Other jobs shared its NICs.
     Contended,
-    /// It is of one host.
+    /// The reading is of one host.
     OneHost,
     /// The model is of another collective.
     OtherCollective,
@@ -37,14 +37,14 @@ pub enum NotLearned {
     Explained,
     /// The kind of model learns only when it is fitted.
     KindLearnsByFit,
-    /// It was withdrawn or rejected before the request was answered.
+    /// The reading was withdrawn or rejected before the request was answered.
     Gone,
-    /// The request was begun before, and taught the model then.
+    /// An earlier attempt of the request taught it.
     TaughtBefore,
 }
 
 impl NotLearned {
-    /// In words.
+    /// The reason in words.
     pub fn text(self) -> &'static str {
         match self {
             NotLearned::Contended => "other jobs shared its NICs",
@@ -59,21 +59,21 @@ impl NotLearned {
     }
 }
 
-/// What one reading taught.
+/// The effect of one reading on the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Taught {
-    /// Bus bandwidth that the model expected, GB/s; none where it knows neither the collective nor the size.
+    /// Bus bandwidth that the model predicted, GB/s; none if the model has another collective or size.
     pub expected_gb_per_s: Option<f64>,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: Option<f64>,
-    /// Did the model learn it?
+    /// True if the model learned it.
     pub learned: bool,
-    /// If not, why.
+    /// The reason if it did not.
     pub why_not: Option<NotLearned>,
 }
 
 impl Taught {
-    /// A reading that the model did not judge.
+    /// A reading for which the model made no prediction.
     pub(crate) fn nothing(why_not: Option<NotLearned>) -> Taught {
         Taught { expected_gb_per_s: None, std_gb_per_s: None, learned: false, why_not }
     }
@@ -90,20 +90,20 @@ pub struct LearnRequest {
     pub key: Option<String>,
 }
 
-/// What came of it.
+/// The result of teaching readings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearnAnswer {
-    /// By reading, in the order of the request.
+    /// Results by reading, in the order of the request.
     pub readings: Vec<Taught>,
-    /// How many the model learned.
+    /// Number of readings that the model learned.
     pub learned: usize,
     /// Suspected components in words, with their probabilities.
     pub suspected: Vec<String>,
-    /// Were they taught before, under the same key? Then this is the answer of then.
+    /// True if they were taught before, under the same key; this is that earlier answer.
     pub repeated: bool,
 }
 
-/// What came of teaching.
+/// The result of teaching.
 pub(crate) struct Learned {
     pub taught: Vec<Taught>,
     pub diagnosis: Diagnosis,
@@ -114,7 +114,7 @@ impl Learned {
     pub(crate) fn updates(&self) -> usize {
         self.taught.iter().filter(|t| t.learned).count()
     }
-    /// `NIC mlx5_3 of n1 (96.1 %)`, the most probable first within each defect.
+    /// Suspects in words, `NIC mlx5_3 of n1 (96.1 %)`, most probable first within each defect.
     pub(crate) fn suspected(&self) -> Vec<String> {
         let cluster = self.model.cluster();
         let candidates = self.diagnosis.defects.iter().flat_map(|d| &d.candidates);
@@ -123,17 +123,17 @@ impl Learned {
     }
 }
 
-/// An answer that was kept with a key.
+/// Reads the stored answer of a key.
 pub(crate) fn kept<T: DeserializeOwned>(answer: &str) -> Result<T, EngineError> {
     serde_json::from_str(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))
 }
 
 impl Engine {
-    /// Teaches the model stored readings, and renews the suspicions. Under a key that is done once: a repetition that finds the request begun
-    /// but not answered (the first was killed in between) teaches what the first one did not.
+    /// Teaches the model stored readings, and updates the suspects. Done once under a key: if an earlier attempt was killed before its answer,
+    /// the repetition teaches the remaining readings.
     ///
     /// # Errors
-    /// No model or store; a reading that is not there, was withdrawn or rejected, or is named twice.
+    /// No model or store; a reading that does not exist, was withdrawn or rejected, or is named twice.
     pub fn learn(&self, r: &LearnRequest, now_unix_s: f64) -> Result<LearnAnswer, EngineError> {
         if r.readings.len() > LEARN_MAX {
             return Err(EngineError::bad(format!("`readings` names more than {LEARN_MAX} readings")));
@@ -148,7 +148,7 @@ impl Engine {
         if let Some(o) = &once
             && let Some(answer) = self.store()?.answered(o)?
         {
-            let a: LearnAnswer = kept(&answer)?; // whatever became of the readings since
+            let a: LearnAnswer = kept(&answer)?; // even if readings were withdrawn since
             return Ok(LearnAnswer { repeated: true, ..a });
         }
         let measurements = self.named(&r.readings)?;
@@ -167,7 +167,7 @@ impl Engine {
         Ok(answer)
     }
 
-    /// The usable readings of these numbers.
+    /// The usable readings with these numbers.
     fn named(&self, ids: &[i64]) -> Result<Vec<Measurement>, EngineError> {
         let store = self.store()?;
         let one = |id: &i64| {
@@ -177,17 +177,17 @@ impl Engine {
         ids.iter().map(one).collect()
     }
 
-    /// Keeps the answer to a request with its key.
+    /// Stores the answer to a request with its key.
     pub(crate) fn keep_answer(&self, once: Option<&Once>, answer: &impl Serialize) -> Result<(), EngineError> {
         let Some(once) = once else { return Ok(()) };
         let text = serde_json::to_string(answer).map_err(|e| EngineError::KeptAnswer(e.to_string()))?;
         Ok(self.store()?.finish(once, &text)?)
     }
 
-    /// Teaches the model, keeps it, and renews the suspicions of the state. Suspicions first: readings are judged by what the model expected
-    /// before. The caller is alone among those who learn ([`Engine::learning`]) from before it stores or reads the readings until they are
-    /// answered: else a fit in between learns them too. Those who place see the model before or after, never in between. Under a key it is
-    /// noted before the model is kept, so that a repetition after a kill does not teach again.
+    /// Updates the suspects of the state, then teaches and saves the model. The suspects come first, because readings are compared with the
+    /// predictions of the old model. The caller holds [`Engine::learning`] from before it stores or reads the readings until they are
+    /// answered; without the lock a concurrent fit could learn them, too. Placements use the old or the new model, never a partial one.
+    /// Under a key, the teaching is recorded before the model is saved, so that a repetition after a kill does not teach again.
     pub(crate) fn teach(&self, measurements: &[Measurement], once: Option<&Once>) -> Result<Learned, EngineError> {
         let model = self.model()?;
         let known = |m: &Measurement| m.collective == model.collective() && near(&model, m.size);
@@ -237,7 +237,7 @@ impl Engine {
     }
 }
 
-/// Why a reading cannot teach a model, as far as that is known beforehand.
+/// The reason why a reading cannot teach a model, as far as it is known in advance.
 fn why_not(model: &Model, diagnosis: &Diagnosis, m: &Measurement) -> Option<NotLearned> {
     if m.contention.is_some() {
         Some(NotLearned::Contended)

@@ -1,11 +1,12 @@
-//! What readings speak against, kept up to date reading by reading.
+//! Updates the suspects with each reading.
 //!
-//! The first look reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of hosts, not on what the store
-//! holds. Every later look adds what came since, and costs work for the hosts of the new readings alone. The monitor judges by the model that was there when it was made: single readings that the model
-//! learns move its expectations little. It is made anew when the model was fitted, when a reading that it has was corrected, withdrawn
-//! or judged anew, and after [`LEARNED_MAX`] learned readings. A process that answers one request and ends makes it once.
+//! The first update reads the newest readings of every host into a [`Monitor`]: its cost depends on the number of hosts, not on the size of
+//! the store. Every later update adds the new readings; its cost depends only on their hosts. The monitor compares readings with the model
+//! with which it was made, because single learned readings change predictions little. It is rebuilt after a fit, after a change to one of
+//! its readings (correction, withdrawal, new quality), and after [`LEARNED_MAX`] learned readings. A process that answers one request
+//! builds it once.
 //!
-//! Memory: that of the monitor ([`predict::doctor::PAIRS_MAX`]), whatever the store holds.
+//! Memory: that of the monitor ([`predict::doctor::PAIRS_MAX`]), independent of the size of the store.
 
 use crate::error::EngineError;
 use crate::hold::{Engine, lock};
@@ -14,23 +15,23 @@ use predict::doctor::{Diagnosis, Monitor};
 use std::sync::Arc;
 use store::{Query, Revision};
 
-/// Readings that the model may learn before the monitor takes it over.
+/// Readings that the model may learn before the monitor is rebuilt with it.
 const LEARNED_MAX: u32 = 64;
-/// New readings that are read from the store at once: the store is locked for one batch at a time.
+/// New readings per read of the store: the store is locked for one batch at a time.
 const BATCH: usize = 10_000;
 
-/// A monitor, and how far it is.
+/// A monitor, and the revision of the store that it has read.
 pub(crate) struct Watch {
     monitor: Monitor,
-    /// Of the store, when the monitor read it.
+    /// Revision of the store at the last update.
     revision: Revision,
-    /// The model of the last look: another one than that which learning made of it was fitted.
+    /// The model of the last update; a model that learning did not derive from it comes from a fit.
     model: Arc<Model>,
     learned: u32,
 }
 
 impl Engine {
-    /// What the readings of the store speak against, by `model`.
+    /// The suspects of the store's readings, according to `model`.
     pub(crate) fn suspicions(&self, model: &Arc<Model>) -> Result<Diagnosis, EngineError> {
         let mut kept = lock(&self.watch);
         let now = self.store()?.revision()?;
@@ -56,7 +57,7 @@ impl Engine {
         Ok(diagnosis)
     }
 
-    /// The model has learned readings: the monitor stays, by the model that it was made with.
+    /// Records that the model has learned readings: the monitor keeps the model with which it was made.
     pub(crate) fn watch_learned(&self, model: &Arc<Model>, readings: usize) {
         if let Some(w) = lock(&self.watch).as_mut() {
             w.model = model.clone();

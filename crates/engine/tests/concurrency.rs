@@ -1,4 +1,4 @@
-//! Clients that decide and take at the same time: no GPU is given out twice, all make progress, and no search keeps others from writing.
+//! Concurrent clients: no GPU is allocated twice, all clients make progress, and no search blocks a write.
 
 mod common;
 
@@ -12,11 +12,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use store::State;
 
 #[test]
-fn sixty_four_clients_that_choose_and_take_share_no_gpu_and_all_get_theirs() {
+fn sixty_four_concurrent_clients_share_no_gpu_and_all_get_their_jobs() {
     const CLIENTS: usize = 64;
     const JOBS: usize = 2;
     let folder = tempfile::tempdir().unwrap();
-    let c = cluster(32); // 256 GPUs: exactly what 64 clients take with two jobs of two GPUs each
+    let c = cluster(32); // 256 GPUs: exactly 64 clients with two jobs of two GPUs each
     let m = model(&c);
     let engines: Vec<Engine> = (0..4).map(|_| engine(folder.path(), &c, m.clone())).collect(); // as four processes have them
     let got: Vec<(String, Vec<String>, u32)> = std::thread::scope(|s| {
@@ -52,7 +52,7 @@ fn sixty_four_clients_that_choose_and_take_share_no_gpu_and_all_get_theirs() {
 }
 
 #[test]
-fn a_commit_that_comes_eight_times_at_once_is_granted_once_and_answered_alike() {
+fn eight_simultaneous_copies_of_a_commit_are_granted_once_and_get_the_same_answer() {
     let c = cluster(2);
     let m = model(&c);
     for round in 0..6 {
@@ -74,10 +74,10 @@ fn a_commit_that_comes_eight_times_at_once_is_granted_once_and_answered_alike() 
     }
 }
 
-/// Ends of the two channels of [`Slow`]: a registry makes searches by plain functions, which capture nothing.
+/// Ends of the two channels of [`Slow`]: a registry makes searches with plain functions, which cannot capture variables.
 static SLOW: Mutex<Option<(Sender<()>, Receiver<()>)>> = Mutex::new(None);
 
-/// A search that says when it has begun, and ends when it is told.
+/// A search that reports its start, and waits for a message before it ends.
 struct Slow;
 
 impl Search for Slow {
@@ -94,7 +94,7 @@ impl Search for Slow {
 }
 
 #[test]
-fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_again() {
+fn writes_proceed_during_a_search_and_an_outdated_decision_is_repeated() {
     const WRITES: usize = 20;
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
@@ -114,17 +114,17 @@ fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_ag
     let query = engine::PlaceQuery { search: "slow".into(), ..take(&c, 8, "slow") };
     std::thread::scope(|s| {
         let placed = s.spawn(|| slow.place(&query, 1.0).unwrap());
-        // The first decision is under way, and goes on only after all these writes: a lock held by it would refuse them.
+        // The first decision is running, and continues only after all these writes: a lock that it held would refuse them.
         has_begun.recv().unwrap();
         for n in 0..WRITES {
             let job = format!("quick-{n}");
             other.place(&take(&c, 8, &job), 1.0).unwrap();
-            // Through the same engine as well, which locks its connection for single writes only.
+            // The same engine writes, too: it locks its connection for single writes only.
             slow.release(&ReleaseRequest { jobs: vec![job], key: None }, 1.0).unwrap();
         }
         other.place(&take(&c, 8, "stays"), 1.0).unwrap();
         go.send(()).unwrap();
-        // What it chose is taken by now: it decides again, on the state as it is.
+        // Its chosen GPUs are held by now: it decides again, on the present state.
         has_begun.recv().unwrap();
         go.send(()).unwrap();
         let a = placed.join().unwrap();
@@ -135,7 +135,7 @@ fn others_write_while_a_search_runs_and_a_decision_that_they_overtook_is_made_ag
 }
 
 #[test]
-fn a_repeated_commit_is_answered_alike_and_what_was_decided_stays() {
+fn a_repeated_commit_gets_the_same_answer_and_the_decision_stays() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(2);
     let e = engine(folder.path(), &c, model(&c));
@@ -148,7 +148,7 @@ fn a_repeated_commit_is_answered_alike_and_what_was_decided_stays() {
     let larger = e.place(&take(&c, 8, "train-7"), 3.0).unwrap_err();
     assert_eq!((larger.code(), larger.kind()), ("job_exists", engine::ErrorKind::Impossible));
 
-    // Under a key the answer outlives the job: a late repetition must not place it again.
+    // Under a key the answer stays after the job's end: a late repetition must not place the job again.
     let keyed = engine::PlaceQuery { key: Some("k".into()), ..take(&c, 4, "keyed") };
     let first = e.place(&keyed, 4.0).unwrap();
     e.release(&ReleaseRequest { jobs: vec!["keyed".into()], key: None }, 5.0).unwrap();

@@ -1,4 +1,4 @@
-//! Rooms that this crate may import.
+//! The imports that this crate may have.
 
 #[test]
 fn the_engine_imports_the_rooms_below_it_and_no_door() {
@@ -6,7 +6,7 @@ fn the_engine_imports_the_rooms_below_it_and_no_door() {
 }
 
 #[test]
-fn the_engine_looks_at_no_clock_and_prints_nothing() {
+fn the_engine_reads_no_clock_and_prints_nothing() {
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).unwrap() {
         let path = file.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();

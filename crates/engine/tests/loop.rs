@@ -35,7 +35,7 @@ fn filled_store(path: &Path, c: &Cluster) -> Store {
     store
 }
 
-/// What the engine expects of GPUs, GB/s.
+/// The engine's prediction for GPUs, GB/s.
 fn expected(e: &Engine, gpus: &str) -> f64 {
     let gpus = Some(gpus.split(' ').map(str::to_owned).collect());
     let a = e.explain(&ExplainRequest { gpus, ..ExplainRequest::default() }).unwrap();
@@ -43,7 +43,7 @@ fn expected(e: &Engine, gpus: &str) -> f64 {
 }
 
 #[test]
-fn every_reading_tells_what_it_taught_or_why_it_taught_nothing() {
+fn every_reading_reports_what_it_taught_or_why_it_taught_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
@@ -55,7 +55,7 @@ fn every_reading_tells_what_it_taught_or_why_it_taught_nothing() {
     let why: Vec<_> = a.readings.iter().map(|r| (r.taught.learned, r.taught.why_not)).collect();
     let expected = [(true, None), (false, Some(NotLearned::OtherSize)), (false, Some(NotLearned::OtherCollective))];
     assert_eq!((why.as_slice(), a.learned), (&expected[..], 1));
-    assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "what was expected before it was learned");
+    assert_eq!(a.readings[0].taught.expected_gb_per_s, Some(v), "the prediction before it was learned");
     let one_host = e.observe(&observe("n0:0 n0:1", vec![reading(30.0)]), 2.0).unwrap();
     assert_eq!(one_host.readings[0].taught.why_not, Some(NotLearned::OneHost));
     let bound =
@@ -65,7 +65,7 @@ fn every_reading_tells_what_it_taught_or_why_it_taught_nothing() {
 }
 
 #[test]
-fn an_observation_under_a_key_is_stored_and_learned_once_and_answered_alike() {
+fn an_observation_under_a_key_is_stored_and_learned_once_with_the_same_answer() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
@@ -84,7 +84,7 @@ fn an_observation_under_a_key_is_stored_and_learned_once_and_answered_alike() {
     assert_eq!((error.code(), error.kind()), ("key_reused", ErrorKind::Malformed));
 }
 
-/// A keeper whose disk is full the first time.
+/// A keeper that fails the first time, as with a full disk.
 struct FullOnce(Arc<Mutex<u32>>);
 
 impl ModelKeeper for FullOnce {
@@ -117,13 +117,13 @@ fn a_retry_after_a_model_that_could_not_be_saved_stores_nothing_twice_and_learns
     assert_eq!(e.readings(&ReadingsRequest::default()).unwrap().readings.len(), 1);
 }
 
-/// What a request that is repeated is known by.
+/// The key of a repeated request.
 fn once(request: &ObserveRequest) -> Once {
     let text = serde_json::to_string(&ObserveRequest { key: None, ..request.clone() }).unwrap();
     Once::new(request.key.as_deref().unwrap(), &text).unwrap()
 }
 
-/// An engine with a state whose first model cannot be kept, so that a first observation is stored and not answered.
+/// An engine with a state that cannot save its first model, so that a first observation is stored and not answered.
 fn cut_off(folder: &Path, c: &Cluster) -> Engine {
     Engine::builder(c.clone())
         .model(learning_model(c))
@@ -135,7 +135,7 @@ fn cut_off(folder: &Path, c: &Cluster) -> Engine {
 }
 
 #[test]
-fn a_retry_learns_the_readings_as_they_are_stored_now() {
+fn a_retry_learns_the_present_values_of_the_stored_readings() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = cut_off(folder.path(), &c);
@@ -155,7 +155,7 @@ fn a_retry_learns_the_readings_as_they_are_stored_now() {
 }
 
 #[test]
-fn a_retry_needs_neither_the_job_nor_its_neighbours_to_run_still() {
+fn a_retry_works_after_the_job_and_its_neighbours_have_ended() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = cut_off(folder.path(), &c);
@@ -176,14 +176,14 @@ fn a_retry_needs_neither_the_job_nor_its_neighbours_to_run_still() {
 }
 
 #[test]
-fn a_retry_after_the_model_was_kept_teaches_nothing_again() {
+fn a_retry_after_the_model_was_saved_teaches_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
     let two = "n0:0 n0:1 n1:0 n1:1";
     let before = expected(&e, two);
     let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(before * 0.98)]) };
-    // What a kill between the keeping of the model and the answer leaves.
+    // The state after a kill between saving the model and answering.
     let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
     let two_gpus = c.parse_gpus(two.split(' ')).unwrap();
     store.add(&[common::row(two_gpus, before * 0.98).into()], Some(&once(&request)), 1.0).unwrap();
@@ -194,7 +194,7 @@ fn a_retry_after_the_model_was_kept_teaches_nothing_again() {
     assert!(e.observe(&request, 3.0).unwrap().repeated);
 }
 
-/// A keeper that takes its time, and tells when it begins.
+/// A slow keeper that reports when it begins.
 struct Slow(Arc<Mutex<u32>>);
 
 impl ModelKeeper for Slow {
@@ -252,7 +252,7 @@ fn a_bandwidth_that_no_link_can_carry_is_refused_unless_it_is_forced() {
     assert!(e.readings(&ReadingsRequest::default()).unwrap().readings.is_empty());
     let forced = ObserveRequest { force: true, ..observe("n0 n1", vec![reading(99_999.0)]) };
     let id = e.observe(&forced, 1.0).unwrap().readings[0].id.unwrap();
-    // What is physically possible passes: 8 GPUs with a NIC of 50 GB/s each, doubled by reduction in the switches.
+    // A possible bandwidth is accepted: 8 GPUs with a NIC of 50 GB/s each, doubled by reduction in the switches.
     e.observe(&observe("n0 n1", vec![reading(400.0 * 1.9)]), 1.0).unwrap();
     let who = || ("ada".to_owned(), "a slip of unit".to_owned());
     let (who, why) = who();
@@ -332,7 +332,7 @@ fn a_repeated_change_of_the_state_says_so() {
     }
 }
 
-/// Suspects a whole host for certain enough to move a job.
+/// Suspects a whole host with a probability that moves a job.
 fn suspect(folder: &Path, host: u32) {
     let mut state = State::open(&folder.join("s.state")).unwrap();
     let (component, factor, probability) = ("host".to_owned(), 0.4, 0.9);
@@ -340,7 +340,7 @@ fn suspect(folder: &Path, host: u32) {
 }
 
 #[test]
-fn an_answer_tells_what_was_avoided_and_what_is_touched_all_the_same() {
+fn an_answer_lists_the_avoided_suspects_and_those_that_the_choice_uses() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(2);
     let e = engine(folder.path(), &c, model(&c));
@@ -419,7 +419,7 @@ fn a_query_is_the_same_after_it_was_written_as_a_request() {
 }
 
 #[test]
-fn a_request_that_needs_what_is_not_loaded_says_so() {
+fn a_request_that_needs_a_missing_part_names_it() {
     let c = cluster(2);
     let e = Engine::builder(c.clone()).build().unwrap();
     let code = |r: &str| e.handle(&serde_json::from_str(r).unwrap(), 0.0).unwrap_err().code();
@@ -434,7 +434,7 @@ fn a_request_that_needs_what_is_not_loaded_says_so() {
     assert!(unknown.code() == "unknown_search" && unknown.to_string().contains("did you mean `exact`?"), "{unknown}");
 }
 
-/// Components that the readings speak against, with their probabilities in percent.
+/// Suspected components with their probabilities in percent.
 fn suspected(e: &Engine) -> Vec<(String, f64)> {
     let told = e.learn(&LearnRequest::default(), 3.0).unwrap().suspected;
     let parse = |s: &String| {
@@ -444,7 +444,7 @@ fn suspected(e: &Engine) -> Vec<(String, f64)> {
     told.iter().map(parse).collect()
 }
 
-/// The same components with the same probabilities, but for the tolerance of the monitor. Order is free where probabilities are equal.
+/// Asserts the same components with the same probabilities, within the tolerance of the monitor. Equal probabilities may be in any order.
 fn alike(a: &[(String, f64)], b: &[(String, f64)]) {
     let map = |v: &[(String, f64)]| -> std::collections::BTreeMap<String, f64> { v.iter().cloned().collect() };
     let (a, b) = (map(a), map(b));
@@ -455,7 +455,7 @@ fn alike(a: &[(String, f64)], b: &[(String, f64)]) {
 }
 
 #[test]
-fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
+fn suspects_updated_reading_by_reading_equal_those_of_all_readings_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, model(&c));
@@ -464,7 +464,7 @@ fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
     let records: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
     store.insert_batch(&records).unwrap();
     let before = suspected(&e); // the invented tables of n0 and n1 are not those of the others
-    // What leaves n2 has half its rate from now on.
+    // From now on n2 sends at half its rate.
     let mut ids = Vec::new();
     for (i, gpus) in
         ["n2:0 n2:1 n0:0 n0:1", "n2:2 n2:3 n1:2 n1:3", "n2:0 n2:1 n3:0 n3:1", "n2:4 n2:5 n0:4 n0:5"].iter().enumerate()
@@ -479,11 +479,11 @@ fn suspicions_that_grow_reading_by_reading_are_those_of_all_readings_at_once() {
     for id in ids {
         e.withdraw(&WithdrawRequest { id, who: "a".into(), why: "b".into(), key: None }, 200.0).unwrap();
     }
-    alike(&suspected(&e), &before); // withdrawn readings speak against nothing
+    alike(&suspected(&e), &before); // withdrawn readings suspect nothing
 }
 
 #[test]
-fn learning_under_a_key_teaches_once_and_is_answered_alike_whatever_became_of_the_reading() {
+fn learning_under_a_key_teaches_once_and_answers_alike_after_the_reading_was_withdrawn() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
@@ -504,14 +504,14 @@ fn learning_under_a_key_teaches_once_and_is_answered_alike_whatever_became_of_th
 }
 
 #[test]
-fn a_retry_teaches_nothing_that_a_fit_took_in_meanwhile() {
+fn a_retry_teaches_nothing_that_a_fit_has_learned_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster(4);
     let e = engine(folder.path(), &c, learning_model(&c));
     let two = "n0:0 n0:1 n1:0 n1:1";
     let v = expected(&e, two) * 0.98;
     let request = ObserveRequest { key: Some("k".into()), ..observe(two, vec![reading(v)]) };
-    // What a kill between the storing of the reading and the teaching leaves, and a fit that follows.
+    // The state after a kill between storing and teaching, and a fit after it.
     let mut store = Store::open(&folder.path().join("s.db"), &c).unwrap();
     let readings: Vec<store::Record> = rows(&c).into_iter().map(Into::into).collect();
     store.insert_batch(&readings).unwrap();

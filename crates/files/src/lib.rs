@@ -1,8 +1,7 @@
-//! Files: reads that are limited in size, writes that are all or nothing, locks that outlive a replaced file.
+//! Files: reads with a size limit, writes that are all or nothing, locks that stay valid when a file is replaced.
 //!
-//! Every reader of linkwise goes through [`read_limited`] or [`read_text`], so that no input, a pipe included, fills the memory. Every
-//! writer goes through [`write_atomic`], so that a process that is killed leaves the old file or the new one. Permissions of written
-//! files follow the umask.
+//! Every reader of linkwise uses [`read_limited`] or [`read_text`], so no input fills the memory, not even a pipe. Every writer uses
+//! [`write_atomic`], so a killed process leaves either the old file or the new one. Permissions of written files follow the umask.
 
 mod lock;
 mod read;
@@ -17,7 +16,7 @@ use std::path::PathBuf;
 /// Why a file could not be read or written. Every message names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The operating system refused.
+    /// An error of the operating system.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// A verb: `read`, `write`, `lock`.
@@ -27,10 +26,10 @@ pub enum FileError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// A folder stands where a file was expected.
+    /// The path is a folder; a file was expected.
     #[error("{} is a folder, a file was expected", .0.display())]
     Folder(PathBuf),
-    /// The file is larger than its kind may be.
+    /// The file is larger than the limit for its kind.
     #[error("cannot read {}: the file is larger than {}, the limit for its kind", path.display(), size(*size_max))]
     TooLarge {
         /// The file.
@@ -48,7 +47,7 @@ pub enum FileError {
     },
 }
 
-/// A limit in the largest binary unit that states it exactly.
+/// A limit in the largest binary unit that represents it exactly.
 fn size(bytes: usize) -> String {
     match bytes {
         b if b > 0 && b.is_multiple_of(1 << 20) => format!("{} MiB", b >> 20),

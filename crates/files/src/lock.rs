@@ -1,23 +1,23 @@
-//! A lock on a file that others may replace.
+//! A lock on a file that other processes may replace.
 
 use crate::FileError;
 use std::fs::File;
 use std::path::Path;
 
-/// An exclusive lock on a file; dropping it gives the lock back.
+/// An exclusive lock on a file; dropping the value releases the lock.
 ///
-/// The lock is on the file that carries the name at the moment when it is granted: [`crate::write_atomic`] replaces the file, so a lock that
-/// was granted on the replaced one is given up and the new file is locked.
+/// [`crate::write_atomic`] replaces the file under its name. A lock that was granted on a replaced file is released, and the new file is
+/// locked instead.
 #[derive(Debug)]
 pub struct FileLock {
     _file: File,
 }
 
 impl FileLock {
-    /// Blocks until other holders are gone.
+    /// Blocks until no other process holds the lock.
     ///
     /// # Errors
-    /// The system's error; a missing file is one.
+    /// The error of the operating system, also for a missing file.
     pub fn acquire(path: &Path) -> Result<FileLock, FileError> {
         loop {
             let file = File::open(path).map_err(|e| FileError::Io { doing: "read", path: path.into(), source: e })?;

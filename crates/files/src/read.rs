@@ -4,7 +4,7 @@ use crate::FileError;
 use std::io::Read;
 use std::path::Path;
 
-/// The bytes of a file of at most `size_max` bytes. A pipe, whose size is unknown, is cut off at the limit. O(size).
+/// The bytes of a file of at most `size_max` bytes. A pipe has no known size: reading stops with an error at the limit. O(size).
 ///
 /// # Errors
 /// [`FileError::Folder`], [`FileError::TooLarge`], or the system's error.
@@ -30,7 +30,7 @@ pub fn read_limited(path: &Path, size_max: usize) -> Result<Vec<u8>, FileError> 
 /// A UTF-8 text file of at most `size_max` bytes. O(size).
 ///
 /// # Errors
-/// As [`read_limited`], and [`FileError::NotUtf8`].
+/// Those of [`read_limited`], and [`FileError::NotUtf8`].
 pub fn read_text(path: &Path, size_max: usize) -> Result<String, FileError> {
     String::from_utf8(read_limited(path, size_max)?)
         .map_err(|e| FileError::NotUtf8 { path: path.into(), valid_up_to: e.utf8_error().valid_up_to() })
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_file_is_cut_off() {
+    fn an_endless_file_is_refused_at_the_limit() {
         assert!(matches!(read_limited(Path::new("/dev/zero"), 1000), Err(FileError::TooLarge { .. })));
     }
 

@@ -20,7 +20,7 @@ pub fn write_atomic(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileErro
 /// Replaces `to` with a copy of `from`, in one step.
 ///
 /// # Errors
-/// As [`write_atomic`]; a source that cannot be read is named.
+/// Those of [`write_atomic`]; a source that cannot be read is named.
 pub fn copy_atomic(from: &Path, to: &Path) -> Result<(), FileError> {
     let mut source =
         std::fs::File::open(from).map_err(|e| FileError::Io { doing: "read", path: from.into(), source: e })?;
@@ -63,7 +63,7 @@ fn write_beside(
     }
     let fail = |source: std::io::Error| FileError::Io { doing: "write", path: path.into(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // `tempfile` adds the temporary name to the error, which means nothing to the reader: the system's own error is kept.
+    // `tempfile` adds the temporary name to the error, which tells a user nothing: only the system's error is kept.
     let refused = std::cell::Cell::new(None);
     let open = |temporary: &Path| {
         let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(temporary);

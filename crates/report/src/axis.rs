@@ -1,22 +1,22 @@
-//! Axes: where they start and end, where the ticks are, and what the ticks say.
+//! Axes: their ranges, the positions of their ticks, and the labels of the ticks.
 
 use super::text;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use std::ops::Range;
 
-/// Values of a larger magnitude are left out of a plot (and counted).
+/// Values of a larger magnitude are omitted from a plot (and counted).
 const MAGNITUDE_MAX: f64 = 1e15;
-/// Positive values below this are left out of a logarithmic axis.
+/// Positive values below this are omitted from a logarithmic axis.
 const MAGNITUDE_MIN: f64 = 1e-15;
-/// Ticks that an axis aims at; it gets at most about half more.
+/// Intended number of ticks; an axis has at most about half more.
 const TICKS_AIM: f64 = 7.0;
 
-/// What an axis shows and how it is scaled.
+/// The quantity and the scale of an axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What the axis shows, with its unit: `busbw, GB/s`.
+    /// The quantity with its unit: `busbw, GB/s`.
     pub label: String,
-    /// Logarithmic; values of 0 and below are left out.
+    /// Logarithmic; values of 0 and below are omitted.
     pub log: bool,
     /// The values are sizes in bytes: ticks at powers of two, written `16 MiB`.
     pub bytes: bool,
@@ -36,7 +36,7 @@ impl Axis {
     pub fn log_bytes(label: impl Into<String>) -> Self {
         Axis { label: label.into(), log: true, bytes: true }
     }
-    /// Where `value` lies on the axis (its logarithm on a logarithmic one), or nothing if it cannot be shown.
+    /// The coordinate of `value` on the axis (its logarithm on a logarithmic one), or `None` if the axis cannot show it.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         if !value.is_finite() || value.abs() > MAGNITUDE_MAX {
             return None;
@@ -49,12 +49,12 @@ impl Axis {
     }
 }
 
-/// An axis laid out over its data: a range in placed coordinates and ticks inside it.
+/// An axis laid out over its data: a range in axis coordinates and the ticks inside it.
 #[derive(Debug, Clone)]
 pub(super) struct Frame {
     pub lo: f64,
     pub hi: f64,
-    /// (place, text), ascending.
+    /// (coordinate, text), ascending.
     pub ticks: Vec<(f64, String)>,
 }
 
@@ -92,7 +92,7 @@ impl Frame {
     }
 
     fn log(axis: &Axis, lo: f64, hi: f64) -> Frame {
-        // A little air, so that points do not sit on the frame.
+        // A margin, so that points do not lie on the frame.
         let air = ((hi - lo) * 0.03).max(0.02);
         let (lo, hi) = (lo - air, hi + air);
         let inside = |v: &f64| (lo..=hi).contains(&v.log10());
@@ -110,10 +110,10 @@ impl Frame {
             }
             values.retain(inside);
         }
-        // How finely a tick is written; its own decade, unless ticks are evenly spaced.
+        // The precision of a tick's text: its own decade, unless ticks are evenly spaced.
         let mut even: Option<f64> = None;
         if values.len() < 3 && !axis.bytes {
-            // Less than a decade: evenly spaced values read better than one or two round ones.
+            // Less than a decade: evenly spaced values are easier to read than one or two round ones.
             let step = nice_step((10f64.powf(hi) - 10f64.powf(lo)) / TICKS_AIM);
             let first = (10f64.powf(lo) / step).ceil();
             values = (0..12).map(|i| (first + f64::from(i)) * step).filter(inside).collect();
@@ -130,7 +130,7 @@ impl Frame {
         Frame { lo, hi, ticks }
     }
 
-    /// The same axis ending just behind its data instead of at a tick: a request for 32 GPUs is the last one.
+    /// The same axis, ending just after its data instead of at a tick (the largest request has 32 GPUs, not 35).
     pub fn ending_with(mut self, axis: &Axis, places: impl Iterator<Item = f64>) -> Frame {
         let (lo, hi) = places.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p), h.max(p)));
         if !axis.log && lo < hi {
@@ -141,7 +141,7 @@ impl Frame {
         self
     }
 
-    /// The same axis with room for the numbers at the ends of bars that point below zero.
+    /// The same axis with room for the numbers at the ends of negative bars.
     pub fn with_room_below_zero(mut self) -> Frame {
         if self.lo < 0.0 {
             self.lo -= (self.hi - self.lo) * 0.09;
@@ -167,7 +167,7 @@ impl Ranged for Frame {
         limit.0 + (part * f64::from(limit.1 - limit.0)).round() as i32
     }
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        // Grid lines only where there are ticks.
+        // Grid lines only at ticks.
         if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.iter().map(|(p, _)| *p).collect() }
     }
     fn range(&self) -> Range<f64> {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_shown_has_no_place() {
+    fn a_value_that_an_axis_cannot_show_has_no_coordinate() {
         assert_eq!(Axis::log("x").place(0.0), None);
         assert_eq!(Axis::linear("x").place(f64::NAN), None);
         assert_eq!(Axis::linear("x").place(1e300), None);

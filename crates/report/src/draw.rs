@@ -1,8 +1,8 @@
-//! The strokes: a canvas with a title and a legend above the data (never over them), axes, lines, marks and bars.
+//! Drawing: a canvas with a title and a legend above the data (never over them), axes, lines, marks and bars.
 //!
-//! plotters draws on whole pixels and knows no fonts. So the canvas is [`FINE`] times larger than the picture (lines come
-//! out smooth), and whatever needs the width of a text uses an estimate on the wide side. Text and axes are drawn in
-//! [`INK`], which becomes the colour of the page that holds the picture.
+//! plotters draws on whole pixels and has no font metrics. The canvas is therefore [`FINE`] times larger than the picture,
+//! for smooth lines, and the width of a text is estimated generously. Text and axes are drawn in [`INK`], which becomes
+//! the text colour of the page.
 
 use super::axis::Frame;
 use super::plot::Place;
@@ -13,15 +13,15 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// Canvas units per pixel of the picture.
 const FINE: u32 = 4;
-/// Stands for the page's text colour until the picture is finished; used for nothing else.
+/// A placeholder for the page's text colour until the picture is finished; it has no other use.
 const INK: RGBColor = RGBColor(17, 17, 18);
-/// The same, for what should not compete with the data.
+/// The same for grid lines and other parts that are less prominent than the data.
 pub const INK_FADED: RGBAColor = RGBAColor(17, 17, 18, 0.45);
 const GRID: RGBAColor = RGBAColor(17, 17, 18, 0.14);
 const FONT: &str = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', Arial, sans-serif";
 
-/// Colours that people with any common colour blindness tell apart (after Okabe and Ito), shifted in lightness so that each
-/// stands out from a light and from a dark page; marks differ in shape as well.
+/// Colours that people with any common colour blindness can distinguish (after Okabe and Ito), adjusted in lightness so that
+/// each has contrast on a light and on a dark page; marks differ in shape as well.
 pub const PALETTE: [RGBColor; 7] = [
     RGBColor(26, 127, 193),  // blue
     RGBColor(213, 94, 0),    // vermilion
@@ -32,19 +32,19 @@ pub const PALETTE: [RGBColor; 7] = [
     RGBColor(120, 125, 132), // grey
 ];
 
-/// What the drawing library may refuse.
+/// An error of the drawing library.
 pub type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 /// A part of the picture, in canvas units.
 pub type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// A canvas with axes, in placed coordinates.
+/// A canvas with axes, in axis coordinates.
 pub type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Frame, Frame>>;
 
-/// Which grid lines help.
+/// The grid lines to draw.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Grid {
     /// At the ticks of both axes.
     Both,
-    /// Only upright ones: the other axis holds categories.
+    /// Only vertical ones: the other axis has categories.
     Upright,
 }
 
@@ -81,11 +81,11 @@ pub fn picture(size: (u32, u32), place: Place, draw: impl FnOnce(&Canvas) -> Dra
     let ink = format!("\"#{:02X}{:02X}{:02X}\"", INK.0, INK.1, INK.2);
     let svg = svg.replacen(&opening, &format!("<svg width=\"{w}\" height=\"{h}\" role=\"img\"{style}"), 1);
     let svg = svg.replacen(">\n", &format!(">\n{ground}"), 1);
-    // A text cannot hold a quoted colour: quotes in texts are escaped.
+    // No text contains a quoted colour, because quotes in texts are escaped.
     Ok(svg.replace(&ink, "\"currentColor\""))
 }
 
-/// How a series shows in the legend.
+/// The mark of a series in the legend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// By the shape of its marks.
@@ -94,7 +94,7 @@ pub enum Key {
     Patch,
 }
 
-/// Title, legend and the label of the upright axis, from the top; returns what is left below.
+/// Draws title, legend and the label of the vertical axis, from the top; returns the remaining area below.
 pub fn head<'a>(canvas: &Canvas<'a>, title: &str, names: &[&str], key: Key, y_label: &str) -> Drawn<Canvas<'a>> {
     const LEFT: f64 = 14.0;
     let width = f64::from(canvas.dim_in_pixel().0 / FINE);
@@ -123,7 +123,7 @@ pub fn head<'a>(canvas: &Canvas<'a>, title: &str, names: &[&str], key: Key, y_la
     Ok(canvas.margin(fine(y), 0, 0, 0))
 }
 
-/// Axes with their ticks, grid and the label of the flat axis.
+/// Axes with their ticks, grid and the label of the horizontal axis.
 pub fn chart<'a>(body: &Canvas<'a>, fx: &Frame, fy: &Frame, x_label: &str, grid: Grid) -> Drawn<Chart<'a>> {
     let widest = fy.ticks.iter().map(|(_, t)| text::width_px(t, 12.5)).fold(24.0, f64::max);
     let mut chart = ChartBuilder::on(body)
@@ -188,7 +188,7 @@ fn outline(index: usize, radius_px: f64) -> Vec<(i32, i32)> {
         .collect()
 }
 
-/// A flat bar from zero to `length` between two heights, with `written` at its end.
+/// A horizontal bar from zero to `length` between two heights, with the text `written` at its end.
 pub fn bar(chart: &mut Chart, heights: (f64, f64), length: f64, ink: RGBColor, written: &str) -> Drawn<()> {
     chart.draw_series(std::iter::once(Rectangle::new([(0.0, heights.0), (length, heights.1)], ink.filled())))?;
     let (side, gap) = if length < 0.0 { (HPos::Right, -5.0) } else { (HPos::Left, 5.0) };
@@ -200,7 +200,7 @@ pub fn bar(chart: &mut Chart, heights: (f64, f64), length: f64, ink: RGBColor, w
     Ok(())
 }
 
-/// Says that there is nothing to show.
+/// Draws the text "no data".
 pub fn nothing(body: &Canvas) -> Drawn<()> {
     let (w, h) = body.dim_in_pixel();
     let style = font(14.0, &INK.mix(0.75)).pos(Pos::new(HPos::Center, VPos::Center));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_series_stands_out_from_a_light_and_from_a_dark_page() {
+    fn every_series_has_contrast_on_a_light_and_on_a_dark_page() {
         for ground in [RGBColor(255, 255, 255), RGBColor(22, 24, 29)] {
             for colour in PALETTE {
                 assert!(contrast(colour, ground) >= 3.0, "{colour:?} on {ground:?}: {:.2}", contrast(colour, ground));

@@ -1,8 +1,8 @@
-//! A report that is one HTML file: text, tables and plots, readable on a light and on a dark screen and in print, without
-//! anything from the network. Data in, text out: no clock, no files.
+//! A report in one HTML file: text, tables and plots, readable on a light and on a dark screen and in print. The page loads
+//! nothing from the network. Functions take data and return text: no clock, no files.
 //!
-//! Names come from files and are hostile: everything is escaped, drawings from elsewhere are shown as images (a browser runs
-//! no script in those), and the page forbids itself every connection.
+//! Names come from files and may be hostile: everything is escaped, external drawings are shown as images (browsers run no
+//! script in images), and the page's security policy forbids every connection.
 
 mod axis;
 mod draw;
@@ -17,16 +17,16 @@ use serde::Serialize;
 
 pub use text::significant;
 
-/// One line of text from outside, fit to show: no control characters, no direction overrides, at most so many characters.
+/// One line of external text, made safe: no control characters, no direction overrides, a limited number of characters.
 pub fn one_line(from_outside: &str, chars_max: usize) -> String {
     text::line(from_outside, chars_max)
 }
 
-/// Sections of one report; further ones are an error of the caller and are left out.
+/// Most sections of one report; further ones are an error of the caller and are omitted.
 pub const SECTIONS_MAX: usize = 50;
-/// Rows of one table; further ones are left out and counted.
+/// Most rows of one table; further ones are omitted and counted.
 pub const TABLE_ROWS_MAX: usize = 500;
-/// Columns of one table; further ones are left out.
+/// Most columns of one table; further ones are omitted.
 pub const TABLE_COLUMNS_MAX: usize = 24;
 /// Largest drawing, in bytes; a larger one is replaced by a sentence.
 pub const DRAWING_BYTES_MAX: usize = 400_000;
@@ -38,13 +38,13 @@ pub struct Report {
     pub title: String,
     /// One sentence under the heading.
     pub subtitle: String,
-    /// What produced the page, at its end: program, version, command, seed, data.
+    /// Origin of the page, printed at its end: program, version, command, seed, data.
     pub generated_from: String,
     /// The parts, in order.
     pub sections: Vec<Section>,
 }
 
-/// A part of a report: a heading, then text, table, plots, drawings and preformatted output, each if there is any.
+/// A part of a report: a heading, then text, table, plots, drawings and preformatted output; each may be empty.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Section {
     /// The heading.
@@ -55,13 +55,13 @@ pub struct Section {
     pub table: Option<Table>,
     /// Plots, in order.
     pub plots: Vec<Plot>,
-    /// Drawings made elsewhere (a cluster, say), after the plots.
+    /// Drawings from other crates (a cluster, for example), after the plots.
     pub drawings: Vec<Drawing>,
     /// A command and its output, line breaks kept.
     pub pre: Option<String>,
 }
 
-/// A table of text; columns of numbers are set right.
+/// A table of text; columns of numbers are aligned right.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Table {
     /// A sentence above the table; may be empty.
@@ -72,22 +72,22 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// A complete SVG document made elsewhere.
+/// A complete SVG document from another crate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawing {
-    /// What it shows, for those who cannot see it.
+    /// A description of its content, for screen readers.
     pub alt: String,
-    /// The `<svg>` document; it needs a ground of its own, because it does not take the page's colours.
+    /// The `<svg>` document; it needs a background, because it does not use the page's colours.
     pub svg: String,
 }
 
-/// A report could not be made.
+/// The reason why a report could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A plot could not be drawn.
     #[error(transparent)]
     Draw(#[from] DrawError),
-    /// The page's template failed: a mistake in this program, not in the data.
+    /// The page's template failed: an error in this program, not in the data.
     #[error("cannot fill in the report's template: {0}")]
     Template(#[from] minijinja::Error),
 }
@@ -127,12 +127,12 @@ impl Report {
     /// The page as HTML text. O(size of the data); plots are thinned and tables cut as their limits say, so the page stays small.
     ///
     /// # Errors
-    /// [`ReportError`]; no data that this module's tests know leads to one.
+    /// [`ReportError`]; no data of this module's tests cause one.
     pub fn html(&self) -> Result<String, ReportError> {
         let sections =
             self.sections.iter().take(SECTIONS_MAX).map(Section::view).collect::<Result<Vec<_>, ReportError>>()?;
         let mut environment = Environment::new();
-        // The name ends in .html: every value is escaped unless the template says otherwise.
+        // The name ends in .html: minijinja escapes every value unless the template says otherwise.
         environment.add_template("report.html", include_str!("template.html"))?;
         let page = environment.get_template("report.html")?.render(context! {
             title => text::line(&self.title, text::CELL_CHARS_MAX),

@@ -1,18 +1,18 @@
-//! Plots as SVG text: lines, points with a diagonal, and bars. Data in, text out; no fonts, no files, no network.
+//! Plots as SVG text: lines, points with a diagonal, and bars. Functions take data and return text; no fonts, no files, no network.
 
 use super::axis::{Axis, Frame};
 use super::draw::{self, Drawn, Grid, Key, PALETTE};
 use super::text;
 use plotters::style::Color;
 
-/// Series in one plot; further ones are left out and counted.
+/// Most series in one plot; further ones are omitted and counted.
 pub const SERIES_MAX: usize = PALETTE.len();
-/// Points of one series; longer ones are thinned evenly, first and last kept, and the plot says so.
+/// Most points of one series; longer series are thinned evenly, the first and last point stay, and a note says so.
 pub const POINTS_MAX: usize = 2_000;
-/// Categories of a bar plot; further ones are left out and counted.
+/// Most categories of a bar plot; further ones are omitted and counted.
 pub const CATEGORIES_MAX: usize = 60;
 
-/// Points with a name.
+/// A named series of points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
     /// The name in the legend.
@@ -30,7 +30,7 @@ pub struct BarSeries {
     pub values: Vec<f64>,
 }
 
-/// A picture of numbers.
+/// A plot.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plot {
     /// Lines with a marker at each point.
@@ -44,7 +44,7 @@ pub enum Plot {
         /// At most [`SERIES_MAX`] lines.
         series: Vec<Series>,
     },
-    /// Points alone; with `diagonal` both axes share one range and y = x is drawn (predicted against measured).
+    /// Points without lines; with `diagonal` both axes share one range and y = x is drawn (predicted against measured).
     Scatter {
         /// The heading of the plot.
         title: String,
@@ -52,7 +52,7 @@ pub enum Plot {
         x: Axis,
         /// The vertical axis.
         y: Axis,
-        /// At most [`SERIES_MAX`] clouds.
+        /// At most [`SERIES_MAX`] series.
         series: Vec<Series>,
         /// Draw y = x.
         diagonal: bool,
@@ -61,25 +61,25 @@ pub enum Plot {
     Bars {
         /// The heading of the plot.
         title: String,
-        /// What the length of a bar means; always linear.
+        /// The axis of the bars' lengths; always linear.
         value: Axis,
-        /// The names beside the bars, from the top.
+        /// The names next to the bars, from the top.
         categories: Vec<String>,
         /// At most [`SERIES_MAX`] bars per category.
         series: Vec<BarSeries>,
     },
 }
 
-/// Where a picture will be seen.
+/// The place where a plot is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Inside an HTML page: transparent, in the page's text colour (light or dark).
     Page,
-    /// A file of its own: dark on white.
+    /// A separate file: dark on white.
     File,
 }
 
-/// A picture could not be drawn (the drawing library refused; not expected from any data).
+/// The drawing library failed; no data are known to cause this.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot draw the plot `{title}`: {reason}")]
 pub struct DrawError {
@@ -98,7 +98,7 @@ impl Plot {
     /// Draws the plot as one `<svg>` element. O(points).
     ///
     /// # Errors
-    /// [`DrawError`] if the drawing library refuses; no data that this module's tests know makes it do so.
+    /// [`DrawError`] if the drawing library fails; no data of this module's tests cause it.
     pub fn svg(&self, place: Place) -> Result<String, DrawError> {
         let drawn = match self {
             Plot::Lines { title, x, y, series } => xy(title, x, y, series, Style::Lines, place),
@@ -110,7 +110,7 @@ impl Plot {
         drawn.map_err(|e| DrawError { title: text::line(self.title(), text::LABEL_CHARS_MAX), reason: e.to_string() })
     }
 
-    /// What the picture leaves out, in words; empty when it shows everything.
+    /// A note on the data that the plot omits; empty when it shows everything.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let mut note = |count: usize, what: &str| {
@@ -177,7 +177,7 @@ fn xy(title: &str, x: &Axis, y: &Axis, series: &[Series], style: Style, place: P
             draw::line(&mut chart, &[(fx.lo, fy.lo), (fx.hi, fy.hi)], draw::INK_FADED, 1.2)?;
         }
         for (index, points) in clouds.iter().enumerate() {
-            // Many points speak as a cloud, few as marks.
+            // Many points are drawn small, few points as marks.
             let (radius, opacity) = match (style, points.len()) {
                 (Style::Lines, 0..=60) => (3.5, 1.0),
                 (Style::Lines, _) => (0.0, 1.0),
@@ -204,7 +204,7 @@ fn bars(title: &str, value: &Axis, categories: &[String], series: &[BarSeries], 
         .collect();
     let fx = Frame::around(&value, lengths.iter().map(|l| l.2), true).with_room_below_zero();
     let fy = Frame::categories(categories);
-    // With one series its name is the title's business, not a legend's.
+    // A plot with one series needs no legend: the title names it.
     let names: Vec<&str> = if shown.len() > 1 { shown.iter().map(|s| s.name.as_str()).collect() } else { Vec::new() };
     let group_px = (18 * shown.len().max(1) + 12).min(120);
     let size = (760, (130 + group_px * categories.len().max(1)) as u32);

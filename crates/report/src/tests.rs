@@ -1,4 +1,4 @@
-//! What a reader, a browser and an attacker may expect of a report.
+//! Requirements on a report: for readers, for browsers, and against hostile names.
 
 use super::*;
 use proptest::prelude::*;
@@ -67,7 +67,7 @@ fn sample() -> Report {
                 ..Section::default()
             },
             Section {
-                heading: "Beside the others".into(),
+                heading: "Comparison".into(),
                 plots: vec![
                     Plot::Bars {
                         title: "Mean GBE by cluster".into(),
@@ -101,7 +101,7 @@ fn sample() -> Report {
 /// A page as an XML tree: its template closes every element, apart from a few that HTML leaves open.
 fn parse(html: &str) -> String {
     let body = html.split_once("<body>").expect("a body").1.split_once("</body>").expect("its end").0;
-    // HTML's void element is the one difference between the page's body and XML.
+    // HTML's void element is the only difference between the page's body and XML.
     let mut xml = String::new();
     let mut rest = body;
     while let Some((before, tail)) = rest.split_once("<img ") {
@@ -156,7 +156,7 @@ fn every_plot_is_an_svg_document_with_its_title_and_legend_as_text() {
 }
 
 #[test]
-fn a_picture_takes_the_colour_of_its_page_and_a_file_has_its_own_ground() {
+fn a_plot_takes_the_colour_of_its_page_and_a_file_has_a_background() {
     let plot = &sample().sections[0].plots[0];
     let (page, file) = (plot.svg(Place::Page).expect("page"), plot.svg(Place::File).expect("file"));
     assert!(page.contains("currentColor") && !page.contains("#111112") && !page.contains("fill=\"#ffffff\""));
@@ -164,7 +164,7 @@ fn a_picture_takes_the_colour_of_its_page_and_a_file_has_its_own_ground() {
 }
 
 #[test]
-fn columns_of_numbers_are_set_right_and_names_left() {
+fn columns_of_numbers_are_aligned_right_and_names_left() {
     let html = sample().html().expect("a page");
     assert!(html.contains(r#"<td class="right">99.97</td>"#) && html.contains(r#"<td class="right">–</td>"#));
     assert!(html.contains("<td>exact</td>"));
@@ -173,7 +173,7 @@ fn columns_of_numbers_are_set_right_and_names_left() {
 }
 
 #[test]
-fn what_is_left_out_is_said() {
+fn omitted_data_are_reported() {
     let line = |n: usize| Series { name: "s".into(), points: (0..n).map(|i| (i as f64, 1.0)).collect() };
     let mut series = vec![line(POINTS_MAX_PLUS); 9];
     series[0].points.push((f64::NAN, 1.0));
@@ -220,7 +220,7 @@ fn a_plot_without_data_says_so() {
     assert!(empty.svg(Place::Page).expect("a picture").contains("no data"));
 }
 
-/// Any number, the awkward ones often.
+/// Any number; extreme ones are frequent.
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
         any::<f64>(),

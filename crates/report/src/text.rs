@@ -1,4 +1,4 @@
-//! Text from outside made fit to show: names in a report come from files and may hold anything.
+//! Makes external text safe to show: names in a report come from files and may contain anything.
 
 /// Longest label in a plot, in characters.
 pub const LABEL_CHARS_MAX: usize = 60;
@@ -8,18 +8,18 @@ pub const CELL_CHARS_MAX: usize = 400;
 pub const BLOCK_CHARS_MAX: usize = 100_000;
 
 /// One line of text: control characters and line breaks become spaces, direction overrides and characters that XML
-/// forbids go, and what is longer than `chars_max` ends in an ellipsis.
+/// forbids are removed, and a text longer than `chars_max` ends in an ellipsis.
 pub fn line(text: &str, chars_max: usize) -> String {
     clip(text.chars().map(|c| if c.is_control() { ' ' } else { c }).filter(|c| shown(*c)), chars_max)
 }
 
-/// Text with its line breaks, otherwise as [`line`].
+/// Text with its line breaks, otherwise like [`line`].
 pub fn block(text: &str, chars_max: usize) -> String {
     let spaced = text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c });
     clip(spaced.filter(|c| shown(*c)), chars_max)
 }
 
-/// Not a direction override or mark (a name must not reorder its surroundings), and a character that XML allows.
+/// True for a character that XML allows and that is not a direction override or mark (a name must not reorder its surroundings).
 fn shown(c: char) -> bool {
     !matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
 }
@@ -33,7 +33,7 @@ fn clip(mut chars: impl Iterator<Item = char>, chars_max: usize) -> String {
     out
 }
 
-/// About how wide `text` is in a sans-serif font of `size_px`. An SVG has no font metrics; this errs on the wide side.
+/// Estimated width of `text` in pixels, in a sans-serif font of `size_px`. An SVG has no font metrics; the estimate is generous.
 pub fn width_px(text: &str, size_px: f64) -> f64 {
     let em: f64 = text
         .chars()
@@ -48,7 +48,7 @@ pub fn width_px(text: &str, size_px: f64) -> f64 {
     em * size_px
 }
 
-/// A size in bytes as people say it: `16 MiB`, `1.5 KiB`, `7 B`.
+/// A size in bytes with a binary unit: `16 MiB`, `1.5 KiB`, `7 B`.
 pub fn bytes(value: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = value;
@@ -68,7 +68,7 @@ pub fn number(value: f64, step: f64) -> String {
         return format!("{value:.3e}").replace(".000e", "e");
     }
     let digits = (-step.abs().max(1e-6).log10()).ceil().max(0.0) as usize;
-    // A step such as 2.5 needs the digit that its power of ten does not show.
+    // A step such as 2.5 needs one more digit than its power of ten.
     let digits = if (step * 10f64.powi(digits as i32)).fract().abs() > 1e-6 { digits + 1 } else { digits };
     let text = format!("{:.*}", digits.min(6), value);
     if text.trim_start_matches(['-', '0', '.']).is_empty() { "0".into() } else { text }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_as_people_say_them() {
+    fn sizes_have_the_shortest_binary_unit() {
         assert_eq!(bytes(7.0), "7 B");
         assert_eq!(bytes(1536.0), "1.5 KiB");
         assert_eq!(bytes(16.0 * 1048576.0), "16 MiB");

@@ -1,29 +1,29 @@
-//! Statistics of small samples, once: order statistics, robust spread, the normal distribution, two-sample tests.
+//! Statistics of small samples for all crates: order statistics, robust spread, the normal distribution, two-sample tests.
 //!
-//! What training processes load uses this crate: it depends on nothing. Slices are samples in any order unless a name says `sorted`.
-//! Empty samples have no median, quantile or mean: the answer is NaN, and a caller to whom nothing means zero writes [`median_or`].
+//! The plugins that training processes load use this crate, so it has no dependencies. Slices are samples in any order unless a name
+//! says `sorted`. Empty samples have no median, quantile or mean: the result is NaN; [`median_or`] gives another value.
 //! Values are ordered by `f64::total_cmp`, so NaN among them counts as the largest (or, with its sign set, the smallest) and no function
 //! panics; infinite values are values.
 
 #[cfg(any(test, feature = "random"))]
 pub mod random;
 
-/// Times the median absolute deviation: the standard deviation of a normal sample.
+/// The factor from the median absolute deviation to the standard deviation of a normal sample.
 pub const MAD_TO_SD: f64 = 1.4826;
 
 /// The q-quantile (0 to 1) of sorted values by linear interpolation between order statistics: Hyndman and Fan's type 7, which
-/// NumPy, R and spreadsheets use by default. NaN of nothing.
+/// NumPy, R and spreadsheets use by default. NaN for an empty sample.
 pub fn quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let at = q.clamp(0.0, 1.0) * last as f64;
     let low = at.floor() as usize;
     let (below, above) = (sorted[low], sorted[(low + 1).min(last)]);
     let weight = at - low as f64;
-    // Scores count what never happened as infinite: 0 times infinity, and infinity minus itself, are no numbers.
+    // Scores count events that never happened as infinite: 0 times infinity, and infinity minus itself, are NaN.
     if weight == 0.0 || below == above { below } else { below + (above - below) * weight }
 }
 
-/// The values in order.
+/// The values in ascending order.
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut out = values.to_vec();
     out.sort_by(f64::total_cmp);
@@ -35,7 +35,7 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     quantile_of_sorted(&sorted(values), q)
 }
 
-/// The median: the mean of the two middle values of an even number. O(n log n).
+/// The median; for an even number of values the mean of the two middle ones. O(n log n).
 pub fn median(values: &[f64]) -> f64 {
     median_of_sorted(&sorted(values))
 }
@@ -49,12 +49,12 @@ pub fn median_of_sorted(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The median, or `empty` of nothing.
+/// The median, or `empty` for an empty sample.
 pub fn median_or(values: &[f64], empty: f64) -> f64 {
     if values.is_empty() { empty } else { median(values) }
 }
 
-/// The value in the middle, of an even number the upper one: always one of the values. O(n log n).
+/// The middle value, for an even number of values the upper one: always one of the values. O(n log n).
 pub fn upper_median(values: &[f64]) -> f64 {
     upper_median_of_sorted(&sorted(values))
 }
@@ -65,13 +65,13 @@ pub fn upper_median_of_sorted(sorted: &[f64]) -> f64 {
 }
 
 /// The value nearest to the q-quantile (0 to 1) of sorted values, always one of them: the value of rank (n - 1) q, rounded. For tables of
-/// run times. NaN of nothing.
+/// run times. NaN for an empty sample.
 pub fn nearest_quantile_of_sorted(sorted: &[f64], q: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     sorted[(q.clamp(0.0, 1.0) * last as f64).round() as usize]
 }
 
-/// Robust standard deviation about `centre`: [`MAD_TO_SD`] times the median distance from it. NaN of nothing.
+/// Robust standard deviation about `centre`: [`MAD_TO_SD`] times the median distance from it. NaN for an empty sample.
 pub fn mad_sd_about(values: &[f64], centre: f64) -> f64 {
     MAD_TO_SD * median(&values.iter().map(|v| (v - centre).abs()).collect::<Vec<_>>())
 }
@@ -81,12 +81,12 @@ pub fn mad_sd(values: &[f64]) -> f64 {
     mad_sd_about(values, median(values))
 }
 
-/// The arithmetic mean; NaN of nothing.
+/// The arithmetic mean; NaN for an empty sample.
 pub fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The sample standard deviation (n - 1); 0 of fewer than two values.
+/// The sample standard deviation (n - 1); 0 for fewer than two values.
 pub fn standard_deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -95,13 +95,13 @@ pub fn standard_deviation(values: &[f64]) -> f64 {
     (values.iter().map(|x| (x - m).powi(2)).sum::<f64>() / (values.len() - 1) as f64).sqrt()
 }
 
-/// The interquartile range.
+/// The interquartile range, Q3 - Q1.
 pub fn iqr(values: &[f64]) -> f64 {
     let s = sorted(values);
     quantile_of_sorted(&s, 0.75) - quantile_of_sorted(&s, 0.25)
 }
 
-/// The values, in their order, without those outside [Q1 - 1.5 IQR, Q3 + 1.5 IQR] (the paper's outlier rule).
+/// The values, in their order, without those outside [Q1 - 1.5 IQR, Q3 + 1.5 IQR] (outlier rule of Bandit-Guided NCCL Tuning).
 pub fn iqr_trimmed(values: &[f64]) -> Vec<f64> {
     let s = sorted(values);
     let (q1, q3) = (quantile_of_sorted(&s, 0.25), quantile_of_sorted(&s, 0.75));
@@ -109,7 +109,7 @@ pub fn iqr_trimmed(values: &[f64]) -> Vec<f64> {
     values.iter().copied().filter(|x| (q1 - reach..=q3 + reach).contains(x)).collect()
 }
 
-/// The mean of what [`iqr_trimmed`] leaves: how the paper's bandit ranks arms.
+/// The mean of the values that [`iqr_trimmed`] keeps; the bandit of Bandit-Guided NCCL Tuning ranks arms by it.
 pub fn iqr_trimmed_mean(values: &[f64]) -> f64 {
     mean(&iqr_trimmed(values))
 }
@@ -134,7 +134,7 @@ pub fn normal_tail(z: f64) -> f64 {
         }
         return 0.5 - density * sum;
     }
-    // Mills' ratio as 1 / (z + 1 / (z + 2 / (z + 3 / ...))), from far out inwards.
+    // Mills' ratio as 1 / (z + 1 / (z + 2 / (z + 3 / ...))), evaluated from the innermost term.
     let fraction = (1..=200).rev().fold(z, |inner, k| z + f64::from(k) / inner);
     density / fraction
 }
@@ -245,9 +245,8 @@ pub fn cliffs_delta_below(smaller: &[f64], larger: &[f64]) -> f64 {
     1.0 - 2.0 * u / pairs
 }
 
-/// Split-half agreement: whether in both halves, each for itself and trimmed for itself, `smaller` has the lower median. False where
-/// a half is empty. To split is the caller's part, and comes before any trimming: a value that is dropped first would move all later
-/// ones to the other half.
+/// Split-half agreement: true if `smaller` has the lower median in both halves, each trimmed separately. False if a half is empty. The
+/// caller splits, before any trimming: dropping a value first would move all later values to the other half.
 pub fn halves_agree_below(smaller: [&[f64]; 2], larger: [&[f64]; 2]) -> bool {
     let middle = |half: &[f64]| median(&iqr_trimmed(half));
     smaller.iter().zip(&larger).all(|(s, l)| middle(s) < middle(l)) // a comparison with NaN is false

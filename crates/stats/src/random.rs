@@ -1,9 +1,9 @@
 //! A small deterministic stream of random numbers: xoshiro256** seeded through SplitMix64 (Blackman and Vigna, public domain).
 //!
-//! For simulations, trials and tests. A generator of our own because its streams are pinned by a test: a seed means the same for ever.
-//! Not for secrets.
+//! For simulations, trials and tests, not for secrets. The generator is implemented here so that a seed gives the same stream in every
+//! version; a test pins the streams.
 
-/// One step of SplitMix64: mixes `state` and moves it on.
+/// One step of SplitMix64: advances `state` and returns its mix.
 pub fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut z = *state;
@@ -31,7 +31,7 @@ impl Random {
         Random { state: std::array::from_fn(|_| split_mix(&mut s)) }
     }
 
-    /// The stream of a seed and a name within it: streams of different names have nothing to do with each other.
+    /// The stream of a seed and a name: streams of different names are independent.
     pub fn of(seed: u64, stream: u64) -> Self {
         let mut s = seed;
         let mixed = split_mix(&mut s) ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_have_the_moments_that_they_should() {
+    fn draws_have_the_moments_of_their_distributions() {
         let mut r = Random::new(1);
         let n = 200_000;
         let normal: Vec<f64> = (0..n).map(|_| r.normal()).collect();

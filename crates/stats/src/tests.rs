@@ -9,7 +9,7 @@ fn values() -> impl Strategy<Value = Vec<f64>> {
     proptest::collection::vec((0u32..40).prop_map(|v| f64::from(v) * 0.5 + 1.0), 1..30)
 }
 
-/// The definition: every arrangement of the pooled values, counted.
+/// The definition: counts every arrangement of the pooled values.
 fn by_all_arrangements(first: &[f64], second: &[f64]) -> f64 {
     let u = |a: &[f64], b: &[f64]| -> f64 {
         a.iter()
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn deltas_turn_round_with_their_arguments_and_count_pairs(a in values(), b in values()) {
+    fn deltas_change_sign_with_the_order_of_arguments_and_count_pairs(a in values(), b in values()) {
         let delta = cliffs_delta_below(&a, &b);
         prop_assert!((delta + cliffs_delta_below(&b, &a)).abs() < 1e-9);
         let pairs: f64 = a.iter().map(|x| b.iter().map(|y| (y > x) as i32 as f64 - (y < x) as i32 as f64).sum::<f64>()).sum();
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn a_test_never_leaves_0_to_1_and_one_of_two_directions_is_unsure(a in values(), b in values()) {
+    fn a_p_value_lies_in_0_to_1_and_one_of_two_directions_is_uncertain(a in values(), b in values()) {
         let (p, q) = (mann_whitney_below(&a, &b), mann_whitney_below(&b, &a));
         prop_assert!((0.0..=1.0).contains(&p) && (0.0..=1.0).contains(&q));
         prop_assert!(p.max(q) >= 0.5 - 1e-9, "{p} {q}");
@@ -105,7 +105,7 @@ fn medians_of_odd_even_and_empty_samples() {
 }
 
 #[test]
-fn one_wild_value_moves_neither_median_nor_spread() {
+fn one_outlier_changes_neither_median_nor_spread() {
     let (calm, wild) = ([1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 4.0, 5e9]);
     assert_eq!((median(&calm), median(&wild)), (3.0, 3.0));
     assert_eq!((mad_sd(&calm), mad_sd(&wild)), (1.4826, 1.4826));
@@ -153,7 +153,7 @@ fn the_normal_tail_has_its_tabulated_values() {
 fn the_test_has_known_values() {
     // All 5 of 5 below: 1 arrangement of 252.
     close(mann_whitney_below(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
-    // Against the normal approximation where both hold.
+    // Compared with the normal approximation where both apply.
     let a: Vec<f64> = (0..25).map(|i| f64::from(i) * 2.0).collect();
     let b: Vec<f64> = (0..25).map(|i| f64::from(i) * 2.0 + 9.0).collect();
     let exact = mann_whitney_below(&a, &b);
@@ -177,9 +177,9 @@ fn halves_that_disagree_are_found() {
 }
 
 #[test]
-fn quantiles_bear_values_that_are_endless() {
+fn quantiles_accept_infinite_values() {
     let never = f64::INFINITY;
-    assert_eq!(quantile(&[1.0, 2.0, never, never, never], 0.25), 2.0, "exactly at a value, infinity beside it");
+    assert_eq!(quantile(&[1.0, 2.0, never, never, never], 0.25), 2.0, "exactly at a value next to infinity");
     assert_eq!(median(&[1.0, never, 2.0]), 2.0);
     assert_eq!(median(&[1.0, never, never, never]), never);
     assert_eq!(median(&[1.0, never]), never);

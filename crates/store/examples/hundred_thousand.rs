@@ -1,6 +1,6 @@
-//! How fast a store hands over readings: 100,000 of them on 1,024 hosts. `cargo run --release -p store --example hundred_thousand`
+//! Measures the speed of a store with 100,000 readings on 1,024 hosts. `cargo run --release -p store --example hundred_thousand`
 //!
-//! Prints seconds of this machine for inserting, opening, reading all and reading those that touch eight hosts.
+//! Prints the seconds for inserting, for opening, for reading all readings, and for reading those on eight hosts.
 
 use std::time::Instant;
 use store::{Measurement, Query, Record, Source, Store};

@@ -1,12 +1,12 @@
-//! Measurements from CSV: linkwise's own header ([`crate::CSV_HEADER`]) and the two shapes of published tables.
+//! Reads measurements from CSV: linkwise's own header ([`crate::CSV_HEADER`]) and the two shapes of published tables.
 //!
 //! | first column | shape | one row is |
 //! |---|---|---|
-//! | `allocation` | linkwise | a measurement with everything known about it |
+//! | `allocation` | linkwise | a measurement with all its fields |
 //! | `host` | `host,gpus,size_bytes,collective,busbw_gb_per_s` | a GPU subset of one host, `0 1 5` |
 //! | `counts` | `counts,gpus,size_bytes,collective,busbw_gb_per_s` | an allocation over hosts, `n0:0 n1:0` |
 //!
-//! Columns are found by name, in any order. A file is taken whole or not at all: the first bad field ends it with its place.
+//! Columns are found by name, in any order. A file is accepted or refused as a whole: the error has the position of the first bad field.
 
 use crate::digest::fnv64;
 use crate::measurement::{Measurement, Quality, Record, Source};
@@ -14,36 +14,36 @@ use crate::rows::allocation_of;
 use std::collections::HashMap;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
-/// Largest file.
+/// Largest file, bytes.
 pub const FILE_BYTES_MAX: usize = 256 << 20;
 /// Most rows.
 pub const ROWS_MAX: usize = 2_000_000;
-/// Most hosts of the cluster that one name of a table may stand for.
+/// Most pairs of a table's name and a host of the cluster.
 pub const HOSTS_PER_NAME_MAX: usize = 4096;
 
-/// What is wrong with a file, and where.
+/// The error in a file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
 pub struct CsvError {
-    /// The file as it was named.
+    /// The file's name, as the caller gave it.
     pub file: String,
     /// Line, from 1.
     pub line: u64,
     /// Field of the line, from 1.
     pub column: usize,
-    /// What was found, what was expected, what to do.
+    /// The found value, the expected value and the remedy.
     pub message: String,
 }
 
-/// Which hosts of the cluster a table's host names stand for.
+/// Maps host names of a table to hosts of the cluster.
 ///
-/// Text form: `26=n0,27=n1`. A name that is repeated (`4090=n0,4090=n1`) stands for several hosts: the table of a type. A name matches a
-/// table's whole host name (`h100_26`) or its last part after `_` (`26`).
+/// Text form: `26=n0,27=n1`. A repeated name (`4090=n0,4090=n1`) stands for several hosts: the table is that of a host type. A name
+/// matches a table's whole host name (`h100_26`) or its last part after `_` (`26`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostMap(Vec<(String, HostId)>);
 
 impl HostMap {
-    /// Reads the text form. Errors name the piece and what was expected.
+    /// Reads the text form. Errors name the piece and the expected form.
     pub fn parse(text: &str, cluster: &Cluster) -> Result<Self, String> {
         let index = cluster.host_index();
         let mut pairs = Vec::new();
@@ -66,7 +66,7 @@ impl HostMap {
         Ok(HostMap(pairs))
     }
 
-    /// The hosts that `name` stands for: mapped ones, else the cluster's host of that name.
+    /// The hosts for `name`: the mapped ones, else the cluster's host of that name.
     fn hosts(&self, name: &str, index: &HashMap<&str, HostId>) -> Vec<HostId> {
         let exact: Vec<HostId> = self.0.iter().filter(|p| p.0 == name).map(|p| p.1).collect();
         if !exact.is_empty() {
@@ -85,7 +85,7 @@ enum Shape {
     MultiHost,
 }
 
-/// The columns of one file, by name, and where the reader is.
+/// The columns of one file, by name, and the reader's position.
 struct Table<'a> {
     file: &'a str,
     columns: HashMap<String, usize>,
@@ -131,7 +131,7 @@ fn shorten(text: &str) -> String {
     if text.chars().count() > 40 { text.chars().take(40).chain(std::iter::once('…')).collect() } else { text.into() }
 }
 
-/// Reads a whole file. `file` is its name for errors and provenance; `map` is used by tables with a `host` column. Pure; O(bytes).
+/// Reads a whole file. `file` is its name for errors and provenance; tables with a `host` column use `map`. Pure; O(bytes).
 ///
 /// Rows of published tables get [`Source::Published`] and a run id made of the file's base name and the row's content, so that
 /// importing a file twice stores it once.
@@ -184,7 +184,7 @@ pub fn parse_csv(text: &str, file: &str, cluster: &Cluster, map: &HostMap) -> Re
     Ok(records)
 }
 
-/// The name of an imported row: file, content and how often that content came before.
+/// The run id of an imported row: file, content and the number of earlier rows with the same content.
 fn import_id(file: &str, cluster: &Cluster, m: &Measurement, seen: &mut HashMap<u64, u32>) -> String {
     let base = base_name(file);
     let text = crate::rows::allocation_text(cluster, &m.allocation);
@@ -272,7 +272,7 @@ fn allocations(
         .collect()
 }
 
-/// Do the `counts` (`2+1+0+0`) tell the same as the list of GPUs?
+/// Checks that the `counts` (`2+1+0+0`) agree with the list of GPUs.
 fn check_counts(table: &Table, row: &csv::StringRecord, allocation: &Allocation) -> Result<(), CsvError> {
     let text = table.required(row, "counts")?;
     let mut counts: Vec<usize> = text
@@ -311,7 +311,7 @@ fn measurement(
         Bandwidth::from_gb_per_s(busbw),
         table.word::<Source>(row, "source")?.unwrap_or(Source::Published),
     );
-    // Not trimmed: what was written comes back as it was.
+    // Not trimmed, so that exported texts are read back unchanged.
     let text =
         |name: &str| table.columns.get(name).and_then(|&i| row.get(i)).filter(|f| !f.is_empty()).map(str::to_owned);
     m.time = table.parsed(row, "time_s", "a number of seconds")?.map(Seconds);

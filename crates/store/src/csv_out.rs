@@ -1,4 +1,4 @@
-//! Measurements as CSV, one header for everything.
+//! Writes measurements as CSV, with one header for all sources.
 
 use crate::measurement::Record;
 use crate::rows::allocation_text;
@@ -26,7 +26,7 @@ pub const CSV_HEADER: [&str; 16] = [
     "run_id",
 ];
 
-/// Writes the header and one row for every record. [`crate::parse_csv`] reads it back exactly.
+/// Writes the header and one row for every record. [`crate::parse_csv`] reads the same records back.
 pub fn write_csv(cluster: &Cluster, records: &[Record], out: impl Write) -> std::io::Result<()> {
     let mut w = csv::Writer::from_writer(out);
     w.write_record(CSV_HEADER)?;

@@ -1,6 +1,6 @@
-//! A stable 64-bit digest: the same on every machine and in every version, which `std`'s hashers do not promise. Not for secrets.
+//! A 64-bit digest that is the same on every machine and in every version; `std`'s hashers do not guarantee this. Not for secrets.
 //!
-//! `wire::bytes::hash` is the same function again: training processes load `wire`, and not the store.
+//! `wire::bytes::hash` is a second copy of this function: training processes load `wire` but not the store.
 
 /// FNV-1a over bytes.
 pub fn fnv64_of_bytes(bytes: impl IntoIterator<Item = u8>) -> u64 {

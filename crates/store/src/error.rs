@@ -1,19 +1,19 @@
-//! [`StoreError`]: one clear sentence for everything that can go wrong with a store.
+//! [`StoreError`]: the errors of a store, one sentence each.
 
 use std::path::PathBuf;
 
-/// Why the store could not do what was asked.
+/// The reason for a failed operation of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no store at {}; `linkwise measure --store` makes one", .0.display())]
     Missing(PathBuf),
-    /// The file is something else.
+    /// The file is not a store.
     #[error("{} is not a linkwise store: {why}. Name another file, or move this one away", .path.display())]
     NotAStore {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// What the file contains instead.
         why: String,
     },
     /// SQLite found the file damaged.
@@ -21,17 +21,17 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's message.
         why: String,
     },
-    /// A later linkwise wrote it.
+    /// A newer linkwise wrote the file.
     #[error("the store {} has schema version {found}; this linkwise knows up to {known}. Use the newer linkwise that wrote it", .path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: i64,
-        /// The latest version known.
+        /// The latest known version.
         known: i64,
     },
     /// The store belongs to another cluster.
@@ -43,16 +43,16 @@ pub enum StoreError {
         stored: String,
         /// Name of the cluster given.
         given: String,
-        /// The first difference.
+        /// The first difference in words.
         difference: String,
     },
-    /// Another process kept the store locked for longer than the time limit.
+    /// Another process locked the store for longer than the time limit.
     #[error("the store {} is locked by another process; wait until it ends", .0.display())]
     Busy(PathBuf),
-    /// A measurement that no store takes.
+    /// The measurement breaks a rule of every store.
     #[error("a measurement cannot be stored: {0}")]
     Invalid(String),
-    /// No reading has this number.
+    /// There is no reading with this number.
     #[error("the store {} has no reading {id}; `linkwise readings list` shows the readings", .path.display())]
     UnknownReading {
         /// The file.
@@ -65,28 +65,28 @@ pub enum StoreError {
     Withdrawn {
         /// The number.
         id: i64,
-        /// By whom.
+        /// Who withdrew the reading.
         who: String,
-        /// Why.
+        /// The reason of the withdrawal.
         why: String,
     },
     /// An idempotency key was used for another request.
     #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
     KeyReused(String),
-    /// SQLite or the file system refused.
+    /// An error of SQLite or of the file system.
     #[error("cannot {doing} the store {}: {why}", .path.display())]
     Io {
-        /// What was being done.
+        /// The operation: a verb such as `open`.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The message of SQLite or of the system.
         why: String,
     },
 }
 
 impl StoreError {
-    /// An error of idempotency keys.
+    /// The error for a failure of idempotency keys.
     pub(crate) fn of_key(path: &std::path::Path, e: crate::once::KeyError) -> Self {
         match e {
             crate::once::KeyError::Reused(key) => StoreError::KeyReused(key),
@@ -95,7 +95,7 @@ impl StoreError {
         }
     }
 
-    /// Turns an error of SQLite into the sentence that fits it.
+    /// Maps an error of SQLite to a store error.
     pub(crate) fn of(doing: &'static str, path: &std::path::Path, e: &rusqlite::Error) -> Self {
         use rusqlite::ErrorCode as C;
         let path = path.to_path_buf();

@@ -1,16 +1,16 @@
-//! What makes a cluster the same cluster for a store or a state, and what changed where it grew or shrank.
+//! The identity of a cluster: decides whether a store or a state belongs to it, and lists added, removed and changed hosts.
 //!
 //! Files keep hosts by name, so a file fits every cluster in which a name means the same hardware: same cluster name, same type name and
-//! GPU count of a host. The order of hosts and types, drained GPUs, NIC health and rates may change without any trace. Hosts may come
-//! and go: what is known of the others stays. A cluster of which fewer than half of the hosts are known is another cluster: names such as
-//! `n0` are common.
+//! GPU count of a host. The order of hosts and types, drained GPUs, NIC health and rates are not part of the identity. Hosts may be added
+//! and removed: the data of the other hosts stay valid. A cluster with fewer than half of the file's hosts is a different cluster, because
+//! names such as `n0` are common.
 
 use crate::digest::fnv64;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use topology::{Cluster, HostId};
 
-/// The identity in text, one host a line; what [`fingerprint`] digests and what differences are told from.
+/// The identity as text, one host per line. [`fingerprint`] digests this text, and [`compare`] finds the differences in it.
 pub fn identity(cluster: &Cluster) -> String {
     let mut s = format!("{}\n", cluster.name);
     for h in cluster.host_ids() {
@@ -19,35 +19,35 @@ pub fn identity(cluster: &Cluster) -> String {
     s
 }
 
-/// What a host is: `hgx-h100 with 8 GPUs`.
+/// The hardware of a host in words: `hgx-h100 with 8 GPUs`.
 pub(crate) fn type_text(cluster: &Cluster, host: HostId) -> String {
     let t = cluster.type_of(host);
     format!("{} with {} GPUs", t.name, t.gpu_count())
 }
 
-/// Sixteen hexadecimal digits of the identity.
+/// A digest of the identity: sixteen hexadecimal digits.
 pub fn fingerprint(identity: &str) -> String {
     format!("{:016x}", fnv64([identity]))
 }
 
-/// Hosts that came, went or became other hardware, by name.
+/// Names of the hosts that were added, removed or changed their hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostChanges {
-    /// New ones.
+    /// Added hosts.
     pub added: Vec<String>,
-    /// Gone ones.
+    /// Removed hosts.
     pub removed: Vec<String>,
-    /// Hosts of another type than before, or with another number of GPUs.
+    /// Hosts whose type or number of GPUs changed.
     pub retyped: Vec<String>,
 }
 
 impl HostChanges {
-    /// Are all hosts as they were?
+    /// True if no host changed.
     pub fn is_empty(&self) -> bool {
         self.added.is_empty() && self.removed.is_empty() && self.retyped.is_empty()
     }
 
-    /// In words: `1 host added (n64), 2 removed (n0, n7)`.
+    /// The changes in words: `1 host added (n64), 2 hosts removed (n0, n7)`.
     pub fn text(&self) -> String {
         let named = |what: &str, hosts: &[String]| {
             let some: Vec<&str> = hosts.iter().take(3).map(String::as_str).collect();
@@ -61,14 +61,14 @@ impl HostChanges {
     }
 }
 
-/// How a cluster is related to the one that a file is of.
+/// The relation between a cluster and the cluster of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kinship {
-    /// The same hosts, in whatever order.
+    /// The same hosts, in any order.
     Same,
-    /// The same cluster, with other hosts than before.
+    /// The same cluster with added, removed or changed hosts.
     Changed(HostChanges),
-    /// Another cluster: the first difference in words.
+    /// A different cluster: the first difference in words.
     Other(String),
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_come_and_go_and_change_and_half_of_them_must_stay() {
+    fn hosts_may_be_added_removed_and_changed_if_half_of_them_stay() {
         let four = "c\na is x with 8 GPUs\nb is x with 8 GPUs\nd is x with 8 GPUs\ne is x with 8 GPUs\n";
         let reordered = "c\ne is x with 8 GPUs\nd is x with 8 GPUs\nb is x with 8 GPUs\na is x with 8 GPUs\n";
         assert_eq!(compare(four, reordered), Kinship::Same);

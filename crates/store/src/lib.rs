@@ -1,13 +1,13 @@
-//! Measurements: one schema, kept in SQLite, in and out as CSV.
+//! Measurements: one schema, stored in SQLite, imported and exported as CSV.
 //!
-//! A [`Store`] belongs to one cluster and remembers which. What is acknowledged survives a kill at any moment: SQLite in WAL mode with
-//! `synchronous=FULL`, every insert (single or batch) is one transaction. A run that carries a run id is stored once, however
-//! often it is offered, so a resumed campaign repeats nothing.
+//! A [`Store`] belongs to one cluster, which it records. Acknowledged data survive a kill at any moment: SQLite runs in WAL mode with
+//! `synchronous=FULL`, and every insert (single or batch) is one transaction. A measurement with a run id is stored once, even if it is
+//! offered several times, so a resumed campaign stores nothing twice.
 //!
-//! A [`State`] is the operator's: which job holds which GPU, in a file of its own.
+//! A [`State`] is the operator's record of the GPUs that each job holds, in a separate file.
 //!
-//! Doors and the engine see both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take decided values, never a
-//! closure, so that nothing slow can run inside a transaction. Writes take an idempotency key ([`Once`]).
+//! Doors and the engine use both through the traits [`ReadingStore`] and [`ClusterStateStore`]. Their methods take values and no
+//! closures, so that nothing slow can run inside a transaction. Writes take an idempotency key ([`Once`]).
 
 pub mod csv_in;
 pub mod csv_out;

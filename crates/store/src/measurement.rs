@@ -1,8 +1,8 @@
-//! [`Measurement`]: one schema for benchmark runs, jobs and tuning samples.
+//! [`Measurement`]: one schema for benchmark runs, jobs and tuning readings.
 
 use topology::{Allocation, Bandwidth, Bytes, Collective, Seconds};
 
-/// Where a measurement comes from.
+/// The source of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
@@ -10,11 +10,11 @@ pub enum Source {
     NcclTests,
     /// The user's own benchmark command.
     Command,
-    /// linkwise's simulator: never to be shown as measured.
+    /// linkwise's simulator: no output may call it measured.
     Simulated,
-    /// A table that somebody published.
+    /// A published table.
     Published,
-    /// A job that was running for its own purpose.
+    /// A production job that reported its bandwidth.
     Job,
 }
 
@@ -44,16 +44,16 @@ impl std::str::FromStr for Source {
     }
 }
 
-/// How far a measurement is to be trusted.
+/// The quality of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Quality {
-    /// Nothing speaks against it.
+    /// No check found a problem.
     #[default]
     Good,
-    /// It lies far from its class or neighbours and was not repeated.
+    /// It deviates far from comparable measurements and was not repeated.
     Suspect,
-    /// A repetition showed it to be wrong; kept for the record, not used to fit.
+    /// A repetition contradicted it; it stays stored, and no fit uses it.
     Rejected,
 }
 
@@ -80,29 +80,29 @@ impl std::str::FromStr for Quality {
     }
 }
 
-/// Largest bandwidth that is believed, GB/s.
+/// Largest plausible bandwidth, GB/s.
 pub const BUSBW_GB_PER_S_MAX: f64 = 1e6;
-/// Largest message.
+/// Largest message, bytes.
 pub const SIZE_BYTES_MAX: u64 = 1 << 50;
 /// Longest operation, seconds.
 pub const TIME_S_MAX: f64 = 1e6;
 /// Longest text field, bytes.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
-/// One reading: what an allocation got.
+/// One reading: the bandwidth of an allocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measurement {
     /// The GPUs, of the cluster that the store belongs to.
     pub allocation: Allocation,
-    /// What ran.
+    /// The collective.
     pub collective: Collective,
-    /// nccl-tests' size column: the whole buffer.
+    /// Message size: the whole buffer, as in nccl-tests' size column.
     pub size: Bytes,
     /// Bus bandwidth.
     pub busbw: Bandwidth,
-    /// Time of one operation, if it was told.
+    /// Time of one operation, if the source reports it.
     pub time: Option<Seconds>,
-    /// `Ring`, `Tree`, `NVLS`, ...; none = NCCL chose and did not say.
+    /// `Ring`, `Tree`, `NVLS`, ...; none = NCCL's choice, unknown.
     pub algorithm: Option<String>,
     /// `LL`, `LL128`, `Simple`.
     pub protocol: Option<String>,
@@ -110,22 +110,22 @@ pub struct Measurement {
     pub channels: Option<u32>,
     /// NCCL's version, `2.27.7`.
     pub nccl_version: Option<String>,
-    /// What else ran at the time: none = idle cluster; else a word or a list of allocations.
+    /// Other load during the measurement: none = idle cluster; else a word or a list of allocations.
     pub contention: Option<String>,
-    /// The job it belongs to.
+    /// The job that reported it.
     pub job: Option<String>,
-    /// When, seconds since 1970; none = unknown (published tables).
+    /// Time of the measurement, seconds since 1970; none = unknown (published tables).
     pub taken_at_unix_s: Option<f64>,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
-    /// Tool, file or command behind it, for people.
+    /// Tool, file or command that produced it; free text.
     pub provenance: String,
-    /// How far to trust it.
+    /// Its quality.
     pub quality: Quality,
 }
 
 impl Measurement {
-    /// A measurement with only what every source tells; the rest unknown.
+    /// A measurement with the fields that every source has; the other fields are unknown.
     pub fn new(allocation: Allocation, collective: Collective, size: Bytes, busbw: Bandwidth, source: Source) -> Self {
         Measurement {
             allocation,
@@ -146,7 +146,7 @@ impl Measurement {
         }
     }
 
-    /// Is every value one that a store takes? The first broken rule in one sentence, field first.
+    /// Checks every value. The error states the first broken rule in one sentence that begins with the field.
     pub fn check(&self) -> Result<(), String> {
         let bw = self.busbw.gb_per_s();
         if self.allocation.is_empty() {
@@ -184,10 +184,10 @@ impl Measurement {
     }
 }
 
-/// A measurement with the name of the run that gave it.
+/// A measurement with its run id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// Campaign point and repetition, unique in a store; none = not part of a campaign, stored as often as it is given.
+    /// Campaign point and repetition, unique in a store; none = not part of a campaign, and every insert stores it again.
     pub run_id: Option<String>,
     /// The reading.
     pub measurement: Measurement,

@@ -1,8 +1,8 @@
-//! Idempotency keys: a write that a client repeats is done once, and answered alike each time.
+//! Idempotency keys: a repeated write is done once, and every repetition gets the same answer.
 //!
-//! A client that got no answer cannot know whether its write was done. It repeats the write under the same key: the row of the key says
-//! what the first one did. The row is written in the transaction of the write itself, so there is no moment at which one is there
-//! without the other. The same key with another request is an error, never a silent second write.
+//! A client that got no answer cannot know whether its write was done. It repeats the write under the same key: the row of the key
+//! records what the first write did. The write and its row share a transaction, so neither exists without the other. The same key with
+//! another request is an error, never a silent second write.
 //!
 //! Limits: [`KEYS_MAX`] keys of at most [`KEY_AGE_S_MAX`] are kept, the newest ones, with answers of at most [`ANSWER_BYTES_MAX`]: at most
 //! 10 GB in theory, some 20 MB at 2 kB per answer. A repetition after that is a new request.
@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 pub const KEY_BYTES_MAX: usize = 200;
 /// Most keys that a file keeps.
 pub const KEYS_MAX: usize = 10_000;
-/// How long a key is kept, seconds: a week.
+/// Longest age of a key, seconds: a week.
 pub const KEY_AGE_S_MAX: f64 = 7.0 * 86_400.0;
-/// Longest answer that is kept with a key, bytes.
+/// Longest stored answer of a key, bytes.
 pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// A write that its client may repeat.
@@ -25,7 +25,7 @@ pub const ANSWER_BYTES_MAX: usize = 1 << 20;
 pub struct Once {
     /// The client's key: 1 to [`KEY_BYTES_MAX`] printable ASCII characters.
     pub key: String,
-    /// [`digest`] of the request, to tell a repetition from another request under the same key.
+    /// [`digest`] of the request; it distinguishes a repetition from another request under the same key.
     pub request: String,
 }
 
@@ -45,21 +45,21 @@ impl Once {
     }
 }
 
-/// What tells one request from another: 64 bits of its text and its length. For accidents, not for attackers.
+/// A digest of a request: 64 bits of its text, and its length. It protects against accidents, not against attackers.
 pub fn digest(request: &str) -> String {
     format!("{:016x}-{}", fnv64([request]), request.len())
 }
 
-/// What a write did, now or when its key was first used.
+/// The result of a write, from now or from the first use of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done<T> {
-    /// What it did.
+    /// The result.
     pub value: T,
-    /// Was it done before, under the same key?
+    /// True if the write was done before, under the same key.
     pub repeated: bool,
 }
 
-/// The table, the same in stores and states.
+/// The table of keys; stores and states have the same.
 pub(crate) const TABLE: &str = "
 CREATE TABLE request_key (
     key TEXT PRIMARY KEY,
@@ -71,9 +71,9 @@ CREATE TABLE request_key (
 CREATE INDEX request_key_by_age ON request_key (at_unix_s);
 ";
 
-/// Why a key could not be looked up or kept.
+/// The reason why a key could not be looked up or stored.
 pub(crate) enum KeyError {
-    /// It was used for another request.
+    /// The key was used for another request.
     Reused(String),
     /// The row cannot be read.
     Damaged(String),
@@ -89,18 +89,18 @@ impl From<rusqlite::Error> for KeyError {
 
 /// A row of the table.
 pub(crate) struct Kept {
-    /// What the write did, as the store or state wrote it.
+    /// The result of the write, in the store's or the state's format.
     pub outcome: String,
-    /// The answer, once the client's request was answered whole.
+    /// The answer, after the client's whole request was answered.
     pub answer: Option<String>,
-    /// Has a model learned from it? Only of rows without an answer.
+    /// True if a model has learned from it. Only for rows without an answer.
     pub taught: bool,
 }
 
-/// Stands for the answer between the learning of a model and the answer.
+/// Replaces the answer in the time between the learning of a model and the answer.
 const TAUGHT: &str = "taught";
 
-/// What was done under a key; none if it is new.
+/// The row of a key; none if the key is new.
 pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, KeyError> {
     let row: Option<(String, String, Option<String>)> = conn
         .prepare_cached("SELECT request, outcome, answer FROM request_key WHERE key = ?1")?
@@ -116,12 +116,12 @@ pub(crate) fn look_up(conn: &Connection, once: &Once) -> Result<Option<Kept>, Ke
     }
 }
 
-/// The outcome of a row as a value.
+/// The result in a row as a value.
 pub(crate) fn outcome<T: for<'de> Deserialize<'de>>(kept: &Kept) -> Result<T, KeyError> {
     serde_json::from_str(&kept.outcome).map_err(|e| KeyError::Damaged(format!("a request key's outcome: {e}")))
 }
 
-/// Keeps what a write did, in its transaction, and drops what is too old or too much.
+/// Stores the result of a write in its transaction, and deletes keys beyond the limits of age and number.
 pub(crate) fn keep<T: Serialize>(
     tx: &Connection,
     once: &Once,
@@ -143,7 +143,7 @@ pub(crate) fn keep<T: Serialize>(
     Ok(())
 }
 
-/// Completes a row with the answer. Too long an answer is not kept: the outcome is.
+/// Completes a row with the answer. An answer that is too long is not stored; the result stays.
 pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(), KeyError> {
     if answer.len() <= ANSWER_BYTES_MAX {
         conn.prepare_cached("UPDATE request_key SET answer = ?2 WHERE key = ?1")?.execute([&once.key, answer])?;
@@ -151,14 +151,14 @@ pub(crate) fn finish(conn: &Connection, once: &Once, answer: &str) -> Result<(),
     Ok(())
 }
 
-/// Marks a row without an answer: a model learns from it now, and a repetition teaches nothing; or takes the mark back.
+/// Marks a row without an answer, or removes the mark. The mark means that a model learns from it now, so a repetition teaches nothing.
 pub(crate) fn mark_taught(conn: &Connection, once: &Once, taught: bool) -> Result<(), KeyError> {
     let sql = "UPDATE request_key SET answer = ?2 WHERE key = ?1 AND (answer IS NULL OR answer = ?3)";
     conn.prepare_cached(sql)?.execute(params![once.key, taught.then_some(TAUGHT), TAUGHT])?;
     Ok(())
 }
 
-/// Marks every row without an answer: a model was fitted to all readings.
+/// Marks every row without an answer, because a model was fitted to all readings.
 pub(crate) fn mark_all_taught(conn: &Connection) -> Result<(), KeyError> {
     conn.execute("UPDATE request_key SET answer = ?1 WHERE answer IS NULL", [TAUGHT])?;
     Ok(())
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_keeps_what_was_done_and_refuses_another_request() {
+    fn a_key_returns_the_first_result_and_refuses_another_request() {
         let c = table();
         let a = once("k", "one");
         assert!(look_up(&c, &a).ok().unwrap().is_none());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn old_keys_and_those_beyond_the_limit_go_the_oldest_first() {
+    fn old_keys_and_those_beyond_the_limit_are_deleted_oldest_first() {
         let c = table();
         let n = KEYS_MAX + 5;
         c.execute_batch("BEGIN").unwrap();

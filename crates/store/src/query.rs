@@ -1,32 +1,32 @@
-//! [`Query`]: which measurements are wanted.
+//! [`Query`]: a selection of measurements.
 
 use crate::measurement::{Quality, Source};
 use topology::{Bytes, Collective, HostId};
 
-/// On which hosts.
+/// The hosts of a selection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// Anywhere.
+    /// Any hosts.
     #[default]
     Any,
-    /// Inside one host, whichever.
+    /// Inside any one host.
     OneHost,
     /// Inside this host.
     Host(HostId),
-    /// Over two hosts or more.
+    /// Across two hosts or more.
     SeveralHosts,
 }
 
-/// How many of a host's readings, the newest ones by number.
+/// Numbers of readings to take per host, the newest by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewestOfHost {
-    /// Of jobs on this host alone.
+    /// Readings on this host alone.
     pub one_host: usize,
-    /// Of jobs over several hosts.
+    /// Readings across several hosts.
     pub several_hosts: usize,
 }
 
-/// Which measurements; a field left at its default does not restrict.
+/// A selection of measurements; a field with its default value does not restrict it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Query {
     /// Only this collective.
@@ -37,63 +37,63 @@ pub struct Query {
     pub source: Option<Source>,
     /// Only this quality; none = all but [`Quality::Rejected`].
     pub quality: Option<Quality>,
-    /// With rejected readings as well (when `quality` is none).
+    /// Include rejected readings (when `quality` is none).
     pub with_rejected: bool,
-    /// With withdrawn readings as well.
+    /// Include withdrawn readings.
     pub with_withdrawn: bool,
-    /// Only here.
+    /// Only in this place.
     pub place: Place,
-    /// Only readings of which at least one GPU is on one of these hosts (an index answers it); empty: of any.
+    /// Only readings with at least one GPU on one of these hosts (uses an index); empty: any host.
     pub touching: Vec<HostId>,
-    /// Only runs whose id starts so.
+    /// Only runs whose id has this prefix.
     pub run_prefix: Option<String>,
-    /// Only of this job.
+    /// Only readings of this job.
     pub job: Option<String>,
-    /// Only the reading of this number.
+    /// Only the reading with this number.
     pub id: Option<i64>,
-    /// Only readings stored after the one of this number: what is new since the last look.
+    /// Only readings stored after this number.
     pub after: Option<i64>,
-    /// Only readings up to the one of this number.
+    /// Only readings up to this number.
     pub until: Option<i64>,
-    /// Only readings that are among the newest of one of their hosts at least (an index answers it, whatever the store holds). Rejected and
-    /// withdrawn readings count among a host's newest.
+    /// Only readings that are among the newest of at least one of their hosts (uses an index; the cost does not depend on the size of the
+    /// store). Rejected and withdrawn readings count among a host's newest.
     pub newest_of_each_host: Option<NewestOfHost>,
-    /// Only so many of these, the newest ones.
+    /// Most readings to return, the newest ones.
     pub newest: Option<usize>,
-    /// Only so many of these, the oldest ones (without `newest`).
+    /// Most readings to return, the oldest ones (without `newest`).
     pub oldest: Option<usize>,
 }
 
 impl Query {
-    /// Everything that may be used to fit: all but rejected and withdrawn readings.
+    /// All readings that a fit may use: neither rejected nor withdrawn.
     pub fn usable() -> Self {
         Query::default()
     }
-    /// Everything that was not withdrawn, rejected readings too.
+    /// All readings that were not withdrawn, rejected ones included.
     pub fn all() -> Self {
         Query { with_rejected: true, ..Query::default() }
     }
-    /// Of this collective only.
+    /// Restricts to this collective.
     pub fn collective(mut self, collective: Collective) -> Self {
         self.collective = Some(collective);
         self
     }
-    /// Of this size only.
+    /// Restricts to this size.
     pub fn size(mut self, size: Bytes) -> Self {
         self.size = Some(size);
         self
     }
-    /// In this place only.
+    /// Restricts to this place.
     pub fn place(mut self, place: Place) -> Self {
         self.place = place;
         self
     }
-    /// Touching these hosts only.
+    /// Restricts to readings that use one of these hosts.
     pub fn touching(mut self, hosts: impl IntoIterator<Item = HostId>) -> Self {
         self.touching = hosts.into_iter().collect();
         self
     }
-    /// Only the newest so many.
+    /// Restricts to the newest `n` readings.
     pub fn newest(mut self, count: usize) -> Self {
         self.newest = Some(count);
         self

@@ -1,4 +1,4 @@
-//! Readings that people look at, correct and withdraw. What was changed, by whom and why stays on record.
+//! Lists, corrects and withdraws readings. The store records each change, who made it and why.
 
 use crate::error::StoreError;
 use crate::measurement::{BUSBW_GB_PER_S_MAX, Record};
@@ -9,76 +9,76 @@ use crate::sqlite::{Store, insert};
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 
-/// Longest name of who changed a reading, and longest reason, bytes.
+/// Longest name of the person or program that changed a reading, bytes.
 pub const WHO_BYTES_MAX: usize = 200;
-/// See [`WHO_BYTES_MAX`].
+/// Longest reason of a change, bytes.
 pub const WHY_BYTES_MAX: usize = 1024;
 
 /// A reading with its number in the store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredReading {
-    /// Its number; rises with every reading stored.
+    /// Its number; it rises with every stored reading.
     pub id: i64,
-    /// What it says.
+    /// The reading.
     pub record: Record,
-    /// Does nothing use it any more?
+    /// True if it was withdrawn: no fit and no diagnosis uses it.
     pub withdrawn: bool,
 }
 
-/// What was done to a reading.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhatChanged {
     /// Its bandwidth was replaced.
     Corrected,
-    /// It is not used any more.
+    /// The reading was withdrawn.
     Withdrawn,
 }
 
 /// One change of a reading.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadingChange {
-    /// The reading.
+    /// Number of the reading.
     pub reading: i64,
-    /// What was done.
+    /// The kind of the change.
     pub what: WhatChanged,
     /// Bus bandwidth before, GB/s.
     pub old_busbw_gb_per_s: f64,
     /// Bus bandwidth after, GB/s; none where it was withdrawn.
     pub new_busbw_gb_per_s: Option<f64>,
-    /// Who did it.
+    /// Who made the change.
     pub who: String,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// When, seconds since 1970.
+    /// Time of the change, seconds since 1970.
     pub at_unix_s: f64,
 }
 
-/// How far a store is: what was computed at one revision holds at the next if only `last_id` rose, but for the new readings.
+/// The revision of a store. If only `last_id` rose, earlier results stay valid except for the new readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Revision {
     /// Number of the newest reading.
     pub last_id: i64,
-    /// Rises when a reading that is there is corrected, withdrawn or judged anew.
+    /// Rises when a stored reading is corrected or withdrawn, or its quality changes.
     pub changes: u64,
 }
 
-/// What adding readings did.
+/// The result of adding readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// Numbers of the readings, none where a run was known already.
+    /// Numbers of the readings; none for a run that was stored before.
     pub ids: Vec<Option<i64>>,
-    /// Were they added before, under the same key?
+    /// True if they were added before, under the same key.
     pub repeated: bool,
-    /// If so, the answer of then, if there was one.
+    /// The earlier answer, if they were added before and answered.
     pub answer: Option<String>,
-    /// If there was none: has the model learned them ([`Store::mark_taught`])?
+    /// Without an earlier answer: true if the model has learned them ([`Store::mark_taught`]).
     pub taught: bool,
 }
 
 impl Store {
-    /// Stores all records in one transaction, once under their key. Complete the key with [`Store::finish`] once the request that they came
-    /// with is answered.
+    /// Stores all records in one transaction, once under their key. Complete the key with [`Store::finish`] when their request is
+    /// answered.
     pub fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError> {
         self.check_records(records)?;
         self.write(|tx, cluster, path| {
@@ -96,29 +96,29 @@ impl Store {
         })
     }
 
-    /// What was answered to the request of a key; none if it is new or was not answered.
+    /// The answer under a key; none if the key is new or its request was not answered.
     pub fn answered(&self, once: &Once) -> Result<Option<String>, StoreError> {
         let kept = once::look_up(&self.conn, once).map_err(|e| StoreError::of_key(&self.path, e))?;
         Ok(kept.and_then(|k| k.answer))
     }
 
-    /// What was added under a key; none if it is new.
+    /// The readings that were added under a key; none if the key is new.
     pub fn added(&self, once: &Once) -> Result<Option<Added>, StoreError> {
         let fail = |e| StoreError::of_key(&self.path, e);
         once::look_up(&self.conn, once).map_err(fail)?.map(added).transpose().map_err(fail)
     }
 
-    /// Notes under a key that is not answered yet that a model learns what was added, or takes that back.
+    /// Records under an unanswered key that a model learns the added readings, or removes that record.
     pub fn mark_taught(&mut self, once: &Once, taught: bool) -> Result<(), StoreError> {
         once::mark_taught(&self.conn, once, taught).map_err(|e| StoreError::of_key(&self.path, e))
     }
 
-    /// Notes under every key that is not answered yet that the model has what was added: it was fitted to all readings. O(keys).
+    /// Records under every unanswered key that the model has the added readings, because it was fitted to all readings. O(keys).
     pub fn mark_all_taught(&mut self) -> Result<(), StoreError> {
         once::mark_all_taught(&self.conn).map_err(|e| StoreError::of_key(&self.path, e))
     }
 
-    /// Keeps the answer to a request with its key.
+    /// Stores the answer to a request with its key.
     pub fn finish(&mut self, once: &Once, answer: &str) -> Result<(), StoreError> {
         once::finish(&self.conn, once, answer).map_err(|e| StoreError::of_key(&self.path, e))
     }
@@ -140,12 +140,12 @@ impl Store {
             out.push(StoredReading { id, record, withdrawn: withdrawn != 0 });
         }
         if query.newest.is_some() {
-            out.reverse(); // they came newest first
+            out.reverse(); // SQLite returned the newest first
         }
         Ok(out)
     }
 
-    /// How far the store is. Two rows.
+    /// The store's revision. Reads two rows.
     pub fn revision(&self) -> Result<Revision, StoreError> {
         let sql = "SELECT (SELECT coalesce(max(id), 0) FROM measurement), (SELECT changes FROM revision)";
         let row = |r: &rusqlite::Row<'_>| Ok(Revision { last_id: r.get(0)?, changes: r.get::<_, i64>(1)? as u64 });
@@ -155,10 +155,10 @@ impl Store {
             .map_err(|e| StoreError::of("read", &self.path, &e))
     }
 
-    /// Replaces the bandwidth of a reading. Its time goes with it, since nccl-tests computes one from the other. Done once under a key.
+    /// Replaces the bandwidth of a reading and scales its time, because nccl-tests computes one from the other. Done once under a key.
     ///
     /// # Errors
-    /// No such reading; a withdrawn one; a bandwidth that no store takes; a name or reason that is empty or too long.
+    /// No such reading; a withdrawn reading; an implausible bandwidth; a name or reason that is empty or too long.
     pub fn correct(
         &mut self,
         id: i64,
@@ -173,10 +173,10 @@ impl Store {
         self.change(id, WhatChanged::Corrected, Some(busbw_gb_per_s), by, once)
     }
 
-    /// Withdraws a reading: it stays listed on request, and nothing learns from it any more. Done once under a key.
+    /// Withdraws a reading: it can still be listed, and no fit and no diagnosis uses it. Done once under a key.
     ///
     /// # Errors
-    /// As [`Store::correct`].
+    /// Those of [`Store::correct`], without that of the bandwidth.
     pub fn withdraw(&mut self, id: i64, by: &By<'_>, once: Option<&Once>) -> Result<Done<ReadingChange>, StoreError> {
         self.change(id, WhatChanged::Withdrawn, None, by, once)
     }
@@ -241,20 +241,20 @@ impl Store {
         })
     }
 
-    /// What was done to a reading, the oldest change first.
+    /// The changes of a reading, oldest first.
     pub fn history(&self, id: i64) -> Result<Vec<ReadingChange>, StoreError> {
         changes(&self.conn, id).map_err(|e| StoreError::of("read", &self.path, &e))
     }
 }
 
-/// Who changes a reading, why and when.
+/// The author, the reason and the time of a change.
 #[derive(Clone, Copy, Debug)]
 pub struct By<'a> {
-    /// A person or a program, one line.
+    /// A person or a program, in one line.
     pub who: &'a str,
-    /// The reason, one line.
+    /// The reason, in one line.
     pub why: &'a str,
-    /// Now, seconds since 1970.
+    /// The present time, seconds since 1970.
     pub at_unix_s: f64,
 }
 

@@ -1,4 +1,4 @@
-//! From rows to measurements, and from questions to SQL.
+//! Converts rows to measurements, and queries to SQL.
 
 use crate::measurement::{Measurement, Quality, Record};
 use crate::query::{Place, Query};
@@ -13,8 +13,8 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, GpuMask, HostId, Seconds};
 pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, busbw_gb_per_s, time_s, algorithm, protocol, channels, \
      nccl_version, contention, job, taken_at_unix_s, source, provenance, quality";
 
-/// The condition of a question, and its values. Ends with ORDER BY and LIMIT: ascending by number, or the newest first if only the newest
-/// are wanted. `ids`: only readings of these numbers.
+/// The SQL condition of a query, and its values. Ends with ORDER BY and LIMIT: ascending by number, or newest first if the query asks
+/// for the newest. `ids`: only readings with these numbers.
 pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (String, Vec<Value>) {
     let mut clause = vec!["1".to_owned()];
     let mut values: Vec<Value> = Vec::new();
@@ -82,8 +82,8 @@ pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (Stri
     (format!("{} ORDER BY id{limit}", clause.join(" AND ")), values)
 }
 
-/// The reverse of [`allocation_text`] for what a store wrote itself; none where it touches a host that is not there any more, or GPUs that
-/// the host has no more. Hosts stand in runs there, so that each is looked up once. O(length).
+/// The inverse of [`allocation_text`] for texts of the store; none if the cluster no longer has one of the hosts or GPUs. These texts
+/// list the GPUs of a host consecutively, so each host is looked up once. O(length).
 fn stored_allocation(
     cluster: &Cluster,
     index: &HashMap<&str, HostId>,
@@ -123,7 +123,7 @@ pub(crate) fn allocation_text(cluster: &Cluster, allocation: &Allocation) -> Str
     cluster.gpu_names(allocation).join(" ")
 }
 
-/// The reverse of [`allocation_text`]; also takes commas. Duplicates and unknown GPUs are errors.
+/// The inverse of [`allocation_text`]; also accepts commas. Duplicates and unknown GPUs are errors.
 pub(crate) fn allocation_of(
     cluster: &Cluster,
     index: &HashMap<&str, HostId>,

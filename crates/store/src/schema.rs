@@ -3,10 +3,10 @@
 use rusqlite::{Transaction, params};
 use rusqlite_migration::{HookResult, M, Migrations};
 
-/// `lkws` in the database header: tells a store from any other SQLite file.
+/// `lkws` in the database header: identifies a store among SQLite files.
 pub const APPLICATION_ID: i64 = 0x6c6b_7773;
 
-/// How many schema versions this build knows.
+/// The schema version that this build writes.
 pub const VERSION: i64 = 3;
 
 const V1: &str = "
@@ -35,7 +35,7 @@ CREATE TABLE measurement (
 CREATE INDEX measurement_by_question ON measurement (collective, size_bytes, host);
 ";
 
-/// Which hosts a reading is of, what people did to readings, and how often what is known already has changed.
+/// The hosts of each reading, the changes of readings, and the counter of changes.
 const V2: &str = "
 ALTER TABLE measurement ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX measurement_by_job ON measurement (job) WHERE job IS NOT NULL;
@@ -59,8 +59,8 @@ CREATE TABLE revision (one INTEGER PRIMARY KEY CHECK (one = 1), changes INTEGER 
 INSERT INTO revision VALUES (1, 0);
 ";
 
-/// The newest readings of a host are found apart for jobs on one host and jobs over several. `former_type`: what hosts were before they
-/// became other hardware, and up to which reading.
+/// An index for the newest readings of a host, separately for one host and several hosts. `former_type`: the earlier hardware of a host,
+/// and the last reading taken on it.
 const V3: &str = "
 CREATE TABLE reading_of_host (
     host TEXT NOT NULL,
@@ -79,12 +79,12 @@ CREATE TABLE former_type (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// All of them.
+/// All migrations, in order.
 pub fn migrations() -> Migrations<'static> {
     Migrations::new(vec![M::up(V1), M::up_with_hook(V2, fill), M::up(V3)])
 }
 
-/// The rest of version 2: the table of keys, and the hosts of readings that are there.
+/// The rest of version 2: the table of keys, and the hosts of the stored readings.
 fn fill(tx: &Transaction<'_>) -> HookResult {
     tx.execute_batch(crate::once::TABLE)?;
     let mut read = tx.prepare("SELECT id, allocation FROM measurement")?;

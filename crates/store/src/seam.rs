@@ -1,7 +1,7 @@
-//! What the engine needs of a state and of a store of readings: SQLite stands behind it today.
+//! The traits through which the engine uses a state and a store of readings. SQLite implements them.
 //!
-//! No method takes a closure: an implementation can hold a transaction only for work of its own, which is O(rows of the request). Errors are
-//! those of the files; another database maps its own onto `Busy`, `Io` and `Damaged`.
+//! No method takes a closure: an implementation holds a transaction only for its own work, which is O(rows of the request). Errors are
+//! those of the files; another database maps its errors to `Busy`, `Io` and `Damaged`.
 
 use crate::error::StoreError;
 use crate::measurement::{Measurement, Record};
@@ -12,13 +12,13 @@ use crate::sqlite::Store;
 use crate::state::{Allocated, Commit, Committed, Drain, NewJob, Release, Snapshot, State, StateError, Suspect, Turns};
 use topology::{Allocation, Cluster};
 
-/// Who holds which GPU.
+/// The operator's state: jobs and the GPUs that they hold.
 pub trait ClusterStateStore: Send {
-    /// The cluster whose GPUs they are.
+    /// The cluster of the state.
     fn cluster(&self) -> &Cluster;
-    /// Everything at one moment. O(GPUs held).
+    /// The whole state at one moment. O(GPUs held).
     fn snapshot(&self) -> Result<Snapshot, StateError>;
-    /// The version of the state now. One row.
+    /// The present version of the state. Reads one row.
     fn version(&self) -> Result<u64, StateError>;
     /// See [`State::answered`].
     fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError>;
@@ -40,7 +40,7 @@ pub trait ClusterStateStore: Send {
     fn undrain(&mut self, gpus: &Allocation, once: Option<&Once>, at_unix_s: f64) -> Result<Done<usize>, StateError>;
     /// See [`State::set_suspects`].
     fn set_suspects(&mut self, suspects: &[Suspect]) -> Result<bool, StateError>;
-    /// Where deciders that lost races queue up.
+    /// The queue for clients whose commits failed because of concurrent changes.
     fn turns(&self) -> Box<dyn Turns>;
 }
 
@@ -86,9 +86,9 @@ impl ClusterStateStore for State {
     }
 }
 
-/// What allocations got.
+/// Readings of allocations.
 pub trait ReadingStore: Send {
-    /// The cluster that they are of.
+    /// The cluster of the readings.
     fn cluster(&self) -> &Cluster;
     /// See [`Store::add`].
     fn add(&mut self, records: &[Record], once: Option<&Once>, at_unix_s: f64) -> Result<Added, StoreError>;

@@ -13,21 +13,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId};
 
-/// How long a writer waits for another process before it gives up.
+/// Longest wait of a writer for another process.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest run id, bytes. An allocation of a thousand GPUs in text is about ten thousand.
 pub const RUN_ID_BYTES_MAX: usize = 64 << 10;
 
-/// How many of the offered records were new.
+/// The numbers of new and known records of an insert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserted {
-    /// Stored now.
+    /// Records that were stored.
     pub added: usize,
-    /// Known already by their run id, left as they were.
+    /// Records whose run id was known; the stored ones stay unchanged.
     pub already: usize,
 }
 
-/// By host that was other hardware before: up to which reading, and whether that was what it is now; ascending.
+/// For each host with earlier hardware: the last reading on it, and whether it was the present hardware; ascending.
 pub(crate) type FormerTypes = HashMap<HostId, Vec<(i64, bool)>>;
 
 /// The measurements of one cluster.
@@ -36,7 +36,7 @@ pub struct Store {
     pub(crate) path: PathBuf,
     pub(crate) conn: Connection,
     pub(crate) cluster: Cluster,
-    /// Hosts that were other hardware before: up to which reading, and whether that was what they are now.
+    /// Hosts with earlier hardware: the last reading on it, and whether it was the present hardware.
     pub(crate) former: FormerTypes,
     changed: HostChanges,
 }
@@ -82,7 +82,7 @@ impl Store {
             return Err(StoreError::Newer { path: path.into(), found: version, known: schema::VERSION });
         }
         conn.pragma_update(None, "journal_mode", "WAL").map_err(fail("open"))?;
-        // FULL: what was acknowledged survives a power cut as well; a benchmark takes seconds, an fsync milliseconds.
+        // FULL: acknowledged data survive a power cut, too; a benchmark takes seconds, an fsync milliseconds.
         conn.pragma_update(None, "synchronous", "FULL").map_err(fail("open"))?;
         conn.set_transaction_behavior(TransactionBehavior::Immediate);
         let migrated = if version < schema::VERSION { schema::migrations().to_latest(&mut conn) } else { Ok(()) };
@@ -102,7 +102,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Remembers the cluster in a new store, compares it in an old one, and takes over the hosts that came, went or changed.
+    /// Records the cluster in a new store, compares it with that of an existing one, and records added, removed and changed hosts.
     fn claim(&mut self, cluster: &Cluster) -> Result<(), StoreError> {
         let given = identity(cluster);
         if let Some(stored) = self.meta("cluster_identity")?
@@ -173,8 +173,8 @@ impl Store {
         Ok(former)
     }
 
-    /// The hosts that changed between the last opening and this one. Readings that touch a host which is gone, or was other hardware when
-    /// they were taken, stay stored and are not given out.
+    /// The hosts that changed between the last opening and this one. Readings on removed hosts or on earlier hardware stay stored; no query
+    /// returns them.
     pub fn changed_hosts(&self) -> &HostChanges {
         &self.changed
     }
@@ -194,16 +194,16 @@ impl Store {
     pub fn path(&self) -> &Path {
         &self.path
     }
-    /// The cluster it was opened with.
+    /// The cluster of the caller that opened the store.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
-    /// Fingerprint of the cluster's identity, as stored.
+    /// The stored fingerprint of the cluster's identity.
     pub fn cluster_fingerprint(&self) -> Result<String, StoreError> {
         Ok(self.meta("cluster_fingerprint")?.unwrap_or_default())
     }
 
-    /// Stores one record; when this returns, it survives a kill.
+    /// Stores one record. After the return it survives a kill.
     pub fn insert(&mut self, record: &Record) -> Result<Inserted, StoreError> {
         self.insert_batch(std::slice::from_ref(record))
     }
@@ -216,7 +216,7 @@ impl Store {
         Ok(Inserted { added, already: records.len() - added })
     }
 
-    /// Does the store take these?
+    /// Checks the records against the store's rules.
     pub(crate) fn check_records(&self, records: &[Record]) -> Result<(), StoreError> {
         let gpus: usize = self.cluster.gpu_count();
         let all = all_gpus(&self.cluster);
@@ -246,7 +246,7 @@ impl Store {
         Ok(value)
     }
 
-    /// Changes the quality of stored runs, all in one transaction; unknown run ids are left alone. Returns how many changed.
+    /// Changes the quality of stored runs in one transaction; skips unknown run ids. Returns the number of changed runs.
     pub fn set_quality<'a>(
         &mut self,
         changes: impl IntoIterator<Item = (&'a str, Quality)>,
@@ -266,12 +266,12 @@ impl Store {
         })
     }
 
-    /// The measurements asked for, in the order they were stored.
+    /// The measurements of a query, in the order in which they were stored.
     pub fn measurements(&self, query: &Query) -> Result<Vec<Measurement>, StoreError> {
         Ok(self.records(query)?.into_iter().map(|r| r.measurement).collect())
     }
 
-    /// As [`Store::measurements`], with run ids. About 400 bytes of memory and 6 us each (`cargo run -p store --example
+    /// [`Store::measurements`] with run ids. About 400 bytes of memory and 6 us per record (`cargo run -p store --example
     /// hundred_thousand`).
     pub fn records(&self, query: &Query) -> Result<Vec<Record>, StoreError> {
         let (clause, values) = self.clause(query)?;
@@ -287,12 +287,12 @@ impl Store {
             out.extend(record);
         }
         if query.newest.is_some() {
-            out.reverse(); // they came newest first
+            out.reverse(); // SQLite returned the newest first
         }
         Ok(out)
     }
 
-    /// The condition of a question. Where it asks for the newest of each host, their numbers are looked up first: O(hosts x newest), in the
+    /// The SQL condition of a query. For the newest readings of each host, their numbers are looked up first: O(hosts x newest), in the
     /// index alone.
     pub(crate) fn clause(&self, query: &Query) -> Result<(String, Vec<Value>), StoreError> {
         let Some(newest) = query.newest_of_each_host else { return Ok(clause(&self.cluster, query, None)) };
@@ -314,7 +314,7 @@ impl Store {
         Ok(clause(&self.cluster, query, Some(&ids)))
     }
 
-    /// How many measurements fit the question, those of hosts that are gone too.
+    /// The number of measurements that match the query, those of removed hosts included.
     pub fn count(&self, query: &Query) -> Result<usize, StoreError> {
         let (clause, values) = self.clause(query)?;
         let sql = format!("SELECT count(*) FROM (SELECT 1 FROM measurement WHERE {clause})");
@@ -324,7 +324,7 @@ impl Store {
             .map_err(|e| self.error("read", &e))
     }
 
-    /// Ids of all runs that start with `prefix`, withdrawn ones too: none of them can be stored again.
+    /// All run ids with this prefix, those of withdrawn readings included: no run id can be stored again.
     pub fn run_ids(&self, prefix: &str) -> Result<HashSet<String>, StoreError> {
         let query = Query { run_prefix: Some(prefix.into()), with_withdrawn: true, ..Query::all() };
         Ok(self.records(&query)?.into_iter().filter_map(|r| r.run_id).collect())
@@ -353,12 +353,12 @@ impl Store {
     }
 }
 
-/// Every GPU of a cluster, drained ones too: measurements may be older than a drain.
+/// Every GPU of a cluster, drained ones included: measurements may be older than a drain.
 fn all_gpus(cluster: &Cluster) -> Allocation {
     Allocation::new(cluster.host_ids().map(|h| (h, cluster.type_of(h).all_gpus())))
 }
 
-/// Inserts records; the number that each got, none where its run is known already.
+/// Inserts records and returns the number of each; none for a run that was stored before.
 pub(crate) fn insert(
     tx: &Transaction<'_>,
     cluster: &Cluster,

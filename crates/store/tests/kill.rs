@@ -24,8 +24,8 @@ fn record(batch: usize, i: usize) -> Record {
     Record { run_id: Some(format!("batch{batch}#{i}")), measurement: m }
 }
 
-/// The writer: goes on after what the store has, one acknowledged batch after the other, until it is killed. Offers the last known
-/// batch again first, as a resumed campaign might. Only runs when the test below starts it.
+/// The writer: continues after the stored batches, one acknowledged batch after the other, until it is killed. It first offers the last
+/// stored batch again, as a resumed campaign may do. It runs only if the test below starts it.
 #[test]
 fn writer_of_the_kill_test() {
     let Ok(path) = std::env::var(PATH) else { return };
@@ -42,7 +42,7 @@ fn writer_of_the_kill_test() {
 }
 
 #[test]
-fn a_writer_killed_a_hundred_times_loses_repeats_and_halves_nothing() {
+fn a_writer_killed_a_hundred_times_loses_and_repeats_nothing_and_leaves_no_half_batch() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("killed.db");
     let mut acknowledged = 0usize;

@@ -1,4 +1,4 @@
-//! Readings that are found by host, corrected, withdrawn and stored once; stores of the first schema.
+//! Readings are found by host, corrected, withdrawn and stored once; stores of earlier schemas are migrated.
 
 use store::{By, Measurement, NewestOfHost, Once, Query, Record, Source, Store, StoreError, WhatChanged};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId};
@@ -24,7 +24,7 @@ fn ids(store: &Store, q: &Query) -> Vec<i64> {
 }
 
 #[test]
-fn readings_are_found_by_the_hosts_that_they_touch_the_newest_of_them_in_order() {
+fn readings_are_found_by_host_and_the_newest_come_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster();
     let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
@@ -39,7 +39,7 @@ fn readings_are_found_by_the_hosts_that_they_touch_the_newest_of_them_in_order()
 }
 
 #[test]
-fn a_corrected_reading_says_the_new_and_a_withdrawn_one_nothing_and_both_tell_who_and_why() {
+fn a_correction_replaces_a_value_a_withdrawal_hides_it_and_both_record_who_and_why() {
     let folder = tempfile::tempdir().unwrap();
     let c = cluster();
     let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
@@ -102,7 +102,7 @@ fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() 
     let path = folder.path().join("old.db");
     let c = cluster();
     drop(Store::create(&path, &c).unwrap());
-    // What the first version wrote: its tables, and nothing that came later.
+    // The tables of the first version, without later ones.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "DROP TABLE reading_change; DROP TABLE reading_of_host; DROP TABLE former_type; DROP TABLE revision; DROP TABLE request_key;
@@ -123,7 +123,7 @@ fn a_store_of_the_first_schema_is_migrated_and_its_readings_are_found_by_host() 
 }
 
 #[test]
-fn the_newest_readings_of_every_host_are_found_apart_for_one_host_and_several() {
+fn the_newest_readings_of_every_host_are_found_separately_for_one_host_and_several() {
     let c = cluster();
     let folder = tempfile::tempdir().unwrap();
     let mut s = Store::create(&folder.path().join("s.db"), &c).unwrap();
@@ -140,7 +140,7 @@ fn the_newest_readings_of_every_host_are_found_apart_for_one_host_and_several() 
 }
 
 #[test]
-fn a_store_of_the_second_schema_is_migrated_and_knows_which_jobs_ran_on_several_hosts() {
+fn a_store_of_the_second_schema_is_migrated_and_separates_readings_across_several_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.db");
     let c = cluster();
@@ -162,7 +162,7 @@ fn a_store_of_the_second_schema_is_migrated_and_knows_which_jobs_ran_on_several_
     assert_eq!(newest(0, 1), [2]);
 }
 
-/// The cluster with the hosts named, each of its first type.
+/// A cluster with these hosts, all of the first type.
 fn with_hosts(names: &[&str]) -> Cluster {
     let mut c = cluster();
     let one = c.hosts[0].clone();
@@ -171,7 +171,7 @@ fn with_hosts(names: &[&str]) -> Cluster {
 }
 
 #[test]
-fn hosts_come_and_go_and_the_readings_of_the_others_stay() {
+fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let c = cluster();
@@ -190,7 +190,7 @@ fn hosts_come_and_go_and_the_readings_of_the_others_stay() {
 }
 
 #[test]
-fn readings_of_a_host_that_became_other_hardware_are_not_used_while_it_is_that() {
+fn readings_of_a_host_are_not_used_while_it_has_other_hardware() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
     let c = cluster();

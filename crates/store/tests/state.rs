@@ -1,4 +1,4 @@
-//! The operator's state: what it refuses, and that nothing overlaps or is lost when processes race and are killed.
+//! The operator's state: refusals, and that no allocation overlaps or is lost when processes race and are killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -29,21 +29,21 @@ fn job(state: &State, id: &str, gpus: &str) -> NewJob {
     }
 }
 
-/// A cheap stream of numbers.
+/// A simple stream of random numbers.
 fn next(random: &mut u64) -> u64 {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *random >> 33
 }
 
-/// Any `n` of the free GPUs.
+/// `n` random GPUs of the free ones.
 fn some(now: &Snapshot, n: usize, random: &mut u64) -> Option<Allocation> {
     let mut free: Vec<GpuId> = now.free.gpus().collect();
     (free.len() >= n)
         .then(|| Allocation::from_gpus((0..n).map(|_| free.swap_remove(next(random) as usize % free.len()))))
 }
 
-/// Takes and releases (role `churn`) or takes until nothing is left (role `fill`), telling every acknowledged change. Only runs when the tests
-/// below start it.
+/// Allocates and releases (role `churn`), or allocates until no GPU is left (role `fill`), and prints every acknowledged change. It runs
+/// only if the tests below start it.
 #[test]
 fn worker_of_the_state_tests() {
     let (Ok(path), Ok(role)) = (std::env::var(PATH), std::env::var(ROLE)) else { return };
@@ -57,7 +57,7 @@ fn worker_of_the_state_tests() {
         let wanted = 1 + next(&mut random) as usize % 3;
         let wanted =
             if role == "fill" { wanted.min(state.snapshot().unwrap().free.gpu_count().max(1)) } else { wanted };
-        // Decided on a snapshot, committed if it still stands: another worker may have been faster.
+        // Decides on a snapshot and commits if the decision is still valid: another worker may have been faster.
         let now = state.snapshot().unwrap();
         match some(&now, wanted, &mut random) {
             Some(gpus) => {
@@ -101,7 +101,7 @@ fn worker(path: &Path, role: &str) -> Child {
         .unwrap()
 }
 
-/// What a worker said before it ended: its jobs with their GPUs, and those that it was about to release.
+/// The output of a worker: its jobs with their GPUs, and the jobs that it was about to release.
 fn said(child: &mut Child) -> (BTreeMap<String, String>, BTreeSet<String>) {
     let (mut have, mut going) = (BTreeMap::new(), BTreeSet::new());
     for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
@@ -114,7 +114,7 @@ fn said(child: &mut Child) -> (BTreeMap<String, String>, BTreeSet<String>) {
     (have, going)
 }
 
-/// Every GPU is held by exactly one job or free.
+/// Checks that every GPU is free or held by exactly one job.
 fn accounted_for(state: &State, now: &Snapshot) {
     let held: usize = now.jobs.iter().map(|j| j.gpus.gpu_count()).sum();
     assert_eq!(held, now.held().gpu_count(), "jobs overlap");
@@ -191,16 +191,16 @@ fn processes_killed_at_random_moments_leave_a_state_that_holds_every_acknowledge
                 None => assert!(going.contains(id), "kill {kill}: {id} was acknowledged and is lost"),
             }
         }
-        // What the dead held is the operator's to release.
+        // The operator releases the jobs of killed processes.
         let dead: Vec<String> = now.jobs.iter().map(|j| j.id.clone()).collect();
         state.release(&dead).unwrap();
         assert_eq!(state.snapshot().unwrap().free.gpu_count(), c.gpu_count());
     }
-    assert!(acknowledged > KILLS as usize, "the workers hardly ever took anything: {acknowledged}");
+    assert!(acknowledged > KILLS as usize, "the workers allocated too rarely: {acknowledged}");
 }
 
 #[test]
-fn a_gpu_is_given_out_once_and_a_repeated_command_changes_nothing() {
+fn a_gpu_is_allocated_once_and_a_repeated_command_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
     let a = job(&s, "a", "n0:0 n0:1 n1:7");
@@ -222,7 +222,7 @@ fn a_gpu_is_given_out_once_and_a_repeated_command_changes_nothing() {
 }
 
 #[test]
-fn drained_gpus_are_not_given_out_and_running_jobs_keep_theirs() {
+fn drained_gpus_are_not_allocated_and_running_jobs_keep_theirs() {
     let folder = tempfile::tempdir().unwrap();
     let mut c = cluster(2);
     c.hosts[1].drained = topology::GpuMask(0x80);
@@ -268,7 +268,7 @@ fn ids_reasons_and_numbers_have_limits() {
 }
 
 #[test]
-fn files_that_are_no_state_get_one_clear_sentence_and_are_left_as_they_are() {
+fn files_that_are_not_a_state_get_one_clear_sentence_and_stay_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let c = cluster(2);
@@ -294,7 +294,7 @@ fn files_that_are_no_state_get_one_clear_sentence_and_are_left_as_they_are() {
     drop(State::init(&at("newer"), &c, 0.0).unwrap());
     rusqlite::Connection::open(at("newer")).unwrap().execute_batch("PRAGMA user_version = 7").unwrap();
     assert!(State::open(&at("newer")).unwrap_err().to_string().contains("schema version 7"));
-    // An empty file is what a killed `init` leaves: not open to anybody, taken over by the next one.
+    // A killed `init` leaves an empty file: it cannot be opened, and the next `init` completes it.
     std::fs::write(at("empty"), "").unwrap();
     assert!(State::open(&at("empty")).unwrap_err().to_string().contains("it is empty"));
     State::init(&at("empty"), &c, 0.0).unwrap();
@@ -329,14 +329,14 @@ fn a_damaged_state_gives_an_error_and_no_panic() {
 }
 
 #[test]
-fn a_decision_stands_while_its_hosts_and_the_suspects_are_as_they_were() {
+fn a_decision_is_valid_while_its_hosts_and_their_suspects_are_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = State::init(&folder.path().join("s.state"), &cluster(3), 1.0).unwrap();
     let now = s.snapshot().unwrap();
     let (a, b) = (job(&s, "a", "n0:0 n1:0"), job(&s, "b", "n1:1"));
     assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted);
     let shares_a_host = commit(&mut s, &b, &now, "B", 1.0);
-    assert_eq!(shares_a_host, Committed::Changed, "what `a` costs it was not known");
+    assert_eq!(shares_a_host, Committed::Changed, "the contention with `a` was not predicted");
     let elsewhere = job(&s, "c", "n2:0 n2:1");
     assert_eq!(commit(&mut s, &elsewhere, &now, "C", 1.0), Committed::Granted, "`a` is on other hosts");
     let now = s.snapshot().unwrap();
@@ -351,7 +351,7 @@ fn a_decision_stands_while_its_hosts_and_the_suspects_are_as_they_were() {
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
     let now = s.snapshot().unwrap();
     assert!(!s.set_suspects(&[suspect(0.7)]).unwrap(), "the same suspects void no decision");
-    assert!(!s.set_suspects(&[suspect(0.703)]).unwrap(), "nor do those that moved by next to nothing");
+    assert!(!s.set_suspects(&[suspect(0.703)]).unwrap(), "nor do suspects with nearly the same probability");
     assert_eq!(s.version().unwrap(), now.version);
     s.drain(&s.cluster().parse_gpus(["n1:7"]).unwrap(), "", 2.0).unwrap();
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
@@ -373,17 +373,20 @@ fn a_suspicion_of_another_host_voids_no_decision_and_small_steps_add_up() {
     assert!(s.set_suspects(&[suspect(0, 0.7, 0.5), suspect(1, 0.4, 0.5)]).unwrap());
     let now = s.snapshot().unwrap();
     assert!(!s.set_suspects(&[suspect(0, 0.706, 0.515), suspect(1, 0.4, 0.5)]).unwrap());
-    assert!(s.set_suspects(&[suspect(0, 0.712, 0.5), suspect(1, 0.404, 0.5)]).unwrap(), "compared with what is stored");
+    assert!(
+        s.set_suspects(&[suspect(0, 0.712, 0.5), suspect(1, 0.404, 0.5)]).unwrap(),
+        "compared with the stored list"
+    );
     let (a, b, c) = (job(&s, "a", "n1:0"), job(&s, "b", "n0:0"), job(&s, "c", "n2:0"));
-    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted, "its own host is as it was");
+    assert_eq!(commit(&mut s, &a, &now, "A", 1.0), Committed::Granted, "its host is unchanged");
     assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed);
     assert!(s.set_suspects(&[suspect(2, 0.7, 0.5)]).unwrap());
-    assert_eq!(commit(&mut s, &c, &now, "C", 1.0), Committed::Changed, "it is suspected since");
-    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed, "it is suspected no more");
+    assert_eq!(commit(&mut s, &c, &now, "C", 1.0), Committed::Changed, "its host became suspected");
+    assert_eq!(commit(&mut s, &b, &now, "B", 1.0), Committed::Changed, "its host is no longer suspected");
 }
 
 #[test]
-fn a_repeated_commit_is_answered_alike_and_another_request_for_the_job_is_refused() {
+fn a_repeated_commit_gets_the_same_answer_and_another_request_for_the_job_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = State::init(&folder.path().join("s.state"), &cluster(2), 1.0).unwrap();
     let a = job(&s, "a", "n0:0");
@@ -398,7 +401,7 @@ fn a_repeated_commit_is_answered_alike_and_another_request_for_the_job_is_refuse
     s.release(&["a".into()]).unwrap();
     assert_eq!(s.answered("a", "A", None).unwrap(), None, "a released name is free");
 
-    // Under a key the answer stays, whatever became of the job.
+    // Under a key the answer stays after the job has ended.
     let once = store::Once::new("k1", "A").unwrap();
     let snapshot = s.snapshot().unwrap();
     let c = Commit { job: &a, snapshot: &snapshot, request: "A", answer: "x", once: Some(&once), at_unix_s: 3.0 };
@@ -432,12 +435,12 @@ fn a_write_under_a_key_is_done_once() {
 }
 
 #[test]
-fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
+fn a_state_of_the_first_schema_is_migrated_with_all_its_content() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("old.state");
     let c = cluster(2);
     drop(State::init(&path, &c, 5.0).unwrap());
-    // What the first version wrote: its tables, and nothing that came later.
+    // The tables of the first version, without later ones.
     let old = rusqlite::Connection::open(&path).unwrap();
     old.execute_batch(
         "DROP TABLE version; DROP TABLE request_key; DROP TABLE held; DROP TABLE job;
@@ -453,7 +456,7 @@ fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
     )
     .unwrap();
     drop(old);
-    // Two that open it at the same moment migrate it once.
+    // Two processes that open it at the same moment migrate it once.
     let opened: Vec<_> = std::thread::scope(|s| {
         let all: Vec<_> = (0..4).map(|_| s.spawn(|| State::open(&path).map(|s| s.snapshot().unwrap()))).collect();
         all.into_iter().map(|t| t.join().unwrap().unwrap()).collect()
@@ -471,7 +474,7 @@ fn a_state_of_the_first_schema_is_migrated_with_all_that_it_holds() {
 }
 
 #[test]
-fn hosts_come_and_go_where_no_job_runs_and_the_rest_stays() {
+fn hosts_without_jobs_are_added_and_removed_and_the_rest_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.state");
     let four = cluster(4);

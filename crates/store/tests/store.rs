@@ -1,4 +1,4 @@
-//! What a store keeps, refuses and gives back.
+//! A store returns what was stored, and refuses bad input.
 
 use proptest::prelude::*;
 use std::path::Path;
@@ -48,7 +48,7 @@ prop_compose! {
     }
 }
 
-/// What is stored is printed at terminals later: escape sequences and forged lines stay out.
+/// Stored texts are printed at terminals later: escape sequences and forged lines must be refused.
 #[test]
 fn control_characters_in_a_text_of_a_reading_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn what_goes_in_comes_out_of_the_store_and_of_its_csv_exactly(records in proptest::collection::vec(record(), 1..20)) {
+    fn records_come_back_unchanged_from_the_store_and_from_its_csv(records in proptest::collection::vec(record(), 1..20)) {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
         let done = store.insert_batch(&records).unwrap();
@@ -83,7 +83,7 @@ proptest! {
         let back = parse_csv(std::str::from_utf8(&csv).unwrap(), "x.csv", &cluster(), &HostMap::default()).unwrap();
         prop_assert_eq!(back.len(), out.len());
         for (a, b) in back.iter().zip(&out) {
-            // A run id is a key, not prose: its outer spaces are trimmed.
+            // A run id is a key: its outer spaces are trimmed.
             prop_assert_eq!(&a.measurement, &b.measurement);
             prop_assert_eq!(a.run_id.as_deref(), b.run_id.as_deref().map(str::trim));
         }
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn a_run_id_is_stored_once_and_a_run_without_one_as_often_as_it_is_given() {
+fn a_run_id_is_stored_once_and_a_run_without_one_at_every_insert() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
     let a = Allocation::new([(HostId(0), GpuMask(3))]);
@@ -118,7 +118,7 @@ fn a_run_id_is_stored_once_and_a_run_without_one_as_often_as_it_is_given() {
 }
 
 #[test]
-fn queries_tell_hosts_sizes_and_collectives_apart_and_intra_tables_take_the_median() {
+fn queries_select_by_host_size_and_collective_and_intra_tables_take_the_median() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = Store::create(&folder.path().join("s.db"), &cluster()).unwrap();
     let m = |parts: &[(u32, u32)], size, gb| {
@@ -191,7 +191,7 @@ fn another_cluster_is_refused_but_a_drained_gpu_is_not_another_cluster() {
 }
 
 #[test]
-fn files_that_are_no_store_get_one_clear_sentence() {
+fn files_that_are_not_a_store_get_one_clear_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let refused = |p: &Path| Store::open(p, &cluster()).unwrap_err().to_string();

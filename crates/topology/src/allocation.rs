@@ -3,18 +3,18 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Most GPUs that one host may have (DGX-2 and p2-class hosts have 16).
+/// Most GPUs of one host (DGX-2 and p2-class hosts have 16).
 pub const GPUS_PER_HOST_MAX: usize = 16;
 /// Most hosts in a cluster.
 pub const HOSTS_MAX: usize = 65_536;
 
-/// A host, as its place in [`crate::Cluster::hosts`].
+/// A host: its index in [`crate::Cluster::hosts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HostId(pub u32);
 
 impl HostId {
-    /// As an index into [`crate::Cluster::hosts`].
+    /// The index into [`crate::Cluster::hosts`].
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -36,7 +36,7 @@ pub struct GpuId {
 pub struct GpuMask(pub u32);
 
 impl GpuMask {
-    /// No GPU.
+    /// The empty set.
     pub const EMPTY: GpuMask = GpuMask(0);
 
     /// GPUs 0 to `n - 1`.
@@ -53,7 +53,7 @@ impl GpuMask {
     pub const fn count(self) -> usize {
         self.0.count_ones() as usize
     }
-    /// True without any GPU.
+    /// True if there is no GPU.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
@@ -147,7 +147,7 @@ impl Allocation {
     pub fn host_count(&self) -> usize {
         self.parts.len()
     }
-    /// True without any GPU.
+    /// True if there is no GPU.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

@@ -18,13 +18,13 @@ pub enum NetworkClass {
     Roce,
     /// AWS Elastic Fabric Adapter.
     Efa,
-    /// RDMA without GPUDirect: bytes cross host memory.
+    /// RDMA without GPUDirect: bytes pass through host memory.
     RdmaNoGdr,
     /// TCP (sockets, or GPUDirect-TCPX class transports).
     Tcp,
 }
 
-/// A rate between two hosts that differs from what their NICs would give.
+/// A pair of hosts whose rate differs from that of their NICs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostLink {
     /// One host.
@@ -40,12 +40,12 @@ pub struct HostLink {
 pub struct Network {
     /// Its class.
     pub class: NetworkClass,
-    /// Layers of switches, nearest to the hosts first; none = one non-blocking switch.
+    /// Tiers of switches, nearest to the hosts first; empty: one non-blocking switch.
     pub tiers: Vec<Tier>,
     /// Whether the lowest tier is rail-optimised, and how its rails meet; `None`: all NICs of a host reach the same switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rails: Option<Rails>,
-    /// Pairs with a rate of their own.
+    /// Pairs of hosts whose rate differs from that of their NICs.
     pub host_links: Vec<HostLink>,
 }
 
@@ -66,7 +66,7 @@ pub struct Host {
     pub gpu_health: Vec<f64>,
     /// Single links between two GPUs that are slower than their type says.
     pub link_health: Vec<LinkHealth>,
-    /// Device minor numbers (`/dev/nvidiaN`) in GPU order, where they differ from it: Slurm's GRES index counts these.
+    /// Device minor numbers (`/dev/nvidiaN`) in GPU order, where they differ from it: Slurm's GRES indices are minor numbers.
     pub gpu_minors: Vec<u8>,
     /// Name in Slurm, where it differs from [`Host::name`].
     pub slurm_name: Option<String>,
@@ -81,20 +81,20 @@ pub struct LinkHealth {
     pub a: u8,
     /// The other.
     pub b: u8,
-    /// Share of the full rate that is left, 0 to 1.
+    /// Share of the full rate, 0 (dead) to 1.
     pub factor: f64,
 }
 
-/// Everything that linkwise knows about a cluster's hardware.
+/// The hardware of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// Its name.
     pub name: String,
     /// The types of its hosts.
     pub types: Vec<HostType>,
-    /// Its hosts; [`HostId`] is the place here.
+    /// Its hosts; [`HostId`] is an index into them.
     pub hosts: Vec<Host>,
-    /// What joins them.
+    /// The network between the hosts.
     pub network: Network,
 }
 
@@ -126,7 +126,7 @@ impl Cluster {
         let health = self.host(host).nic_health.get(nic).copied().unwrap_or(1.0);
         Bandwidth::from_gb_per_s(self.type_of(host).nics[nic].line_rate.gb_per_s() * health)
     }
-    /// Share of the nominal rate left between two GPUs of a host: the worse of both GPUs' health, times the link's own.
+    /// Share of the nominal rate between two GPUs of a host: the smaller health of both GPUs times the health of their link.
     pub fn link_health(&self, host: HostId, a: usize, b: usize) -> f64 {
         let h = self.host(host);
         let gpu = |g: usize| h.gpu_health.get(g).copied().unwrap_or(1.0);
@@ -149,12 +149,12 @@ impl Cluster {
         allocation.gpus().map(|g| self.gpu_name(g)).collect()
     }
 
-    /// Reads one GPU: `host:index`, or a GPU UUID that the cluster knows. The error says what is known.
+    /// Reads one GPU: `host:index`, or a GPU UUID of the cluster. The error lists the known names.
     pub fn parse_gpu(&self, text: &str) -> Result<GpuId, String> {
         self.parse_gpu_indexed(&self.host_index(), text)
     }
 
-    /// As [`Cluster::parse_gpu`], with the index of [`Cluster::host_index`] for many look-ups.
+    /// [`Cluster::parse_gpu`] with the index of [`Cluster::host_index`], for many look-ups.
     pub fn parse_gpu_indexed(&self, index: &HashMap<&str, HostId>, text: &str) -> Result<GpuId, String> {
         let t = text.trim();
         if let Some((host, gpu)) = t.rsplit_once(':') {
@@ -216,7 +216,7 @@ impl Cluster {
     }
 }
 
-/// A host name is 1 to 253 characters without spaces, commas, colons, brackets or control characters: those separate
+/// A host name is 1 to 253 characters without spaces, commas, colons, brackets or control characters: these separate
 /// names in lists.
 pub(crate) fn check_host_name(name: &str) -> Result<(), String> {
     let bad = |c: char| c.is_whitespace() || c.is_control() || ",:[]{}()\"'".contains(c);
@@ -247,12 +247,14 @@ impl Host {
         }
         for l in &self.link_health {
             if usize::from(l.a.max(l.b)) >= gpus || l.a == l.b {
-                return Err(format!("host `{name}`: GPU{} to GPU{} is no link of `{}`", l.a, l.b, t.name));
+                return Err(format!("host `{name}`: no link from GPU{} to GPU{} in its type `{}`", l.a, l.b, t.name));
             }
         }
         let factors = self.nic_health.iter().chain(&self.gpu_health).copied();
         if let Some(f) = factors.chain(self.link_health.iter().map(|l| l.factor)).find(|f| !(0.0..=1.0).contains(f)) {
-            return Err(format!("host `{name}` has a health of {f}; 0 (dead) to 1 (full rate) is meant"));
+            return Err(format!(
+                "host `{name}` has a health of {f}; a value from 0 (dead) to 1 (full rate) was expected"
+            ));
         }
         let mut minors = self.gpu_minors.clone();
         minors.sort_unstable();

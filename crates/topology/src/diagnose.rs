@@ -1,15 +1,15 @@
-//! The one error that a bad file gets: what was found, where, and what to do about it.
+//! The error for a bad file: what was found, where, and what to do.
 
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 use std::fmt;
 
-/// Characters of one source line that an error quotes, at most.
+/// Most characters of a source line that an error quotes.
 const QUOTE_CHARS_MAX: usize = 120;
-/// Characters of one message or remedy, at most: hostile input must not flood a terminal.
+/// Most characters of one message or remedy: hostile input must not flood a terminal.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// Why a file was refused. Prints as `file:line:column: message`; as a [`miette::Diagnostic`] it also quotes the line
-/// and names the remedy.
+/// The reason for refusing a file. Prints as `file:line:column: message`; as a [`miette::Diagnostic`] it also quotes the
+/// line and gives the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadError(Box<Inner>);
 
@@ -23,7 +23,7 @@ struct Inner {
     excerpt: Option<Excerpt>,
 }
 
-/// The offending line, cut to a readable width, and where in it the trouble is.
+/// The offending line, cut to a readable width, and the position of the error in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Excerpt {
     file: String,
@@ -35,7 +35,7 @@ struct Excerpt {
 }
 
 impl ReadError {
-    /// At a byte offset of `text`, marking `len` bytes. O(text).
+    /// An error at a byte offset of `text`, marking `len` bytes. O(text).
     pub fn at(
         file: &str,
         text: &str,
@@ -54,7 +54,7 @@ impl ReadError {
         Self::on_line(file, line, column, line_of(&text[start..]), len, message, remedy)
     }
 
-    /// At a line and column (both from 1) of `text`, marking `len` characters. O(text).
+    /// An error at a line and column (both from 1) of `text`, marking `len` characters. O(text).
     pub fn at_line(
         file: &str,
         text: &str,
@@ -70,7 +70,7 @@ impl ReadError {
         }
     }
 
-    /// About a whole file: line 1, column 1, nothing to quote.
+    /// An error about a whole file: line 1, column 1, without a quoted line.
     pub fn in_file(file: &str, message: impl fmt::Display, remedy: impl fmt::Display) -> Self {
         ReadError(Box::new(Inner {
             file: file.to_string(),
@@ -82,7 +82,7 @@ impl ReadError {
         }))
     }
 
-    /// About bytes that are not text: a place, but nothing to quote.
+    /// An error about bytes that are not text: a position without a quoted line.
     pub fn in_bytes(
         file: &str,
         line: usize,
@@ -134,7 +134,7 @@ impl ReadError {
         e
     }
 
-    /// The file, as the caller named it.
+    /// The file's name, as the caller gave it.
     pub fn file(&self) -> &str {
         &self.0.file
     }
@@ -150,7 +150,7 @@ impl ReadError {
     pub fn message(&self) -> &str {
         &self.0.message
     }
-    /// What to do.
+    /// The remedy.
     pub fn remedy(&self) -> &str {
         &self.0.remedy
     }
@@ -179,7 +179,7 @@ impl miette::Diagnostic for ReadError {
 }
 
 impl SourceCode for Excerpt {
-    /// The excerpt is one line; what miette numbers from 0 is really [`Excerpt::line`].
+    /// The excerpt has one line, which miette numbers 0; its number in the file is [`Excerpt::line`].
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
@@ -213,7 +213,7 @@ fn clip(text: impl fmt::Display) -> String {
     text.chars().take(MESSAGE_CHARS_MAX).chain(['…']).collect()
 }
 
-/// The known word nearest to `word`, if it is near enough to be a slip of the keyboard: letters missing, added, wrong or
+/// The known word nearest to `word`, if it is near enough to be a typing error: letters missing, added, wrong or
 /// swapped, at most 1 + a quarter of the word's length. O(words x length²).
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect::<String>().to_ascii_lowercase();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_are_corrected_and_strangers_are_not() {
+    fn typing_errors_are_corrected_and_unrelated_words_are_not() {
         assert_eq!(did_you_mean("hots", ["hosts", "host_types", "name"]), Some("hosts"));
         assert_eq!(did_you_mean("NVlink", ["nvlink", "nics"]), Some("nvlink"));
         assert_eq!(did_you_mean("banana", ["nvlink", "nics"]), None);

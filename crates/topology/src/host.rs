@@ -8,22 +8,22 @@ use std::fmt;
 /// Most NICs that one host may have.
 pub const NICS_PER_HOST_MAX: usize = 32;
 
-/// The path between two devices of a host, in the words of `nvidia-smi topo -m`, nearest first.
+/// The path between two devices of a host, with the labels of `nvidia-smi topo -m`, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PathKind {
     /// The device itself (`X`).
     Same,
-    /// Bonded set of so many NVLinks, direct or through NVSwitches (`NV4`).
+    /// A bonded set of this number of NVLinks, direct or through NVSwitches (`NV4`).
     NvLink(u8),
-    /// At most one PCIe switch.
+    /// At most one PCIe switch (`PIX`).
     Pix,
-    /// Several PCIe switches, no host bridge.
+    /// Several PCIe switches, no host bridge (`PXB`).
     Pxb,
-    /// A PCIe host bridge.
+    /// A PCIe host bridge (`PHB`).
     Phb,
-    /// Host bridges of one NUMA node.
+    /// Host bridges of one NUMA node (`NODE`).
     Node,
-    /// The interconnect between NUMA nodes.
+    /// The interconnect between NUMA nodes (`SYS`).
     Sys,
 }
 
@@ -89,7 +89,7 @@ pub struct Nic {
     pub line_rate: Bandwidth,
     /// NUMA node (socket), if known.
     pub socket: Option<u8>,
-    /// Path to every GPU of the host; as long as the host has GPUs.
+    /// Path to every GPU of the host, one entry per GPU.
     pub gpu_paths: Vec<PathKind>,
 }
 
@@ -134,17 +134,17 @@ impl Pcie {
 pub struct HostType {
     /// Short name, unique in a cluster (`hgx-h100`).
     pub name: String,
-    /// One line for people.
+    /// A description in one line.
     pub description: String,
-    /// Where the facts come from.
+    /// Sources of these facts.
     pub source: String,
     /// GPU model as `nvidia-smi -L` prints it, or the short marketing name.
     pub gpu_model: String,
-    /// In the order of `nvidia-smi`.
+    /// The GPUs in the order of `nvidia-smi`.
     pub gpus: Vec<Gpu>,
     /// Path between every two GPUs: symmetric, `Same` on the diagonal.
     pub gpu_paths: Vec<Vec<PathKind>>,
-    /// NVLink, if there is any.
+    /// NVLinks; `None` on a host without them.
     pub nvlink: Option<NvLinkFabric>,
     /// PCIe link of every GPU.
     pub pcie: Pcie,
@@ -164,7 +164,7 @@ impl HostType {
         GpuMask::first(self.gpu_count())
     }
 
-    /// The NICs nearest to one GPU (all that tie), as a bit mask over [`HostType::nics`]. 0 without NICs.
+    /// The NICs nearest to one GPU (all of equal distance), as a bit mask over [`HostType::nics`]. 0 without NICs.
     pub fn nearest_nics(&self, gpu: usize) -> u32 {
         let Some(best) = self.nics.iter().map(|n| n.gpu_paths[gpu]).min() else { return 0 };
         self.nics.iter().enumerate().filter(|(_, n)| n.gpu_paths[gpu] == best).fold(0, |m, (i, _)| m | 1 << i)

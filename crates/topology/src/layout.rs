@@ -1,11 +1,11 @@
-//! From groups of GPUs (sockets, PCIe switches) to the matrix of paths, which saves writing 64 labels by hand.
+//! Makes the matrix of paths from groups of GPUs (sockets, PCIe switches): a file with groups needs no 64 labels.
 
 use crate::host::PathKind;
 
 /// Groups of GPUs that share a part of the host. A GPU is in at most one group of each kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
-    /// GPUs of every NUMA node: `NODE` inside, `SYS` between. Nothing given: one node.
+    /// GPUs of every NUMA node: `NODE` inside, `SYS` between. Empty: one node.
     pub sockets: Vec<Vec<usize>>,
     /// GPUs below one PCIe host bridge: `PHB`.
     pub host_bridges: Vec<Vec<usize>>,
@@ -16,7 +16,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The path without NVLink between every two of `n` GPUs: the nearest thing that both share. O(n² x groups).
+    /// The path without NVLink between every two of `n` GPUs: the nearest part that both share. O(n² x groups).
     pub fn paths(&self, n: usize) -> Vec<Vec<PathKind>> {
         let share = |groups: &[Vec<usize>], i, j| groups.iter().any(|g| g.contains(&i) && g.contains(&j));
         let path = |i, j| {
@@ -37,7 +37,7 @@ impl Layout {
         (0..n).map(|i| (0..n).map(|j| path(i, j)).collect()).collect()
     }
 
-    /// Socket of every GPU: its place in [`Layout::sockets`], 0 where none is given.
+    /// Socket of every GPU: the index in [`Layout::sockets`], 0 for a GPU of no group.
     pub fn socket_of(&self, gpu: usize) -> u8 {
         self.sockets.iter().position(|g| g.contains(&gpu)).unwrap_or(0) as u8
     }
@@ -54,7 +54,7 @@ mod tests {
     use PathKind::*;
 
     #[test]
-    fn the_nearest_shared_thing_names_the_path() {
+    fn the_nearest_shared_part_gives_the_path() {
         let layout = Layout {
             sockets: Layout::runs(8, 4),
             pcie_switch_trees: Layout::runs(8, 4),

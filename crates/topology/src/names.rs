@@ -14,18 +14,18 @@ pub mod hostlist {
 pub mod slurm {
     use super::*;
 
-    /// A host's name in Slurm.
+    /// The Slurm node name of a host.
     pub fn node_name(host: &Host) -> &str {
         host.slurm_name.as_deref().unwrap_or(&host.name)
     }
 
-    /// The host of a Slurm node name.
+    /// The host with this Slurm node name.
     pub fn host(cluster: &Cluster, node: &str) -> Option<HostId> {
         find(cluster, node, node_name)
     }
 
     /// Node list and GRES of an allocation, node by node: `[("n0", "gpu:2(IDX:0,3)")]`, as `scontrol show job -d`
-    /// prints them. Indices count device minor numbers. O(GPUs).
+    /// prints them. Indices are device minor numbers. O(GPUs).
     pub fn gres(cluster: &Cluster, allocation: &Allocation) -> Vec<(String, String)> {
         let part = |&(id, mask): &(HostId, GpuMask)| {
             let host = cluster.host(id);
@@ -36,13 +36,13 @@ pub mod slurm {
         allocation.parts().iter().map(part).collect()
     }
 
-    /// `--nodelist` of an allocation.
+    /// The value of `--nodelist` for an allocation.
     pub fn node_list(cluster: &Cluster, allocation: &Allocation) -> String {
         hostlist::compress(allocation.parts().iter().map(|p| node_name(cluster.host(p.0))))
     }
 
-    /// GPUs of a node list and its GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`), the same on every node, as one line
-    /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d` says. No index list means all GPUs.
+    /// GPUs of a node list and its GRES (`gpu:h100:2(IDX:0-1)`, `gpu(IDX:0,3)`), the same on every node, from one line
+    /// `Nodes=n[0-1] ... GRES=...` of `scontrol show job -d`. A GRES without an index list means all GPUs.
     pub fn parse(cluster: &Cluster, nodes: &str, gres: &str) -> Result<Allocation, String> {
         let names = hostlist::expand(nodes, cluster.hosts.len().max(1))?;
         let mut parts = Vec::new();
@@ -85,12 +85,12 @@ pub mod slurm {
 pub mod kubernetes {
     use super::*;
 
-    /// A host's node name.
+    /// The Kubernetes node name of a host.
     pub fn node_name(host: &Host) -> &str {
         host.kubernetes_name.as_deref().unwrap_or(&host.name)
     }
 
-    /// The host of a node name.
+    /// The host with this Kubernetes node name.
     pub fn host(cluster: &Cluster, node: &str) -> Option<HostId> {
         find(cluster, node, node_name)
     }

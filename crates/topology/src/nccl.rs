@@ -1,5 +1,5 @@
 //! NCCL's search graphs, rates and decisions. The real library (`nccl-bench`) and its model (`nccl-model`) both report
-//! them in these types, so that the two can be compared cell by cell.
+//! them in these types, so that tests can compare the two cell by cell.
 
 pub use nccl_types::{Algorithm, GraphKind, PathType, Protocol, Version};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Channel {
     /// GPUs of the node in the order of the channel: NVML indices, 0 to 63.
     pub gpus: Vec<u8>,
-    /// NICs where the channel enters and leaves the node; empty on a single node. NVLS: the NIC of each head.
+    /// NICs through which the channel enters and leaves the node; empty on a single node. NVLS: the NIC of each head.
     pub nics: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ pub struct Graph {
     pub pattern: u8,
     /// 0 same NIC in and out, 1 any, 2 the neighbouring rail.
     pub cross_nic: u8,
-    /// Channels found; `channels.len()` where the channels themselves are known.
+    /// Number of channels found; `channels.len()` where the channels are known.
     pub channel_count: usize,
     /// GB/s (1e9 bytes) per channel inside the node.
     pub bw_intra_gb_per_s: f64,
@@ -32,13 +32,13 @@ pub struct Graph {
     pub bw_inter_gb_per_s: f64,
     /// The NIC's latency, microseconds.
     pub latency_inter_us: f64,
-    /// Farthest path inside the node.
+    /// Longest path between GPUs of the node.
     pub type_intra: PathType,
-    /// Farthest path to a NIC.
+    /// Longest path from a GPU to a NIC.
     pub type_inter: PathType,
-    /// True where all channels are equal.
+    /// True if all channels have the same order.
     pub same_channels: bool,
-    /// The channels, if known (the log line of a graph does not hold them).
+    /// The channels, if known (NCCL's log line of a graph omits them).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub channels: Vec<Channel>,
 }
@@ -58,7 +58,7 @@ pub struct NcclRate {
     pub bandwidth_gb_per_s: f64,
 }
 
-/// Where a decision comes from.
+/// Source of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionSource {

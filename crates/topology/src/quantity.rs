@@ -1,4 +1,4 @@
-//! Quantities as types, so that every number between crates carries its unit.
+//! Quantities as types: every number between crates has its unit.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,7 +21,7 @@ impl Bytes {
     pub const fn gib(n: u64) -> Self {
         Bytes(n << 30)
     }
-    /// The plain number, for arithmetic in `f64`.
+    /// The number of bytes as `f64`.
     pub fn as_f64(self) -> f64 {
         self.0 as f64
     }
@@ -74,7 +74,7 @@ impl Bytes {
     }
 }
 
-/// Units in which sizes print, and their bytes, those that are preferred first.
+/// Units of printed sizes with their bytes, in order of preference.
 const UNITS: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -89,8 +89,8 @@ const UNITS: [(&str, u64); 8] = [
 const FRACTION_DIGITS_MAX: usize = 6;
 
 impl fmt::Display for Bytes {
-    /// The shortest exact form with at most two digits after the point: `16MiB`, `16MB`, `1.5GiB`, `7B`. Of forms of one
-    /// length the binary one. Reads back as the same size.
+    /// The shortest exact form with at most two digits after the point: `16MiB`, `16MB`, `1.5GiB`, `7B`. Of forms of equal
+    /// length, the binary one. Reads back as the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = u128::from(self.0);
         let mut shortest = format!("{n}B");
@@ -124,13 +124,13 @@ impl Seconds {
     pub fn from_us(us: f64) -> Self {
         Seconds(us * 1e-6)
     }
-    /// In microseconds.
+    /// The duration in microseconds.
     pub fn us(self) -> f64 {
         self.0 * 1e6
     }
 }
 
-/// A rate of data. Inside: GB/s = 1e9 bytes per second, nccl-tests' unit.
+/// A rate of data, stored in GB/s = 1e9 bytes per second, nccl-tests' unit.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bandwidth(f64);
@@ -146,11 +146,11 @@ impl Bandwidth {
     pub const fn from_gbit_per_s(v: f64) -> Self {
         Bandwidth(v / 8.0)
     }
-    /// In gigabytes (1e9) per second.
+    /// The rate in gigabytes (1e9) per second.
     pub const fn gb_per_s(self) -> f64 {
         self.0
     }
-    /// In gigabits per second.
+    /// The rate in gigabits per second.
     pub const fn gbit_per_s(self) -> f64 {
         self.0 * 8.0
     }

@@ -1,5 +1,5 @@
 //! The catalog against the matrices that the papers print (BandPilot appendix E, tables 4 to 8; LiteGD appendix A).
-//! The matrices repeat rows because each one is the printed table, cell by cell: a reader can hold it against the page.
+//! The matrices repeat rows because each one is the printed table, cell by cell, for comparison with the page.
 
 use topology::catalog;
 

@@ -1,4 +1,4 @@
-//! The cluster file says back what it was told.
+//! A written cluster file reads back as the same cluster.
 
 use proptest::prelude::*;
 use topology::{
@@ -99,7 +99,7 @@ prop_compose! {
         let hosts: Vec<Host> = hosts.into_iter().enumerate().map(|(i, (t, drained, with, f))| {
             let host_type = t.index(types.len());
             let (n, m) = (types[host_type].gpu_count(), types[host_type].nics.len());
-            // An all-healthy list and no list say the same; the file keeps the shorter.
+            // A list of healthy parts and no list are equivalent; the file has the shorter form.
             let list = |k: usize, on: bool| {
                 let v: Vec<f64> = f[..k].to_vec();
                 if on && v.iter().any(|x| *x != 1.0) { v } else { Vec::new() }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use topology::read::{self, FileKind};
 use topology::{ReadError, file};
 
-/// What the command prints, without colours.
+/// The error as the command prints it, without colours.
 fn shown(e: &ReadError) -> String {
     let handler = miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::unicode_nocolor()).with_width(100);
     let mut out = String::new();
@@ -129,7 +129,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_reader_panics_on_anything(text in "\\PC{0,200}") {
+    fn no_reader_panics_on_any_text(text in "\\PC{0,200}") {
         all_readers(&text);
     }
 

@@ -1,4 +1,4 @@
-//! The border of this crate.
+//! The imports that this crate may have.
 
 #[test]
 fn topology_imports_only_what_its_border_allows() {

@@ -12,7 +12,7 @@ fn load(path: &std::path::Path) -> Result<TopologyFile, ReadError> {
     read::read(read::text(&bytes, &name, read::TOPOLOGY_SIZE_MAX)?, &name)
 }
 
-/// What a file must say: GPUs, NICs, and single cells `(i, j, label)` of the GPU matrix.
+/// Expected content of a file: GPUs, NICs, and single cells `(i, j, label)` of the GPU matrix.
 enum Wanted {
     Loads { gpus: usize, nics: usize, cells: &'static [(usize, usize, &'static str)], note: &'static str },
     Refused { because: &'static str },
@@ -95,7 +95,7 @@ fn nics_of_published_hosts_are_near_the_right_gpus() {
         assert_eq!(t.nearest_nics(g), 0b11 << (2 * g), "GPU{g} has both ports of its own card");
     }
     assert_eq!(t.nics[0].line_rate.gbit_per_s(), 180.0);
-    assert_eq!(t.nics[0].gpu_paths[0], PathKind::Pix, "one Broadcom chip that shows itself as a cascade");
+    assert_eq!(t.nics[0].gpu_paths[0], PathKind::Pix, "one Broadcom chip that appears as a cascade");
     assert_eq!((t.pcie.generation, t.gpu_model.as_str()), (5, "NVIDIA H100 80GB HBM3"));
     let t = one(&data, "aws_p4d_8xA100.xml");
     for g in 0..8 {

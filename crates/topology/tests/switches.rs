@@ -43,7 +43,7 @@ fn hosts_of_any_sets_are_found_below_their_switch() {
 }
 
 #[test]
-fn the_last_regular_switch_has_the_hosts_that_are_left() {
+fn the_last_regular_switch_has_the_remaining_hosts() {
     let c = h100(10, vec![Tier::regular("leaf", 4, 2.0), Tier::regular("spine", 8, 4.0)]);
     c.check().unwrap();
     assert_eq!(c.switches(0).map(|h| h.len()).collect::<Vec<_>>(), [4, 4, 2]);
@@ -55,7 +55,7 @@ fn the_last_regular_switch_has_the_hosts_that_are_left() {
 }
 
 #[test]
-fn named_sets_of_one_length_say_what_regular_switches_say() {
+fn named_sets_of_equal_length_equal_regular_switches() {
     let regular = h100(8, vec![Tier::regular("leaf", 2, 1.0), Tier::regular("spine", 4, 1.0)]);
     let sets = h100(
         8,

@@ -7,7 +7,7 @@ use topology::host::{HostType, PathKind};
 
 /// Height of the inside of a host type without title.
 const INSIDE_HEIGHT: f64 = 240.0;
-/// What NVLinks need above that.
+/// Additional height for NVLinks.
 const NVLINK_HEIGHT: f64 = 120.0;
 
 impl Picture {

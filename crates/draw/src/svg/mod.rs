@@ -1,5 +1,5 @@
-//! A cluster as a self-contained SVG: above, the network with its switches and hosts; below, the inside of each host
-//! type: sockets, PCIe switches, GPUs, NVLinks, NICs.
+//! A cluster as a self-contained SVG. The upper part shows the network with its switches and hosts, the lower part the
+//! inside of each host type: sockets, PCIe switches, GPUs, NVLinks, NICs.
 
 mod inside;
 mod overview;

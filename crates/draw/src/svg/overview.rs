@@ -6,13 +6,13 @@ use topology::host::HostType;
 
 /// Most hosts drawn one by one.
 const HOSTS_DRAWN_MAX: usize = 64;
-/// Hosts side by side.
+/// Most hosts in a row.
 const HOSTS_PER_ROW: usize = 8;
-/// Height of a host in the overview, and of a row with its switch and gap.
+/// Height of a host in the overview, and of a row with its switch and gap, pixels.
 const HOST_HEIGHT: f64 = 92.0;
 const ROW_HEIGHT: f64 = 160.0;
 
-/// Hosts side by side below one switch.
+/// A row of hosts below one switch.
 struct Row {
     switch: String,
     hosts: Vec<usize>,
@@ -90,14 +90,14 @@ impl Picture {
         );
     }
 
-    /// Row `r` of the hosts, with the switch above them; `top` is where the core switch is drawn.
+    /// Row `r` of the hosts, with the switch above them; `top` is the height at which the core switch is drawn.
     fn switch_row(&mut self, c: &Cluster, row: &Row, r: usize, top: f64) {
         let y = top + 28.0 + r as f64 * ROW_HEIGHT;
         let trunk = MARGIN + 10.0;
         let left = MARGIN + 26.0;
         let slot = (WIDTH - left - MARGIN) / HOSTS_PER_ROW as f64;
         let is_leaf = !c.tiers().is_empty();
-        // Hosts below a leaf switch, and those of later rows, have a bar of their own.
+        // Each leaf switch, and each row after the first one, gets its own bar.
         let bar_y = y + 18.0;
         if is_leaf || r > 0 {
             let w = slot * row.hosts.len() as f64 - 8.0;

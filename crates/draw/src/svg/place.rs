@@ -1,4 +1,4 @@
-//! Where the devices of a host type are drawn.
+//! Positions of the devices of a host type in the drawing.
 
 use super::{MARGIN, WIDTH};
 use topology::host::{HostType, PathKind};
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// Width of a GPU's slot, the span of every socket, and the centre of every GPU: each socket is as wide as it has GPUs.
+/// Width of a GPU's slot, the span of every socket, and the centre of every GPU. A socket's width is proportional to its GPUs.
 fn gpu_positions(t: &HostType, sockets: &[u8]) -> (f64, Vec<(f64, f64)>, Vec<f64>) {
     let n = t.gpu_count();
     let gap = 24.0;
@@ -66,7 +66,7 @@ fn gpu_positions(t: &HostType, sockets: &[u8]) -> (f64, Vec<(f64, f64)>, Vec<f64
     (slot, spans, gpu_x)
 }
 
-/// Width of a NIC's slot and the centre of every NIC: evenly over their socket, in the order of the GPUs they are near.
+/// Width of a NIC's slot and the centre of every NIC: spread evenly over their socket, in the order of their nearest GPUs.
 fn nic_positions(t: &HostType, sockets: &[u8], slot: f64, spans: &[(f64, f64)], gpu_x: &[f64]) -> (f64, Vec<f64>) {
     let n = t.gpu_count();
     let m = t.nics.len();
@@ -93,7 +93,7 @@ fn nic_positions(t: &HostType, sockets: &[u8], slot: f64, spans: &[(f64, f64)], 
     (nic_slot, nic_x)
 }
 
-/// Devices that reach each other over such paths, two or more per group. O(devices²).
+/// Groups of two or more devices that reach each other over these kinds of path. O(devices²).
 fn groups(t: &HostType, reach: impl Fn(PathKind) -> bool) -> Vec<Vec<usize>> {
     let (n, m) = (t.gpu_count(), t.nics.len());
     let path = |a: usize, b: usize| match (a < n, b < n) {

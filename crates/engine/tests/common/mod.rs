@@ -25,7 +25,7 @@ pub fn row(allocation: Allocation, gb_per_s: f64) -> Measurement {
     Measurement::new(allocation, Collective::AllReduce, SIZE, busbw, Source::Simulated)
 }
 
-/// Readings of every subset of the first two hosts, and of some allocations over two hosts that get what the physics gives.
+/// Readings of every subset of the first two hosts, and of some allocations across two hosts with the bandwidth of the physics.
 pub fn rows(cluster: &Cluster) -> Vec<Measurement> {
     let intra = |m: GpuMask| 20.0 + 8.0 * m.count() as f64 + f64::from(m.0 % 7) / 10.0;
     let inside = (0..2).flat_map(|h| GpuMask::first(8).subsets().map(move |m| (HostId(h), m)));
@@ -54,7 +54,7 @@ pub fn learning_model(cluster: &Cluster) -> Model {
     fit(cluster, &rows(cluster), &FitOptions::of(Kind::Gp)).unwrap().0
 }
 
-/// An engine with a state and a store of their own in a folder.
+/// An engine with a new state and a new store in a folder.
 pub fn engine(folder: &Path, cluster: &Cluster, model: Model) -> Engine {
     let path = folder.join("s.state");
     let state = if path.exists() { State::open(&path) } else { State::init(&path, cluster, 0.0) };
@@ -62,7 +62,7 @@ pub fn engine(folder: &Path, cluster: &Cluster, model: Model) -> Engine {
     Engine::builder(cluster.clone()).state(state.unwrap()).store(store).model(model).build().unwrap()
 }
 
-/// `gpus` of all that are usable, taken for `job`.
+/// A request for `gpus` of all usable GPUs, committed for `job`.
 pub fn take(cluster: &Cluster, gpus: usize, job: &str) -> PlaceQuery {
     let request = place::Request::new(gpus, cluster.usable(), SIZE);
     PlaceQuery { commit: Some(job.into()), ..PlaceQuery::new(request) }

@@ -1,4 +1,4 @@
-//! What changes a state: allocate, release, drain, suspect.
+//! Changes of a state: allocate, release, drain, suspect.
 
 use super::read::{JobHeld, Suspect, snapshot, suspects};
 use super::{JOBS_MAX, REASON_BYTES_MAX, State, StateError, check_job_id};
@@ -9,55 +9,55 @@ use std::collections::HashSet;
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
-/// How many jobs an error names.
+/// Most jobs that an error names.
 const NAMED_MAX: usize = 5;
-/// Most suspects that a state keeps, the first ones.
+/// Most suspects of a state; later ones of the list are dropped.
 const SUSPECTS_MAX: usize = 4096;
-/// A probability that moved by less than this moved by nothing that a decision rests on.
+/// A probability that changes by less than this does not affect decisions.
 const PROBABILITY_STEP: f64 = 0.01;
-/// The same of the share of its rate that a component has left.
+/// A component's factor (share of its rate) that changes by less than this does not affect decisions.
 const FACTOR_STEP: f64 = 0.02;
 
-/// A job that wants to hold GPUs.
+/// A job that asks for GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
     /// Its id ([`check_job_id`]).
     pub id: String,
     /// Its GPUs, at least one.
     pub gpus: Allocation,
-    /// The bus bandwidth that it uses, if known.
+    /// Bus bandwidth that the job uses, GB/s, if known.
     pub demand_gb_per_s: Option<f64>,
-    /// What was predicted for it.
+    /// Predicted bus bandwidth, GB/s.
     pub predicted_gb_per_s: Option<f64>,
-    /// The message size that it was placed for.
+    /// Message size of the prediction.
     pub size: Option<Bytes>,
 }
 
-/// What an allocation did.
+/// The result of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Allocated {
-    /// The GPUs are the job's now.
+    /// The job got the GPUs now.
     Now,
-    /// They were before: a repeated command changes nothing.
+    /// The job held them before: a repeated command changes nothing.
     Already,
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Release {
-    /// The jobs and what each held, in the order in which they were named.
+    /// The jobs and their GPUs, in the order of the request.
     pub jobs: Vec<JobHeld>,
 }
 
-/// What a drain did.
+/// The result of a drain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Ids of the jobs that hold some of the GPUs and keep them, the oldest first.
+    /// Ids of the jobs that hold some of the GPUs and keep them, oldest first.
     pub jobs_going_on: Vec<String>,
 }
 
 impl State {
-    /// Gives GPUs to a job, all or none.
+    /// Allocates all of the GPUs to a job, or none.
     ///
     /// # Errors
     /// A GPU that another job holds or that is drained; a job that holds other GPUs already.
@@ -81,7 +81,7 @@ impl State {
         })
     }
 
-    /// Takes the GPUs of jobs back, of all or of none. Returns what each held.
+    /// Releases the GPUs of all these jobs, or of none. Returns the GPUs of each job.
     pub fn release(&mut self, ids: &[String]) -> Result<Vec<JobHeld>, StateError> {
         self.release_once(ids, None, 0.0).map(|d| d.value.jobs)
     }
@@ -95,7 +95,7 @@ impl State {
     ) -> Result<Done<Release>, StateError> {
         self.once(once, at_unix_s, |tx, cluster, path| {
             let held = |id: &String| job_held(tx, cluster, path, id)?.ok_or_else(|| unknown(tx, path, id));
-            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // before any is gone: an error names all
+            let jobs = ids.iter().map(held).collect::<Result<Vec<_>, _>>()?; // read before any change: an error leaves all jobs as they are
             for id in ids {
                 tx.execute("DELETE FROM job WHERE id = ?1", [id]).map_err(|e| StateError::of("write to", path, &e))?;
             }
@@ -103,8 +103,8 @@ impl State {
         })
     }
 
-    /// Marks GPUs as not to be given out. Jobs that hold some of them keep them. Repeating it renews the reason. Returns the jobs that
-    /// hold some of them.
+    /// Drains GPUs: no job gets them from now on. Jobs that hold some of them keep them. A repetition replaces the reason. Returns the jobs
+    /// that hold some of them.
     pub fn drain(&mut self, gpus: &Allocation, reason: &str, at_unix_s: f64) -> Result<Drain, StateError> {
         self.drain_once(gpus, reason, None, at_unix_s).map(|d| d.value)
     }
@@ -146,7 +146,7 @@ impl State {
         })
     }
 
-    /// Gives drained GPUs back. Returns how many of them were drained here (what the cluster file drains stays drained).
+    /// Ends the drain of GPUs. Returns the number of GPUs that were drained here (GPUs that the cluster file drains stay drained).
     pub fn undrain(&mut self, gpus: &Allocation) -> Result<usize, StateError> {
         self.undrain_once(gpus, None, 0.0).map(|d| d.value)
     }
@@ -170,9 +170,9 @@ impl State {
         })
     }
 
-    /// Replaces the list of suspected components (at most a few thousand are kept). A list that is there already, but for less than 0.01 of
-    /// a probability and 0.02 of a factor, is left alone: decisions that rest on it stay valid, and small steps add up until they count.
-    /// Returns whether it changed.
+    /// Replaces the list of suspected components (at most a few thousand are kept). A list that differs by less than 0.01 in every
+    /// probability and 0.02 in every factor is not written, so that decisions based on the stored list stay valid. Differences refer to the
+    /// stored list: small steps add up until they exceed the limits. Returns true if the list changed.
     pub fn set_suspects(&mut self, new: &[Suspect]) -> Result<bool, StateError> {
         let known = |s: &&Suspect| s.host.index() < self.cluster.hosts.len();
         let mut new: Vec<Suspect> = new.iter().filter(known).take(SUSPECTS_MAX).cloned().collect();
@@ -201,7 +201,7 @@ impl State {
         })
     }
 
-    /// One write, done once under its key if it has one.
+    /// Runs one write; under a key only once.
     fn once<T: Serialize + for<'de> Deserialize<'de>>(
         &mut self,
         once: Option<&Once>,
@@ -224,7 +224,7 @@ impl State {
     }
 }
 
-/// Do two lists name the same components under the same defects?
+/// True if two lists name the same components under the same defects.
 fn same_defects(a: &[Suspect], b: &[Suspect]) -> bool {
     let names = |v: &[Suspect]| -> HashSet<(u32, HostId, String)> {
         v.iter().map(|s| (s.defect, s.host, s.component.clone())).collect()
@@ -232,7 +232,7 @@ fn same_defects(a: &[Suspect], b: &[Suspect]) -> bool {
     names(a) == names(b)
 }
 
-/// Do two lists suspect the same components, about as strongly? The numbers of the defects do not matter.
+/// True if two lists suspect the same components with nearly the same probabilities and factors. The numbers of the defects do not matter.
 pub(super) fn alike<'a>(a: impl Iterator<Item = &'a Suspect>, b: impl Iterator<Item = &'a Suspect>) -> bool {
     fn sorted<'a>(v: impl Iterator<Item = &'a Suspect>) -> Vec<&'a Suspect> {
         let mut v: Vec<&Suspect> = v.collect();
@@ -261,7 +261,7 @@ fn unknown(tx: &Transaction<'_>, path: &Path, id: &str) -> StateError {
     }
 }
 
-/// A job and what it holds. O(its GPUs).
+/// A job and its GPUs. O(its GPUs).
 pub(super) fn job_held(
     tx: &Transaction<'_>,
     cluster: &Cluster,
@@ -289,7 +289,7 @@ pub(super) fn job_held(
     Ok(Some(JobHeld { id: id.into(), gpus, since_unix_s, demand_gb_per_s, predicted_gb_per_s, size }))
 }
 
-/// Checks and writes one job that holds nothing yet. `answered` are the digest of the request that placed it, and the answer.
+/// Checks and writes one job that holds no GPUs yet. `answered` are the digest of the request that placed it, and the answer.
 /// O(GPUs of the job) rows.
 pub(super) fn take(
     tx: &Transaction<'_>,
@@ -343,15 +343,15 @@ pub(super) fn take(
     Ok(())
 }
 
-/// What the state says of one host.
+/// The held and drained GPUs of one host.
 pub(super) struct OnHost {
     pub held: GpuMask,
     pub drained: GpuMask,
-    /// GPU and job.
+    /// Held GPUs with their jobs.
     pub jobs: Vec<(u8, String)>,
 }
 
-/// What the state says of one host. O(its GPUs).
+/// Reads the state of one host. O(its GPUs).
 pub(super) fn on_host(
     tx: &Transaction<'_>,
     cluster: &Cluster,
@@ -370,7 +370,7 @@ pub(super) fn on_host(
     Ok(OnHost { held: mask(&mut jobs.iter().map(|j| j.0)), drained: mask(&mut drained.into_iter()), jobs })
 }
 
-/// Why a job cannot have its GPUs, in full: read only where it is needed.
+/// The full reason why a job cannot get its GPUs; reads the state, so it is called only for an error.
 fn not_free(tx: &Transaction<'_>, cluster: &Cluster, path: &Path, job: &NewJob) -> StateError {
     let now = match snapshot(tx, cluster, path) {
         Ok(now) => now,

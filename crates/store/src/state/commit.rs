@@ -1,9 +1,9 @@
 //! Committing a decision that was made on a snapshot.
 //!
-//! A decision stands if the state did not change since its snapshot, or if what it rests on did not: on every host of the choice the same
-//! jobs hold the same GPUs and the same GPUs are drained (so the chosen ones are free, and what neighbours cost is what was predicted),
-//! and the same components of these hosts are suspected, about as strongly. A job that came or went on other hosts does not void it: it was the best choice at the moment of its
-//! snapshot, and is as good as predicted.
+//! A decision is valid if the state did not change since its snapshot, or if the change does not concern the hosts of the choice. On these
+//! hosts the same jobs must hold the same GPUs, the same GPUs must be drained (so the chosen GPUs are free and the predicted contention
+//! holds), and the same components must be suspected with nearly the same probabilities. A job that starts or ends on other hosts does
+//! not void the decision: it was the best choice at the moment of its snapshot, and its prediction still holds.
 
 use super::change::{NewJob, alike, exists, job_held, on_host, take};
 use super::read::{Snapshot, Suspect, suspects, versions};
@@ -17,36 +17,36 @@ use topology::HostId;
 /// A decision to commit.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit<'a> {
-    /// The job with the GPUs that were chosen for it.
+    /// The job with its chosen GPUs.
     pub job: &'a NewJob,
-    /// What the choice rests on.
+    /// The snapshot on which the choice is based.
     pub snapshot: &'a Snapshot,
-    /// [`crate::once::digest`] of the request, to answer its repetition.
+    /// [`crate::once::digest`] of the request; it identifies a repetition.
     pub request: &'a str,
-    /// The answer, to be given again.
+    /// The answer; a repetition gets it again.
     pub answer: &'a str,
     /// The client's idempotency key.
     pub once: Option<&'a Once>,
-    /// Now, seconds since 1970.
+    /// The present time, seconds since 1970.
     pub at_unix_s: f64,
 }
 
-/// What came of a commit.
+/// The result of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Committed {
-    /// The GPUs are the job's.
+    /// The job has the GPUs.
     Granted,
-    /// The same request was answered before: the answer of then.
+    /// The same request was answered before; this is that answer.
     Repeated(String),
-    /// What the decision rests on has changed; nothing was written. Decide again on a new snapshot.
+    /// The basis of the decision has changed; nothing was written. Decide again on a new snapshot.
     Changed,
 }
 
 impl State {
-    /// The answer that the same request got before, by its key or by the job that it placed and that still holds its GPUs.
+    /// The earlier answer to the same request, found by its key or by its job, which still holds its GPUs.
     ///
     /// # Errors
-    /// The key was used for another request; the job holds GPUs that another request gave it.
+    /// The key was used for another request; the job holds GPUs of another request.
     pub fn answered(&self, job: &str, request: &str, once: Option<&Once>) -> Result<Option<String>, StateError> {
         let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
         if let Some(answer) = answered(&tx, &self.path, job, request, once)? {
@@ -58,10 +58,10 @@ impl State {
         }
     }
 
-    /// Gives the chosen GPUs to the job if the decision stands (see the module). O(GPUs of the chosen hosts) under the lock.
+    /// Allocates the chosen GPUs to the job if the decision is valid (see the module). O(GPUs of the chosen hosts) under the lock.
     ///
     /// # Errors
-    /// As [`State::answered`]; the limits of [`State::allocate`].
+    /// Those of [`State::answered`]; the limits of [`State::allocate`].
     pub fn commit(&mut self, c: &Commit<'_>) -> Result<Committed, StateError> {
         let neighbours = neighbours(c); // before the lock is taken
         self.write(|tx, cluster, path| {
@@ -99,7 +99,7 @@ impl State {
     }
 }
 
-/// By host of the choice: which GPU which job held in the snapshot, ascending.
+/// For each host of the choice: the held GPUs and their jobs in the snapshot, ascending.
 fn neighbours(c: &Commit<'_>) -> Vec<(HostId, Vec<(u8, String)>)> {
     let mut by_host: HashMap<HostId, Vec<(u8, String)>> =
         c.job.gpus.parts().iter().map(|p| (p.0, Vec::new())).collect();

@@ -1,15 +1,15 @@
-//! [`StateError`]: one clear sentence for everything that can go wrong with a state.
+//! [`StateError`]: the errors of a state, one sentence each.
 
 use crate::once::KeyError;
 use std::path::{Path, PathBuf};
 
-/// Why the state could not do what was asked.
+/// The reason for a failed operation of the state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no state at {}; `linkwise cluster init --cluster C --state FILE` makes one", .0.display())]
     Missing(PathBuf),
-    /// There is one already.
+    /// The file exists and is a state.
     #[error(
         "{} is the state of cluster `{cluster}` already{}; `linkwise cluster show` tells what it holds. To start anew move the file away",
         .path.display(), if *.same { ", with the same hosts" } else { "" }
@@ -17,126 +17,126 @@ pub enum StateError {
     Exists {
         /// The file.
         path: PathBuf,
-        /// The cluster it is of.
+        /// The cluster of the state.
         cluster: String,
-        /// Is that the cluster it was to be made for?
+        /// True if this is the cluster of the request.
         same: bool,
     },
-    /// The file is something else.
+    /// The file is not a state.
     #[error("{} is not a state of linkwise: {why}. Name another file, or move this one away", .path.display())]
     NotAState {
         /// The file.
         path: PathBuf,
-        /// What it seems to be.
+        /// What the file contains instead.
         why: String,
     },
-    /// What it says cannot be.
+    /// The content contradicts itself or is unreadable.
     #[error("the state {} is damaged: {why}. Restore a copy, or save what is readable with `sqlite3 FILE .recover`", .path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The contradiction or the message of SQLite.
         why: String,
     },
-    /// A later linkwise wrote it.
+    /// A newer linkwise wrote the file.
     #[error("the state {} has schema version {found}; this linkwise knows up to {known}. Use the newer linkwise that wrote it", .path.display())]
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The file's version.
         found: i64,
-        /// The latest version known.
+        /// The latest known version.
         known: i64,
     },
-    /// It is the state of another cluster.
+    /// The state belongs to another cluster.
     #[error("the state {} is of another cluster (`{stored}`, given is `{given}`): {difference}", .path.display())]
     OtherCluster {
         /// The file.
         path: PathBuf,
-        /// Its cluster.
+        /// The cluster of the state.
         stored: String,
-        /// The one that was given.
+        /// The given cluster.
         given: String,
-        /// The first difference.
+        /// The first difference in words.
         difference: String,
     },
-    /// It is the same cluster with other hosts.
+    /// The same cluster with added, removed or changed hosts.
     #[error("the state {} has other hosts of cluster `{cluster}` than those given: {changes}. `linkwise cluster update` takes them over", .path.display())]
     HostsChanged {
         /// The file.
         path: PathBuf,
         /// The cluster.
         cluster: String,
-        /// Hosts that came, went or changed, in words.
+        /// Added, removed and changed hosts, in words.
         changes: String,
     },
-    /// Another process gave the state other hosts since it was opened.
+    /// Another process changed the hosts of the state after it was opened.
     #[error("the cluster of the state {} has changed since it was opened; open it again", .0.display())]
     ClusterChanged(PathBuf),
-    /// A host cannot go while jobs run on it.
+    /// A host cannot be removed or changed while jobs hold its GPUs.
     #[error("job `{job}` holds GPUs of host {host}, which is to go or to change{}; release it first", and_more(*.more))]
     HostsHeld {
         /// The first host.
         host: String,
         /// The first job on it.
         job: String,
-        /// How many more pairs of a host and a job there are.
+        /// Number of further pairs of a host and a job.
         more: usize,
     },
-    /// Another process kept it locked for longer than the time limit.
+    /// Another process locked the state for longer than the time limit.
     #[error("the state {} has been locked by another process for {} s; try again when it is done", .0.display(), super::BUSY_TIMEOUT.as_secs())]
     Busy(PathBuf),
-    /// The file or its folder must not be written, or the disk is full.
+    /// The file or its folder is not writable, or the disk is full.
     #[error("cannot {doing} the state {}: {why}; nothing was changed", .path.display())]
     Io {
-        /// What was being done.
+        /// The operation: a verb such as `write to`.
         doing: &'static str,
         /// The file.
         path: PathBuf,
-        /// What was said.
+        /// The message of SQLite or of the system.
         why: String,
     },
-    /// What was asked for makes no sense.
+    /// The request is malformed; the sentence says why.
     #[error("{0}")]
     Invalid(String),
-    /// No job of this name holds anything.
+    /// No job with this id holds GPUs.
     #[error("no job `{id}` holds GPUs; {}", in_words(.known))]
     UnknownJob {
         /// The name.
         id: String,
-        /// Jobs that do, the newest first, at most a few.
+        /// Jobs that hold GPUs, newest first, at most a few.
         known: Vec<String>,
     },
-    /// The job holds other GPUs already.
+    /// The job holds other GPUs.
     #[error("job `{id}` holds {held} already; release it first, or choose another id")]
     JobExists {
-        /// Its name.
+        /// The job's id.
         id: String,
-        /// What it holds.
+        /// The GPUs that it holds.
         held: String,
     },
-    /// A GPU is taken.
+    /// Another job holds a GPU of the request.
     #[error("{gpu} is held by job `{job}`; {free} GPUs are free")]
     Held {
         /// The first GPU that is.
         gpu: String,
-        /// Who holds it.
+        /// The job that holds it.
         job: String,
-        /// How many are free.
+        /// Number of free GPUs.
         free: usize,
     },
-    /// A GPU gets no work.
+    /// A GPU of the request is drained.
     #[error("{gpu} is drained{}; `linkwise cluster drain {gpu} --undo` gives it back", reason_in_words(.reason))]
     Drained {
         /// The first GPU that is.
         gpu: String,
-        /// Why.
+        /// The reason of the drain.
         reason: String,
     },
     /// An idempotency key was used for another request.
     #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
     KeyReused(String),
-    /// Too many jobs.
+    /// The number of jobs is at its limit.
     #[error("{max} jobs hold GPUs; that is the limit")]
     TooManyJobs {
         /// The limit.
@@ -160,7 +160,7 @@ fn reason_in_words(reason: &str) -> String {
 }
 
 impl StateError {
-    /// Turns an error of SQLite into the sentence that fits it.
+    /// Maps an error of SQLite to a state error.
     pub(super) fn of(doing: &'static str, path: &Path, e: &rusqlite::Error) -> Self {
         use rusqlite::ErrorCode as C;
         let path = path.to_path_buf();
@@ -172,7 +172,7 @@ impl StateError {
         }
     }
 
-    /// An error of idempotency keys.
+    /// The error for a failure of idempotency keys.
     pub(super) fn of_key(path: &Path, e: KeyError) -> Self {
         match e {
             KeyError::Reused(key) => StateError::KeyReused(key),
@@ -185,7 +185,7 @@ impl StateError {
         StateError::Damaged { path: path.into(), why }
     }
 
-    /// Is the request well-formed, but cannot be met as things stand (rather than bad input)?
+    /// True if the request is well-formed but the present state does not allow it; false for bad input.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -1,12 +1,12 @@
-//! [`State`]: who holds which GPU, in one SQLite file.
+//! [`State`]: the jobs and the GPUs that they hold, in one SQLite file.
 //!
-//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`): two allocations at the same moment
-//! never overlap, which `UNIQUE (host, gpu)` would refuse besides. WAL with `synchronous=FULL`: what was acknowledged survives a kill and a
-//! power cut. The file belongs on a local disk, as every SQLite file in WAL mode. Times are arguments.
+//! Every change is one transaction that takes the write lock before it reads (`BEGIN IMMEDIATE`), so two simultaneous allocations never
+//! overlap; `UNIQUE (host, gpu)` refuses an overlap as well. WAL with `synchronous=FULL`: acknowledged changes survive a kill and a power
+//! cut. The file must be on a local disk, like every SQLite file in WAL mode. Times are arguments.
 //!
-//! A decision is made on a [`Snapshot`], outside of any lock, and committed with the snapshot that it rests on ([`State::commit`]). The
-//! commit reads and writes O(GPUs of the job) rows under the lock, whatever the size of the cluster and however long the search took, and
-//! costs one fsync: a few hundred jobs a second go through one file, and a process that waits for the lock gives up after [`BUSY_TIMEOUT`].
+//! A decision is made on a [`Snapshot`], outside of any lock, and committed together with that snapshot ([`State::commit`]). The commit
+//! reads and writes O(GPUs of the job) rows under the lock, independent of the cluster's size and of the duration of the search. It costs
+//! one fsync, so one file takes a few hundred jobs per second. A process waits for the lock for at most [`BUSY_TIMEOUT`].
 
 mod change;
 mod commit;
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use topology::Cluster;
 
-/// How long a process waits for another one to finish writing.
+/// Longest wait of a process for another process's write.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most jobs that hold GPUs at the same time.
 pub const JOBS_MAX: usize = 100_000;
@@ -37,7 +37,7 @@ pub const JOB_ID_BYTES_MAX: usize = 128;
 /// Longest reason of a drain, bytes.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// Is this a job id: 1 to [`JOB_ID_BYTES_MAX`] letters, digits and `._-/@+:=`, the first a letter or a digit?
+/// Checks a job id: 1 to [`JOB_ID_BYTES_MAX`] letters, digits and `._-/@+:=`; the first is a letter or a digit.
 ///
 /// Such ids need no quoting in a shell, a CSV file or a log line.
 pub fn check_job_id(id: &str) -> Result<(), String> {
@@ -65,11 +65,11 @@ pub struct State {
 }
 
 impl State {
-    /// Makes a new state file for a cluster: nothing held, nothing drained but what the cluster file drains. All or nothing: a process
-    /// that is killed in between leaves a file that the next `init` takes over.
+    /// Creates a state file for a cluster: no GPU is held, and only the GPUs that the cluster file drains are drained. All or nothing: a
+    /// process that is killed meanwhile leaves an empty file, which the next `init` completes.
     ///
     /// # Errors
-    /// [`StateError::Exists`] where the file is a state already, whichever cluster it is of.
+    /// [`StateError::Exists`] if the file is a state, of this or of another cluster.
     pub fn init(path: &Path, cluster: &Cluster, at_unix_s: f64) -> Result<State, StateError> {
         let mut conn = connect(path, true)?;
         if version(&conn, path)?.is_none() {
@@ -95,7 +95,7 @@ impl State {
         Err(StateError::Exists { path: path.into(), cluster: meta("cluster_name")?, same })
     }
 
-    /// Opens a state that exists. Its cluster comes from the file.
+    /// Opens an existing state. The file contains the cluster.
     pub fn open(path: &Path) -> Result<State, StateError> {
         if !path.exists() {
             return Err(StateError::Missing(path.into()));
@@ -134,19 +134,19 @@ impl State {
         &self.path
     }
 
-    /// Where deciders that lost races queue up.
+    /// The queue for clients whose commits failed because of concurrent changes.
     pub fn turns(&self) -> Box<dyn Turns> {
         let mut file = self.path.clone().into_os_string();
         file.push("-turn");
         Box::new(turn::TurnFile(file.into()))
     }
 
-    /// The cluster, as the file has it.
+    /// The cluster, from the file.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Is `cluster` the one of this state: the same hosts of the same types, in whatever order? Health of NICs and drained GPUs may differ.
+    /// Checks that `cluster` has the same hosts of the same types as the state, in any order. Health of NICs and drained GPUs may differ.
     pub fn check_cluster(&self, cluster: &Cluster) -> Result<(), StateError> {
         let (path, stored) = (self.path.clone(), self.cluster.name.clone());
         match compare(&identity(&self.cluster), &identity(cluster)) {
@@ -160,11 +160,11 @@ impl State {
         }
     }
 
-    /// Takes over a cluster with other hosts than before: hosts may come, go and change, as long as no job holds GPUs of those that go or
-    /// change. What is drained and suspected of the others stays. Processes that have the state open are told to open it again.
+    /// Replaces the cluster by one with added, removed or changed hosts. No job may hold GPUs of removed or changed hosts. Drains and suspects
+    /// of the other hosts stay. A process that has the state open gets an error that says to open it again.
     ///
     /// # Errors
-    /// [`StateError::OtherCluster`] where fewer than half of the hosts are known; [`StateError::HostsHeld`].
+    /// [`StateError::OtherCluster`] if fewer than half of the hosts are the same; [`StateError::HostsHeld`].
     pub fn update_cluster(&mut self, cluster: &Cluster) -> Result<HostChanges, StateError> {
         let changes = match compare(&identity(&self.cluster), &identity(cluster)) {
             Kinship::Same => HostChanges::default(),
@@ -199,7 +199,7 @@ impl State {
         Ok(changes)
     }
 
-    /// SQLite's own check of the whole file, and ours of what it says. O(file).
+    /// SQLite's check of the whole file, and linkwise's check of its content. O(file).
     pub fn check(&self) -> Result<(), StateError> {
         let why: String = self
             .conn
@@ -231,7 +231,7 @@ impl State {
     }
 }
 
-/// Has the state still the cluster that it was opened with? One row.
+/// Checks that the state still has the cluster with which it was opened. Reads one row.
 fn check_still_of(conn: &Connection, fingerprint: &str, path: &Path) -> Result<(), StateError> {
     let now: String = conn
         .prepare_cached("SELECT value FROM meta WHERE key = 'cluster_fingerprint'")
@@ -240,7 +240,7 @@ fn check_still_of(conn: &Connection, fingerprint: &str, path: &Path) -> Result<(
     if now == fingerprint { Ok(()) } else { Err(StateError::ClusterChanged(path.into())) }
 }
 
-/// Brings the schema up to date in one transaction that has the write lock from its first moment; reads take none, afterwards.
+/// Migrates the schema in one transaction that holds the write lock from its first moment. Later reads take no lock.
 fn migrate(conn: &mut Connection, meta: Vec<(&'static str, String)>) -> Result<(), rusqlite_migration::Error> {
     conn.set_transaction_behavior(TransactionBehavior::Immediate);
     let done = schema::migrations(meta).to_latest(conn);
@@ -255,7 +255,7 @@ fn migration(doing: &'static str, path: &Path, e: rusqlite_migration::Error) -> 
     }
 }
 
-/// A connection with our settings, to a file that is SQLite's or empty.
+/// A connection with linkwise's settings to an SQLite file or an empty file.
 fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
     if let Some(why) = crate::error::no_file(path) {
         return Err(StateError::NotAState { path: path.into(), why: why.into() });
@@ -275,7 +275,7 @@ fn connect(path: &Path, create: bool) -> Result<Connection, StateError> {
     Ok(conn)
 }
 
-/// The schema version of a state, none for an empty file; an error for a file of another program.
+/// The schema version of a state; none for an empty file, an error for a file of another program.
 fn version(conn: &Connection, path: &Path) -> Result<Option<i64>, StateError> {
     let number = |sql| conn.query_row(sql, [], |r| r.get::<_, i64>(0)).map_err(|e| StateError::of("open", path, &e));
     if number("SELECT count(*) FROM sqlite_schema")? == 0 {
@@ -309,7 +309,7 @@ mod tests {
         let all = cluster.usable();
         let before = state.snapshot().unwrap();
 
-        // SQLite's own limit on pages behaves as a disk without room.
+        // SQLite's limit on pages behaves like a full disk.
         let pages: i64 = state.conn.query_row("PRAGMA page_count", [], |r| r.get(0)).unwrap();
         let _: i64 = state.conn.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |r| r.get(0)).unwrap();
         let e = state.drain(&all, &"x".repeat(1000), 0.0).unwrap_err();
@@ -327,7 +327,7 @@ mod tests {
         other.execute_batch("ROLLBACK").unwrap();
         state.drain(&one, "", 0.0).unwrap();
 
-        state.conn.pragma_update(None, "query_only", true).unwrap(); // as a file that must not be written
+        state.conn.pragma_update(None, "query_only", true).unwrap(); // behaves like a read-only file
         let e = state.undrain(&one).unwrap_err();
         assert!(e.to_string().contains("cannot write to the state"), "{e}");
         assert_eq!(state.snapshot().unwrap().drained.len(), 1);

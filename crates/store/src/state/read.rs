@@ -1,4 +1,4 @@
-//! What a state says at one moment.
+//! Reads a state at one moment.
 
 use super::{State, StateError};
 use rusqlite::Connection;
@@ -7,59 +7,59 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuId, GpuMask, HostId};
 
-/// A job and what it holds.
+/// A job and its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobHeld {
     /// Its id.
     pub id: String,
     /// Its GPUs.
     pub gpus: Allocation,
-    /// Since when, seconds since 1970.
+    /// Time of the allocation, seconds since 1970.
     pub since_unix_s: f64,
-    /// The bus bandwidth that it uses, if somebody said.
+    /// Bus bandwidth that the job uses, GB/s, if known.
     pub demand_gb_per_s: Option<f64>,
-    /// The bus bandwidth that was predicted when it was placed.
+    /// Bus bandwidth that was predicted at its placement, GB/s.
     pub predicted_gb_per_s: Option<f64>,
-    /// The message size that it was placed for.
+    /// Message size of that prediction.
     pub size: Option<Bytes>,
 }
 
-/// A GPU that gets no work, by the operator's word.
+/// A GPU that the operator drained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drained {
     /// The GPU.
     pub gpu: GpuId,
-    /// Since when, seconds since 1970.
+    /// Time of the drain, seconds since 1970.
     pub since_unix_s: f64,
-    /// Why; may be empty.
+    /// The reason; may be empty.
     pub reason: String,
 }
 
-/// A component that readings speak against (see `predict::doctor`): decisions prefer others while it is suspected.
+/// A component that may be slow according to readings (see `predict::doctor`): decisions prefer other components.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suspect {
-    /// Suspects of one defect exclude each other: its number.
+    /// Number of the defect; suspects of one defect exclude each other.
     pub defect: u32,
     /// The host.
     pub host: HostId,
-    /// What on it, in the words of the one who suspects: `nic 3`, `gpu 5`, `host`.
+    /// The component, in the words of `predict::doctor`: `nic 3`, `gpu 5`, `host`.
     pub component: String,
-    /// Share of its rate that it seems to have left.
+    /// Estimated share of its full rate, 0 to 1.
     pub factor: f64,
-    /// How probable that is, 0 to 1.
+    /// Probability of the defect in this component, 0 to 1.
     pub probability: f64,
 }
 
-/// Everything, at one moment.
+/// The whole state at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
-    /// Jobs, the oldest first.
+    /// Jobs, oldest first.
     pub jobs: Vec<JobHeld>,
     /// Drained GPUs, by host and index; those of the cluster file are not among them.
     pub drained: Vec<Drained>,
-    /// Suspected components, defect by defect, the most probable first.
+    /// Suspected components, by defect, most probable first.
     pub suspects: Vec<Suspect>,
-    /// Held by no job and not drained, neither here nor in the cluster file.
+    /// GPUs that no job holds and that neither the state nor the cluster file drains.
     pub free: Allocation,
     /// Rises with every change of the state.
     pub version: u64,
@@ -68,7 +68,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The job of an id.
+    /// The job with this id.
     pub fn job(&self, id: &str) -> Option<&JobHeld> {
         self.jobs.iter().find(|j| j.id == id)
     }
@@ -83,26 +83,26 @@ impl Snapshot {
 }
 
 impl State {
-    /// Everything, read in one transaction. O(GPUs held).
+    /// The whole state, read in one transaction. O(GPUs held).
     pub fn snapshot(&self) -> Result<Snapshot, StateError> {
         let tx = self.conn.unchecked_transaction().map_err(|e| StateError::of("read", &self.path, &e))?;
         super::check_still_of(&tx, &self.fingerprint, &self.path)?;
         snapshot(&tx, &self.cluster, &self.path)
     }
 
-    /// The version of the state as it is now: a snapshot of the same version still tells the truth. One row.
+    /// The present version of the state: a snapshot with this version is up to date. Reads one row.
     pub fn version(&self) -> Result<u64, StateError> {
         versions(&self.conn).map(|v| v.0).map_err(|e| StateError::of("read", &self.path, &e))
     }
 }
 
-/// The version of everything, and that of the suspects.
+/// The version of the whole state, and that of the suspects.
 pub(super) fn versions(conn: &Connection) -> Result<(u64, u64), rusqlite::Error> {
     let row = |r: &rusqlite::Row<'_>| Ok((r.get::<_, i64>(0)? as u64, r.get::<_, i64>(1)? as u64));
     conn.prepare_cached("SELECT everything, suspects FROM version")?.query_row([], row)
 }
 
-/// What the transaction of `conn` sees.
+/// Reads a snapshot in the transaction of `conn`.
 pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Result<Snapshot, StateError> {
     let fail = |e: rusqlite::Error| StateError::of("read", path, &e);
     let damaged = |why: String| StateError::damaged(path, why);
@@ -156,7 +156,7 @@ pub(super) fn snapshot(conn: &Connection, cluster: &Cluster, path: &Path) -> Res
     Ok(snapshot)
 }
 
-/// The suspects, defect by defect, the most probable first.
+/// The suspects, by defect, most probable first.
 pub(super) fn suspects(
     conn: &Connection,
     index: &HashMap<&str, HostId>,

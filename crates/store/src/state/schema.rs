@@ -8,7 +8,7 @@ pub const APPLICATION_ID: i64 = 0x6c6b_7374;
 /// The schema version that this build writes.
 pub const VERSION: i64 = 2;
 
-/// `held` is what must never overlap; the rest is what people and decisions want to know about it.
+/// `held` must never overlap; the other columns are for status reports and decisions.
 pub const V1: &str = "
 PRAGMA application_id = 1818981236;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -43,7 +43,7 @@ CREATE TABLE suspect (
 ) STRICT;
 ";
 
-/// Versions of what decisions rest on, and the answers that committed jobs got.
+/// Versions of the data on which decisions are based, and the answers to committed jobs.
 const V2: &str = "
 CREATE TABLE version (one INTEGER PRIMARY KEY CHECK (one = 1), everything INTEGER NOT NULL, suspects INTEGER NOT NULL) STRICT;
 INSERT INTO version VALUES (1, 1, 1);
@@ -51,7 +51,7 @@ ALTER TABLE job ADD COLUMN request TEXT;
 ALTER TABLE job ADD COLUMN answer TEXT;
 ";
 
-/// All steps. `meta` is written into a new file in the same transaction, so that no file is ever without it.
+/// All migrations. The same transaction writes `meta` into a new file, so that no state lacks it.
 pub fn migrations(meta: Vec<(&'static str, String)>) -> Migrations<'static> {
     let first = M::up_with_hook(V1, move |tx: &rusqlite::Transaction<'_>| {
         for (key, value) in &meta {

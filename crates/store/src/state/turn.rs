@@ -1,36 +1,36 @@
-//! Turns: how deciders that keep losing races queue up, without keeping anybody else from writing.
+//! Turns: a queue for clients whose commits failed several times. The queue blocks no other writes.
 //!
-//! Two that decide on the same snapshot mostly want the same GPUs: one commits, the other must search again. With many, one of them could
-//! lose for long. A client that lost a few races takes a turn: it waits until no other has one, and then competes only with those who have
-//! not lost yet. Releases, drains and observations need no turn, and a turn locks no table.
+//! Two clients that decide on the same snapshot mostly choose the same GPUs: one commits, the other must search again. With many clients,
+//! one could fail repeatedly. A client that failed a few times takes a turn: it waits until no other client has one, and then competes only
+//! with clients that have no turn. Releases, drains and observations need no turn, and a turn locks no table.
 
 use std::fs::{File, OpenOptions};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a turn. Then the decision goes on without one: turns make for fairness, commits for correctness.
+/// Longest wait for a turn. After it the decision continues without one: turns provide fairness, commits correctness.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How often a waiting decider looks.
+/// Interval at which a waiting client tries again.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Where turns are taken; usable from any thread.
+/// The source of turns; usable from any thread.
 pub trait Turns: Send + Sync {
     /// Waits for a turn, at most a minute.
     fn take(&self) -> Turn;
 }
 
-/// A turn, until it is dropped.
+/// A turn; it ends when the value is dropped.
 pub struct Turn {
     _held: Option<File>,
 }
 
-/// Turns through a lock on a file beside the state. Not on the state itself: closing any handle of a file gives up all locks that SQLite
-/// has on it in the process.
+/// Turns through a lock on a file next to the state. The state itself cannot be locked: closing any handle of a file releases all locks
+/// of the process on it, SQLite's included.
 pub(super) struct TurnFile(pub PathBuf);
 
 impl Turns for TurnFile {
     fn take(&self) -> Turn {
-        // Each turn opens the file anew, so that threads exclude each other as processes do.
+        // Each turn opens the file again, so that threads exclude each other like processes.
         let Ok(file) = OpenOptions::new().create(true).truncate(false).write(true).open(&self.0) else {
             return Turn { _held: None };
         };

@@ -18,8 +18,8 @@ pub fn host_type(name: &str) -> Option<HostType> {
     host_types().into_iter().find(|t| t.name == name)
 }
 
-/// The host type with this matrix of GPU paths whose model name holds `gpu_model` (or is held by it), whatever the
-/// case; `None` if no type or more than one fits. Without a model the matrix alone decides.
+/// The host type with this matrix of GPU paths whose model name contains `gpu_model` or is contained in it (letter case is
+/// ignored); `None` if no type or more than one fits. Without a model the matrix alone decides.
 pub fn host_type_for(gpu_model: Option<&str>, gpu_paths: &[Vec<PathKind>]) -> Option<HostType> {
     let mut fitting = host_types().into_iter().filter(|t| t.gpu_paths == gpu_paths);
     let key = |s: &str| s.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
@@ -32,7 +32,7 @@ pub fn host_type_for(gpu_model: Option<&str>, gpu_paths: &[Vec<PathKind>]) -> Op
     fitting.all(|t| !matches(&t)).then_some(found)
 }
 
-/// Names of the built-in clusters, which [`cluster`] explains.
+/// Names of the built-in clusters; [`cluster`] describes them.
 pub const CLUSTERS: [&str; 11] = [
     "h100",
     "het-ra",
@@ -54,11 +54,11 @@ const COMPOSED_HOSTS_MAX: usize = 1024;
 ///
 /// - BandPilot's four clusters of four hosts (table 1): `h100`, `het-ra`, `het-va`, `het-4mix`.
 /// - LiteGD's clusters of 64 GPUs (section 6.3, table 1): `litegd-64` has two hosts of each type; `litegd-64-4090`, `-v100`, `-a6000` and
-///   `-a800` eight of one. The paper does not say how it made 64 GPUs of three types; `litegd-64-4090-v100-a6000` and
-///   `litegd-64-v100-a6000-a800` have three hosts of the first, three of the second and two of the third. Its switch is not part of the
-///   cluster: it is a property of the truth that decisions are judged on.
-/// - Any composition: `4xa6000`, `1xrtx4090+1xdgx1-v100+2xa800`, of host types of the catalog (the papers' names `4090`, `v100`, `h100` are
-///   aliases), at most 1,024 hosts.
+///   `-a800` have eight hosts of one type. The paper does not say how three types give 64 GPUs; `litegd-64-4090-v100-a6000` and
+///   `litegd-64-v100-a6000-a800` have three hosts of the first type, three of the second and two of the third. LiteGD's switch is not
+///   part of the cluster: it belongs to the simulated truth that judges the decisions.
+/// - Any composition of host types of the catalog, at most 1,024 hosts: `4xa6000`, `1xrtx4090+1xdgx1-v100+2xa800`. The papers' names
+///   `4090`, `v100` and `h100` are aliases.
 pub fn cluster(name: &str) -> Option<Cluster> {
     let composition = match name {
         "h100" => "4xhgx-h100",

@@ -41,7 +41,7 @@ fn uniform(n: usize, kind: PathKind) -> Vec<Vec<PathKind>> {
     (0..n).map(|i| (0..n).map(|j| if i == j { Same } else { kind }).collect()).collect()
 }
 
-/// Two GPUs that follow one another, with an NVLink bridge of `links`.
+/// Pairs of consecutive GPUs, each with an NVLink bridge of `links` links.
 fn with_bridges(mut paths: Vec<Vec<PathKind>>, links: u8) -> Vec<Vec<PathKind>> {
     for i in 0..paths.len() {
         if i ^ 1 < paths.len() {
@@ -55,7 +55,7 @@ fn nvlink(link_gb_per_s: f64, switched: bool, multicast: bool) -> Option<NvLinkF
     Some(NvLinkFabric { link_rate: Bandwidth::from_gb_per_s(link_gb_per_s), switched, multicast })
 }
 
-/// `nics` NICs shared evenly, in order, by the GPUs of [`gpus`]`(n, 2)`: `near` to their own, NODE or SYS to the rest.
+/// `nics` NICs shared evenly, in order, by the GPUs of [`gpus`]`(n, 2)`: path `near` to their own GPUs, NODE or SYS to the others.
 fn shared_nics(n: usize, nics: usize, gbit: f64, near: PathKind) -> Vec<Nic> {
     let g = gpus(n, 2);
     (0..nics)
@@ -93,7 +93,7 @@ fn pcie(generation: u8) -> Pcie {
     Pcie { generation, lanes: 16 }
 }
 
-/// DGX-1 with P100: hybrid cube mesh, four NVLink 1 a GPU: full quads and one link to the twin in the other quad.
+/// DGX-1 with P100: hybrid cube mesh, four NVLink 1 a GPU: three inside its quad and one to its twin in the other quad.
 fn dgx1_p100() -> HostType {
     let m = (0..8usize)
         .map(|i| {
@@ -270,7 +270,7 @@ fn rtx4090() -> HostType {
     }
 }
 
-/// 8x RTX 4090, every GPU on root ports of its own; both ports of one NIC next to GPU 6.
+/// 8x RTX 4090, each GPU on its own root port; both ports of one NIC next to GPU 6.
 fn rtx4090_sys() -> HostType {
     let nic = |i: usize| Nic {
         name: format!("mlx5_{i}"),
@@ -280,7 +280,7 @@ fn rtx4090_sys() -> HostType {
     };
     HostType {
         name: "rtx4090-sys".into(),
-        description: "8x RTX 4090 on CPU root ports (all SYS), two 100 Gbit/s NICs beside GPU 6".into(),
+        description: "8x RTX 4090 on CPU root ports (all SYS), two 100 Gbit/s NICs next to GPU 6".into(),
         source: "paths: github NVIDIA/go-gpuallocator issue 17; the NIC rate is assumed".into(),
         gpu_model: "NVIDIA GeForce RTX 4090".into(),
         gpus: gpus(8, 2),
@@ -379,7 +379,7 @@ fn h100_mesh() -> HostType {
     }
 }
 
-/// HGX H200: as HGX H100 with larger memory.
+/// HGX H200: HGX H100 with larger memory.
 fn hgx_h200() -> HostType {
     HostType {
         name: "hgx-h200".into(),
@@ -390,7 +390,7 @@ fn hgx_h200() -> HostType {
     }
 }
 
-/// HGX B200: 18 links of twice the rate.
+/// HGX B200: 18 links per GPU, 50 GB/s each (twice the rate of H100).
 fn hgx_b200() -> HostType {
     HostType {
         name: "hgx-b200".into(),

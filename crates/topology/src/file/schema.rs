@@ -1,4 +1,4 @@
-//! The cluster file as people write it. Every field's comment is printed by `linkwise topology schema`.
+//! The fields of the cluster file. `linkwise topology schema` prints their comments.
 
 use crate::cluster::NetworkClass;
 use crate::switches::Rails;
@@ -79,7 +79,7 @@ pub struct ClusterFile {
     /// The network between the hosts; left out, one non-blocking InfiniBand switch.
     #[serde(default, skip_serializing_if = "is_default")]
     pub network: NetworkFile,
-    /// Host types that the catalog does not have (`linkwise topology types` lists it), or has differently.
+    /// Host types that the catalog lacks or describes differently (`linkwise topology types` lists the catalog).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_types: Vec<At<HostTypeFile>>,
     /// The hosts.
@@ -100,34 +100,34 @@ fn one() -> f64 {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkFile {
-    /// What carries the bytes.
+    /// The transport between hosts.
     #[serde(default)]
     pub class: NetworkClass,
-    /// Layers of switches, nearest to the hosts first; left out, one non-blocking switch.
+    /// Tiers of switches, nearest to the hosts first; left out, one non-blocking switch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<At<TierFile>>,
-    /// The lowest layer is rail-optimised: NIC `i` of each host goes to rail switch `i`. `joined`: the rails meet in the layer
+    /// The lowest tier is rail-optimised: NIC `i` of each host goes to rail switch `i`. `joined`: the rails meet in the tier
     /// above; `separate`: no path joins them. Left out, all NICs of a host reach the same switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rails: Option<Rails>,
-    /// Pairs of hosts with a rate of their own.
+    /// Pairs of hosts whose rate differs from that of their NICs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub host_links: Vec<At<HostLinkFile>>,
 }
 
-/// One layer of switches.
+/// One tier of switches.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TierFile {
     /// `leaf`, `spine`, ...
     pub name: String,
-    /// Hosts below one switch of this layer, counted in the order of `hosts`. Instead of `switches`, where all have as many.
+    /// Hosts below one switch of this tier, counted in the order of `hosts`; replaces `switches` where all have the same number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_per_switch: Option<usize>,
-    /// The switches of this layer with their hosts; each host is below exactly one. Instead of `hosts_per_switch`.
+    /// The switches of this tier with their hosts; each host is below exactly one. Replaces `hosts_per_switch`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<At<Vec<At<SwitchFile>>>>,
-    /// Bandwidth below over bandwidth above; 1 is non-blocking, 2 is half.
+    /// Bandwidth below a switch over bandwidth above it; 1 is non-blocking, 2 (2:1) halves the uplinks.
     #[serde(default = "one")]
     pub oversubscription: f64,
 }
@@ -136,13 +136,13 @@ pub struct TierFile {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchFile {
-    /// Name, unique in the layer.
+    /// Name, unique in the tier.
     pub name: String,
     /// Its hosts, as Slurm writes them: `n[0-3,7]`.
     pub hosts: At<String>,
 }
 
-/// A pair of hosts with a rate of its own.
+/// A pair of hosts whose rate differs from that of their NICs.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostLinkFile {
@@ -158,25 +158,25 @@ pub struct HostLinkFile {
 pub struct HostTypeFile {
     /// Name, unique in the file.
     pub name: String,
-    /// A type of the catalog, or an earlier one of this file, that gives every fact not given here.
+    /// A type of the catalog, or an earlier one of this file; it supplies every field that is left out here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<At<String>>,
-    /// One line for people.
+    /// A description in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// Where the facts come from.
+    /// Sources of these facts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// GPU model, as `nvidia-smi -L` prints it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_model: Option<String>,
-    /// How many GPUs (1 to 16); may be left out with `gpu_matrix` or `like`.
+    /// Number of GPUs, 1 to 16; may be left out with `gpu_matrix` or `like`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<At<usize>>,
-    /// GPUs of each NUMA node: `[[0, 1, 2, 3], [4, 5, 6, 7]]`. Between them paths are SYS, inside NODE.
+    /// GPUs of each NUMA node: `[[0, 1, 2, 3], [4, 5, 6, 7]]`. Paths inside a node are NODE, between nodes SYS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<At<Vec<MatrixRow<usize>>>>,
-    /// NUMA node of each GPU: `[0, 0, 1, 1]`. Instead of `sockets`, where the numbers matter.
+    /// NUMA node of each GPU: `[0, 0, 1, 1]`. Replaces `sockets` where the node numbers matter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_sockets: Option<At<MatrixRow<u8>>>,
     /// GPUs on one PCIe switch (PIX): `[[0, 1], [2, 3]]`.
@@ -194,7 +194,7 @@ pub struct HostTypeFile {
     /// The NVLinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvlink: Option<At<NvLinkFile>>,
-    /// The whole matrix, one line per GPU as nvidia-smi prints it: `"X NV4 PXB SYS"`. Instead of sockets, switches and
+    /// The whole matrix, one line per GPU as nvidia-smi prints it: `"X NV4 PXB SYS"`. Replaces sockets, switches and
     /// NVLink pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_matrix: Option<At<Vec<At<String>>>>,
@@ -258,7 +258,7 @@ pub struct NicFile {
     /// GPUs on the same PCIe switch (PIX). The others are NODE on the same socket, else SYS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub near: Option<At<MatrixRow<usize>>>,
-    /// Path to every GPU, as nvidia-smi prints them: `"PIX NODE SYS SYS"`. Instead of `near`.
+    /// Path to every GPU, as nvidia-smi prints them: `"PIX NODE SYS SYS"`. Replaces `near`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_paths: Option<At<String>>,
     /// One such NIC next to every GPU.
@@ -273,10 +273,10 @@ pub struct HostsFile {
     /// A name, or names as Slurm writes them: `n[0-3,7]`. With `count`, the part before the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<At<String>>,
-    /// How many hosts: `name` (or `n`) followed by 0, 1, ...; numbering goes on over entries with the same name.
+    /// Number of hosts, named `name` (or `n`) followed by 0, 1, ...; numbering continues over entries with the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<At<usize>>,
-    /// Their type: of `host_types` above or of the catalog.
+    /// Their type: one of `host_types` or of the catalog.
     #[serde(rename = "type")]
     pub host_type: At<String>,
     /// Drained GPUs, which get no jobs: `true` (all) or a list.
@@ -303,9 +303,9 @@ pub struct HostsFile {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Drained {
-    /// All or none.
+    /// `true`: all GPUs; `false`: none.
     All(bool),
-    /// These.
+    /// GPUs by index.
     Gpus(MatrixRow<usize>),
 }
 
@@ -336,6 +336,6 @@ pub struct DegradedFile {
 pub struct DegradedLinkFile {
     /// The two GPUs.
     pub between: MatrixRow<u8>,
-    /// What is left of the rate, 0 to 1.
+    /// Share of the full rate, 0 (dead) to 1.
     pub factor: f64,
 }

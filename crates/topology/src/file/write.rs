@@ -14,7 +14,7 @@ const HEAD: &str = "# linkwise cluster file. `linkwise topology schema` describe
 
 pub(super) fn yaml(cluster: &Cluster) -> String {
     let file = cluster_file(cluster, names_suffice(cluster));
-    let body = serde_saphyr::to_string(&file).expect("the structs of the file have no value that YAML cannot hold");
+    let body = serde_saphyr::to_string(&file).expect("YAML can hold every value of the file's structs");
     format!("{HEAD}{body}")
 }
 
@@ -24,7 +24,7 @@ pub(super) fn json(cluster: &Cluster) -> String {
     text
 }
 
-/// True if the types are those of the catalog, in the order in which a reader meets their names.
+/// True if the types are those of the catalog, in the order in which a reader finds their names.
 fn names_suffice(cluster: &Cluster) -> bool {
     let mut first_use = Vec::new();
     for h in &cluster.hosts {

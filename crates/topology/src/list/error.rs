@@ -5,12 +5,12 @@ use std::fmt;
 /// Longest piece of the list that a message quotes, characters.
 const QUOTE_CHARS_MAX: usize = 40;
 
-/// What kind of mistake a list holds; scripts tell them apart by it.
+/// The kind of a mistake in a list, for programs that handle errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListErrorKind {
     /// The text does not follow the notation: brackets, ranges, numbers.
     Syntax,
-    /// A limit of [`crate::list`] is passed.
+    /// The list exceeds a limit of [`crate::list`].
     TooLong,
     /// The cluster has no host of that name.
     UnknownHost,
@@ -20,16 +20,16 @@ pub enum ListErrorKind {
     DuplicateGpu,
 }
 
-/// Why a list was refused.
+/// The reason for refusing a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListError {
-    /// What kind of mistake.
+    /// The kind of mistake.
     pub kind: ListErrorKind,
-    /// Which text, where several were given (arguments of a command, strings of a JSON array), from 0.
+    /// Index of the text where several were given (arguments of a command, strings of a JSON array), from 0.
     pub item: usize,
-    /// Where in that text the mistake begins, bytes from 0.
+    /// Offset of the mistake in that text, bytes from 0.
     pub offset: usize,
-    /// The same in characters, from 1.
+    /// The same position in characters, from 1.
     pub column: usize,
     /// What was found and what was expected.
     pub message: String,
@@ -44,7 +44,7 @@ impl ListError {
         Self::new(ListErrorKind::Syntax, offset, message)
     }
 
-    /// The same error in the text that it is about.
+    /// The same error with the index of its text.
     pub(super) fn within(mut self, item: usize, text: &str) -> Self {
         self.item = item;
         let before = text.char_indices().take_while(|(at, _)| *at < self.offset).count();
@@ -54,7 +54,7 @@ impl ListError {
 }
 
 impl fmt::Display for ListError {
-    /// The message, and the character where it applies unless that is the first.
+    /// The message, with the position of the mistake unless that is the first character.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if self.column > 1 { write!(f, " (character {})", self.column) } else { Ok(()) }

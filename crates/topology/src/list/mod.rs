@@ -1,4 +1,4 @@
-//! Lists of hosts and of GPUs: one notation, which every option reads and every text prints.
+//! Lists of hosts and of GPUs in one notation, which every option reads and every text prints.
 //!
 //! | text | meaning |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | `GPU-8932f937-d72c` where GPUs are expected | a GPU by its UUID, where the cluster file has it |
 //!
 //! Spaces, line ends and commas outside of brackets separate items. The brackets are those of Slurm's host lists. Older
-//! releases of linkwise printed `n0{0-7}`, `n0:0-7` and `n0:0,2`; these are read, too. (In `n0:0,2` the `2` is GPU 2 of n0
-//! unless a host is called `2`.)
+//! releases of linkwise printed `n0{0-7}`, `n0:0-7` and `n0:0,2`; the reader accepts these, too. (In `n0:0,2` the `2` is GPU 2 of n0
+//! unless the cluster has a host `2`.)
 //!
-//! GPUs are printed with as few items as possible, hosts with the same GPUs in one item, and always with their GPUs:
-//! `n[0-3]:[0-7]`, not `n[0-3]`, so that a reader who does not know the hosts sees what is meant. What is printed reads back
-//! as the same allocation.
+//! GPUs are printed with as few items as possible; hosts with the same GPUs share an item. GPU indices are always printed,
+//! `n[0-3]:[0-7]` and not `n[0-3]`, because a reader may not know how many GPUs a host has. A printed list reads back as the
+//! same allocation.
 //!
 //! Limits: a list has at most [`LIST_BYTES_MAX`] bytes; an item names at most [`HOSTS_PER_ITEM_MAX`] hosts (counted
 //! before any name is made) with at most [`BRACKETS_MAX`] pairs of brackets; a list names at most [`NAMES_MAX`] hosts.
@@ -45,13 +45,13 @@ pub const BRACKETS_MAX: usize = 4;
 pub const NAMES_MAX: usize = HOSTS_MAX * GPUS_PER_HOST_MAX;
 /// Longest host name, bytes.
 const NAME_BYTES_MAX: usize = 253;
-/// Most hosts that a misspelt name is compared with.
+/// Most hosts that are compared with a misspelt name.
 const COMPARED_MAX: usize = 4096;
-/// Characters of a message that list the hosts of a cluster.
+/// Most characters of a cluster's host list in a message.
 const HOSTS_CHARS_MAX: usize = 60;
 
-/// The names of a host list that commas separate, in order: `n[08-10],login` is n08, n09, n10, login. At most `names_max`
-/// names. Knows no cluster: names are not looked up.
+/// The names of a comma-separated host list, in order: `n[08-10],login` is n08, n09, n10, login. At most `names_max`
+/// names. Names are not looked up in a cluster.
 pub fn expand(list: &str, names_max: usize) -> Result<Vec<String>, ListError> {
     let within = |e: ListError| e.within(0, list);
     check_length(list)?;
@@ -80,7 +80,7 @@ pub fn compress<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     print::fold(names, Fold::Slurm).join(",")
 }
 
-/// GPU indices as items of a list write them after the colon: `3`, `[0-3,6]`. Of no GPU: `[]`.
+/// GPU indices in the form that follows the colon in an item: `3`, `[0-3,6]`; `[]` for the empty set.
 pub fn indices(mask: GpuMask) -> String {
     let runs = runs(mask.iter());
     if mask.count() == 1 { runs } else { format!("[{runs}]") }
@@ -107,7 +107,7 @@ pub struct ListReader<'a> {
 }
 
 impl<'a> ListReader<'a> {
-    /// Of a cluster.
+    /// A reader for the hosts and GPUs of a cluster. O(hosts).
     pub fn new(cluster: &'a Cluster) -> Self {
         ListReader { cluster, hosts: cluster.host_index(), uuids: OnceLock::new() }
     }
@@ -117,12 +117,12 @@ impl<'a> ListReader<'a> {
         self.cluster
     }
 
-    /// The host of a name.
+    /// The host with this name.
     pub fn host(&self, name: &str) -> Result<HostId, ListError> {
         self.known_host(name, 0)
     }
 
-    /// Hosts in the order in which the list names them, each once. O(names).
+    /// The hosts in the order of the list, each once. O(names).
     pub fn hosts<'s>(&self, items: impl IntoIterator<Item = &'s str>) -> Result<Vec<HostId>, ListError> {
         let mut seen = HashSet::new();
         let mut out = Vec::new();
@@ -150,12 +150,12 @@ impl<'a> ListReader<'a> {
         Ok(out)
     }
 
-    /// GPUs; a host alone means all of its GPUs. A GPU that is named twice is an error. O(names).
+    /// The GPUs; a host alone means all of its GPUs. A GPU that is named twice is an error. O(names).
     pub fn gpus<'s>(&self, items: impl IntoIterator<Item = &'s str>) -> Result<Allocation, ListError> {
         self.gpus_in_order(items).map(Allocation::new)
     }
 
-    /// As [`ListReader::gpus`], with the hosts in the order in which the list names them first: the order of ranks. O(names).
+    /// [`ListReader::gpus`] by host, in the order in which the list first names the hosts: the order of ranks. O(names).
     pub fn gpus_in_order<'s>(
         &self,
         items: impl IntoIterator<Item = &'s str>,
@@ -177,7 +177,7 @@ impl<'a> ListReader<'a> {
             out[place].1 = out[place].1.union(mask);
             Ok(())
         };
-        // The one host of the item before, when its GPUs stood without brackets.
+        // The host of the previous item, if that item has one host and its GPUs are not in brackets.
         let mut before: Option<HostId> = None;
         self.each_piece(items, |piece, left| {
             let unbracketed = std::mem::take(&mut before);
@@ -239,7 +239,7 @@ impl<'a> ListReader<'a> {
         }
     }
 
-    /// Calls `f` with every item and with how many names it may still make; `f` says how many it made.
+    /// Calls `f` with every item and the number of names that it may still make; `f` returns the number that it made.
     fn each_piece<'s>(
         &self,
         items: impl IntoIterator<Item = &'s str>,
@@ -323,7 +323,7 @@ impl<'a> ListReader<'a> {
     }
 
     /// `; did you mean ...?`: the host with the same numbers and other padding, else the one with nearly the same letters. A
-    /// host that differs in its number alone is no slip of the keyboard.
+    /// host that differs in its number alone is not a typing error.
     fn near(&self, name: &str) -> String {
         let hosts = || self.cluster.hosts.iter().take(COMPARED_MAX).map(|h| h.name.as_str());
         let letters = |s: &str| s.replace(|c: char| c.is_ascii_digit(), "");
@@ -337,7 +337,7 @@ impl<'a> ListReader<'a> {
     }
 }
 
-/// One more name of an item that may make `left`.
+/// Counts one more name of an item that may make `left` names.
 fn count(names: &mut usize, left: usize, piece: Piece<'_>) -> Result<(), ListError> {
     *names += 1;
     if *names <= left {
@@ -347,7 +347,7 @@ fn count(names: &mut usize, left: usize, piece: Piece<'_>) -> Result<(), ListErr
     Err(ListError::new(ListErrorKind::TooLong, piece.at, message))
 }
 
-/// Hosts, GPUs and where the latter begin, of `n0:[0-3]`, `n0:0-3`, `n0{0-3}`; nothing where no GPUs are named.
+/// Hosts, GPUs and the offset of the GPUs in `n0:[0-3]`, `n0:0-3`, `n0{0-3}`; `None` for an item without GPUs.
 fn split(piece: Piece<'_>) -> Result<Option<(&str, &str, usize)>, ListError> {
     let (text, at) = (piece.text, piece.at);
     if let Some(colon) = text.find(':') {
@@ -376,7 +376,7 @@ fn gpus_in_words(n: usize) -> String {
     }
 }
 
-/// The name without zeros before its numbers.
+/// The name without leading zeros in its numbers.
 fn unpadded(name: &str) -> String {
     let mut out = String::new();
     let mut number = false;

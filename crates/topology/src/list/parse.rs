@@ -1,4 +1,4 @@
-//! From text to names: pieces, brackets, ranges. Knows no cluster.
+//! Reads text into names: pieces, brackets, ranges. No cluster is needed.
 
 use super::error::quote;
 use super::{BRACKETS_MAX, HOSTS_PER_ITEM_MAX, ListError, ListErrorKind, NAME_BYTES_MAX};
@@ -11,9 +11,9 @@ const DIGITS_MAX: usize = 9;
 pub struct Piece<'a> {
     /// The text, never empty.
     pub text: &'a str,
-    /// Where it begins, bytes.
+    /// Its offset, bytes.
     pub at: usize,
-    /// Only a single comma precedes it: `0` in `n0:5,0`.
+    /// True if only a single comma precedes it: `0` in `n0:5,0`.
     pub after_comma: bool,
 }
 
@@ -25,12 +25,12 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Spaces, line ends and commas outside of brackets separate.
+    /// Items separated by spaces, line ends and commas outside of brackets.
     pub fn new(text: &'a str) -> Self {
         Pieces { text, at: 0, commas_only: false }
     }
 
-    /// Commas alone separate, and nothing may be missing between two of them.
+    /// Items separated by commas alone; an empty item is an error.
     pub fn of_commas(text: &'a str) -> Self {
         Pieces { text, at: 0, commas_only: true }
     }
@@ -99,7 +99,7 @@ impl Range {
     }
 }
 
-/// Ranges separated by commas, `0-3,7`, at most `numbers_max` numbers in all. `at` is where the text begins.
+/// Ranges separated by commas, `0-3,7`, at most `numbers_max` numbers in all. `at` is the offset of the text.
 pub fn ranges(text: &str, at: usize, numbers_max: usize) -> Result<Vec<Range>, ListError> {
     let mut out = Vec::new();
     let mut numbers = 0u64;
@@ -145,7 +145,7 @@ enum Part<'a> {
 pub struct Pattern<'a>(Vec<Part<'a>>);
 
 impl<'a> Pattern<'a> {
-    /// Reads it; brackets are balanced and not nested, as [`Pieces`] makes sure. `at` is where the text begins.
+    /// Reads a name; [`Pieces`] has checked that brackets are balanced and not nested. `at` is the offset of the text.
     pub fn parse(text: &'a str, at: usize) -> Result<Self, ListError> {
         let mut parts = Vec::new();
         let (mut rest, mut offset) = (text, at);
@@ -182,14 +182,14 @@ impl<'a> Pattern<'a> {
         Ok(Pattern(parts))
     }
 
-    /// Calls `f` with every name, in order, until it fails. O(names); one name is in memory at a time.
+    /// Calls `f` with every name, in order, until `f` fails. O(names); one name is in memory at a time.
     pub fn each<E>(&self, mut f: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let mut name = String::new();
         extend(&self.0, &mut name, &mut f)
     }
 }
 
-/// The part of `whole` between brackets; `at` is where it begins.
+/// The part of `whole` between brackets; `at` is its offset.
 fn plain<'a>(text: &'a str, at: usize, whole: &str) -> Result<Part<'a>, ListError> {
     match text.find([']', '{', '}']) {
         None => Ok(Part::Text(text)),
@@ -200,7 +200,7 @@ fn plain<'a>(text: &'a str, at: usize, whole: &str) -> Result<Part<'a>, ListErro
     }
 }
 
-/// As deep as there are parts, twice [`BRACKETS_MAX`] at most.
+/// Recursion depth: the number of parts, at most twice [`BRACKETS_MAX`].
 fn extend<E>(parts: &[Part], name: &mut String, f: &mut impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
     use std::fmt::Write;
     let Some((first, rest)) = parts.split_first() else { return f(name) };

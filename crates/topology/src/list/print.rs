@@ -1,4 +1,4 @@
-//! From names to the shortest text.
+//! Prints names as the shortest text.
 
 use super::{BRACKETS_MAX, parse::Range};
 use std::collections::HashMap;
@@ -10,11 +10,11 @@ const DIGITS_MAX: usize = 9;
 /// Which names may share brackets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
-    /// Any, and the names come out in any order: they are a set.
+    /// Any names; the order of the output is free.
     Set,
-    /// Any that keep the order of the names.
+    /// Names whose order the output keeps.
     Ordered,
-    /// One pair of brackets, at the end of the name, in order: what every release of Slurm reads.
+    /// As `Ordered`, with one pair of brackets, at the end of the name: every release of Slurm reads this form.
     Slurm,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Item<'a> {
         Item(parts)
     }
 
-    /// Takes `other` in if both differ in the numbers of one place alone and `how` allows it.
+    /// Merges `other` into this item if both differ in the numbers of one place alone and `how` allows it.
     fn absorb(&mut self, other: &Item<'a>, how: Fold) -> bool {
         if self.0.len() != other.0.len() {
             return false;
@@ -90,10 +90,10 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Adds a range; the last one grows where the numbers go on with the same padding.
+/// Adds a range; extends the last one if the numbers continue with the same padding.
 fn push(ranges: &mut Vec<Range>, next: Range) {
     if let Some(last) = ranges.last_mut() {
-        // `to + 1` printed with the padding of the last range must be what `next` begins with.
+        // The start of `next` must equal `to + 1`, printed with the padding of the last range.
         let same = format!("{:0w$}", next.from, w = last.width).len() == next.width.max(digits(next.from));
         if last.to.checked_add(1) == Some(next.from) && same {
             last.to = next.to;
@@ -107,7 +107,7 @@ fn digits(n: u32) -> usize {
     n.checked_ilog10().map_or(1, |d| d as usize + 1)
 }
 
-/// `0-3,07,10`.
+/// The ranges as text: `0-3,07,10`.
 fn of_ranges(ranges: &[Range]) -> String {
     let one = |r: &Range| match r.from == r.to {
         true => format!("{:0w$}", r.from, w = r.width),
@@ -116,7 +116,7 @@ fn of_ranges(ranges: &[Range]) -> String {
     ranges.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// The fewest items that write these names. A name that is given twice is written twice. O(bytes) per bracket.
+/// The fewest items for these names. A name that is given twice is written twice. O(bytes) per bracket.
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<String> {
     let mut items: Vec<Item> = names.into_iter().map(Item::of).collect();
     if how == Fold::Set {
@@ -138,7 +138,7 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>, how: Fold) -> Vec<Stri
     items.iter().map(Item::text).collect()
 }
 
-/// Numbers in a name with their widths, and the item.
+/// The numbers in a name with their widths, and the item.
 type Member<'a> = (Vec<(u32, usize)>, Item<'a>);
 
 /// Groups names that differ in numbers alone, in ascending order of the numbers. O(names x log names).

@@ -30,7 +30,7 @@ fn n64() -> Cluster {
     of_eight((0..64).map(|i| format!("n{i}")))
 }
 
-/// Ways in which sites name their hosts.
+/// Naming schemes of sites.
 fn schemes() -> Vec<Vec<String>> {
     vec![
         (0..40).map(|i| format!("n{i}")).collect(),
@@ -77,7 +77,7 @@ fn padding_suffixes_and_several_brackets_are_kept_short() {
 }
 
 #[test]
-fn what_earlier_releases_printed_is_read() {
+fn lists_printed_by_earlier_releases_are_read() {
     let c = n64();
     let read = |list: &str| c.gpu_list(&c.parse_gpus([list]).unwrap_or_else(|e| panic!("{list}: {e}")));
     assert_eq!(read("n0{0-7} n2{0,1,5}"), "n0:[0-7] n2:[0-1,5]");
@@ -111,7 +111,7 @@ fn uuids_are_read() {
 }
 
 #[test]
-fn errors_say_what_where_and_what_to_write() {
+fn errors_name_the_mistake_its_position_and_the_correct_form() {
     use ListErrorKind::*;
     let c = n64();
     for (list, kind, column, says) in [
@@ -206,7 +206,7 @@ fn allocations() -> impl Strategy<Value = (Cluster, Vec<(HostId, GpuMask)>)> {
         let mut seen = HashSet::new();
         let part = |(at, bits): (prop::sample::Index, u32)| {
             let host = HostId(at.index(c.hosts.len()) as u32);
-            // Most hosts get one of few masks, as jobs do.
+            // Most hosts get one of a few masks, because jobs take the same GPUs on many hosts.
             let bits = if bits % 3 == 0 { bits } else { [0xff, 0xf, 0xf0, 1][bits as usize % 4] };
             let mask = GpuMask(bits & c.type_of(host).all_gpus().0);
             (!mask.is_empty() && seen.insert(host)).then_some((host, mask))
@@ -220,7 +220,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_printed_reads_back_for_every_naming_scheme((c, parts) in allocations()) {
+    fn printed_lists_read_back_for_every_naming_scheme((c, parts) in allocations()) {
         let reader = ListReader::new(&c);
         let a = Allocation::new(parts.iter().copied());
         let printed = c.gpu_list(&a);
@@ -252,13 +252,13 @@ proptest! {
     }
 
     #[test]
-    fn names_expand_as_they_were_compressed(scheme in prop::sample::select(schemes())) {
+    fn compressed_names_expand_to_the_same_names(scheme in prop::sample::select(schemes())) {
         let names: Vec<&str> = scheme.iter().map(String::as_str).collect();
         prop_assert_eq!(expand(&compress(names.iter().copied()), 1000).unwrap(), scheme.clone());
     }
 
     #[test]
-    fn what_expands_is_compressed_and_expands_again(words in prop::collection::vec(prop::sample::select(vec![
+    fn expanded_lists_compress_and_expand_to_the_same_names(words in prop::collection::vec(prop::sample::select(vec![
         "n", "0", "9", "10", "08", "[0-3]", "[08-11,7]", "[9-10]", "99", "123456789", ",", "{b}", " ", "-", "x",
     ]), 1..12)) {
         if let Ok(names) = expand(&words.concat(), 1000) {

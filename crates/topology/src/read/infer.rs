@@ -1,12 +1,11 @@
-//! Facts that a matrix of labels does not hold, inferred from its shape: NVLink rates, switches, sockets, PCIe generation,
-//! NIC rates.
+//! Infers facts that a matrix of labels lacks from its shape: NVLink rates, switches, sockets, PCIe generation, NIC rates.
 //!
-//! All of it is inferred from public data sheets, so every caller adds a note to its result.
+//! Rates come from public data sheets and are not measured, so every caller adds a note to its result.
 
 use crate::host::{Gpu, NvLinkFabric, PathKind, Pcie};
 use crate::quantity::Bandwidth;
 
-/// Links of the best-connected GPU chip so far (H100, B200: 18).
+/// Most links of any known GPU chip (H100, B200: 18).
 const LINKS_PER_GPU_MAX: usize = 18;
 
 /// Facts about a GPU model and its links.
@@ -18,7 +17,7 @@ pub struct ModelFacts {
     pub nvlink_gb_per_s: f64,
     /// PCIe generation.
     pub pcie_generation: u8,
-    /// True where its NVSwitches reduce and multicast.
+    /// True if its NVSwitches reduce and multicast.
     pub multicast: bool,
     /// PCI device ids (vendor 0x10de), from the public PCI id list.
     device_ids: &'static [u16],
@@ -87,7 +86,7 @@ pub fn nvlink(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> Option<(NvL
     let least = paths.iter().flatten().map(links).filter(|&l| l > 0).min().unwrap_or(most);
     let all_to_all = (0..n).all(|i| (0..n).all(|j| i == j || links(&paths[i][j]) == most));
     let per_gpu = paths.iter().map(|r| r.iter().map(links).sum::<usize>()).max().unwrap_or(0);
-    // More links to peers than any chip has: they end in switches.
+    // More links to peers than any chip has: the links end in switches.
     let switched = all_to_all && per_gpu > LINKS_PER_GPU_MAX;
     let pairs = paths.iter().all(|r| r.iter().filter(|p| links(p) > 0).count() <= 1);
     let (rate, multicast, why) = match model {
@@ -110,7 +109,8 @@ pub fn nvlink(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> Option<(NvL
     Some((fabric, format!("NVLink taken as {rate} GB/s a link each way, {why}, {shape}")))
 }
 
-/// PCIe generation by model, else by the age of the NVLinks, else Gen4. The second value says which; `None` if known.
+/// PCIe generation by model, else by the NVLink generation, else Gen4. The second value is a note on the guess; `None` if the
+/// model is known.
 pub fn pcie(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> (Pcie, String) {
     let most = paths.iter().flatten().filter_map(|p| if let PathKind::NvLink(k) = p { Some(*k) } else { None }).max();
     let generation = match (model, most) {
@@ -122,7 +122,7 @@ pub fn pcie(paths: &[Vec<PathKind>], model: Option<ModelFacts>) -> (Pcie, String
     (Pcie { generation, lanes: 16 }, format!("PCIe taken as Gen{generation} x16"))
 }
 
-/// Line rate of NICs that come without one, in Gbit/s, from the age of the NVLinks.
+/// Line rate in Gbit/s for NICs without a known rate, from the NVLink generation.
 pub fn nic_gbit_per_s(nvlink: Option<NvLinkFabric>, paths: &[Vec<PathKind>]) -> f64 {
     let most = paths.iter().flatten().filter_map(|p| if let PathKind::NvLink(k) = p { Some(*k) } else { None }).max();
     match (nvlink.is_some_and(|n| n.switched), most) {

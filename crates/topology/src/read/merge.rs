@@ -1,13 +1,12 @@
 //! Merges several files about one host into one host type.
 //!
-//! Each fact is taken from its most reliable source: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi
-//! (it sees host bridges), rates from P2P matrices. Sources that disagree about
-//! a fact are not merged.
+//! Each fact is taken from its most reliable source: NVLinks and NICs from NCCL XML, PCIe labels from nvidia-smi (it
+//! reports host bridges), rates from P2P matrices. Sources that contradict each other are not merged.
 
 use super::{FileKind, TopologyFile};
 use crate::host::{HostType, PathKind};
 
-/// A file that was read, with its name for messages.
+/// The content of a file, with its name for messages.
 #[derive(Clone, Debug)]
 pub struct MergeSource {
     /// File name, as the user gave it.
@@ -29,7 +28,7 @@ pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String>
             ));
         }
     }
-    // Best base first: XML, then nvidia-smi, then P2P.
+    // The order of preference for the base: XML, then nvidia-smi, then P2P.
     let mut order: Vec<&MergeSource> = sources.iter().collect();
     order.sort_by_key(|s| match s.reading.kind {
         FileKind::NcclXml => 0,
@@ -81,7 +80,7 @@ pub fn merge(sources: &[MergeSource]) -> Result<(HostType, Vec<String>), String>
     Ok((merged, notes))
 }
 
-/// True for a note of the nvidia-smi reader about a fact that the XML holds.
+/// True for a note of the nvidia-smi reader about a fact that the XML has.
 fn is_moot(note: &str, merged: &HostType) -> bool {
     (note.starts_with("PCIe taken") || note.starts_with("nvidia-smi does not print") || note.starts_with("no NIC"))
         && !merged.nics.is_empty()
@@ -140,7 +139,7 @@ mod tests {
     const XML: &str = r#"<system version="1"><cpu numaid="0"><pci busid="0000:01:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu><cpu numaid="1"><pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu></system>"#;
 
     #[test]
-    fn each_fact_comes_from_the_source_that_knows_it() {
+    fn each_fact_comes_from_its_most_reliable_source() {
         let sources = [source("p.csv", "0,90\n91,0\n"), source("t.txt", TOPO), source("x.xml", XML)];
         let (t, _) = merge(&sources).unwrap();
         assert_eq!(t.gpu_paths[0][1], PathKind::NvLink(12));

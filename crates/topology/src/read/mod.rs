@@ -1,6 +1,6 @@
 //! Readers of other programs' descriptions of a host: `nvidia-smi topo -m`, NCCL's topology XML, P2P bandwidth matrices.
 //!
-//! All input is treated as hostile: the size is checked first, every inference becomes a note, and a bad file gives one
+//! All input is treated as hostile: the size is checked first. Every inference becomes a note. A bad file gives one
 //! [`ReadError`] with line, column and remedy.
 
 pub mod infer;
@@ -12,8 +12,8 @@ pub mod topo_m;
 use crate::diagnose::ReadError;
 use crate::host::HostType;
 
-/// Largest file that any reader looks at, in bytes; a topology is a few kilobytes, a cluster file of 65,536 hosts with
-/// UUIDs some 40 MB.
+/// Largest file that any reader accepts, in bytes; a topology has a few kilobytes, a cluster file of 65,536 hosts with
+/// UUIDs about 40 MB.
 pub const FILE_SIZE_MAX: usize = 64 << 20;
 /// Largest topology file (all kinds but the cluster file), in bytes.
 pub const TOPOLOGY_SIZE_MAX: usize = 8 << 20;
@@ -54,7 +54,7 @@ pub struct TopologyFile {
     pub kind: FileKind,
     /// One type per host described; for P2P matrices one per system measured.
     pub types: Vec<HostType>,
-    /// What was inferred or left out, one sentence each.
+    /// Facts that were inferred or left out, one sentence each.
     pub notes: Vec<String>,
     /// Parts that were refused (a matrix of a file with several), each with its reason.
     pub refused: Vec<ReadError>,
@@ -70,8 +70,8 @@ impl TopologyFile {
     }
 }
 
-/// Bytes as text: UTF-8, a byte order mark is dropped. Refuses files over `size_max`, UTF-16, other encodings and
-/// binary data. O(bytes).
+/// Bytes as UTF-8 text without a byte order mark. Refuses files over `size_max`, UTF-16, other encodings and binary
+/// data. O(bytes).
 pub fn text<'a>(bytes: &'a [u8], file: &str, size_max: usize) -> Result<&'a str, ReadError> {
     if bytes.len() > size_max {
         return Err(too_large(file, size_max));
@@ -195,7 +195,7 @@ pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     Ok(reading)
 }
 
-/// The last part of a file's path, which a cluster file records as the source of its facts.
+/// The last part of a file's path; a cluster file records it as the source of its facts.
 pub(crate) fn base_name(file: &str) -> &str {
     file.rsplit(['/', '\\']).next().unwrap_or(file)
 }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_by_content() {
+    fn the_content_of_a_file_gives_its_kind() {
         assert_eq!(
             detect("\u{1b}[4m\tGPU0\tGPU1\tCPU Affinity\u{1b}[0m\nGPU0\t X \tSYS\n"),
             Some(FileKind::TopoMatrix)

@@ -39,7 +39,7 @@ pub fn plain(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Is this the line of column names? Its first word is GPU0 and its second is no label.
+/// True for the line of column names: its first word is GPU0 and its second is not a label.
 pub fn is_header(line: &str) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("GPU0") && words.next().is_none_or(|w| gpu_index(w).is_some() || !is_label_like(w))
@@ -62,11 +62,11 @@ struct Block<'t> {
     has_numa_column: bool,
     has_cpu_column: bool,
     has_gpu_numa_column: bool,
-    /// Labels of each row seen, by column.
+    /// Labels of each row read so far, by column.
     rows: Vec<Option<Vec<PathKind>>>,
     /// Line of each row.
     row_lines: Vec<usize>,
-    /// What follows the labels of a GPU row.
+    /// Cells after the labels of a GPU row.
     affinity: Vec<Affinity>,
 }
 
@@ -103,7 +103,7 @@ pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     Ok(reading)
 }
 
-/// `NIC0: mlx5_0` below `NIC Legend:`.
+/// Device names from lines such as `NIC0: mlx5_0` below `NIC Legend:`.
 fn legend(lines: &[Cow<'_, str>]) -> HashMap<String, String> {
     let mut names = HashMap::new();
     for line in lines {
@@ -125,7 +125,7 @@ struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     fn error(&self, line: usize, word: &str, message: String, remedy: &str) -> ReadError {
-        // Columns are counted in the raw line, escape codes included, as an editor shows it.
+        // Columns are counted in the raw line, escape codes included, as editors count them.
         let raw = self.text.split('\n').nth(line).unwrap_or("");
         let at = if word.is_empty() {
             raw.trim_end().chars().count()
@@ -160,7 +160,7 @@ impl<'t> Parser<'t> {
                 }
                 None => match block.nics.iter().position(|n| *n == name) {
                     Some(p) => block.gpus + p,
-                    // The legend or anything else ends the matrix.
+                    // The legend, or any other line, ends the matrix.
                     None => break,
                 },
             };
@@ -269,7 +269,7 @@ impl<'t> Parser<'t> {
         if block.has_numa_column && (rest.len() > 1 || !block.has_cpu_column || rest.first() == Some(&"N/A")) {
             numa = rest.pop().and_then(number);
         } else if block.has_numa_column && block.has_gpu_numa_column && rest.len() == 1 {
-            // A blank CPU cell: what is left is the NUMA node.
+            // The CPU cell is blank: the remaining cell is the NUMA node.
             numa = rest.pop().and_then(number);
         }
         Affinity { numa, cpus: rest.join(" ") }
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_pointed_at() {
+    fn each_error_points_at_its_cause() {
         let place = |t: &str| {
             let e = read(t, "f").unwrap_err();
             (e.line(), e.column(), e.message().to_string())

@@ -1,4 +1,4 @@
-//! Where the published data lie.
+//! The folder of the published data.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! NCCL's topology XML: what `NCCL_TOPO_DUMP_FILE` writes and `NCCL_TOPO_FILE` reads.
 //!
-//! `system > cpu > pci (> pci ...) > gpu > nvlink`, and `nic > net` below a `pci` or `cpu`. Hand-written files hold only
-//! the PCI tree, so devices are told apart by PCI class: 0x03.. GPU, 0x02.. NIC, 0x0604 bridge, 0x0680 NVSwitch.
+//! `system > cpu > pci (> pci ...) > gpu > nvlink`, and `nic > net` below a `pci` or `cpu`. Hand-written files have only the
+//! PCI tree; there the PCI class identifies devices: 0x03.. GPU, 0x02.. NIC, 0x0604 bridge, 0x0680 NVSwitch.
 
 mod nics;
 mod nvlinks;
@@ -47,7 +47,7 @@ pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     reader.host(root)
 }
 
-/// Limits the nesting before roxmltree, which recurses once per level, sees the text. O(text).
+/// Limits the nesting before roxmltree parses the text, because roxmltree recurses once per level. O(text).
 fn check_depth(text: &str, file: &str) -> Result<(), ReadError> {
     let bytes = text.as_bytes();
     let (mut depth, mut i) = (0usize, 0usize);
@@ -110,7 +110,7 @@ fn xml_error(text: &str, file: &str, e: &roxmltree::Error) -> ReadError {
             ReadError::at(file, text, text.trim_end().len(), 1, message, REDUMP)
         }
         _ => {
-            // roxmltree ends its messages with "at line:column", which the place says already.
+            // roxmltree ends its messages with "at line:column"; the error has its own position.
             let message = e.to_string();
             let message = message.split(" at ").next().unwrap_or(&message).to_string();
             at(&format!("not well-formed XML: {message}"), "repair the element shown, or dump the file again")
@@ -187,7 +187,7 @@ impl Reader<'_> {
         Ok(TopologyFile { kind: FileKind::NcclXml, types: vec![host_type], notes, refused: Vec::new() })
     }
 
-    /// All PCI devices, and the NUMA node of each cpu element.
+    /// All PCI devices, with the NUMA node of each cpu element.
     fn devices<'a>(&self, root: Node<'a, 'a>) -> Result<(Vec<Device<'a>>, Vec<u8>), ReadError> {
         let mut devices: Vec<Device<'a>> = Vec::new();
         let mut sockets: Vec<u8> = Vec::new();
@@ -271,7 +271,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// By NVML index where every GPU has one, else by bus id: both are the order of nvidia-smi.
+    /// Sorts by NVML index where every GPU has one, else by bus id: both give the order of nvidia-smi.
     fn order(&self, gpus: &mut [&Device<'_>]) -> Result<(), ReadError> {
         let dev = |d: &Device<'_>| -> Option<u32> { gpu_element(d.node)?.attribute("dev")?.parse().ok() };
         if gpus.iter().all(|d| dev(d).is_some()) {
@@ -343,7 +343,7 @@ fn model_of(node: Node<'_, '_>) -> Option<infer::ModelFacts> {
     (hex("vendor") == Some(0x10de)).then(|| hex("device").and_then(infer::model_by_device_id)).flatten()
 }
 
-/// `0000:1a:00.0` as numbers.
+/// The bus id `0000:1a:00.0` as numbers, for sorting.
 fn bus_key(bus_id: &str) -> Option<(u32, u32, u32, u32)> {
     let (domain, rest) = bus_id.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;

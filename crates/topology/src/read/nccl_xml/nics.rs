@@ -8,13 +8,13 @@ use crate::quantity::Bandwidth;
 use roxmltree::Node;
 use std::collections::{BTreeMap, HashSet};
 
-/// NCCL's rate of a NIC without a speed, Mbit/s.
+/// The rate that NCCL assumes for a NIC without a speed, Mbit/s.
 const NET_SPEED_DEFAULT_MBIT: f64 = 10_000.0;
 /// Network interfaces that carry no GPU traffic.
 const VIRTUAL_NETS: [&str; 8] = ["br-", "docker", "veth", "virbr", "lo", "cni", "flannel", "cilium"];
 
 impl Reader<'_> {
-    /// Every port, with paths to all GPUs; names are made unique.
+    /// Every port, with paths to all GPUs and a unique name.
     pub(super) fn nics(
         &self,
         root: Node<'_, '_>,
@@ -79,7 +79,7 @@ impl Reader<'_> {
         Ok((nics, assumed))
     }
 
-    /// Ports without a PCI device (virtual functions), and how many software interfaces were skipped.
+    /// Ports without a PCI device (virtual functions), and the number of skipped software interfaces.
     fn nics_below_cpus(
         &self,
         root: Node<'_, '_>,
@@ -124,7 +124,7 @@ impl Reader<'_> {
     }
 }
 
-/// Line rate of a NIC whose dump shows only the PCIe link: Gen5 400, Gen4 200, else 100 Gbit/s.
+/// Line rate of a NIC for which the dump has only the PCIe link: Gen5 400, Gen4 200, else 100 Gbit/s.
 fn skeleton_gbit(node: Node<'_, '_>) -> f64 {
     let by_speed: BTreeMap<&str, f64> = [("32.0", 400.0), ("32", 400.0), ("16.0", 200.0), ("16", 200.0)].into();
     let speed = node.attribute("link_speed").and_then(|s| s.split_whitespace().next()).unwrap_or("");

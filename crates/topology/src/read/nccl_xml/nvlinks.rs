@@ -8,10 +8,10 @@ use crate::read::infer;
 use roxmltree::Node;
 use std::collections::HashMap;
 
-/// NVLink rate where the dump names no known GPU model: NVLink 2, 3 and 4, GB/s.
+/// NVLink rate if the dump names no known GPU model: that of NVLink 2, 3 and 4, GB/s.
 const LINK_RATE_DEFAULT_GB_PER_S: f64 = 25.0;
 
-/// Links of every GPU, by where they lead.
+/// Links of every GPU, by destination.
 struct LinkCounts<'a> {
     /// `direct[i][j]`: links of GPU i that lead to GPU j.
     direct: Vec<Vec<u32>>,
@@ -25,7 +25,7 @@ struct LinkCounts<'a> {
 }
 
 impl Reader<'_> {
-    /// Labels in `paths` the pairs that NVLinks connect, and returns their fabric; `None` without NVLinks.
+    /// Labels the pairs that NVLinks connect in `paths`, and returns the fabric; `None` without NVLinks.
     pub(super) fn nvlinks(
         &self,
         gpus: &[&Device<'_>],

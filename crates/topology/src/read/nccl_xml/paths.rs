@@ -1,4 +1,4 @@
-//! PCIe paths between devices, from the bridges that they share.
+//! PCIe paths between devices, derived from the bridges that they share.
 
 use super::Device;
 use crate::host::PathKind;
@@ -43,7 +43,7 @@ pub(super) fn path(a: &Device<'_>, b: &Device<'_>) -> (PathKind, bool) {
     (if one_chip { PathKind::Pix } else { PathKind::Pxb }, one_chip)
 }
 
-/// Broadcom's Gen4 and Gen5 switches (0x1000:0xc010, 0x1000:0xc030) show one chip as a cascade of bridges.
+/// Broadcom's Gen4 and Gen5 switches (0x1000:0xc010, 0x1000:0xc030) present one chip as a cascade of bridges.
 fn broadcom<'a>(node: Node<'a, '_>) -> Option<&'a str> {
     let device = node.attribute("device").filter(|d| matches!(*d, "0xc010" | "0xc030"))?;
     (node.attribute("vendor") == Some("0x1000")).then_some(device)

@@ -42,7 +42,7 @@ impl Columns {
     }
 }
 
-/// The rows of one matrix as they were read.
+/// The rows of one matrix.
 struct RawMatrix {
     id: String,
     system: String,
@@ -95,7 +95,7 @@ impl RowReader<'_> {
         found.parse::<f64>().map_err(|_| self.error("GBps", found, "a rate in GB/s was expected"))
     }
 
-    /// The matrix that this row begins.
+    /// The matrix of which this is the first row.
     fn first_of_matrix(&self) -> RawMatrix {
         let c = self.columns;
         RawMatrix {

@@ -16,7 +16,7 @@ use crate::quantity::Bandwidth;
 
 /// Most matrices in one file.
 const MATRICES_MAX: usize = 1_000;
-/// Fastest believable rate, GB/s: local copies reach some 8,000.
+/// Largest plausible rate, GB/s: local copies reach about 8,000.
 const RATE_MAX: f64 = 100_000.0;
 const RERUN: &str = "run p2pBandwidthLatencyTest again and keep its whole output";
 
@@ -25,22 +25,22 @@ const RERUN: &str = "run p2pBandwidthLatencyTest again and keep its whole output
 pub struct Matrix {
     /// Its number or heading in the file.
     pub id: String,
-    /// The system measured, if the file says.
+    /// The measured system, if the file names it.
     pub system: String,
-    /// Where the numbers come from, if the file says.
+    /// Source of the numbers, if the file names it.
     pub source: String,
-    /// Both directions at once (the value is the sum)?
+    /// True if both directions were measured at once; the value is their sum.
     pub bidirectional: bool,
     /// Peer-to-peer access on (direct) or off (through host memory).
     pub peer_access: bool,
-    /// Reads instead of writes?
+    /// True for reads, false for writes.
     pub reads: bool,
-    /// `rate[from][to]`, GB/s; the diagonal is local copy speed, or 0 where it was not measured.
+    /// `rate[from][to]`, GB/s; the diagonal is the rate of local copies, or 0 where it was not measured.
     pub gb_per_s: Vec<Vec<f64>>,
 }
 
 impl Matrix {
-    /// GPUs.
+    /// Number of GPUs.
     pub fn gpu_count(&self) -> usize {
         self.gb_per_s.len()
     }
@@ -53,7 +53,7 @@ impl Matrix {
         self.gb_per_s.iter().enumerate().map(row).collect()
     }
 
-    /// Order of the matrices of one system, least first: direct, one-way writes are closest to what a collective gets.
+    /// Sort key of the matrices of one system, lowest first: direct, one-way writes predict collectives best.
     fn rank(&self) -> u8 {
         u8::from(!self.peer_access) * 4 + u8::from(self.bidirectional) * 2 + u8::from(self.reads)
     }
@@ -68,7 +68,7 @@ impl Matrix {
     }
 }
 
-/// All matrices of a file; a partial or impossible matrix is an error of its own and does not refuse the others.
+/// All matrices of a file; a partial or impossible matrix is a separate error and leaves the others valid.
 pub type Matrices = Vec<Result<Matrix, ReadError>>;
 
 /// Reads the text output of the test. O(text).
@@ -86,7 +86,7 @@ pub fn read_csv(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     reading(FileKind::P2pCsv, matrices, text, file)
 }
 
-/// One host type per system, from the matrix that says most about collectives ([`Matrix::rank`]).
+/// One host type per system, from the matrix that predicts collectives best ([`Matrix::rank`]).
 fn reading(kind: FileKind, matrices: Matrices, text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     let mut systems: Vec<Vec<Matrix>> = Vec::new();
     let mut refused = Vec::new();
@@ -152,7 +152,7 @@ fn host_type(name: String, m: &Matrix, file: &str) -> HostType {
     }
 }
 
-/// An unfinished matrix: every cell with the line that it came from.
+/// An unfinished matrix: every cell with its line.
 struct Cells {
     n: usize,
     values: Vec<Option<(f64, usize)>>,

@@ -4,7 +4,7 @@ use super::{Cells, Matrix};
 use crate::allocation::GPUS_PER_HOST_MAX;
 use crate::diagnose::ReadError;
 
-/// Is this the first line of a CSV of either form?
+/// True if this is the first line of a CSV of either form.
 pub fn is_csv_heading(line: &str) -> bool {
     let cells: Vec<&str> = line.split([',', ';']).map(|c| c.trim().trim_matches('"')).collect();
     let long = ["matrix_id", "src_gpu", "dst_gpu"].iter().filter(|k| cells.contains(k)).count() >= 2;
@@ -14,7 +14,7 @@ pub fn is_csv_heading(line: &str) -> bool {
         || (cells.len() > 1 && cells.iter().enumerate().all(|(i, c)| column_index(c) == Some(i)))
 }
 
-/// `3`, `GPU3`, `D3`.
+/// The GPU index in a heading: `3`, `GPU3`, `D3`.
 fn column_index(cell: &str) -> Option<usize> {
     let digits = cell.strip_prefix("GPU").or_else(|| cell.strip_prefix("D")).unwrap_or(cell);
     digits.trim().parse().ok().filter(|&n: &usize| n < 1_000)

@@ -5,14 +5,14 @@ use crate::allocation::GPUS_PER_HOST_MAX;
 use crate::diagnose::ReadError;
 use crate::read::topo_m::plain;
 
-/// Is this a heading of the test's text output?
+/// True if this is a heading of the test's text output.
 pub fn is_text_heading(line: &str) -> bool {
     heading(line).is_some()
         || line.contains("P2P (Peer-to-Peer) GPU Bandwidth Latency Test")
         || line.trim_start().starts_with("P2P Connectivity Matrix")
 }
 
-/// What a heading says: (bidirectional, peer access, reads), or `None` for latency and connectivity.
+/// The kind of matrix below a heading: (bidirectional, peer access, reads), or `None` for latency and connectivity.
 fn heading(line: &str) -> Option<Option<(bool, bool, bool)>> {
     let l = line.trim();
     let is = l.ends_with("Matrix (GB/s)") || l.ends_with("Matrix (us)") || l == "P2P Connectivity Matrix";
