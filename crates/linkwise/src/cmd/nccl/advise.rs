@@ -1,8 +1,8 @@
 //! `linkwise nccl advise`: settings worth trying on some GPUs, each checked for effect in the real library.
 
-use crate::advice_json::advice_json;
 use super::findings;
 use super::view::{Case, What};
+use crate::advice_json::advice_json;
 use crate::interrupt;
 use console::{Failure, Format, Progress, print, print_json, say, table, text_of, wrap};
 use nccl_bench::BenchReport;
