@@ -205,7 +205,7 @@ fn ctrl_c_during_tune_profile_says_what_is_kept() {
     let (code, err) = interrupted(&folder, &args, || pid_in(&folder.at("pid")).is_some());
     assert_eq!(code, Some(130), "{err}");
     let line = err.lines().last().unwrap_or_default();
-    assert!(line.starts_with("stopped: the samples of 0 launches") && line.contains("--restart"), "{err}");
+    assert!(line.starts_with("stopped: the readings of 0 launches") && line.contains("--restart"), "{err}");
 }
 
 #[test]

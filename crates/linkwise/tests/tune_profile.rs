@@ -229,7 +229,7 @@ fn without_a_list_every_arm_of_the_collective_is_tried_and_what_fails_is_named()
     for arm in ["PAT/SIMPLE", "NVLS/SIMPLE", "COLLNETDIRECT/SIMPLE"] {
         assert!(out.contains(&format!("unavailable: {arm}: ")), "{out}");
     }
-    assert!(!out.contains("TREE/") && err.contains("plan: 1 turn of 7 launches, 20 samples each of 1 size"), "{err}");
+    assert!(!out.contains("TREE/") && err.contains("plan: 1 turn of 7 launches, 20 readings each of 1 size"), "{err}");
     // A cluster tells which of them there are before anything is run, and how many channels NCCL takes.
     let machine = ["--cluster", "h100", "--gpus", "n0", "--channels", "auto", "--restart"];
     let base = ["profile", "--sizes", "1M", "--rounds", "1", "--iterations", "20", "--format", "json", "-o", &file];

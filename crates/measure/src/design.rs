@@ -73,26 +73,29 @@ pub fn design(cluster: &Cluster, idle: &Allocation, n: usize, kind: DesignKind, 
     }
 }
 
-/// The next `n` allocations of an adaptive design: the candidates with the most uncertain prediction, at most one per split while there are enough
-/// splits. Skips those in `taken`.
-pub fn adaptive_round(
-    cluster: &Cluster,
-    idle: &Allocation,
-    n: usize,
-    seed: u64,
-    taken: &[Allocation],
-    model: &dyn Uncertainty,
-) -> Vec<Allocation> {
-    let mut pool = stratified(cluster, idle, candidates(n + taken.len()), seed);
-    let known: HashSet<&Allocation> = taken.iter().collect();
-    pool.retain(|a| !known.contains(a));
-    let std = model.std(&pool);
-    let mut order: Vec<usize> = (0..pool.len().min(std.len())).collect();
-    order.sort_by(|&a, &b| std[b].total_cmp(&std[a]).then(a.cmp(&b)));
-    let mut splits = HashSet::new();
-    let (fresh, again): (Vec<usize>, Vec<usize>) =
-        order.into_iter().partition(|&i| splits.insert(split(cluster, &pool[i])));
-    fresh.into_iter().chain(again).take(n).map(|i| pool[i].clone()).collect()
+/// The allocations among which an adaptive design chooses: a stratified sample of the idle GPUs.
+#[derive(Clone, Copy)]
+pub struct Candidates<'a> {
+    pub cluster: &'a Cluster,
+    pub idle: &'a Allocation,
+    pub seed: u64,
+}
+
+impl Candidates<'_> {
+    /// The next `n` allocations of an adaptive design: the candidates with the most uncertain prediction, at most one per split while there are
+    /// enough splits. Skips those in `taken`.
+    pub fn most_uncertain(self, n: usize, taken: &[Allocation], model: &dyn Uncertainty) -> Vec<Allocation> {
+        let mut pool = stratified(self.cluster, self.idle, candidates(n + taken.len()), self.seed);
+        let known: HashSet<&Allocation> = taken.iter().collect();
+        pool.retain(|a| !known.contains(a));
+        let std = model.std(&pool);
+        let mut order: Vec<usize> = (0..pool.len().min(std.len())).collect();
+        order.sort_by(|&a, &b| std[b].total_cmp(&std[a]).then(a.cmp(&b)));
+        let mut splits = HashSet::new();
+        let (fresh, again): (Vec<usize>, Vec<usize>) =
+            order.into_iter().partition(|&i| splits.insert(split(self.cluster, &pool[i])));
+        fresh.into_iter().chain(again).take(n).map(|i| pool[i].clone()).collect()
+    }
 }
 
 /// Host type and count of every part, sorted. Allocations with the same split count as equal before measuring.

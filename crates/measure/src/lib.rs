@@ -23,6 +23,6 @@ pub mod trace;
 
 pub use backend::{Backend, BackendError, Point, Reading};
 
-pub use campaign::{Campaign, CampaignError, CampaignEvent, CampaignPlan, CampaignSummary};
+pub use campaign::{Campaign, CampaignError, CampaignEvent, CampaignHooks, CampaignPlan, CampaignSummary};
 pub use design::{DesignKind, Uncertainty, design};
 pub use layout::first_points;

@@ -2,7 +2,8 @@
 
 use measure::simulated::{Irregularity, Simulated};
 use measure::{
-    Backend, BackendError, Campaign, CampaignEvent, CampaignPlan, CampaignSummary, DesignKind, Point, Reading,
+    Backend, BackendError, Campaign, CampaignEvent, CampaignHooks, CampaignPlan, CampaignSummary, DesignKind, Point,
+    Reading,
 };
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -98,7 +99,14 @@ fn run(
     let mut events = Vec::new();
     let mut on_event = |e| events.push(e);
     let expected = |a: &Allocation, c, s| bound(a, c, s).gb_per_s();
-    let result = Campaign::new(plan, store, backend, &expected, &|| 1.0, &mut on_event).unwrap().run();
+    let result = Campaign::new(
+        plan,
+        store,
+        backend,
+        CampaignHooks { expected: &expected, now_unix_s: &|| 1.0, on_event: &mut on_event },
+    )
+    .unwrap()
+    .run();
     (result, events)
 }
 
@@ -124,7 +132,14 @@ fn a_campaign_takes_one_full_table_per_type_spot_checks_and_the_samples() {
     let p = plan(&c);
     let mut nothing = |_| {};
     let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
-    let estimate = Campaign::new(&p, &mut store, &mut quiet, &expected, &|| 1.0, &mut nothing).unwrap().estimate();
+    let estimate = Campaign::new(
+        &p,
+        &mut store,
+        &mut quiet,
+        CampaignHooks { expected: &expected, now_unix_s: &|| 1.0, on_event: &mut nothing },
+    )
+    .unwrap()
+    .estimate();
     assert_eq!((estimate.points, estimate.already), (2 * 247 + 2 * 8 + 30, 0));
     let mut backend = Faulty::new(quiet);
     let summary = run(&p, &mut store, &mut backend).0.unwrap();
@@ -292,7 +307,15 @@ fn an_adaptive_campaign_with_a_model_resumes_to_the_same_points() {
         let mut backend = Faulty { ends_after, ..Faulty::new(simulated(&c, 0.0)) };
         let (mut model, mut on_event) = (Model::default(), |_| {});
         let expected = |a: &Allocation, co, s| bound(a, co, s).gb_per_s();
-        Campaign::new(&p, store, &mut backend, &expected, &|| 1.0, &mut on_event).unwrap().with_model(&mut model).run()
+        Campaign::new(
+            &p,
+            store,
+            &mut backend,
+            CampaignHooks { expected: &expected, now_unix_s: &|| 1.0, on_event: &mut on_event },
+        )
+        .unwrap()
+        .with_model(&mut model)
+        .run()
     };
     let mut whole = fresh(folder.path(), "whole.db", &c);
     with_model(&mut whole, usize::MAX).unwrap();

@@ -1,5 +1,6 @@
 //! Designs, simulated hardware and outlier detection.
 
+use measure::design::Candidates;
 use measure::simulated::{Irregularity, Simulated};
 use measure::{Backend, DesignKind, Point, design, outlier};
 use proptest::prelude::*;
@@ -102,7 +103,7 @@ fn an_adaptive_round_takes_what_the_model_knows_least() {
     }
     let c = cluster("h100");
     let taken = design(&c, &c.usable(), 10, DesignKind::Adaptive, 1);
-    let round = measure::design::adaptive_round(&c, &c.usable(), 6, 1, &taken, &OnlyThreeHosts);
+    let round = Candidates { cluster: &c, idle: &c.usable(), seed: 1 }.most_uncertain(6, &taken, &OnlyThreeHosts);
     assert_eq!(round.len(), 6);
     assert!(round.iter().all(|a| a.host_count() == 3 && !taken.contains(a)));
 }

@@ -10,7 +10,7 @@ use crate::network::RoutingNetwork;
 use crate::plan::{PlanReason, RoutePlan};
 use crate::planner::{PlanError, check_rank_count, no_path_error, quantum_bytes};
 use crate::rules::{Rule, Shares};
-use microlp::{ComparisonOp, OptimizationDirection, Problem, Variable};
+use microlp::{ComparisonOp, OptimizationDirection, Problem, Solution, Variable};
 
 /// Most variables of one problem; larger problems take minutes.
 pub const VARIABLES_MAX: usize = 60_000;
@@ -21,76 +21,106 @@ const SHARE_MIN: f64 = 1e-12;
 pub fn plan(net: &RoutingNetwork, demand: &Demand) -> Result<RoutePlan, PlanError> {
     check_rank_count(net, demand)?;
     let pairs: Vec<(usize, usize, u64)> = demand.pairs().collect();
-    let paths_of = |i: usize, j: usize| -> Vec<usize> {
-        match net.host(i) == net.host(j) {
-            true => (0..net.intra_paths(i, j).len()).collect(),
-            false => {
-                (0..net.slot_count()).filter(|k| net.slots_between(net.host(i), net.host(j)) >> k & 1 == 1).collect()
-            }
-        }
-    };
     let count: usize = pairs.iter().map(|&(i, j, _)| net.path_count(i, j)).sum();
     if count > VARIABLES_MAX {
         return Err(PlanError::Solver(format!(
             "{count} variables; the reference solver takes at most {VARIABLES_MAX}. Use --planner linkwise"
         )));
     }
-    // Seconds are scaled so that the largest load of one demand on one link is 1.
-    let slowest = pairs.iter().map(|p| p.2 as f64).fold(0.0, f64::max)
-        * net.inverse.iter().copied().filter(|i| i.is_finite()).fold(0.0, f64::max);
     let mut plan = RoutePlan::of_rule(Rule::Direct);
     if pairs.is_empty() {
         return Ok(plan);
     }
-    let mut lp = Problem::new(OptimizationDirection::Minimize);
-    let t = lp.add_var(1.0, (0.0, f64::INFINITY));
-    let mut rows: Vec<Vec<(Variable, f64)>> = vec![Vec::new(); net.links.len()];
-    let mut variables: Vec<Vec<(u16, Variable)>> = Vec::new();
-    for &(i, j, bytes) in &pairs {
-        let list: Vec<(u16, Variable)> =
-            paths_of(i, j).into_iter().map(|p| (p as u16, lp.add_var(0.0, (0.0, f64::INFINITY)))).collect();
-        if list.is_empty() {
-            return Err(no_path_error(net, i, j));
-        }
-        for &(p, v) in &list {
-            for l in net.path(i, j, usize::from(p)) {
-                let seconds = bytes as f64 * net.inverse[l as usize] / slowest;
-                match rows[l as usize].iter_mut().find(|x| x.0 == v) {
-                    Some(x) => x.1 += seconds,
-                    None => rows[l as usize].push((v, seconds)),
-                }
-            }
-        }
-        let ones: Vec<(Variable, f64)> = list.iter().map(|x| (x.1, 1.0)).collect();
-        lp.add_constraint(&ones[..], ComparisonOp::Eq, 1.0);
-        variables.push(list);
-    }
-    for mut row in rows.into_iter().filter(|r| !r.is_empty()) {
-        row.push((t, -1.0));
-        lp.add_constraint(&row[..], ComparisonOp::Le, 0.0);
-    }
-    let failed = |e: &dyn std::fmt::Debug| PlanError::Solver(format!("{e:?}"));
-    let solution = lp.solve().map_err(|e| failed(&e))?.into_solution().map_err(|e| failed(&e))?;
-    let mut loads = vec![0.0; net.links.len()];
-    let mut shares = Shares::default();
-    for (&(i, j, bytes), list) in pairs.iter().zip(&variables) {
-        let raw: Vec<(u16, f64)> =
-            list.iter().map(|&(p, v)| (p, solution.var_value(v))).filter(|x| x.1 > SHARE_MIN).collect();
-        let total: f64 = raw.iter().map(|x| x.1).sum();
-        shares.clear();
-        raw.iter().for_each(|&(p, s)| shares.push(usize::from(p), s / total));
-        for &(p, s) in shares.as_slice() {
-            net.path(i, j, usize::from(p)).for_each(|l| loads[l as usize] += s * bytes as f64);
-        }
-        plan.add_exception(i, j, shares.as_slice());
-    }
+    let problem = PathProblem::of(net, &pairs)?;
+    let solution = solve(&problem.lp)?;
+    let loads = problem.add_shares(net, &pairs, &solution, &mut plan);
     (plan.bottleneck, plan.congestion_s) = crate::sums::busiest_link(net, &loads);
-    plan.lower_bound_s = (solution.objective() * slowest).min(plan.congestion_s);
+    plan.lower_bound_s = (solution.objective() * problem.unit_s).min(plan.congestion_s);
     plan.evidence = Evidence::Solver;
     plan.reason = PlanReason::AsAsked;
     plan.completion_s = plan.congestion_s;
     plan.quantum_bytes = quantum_bytes(net, plan.lower_bound_s);
     Ok(plan)
+}
+
+fn solve(lp: &Problem) -> Result<Solution, PlanError> {
+    let failed = |e: &dyn std::fmt::Debug| PlanError::Solver(format!("{e:?}"));
+    lp.solve().map_err(|e| failed(&e))?.into_solution().map_err(|e| failed(&e))
+}
+
+fn paths_of(net: &RoutingNetwork, i: usize, j: usize) -> Vec<usize> {
+    match net.host(i) == net.host(j) {
+        true => (0..net.intra_paths(i, j).len()).collect(),
+        false => (0..net.slot_count()).filter(|k| net.slots_between(net.host(i), net.host(j)) >> k & 1 == 1).collect(),
+    }
+}
+
+/// The path problem as a linear program.
+struct PathProblem {
+    lp: Problem,
+    /// The variables of every pair: one per path, the share of the pair's bytes.
+    shares: Vec<Vec<(u16, Variable)>>,
+    /// The program's unit of time, seconds: the largest load of one demand on one link.
+    unit_s: f64,
+}
+
+impl PathProblem {
+    fn of(net: &RoutingNetwork, pairs: &[(usize, usize, u64)]) -> Result<PathProblem, PlanError> {
+        let unit_s = pairs.iter().map(|p| p.2 as f64).fold(0.0, f64::max)
+            * net.inverse.iter().copied().filter(|i| i.is_finite()).fold(0.0, f64::max);
+        let mut lp = Problem::new(OptimizationDirection::Minimize);
+        let t = lp.add_var(1.0, (0.0, f64::INFINITY));
+        let mut rows: Vec<Vec<(Variable, f64)>> = vec![Vec::new(); net.links.len()];
+        let mut shares: Vec<Vec<(u16, Variable)>> = Vec::new();
+        for &(i, j, bytes) in pairs {
+            let list: Vec<(u16, Variable)> =
+                paths_of(net, i, j).into_iter().map(|p| (p as u16, lp.add_var(0.0, (0.0, f64::INFINITY)))).collect();
+            if list.is_empty() {
+                return Err(no_path_error(net, i, j));
+            }
+            for &(p, v) in &list {
+                for l in net.path(i, j, usize::from(p)) {
+                    let units = bytes as f64 * net.inverse[l as usize] / unit_s;
+                    match rows[l as usize].iter_mut().find(|x| x.0 == v) {
+                        Some(x) => x.1 += units,
+                        None => rows[l as usize].push((v, units)),
+                    }
+                }
+            }
+            let ones: Vec<(Variable, f64)> = list.iter().map(|x| (x.1, 1.0)).collect();
+            lp.add_constraint(&ones[..], ComparisonOp::Eq, 1.0);
+            shares.push(list);
+        }
+        for mut row in rows.into_iter().filter(|r| !r.is_empty()) {
+            row.push((t, -1.0));
+            lp.add_constraint(&row[..], ComparisonOp::Le, 0.0);
+        }
+        Ok(PathProblem { lp, shares, unit_s })
+    }
+
+    /// Adds the solution's shares to a plan. Returns the bytes on every link.
+    fn add_shares(
+        &self,
+        net: &RoutingNetwork,
+        pairs: &[(usize, usize, u64)],
+        solution: &Solution,
+        plan: &mut RoutePlan,
+    ) -> Vec<f64> {
+        let mut loads = vec![0.0; net.links.len()];
+        let mut shares = Shares::default();
+        for (&(i, j, bytes), list) in pairs.iter().zip(&self.shares) {
+            let raw: Vec<(u16, f64)> =
+                list.iter().map(|&(p, v)| (p, solution.var_value(v))).filter(|x| x.1 > SHARE_MIN).collect();
+            let total: f64 = raw.iter().map(|x| x.1).sum();
+            shares.clear();
+            raw.iter().for_each(|&(p, s)| shares.push(usize::from(p), s / total));
+            for &(p, s) in shares.as_slice() {
+                net.path(i, j, usize::from(p)).for_each(|l| loads[l as usize] += s * bytes as f64);
+            }
+            plan.add_exception(i, j, shares.as_slice());
+        }
+        loads
+    }
 }
 
 /// The least congestion in seconds if bytes may take any walk over the links, with any number of relays: one flow per sender, conserved at
@@ -131,7 +161,5 @@ pub fn any_path_optimum_s(net: &RoutingNetwork, demand: &Demand) -> Result<f64, 
         row.push((t, -link.capacity_gb_per_s / rate));
         lp.add_constraint(&row[..], ComparisonOp::Le, 0.0);
     }
-    let failed = |e: &dyn std::fmt::Debug| PlanError::Solver(format!("{e:?}"));
-    let solution = lp.solve().map_err(|e| failed(&e))?.into_solution().map_err(|e| failed(&e))?;
-    Ok(solution.objective() * unit / (rate * 1e9))
+    Ok(solve(&lp)?.objective() * unit / (rate * 1e9))
 }

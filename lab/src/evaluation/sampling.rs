@@ -1,7 +1,7 @@
 //! Readings of a truth, for models to learn from.
 
 use engine::UncertaintySampler;
-use measure::design::{DesignKind, Uncertainty, adaptive_round, design};
+use measure::design::{Candidates, DesignKind, Uncertainty, design};
 use std::collections::HashSet;
 use store::{Measurement, Source};
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective};
@@ -72,7 +72,8 @@ impl Readings<'_> {
                 break;
             }
             let taken: Vec<Allocation> = out.iter().map(|m| m.allocation.clone()).collect();
-            let next = adaptive_round(self.cluster, &idle, 60, seed + round, &taken, &learning);
+            let next = Candidates { cluster: self.cluster, idle: &idle, seed: seed + round }
+                .most_uncertain(60, &taken, &learning);
             let want = (n - out.len()).min(10);
             out.extend(read(next, want));
         }

@@ -18,7 +18,7 @@ use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
 use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
 use measure::simulated::{Irregularity, on_fabric};
-use measure::{Backend, Campaign, CampaignError, CampaignPlan};
+use measure::{Backend, Campaign, CampaignError, CampaignHooks, CampaignPlan};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -263,7 +263,8 @@ fn campaign(
                         store: &mut Store,
                         backend: &mut dyn Backend,
                         on_event: &mut dyn FnMut(measure::CampaignEvent)| {
-            Campaign::new(plan, store, backend, &expected, &now, on_event).map(|c| c.estimate())
+            Campaign::new(plan, store, backend, CampaignHooks { expected: &expected, now_unix_s: &now, on_event })
+                .map(|c| c.estimate())
         };
         let mut o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
         let budget = plan.budget_gpu_minutes.unwrap_or(f64::INFINITY);
@@ -322,7 +323,15 @@ fn campaign(
             progress.on_event(event);
         };
         let mut model = engine::UncertaintySampler::new(cluster, &[], fabric::Constants::default());
-        Campaign::new(&plan, store, backend, &expected, &now, &mut on_event).or_failure()?.with_model(&mut model).run()
+        Campaign::new(
+            &plan,
+            store,
+            backend,
+            CampaignHooks { expected: &expected, now_unix_s: &now, on_event: &mut on_event },
+        )
+        .or_failure()?
+        .with_model(&mut model)
+        .run()
     };
     drop(progress);
     let summary = summary.map_err(|e| match e {

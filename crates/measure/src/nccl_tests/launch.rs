@@ -11,7 +11,7 @@
 use crate::backend::Point;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use topology::{Cluster, GpuMask};
+use topology::{Cluster, GpuMask, HostId};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Launcher {
@@ -86,86 +86,131 @@ pub fn command_line(
     options: &LaunchOptions,
     hostfile: &Path,
 ) -> Result<CommandLine, String> {
-    let parts = point.allocation.parts();
-    let ranks = point.allocation.gpu_count();
-    let name = format!("{}_perf", point.collective.name());
-    let program = match &options.folder {
-        Some(folder) => folder.join(name).display().to_string(),
-        None => name,
-    };
-    let benchmark = |gpus: usize| -> Vec<String> {
-        let size = point.size.0.to_string();
-        let (n, w, g) = (options.iterations.to_string(), options.warmup.to_string(), gpus.to_string());
-        ["-b", &size, "-e", &size, "-t", "1", "-g", &g, "-n", &n, "-w", &w].map(str::to_owned).to_vec()
-    };
-    for (h, _) in parts {
-        let host = &cluster.host(*h).name;
-        let known = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if host.is_empty() || host.starts_with('-') || !host.chars().all(known) {
-            return Err(format!(
-                "`{host}` cannot be a host name for a launcher; letters, digits, `.`, `_` and `-` can"
-            ));
-        }
-    }
-    let order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    let mut command = CommandLine::default();
+    let run = HostRun { cluster, point, options };
+    run.check_host_names()?;
     match options.launcher {
-        Launcher::Local => {
-            let [(_, mask)] = parts else {
-                return Err(format!("{} hosts need --launcher mpirun or srun", parts.len()));
-            };
-            command.env =
-                vec![(order.0.into(), order.1.into()), ("CUDA_VISIBLE_DEVICES".into(), cuda_visible_devices(*mask))];
-            command.program = program;
-            command.args = benchmark(ranks);
-        }
-        Launcher::Mpirun => {
-            command.program = "mpirun".into();
-            command.args = options.launcher_args.clone();
-            for (i, (h, mask)) in parts.iter().enumerate() {
-                if i > 0 {
-                    command.args.push(":".into());
-                }
-                let (host, n) = (&cluster.host(*h).name, mask.count());
-                command.args.extend([
-                    "--host".into(),
-                    format!("{host}:{n}"),
-                    "-np".into(),
-                    n.to_string(),
-                    "env".into(),
-                ]);
-                command.args.push(format!("{}={}", order.0, order.1));
-                command.args.push(format!("CUDA_VISIBLE_DEVICES={}", cuda_visible_devices(*mask)));
-                command.args.push(program.clone());
-                command.args.extend(benchmark(1));
+        Launcher::Local => run.local(),
+        Launcher::Mpirun => Ok(run.mpirun()),
+        Launcher::Srun => Ok(run.srun(hostfile)),
+    }
+}
+
+/// CUDA counts GPUs in the order of `nvidia-smi` with this variable.
+const DEVICE_ORDER: (&str, &str) = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+
+/// One measurement on the hosts of a point.
+struct HostRun<'a> {
+    cluster: &'a Cluster,
+    point: &'a Point,
+    options: &'a LaunchOptions,
+}
+
+impl HostRun<'_> {
+    fn parts(&self) -> &[(HostId, GpuMask)] {
+        self.point.allocation.parts()
+    }
+    fn host_name(&self, host: HostId) -> &str {
+        &self.cluster.host(host).name
+    }
+
+    /// Refuses names that a launcher would read as an option or a list.
+    fn check_host_names(&self) -> Result<(), String> {
+        for (h, _) in self.parts() {
+            let host = self.host_name(*h);
+            let known = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            if host.is_empty() || host.starts_with('-') || !host.chars().all(known) {
+                return Err(format!(
+                    "`{host}` cannot be a host name for a launcher; letters, digits, `.`, `_` and `-` can"
+                ));
             }
         }
-        Launcher::Srun => {
-            let hosts: Vec<&str> = parts.iter().map(|(h, _)| cluster.host(*h).name.as_str()).collect();
-            let mut script = String::from("case \"$SLURMD_NODENAME\" in");
-            let mut file = String::new();
-            for ((_, mask), host) in parts.iter().zip(&hosts) {
-                script.push_str(&format!(" {host}) export CUDA_VISIBLE_DEVICES={};;", cuda_visible_devices(*mask)));
-                file.push_str(&format!("{host}\n").repeat(mask.count()));
-            }
-            script.push_str(&format!(" *) echo \"not one of this run's hosts: $SLURMD_NODENAME\" >&2; exit 1;; esac; export {}={}; exec \"$@\"", order.0, order.1));
-            command.env = vec![("SLURM_HOSTFILE".into(), hostfile.display().to_string())];
-            command.program = "srun".into();
-            command.args = options.launcher_args.clone();
-            command.args.extend([
-                format!("--nodes={}", hosts.len()),
-                format!("--ntasks={ranks}"),
-                "--distribution=arbitrary".into(),
-                format!("--nodelist={}", hosts.join(",")),
-                "sh".into(),
-                "-c".into(),
-                script,
-                "linkwise".into(),
-                program,
-            ]);
-            command.args.extend(benchmark(1));
-            command.hostfile = Some(file);
+        Ok(())
+    }
+
+    /// The benchmark's program.
+    fn program(&self) -> String {
+        let name = format!("{}_perf", self.point.collective.name());
+        match &self.options.folder {
+            Some(folder) => folder.join(name).display().to_string(),
+            None => name,
         }
     }
-    Ok(command)
+    /// The benchmark's arguments for one process with this many GPUs.
+    fn benchmark(&self, gpus: usize) -> Vec<String> {
+        let size = self.point.size.0.to_string();
+        let (n, w, g) = (self.options.iterations.to_string(), self.options.warmup.to_string(), gpus.to_string());
+        ["-b", &size, "-e", &size, "-t", "1", "-g", &g, "-n", &n, "-w", &w].map(str::to_owned).to_vec()
+    }
+
+    fn local(&self) -> Result<CommandLine, String> {
+        let [(_, mask)] = self.parts() else {
+            return Err(format!("{} hosts need --launcher mpirun or srun", self.parts().len()));
+        };
+        Ok(CommandLine {
+            env: vec![
+                (DEVICE_ORDER.0.into(), DEVICE_ORDER.1.into()),
+                ("CUDA_VISIBLE_DEVICES".into(), cuda_visible_devices(*mask)),
+            ],
+            program: self.program(),
+            args: self.benchmark(self.point.allocation.gpu_count()),
+            hostfile: None,
+        })
+    }
+
+    /// One application context per host, separated by `:`.
+    fn mpirun(&self) -> CommandLine {
+        let mut args = self.options.launcher_args.clone();
+        for (i, (h, mask)) in self.parts().iter().enumerate() {
+            if i > 0 {
+                args.push(":".into());
+            }
+            let n = mask.count();
+            args.extend([
+                "--host".into(),
+                format!("{}:{n}", self.host_name(*h)),
+                "-np".into(),
+                n.to_string(),
+                "env".into(),
+            ]);
+            args.push(format!("{}={}", DEVICE_ORDER.0, DEVICE_ORDER.1));
+            args.push(format!("CUDA_VISIBLE_DEVICES={}", cuda_visible_devices(*mask)));
+            args.push(self.program());
+            args.extend(self.benchmark(1));
+        }
+        CommandLine { program: "mpirun".into(), args, ..CommandLine::default() }
+    }
+
+    /// One task per line of the host file. Each task selects the GPUs of its host by the name of its node.
+    fn srun(&self, hostfile: &Path) -> CommandLine {
+        let hosts: Vec<&str> = self.parts().iter().map(|(h, _)| self.host_name(*h)).collect();
+        let mut script = String::from("case \"$SLURMD_NODENAME\" in");
+        let mut file = String::new();
+        for ((_, mask), host) in self.parts().iter().zip(&hosts) {
+            script.push_str(&format!(" {host}) export CUDA_VISIBLE_DEVICES={};;", cuda_visible_devices(*mask)));
+            file.push_str(&format!("{host}\n").repeat(mask.count()));
+        }
+        script.push_str(&format!(
+            " *) echo \"not one of this run's hosts: $SLURMD_NODENAME\" >&2; exit 1;; esac; export {}={}; exec \"$@\"",
+            DEVICE_ORDER.0, DEVICE_ORDER.1
+        ));
+        let mut args = self.options.launcher_args.clone();
+        args.extend([
+            format!("--nodes={}", hosts.len()),
+            format!("--ntasks={}", self.point.allocation.gpu_count()),
+            "--distribution=arbitrary".into(),
+            format!("--nodelist={}", hosts.join(",")),
+            "sh".into(),
+            "-c".into(),
+            script,
+            "linkwise".into(),
+            self.program(),
+        ]);
+        args.extend(self.benchmark(1));
+        CommandLine {
+            env: vec![("SLURM_HOSTFILE".into(), hostfile.display().to_string())],
+            program: "srun".into(),
+            args,
+            hostfile: Some(file),
+        }
+    }
 }

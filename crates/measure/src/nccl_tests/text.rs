@@ -191,79 +191,75 @@ fn read_comment(comment: &str, report: &mut NcclTestsReport) {
     }
 }
 
-fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) -> Result<NcclTestsRow, ParseError> {
-    let by_count;
-    let columns = match header {
-        Some(h) if h.len() == tokens.len() => h,
+/// The columns of a row: those of the header, or by the number of fields without a header.
+fn columns_of_row(found: usize, header: Option<&[Column]>) -> Result<Vec<Column>, String> {
+    match header {
+        Some(h) if h.len() == found => Ok(h.to_vec()),
         // Old versions without `root` in the rows printed a wider header.
-        _ => match columns_by_count(tokens.len()) {
-            Some(c) if header.is_none() => {
-                by_count = c;
-                &by_count
-            }
-            _ => {
-                let expected = header.map_or("12, 13 or 21".to_owned(), |h| h.len().to_string());
-                let terminate = tokens.last().map_or(1, |t| t.0);
-                let found = tokens.len();
-                return Err(ParseError::at(
-                    line,
-                    terminate,
-                    format!("a row of {found} fields; {expected} were expected (cut off?)"),
-                ));
-            }
-        },
-    };
-    let mut fields = columns.iter().zip(tokens);
+        Some(h) => Err(h.len().to_string()),
+        None => columns_by_count(found).ok_or_else(|| "12, 13 or 21".to_owned()),
+    }
+}
+
+/// A field of a row and its place in the text.
+#[derive(Clone, Copy)]
+struct Field<'a> {
+    line: usize,
+    column: usize,
+    text: &'a str,
+}
+
+impl Field<'_> {
+    fn error(self, what: impl Into<String>) -> ParseError {
+        ParseError::at(self.line, self.column, what)
+    }
+    fn whole(self) -> Result<u64, ParseError> {
+        self.text.parse().map_err(|_| self.error(format!("`{}` is not a whole number", shorten(self.text))))
+    }
+    fn number(self) -> Result<f64, ParseError> {
+        self.text
+            .parse::<f64>()
+            .ok()
+            .filter(|v| v.is_finite() && *v >= 0.0)
+            .ok_or_else(|| self.error(format!("`{}` is not a number of microseconds or GB/s", shorten(self.text))))
+    }
+    /// `None` for the -1 of collectives without a root.
+    fn root(self) -> Result<Option<i64>, ParseError> {
+        let root: i64 =
+            self.text.parse().map_err(|_| self.error(format!("root `{}` is not a rank", shorten(self.text))))?;
+        Ok((root >= 0).then_some(root))
+    }
+}
+
+const NO_TIMING: NcclTestsTiming =
+    NcclTestsTiming { time_us: 0.0, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None };
+
+fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) -> Result<NcclTestsRow, ParseError> {
+    let found = tokens.len();
+    let columns = columns_of_row(found, header).map_err(|expected| {
+        let end = tokens.last().map_or(1, |t| t.0);
+        ParseError::at(line, end, format!("a row of {found} fields; {expected} were expected (cut off?)"))
+    })?;
     let mut row = NcclTestsRow {
         size_bytes: 0,
         count: 0,
         dtype: String::new(),
         redop: None,
         root: None,
-        out_of_place: NcclTestsTiming { time_us: 0.0, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None },
+        out_of_place: NO_TIMING,
         in_place: None,
     };
     let mut halves: Vec<NcclTestsTiming> = Vec::new();
-    for (column, &(at, token)) in &mut fields {
-        let whole = || -> Result<u64, ParseError> {
-            token.parse().map_err(|_| ParseError::at(line, at, format!("`{}` is not a whole number", shorten(token))))
-        };
-        let number = || -> Result<f64, ParseError> {
-            token.parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0).ok_or_else(|| {
-                ParseError::at(line, at, format!("`{}` is not a number of microseconds or GB/s", shorten(token)))
-            })
-        };
+    for (column, &(at, text)) in columns.iter().zip(tokens) {
+        let field = Field { line, column: at, text };
         match column {
-            Column::Size => row.size_bytes = whole()?,
-            Column::Count => row.count = whole()?,
-            Column::Type => row.dtype = shorten(token),
-            Column::Op => row.redop = (token != "none").then(|| shorten(token)),
-            Column::Root => {
-                let root: i64 = token
-                    .parse()
-                    .map_err(|_| ParseError::at(line, at, format!("root `{}` is not a rank", shorten(token))))?;
-                row.root = (root >= 0).then_some(root);
-            }
-            Column::Time => {
-                let half =
-                    NcclTestsTiming { time_us: number()?, algbw_gb_per_s: 0.0, busbw_gb_per_s: 0.0, wrong: None };
-                halves.push(half);
-            }
-            Column::Algbw | Column::Busbw | Column::Wrong => {
-                let Some(half) = halves.last_mut() else {
-                    return Err(ParseError::at(
-                        line,
-                        at,
-                        "a bandwidth column comes before any time column; the header is not from nccl-tests",
-                    ));
-                };
-                match column {
-                    Column::Algbw => half.algbw_gb_per_s = number()?,
-                    Column::Busbw => half.busbw_gb_per_s = number()?,
-                    _ if token == "N/A" => {}
-                    _ => half.wrong = Some(number()? as u64),
-                }
-            }
+            Column::Size => row.size_bytes = field.whole()?,
+            Column::Count => row.count = field.whole()?,
+            Column::Type => row.dtype = shorten(text),
+            Column::Op => row.redop = (text != "none").then(|| shorten(text)),
+            Column::Root => row.root = field.root()?,
+            Column::Time => halves.push(NcclTestsTiming { time_us: field.number()?, ..NO_TIMING }),
+            Column::Algbw | Column::Busbw | Column::Wrong => read_half(&mut halves, *column, field)?,
             Column::Error | Column::Other => {}
         }
     }
@@ -271,4 +267,18 @@ fn read_row(tokens: &[(usize, &str)], header: Option<&[Column]>, line: usize) ->
     row.out_of_place = halves.next().ok_or_else(|| ParseError::at(line, 1, "the row has no time"))?;
     row.in_place = halves.next();
     Ok(row)
+}
+
+/// Reads a column of the half (out of place, then in place) that the last time column began.
+fn read_half(halves: &mut [NcclTestsTiming], column: Column, field: Field) -> Result<(), ParseError> {
+    let half = halves.last_mut().ok_or_else(|| {
+        field.error("a bandwidth column comes before any time column; the header is not from nccl-tests")
+    })?;
+    match column {
+        Column::Algbw => half.algbw_gb_per_s = field.number()?,
+        Column::Busbw => half.busbw_gb_per_s = field.number()?,
+        _ if field.text == "N/A" => {}
+        _ => half.wrong = Some(field.number()? as u64),
+    }
+    Ok(())
 }

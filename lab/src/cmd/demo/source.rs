@@ -8,7 +8,7 @@ use console::Failure;
 use lab_kit::published;
 use measure::design::DesignKind;
 use measure::simulated::on_fabric;
-use measure::{Campaign, CampaignPlan};
+use measure::{Campaign, CampaignHooks, CampaignPlan};
 use std::path::{Path, PathBuf};
 use store::{Record, Store};
 use topology::{Allocation, Bytes, Cluster, Collective};
@@ -180,10 +180,15 @@ fn campaign(
     let expected = |a: &Allocation, c: Collective, s: Bytes| fabric.estimate(a, c, s).busbw.gb_per_s();
     let mut backend = on_fabric(cluster, simulated.hardware());
     let mut on_event = |_| {};
-    let summary = Campaign::new(&plan, store, &mut backend, &expected, &console::now_unix_s, &mut on_event)
-        .map_err(Failure::input)?
-        .run()
-        .map_err(Failure::impossible)?;
+    let summary = Campaign::new(
+        &plan,
+        store,
+        &mut backend,
+        CampaignHooks { expected: &expected, now_unix_s: &console::now_unix_s, on_event: &mut on_event },
+    )
+    .map_err(Failure::input)?
+    .run()
+    .map_err(Failure::impossible)?;
     Ok(format!(
         "a SIMULATED campaign: {} readings with {:.0} % noise, {:.0} simulated GPU-minutes (design: stratified)",
         summary.readings_taken(),

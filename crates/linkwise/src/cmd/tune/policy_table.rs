@@ -21,7 +21,7 @@ pub fn policy_table(file: &PolicyFile, lines: &[SizeLine]) -> String {
             ]);
         }
     }
-    let mut t = table(&["size", "arm", "", "median us", "IQR us", "samples", "gates"], 3..6);
+    let mut t = table(&["size", "arm", "", "median us", "IQR us", "readings", "gates"], 3..6);
     t.add_rows(rows);
     let mut out = text_of(&t).trim_end().to_owned();
     for (i, arm) in file.arms.iter().enumerate().filter(|(i, _)| lines.iter().all(|l| l.arms[*i].readings == 0)) {

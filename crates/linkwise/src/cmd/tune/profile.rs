@@ -54,13 +54,13 @@ pub struct Args {
     /// Time limit of the whole run, minutes; sizes and turns that do not fit are skipped and listed
     #[arg(long, default_value_t = 2.0, value_parser = number::real)]
     minutes: f64,
-    /// Samples per arm and size
+    /// Readings per arm and size
     #[arg(long, default_value_t = 50, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=100_000))]
     iterations: u32,
-    /// Samples discarded at the start of each launch
+    /// Readings discarded at the start of each launch
     #[arg(long, default_value_t = 10, value_parser = |s: &str| number::whole_within::<u32>(s, 0..=100_000))]
     warmup: u32,
-    /// Most turns that the samples are spread over
+    /// Most turns that the readings are spread over
     #[arg(long, default_value_t = 5, value_parser = |s: &str| number::whole_within::<u32>(s, 1..=1_000))]
     rounds: u32,
     /// Also measure while computation runs (LINKWISE_OVERLAP=1); nccl-tests need --background for this
@@ -72,10 +72,10 @@ pub struct Args {
     /// Time limit of one launch; a launch that takes ten times as long as the first predicts also ends
     #[arg(long, default_value_t = 300.0, value_name = "SECONDS", value_parser = number::real)]
     timeout: f64,
-    /// Policy file to write; a file next to it keeps the samples, so that a stopped run can resume
+    /// Policy file to write; a file next to it keeps the readings, so that a stopped run can resume
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Ignore stored samples and begin again
+    /// Ignore stored readings and begin again
     #[arg(long)]
     restart: bool,
     /// Output format
@@ -137,7 +137,7 @@ fn failure(e: ProfileError) -> Failure {
 /// What Ctrl-C says.
 fn stopped(launches: usize, output: &Path) -> String {
     format!(
-        "stopped: the samples of {launches} launches are stored next to {}; the same command goes on from there, --restart begins anew",
+        "stopped: the readings of {launches} launches are stored next to {}; the same command goes on from there, --restart begins anew",
         output.display()
     )
 }
@@ -174,7 +174,7 @@ fn say_plan(progress: &Progress, event: &ProfileEvent) {
     };
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     progress.say(&format!(
-        "plan: {} turn{} of {launches_per_turn} launches, {iterations} samples each of {} size{}; {launches_left} launches left, about {}. \
+        "plan: {} turn{} of {launches_per_turn} launches, {iterations} readings each of {} size{}; {launches_left} launches left, about {}. \
          A launch starts in {}.",
         turns.0,
         plural(turns.0 as usize),
@@ -216,7 +216,7 @@ fn text(args: &Args, profiled: &ProfileResult) -> String {
         out += &wrap(&format!("Warning: {warning}."), 2);
     }
     out += &wrap(
-        &format!("Policy in {}, samples in {}; sha256 {}", args.output.display(), journal.display(), file.sha256),
+        &format!("Policy in {}, readings in {}; sha256 {}", args.output.display(), journal.display(), file.sha256),
         2,
     );
     out += &format!("Next: linkwise tune characterize {}\n", args.output.display());
