@@ -83,16 +83,8 @@ impl Fabric<'_> {
                 out.push((SharedLink::Pair(i as u32), c / efficiency));
             }
         }
-        for t in 0..cluster.tiers().len() {
-            let below = cluster.gpus_below(t, allocation);
-            if below.len() < 2 {
-                break; // the job stays below one switch of this tier, and of every higher one
-            }
-            out.extend(below.into_iter().map(|(switch, gpus)| {
-                let c = if collective == Collective::AllToAll { all_to_all(gpus as f64) } else { cross };
-                (SharedLink::Uplink(t as u32, switch as u32), c / efficiency)
-            }));
-        }
+        let uplink = |(t, switch, c): (usize, usize, f64)| (SharedLink::Uplink(t as u32, switch as u32), c / efficiency);
+        out.extend(self.uplink_crossings(allocation, collective, cross).into_iter().map(uplink));
         out.retain(|l| l.1 > 0.0 && l.1.is_finite());
         out.sort_by_key(|l| l.0);
         out

@@ -45,7 +45,7 @@ const NETWORKS: [(NetworkClass, GpuClass); 3] = [
 ];
 
 /// Fitted constants of one network.
-const NETWORK_FIELDS: usize = 11;
+const NETWORK_FIELDS: usize = 10;
 
 /// Both halves: families laid out as systems x collectives and coloured like a chess board, so that each half knows every
 /// collective and half of what was published of every system. (Halves that lack a whole GPU generation or a whole collective say more about
@@ -114,13 +114,12 @@ fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
         let all = [
             &mut k.tree_base_us,
             &mut k.tree_level_us,
-            &mut k.tree_fill_us,
-            &mut k.tree_fill_at,
+            &mut k.tree_chunk,
             &mut k.ring_base_us,
-            &mut k.ring_rank_us,
+            &mut k.ring_step_us,
             &mut k.nvls_tree_base_us,
-            &mut k.nvls_tree_host_us,
-            &mut k.nvls_tree_rank_us,
+            &mut k.nvls_tree_level_us,
+            &mut k.nvls_tree_chunk,
             &mut k.ramp_us,
             &mut k.ramp_at,
         ];
