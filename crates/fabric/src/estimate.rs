@@ -316,6 +316,22 @@ impl<'c> Fabric<'c> {
         self.network_constants(allocation).efficiency
     }
 
+    /// The algorithm that carries a collective of several hosts. O(hosts).
+    pub(crate) fn algorithm_between(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        size: Bytes,
+    ) -> Option<Algorithm> {
+        match collective {
+            Collective::AllToAll | Collective::SendRecv => None,
+            Collective::AllReduce => {
+                Some(network::predict_nccl_choice(&self.job_hosts(allocation), size.as_f64()).algorithm)
+            }
+            _ => Some(Algorithm::Ring),
+        }
+    }
+
     /// The network's limit on an allocation, without latency and without the links inside hosts.
     fn network_bound(
         &self,
@@ -394,7 +410,9 @@ impl<'c> Fabric<'c> {
         }
         if network.rails == Some(Rails::Separate) {
             let common = self.common_nics(allocation);
-            let nics = |h: HostId| (0..32).filter(|n| common >> n & 1 == 1).map(move |n| self.cluster.nic_rate(h, n).gb_per_s());
+            let nics = |h: HostId| {
+                (0..32).filter(|n| common >> n & 1 == 1).map(move |n| self.cluster.nic_rate(h, n).gb_per_s())
+            };
             let least = hosts.iter().map(|p| nics(p.0).sum::<f64>()).fold(f64::INFINITY, f64::min);
             offer(least * efficiency / per_bus, "rails".into());
         }
@@ -570,7 +588,7 @@ fn between_hosts_us(
     packets: f64,
 ) -> f64 {
     let ramp_us = net.ramp_us * (size_bytes / net.ramp_at).ln_1p();
-    let levels = |level_us: f64, chunk: f64| NetworkConstants::levels_us(job.hosts(), level_us, chunk, flow_us);
+    let levels = |level_us: f64, chunk: f64| net.levels_us(job.hosts(), level_us, chunk, flow_us);
     match algorithm {
         Some(Algorithm::Tree) => net.tree_base_us + levels(net.tree_level_us, net.tree_chunk) + flow_us * packets,
         Some(Algorithm::NvlsTree | Algorithm::Nvls) => {

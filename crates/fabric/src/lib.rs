@@ -14,5 +14,5 @@ pub mod validated;
 pub use constants::{Constants, GpuClass};
 pub use estimate::{BandwidthLimits, Bottleneck, Estimate, Fabric, FabricTables};
 pub use intra::{IntraEntry, IntraTable, RunOptions, intra_busbw};
-pub use jobs::{Claim, ConcurrentJob, SharedLink};
+pub use jobs::{Claim, ConcurrentJob, Joined, RunningClaims, SharedLink};
 pub use validated::{Outside, validated};

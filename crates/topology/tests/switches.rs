@@ -1,7 +1,8 @@
 //! Switches above the hosts: sets of any size, counted and named.
 
 use topology::{
-    Allocation, Cluster, GpuMask, Host, HostId, NamedSwitch, NamedSwitches, Rails, SwitchError, Switches, Tier, catalog, file,
+    Allocation, Cluster, GpuMask, Host, HostId, NamedSwitch, NamedSwitches, Rails, SwitchError, Switches, Tier,
+    catalog, file,
 };
 
 fn h100(hosts: usize, tiers: Vec<Tier>) -> Cluster {
