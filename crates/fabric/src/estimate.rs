@@ -478,6 +478,9 @@ impl<'c> Fabric<'c> {
     }
 
     /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: the links inside hosts count as limits.
+    ///
+    /// NCCL's estimates of two algorithms are nearly equal over a wide range of sizes on whole hosts, and releases choose differently there. So on
+    /// whole hosts the fastest algorithm counts, and a larger message is never slower per byte.
     fn estimate_across(
         &self,
         allocation: &Allocation,
@@ -487,11 +490,35 @@ impl<'c> Fabric<'c> {
         limit_by_hosts: bool,
     ) -> Estimate {
         let job = self.job_hosts(allocation);
-        let network = self.network_bound(allocation, &job, collective, size, run.algorithm);
+        let chosen = self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts);
+        if collective != Collective::AllReduce || run.algorithm.is_some() || !job.kinds.iter().all(|k| k.whole_rail) {
+            return chosen;
+        }
+        let first = chosen.algorithm;
+        let others = [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree]
+            .into_iter()
+            .filter(|a| Some(*a) != first && (*a != Algorithm::NvlsTree || job.kinds.iter().all(|k| k.multicast)));
+        let estimate = |a| {
+            let run = RunOptions { algorithm: Some(a), ..run };
+            self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts)
+        };
+        others.map(estimate).fold(chosen, |best, e| if e.time.0 < best.time.0 { e } else { best })
+    }
+
+    fn estimate_algorithm(
+        &self,
+        allocation: &Allocation,
+        job: &JobHosts,
+        collective: Collective,
+        size: Bytes,
+        run: RunOptions,
+        limit_by_hosts: bool,
+    ) -> Estimate {
+        let network = self.network_bound(allocation, job, collective, size, run.algorithm);
         let constants = self.network_constants(allocation);
         let size_bytes = size.as_f64().max(1.0);
         let intra_min = match limit_by_hosts {
-            true => tightest_host(&job, network.algorithm),
+            true => tightest_host(job, network.algorithm),
             false => None,
         };
         let plateau = intra_min.map_or(network.busbw_gb_per_s, |(rate, _)| network.busbw_gb_per_s.min(rate));
@@ -499,7 +526,7 @@ impl<'c> Fabric<'c> {
         let flow_us = if plateau > 0.0 { wire_us / plateau } else { f64::INFINITY };
         let ll128_factor = self.constants.share.tree_ll128;
         let slower = if network.algorithm == Some(Algorithm::Tree) && network.ll128 { ll128_factor } else { 1.0 };
-        let mut us = between_hosts_us(constants, network.algorithm, collective, &job, size_bytes, flow_us, slower);
+        let mut us = between_hosts_us(constants, network.algorithm, collective, job, size_bytes, flow_us, slower);
         let mut algorithm = network.algorithm;
         // A tree of LL packets may carry a small all-reduce, whatever algorithm carries large ones.
         let may_use_ll_tree =
@@ -507,7 +534,7 @@ impl<'c> Fabric<'c> {
         if may_use_ll_tree && algorithm != Some(Algorithm::Tree) {
             let flow_us = flow_us * tree::busiest_host_load(allocation.host_count());
             let tree = Some(Algorithm::Tree);
-            let ll_tree_us = between_hosts_us(constants, tree, collective, &job, size_bytes, flow_us, ll128_factor);
+            let ll_tree_us = between_hosts_us(constants, tree, collective, job, size_bytes, flow_us, ll128_factor);
             if ll_tree_us < us {
                 us = ll_tree_us;
                 algorithm = tree;
