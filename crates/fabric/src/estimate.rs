@@ -479,8 +479,8 @@ impl<'c> Fabric<'c> {
 
     /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: the links inside hosts count as limits.
     ///
-    /// NCCL's estimates of two algorithms are nearly equal over a wide range of sizes on whole hosts, and releases choose differently there. So on
-    /// whole hosts the fastest algorithm counts, and a larger message is never slower per byte.
+    /// On whole hosts with NVLink SHARP, NCCL's estimates of NVLSTree, trees and rings are nearly equal over a wide range of sizes, and releases
+    /// choose differently there. So the fastest of them counts on such hosts, and a larger message is never slower per byte.
     fn estimate_across(
         &self,
         allocation: &Allocation,
@@ -491,13 +491,12 @@ impl<'c> Fabric<'c> {
     ) -> Estimate {
         let job = self.job_hosts(allocation);
         let chosen = self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts);
-        if collective != Collective::AllReduce || run.algorithm.is_some() || !job.kinds.iter().all(|k| k.whole_rail) {
+        let whole = || job.kinds.iter().all(|k| k.whole_rail && k.multicast);
+        if collective != Collective::AllReduce || run.algorithm.is_some() || !whole() {
             return chosen;
         }
         let first = chosen.algorithm;
-        let others = [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree]
-            .into_iter()
-            .filter(|a| Some(*a) != first && (*a != Algorithm::NvlsTree || job.kinds.iter().all(|k| k.multicast)));
+        let others = [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree].into_iter().filter(|a| Some(*a) != first);
         let estimate = |a| {
             let run = RunOptions { algorithm: Some(a), ..run };
             self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts)
