@@ -19,7 +19,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// All-reduce (`scale.csv`, `abci2_inter.csv`, `aws_efa.csv`, `github_issues.csv` and BandPilot's tables).
+/// All-reduce: the tables that `linkwise-lab validate` reads ([`crate::constants`] names them).
 const ALL_REDUCE: [Published; 7] = [
     // ABCI 2.0.
     published(NetworkClass::Infiniband, (GpuClass::Ampere, GpuClass::Ampere), 16, 128, (4, 8 * GIB)),
