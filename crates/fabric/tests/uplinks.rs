@@ -39,8 +39,9 @@ fn the_oversubscriptions_of_tiers_multiply() {
     assert_eq!(f.uplink_gb_per_s(0, 0), 2.0 * 400.0 / 2.0);
     assert_eq!(f.uplink_gb_per_s(1, 1), 4.0 * 400.0 / 8.0);
     assert_eq!(f.line_rate_gb_per_s(SharedLink::Uplink(1, 1)), 200.0);
-    let e = f.estimate(&masks(&[(0, 255), (1, 255), (4, 255), (5, 255)]), Collective::AllReduce, Bytes::gib(8));
+    let e = f.estimate(&masks(&[(0, 255), (1, 255), (4, 255), (5, 255)]), Collective::AllGather, Bytes::gib(8));
     assert_eq!(e.bottleneck, Bottleneck::Network { name: "spine".into() });
+    assert!(e.busbw.gb_per_s() <= 200.0);
 }
 
 #[test]
