@@ -85,7 +85,7 @@ proptest! {
 
 #[test]
 fn among_94_jobs_on_1280_hosts_a_candidate_shares_a_small_part_of_the_links() {
-    let c = h100(1280, vec![Tier::regular("leaf", 16, 4.0), Tier::regular("spine", 128, 4.0)]);
+    let c = h100(1280, vec![Tier::regular("leaf", 16, 50.0), Tier::regular("spine", 128, 1.0)]);
     let f = Fabric::new(&c);
     // Jobs of 13 hosts each, seven GPUs per host, across leaves.
     let job = |j: u32| {
