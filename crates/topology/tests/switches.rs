@@ -170,7 +170,7 @@ fn errors_of_named_switches_name_host_switch_and_line() {
     insta::assert_snapshot!(all.join("\n"), @r"
     8:29: host `n2` is below two switches of tier `leaf`: `leaf-a` and `leaf-b`; name each host once in a tier
     4:5: host `n3` is below no switch of tier `leaf`; repair this tier
-    8:29: no host is named `n6`; did you mean `n4`?; name hosts of the list `hosts`
+    8:29: no host is named `n6`; did you mean `n0`?; name hosts of the list `hosts`
     8:29: the bracket of `n[3-4` is not closed (character 2); write hosts as Slurm does: n[0-3,7]
     8:7: two switches of tier `leaf` are named `leaf-a`; give each switch of a tier a name of its own
     9:5: tier `spine` divides the hosts of one switch of the tier below: `n0` and `n5` are both below `leaf-a`, but below `spine 0` and `spine 1`; repair this tier
