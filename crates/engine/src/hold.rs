@@ -7,8 +7,8 @@ use predict::doctor::{SUBSETS_PER_HOST_MAX, allocations_per_host_max};
 use predict::{Model, ModelKinds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use store::state::{Snapshot, Turns};
 use store::identity::{Kinship, compare, identity};
+use store::state::{Snapshot, Turns};
 use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 

@@ -143,28 +143,51 @@ pub struct NetworkConstants {
     /// Share of the NICs' line rate that payload reaches (measured: uncongested InfiniBand 0.95 to 0.98, RoCE and EFA 0.80 to 0.95,
     /// TCPX 0.71, no GPUDirect 0.30; `facts/measurements.md` section 5).
     pub efficiency: f64,
-    /// Latency of a tree over two hosts or more, microseconds (fitted).
+    /// Start of a tree over hosts, microseconds (fitted).
     pub tree_base_us: f64,
     /// Latency of a tree per doubling of the host count, microseconds (fitted).
     pub tree_level_us: f64,
-    /// Weight of the tree's ramp, microseconds (fitted).
-    pub tree_fill_us: f64,
-    /// Size where the tree's ramp begins, bytes (fitted).
-    pub tree_fill_at: f64,
-    /// Latency of a ring over hosts, microseconds (fitted).
+    /// Weight of the chunk in flight on each level of a tree, see [`NetworkConstants::levels_us`] (fitted).
+    pub tree_chunk: f64,
+    /// Start of a ring over hosts, microseconds (fitted).
     pub ring_base_us: f64,
-    /// Latency of a ring over hosts per rank (two steps), microseconds (fitted).
-    pub ring_rank_us: f64,
-    /// Latency of NVLSTree, microseconds (fitted).
+    /// Least time of a step of a ring over hosts, microseconds (fitted).
+    pub ring_step_us: f64,
+    /// Start of NVLSTree, microseconds (fitted).
     pub nvls_tree_base_us: f64,
-    /// Latency of NVLSTree per host, microseconds (fitted on at most five hosts).
-    pub nvls_tree_host_us: f64,
-    /// Latency of NVLSTree per rank, microseconds (fitted).
-    pub nvls_tree_rank_us: f64,
-    /// Weight of the ramp of large messages (congestion control, registration), microseconds (fitted).
+    /// Latency of NVLSTree per doubling of the host count, microseconds (fitted).
+    pub nvls_tree_level_us: f64,
+    /// As `tree_chunk`, for NVLSTree (fitted).
+    pub nvls_tree_chunk: f64,
+    /// Time of the largest chunk on a level, microseconds (fitted).
+    pub chunk_max_us: f64,
+    /// Weight of the ramp of large messages of rings and direct sends (congestion control, registration), microseconds (fitted).
     pub ramp_us: f64,
     /// Size where that ramp begins, bytes (fitted).
     pub ramp_at: f64,
+}
+
+impl NetworkConstants {
+    /// Cost of a tree's levels over `hosts` hosts, microseconds: for each doubling a latency, and one chunk in flight. A pipeline over `L`
+    /// levels with chunks of `c` bytes takes `(L + S/c)(latency + c/B)`, least for a chunk whose transfer takes the root of `latency` times
+    /// `S/B`, the time of the whole message (`flow_us`), over `L`. NCCL's chunks grow like this up to the size of its buffers. On 2 to 512
+    /// hosts of Alps a doubling costs 12.6 us at 8 B, 68 us at 1 MiB, 275 us at 16 MiB, and 380 to 530 us from 64 to 512 MiB.
+    pub fn levels_us(&self, hosts: usize, level_us: f64, chunk: f64, flow_us: f64) -> f64 {
+        let growing = chunk * (level_us * flow_us).sqrt();
+        let chunk_us = if growing.is_finite() {
+            growing / (1.0 + (growing / self.chunk_max_us).powi(4)).powf(0.25)
+        } else {
+            self.chunk_max_us
+        };
+        (hosts.max(1) as f64).log2() * (level_us + chunk_us)
+    }
+
+    /// Time of a ring, microseconds: its steps have a least time each, and its bytes take `flow_us`. Steps and bytes overlap in part: a soft
+    /// maximum of order 2. (Ten H100 hosts alone ask for an order of 4, the 16 MiB rows of BandPilot's four hosts for a sum; order 2 has the
+    /// least error over both.)
+    pub fn ring_us(&self, steps: f64, flow_us: f64) -> f64 {
+        (self.ring_base_us + self.ring_step_us * steps).hypot(flow_us)
+    }
 }
 
 /// Weights of shared NICs, channels and trees (NIC loads of NCCL's own rings and trees, fitted on half of BandPilot's 2 GiB table).
@@ -235,13 +258,13 @@ impl Constants {
         for n in &mut c.networks {
             n.tree_base_us = 20.0;
             n.tree_level_us = 14.0;
-            n.tree_fill_us = 20.0;
-            n.tree_fill_at = 3.0e4;
+            n.tree_chunk = 2.0;
             n.ring_base_us = 20.0;
-            n.ring_rank_us = 4.0;
-            n.nvls_tree_base_us = 50.0;
-            n.nvls_tree_host_us = 28.0;
-            n.nvls_tree_rank_us = 2.0;
+            n.ring_step_us = 5.0;
+            n.nvls_tree_base_us = 40.0;
+            n.nvls_tree_level_us = 40.0;
+            n.nvls_tree_chunk = 1.0;
+            n.chunk_max_us = 300.0;
             n.ramp_us = 10.0;
             n.ramp_at = 1.0e7;
         }

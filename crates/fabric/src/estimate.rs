@@ -7,7 +7,7 @@ use crate::network;
 use crate::tree;
 use std::sync::{Arc, OnceLock};
 use topology::nccl::Algorithm;
-use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
+use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Rails, Seconds};
 
 /// Below this size an all-reduce between hosts may use a tree of LL packets.
 const SMALL_BYTES: f64 = (8 << 20) as f64;
@@ -253,6 +253,54 @@ impl<'c> Fabric<'c> {
         rates[tier][switch] / below
     }
 
+    /// Most bus bandwidth that the links of an allocation allow any algorithm at any size: no latency, line rates, even loads. No estimate
+    /// is above it. Infinite on one host without GPU links. O(hosts).
+    ///
+    /// Each host of an all-reduce sends at least the buffer, and all `N` hosts together send it `2(N-1)` times; a host of an all-gather
+    /// receives what the others have.
+    pub fn links_alone(&self, allocation: &Allocation, collective: Collective) -> Bandwidth {
+        let ranks = allocation.gpu_count() as f64;
+        if ranks < 2.0 {
+            return Bandwidth::ZERO;
+        }
+        let job = self.job_hosts(allocation);
+        // Bytes over the buffer that leave or enter a set of `gpus` GPUs, over the bytes that bus bandwidth counts.
+        let bus = collective.bus_factor(job.ranks);
+        let least = |gpus: f64| match collective {
+            Collective::AllToAll => gpus * (ranks - gpus) / (ranks * bus),
+            Collective::AllGather | Collective::ReduceScatter => (ranks - gpus) / (ranks * bus),
+            _ => 1.0 / bus,
+        };
+        let inside = |ring_gb_per_s: f64, gpus: f64| match collective {
+            Collective::AllToAll => ring_gb_per_s * (ranks - 1.0) / (gpus - 1.0),
+            _ => ring_gb_per_s * bus.max(1.0) * gpus / (gpus - 1.0),
+        };
+        let mut most = f64::INFINITY;
+        for host in job.kinds.iter().filter(|h| h.gpus >= 2) {
+            most = most.min(inside(host.ring_gb_per_s, host.gpus as f64));
+        }
+        if job.hosts() > 1 {
+            let rate = |kind: &crate::job_hosts::JobHost| kind.nics.iter().map(|n| n.1).sum::<f64>();
+            for kind in &job.kinds {
+                most = most.min(rate(kind) / least(kind.gpus as f64));
+            }
+            if collective == Collective::AllReduce {
+                let all: f64 = job.order.iter().map(|k| rate(&job.kinds[*k as usize])).sum();
+                most = most.min(all / (2.0 * (job.hosts() as f64 - 1.0)) * bus);
+            }
+            for t in 0..self.cluster.tiers().len() {
+                let below = self.cluster.gpus_below(t, allocation);
+                if below.len() < 2 {
+                    break;
+                }
+                for (switch, gpus) in below {
+                    most = most.min(self.uplink_gb_per_s(t, switch) / least(gpus as f64));
+                }
+            }
+        }
+        Bandwidth::from_gb_per_s(most)
+    }
+
     /// The generation of a host's GPUs. O(1).
     pub(crate) fn class_of(&self, host: HostId) -> GpuClass {
         self.tables[self.cluster.host(host).host_type].class()
@@ -266,6 +314,22 @@ impl<'c> Fabric<'c> {
     /// Share of the NICs' line rate that a job's payload reaches.
     pub(crate) fn efficiency(&self, allocation: &Allocation) -> f64 {
         self.network_constants(allocation).efficiency
+    }
+
+    /// The algorithm that carries a collective of several hosts. O(hosts).
+    pub(crate) fn algorithm_between(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        size: Bytes,
+    ) -> Option<Algorithm> {
+        match collective {
+            Collective::AllToAll | Collective::SendRecv => None,
+            Collective::AllReduce => {
+                Some(network::predict_nccl_choice(&self.job_hosts(allocation), size.as_f64()).algorithm)
+            }
+            _ => Some(Algorithm::Ring),
+        }
     }
 
     /// The network's limit on an allocation, without latency and without the links inside hosts.
@@ -315,9 +379,10 @@ impl<'c> Fabric<'c> {
         efficiency: f64,
     ) -> Option<(f64, String)> {
         let network = &self.cluster.network;
-        if network.tiers.is_empty() && network.host_links.is_empty() {
+        if network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none() {
             return None;
         }
+        let hosts = allocation.parts();
         let ranks = allocation.gpu_count() as f64;
         let mut worst: Option<(f64, String)> = None;
         let mut offer = |rate: f64, name: String| {
@@ -339,21 +404,69 @@ impl<'c> Fabric<'c> {
                 offer(link.rate.gb_per_s() * efficiency / cross, format!("{}-{}", name(link.a), name(link.b)));
             }
         }
-        for (t, tier) in network.tiers.iter().enumerate() {
+        for (t, switch, cross) in self.uplink_crossings(allocation, collective, per_bus) {
+            let up = self.uplink_gb_per_s(t, switch) * efficiency;
+            offer(up / cross.max(1e-12), network.tiers[t].name.clone());
+        }
+        if network.rails == Some(Rails::Separate) {
+            let common = self.common_nics(allocation);
+            let nics = |h: HostId| {
+                (0..32).filter(|n| common >> n & 1 == 1).map(move |n| self.cluster.nic_rate(h, n).gb_per_s())
+            };
+            let least = hosts.iter().map(|p| nics(p.0).sum::<f64>()).fold(f64::INFINITY, f64::min);
+            offer(least * efficiency / per_bus, "rails".into());
+        }
+        worst
+    }
+
+    /// The NICs, by index, that all hosts of an allocation use. O(hosts).
+    fn common_nics(&self, allocation: &Allocation) -> u32 {
+        let touched = |&(h, m): &(HostId, GpuMask)| self.cluster.type_of(h).nics_touched(m);
+        allocation.parts().iter().map(touched).fold(u32::MAX, |a, b| a & b)
+    }
+
+    /// The uplinks that an allocation uses: tier, switch, and GB/s in one direction per GB/s of bus bandwidth. `per_bus`: the share of bus
+    /// bandwidth that crosses between neighbours on a ring or a tree. O(hosts x tiers).
+    ///
+    /// A ring enters and leaves a switch once, for any number of hosts below. All-to-all sends everything that is not for the switch's own
+    /// hosts. In a rail-optimised fabric with joined rails, the NICs of a host that not all hosts of the job use reach the others
+    /// over the uplinks, too.
+    pub(crate) fn uplink_crossings(
+        &self,
+        allocation: &Allocation,
+        collective: Collective,
+        per_bus: f64,
+    ) -> Vec<(usize, usize, f64)> {
+        let ranks = allocation.gpu_count() as f64;
+        let mut out = Vec::new();
+        for t in 0..self.cluster.tiers().len() {
             let below = self.cluster.gpus_below(t, allocation);
             if below.len() < 2 {
                 break; // the whole job is below one switch of this tier, so also of every higher tier
             }
-            // A ring enters and leaves a switch once, for any number of hosts below. All-to-all sends everything that is not for the
-            // switch's own hosts.
-            for (switch, gpus) in below {
-                let up = self.uplink_gb_per_s(t, switch) * efficiency;
+            out.extend(below.into_iter().map(|(switch, gpus)| {
                 let g = gpus as f64;
                 let cross = if collective == Collective::AllToAll { g * (ranks - g) / (ranks - 1.0) } else { per_bus };
-                offer(up / cross.max(1e-12), tier.name.clone());
+                (t, switch, cross)
+            }));
+        }
+        if self.cluster.network.rails == Some(Rails::Joined) && !self.cluster.tiers().is_empty() {
+            let common = self.common_nics(allocation);
+            for &(h, m) in allocation.parts() {
+                let touched = self.cluster.type_of(h).nics_touched(m);
+                let away = (touched & !common).count_ones();
+                if away == 0 {
+                    continue;
+                }
+                let share = per_bus * f64::from(away) / f64::from(touched.count_ones());
+                let switch = self.cluster.switch_of(0, h);
+                match out.iter_mut().find(|o| (o.0, o.1) == (0, switch)) {
+                    Some(o) => o.2 += share,
+                    None => out.push((0, switch, share)),
+                }
             }
         }
-        worst
+        out
     }
 
     /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured those links. No difference for one host.
@@ -365,6 +478,9 @@ impl<'c> Fabric<'c> {
     }
 
     /// The estimate of an allocation of two hosts or more. `limit_by_hosts`: the links inside hosts count as limits.
+    ///
+    /// On whole hosts with NVLink SHARP, NCCL's estimates of NVLSTree, trees and rings are nearly equal over a wide range of sizes, and releases
+    /// choose differently there. So the fastest of them counts on such hosts, and a larger message is never slower per byte.
     fn estimate_across(
         &self,
         allocation: &Allocation,
@@ -374,11 +490,34 @@ impl<'c> Fabric<'c> {
         limit_by_hosts: bool,
     ) -> Estimate {
         let job = self.job_hosts(allocation);
-        let network = self.network_bound(allocation, &job, collective, size, run.algorithm);
+        let chosen = self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts);
+        let whole = || job.kinds.iter().all(|k| k.whole_rail && k.multicast);
+        if collective != Collective::AllReduce || run.algorithm.is_some() || !whole() {
+            return chosen;
+        }
+        let first = chosen.algorithm;
+        let others = [Algorithm::Ring, Algorithm::Tree, Algorithm::NvlsTree].into_iter().filter(|a| Some(*a) != first);
+        let estimate = |a| {
+            let run = RunOptions { algorithm: Some(a), ..run };
+            self.estimate_algorithm(allocation, &job, collective, size, run, limit_by_hosts)
+        };
+        others.map(estimate).fold(chosen, |best, e| if e.time.0 < best.time.0 { e } else { best })
+    }
+
+    fn estimate_algorithm(
+        &self,
+        allocation: &Allocation,
+        job: &JobHosts,
+        collective: Collective,
+        size: Bytes,
+        run: RunOptions,
+        limit_by_hosts: bool,
+    ) -> Estimate {
+        let network = self.network_bound(allocation, job, collective, size, run.algorithm);
         let constants = self.network_constants(allocation);
-        let (hosts, size_bytes) = (job.hosts() as f64, size.as_f64().max(1.0));
+        let size_bytes = size.as_f64().max(1.0);
         let intra_min = match limit_by_hosts {
-            true => tightest_host(&job, network.algorithm),
+            true => tightest_host(job, network.algorithm),
             false => None,
         };
         let plateau = intra_min.map_or(network.busbw_gb_per_s, |(rate, _)| network.busbw_gb_per_s.min(rate));
@@ -386,19 +525,18 @@ impl<'c> Fabric<'c> {
         let flow_us = if plateau > 0.0 { wire_us / plateau } else { f64::INFINITY };
         let ll128_factor = self.constants.share.tree_ll128;
         let slower = if network.algorithm == Some(Algorithm::Tree) && network.ll128 { ll128_factor } else { 1.0 };
-        let ramp_us = constants.ramp_us * (size_bytes / constants.ramp_at).ln_1p();
-        let overhead_us = overhead_us(constants, network.algorithm, collective, &job, size_bytes);
-        let mut us = overhead_us + ramp_us + flow_us * slower;
+        let mut us = between_hosts_us(constants, network.algorithm, collective, job, size_bytes, flow_us, slower);
         let mut algorithm = network.algorithm;
         // A tree of LL packets may carry a small all-reduce, whatever algorithm carries large ones.
         let may_use_ll_tree =
             size_bytes < SMALL_BYTES && collective == Collective::AllReduce && run.algorithm.is_none();
         if may_use_ll_tree && algorithm != Some(Algorithm::Tree) {
-            let ll_tree_us = tree_overhead_us(constants, hosts, size_bytes)
-                + flow_us * ll128_factor * tree::busiest_host_load(allocation.host_count());
+            let flow_us = flow_us * tree::busiest_host_load(allocation.host_count());
+            let tree = Some(Algorithm::Tree);
+            let ll_tree_us = between_hosts_us(constants, tree, collective, job, size_bytes, flow_us, ll128_factor);
             if ll_tree_us < us {
                 us = ll_tree_us;
-                algorithm = Some(Algorithm::Tree);
+                algorithm = tree;
             }
         }
         let busbw = if us.is_finite() { collective.busbw_gb_per_s(job.ranks, size.as_f64(), us * 1e-6) } else { 0.0 };
@@ -464,29 +602,28 @@ fn tightest_host(job: &JobHosts, algorithm: Option<Algorithm>) -> Option<(f64, H
     tightest
 }
 
-/// Latency of an algorithm between hosts, microseconds.
-fn overhead_us(
+/// Time of a collective between hosts, microseconds. `flow_us`: its bytes at the rate of the links; `packets`: how much longer they take in
+/// the protocol's packets.
+fn between_hosts_us(
     net: &NetworkConstants,
     algorithm: Option<Algorithm>,
     collective: Collective,
     job: &JobHosts,
     size_bytes: f64,
+    flow_us: f64,
+    packets: f64,
 ) -> f64 {
-    let (hosts, ranks) = (job.hosts() as f64, job.ranks as f64);
+    let ramp_us = net.ramp_us * (size_bytes / net.ramp_at).ln_1p();
+    let levels = |level_us: f64, chunk: f64| net.levels_us(job.hosts(), level_us, chunk, flow_us);
     match algorithm {
-        Some(Algorithm::Tree) => tree_overhead_us(net, hosts, size_bytes),
+        Some(Algorithm::Tree) => net.tree_base_us + levels(net.tree_level_us, net.tree_chunk) + flow_us * packets,
         Some(Algorithm::NvlsTree | Algorithm::Nvls) => {
-            net.nvls_tree_base_us + net.nvls_tree_host_us * hosts + net.nvls_tree_rank_us * ranks
+            net.nvls_tree_base_us + levels(net.nvls_tree_level_us, net.nvls_tree_chunk) + flow_us * packets
         }
         Some(_) => {
-            let halves = if collective == Collective::AllReduce { 1.0 } else { 0.5 };
-            net.ring_base_us + net.ring_rank_us * ranks * halves
+            let rounds = if collective == Collective::AllReduce { 2.0 } else { 1.0 };
+            net.ring_us(rounds * (job.ranks as f64 - 1.0), ramp_us + flow_us * packets)
         }
-        None => net.tree_base_us + net.tree_level_us,
+        None => net.tree_base_us + levels(net.tree_level_us, 0.0) + ramp_us + flow_us * packets,
     }
-}
-
-/// Latency of a tree over hosts with its ramp, microseconds.
-fn tree_overhead_us(net: &NetworkConstants, hosts: f64, size_bytes: f64) -> f64 {
-    net.tree_base_us + net.tree_level_us * hosts.log2() + net.tree_fill_us * (size_bytes / net.tree_fill_at).ln_1p()
 }

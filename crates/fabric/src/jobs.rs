@@ -65,7 +65,7 @@ impl Fabric<'_> {
         }
         let cluster = self.cluster();
         let ranks = allocation.gpu_count() as f64;
-        let algorithm = self.bandwidth_limits(allocation, collective, size).algorithm;
+        let algorithm = self.algorithm_between(allocation, collective, size);
         // A job's payload reaches only this share of a link's line rate, so its loads are divided by it.
         let efficiency = self.efficiency(allocation).max(1e-6);
         let tree =
@@ -94,16 +94,9 @@ impl Fabric<'_> {
                 out.push((SharedLink::Pair(i as u32), c / efficiency));
             }
         }
-        for t in 0..cluster.tiers().len() {
-            let below = cluster.gpus_below(t, allocation);
-            if below.len() < 2 {
-                break; // the job stays below one switch of this tier, and of every higher one
-            }
-            out.extend(below.into_iter().map(|(switch, gpus)| {
-                let c = if collective == Collective::AllToAll { all_to_all(gpus as f64) } else { cross };
-                (SharedLink::Uplink(t as u32, switch as u32), c / efficiency)
-            }));
-        }
+        let uplink =
+            |(t, switch, c): (usize, usize, f64)| (SharedLink::Uplink(t as u32, switch as u32), c / efficiency);
+        out.extend(self.uplink_crossings(allocation, collective, cross).into_iter().map(uplink));
         out.retain(|l| l.1 > 0.0 && l.1.is_finite());
         out.sort_by_key(|l| l.0);
         out
@@ -122,34 +115,9 @@ impl Fabric<'_> {
     /// Bus bandwidth in GB/s of every claim while all run, in their order: max-min fair over the links, never more than the demand.
     ///
     /// A single claim never exceeds a link: if its demand does, the link's capacity is raised to it. So a claim that shares no link gets its
-    /// whole demand. Independent of the order of claims. O(claims^2 x links) at worst.
+    /// whole demand. Independent of the order of claims. O(links of all claims), plus the sharing of the links that could be full.
     pub fn share(&self, claims: &[&Claim]) -> Vec<f64> {
-        let mut index: HashMap<SharedLink, (usize, usize)> = HashMap::new();
-        for (link, _) in claims.iter().filter(|c| c.demand_gb_per_s > 0.0).flat_map(|c| &c.loads) {
-            let next = index.len();
-            index.entry(*link).or_insert((next, 0)).1 += 1;
-        }
-        let mut capacities = vec![0.0f64; index.len()];
-        for (link, (i, _)) in &index {
-            capacities[*i] = self.line_rate_gb_per_s(*link);
-        }
-        let flows: Vec<MaxMinFlow> = claims
-            .iter()
-            .map(|c| {
-                let demand = c.demand_gb_per_s.max(0.0);
-                let mut links = Vec::new();
-                for (link, load) in c.loads.iter().filter(|_| demand > 0.0) {
-                    let (i, users) = index[link];
-                    capacities[i] = capacities[i].max(load * demand);
-                    if users > 1 {
-                        links.push((i, *load));
-                    }
-                }
-                MaxMinFlow { links, demand, priority: 1.0 }
-            })
-            .collect();
-        // The call fails only for numbers that no checked cluster and no finite demand give. The demands are an upper bound then.
-        maxmin::share(&capacities, &flows).unwrap_or_else(|_| flows.iter().map(|f| f.demand).collect())
+        RunningClaims::new(self, claims.iter().map(|c| (*c).clone()).collect()).now
     }
 
     /// Bus bandwidth of every job while all run, in their order; an average over time for jobs with `duty` below 1. Deterministic and
@@ -165,9 +133,192 @@ impl Fabric<'_> {
                 }
             })
             .collect();
-        let claims: Vec<&Claim> = claims.iter().collect();
-        self.share(&claims).into_iter().map(Bandwidth::from_gb_per_s).collect()
+        RunningClaims::new(self, claims).now.into_iter().map(Bandwidth::from_gb_per_s).collect()
     }
+}
+
+/// A link that could be full, with the claims that use it.
+#[derive(Clone, Debug, PartialEq)]
+struct TightLink {
+    capacity: f64,
+    /// (claim, load), ascending by claim.
+    users: Vec<(u32, f64)>,
+}
+
+/// Running claims that share links, prepared so that the effect of one more claim costs little.
+///
+/// A link is never full while its capacity is at least the sum of its users' demands, because no claim gets more than its demand. Such
+/// links do not change the sharing and are left out: of thousands of NICs and uplinks few remain. Links with the same users and loads count
+/// once, with the smallest capacity. A claim that shares no tight link, directly or over other claims, with the new one keeps its rate.
+#[derive(Clone, Debug)]
+pub struct RunningClaims {
+    claims: Vec<Claim>,
+    /// Users of each link of a claim with a demand: (claim, load).
+    users: HashMap<SharedLink, Vec<(u32, f64)>>,
+    /// NICs in use by host.
+    nics: Vec<u32>,
+    common_links: bool,
+    /// The links that could be full, and for each claim those that it uses.
+    tight: Vec<TightLink>,
+    tight_of: Vec<Vec<u32>>,
+    now: Vec<f64>,
+}
+
+/// The rates while one more claim runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Joined {
+    /// Rate of the new claim, GB/s of bus bandwidth.
+    pub own_gb_per_s: f64,
+    /// The running claims that share with it, directly or over others: index and rate.
+    pub others_gb_per_s: Vec<(usize, f64)>,
+    /// How many links could be full and were shared: the work of this answer beyond reading the new claim's own links.
+    pub links: usize,
+}
+
+impl RunningClaims {
+    /// Prepares running claims. O(links of all claims), plus the sharing of the tight ones.
+    pub fn new(fabric: &Fabric, claims: Vec<Claim>) -> Self {
+        let mut users: HashMap<SharedLink, Vec<(u32, f64)>> = HashMap::new();
+        for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
+            for (link, load) in &c.loads {
+                users.entry(*link).or_default().push((i as u32, *load));
+            }
+        }
+        let mut nics = Vec::new();
+        let mut common_links = false;
+        for link in users.keys() {
+            match link {
+                SharedLink::Nic(h, nic) => {
+                    if nics.len() <= h.index() {
+                        nics.resize(h.index() + 1, 0);
+                    }
+                    nics[h.index()] |= 1u32 << nic;
+                }
+                SharedLink::Pair(_) | SharedLink::Uplink(..) => common_links = true,
+            }
+        }
+        let mut shared: Vec<(&SharedLink, &Vec<(u32, f64)>)> = users.iter().filter(|u| u.1.len() > 1).collect();
+        shared.sort_unstable_by_key(|s| *s.0);
+        let demand = |i: u32| claims[i as usize].demand_gb_per_s;
+        let mut tight = Tight::default();
+        for (link, of) in shared {
+            tight.add(fabric.line_rate_gb_per_s(*link), of.clone(), demand);
+        }
+        let tight = tight.links;
+        let mut tight_of = vec![Vec::new(); claims.len()];
+        for (l, link) in tight.iter().enumerate() {
+            link.users.iter().for_each(|u| tight_of[u.0 as usize].push(l as u32));
+        }
+        let all: Vec<&TightLink> = tight.iter().collect();
+        let now = divide(&claims.iter().map(|c| c.demand_gb_per_s.max(0.0)).collect::<Vec<_>>(), &all, |u| u as usize);
+        RunningClaims { claims, users, nics, common_links, tight, tight_of, now }
+    }
+
+    /// Rates of the claims now, GB/s of bus bandwidth, in their order.
+    pub fn now(&self) -> &[f64] {
+        &self.now
+    }
+    /// The NICs of a host, by index, that claims with a demand use. O(1).
+    pub fn nics_in_use(&self, host: HostId) -> u32 {
+        self.nics.get(host.index()).copied().unwrap_or(0)
+    }
+    /// True if claims with a demand use links that hosts without their GPUs use, too: uplinks, links between two hosts. O(1).
+    pub fn uses_common_links(&self) -> bool {
+        self.common_links
+    }
+
+    /// The rates while `own` runs, too. O(own links, and the tight links of the claims that share with it).
+    pub fn with(&self, fabric: &Fabric, own: &Claim) -> Joined {
+        let wanted = own.demand_gb_per_s.max(0.0);
+        let alone = Joined { own_gb_per_s: wanted, others_gb_per_s: Vec::new(), links: 0 };
+        if wanted == 0.0 {
+            return alone;
+        }
+        let me = self.claims.len() as u32;
+        let demand = |i: u32| if i == me { wanted } else { self.claims[i as usize].demand_gb_per_s };
+        let mut new = Tight::default();
+        for (link, load) in &own.loads {
+            if let Some(of) = self.users.get(link) {
+                let sum = load * wanted + of.iter().map(|u| u.1 * demand(u.0)).sum::<f64>();
+                let capacity = fabric.line_rate_gb_per_s(*link);
+                if sum > capacity {
+                    new.add(capacity, of.iter().copied().chain([(me, *load)]).collect(), demand);
+                }
+            }
+        }
+        if new.links.is_empty() {
+            return alone;
+        }
+        // The claims reached over tight links, and these links.
+        let mut place: HashMap<u32, usize> = HashMap::from([(me, 0)]);
+        let mut reached = vec![me];
+        let mut seen = vec![false; self.tight.len()];
+        let mut links: Vec<&TightLink> = new.links.iter().collect();
+        let meet = |link: &TightLink, reached: &mut Vec<u32>, place: &mut HashMap<u32, usize>| {
+            for u in &link.users {
+                place.entry(u.0).or_insert_with(|| {
+                    reached.push(u.0);
+                    reached.len() - 1
+                });
+            }
+        };
+        new.links.iter().for_each(|l| meet(l, &mut reached, &mut place));
+        let mut at = 0;
+        while at < reached.len() {
+            let claim = reached[at];
+            at += 1;
+            if claim == me {
+                continue;
+            }
+            for &l in &self.tight_of[claim as usize] {
+                if !std::mem::replace(&mut seen[l as usize], true) {
+                    links.push(&self.tight[l as usize]);
+                    meet(&self.tight[l as usize], &mut reached, &mut place);
+                }
+            }
+        }
+        let demands: Vec<f64> = reached.iter().map(|c| demand(*c).max(0.0)).collect();
+        let rates = divide(&demands, &links, |u| place[&u]);
+        let mut others: Vec<(usize, f64)> =
+            reached.iter().zip(&rates).skip(1).map(|(c, r)| (*c as usize, *r)).collect();
+        others.sort_unstable_by_key(|o| o.0);
+        Joined { own_gb_per_s: rates[0], others_gb_per_s: others, links: links.len() }
+    }
+}
+
+/// Collects the links that could be full; links with the same users and loads once.
+#[derive(Default)]
+struct Tight {
+    links: Vec<TightLink>,
+    known: HashMap<Vec<(u32, u64)>, usize>,
+}
+
+impl Tight {
+    fn add(&mut self, capacity: f64, users: Vec<(u32, f64)>, demand: impl Fn(u32) -> f64) {
+        let wanted = |u: &(u32, f64)| u.1 * demand(u.0);
+        let capacity = users.iter().map(wanted).fold(capacity, f64::max);
+        if users.iter().map(wanted).sum::<f64>() <= capacity {
+            return;
+        }
+        let key = users.iter().map(|u| (u.0, u.1.to_bits())).collect();
+        let at = *self.known.entry(key).or_insert(self.links.len());
+        match self.links.get_mut(at) {
+            Some(link) => link.capacity = link.capacity.min(capacity),
+            None => self.links.push(TightLink { capacity, users }),
+        }
+    }
+}
+
+/// Max-min fair rates of claims with these demands over the links. `place`: the position of a user in `demands`.
+fn divide(demands: &[f64], links: &[&TightLink], place: impl Fn(u32) -> usize) -> Vec<f64> {
+    let mut flows: Vec<MaxMinFlow> =
+        demands.iter().map(|d| MaxMinFlow { links: Vec::new(), demand: *d, priority: 1.0 }).collect();
+    for (l, link) in links.iter().enumerate() {
+        link.users.iter().for_each(|u| flows[place(u.0)].links.push((l, u.1)));
+    }
+    let capacities: Vec<f64> = links.iter().map(|l| l.capacity).collect();
+    // The call fails only for numbers that no checked cluster and no finite demand give. The demands are an upper bound then.
+    maxmin::share(&capacities, &flows).unwrap_or_else(|_| demands.to_vec())
 }
 
 #[cfg(test)]

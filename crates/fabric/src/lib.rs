@@ -9,8 +9,10 @@ pub mod jobs;
 pub mod maxmin;
 pub mod network;
 pub mod tree;
+pub mod validated;
 
 pub use constants::{Constants, GpuClass};
 pub use estimate::{BandwidthLimits, Bottleneck, Estimate, Fabric, FabricTables};
 pub use intra::{IntraEntry, IntraTable, RunOptions, intra_busbw};
-pub use jobs::{Claim, ConcurrentJob, SharedLink};
+pub use jobs::{Claim, ConcurrentJob, Joined, RunningClaims, SharedLink};
+pub use validated::{Outside, validated};

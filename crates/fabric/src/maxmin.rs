@@ -46,47 +46,56 @@ pub enum MaxMinError {
 }
 
 /// The max-min fair rates of the flows. Deterministic and independent of the order of flows. Fails for unknown links and numbers out of
-/// range. O(rounds x (flows x links per flow + links)) with at most one round per flow.
+/// range. O(links of all flows + rounds x (links + flows)) with at most one round per flow.
 pub fn share(capacities: &[f64], flows: &[MaxMinFlow]) -> Result<Vec<f64>, MaxMinError> {
     check(capacities, flows)?;
     let mut rate = vec![0.0f64; flows.len()];
-    let mut growing: Vec<bool> = flows.iter().map(|f| f.demand > 0.0).collect();
+    let mut growing: Vec<usize> = (0..flows.len()).filter(|&i| flows[i].demand > 0.0).collect();
+    let mut on_link: Vec<Vec<(usize, f64)>> = vec![Vec::new(); capacities.len()];
+    for &i in &growing {
+        flows[i].links.iter().for_each(|&(l, s)| on_link[l].push((i, s)));
+    }
+    let mut stopped = vec![false; flows.len()];
+    let mut taken = vec![0.0f64; capacities.len()];
+    let mut slope: Vec<f64> =
+        on_link.iter().map(|f| f.iter().map(|&(i, s)| s * flows[i].priority).sum::<f64>()).collect();
+    // Links that a growing flow uses.
+    let mut open: Vec<usize> = (0..capacities.len()).filter(|&l| slope[l] > 0.0).collect();
     let mut level = 0.0f64; // rate over priority of every growing flow
-    while growing.iter().any(|g| *g) {
-        let mut taken = vec![0.0f64; capacities.len()];
-        let mut slope = vec![0.0f64; capacities.len()];
-        for (i, f) in flows.iter().enumerate() {
-            for &(l, s) in &f.links {
-                if growing[i] {
-                    slope[l] += s * f.priority;
-                } else {
-                    taken[l] += s * rate[i];
-                }
-            }
-        }
+    while !growing.is_empty() {
         // The level at which each link is full, and the lowest level at which a flow stops.
-        let full: Vec<f64> = (0..capacities.len())
-            .map(|l| if slope[l] > 0.0 { ((capacities[l] - taken[l]) / slope[l]).max(0.0) } else { f64::INFINITY })
-            .collect();
+        let full = |l: usize| ((capacities[l] - taken[l]) / slope[l]).max(0.0);
         let wanted = |i: usize| flows[i].demand / flows[i].priority;
-        let by_demand = (0..flows.len()).filter(|&i| growing[i]).map(wanted).fold(f64::INFINITY, f64::min);
-        let next = full.iter().copied().fold(by_demand, f64::min).max(level);
-        level = next;
-        let tolerance = level * 1e-12;
-        let mut stopped = false;
-        for i in 0..flows.len() {
-            if growing[i] {
-                let met = wanted(i) <= level + tolerance;
-                if met || flows[i].links.iter().any(|&(l, _)| full[l] <= level + tolerance) {
-                    rate[i] = (level * flows[i].priority).min(flows[i].demand);
-                    growing[i] = false;
-                    stopped = true;
-                }
-            }
+        let by_demand = growing.iter().map(|&i| wanted(i)).fold(f64::INFINITY, f64::min);
+        level = open.iter().map(|&l| full(l)).fold(by_demand, f64::min).max(level);
+        let reached = level + level * 1e-12;
+        let mut stops: Vec<usize> = growing.iter().copied().filter(|&i| wanted(i) <= reached).collect();
+        for &l in open.iter().filter(|&&l| full(l) <= reached) {
+            stops.extend(on_link[l].iter().map(|f| f.0).filter(|&i| !stopped[i]));
         }
-        if !stopped {
-            break; // unreachable: a link or a demand defines `next`
+        stops.sort_unstable();
+        stops.dedup();
+        if stops.is_empty() {
+            break; // unreachable: a link or a demand defines `level`
         }
+        let mut touched = Vec::new();
+        for &i in &stops {
+            rate[i] = (level * flows[i].priority).min(flows[i].demand);
+            stopped[i] = true;
+            touched.extend(flows[i].links.iter().map(|l| l.0));
+        }
+        growing.retain(|&i| !stopped[i]);
+        // Sums are taken anew, in the order of flows, so that rounding does not gather.
+        touched.sort_unstable();
+        touched.dedup();
+        for l in touched {
+            let sum = |of: bool, value: &dyn Fn(usize) -> f64| -> f64 {
+                on_link[l].iter().filter(|f| stopped[f.0] == of).map(|&(i, s)| s * value(i)).sum()
+            };
+            taken[l] = sum(true, &|i| rate[i]);
+            slope[l] = sum(false, &|i| flows[i].priority);
+        }
+        open.retain(|&l| slope[l] > 0.0);
     }
     Ok(rate)
 }

@@ -1,7 +1,8 @@
 //! Switches above the hosts: sets of any size, counted and named.
 
 use topology::{
-    Allocation, Cluster, GpuMask, Host, HostId, NamedSwitch, NamedSwitches, SwitchError, Switches, Tier, catalog, file,
+    Allocation, Cluster, GpuMask, Host, HostId, NamedSwitch, NamedSwitches, Rails, SwitchError, Switches, Tier,
+    catalog, file,
 };
 
 fn h100(hosts: usize, tiers: Vec<Tier>) -> Cluster {
@@ -72,9 +73,17 @@ fn named_sets_of_equal_length_equal_regular_switches() {
 #[test]
 fn a_spine_that_divides_a_leaf_is_refused() {
     let e = h100(24, vec![Tier::regular("leaf", 8, 1.0), Tier::regular("spine", 12, 1.0)]).check().unwrap_err();
-    insta::assert_snapshot!(e, @"");
+    assert_eq!(
+        e,
+        "tier `spine` divides the hosts of one switch of the tier below: `n8` and `n12` are both below `leaf 1`, but below \
+         `spine 0` and `spine 1`"
+    );
     let e = h100(4, vec![named("leaf", &[&[0, 2], &[1, 3]]), named("spine", &[&[0, 1], &[2, 3]])]).check().unwrap_err();
-    insta::assert_snapshot!(e, @"");
+    assert_eq!(
+        e,
+        "tier `spine` divides the hosts of one switch of the tier below: `n0` and `n2` are both below `leaf-0`, but below \
+         `spine-0` and `spine-1`"
+    );
     h100(12, vec![Tier::regular("leaf", 8, 1.0), Tier::regular("spine", 12, 1.0)]).check().unwrap();
 }
 
@@ -126,6 +135,19 @@ fn a_file_names_switches_and_their_hosts() {
 }
 
 #[test]
+fn the_example_with_named_switches_says_which_hosts_share_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/named-switches-rails.yaml");
+    let c = file::read(&std::fs::read_to_string(path).unwrap(), "named-switches-rails.yaml").unwrap();
+    assert_eq!(c.tiers().iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["leaf", "spine"]);
+    assert_eq!(c.switches(0).map(|h| h.len()).collect::<Vec<_>>(), [8, 5, 6]);
+    let host = |name: &str| c.host_index()[name];
+    assert_eq!(c.switch_of(0, host("gpu-005")), c.switch_of(0, host("gpu-015")));
+    assert_eq!(c.switch_name(0, c.switch_of(0, host("gpu-009"))), "leaf-b");
+    assert_eq!(c.network.rails, Some(Rails::Joined));
+    assert_eq!(file::read(&file::write(&c), "again.yaml").unwrap(), c);
+}
+
+#[test]
 fn errors_of_named_switches_name_host_switch_and_line() {
     let error = |from: &str, to: &str| {
         let text = NAMED.replace(from, to);
@@ -145,5 +167,16 @@ fn errors_of_named_switches_name_host_switch_and_line() {
         error("{name: leaf-b, hosts: 'n[3-4]'}", "{name: leaf-b}"),
         error("oversubscription: 2\n", "oversubscription: 0.5\n"),
     ];
-    insta::assert_snapshot!(all.join("\n"), @"");
+    insta::assert_snapshot!(all.join("\n"), @r"
+    8:29: host `n2` is below two switches of tier `leaf`: `leaf-a` and `leaf-b`; name each host once in a tier
+    4:5: host `n3` is below no switch of tier `leaf`; repair this tier
+    8:29: no host is named `n6`; did you mean `n0`?; name hosts of the list `hosts`
+    8:29: the bracket of `n[3-4` is not closed (character 2); write hosts as Slurm does: n[0-3,7]
+    8:7: two switches of tier `leaf` are named `leaf-a`; give each switch of a tier a name of its own
+    9:5: tier `spine` divides the hosts of one switch of the tier below: `n0` and `n5` are both below `leaf-a`, but below `spine 0` and `spine 1`; repair this tier
+    9:5: tier `spine` has neither of `hosts_per_switch` and `switches`; write `hosts_per_switch: 8` where all switches have as many hosts, else `switches: [{name: leaf-0, hosts: 'n[0-7]'}]`
+    4:5: tier `leaf` has both of `hosts_per_switch` and `switches`; write `hosts_per_switch: 8` where all switches have as many hosts, else `switches: [{name: leaf-0, hosts: 'n[0-7]'}]`
+    8:8: the field `hosts` is missing; add `hosts:` to this entry
+    4:5: tier `leaf` has an oversubscription of 0.5; 1 is non-blocking, 2 means half; repair this tier
+    ");
 }

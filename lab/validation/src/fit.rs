@@ -23,7 +23,7 @@ const CURVE_FACTOR: f64 = 12.0;
 const SHARE_FACTOR: f64 = 2.0;
 /// The same for networks.
 const NETWORK_FACTOR: f64 = 6.0;
-/// Rows of one family that the fit uses, evenly spread.
+/// Rows of one family that the fit looks at, spread over its table.
 const ROWS_PER_FAMILY: usize = 60;
 /// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
 /// their class do not pull its constants.
@@ -37,9 +37,10 @@ const KINSHIP: f64 = 0.005;
 
 /// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
 const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
-/// Networks with constants of their own to fit; RoCE, no-GPUDirect and TCP follow InfiniBand (too few sweeps are published).
-const NETWORKS: [(NetworkClass, GpuClass); 3] = [
+/// Networks with constants of their own to fit; no-GPUDirect and TCP follow RoCE (too few sweeps are published).
+const NETWORKS: [(NetworkClass, GpuClass); 4] = [
     (NetworkClass::Infiniband, GpuClass::Hopper),
+    (NetworkClass::Roce, GpuClass::Hopper),
     (NetworkClass::Efa, GpuClass::Ampere),
     (NetworkClass::Efa, GpuClass::Hopper),
 ];
@@ -86,7 +87,8 @@ pub fn cross(cases: &Cases, fabrics: &[Fabric]) -> Cross {
 
 /// Fits on all families and prints the constants.
 pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
-    format!("{:#?}\n", fit(cases, fabrics, |_| true))
+    let fitted = fit(cases, fabrics, |_| true);
+    format!("{fitted:#?}\n")
 }
 
 /// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
@@ -114,13 +116,13 @@ fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
         let all = [
             &mut k.tree_base_us,
             &mut k.tree_level_us,
-            &mut k.tree_fill_us,
-            &mut k.tree_fill_at,
+            &mut k.tree_chunk,
             &mut k.ring_base_us,
-            &mut k.ring_rank_us,
+            &mut k.ring_step_us,
             &mut k.nvls_tree_base_us,
-            &mut k.nvls_tree_host_us,
-            &mut k.nvls_tree_rank_us,
+            &mut k.nvls_tree_level_us,
+            &mut k.nvls_tree_chunk,
+            &mut k.chunk_max_us,
             &mut k.ramp_us,
             &mut k.ramp_at,
         ];
@@ -147,10 +149,10 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
         full_ring_gb_per_s: pascal.full_ring_gb_per_s,
         ..volta
     };
-    let infiniband = *c.network(NetworkClass::Infiniband, GpuClass::Hopper);
-    for class in [NetworkClass::Roce, NetworkClass::RdmaNoGdr, NetworkClass::Tcp] {
+    let roce = *c.network(NetworkClass::Roce, GpuClass::Hopper);
+    for class in [NetworkClass::RdmaNoGdr, NetworkClass::Tcp] {
         let n = c.network_mut(class, GpuClass::Hopper);
-        *n = NetworkConstants { efficiency: n.efficiency, ..infiniband };
+        *n = NetworkConstants { efficiency: n.efficiency, ..roce };
     }
     c
 }
@@ -164,7 +166,11 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     for rows in &mut by_family {
         let n = rows.len();
         if n > ROWS_PER_FAMILY {
-            *rows = (0..ROWS_PER_FAMILY).map(|i| rows[i * n / ROWS_PER_FAMILY]).collect();
+            // Multiples of the golden ratio: even over the table, and never in step with its sizes or configurations.
+            let at = |i: usize| (i as f64 * 0.618_033_988_749_895).fract();
+            let mut order: Vec<usize> = (0..n).collect();
+            order.sort_by(|a, b| at(*a).total_cmp(&at(*b)));
+            *rows = order[..ROWS_PER_FAMILY].iter().map(|i| rows[*i]).collect();
         }
     }
     by_family.retain(|rows| !rows.is_empty());

@@ -94,6 +94,13 @@ fn leading_number(text: &str) -> Option<usize> {
 /// Number before or after a word: `k x` in `4x200 IB HDR`.
 fn nic_spec(text: &str, gpus: usize) -> Option<(usize, f64)> {
     let lower = text.to_ascii_lowercase();
+    // `400G per GPU`
+    if let Some((rate, _)) = lower.split_once("g per gpu")
+        && let Some(speed) = rate.split_whitespace().next_back().and_then(|r| r.parse::<f64>().ok())
+        && (1.0..=3200.0).contains(&speed)
+    {
+        return Some((gpus, speed));
+    }
     for (i, _) in lower.match_indices('x') {
         let before: String =
             lower[..i].chars().rev().take_while(char::is_ascii_digit).collect::<String>().chars().rev().collect();
@@ -123,7 +130,8 @@ fn network_class(nic: &str, note: &str) -> NetworkClass {
         NetworkClass::Tcp
     } else if n.contains("EFA") {
         NetworkClass::Efa
-    } else if n.contains("ROCE") && !n.contains("IB") {
+    } else if n.contains("ROCE") && !n.contains("IB") || n.contains("SLINGSHOT") {
+        // Slingshot is an Ethernet with RDMA.
         NetworkClass::Roce
     } else {
         NetworkClass::Infiniband
@@ -194,8 +202,10 @@ fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
         (inter.contains("PAIRS") || inter.contains("PAIRWISE") || inter.contains("BRIDGE")) && !inter.contains("MESH");
     let spec = nvlinks(w.gpu, w.interconnect);
     let direct = inter.split("NV").nth(1).and_then(leading_number).filter(|_| inter.contains("DIRECT"));
-    let mesh = inter.contains("MESH").then(|| {
-        let inside = inter.split('(').nth(1).and_then(leading_number);
+    // Links to every other GPU without a switch: their number in parentheses, else the GPU's links divided evenly.
+    let all_to_all = inter.contains("ALL-TO-ALL");
+    let mesh = (inter.contains("MESH") || all_to_all).then(|| {
+        let inside = inter.split('(').nth(1).and_then(leading_number).filter(|_| !all_to_all);
         inside.unwrap_or_else(|| spec.map_or(1, |s| usize::from(s.0) / (n - 1).max(1)).max(1))
     });
     let cube = inter.contains("CUBE")

@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     store::state::check_job_id(&args.job).map_err(|e| Failure::input(format!("--job: {e}")))?;
     let mut builder = open::with_state(args.cluster.as_deref(), args.state.as_deref())?;
     if args.key.is_some() && args.store.is_file() {
-        let store = Store::open(&args.store, builder.cluster()).or_failure()?; // to know a repetition by
+        let store = open::store(&args.store, builder.cluster())?; // to know a repetition by
         builder = builder.store(store);
     }
     let engine = builder.build().or_failure()?;

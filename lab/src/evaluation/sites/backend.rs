@@ -1,6 +1,6 @@
 //! `linkwise measure` on a simulated site.
 
-use measure::{Backend, BackendError, Campaign, CampaignPlan, Point, Reading};
+use measure::{Backend, BackendError, Campaign, CampaignHooks, CampaignPlan, Point, Reading};
 use store::{Source, Store, StoreError};
 use topology::{Allocation, Bandwidth, Bytes, Collective, Seconds};
 use truths::Truth;
@@ -59,7 +59,8 @@ pub fn measure_site(
     let mut ignored = |_| {};
     let mut backend = SiteBackend(site);
     let mut model = engine::UncertaintySampler::new(site.cluster(), &[], fabric::Constants::default());
-    let campaign = Campaign::new(&plan, store, &mut backend, &expected, &now, &mut ignored);
+    let hooks = CampaignHooks { expected: &expected, now_unix_s: &now, on_event: &mut ignored };
+    let campaign = Campaign::new(&plan, store, &mut backend, hooks);
     let campaign = campaign.map_err(|e: StoreError| e.to_string())?.with_model(&mut model);
     Ok(campaign.run().map_err(|e| e.to_string())?.readings_taken())
 }

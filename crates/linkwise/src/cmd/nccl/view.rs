@@ -121,7 +121,7 @@ pub struct Cell {
     pub decision: NcclDecision,
     /// What the loads of its rings and trees let it have.
     pub expected: Option<ExpectedBusbw>,
-    /// What linkwise's physics says of the same GPUs, GB/s busbw.
+    /// Most that the links of the same GPUs allow any algorithm, without latency, GB/s busbw.
     pub physics_gb_per_s: f64,
     /// The last measurement of this very size, GB/s busbw.
     pub measured_gb_per_s: Option<f64>,
@@ -208,7 +208,7 @@ impl Case {
                 let of_size = |m: &&(u64, f64)| m.0 == size_bytes;
                 Cell {
                     expected: way.and_then(|w| c.busbw_of(collective, size_bytes, &w, &constants)),
-                    physics_gb_per_s: fabric.estimate(&a, collective, Bytes(size_bytes)).busbw.gb_per_s(),
+                    physics_gb_per_s: fabric.links_alone(&a, collective).gb_per_s(),
                     measured_gb_per_s: self.measured.iter().rev().find(of_size).map(|m| m.1),
                     decision,
                 }

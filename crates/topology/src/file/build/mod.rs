@@ -286,7 +286,7 @@ impl Builder<'_> {
             let mut hosts = Vec::with_capacity(names.len());
             for name in &names {
                 let host = index.get(name.as_str()).copied();
-                hosts.push(host.ok_or_else(|| self.unknown_host(at, name, index))?);
+                hosts.push(host.ok_or_else(|| self.unknown_host(at, name, cluster))?);
             }
             list.push(NamedSwitch { name: entry.value.name.clone(), hosts });
         }
@@ -315,8 +315,8 @@ impl Builder<'_> {
         })
     }
 
-    fn unknown_host<T>(&self, at: &At<T>, name: &str, index: &HashMap<&str, HostId>) -> ReadError {
-        let near = did_you_mean(name, index.keys().copied().take(1_000));
+    fn unknown_host<T>(&self, at: &At<T>, name: &str, cluster: &Cluster) -> ReadError {
+        let near = did_you_mean(name, cluster.hosts.iter().map(|h| h.name.as_str()).take(1_000));
         let hint = near.map_or(String::new(), |n| format!("; did you mean `{n}`?"));
         self.error(at, format!("no host is named `{name}`{hint}"), "name hosts of the list `hosts`")
     }
