@@ -30,7 +30,7 @@ pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
 pub use monitor::{Monitor, ReadingId, Work};
 pub use probe::most_informative_allocation;
-pub use window::{
+pub use window::{JOB_HOSTS_MAX,
     ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
 };
 

@@ -18,6 +18,9 @@ pub const PAIRS_MAX: usize = 1 << 17;
 pub const ALLOCATIONS_PER_HOST_MIN: usize = 128;
 /// Most subsets of one host that are kept: all 247 of eight GPUs at one size.
 pub const SUBSETS_PER_HOST_MAX: usize = 256;
+/// Most hosts of a job that is looked at: each component of a larger one is one of thousands of candidates, and the physics of each costs
+/// work for all of its hosts.
+pub const JOB_HOSTS_MAX: usize = 128;
 /// Most readings of one allocation and size that are kept: their mean is then known to a sixth of the scatter.
 pub const REPETITIONS_MAX: usize = 32;
 /// Readings of one allocation whose logarithms are so near to each other belong to one level.
@@ -48,7 +51,8 @@ impl Sample {
     /// The reading of `m`; `None` if it cannot be judged: rejected, contended, of another collective, or of unknown hosts.
     pub(super) fn of(cluster: &Cluster, m: &Measurement, collective: Collective, id: u64) -> Option<Sample> {
         let v = m.busbw.gb_per_s();
-        let fits = m.quality != Quality::Rejected && m.collective == collective && m.contention.is_none();
+        let judged = m.quality != Quality::Rejected && m.collective == collective && m.contention.is_none();
+        let fits = judged && m.allocation.host_count() <= JOB_HOSTS_MAX;
         let known = m.allocation.parts().last().is_some_and(|p| p.0.index() < cluster.hosts.len());
         (fits && known && v > 0.0 && v.is_finite() && m.allocation.gpu_count() > 1).then(|| Sample {
             at_unix_s: m.taken_at_unix_s.unwrap_or(f64::NEG_INFINITY),
