@@ -311,7 +311,7 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
     let said = |i: usize| a[i]["error"]["message"].as_str().expect("a message").to_owned();
     assert!(said(7).contains("`a`") && said(7).contains("-4"), "{}", said(7));
     assert!(said(8).contains("`jobs[0].demand_gb_per_s` is \"4\""), "{}", said(8));
-    assert!(said(22).contains("did you mean `exact`?"), "{}", said(22));
+    assert!(said(31).contains("did you mean `exact`?"), "{}", said(31));
 }
 
 #[test]
