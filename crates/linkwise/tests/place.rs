@@ -255,7 +255,16 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
         ("bad_request", r#"{"gpus":2,"jobs":[{"id":{},"gpus":["n0:1"]}]}"#),
         ("bad_request", r#"{"gpus":2,"jobs":[{"gpus":["n0:1"]}]}"#),
         ("bad_request", r#"{"gpus":2,"jobs":[{"id":"a"}]}"#),
-        ("bad_request", r#"{"gpus":2,"jobs":[{"id":"a","gpus":["n0:1"],"duty":1}]}"#),
+        ("bad_request", r#"{"gpus":2,"jobs":[{"id":"a","gpus":["n0:1"],"dutty":1}]}"#),
+        ("bad_duty", r#"{"gpus":2,"jobs":[{"id":"a","gpus":["n0:1"],"duty":1.5}]}"#),
+        ("bad_request", r#"{"gpus":2,"slack":5}"#),
+        ("bad_request", r#"{"gpus":2,"slack":"5"}"#),
+        ("unknown_level", r#"{"gpus":2,"constraints":{"require_level":"leaf"}}"#),
+        ("no_switches_allowed", r#"{"gpus":2,"constraints":{"switches_max":0}}"#),
+        ("per_host_does_not_divide", r#"{"gpus":6,"constraints":{"per_host":4}}"#),
+        ("bad_request", r#"{"gpus":8,"constraints":{"per_host":4,"uneven":true}}"#),
+        ("groups_product", r#"{"gpus":8,"groups":[{"kind":"tensor","size":4}]}"#),
+        ("bad_request", r#"{"gpus":8,"groups":[{"kind":"tensr","size":8}]}"#),
         ("bad_request", r#"{"gpus":2,"jobs":{"id":"a"}}"#),
         ("too_many_jobs", &many_jobs),
         ("too_many_pods", &many_pods),
@@ -302,7 +311,7 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
     let said = |i: usize| a[i]["error"]["message"].as_str().expect("a message").to_owned();
     assert!(said(7).contains("`a`") && said(7).contains("-4"), "{}", said(7));
     assert!(said(8).contains("`jobs[0].demand_gb_per_s` is \"4\""), "{}", said(8));
-    assert!(said(22).contains("did you mean `exact`?"), "{}", said(22));
+    assert!(said(31).contains("did you mean `exact`?"), "{}", said(31));
 }
 
 #[test]

@@ -15,8 +15,8 @@ use topology::{Allocation, Cluster, HostId};
 pub const PROMISING_SHARE: f64 = 0.9;
 /// Most candidates of one batch that are judged among the running jobs.
 pub const SHARED_MAX: usize = 96;
-/// How many of them at once.
-const SHARED_BATCH: usize = 16;
+/// How many of them at first; every next batch is twice as large.
+const SHARED_BATCH: usize = 6;
 
 /// A request with the model that judges its candidates.
 pub struct Objective<'a> {
@@ -144,14 +144,14 @@ impl<'a> Objective<'a> {
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let alone = std::mem::take(out);
         out.resize(alone.len(), f64::NEG_INFINITY);
-        let (mut floor, mut judged) = (at_least, 0);
+        let (mut floor, mut judged, mut most) = (at_least, 0, SHARED_BATCH);
         let (mut batch, mut places, mut values) = (Candidates::new(), Vec::new(), Vec::new());
         let mut rest = order.into_iter().map(|o| o.1).peekable();
         while rest.peek().is_some() && judged < SHARED_MAX {
             batch.clear();
             places.clear();
             values.clear();
-            while places.len() < SHARED_BATCH {
+            while places.len() < most.min(SHARED_MAX - judged) {
                 let Some(i) = rest.next() else { break };
                 if alone[i] >= floor {
                     batch.push(candidates.parts(i));
@@ -160,6 +160,7 @@ impl<'a> Objective<'a> {
                 }
             }
             judged += places.len();
+            most *= 2;
             self.shared(&batch, &mut values);
             for (i, v) in places.iter().zip(&values) {
                 out[*i] = *v;

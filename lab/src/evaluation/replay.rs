@@ -133,8 +133,9 @@ impl<'a> Posed<'a> {
         request.contention = settings.contention;
         let mut posed = Posed { request, best_gb_per_s: optimum.best?, truth, oracle, settings };
         if !posed.request.jobs.is_empty() {
-            // The product's exact search keeps one mask per host and count, the best alone: among jobs it is a lower bound only.
-            let searched = exact(truth.cluster(), oracle, &posed.request, 1).ok()?;
+            // With limits, so that it never refuses: among jobs a lower bound only.
+            let objective = Objective::new(truth.cluster(), oracle, &posed.request);
+            let searched = exact::within(&objective, 1, exact::COMBINATIONS_MAX, exact::NODES_MAX).ok()?;
             let searched = posed.value(&searched.best.first()?.allocation)?;
             let contended = ContendedTruth { truth, oracle, request: &posed.request };
             let enumerated = contended.optimum_gb_per_s(settings.best.irregularity());

@@ -32,7 +32,8 @@ const LIST_BYTES_MAX: usize = 16 << 20;
     A request line: {\"id\":1,\"gpus\":8,\"free\":[\"n0:[0-3]\",\"n[1-3]\"]}; answers come one per line, in order. --requests - reads\n\
     standard input. Further fields, all optional: pods [4,4], jobs [{\"id\":\"a\",\"gpus\":[..],\"demand_gb_per_s\":40}], contention\n\
     \"merge\"|\"merge-counts\"|\"physical\", loss_weight 1.0, size_bytes, search, constraints {\"only_hosts\":[..],\"excluded_hosts\":[..],\n\
-    \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true}.\n\n\
+    \"gpu_type\":\"H100\",\"gpus_per_host_min\":2,\"hosts_max\":2,\"exclusive_nics\":true,\"uneven\":true,\"per_host\":4,\"switches_max\":1,\n\
+    \"require_level\":\"leaf\"}, slack \"5%\", groups [{\"kind\":\"tensor\",\"size\":4}] (docs/requests.md has all).\n\n\
     Without `free` all GPUs are free that are neither drained nor held by `jobs`. A pod lies on one host, several may share one. A job\n\
     without demand takes what the model expects of it alone. A request for one GPU gets the GPU whose\n\
     loss costs the remaining GPUs least, with a predicted bandwidth of 0. No GPU, a GPU named twice and an unknown GPU are errors.")]
