@@ -223,6 +223,8 @@ impl Repeated {
 
 /// The class of an allocation among those that stand for each other: its size, and host type and number of GPUs of every host, sorted.
 type Split = (Bytes, Vec<(usize, usize)>);
+/// The time of an allocation's newest reading, and the allocation with its size.
+type NewestOf<'a> = (f64, &'a (Bytes, Allocation));
 
 impl Grouped {
     fn new(cluster: &Cluster, measurements: &[Measurement], collective: Collective, report: &mut FitReport) -> Self {
@@ -258,7 +260,7 @@ impl Grouped {
         if self.multi.len() <= ALLOCATIONS_MAX {
             return;
         }
-        let mut splits: BTreeMap<Split, Vec<(f64, &(Bytes, Allocation))>> = BTreeMap::new();
+        let mut splits: BTreeMap<Split, Vec<NewestOf>> = BTreeMap::new();
         for (key, repeated) in &self.multi {
             let mut split: Vec<(usize, usize)> =
                 key.1.parts().iter().map(|&(h, m)| (cluster.host(h).host_type, m.count())).collect();

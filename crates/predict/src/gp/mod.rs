@@ -11,12 +11,13 @@
 //! factorisations of all points (n³/3); a mean O(n d); a deviation O(n²); an update O(n²).
 
 mod likelihood;
+mod outliers;
 mod update;
 
 use crate::linalg::{LowerTriangular, dot, exp_neg};
 use likelihood::Likelihood;
+use outliers::{ABSURD_SDS, MARKS_MAX, NOISE_FACTOR_MAX, OUTLIER_SDS};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 pub(crate) use update::Instead;
 
 /// Most readings that a process keeps.
@@ -28,8 +29,6 @@ pub const UPDATED_POINTS_MAX: usize = 768;
 const FITTED_POINTS_MAX: usize = 384;
 /// Most likelihood evaluations of one fit.
 const EVALUATIONS_MAX: usize = 28;
-/// A reading counts less if its leave-one-out residual is beyond so many standard deviations.
-const OUTLIER_SDS: f64 = 2.8;
 /// How far beyond the readings a feature is believed, in deviations of the feature over the readings. Further out the correction stays
 /// constant: a line through readings of four hosts says nothing about four hundred.
 const REACH_SDS: f64 = 1.0;
@@ -38,22 +37,13 @@ const OUT_OF_REACH_SD: f64 = 0.1;
 /// Share of the ordinary noise's variance that is irregularity: it belongs to the split and recurs in every use of it. The rest, and all
 /// noise beyond the ordinary, belongs to the single reading.
 const LASTING: f64 = 0.8;
-/// Before the hyperparameters are known, a residual beyond so many standard deviations of the starting ones marks a reading as an outlier.
-const ABSURD_SDS: f64 = 8.0;
 /// Noise and irregularity (of the logarithm) that are expected before a reading is seen, and the least that is believed: nccl-tests repeat
 /// within 1 %, splits differ by some 2 %.
 const NOISE_SD: (f64, f64) = (0.02, 0.003);
-/// Largest variance of a reading's own noise, as a multiple of the common one: a reading a thousand deviations off says nothing.
-const NOISE_FACTOR_MAX: f64 = 1e6;
 /// Readings beyond so many robust deviations from the median count as that far when the scale of the target is estimated.
 const SCALE_SDS: f64 = 4.0;
-/// Most marks of outliers of one fit.
-const MARKS_MAX: usize = 4;
 /// Newest readings of one allocation that are kept; the target is their median.
 const RECENT_MAX: usize = 7;
-/// A split whose only reading is odd may be odd itself: its irregularity has the variance of that reading's noise, up to so many times the
-/// ordinary one. A second reading of the split, on other hosts, says which of the two is odd.
-const ODD_SPLIT_MAX: f64 = 4.0;
 /// Points at a squared distance (in lengths) below this are the same split.
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
@@ -143,7 +133,7 @@ pub struct Gp {
     factor: LowerTriangular,
     alpha: Vec<f64>,
     host_effect: Vec<f64>,
-    /// By point: the variance of its split's irregularity, as a multiple of the ordinary one ([`ODD_SPLIT_MAX`]).
+    /// By point: the variance of its split's irregularity, as a multiple of the ordinary one (see `outliers`).
     oddity: Vec<f64>,
     evaluations: usize,
 }
@@ -216,14 +206,6 @@ fn robust_scale(y: &[f64]) -> (f64, f64) {
     let off: Vec<f64> = y.iter().map(|v| (v - middle).abs()).collect();
     let most = SCALE_SDS * (stats::MAD_TO_SD * stats::upper_median(&off)).max(0.02);
     (middle, mean_sd(y.iter().map(|v| (v - middle).clamp(-most, most))).1.max(1e-3))
-}
-
-/// The noise of a reading, as a multiple of the common variance `n2`, that lies `residual` from its prediction, with `variance` as an ordinary
-/// reading. It begins at `sds` deviations and grows with the third power of the distance, so that no threshold divides readings, and
-/// what a reading says of others falls with the square.
-fn noise_factor(residual: f64, variance: f64, n2: f64, sds: f64) -> f64 {
-    let beyond = residual.abs() / (sds * variance.sqrt());
-    (1.0 + variance / n2 * (beyond.powi(3) - 1.0).max(0.0)).clamp(1.0, NOISE_FACTOR_MAX)
 }
 
 /// Features that vary and repeat no other one, with mean and deviation of each. O(points x features²).
@@ -420,16 +402,6 @@ impl Gp {
         self.refresh_oddity();
     }
 
-    fn refresh_oddity(&mut self) {
-        let key = |row: &[f64]| row.iter().map(|v| v.to_bits()).collect::<Vec<u64>>();
-        let mut readings: HashMap<Vec<u64>, usize> = HashMap::new();
-        self.rows.iter().for_each(|r| *readings.entry(key(r)).or_default() += 1);
-        let of = |(p, r): (&GpPoint, &Vec<f64>)| {
-            if p.noise_factor > 1.0 && readings[&key(r)] == 1 { p.noise_factor.min(ODD_SPLIT_MAX) } else { 1.0 }
-        };
-        self.oddity = self.points.iter().zip(&self.rows).map(of).collect();
-    }
-
     /// The places of the readings of a split, given by its scaled features.
     fn twins<'a>(&'a self, row: &'a [f64]) -> impl Iterator<Item = usize> + 'a {
         let same = move |r: &Vec<f64>| r.iter().zip(row).all(|(a, b)| a == b);
@@ -493,25 +465,6 @@ impl Gp {
             }
         }
         self.alpha = a;
-    }
-
-    /// Gives readings beyond `sds` standard deviations their own noise. `true` if anything changed.
-    fn mark_outliers(&mut self, sds: f64) -> bool {
-        let n2 = self.variances()[1];
-        let inverse = self.factor.inverse_diagonal();
-        let mut changed = false;
-        for i in 0..self.points.len() {
-            let v = 1.0 / inverse[i];
-            let residual = self.alpha[i] * v;
-            // Its variance as an ordinary reading.
-            let ordinary = (v - n2 * (self.points[i].noise_factor - 1.0)).max(n2);
-            let factor = noise_factor(residual, ordinary, n2, sds);
-            if (factor / self.points[i].noise_factor - 1.0).abs() > 0.05 {
-                self.points[i].noise_factor = factor;
-                changed = true;
-            }
-        }
-        changed
     }
 
     /// The part of the mean that depends on features: `m + f(x) + l(x)`, of `ln(busbw / bound)`. `scratch` needs room for the points.

@@ -1,6 +1,7 @@
 //! Learning one more reading without a new fit.
 
-use super::{Gp, GpPoint, OUTLIER_SDS, POINTS_MAX, UPDATED_POINTS_MAX, noise_factor};
+use super::outliers::{OUTLIER_SDS, noise_factor};
+use super::{Gp, GpPoint, POINTS_MAX, UPDATED_POINTS_MAX};
 use std::collections::HashMap;
 
 impl Gp {
