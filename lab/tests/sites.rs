@@ -181,7 +181,9 @@ fn the_search_finds_nothing_below_any_choice_it_was_given_and_only_free_gpus() {
     for (kind, k) in [("flat16", 12), ("leaf64", 40), ("uneven32", 9), ("badrail16", 16)] {
         let s = site(kind, 2);
         // Every third host is busy with half of its GPUs.
-        let left = |h: HostId| GpuMask(s.cluster().type_of(h).all_gpus().0 & if h.0 % 3 == 0 { 0b0101 } else { 0xff });
+        let left = |h: HostId| {
+            GpuMask(s.cluster().type_of(h).all_gpus().0 & if h.0.is_multiple_of(3) { 0b0101 } else { 0xff })
+        };
         let free = Allocation::new(s.cluster().host_ids().map(|h| (h, left(h))));
         let given: Vec<Allocation> = (0..free.host_count())
             .map(|skip| {

@@ -19,6 +19,9 @@ struct Gbe {
     unanswered: usize,
 }
 
+/// One number of a [`Gbe`].
+type Figure = fn(&Gbe) -> f64;
+
 /// The kinds with what each hides.
 pub fn kinds() {
     let rows = KINDS.iter().map(|k| vec![k.name.to_owned(), k.about.to_owned()]);
@@ -56,8 +59,7 @@ pub fn all(kinds: &[&str], cells: &[Cell], settings: &Settings, format: Format) 
     console::print(&console::wrap(&head, 0));
     let has = |m: &str| settings.methods.iter().any(|x| x == m);
     let gain = has("even") && has("gp");
-    let pick: [(&str, fn(&Gbe) -> f64); 3] =
-        [("mean GBE %", |g| g.mean), ("5th percentile", |g| g.p5), ("worst", |g| g.worst)];
+    let pick: [(&str, Figure); 3] = [("mean GBE %", |g| g.mean), ("5th percentile", |g| g.p5), ("worst", |g| g.worst)];
     for (i, (what, pick)) in pick.into_iter().enumerate() {
         let methods = || settings.methods.iter().filter(move |m| i == 0 || *m != "random");
         let mut head = vec![what.to_owned()];
