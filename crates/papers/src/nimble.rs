@@ -70,7 +70,7 @@ pub fn plan(net: &RoutingNetwork, demand: &Demand, settings: &MwuSettings) -> Re
             let mut best = (0, f64::INFINITY);
             for h in first_of[p] as usize..first_of[p + 1] as usize {
                 let path = &links[heads[h].1 as usize..heads[h + 1].1 as usize];
-                let c = cost(inverse, &seconds, path, part, settings.price, top);
+                let c = LinkSeconds { inverse, seconds: &seconds, top }.price(path, part, settings.price);
                 if c < best.1 {
                     best = (h, c);
                 }
@@ -121,17 +121,29 @@ fn paths(net: &RoutingNetwork, i: usize, j: usize) -> impl Iterator<Item = usize
     (0..PATHS_MAX).filter(move |k| mask >> k & 1 == 1)
 }
 
-/// The price of a path with the part added.
-fn cost(inverse: &[f64], seconds: &[f64], path: &[u32], part: f64, price: PathPrice, top: f64) -> f64 {
-    let after = path.iter().map(|&l| seconds[l as usize] + part * inverse[l as usize]);
-    match price {
-        PathPrice::MaxOfLinks => after.fold(0.0, f64::max),
-        PathPrice::SumOfLinks => after
-            .map(|s| {
-                let x = if top > 0.0 { s / top } else { s };
-                let x4 = (x * x) * (x * x);
-                x4 * x4
-            })
-            .sum(),
+/// The loads of links.
+struct LinkSeconds<'a> {
+    /// Seconds per byte.
+    inverse: &'a [f64],
+    /// Loads in seconds.
+    seconds: &'a [f64],
+    /// The largest of them.
+    top: f64,
+}
+
+impl LinkSeconds<'_> {
+    /// The price of a path with a part of this many bytes added.
+    fn price(&self, path: &[u32], part: f64, price: PathPrice) -> f64 {
+        let after = path.iter().map(|&l| self.seconds[l as usize] + part * self.inverse[l as usize]);
+        match price {
+            PathPrice::MaxOfLinks => after.fold(0.0, f64::max),
+            PathPrice::SumOfLinks => after
+                .map(|s| {
+                    let x = if self.top > 0.0 { s / self.top } else { s };
+                    let x4 = (x * x) * (x * x);
+                    x4 * x4
+                })
+                .sum(),
+        }
     }
 }

@@ -70,40 +70,12 @@ fn shown(cluster: &Cluster, options: &Options) -> Cluster {
 
 /// The composed truth of a cluster. Every host type must have a measured table.
 pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<ComposedCluster, Failure> {
-    let mut by_type: Vec<IntraRows> = Vec::new();
     let mut changed = 0;
-    for t in &cluster.types {
-        let Some((_, name)) = TYPES.iter().find(|x| x.0 == t.name) else {
-            let known: Vec<&str> = TYPES.iter().map(|x| x.0).collect();
-            return Err(Failure::impossible(format!(
-                "cluster `{}`: no measured table of host type `{}`; there are tables of {}",
-                cluster.name,
-                t.name,
-                known.join(", ")
-            )));
-        };
-        let file = dir.join(format!("intra_{name}_16mib.csv"));
-        let mut rows = read_intra(&file, name, t)?;
-        if options.outliers != Outliers::Keep {
-            changed += outliers::intra(t, &mut rows, options.outliers);
-        }
-        by_type.push(rows);
-    }
+    let by_type = intra_by_type(dir, cluster, options, &mut changed)?;
     let (size, collective) = (by_type[0].size, by_type[0].collective);
     let intra: Vec<IntraRows> = cluster.hosts.iter().map(|h| by_type[h.host_type].clone()).collect();
     let (between, how) = match options.switch {
-        Some(switch) => {
-            let hosts = cluster.hosts.len();
-            if cluster.gpu_count() > GPUS_MAX || (switch == Switch::Random && hosts > PAIRED_HOSTS_MAX) {
-                return Err(Failure::impossible(format!(
-                    "cluster `{}` has {hosts} hosts and {} GPUs; clusters behind a switch have at most {GPUS_MAX} GPUs, and \
-                     {PAIRED_HOSTS_MAX} hosts if it is random",
-                    cluster.name,
-                    cluster.gpu_count()
-                )));
-            }
-            (Between::Pairs(switch.pairs(hosts, options.seed)), format!("a switch of {switch} (LiteGD's rule)"))
-        }
+        Some(switch) => (pairs_behind(switch, cluster, options.seed)?, format!("a switch of {switch} (LiteGD's rule)")),
         None => {
             let (prefix, share, how) = match options.rule {
                 Rule::Paper => (
@@ -115,23 +87,7 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Composed
                     ("multihost_h100_2gib", 1.0, "the 2 GiB H100 row (BandPilot's public code), whole numbers")
                 }
             };
-            let four = topology::catalog::cluster("h100").expect("built in");
-            let mut all: Option<CountRows> = None;
-            for file in files(dir, prefix)? {
-                for mut t in read_counts(&file, &four)? {
-                    if options.outliers != Outliers::Keep {
-                        changed += outliers::counts(&four, &mut t, options.outliers);
-                    }
-                    match &mut all {
-                        Some(c) => c.by_counts.extend(t.by_counts),
-                        None => all = Some(t),
-                    }
-                }
-            }
-            let missing = || {
-                Failure::input(format!("{} holds no {prefix}*.csv; docs/data.md tells where to get it", dir.display()))
-            };
-            (Between::Counts(all.ok_or_else(missing)?, share), how.to_owned())
+            (Between::Counts(h100_counts(dir, prefix, options.outliers, &mut changed)?, share), how.to_owned())
         }
     };
     let mut description = format!("composed of measured intra tables ({collective} {size}) and {how}");
@@ -150,6 +106,68 @@ pub fn load(dir: &Path, cluster: &Cluster, options: &Options) -> Result<Composed
         intra,
         between,
         whole_numbers: options.switch.is_none() && options.rule == Rule::PublicCode,
+    })
+}
+
+/// The measured table of every host type. Adds the number of outliers to `changed`.
+fn intra_by_type(
+    dir: &Path,
+    cluster: &Cluster,
+    options: &Options,
+    changed: &mut usize,
+) -> Result<Vec<IntraRows>, Failure> {
+    let mut by_type = Vec::new();
+    for t in &cluster.types {
+        let Some((_, name)) = TYPES.iter().find(|x| x.0 == t.name) else {
+            let known: Vec<&str> = TYPES.iter().map(|x| x.0).collect();
+            return Err(Failure::impossible(format!(
+                "cluster `{}`: no measured table of host type `{}`; there are tables of {}",
+                cluster.name,
+                t.name,
+                known.join(", ")
+            )));
+        };
+        let file = dir.join(format!("intra_{name}_16mib.csv"));
+        let mut rows = read_intra(&file, name, t)?;
+        if options.outliers != Outliers::Keep {
+            *changed += outliers::intra(t, &mut rows, options.outliers);
+        }
+        by_type.push(rows);
+    }
+    Ok(by_type)
+}
+
+/// The rates between hosts behind a switch.
+fn pairs_behind(switch: Switch, cluster: &Cluster, seed: u64) -> Result<Between, Failure> {
+    let hosts = cluster.hosts.len();
+    if cluster.gpu_count() > GPUS_MAX || (switch == Switch::Random && hosts > PAIRED_HOSTS_MAX) {
+        return Err(Failure::impossible(format!(
+            "cluster `{}` has {hosts} hosts and {} GPUs; clusters behind a switch have at most {GPUS_MAX} GPUs, and \
+             {PAIRED_HOSTS_MAX} hosts if it is random",
+            cluster.name,
+            cluster.gpu_count()
+        )));
+    }
+    Ok(Between::Pairs(switch.pairs(hosts, seed)))
+}
+
+/// The H100 rows of the sorted counts in all files that begin with `prefix`. Adds the number of outliers to `changed`.
+fn h100_counts(dir: &Path, prefix: &str, outliers: Outliers, changed: &mut usize) -> Result<CountRows, Failure> {
+    let four = topology::catalog::cluster("h100").expect("built in");
+    let mut all: Option<CountRows> = None;
+    for file in files(dir, prefix)? {
+        for mut t in read_counts(&file, &four)? {
+            if outliers != Outliers::Keep {
+                *changed += outliers::counts(&four, &mut t, outliers);
+            }
+            match &mut all {
+                Some(c) => c.by_counts.extend(t.by_counts),
+                None => all = Some(t),
+            }
+        }
+    }
+    all.ok_or_else(|| {
+        Failure::input(format!("{} holds no {prefix}*.csv; docs/data.md tells where to get it", dir.display()))
     })
 }
 

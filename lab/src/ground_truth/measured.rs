@@ -26,9 +26,32 @@ pub struct MeasuredCluster {
 pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<MeasuredCluster>, Failure> {
     // The multi-host table comes from four hosts, also for clusters with fewer.
     let four = topology::catalog::cluster("h100").expect("built in");
+    let counts = counts_by_size(dir, &four)?;
+    let mut intra: Vec<(usize, IntraRows)> = Vec::new();
+    for (i, (name, _)) in H100_HOSTS.iter().enumerate().take(cluster.hosts.len()) {
+        for file in files(dir, &format!("intra_{name}_"))? {
+            intra.push((i, read_intra(&file, name, cluster.type_of(HostId(i as u32)))?));
+        }
+    }
+    let of_size = |counts: CountRows| {
+        let mut measured = MeasuredCluster::of_size(cluster, counts, &intra);
+        if outliers != Outliers::Keep {
+            let mut changed = outliers::counts(&four, &mut measured.counts, outliers);
+            for (h, rows) in cluster.host_ids().zip(&mut measured.intra) {
+                changed += outliers::intra(cluster.type_of(h), rows, outliers);
+            }
+            measured.about.description += &format!("; {changed} flagged rows {}", outliers.word());
+        }
+        measured
+    };
+    Ok(counts.into_iter().map(of_size).collect())
+}
+
+/// The multi-host rows of a folder, one table per size and collective, rising sizes.
+fn counts_by_size(dir: &Path, four: &Cluster) -> Result<Vec<CountRows>, Failure> {
     let mut counts: Vec<CountRows> = Vec::new();
     for file in files(dir, "multihost_h100")? {
-        for t in read_counts(&file, &four)? {
+        for t in read_counts(&file, four)? {
             match counts.iter_mut().find(|c| (c.size, c.collective) == (t.size, t.collective)) {
                 Some(c) => c.by_counts.extend(t.by_counts),
                 None => counts.push(t),
@@ -42,15 +65,18 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Mea
         )));
     }
     counts.sort_by_key(|c| c.size);
-    let mut intra: Vec<(usize, IntraRows)> = Vec::new();
-    for (i, (name, _)) in H100_HOSTS.iter().enumerate().take(cluster.hosts.len()) {
-        for file in files(dir, &format!("intra_{name}_"))? {
-            intra.push((i, read_intra(&file, name, cluster.type_of(HostId(i as u32)))?));
-        }
-    }
-    let of_size = |counts: CountRows| {
+    Ok(counts)
+}
+
+impl MeasuredCluster {
+    /// The rows of one size; `intra` are the hosts' tables of all sizes.
+    fn of_size(cluster: &Cluster, counts: CountRows, intra: &[(usize, IntraRows)]) -> MeasuredCluster {
         let (size, collective) = (counts.size, counts.collective);
-        let mut measured = MeasuredCluster {
+        let own = |h: HostId| {
+            let rows = intra.iter().find(|(i, t)| *i == h.index() && (t.size, t.collective) == (size, collective));
+            rows.map_or_else(|| IntraRows::empty(size, collective, cluster.type_of(h).gpu_count()), |(_, t)| t.clone())
+        };
+        MeasuredCluster {
             about: About {
                 name: format!("measured h100 {size}"),
                 description: format!(
@@ -62,32 +88,11 @@ pub fn load(dir: &Path, cluster: &Cluster, outliers: Outliers) -> Result<Vec<Mea
                 collective,
                 simulated: false,
             },
-            intra: cluster
-                .host_ids()
-                .map(|h| {
-                    let own =
-                        intra.iter().find(|(i, t)| *i == h.index() && (t.size, t.collective) == (size, collective));
-                    own.map_or_else(
-                        || IntraRows::empty(size, collective, cluster.type_of(h).gpu_count()),
-                        |(_, t)| t.clone(),
-                    )
-                })
-                .collect(),
+            intra: cluster.host_ids().map(own).collect(),
             counts,
-        };
-        if outliers != Outliers::Keep {
-            let mut changed = outliers::counts(&four, &mut measured.counts, outliers);
-            for (h, rows) in cluster.host_ids().zip(&mut measured.intra) {
-                changed += outliers::intra(cluster.type_of(h), rows, outliers);
-            }
-            measured.about.description += &format!("; {changed} flagged rows {}", outliers.word());
         }
-        measured
-    };
-    Ok(counts.into_iter().map(of_size).collect())
-}
+    }
 
-impl MeasuredCluster {
     /// Whether every host has its own table.
     pub fn has_every_host(&self) -> bool {
         self.intra.iter().all(|rows| rows.rows().next().is_some())

@@ -151,94 +151,117 @@ pub fn unused_improves(noise: &Noise, auto_us: f64, name: &str) -> Spec {
 
 /// All targets. `log` holds the exploitation readings of the published reward log, if there is one: their shape is an environment as well.
 pub fn all(log: Option<&Noise>) -> Vec<Target> {
-    let mut out = Vec::new();
-    let mut target = |statement: String, specs: Vec<Spec>, measure: Measure, limit: f64| {
-        // Leaving AUTO wrongly "stays under 1 %"; every other limit may be met exactly.
-        let is_strict = measure == Measure::WrongRuns && limit == 1.0;
-        out.push(Target { statement, specs, measure, limit, is_strict });
-    };
-    for (ratio, readings) in [(3.0, 20), (4.0, 20), (2.0, 40)] {
-        for cv in CVS {
-            let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {readings} calls", percent(cv));
-            target(statement, four_arms(ratio * cv, cv, readings as u64 + 1), Measure::RightAfter(readings), 95.0);
-        }
-    }
-    for cv in CVS {
-        let statement = format!("no better arm, CV {}: AUTO left wrongly in 2,000 calls", percent(cv));
-        target(
-            statement,
-            no_better_arm(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv))),
-            Measure::WrongRuns,
-            1.0,
-        );
-    }
-    for cv in CVS {
-        let statement = format!("gap/CV 1, CV {}: an arm no better than AUTO chosen in 2,000 calls", percent(cv));
-        target(statement, four_arms(cv, cv, 2_000), Measure::WrongRuns, 1.0);
-    }
+    let mut out = right_arm_targets();
+    out.extend(wrong_arm_targets());
     for cv in [0.05, 0.10, 0.20] {
-        let spec = twelve_arms(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
-        let name = format!("twelve arms, CV {}", percent(cv));
-        target(format!("{name}: calls per arm until decided"), vec![spec.clone()], Measure::ExploredPerArm, 4.0);
-        target(format!("{name}: a good arm after 200 calls"), vec![spec.clone()], Measure::RightAfter(200), 95.0);
-        target(format!("{name}: cost of looking once settled"), vec![spec.clone()], Measure::LookingCost, 1.0);
-        let looks = |factor: &str| format!("{name}: most looks in 2,000 calls at an arm over {factor}x");
-        target(looks("1.5"), vec![spec.clone()], Measure::LooksAtSlow, 1.0);
-        target(looks("2"), vec![spec], Measure::LooksAtClearlySlow, 1.0);
+        out.extend(twelve_arms_targets(cv));
     }
     let modes = [("two modes", Some(&Noise::BANDIT_LOG)), ("the log's rewards", log)];
     for (name, noise) in modes.into_iter().filter_map(|(n, x)| x.map(|x| (n, x))) {
-        let slug = name.replace([' ', '\''], "-");
-        let better = |variant: &str, levels: &[f64]| {
-            Spec::new(format!("modes-{variant}-{slug}"), TWO_MODES_US, levels, noise.clone())
-        };
-        let specs = vec![better("flat", &[0.7, 1.0, 1.0]), better("spread", &[0.7, 1.1, 1.3])];
-        target(format!("{name}: a 30 % better arm after 200 calls"), specs.clone(), Measure::RightAfter(200), 95.0);
-        target(
-            format!("{name}: AUTO left wrongly in 2,000 calls"),
-            no_better_arm(noise, TWO_MODES_US, &slug),
-            Measure::WrongRuns,
-            2.0,
-        );
-        target(format!("{name}: cost of looking once settled"), specs, Measure::LookingCost, 1.0);
-        let worse = in_use_worsens(noise, TWO_MODES_US, &slug, 360);
-        target(
-            format!("{name}: arm in use 30 % worse, back on the best in 300"),
-            worse,
-            Measure::RecoveredWithin(300),
-            90.0,
-        );
-        let unused = unused_improves(noise, TWO_MODES_US, &slug);
-        target(
-            format!("{name}: unused arm 30 % better, found in 2,000"),
-            vec![unused],
-            Measure::RecoveredWithin(2_000),
-            90.0,
-        );
+        out.extend(two_modes_targets(name, noise));
     }
-    for cv in [0.03, 0.05, 0.10] {
-        let slug = format!("cv{}", percent(cv));
-        let specs = in_use_worsens(&log_normal(cv), AUTO_US, &slug, 120);
+    out.extend(change_targets());
+    out.extend(delay_and_loss_targets());
+    out.extend(looking_cost_targets());
+    out
+}
+
+fn target(statement: String, specs: Vec<Spec>, measure: Measure, limit: f64) -> Target {
+    // Leaving AUTO wrongly "stays under 1 %"; every other limit may be met exactly.
+    let is_strict = measure == Measure::WrongRuns && limit == 1.0;
+    Target { statement, specs, measure, limit, is_strict }
+}
+
+fn right_arm_targets() -> Vec<Target> {
+    let one = |(ratio, readings): (f64, usize), cv: f64| {
+        let statement = format!("four arms, gap/CV {ratio}, CV {}: right arm after {readings} calls", percent(cv));
+        target(statement, four_arms(ratio * cv, cv, readings as u64 + 1), Measure::RightAfter(readings), 95.0)
+    };
+    [(3.0, 20), (4.0, 20), (2.0, 40)].into_iter().flat_map(|case| CVS.map(|cv| one(case, cv))).collect()
+}
+
+fn wrong_arm_targets() -> Vec<Target> {
+    let no_better = CVS.map(|cv| {
+        let statement = format!("no better arm, CV {}: AUTO left wrongly in 2,000 calls", percent(cv));
+        let specs = no_better_arm(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
+        target(statement, specs, Measure::WrongRuns, 1.0)
+    });
+    let small_gap = CVS.map(|cv| {
+        let statement = format!("gap/CV 1, CV {}: an arm no better than AUTO chosen in 2,000 calls", percent(cv));
+        target(statement, four_arms(cv, cv, 2_000), Measure::WrongRuns, 1.0)
+    });
+    no_better.into_iter().chain(small_gap).collect()
+}
+
+fn twelve_arms_targets(cv: f64) -> [Target; 5] {
+    let spec = twelve_arms(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
+    let name = format!("twelve arms, CV {}", percent(cv));
+    let one = |what: &str, measure: Measure, limit: f64| {
+        target(format!("{name}: {what}"), vec![spec.clone()], measure, limit)
+    };
+    let looks = |factor: &str| format!("most looks in 2,000 calls at an arm over {factor}x");
+    [
+        one("calls per arm until decided", Measure::ExploredPerArm, 4.0),
+        one("a good arm after 200 calls", Measure::RightAfter(200), 95.0),
+        one("cost of looking once settled", Measure::LookingCost, 1.0),
+        one(&looks("1.5"), Measure::LooksAtSlow, 1.0),
+        one(&looks("2"), Measure::LooksAtClearlySlow, 1.0),
+    ]
+}
+
+fn two_modes_targets(name: &str, noise: &Noise) -> [Target; 5] {
+    let slug = name.replace([' ', '\''], "-");
+    let better = |variant: &str, levels: &[f64]| {
+        Spec::new(format!("modes-{variant}-{slug}"), TWO_MODES_US, levels, noise.clone())
+    };
+    let specs = vec![better("flat", &[0.7, 1.0, 1.0]), better("spread", &[0.7, 1.1, 1.3])];
+    let null = no_better_arm(noise, TWO_MODES_US, &slug);
+    let worse = in_use_worsens(noise, TWO_MODES_US, &slug, 360);
+    let unused = vec![unused_improves(noise, TWO_MODES_US, &slug)];
+    let one = |what: &str, specs: Vec<Spec>, measure: Measure, limit: f64| {
+        target(format!("{name}: {what}"), specs, measure, limit)
+    };
+    [
+        one("a 30 % better arm after 200 calls", specs.clone(), Measure::RightAfter(200), 95.0),
+        one("AUTO left wrongly in 2,000 calls", null, Measure::WrongRuns, 2.0),
+        one("cost of looking once settled", specs, Measure::LookingCost, 1.0),
+        one("arm in use 30 % worse, back on the best in 300", worse, Measure::RecoveredWithin(300), 90.0),
+        one("unused arm 30 % better, found in 2,000", unused, Measure::RecoveredWithin(2_000), 90.0),
+    ]
+}
+
+fn change_targets() -> Vec<Target> {
+    let worse = [0.03, 0.05, 0.10].map(|cv| {
+        let specs = in_use_worsens(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)), 120);
         let statement = format!("arm in use 30 % worse, CV {}: back on the best in 60", percent(cv));
-        target(statement, specs, Measure::RecoveredWithin(60), 90.0);
-    }
-    for cv in CVS {
+        target(statement, specs, Measure::RecoveredWithin(60), 90.0)
+    });
+    let unused = CVS.map(|cv| {
         let spec = unused_improves(&log_normal(cv), AUTO_US, &format!("cv{}", percent(cv)));
         let statement = format!("unused arm 30 % better, CV {}: found in 2,000", percent(cv));
-        target(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0);
-    }
-    // A policy must stand epochs that are decided before their first call runs, and lost readings.
+        target(statement, vec![spec], Measure::RecoveredWithin(2_000), 90.0)
+    });
+    worse.into_iter().chain(unused).collect()
+}
+
+/// Epochs that are decided before their first call runs, and lost readings.
+fn delay_and_loss_targets() -> Vec<Target> {
+    let mut out = Vec::new();
     for (words, epoch_calls, lost) in [("32 calls decided ahead", 32, 0.0), ("one reading in five lost", 1, 0.2)] {
         let slug = words.replace(' ', "-");
-        let better = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
-        let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(better).collect();
-        target(format!("{words}, gap 30 %, CV 10%: right arm after 400 calls"), specs, Measure::RightAfter(400), 95.0);
-        let null = no_better_arm(&log_normal(0.1), AUTO_US, "cv10%").into_iter().map(better).collect();
-        target(format!("{words}, no better arm, CV 10%: AUTO left wrongly"), null, Measure::WrongRuns, 1.0);
-    }
-    for cv in CVS {
-        let statement = format!("four arms, gap 30 %, CV {}: cost of looking once settled", percent(cv));
-        target(statement, four_arms(0.3, cv, 2_400), Measure::LookingCost, 1.0);
+        let with = |s: Spec| Spec { name: format!("{slug}-{}", s.name), epoch_calls, lost, ..s };
+        let specs: Vec<Spec> = four_arms(0.3, 0.1, 2_000).into_iter().map(with).collect();
+        let statement = format!("{words}, gap 30 %, CV 10%: right arm after 400 calls");
+        out.push(target(statement, specs, Measure::RightAfter(400), 95.0));
+        let null = no_better_arm(&log_normal(0.1), AUTO_US, "cv10%").into_iter().map(with).collect();
+        out.push(target(format!("{words}, no better arm, CV 10%: AUTO left wrongly"), null, Measure::WrongRuns, 1.0));
     }
     out
+}
+
+fn looking_cost_targets() -> [Target; 4] {
+    CVS.map(|cv| {
+        let statement = format!("four arms, gap 30 %, CV {}: cost of looking once settled", percent(cv));
+        target(statement, four_arms(0.3, cv, 2_400), Measure::LookingCost, 1.0)
+    })
 }

@@ -105,50 +105,75 @@ pub fn rows(
     rows
 }
 
+/// The arm with most calls.
+fn most_frequent(calls: &BTreeMap<String, u64>) -> Option<String> {
+    calls.iter().max_by_key(|(_, n)| **n).map(|(arm, _)| arm.clone())
+}
+
+impl CallGroup {
+    fn times_of(&self, arm: &str) -> &[f64] {
+        self.times.get(arm).map_or(&[], Vec::as_slice)
+    }
+
+    /// Time saved against AUTO over all calls, and time lost with the arms that are not in use (the cost of exploration), microseconds. Each arm
+    /// counts with its own median. One time may cover many calls.
+    fn saved_and_spent_us(&self, auto_us: Option<f64>, arm_in_use: &str) -> (f64, f64) {
+        let (mut saved, mut spent) = (0.0, 0.0);
+        for (a, n) in &self.arm_calls {
+            if let (Some(base), Some(t)) = (auto_us, median(self.times_of(a))) {
+                let gain = (base - t) * *n as f64 / self.calls_per_time(a);
+                saved += gain;
+                if a != arm_in_use {
+                    spent -= gain.min(0.0);
+                }
+            }
+        }
+        (saved, spent)
+    }
+
+    /// Median GPU time of the kernels of a requested arm: of the times that the ranks agreed on, else of the shortest ones in these traces of calls
+    /// that `ran` as this arm.
+    fn kernel_us(&self, requested: &str, ran: &str) -> Option<f64> {
+        let agreed = self.agreed_kernels.get(requested).filter(|t| !t.is_empty());
+        let traced = || self.kernels.values().filter(|(arm, _)| arm == ran).map(|(_, t)| *t).collect::<Vec<_>>();
+        agreed.and_then(|t| median(t)).or_else(|| median(&traced()))
+    }
+
+    /// Time of all kernels, milliseconds, from those in these traces.
+    fn kernels_ms(&self) -> Option<f64> {
+        (!self.kernels.is_empty()).then(|| {
+            let seen: f64 = self.kernels.values().map(|(_, t)| t).sum();
+            seen / 1e3 * self.calls as f64 / (self.kernels.len() as f64).min(self.calls.max(1) as f64)
+        })
+    }
+
+    /// Bus bandwidth of a call with this GPU time, GB/s.
+    fn busbw_gb_per_s(&self, kernel_us: Option<f64>) -> Option<f64> {
+        let bytes_of_one = self.bytes as f64 / self.calls.max(1) as f64;
+        let factor = self.collective.map(|c| c.bus_factor(self.ranks as usize));
+        kernel_us.zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f).filter(|_| self.ranks > 1)
+    }
+}
+
 fn row(
     collective: String,
     k: &CallGroup,
     total_ms: Option<f64>,
     predict: &dyn Fn(&str, &str) -> Result<CallPrediction, String>,
 ) -> CallRow {
-    let most = |m: &BTreeMap<String, u64>| m.iter().max_by_key(|(_, n)| **n).map(|(a, _)| a.clone());
-    let auto = most(&k.autos).unwrap_or_else(|| "AUTO".into());
+    let auto = most_frequent(&k.autos).unwrap_or_else(|| "AUTO".into());
     let (arm, because) = match &k.finding {
         Some((_, arm, because)) => (arm.clone(), because.clone()),
-        None => (most(&k.arm_calls).unwrap_or_else(|| "AUTO".into()), String::new()),
+        None => (most_frequent(&k.arm_calls).unwrap_or_else(|| "AUTO".into()), String::new()),
     };
-    let empty = Vec::new();
-    let of = |arm: &str| k.times.get(arm).unwrap_or(&empty);
-    let (auto_us, arm_us) = (median(of("AUTO")), median(of(&arm)));
-    // Time saved against AUTO, each arm by its own median. One time may cover many calls.
-    let (mut saved, mut spent) = (0.0, 0.0);
-    for (a, n) in &k.arm_calls {
-        if let (Some(base), Some(t)) = (auto_us, median(of(a))) {
-            let gain = (base - t) * *n as f64 / k.calls_per_time(a);
-            saved += gain;
-            if *a != arm {
-                spent -= gain.min(0.0);
-            }
-        }
-    }
+    let (auto_times, arm_times) = (k.times_of("AUTO"), k.times_of(&arm));
+    let (auto_us, arm_us) = (median(auto_times), median(arm_times));
+    let (saved_us, spent_us) = k.saved_and_spent_us(auto_us, &arm);
     let per_call = auto_us.zip(arm_us).map(|(a, b)| (a - b) / k.calls_per_time(&arm)).filter(|g| *g > 0.0);
-    // GPU times that the ranks agreed on, else the shortest in these traces.
-    let kernel = |asked: &str, ran: &dyn Fn(&str) -> bool| -> Option<f64> {
-        let agreed = k.agreed_kernels.get(asked).filter(|t| !t.is_empty());
-        agreed
-            .and_then(|t| median(t))
-            .or_else(|| median(&k.kernels.values().filter(|(a, _)| ran(a)).map(|(_, t)| *t).collect::<Vec<_>>()))
-    };
-    let plain = |arm: &str| arm.split('@').next().unwrap_or("").to_string();
-    let auto_kernel_us = kernel("AUTO", &|a| a == auto);
-    let arm_kernel_us = if arm == "AUTO" { auto_kernel_us } else { kernel(&arm, &|a| a == plain(&arm)) };
-    let kernels_ms = (!k.kernels.is_empty()).then(|| {
-        let seen: f64 = k.kernels.values().map(|(_, t)| t).sum();
-        seen / 1e3 * k.calls as f64 / (k.kernels.len() as f64).min(k.calls.max(1) as f64)
-    });
-    let bytes_of_one = k.bytes as f64 / k.calls.max(1) as f64;
-    let factor = k.collective.map(|c| c.bus_factor(k.ranks as usize));
-    let busbw = arm_kernel_us.or(auto_kernel_us).zip(factor).map(|(us, f)| bytes_of_one / us / 1e3 * f);
+    let auto_kernel_us = k.kernel_us("AUTO", &auto);
+    let without_channels = arm.split('@').next().unwrap_or("");
+    let arm_kernel_us = if arm == "AUTO" { auto_kernel_us } else { k.kernel_us(&arm, without_channels) };
+    let kernels_ms = k.kernels_ms();
     CallRow {
         collective,
         size_bytes: ::tune::bucket::middle(k.bucket),
@@ -156,20 +181,20 @@ fn row(
         nodes: k.nodes,
         calls: k.calls,
         bytes: k.bytes,
-        auto_samples: of("AUTO").len(),
-        arm_samples: of(&arm).len(),
+        auto_samples: auto_times.len(),
+        arm_samples: arm_times.len(),
         auto_us,
         arm_us,
-        auto_variance_us2: variance(of("AUTO")),
-        arm_variance_us2: variance(of(&arm)),
+        auto_variance_us2: variance(auto_times),
+        arm_variance_us2: variance(arm_times),
         auto_kernel_us,
         arm_kernel_us,
         kernels_ms,
         share: kernels_ms.zip(total_ms.filter(|b| *b > 0.0)).map(|(k, b)| k / b),
-        busbw_gb_per_s: busbw.filter(|_| k.ranks > 1),
+        busbw_gb_per_s: k.busbw_gb_per_s(arm_kernel_us.or(auto_kernel_us)),
         predicted: predict(&auto, &arm),
-        saved_ms: auto_us.map(|_| saved / 1e3),
-        break_even_calls: per_call.map(|g| (spent / g).ceil() as u64),
+        saved_ms: auto_us.map(|_| saved_us / 1e3),
+        break_even_calls: per_call.map(|g| (spent_us / g).ceil() as u64),
         auto,
         arm,
         because,

@@ -107,8 +107,17 @@ pub fn scale<R: Real>(x: &mut [R], mask: &[R]) {
     }
 }
 
+/// The learned part of a layer norm, one value per column.
+#[derive(Clone, Copy)]
+pub struct Affine<'a, R> {
+    /// Factors.
+    pub gain: &'a [R],
+    /// Summands.
+    pub bias: &'a [R],
+}
+
 /// `y = (x - mean) / deviation * gain + bias` per row of `gain.len()`. Keeps the normalised rows and the inverse deviations.
-pub fn layer_norm<R: Real>(x: &[R], gain: &[R], bias: &[R], y: &mut [R], hat: &mut [R], inverse: &mut [R]) {
+pub fn layer_norm<R: Real>(x: &[R], Affine { gain, bias }: Affine<R>, y: &mut [R], hat: &mut [R], inverse: &mut [R]) {
     let d = gain.len();
     let n = R::of(d as f64);
     for (((x, y), hat), inverse) in
@@ -124,15 +133,13 @@ pub fn layer_norm<R: Real>(x: &[R], gain: &[R], bias: &[R], y: &mut [R], hat: &m
     }
 }
 
-/// Gradients of [`layer_norm`]: overwrites `dx`, adds to `dgain` and `dbias`.
+/// Gradients of [`layer_norm`] from the rows and deviations that it kept: overwrites `dx`, adds to `dgain` and `dbias`.
 pub fn layer_norm_backward<R: Real>(
     dy: &[R],
-    hat: &[R],
-    inverse: &[R],
+    (hat, inverse): (&[R], &[R]),
     gain: &[R],
     dx: &mut [R],
-    dgain: &mut [R],
-    dbias: &mut [R],
+    (dgain, dbias): (&mut [R], &mut [R]),
 ) {
     let d = gain.len();
     let n = R::of(d as f64);

@@ -3,7 +3,7 @@
 //! Post-norm layers with ReLU as in the published code of BandPilot; attention pooling; a head of three layers.
 
 use super::layers::{
-    Attention, Dropout, Pooling, bias_backward, layer_norm, layer_norm_backward, linear, linear_input_backward,
+    Affine, Attention, Dropout, Pooling, bias_backward, layer_norm, layer_norm_backward, linear, linear_input_backward,
     linear_weights_backward, relu, relu_backward, scale, sized,
 };
 use super::real::Real;
@@ -233,7 +233,7 @@ impl<R: Real> TokenNetwork<R> {
         add(a, &tape.x);
         let y = sized(&mut tape.y, t * w);
         let (hat, inverse) = (sized(&mut tape.hat1, t * w), sized(&mut tape.inverse1, t));
-        layer_norm(a, p(InLayer::Gain1), p(InLayer::Bias1), y, hat, inverse);
+        layer_norm(a, Affine { gain: p(InLayer::Gain1), bias: p(InLayer::Bias1) }, y, hat, inverse);
         let up = sized(&mut tape.up, t * f);
         linear(y, p(InLayer::Up), p(InLayer::UpBias), (t, w, f), up);
         relu(up);
@@ -242,7 +242,7 @@ impl<R: Real> TokenNetwork<R> {
         drop_out(dropout, a, &mut tape.mask2);
         add(a, y);
         let (hat, inverse) = (sized(&mut tape.hat2, t * w), sized(&mut tape.inverse2, t));
-        layer_norm(a, p(InLayer::Gain2), p(InLayer::Bias2), sized(x, t * w), hat, inverse);
+        layer_norm(a, Affine { gain: p(InLayer::Gain2), bias: p(InLayer::Bias2) }, sized(x, t * w), hat, inverse);
     }
 
     /// Adds the gradients of all parameters to `gradient`, given those of the outputs of the last forward pass, which must have kept
@@ -320,8 +320,8 @@ impl<R: Real> TokenNetwork<R> {
         let one = R::one();
         // Second norm and feed-forward. `ds` is the gradient of the sum below the norm: it flows to `y` directly and through both layers.
         let ds = sized(dy, t * w);
-        let (dgain, dbias) = grad.two(at(InLayer::Gain2), at(InLayer::Bias2));
-        layer_norm_backward(dx, &tape.hat2, &tape.inverse2, p(InLayer::Gain2), ds, dgain, dbias);
+        let affine = grad.two(at(InLayer::Gain2), at(InLayer::Bias2));
+        layer_norm_backward(dx, (&tape.hat2, &tape.inverse2), p(InLayer::Gain2), ds, affine);
         dx.copy_from_slice(ds);
         scale(ds, &tape.mask2);
         linear_weights_backward(&tape.up, ds, (t, f, w), grad.of(at(InLayer::Down)));
@@ -334,8 +334,8 @@ impl<R: Real> TokenNetwork<R> {
         bias_backward(dup, grad.of(at(InLayer::UpBias)));
         linear_input_backward(p(InLayer::Up), dup, (t, w, f), one, dx);
         // First norm and attention.
-        let (dgain, dbias) = grad.two(at(InLayer::Gain1), at(InLayer::Bias1));
-        layer_norm_backward(dx, &tape.hat1, &tape.inverse1, p(InLayer::Gain1), ds, dgain, dbias);
+        let affine = grad.two(at(InLayer::Gain1), at(InLayer::Bias1));
+        layer_norm_backward(dx, (&tape.hat1, &tape.inverse1), p(InLayer::Gain1), ds, affine);
         dx.copy_from_slice(ds);
         scale(ds, &tape.mask1);
         linear_weights_backward(&tape.mixed, ds, (t, w, w), grad.of(at(InLayer::Out)));

@@ -29,6 +29,12 @@ impl Training {
     /// BandPilot's published settings.
     pub const PUBLISHED: Training =
         Training { epochs: 300, patience: 80, batch: 100, rate: 1e-3, decay: 1e-5, validation: 0.1, logarithm: true };
+
+    /// The step size of an epoch: half a cosine from [`Training::rate`] to [`RATE_MIN`].
+    fn rate_at(&self, epoch: usize) -> f64 {
+        let along = epoch as f64 / self.epochs as f64;
+        RATE_MIN + 0.5 * (self.rate - RATE_MIN) * (1.0 + (std::f64::consts::PI * along).cos())
+    }
 }
 
 impl Default for Training {
@@ -114,7 +120,17 @@ pub struct Anchor {
     pub lambda: f64,
 }
 
-/// What a training run was like.
+impl Anchor {
+    /// Adds the gradient of the penalty.
+    fn add_gradient(&self, parameters: &[f32], gradient: &mut [f32]) {
+        let twice = 2.0 * self.lambda as f32;
+        for (((g, p), f), o) in gradient.iter_mut().zip(parameters).zip(&self.fisher).zip(&self.parameters) {
+            *g += twice * f * (p - o);
+        }
+    }
+}
+
+/// The course of a training run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainingProgress {
     /// Epochs run.
@@ -158,8 +174,7 @@ pub fn train(
     let (mut sets, mut targets, mut d) = (TokenSets::default(), Vec::new(), Vec::new());
     let mut best = (f64::INFINITY, network.parameters.clone());
     for epoch in 0..settings.epochs {
-        let along = epoch as f64 / settings.epochs as f64;
-        let rate = RATE_MIN + 0.5 * (settings.rate - RATE_MIN) * (1.0 + (std::f64::consts::PI * along).cos());
+        let rate = settings.rate_at(epoch);
         shuffle(&mut order, &mut rng);
         for batch in order.chunks(settings.batch.max(1)) {
             samples.batch(batch, &mut sets, &mut targets);
@@ -169,18 +184,10 @@ pub fn train(
             gradient.fill(0.0);
             network.backward(&sets, &mut tape, &d, &mut gradient);
             if let Some(a) = anchor {
-                let twice = 2.0 * a.lambda as f32;
-                for (((g, p), f), o) in gradient.iter_mut().zip(&network.parameters).zip(&a.fisher).zip(&a.parameters) {
-                    *g += twice * f * (p - o);
-                }
+                a.add_gradient(&network.parameters, &mut gradient);
             }
-            let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
-            if !length.is_finite() {
+            if !limit_length(&mut gradient) {
                 continue; // an absurd reading must not destroy the network
-            }
-            if length > GRADIENT_LENGTH_MAX {
-                let by = (GRADIENT_LENGTH_MAX / length) as f32;
-                gradient.iter_mut().for_each(|g| *g *= by);
             }
             adam.step(&mut network.parameters, &gradient, rate, settings.decay);
         }
@@ -199,6 +206,16 @@ pub fn train(
     }
     network.parameters = best.1;
     progress
+}
+
+/// Shortens a gradient to [`GRADIENT_LENGTH_MAX`]. False if it is not finite.
+fn limit_length(gradient: &mut [f32]) -> bool {
+    let length = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
+    if length > GRADIENT_LENGTH_MAX && length.is_finite() {
+        let by = (GRADIENT_LENGTH_MAX / length) as f32;
+        gradient.iter_mut().for_each(|g| *g *= by);
+    }
+    length.is_finite()
 }
 
 /// The penalty of an anchor.
