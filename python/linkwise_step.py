@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the linkwise plugin where training steps begin and end.
+"""Reports the begin and end of training steps to the linkwise plugin.
 
     import linkwise_step
 
@@ -7,8 +7,8 @@
         with linkwise_step.step():
             train(batch)
 
-Steps are those of the process. Inside of a step a further ``with step()`` is a part of it: only the outermost counts.
-Without the plugin (NCCL_TUNER_PLUGIN does not name it, or it cannot be loaded) everything here does nothing.
+Steps belong to the process. A ``with step()`` inside a step is part of it: only the outermost one counts.
+Without the plugin (NCCL_TUNER_PLUGIN does not name it, or it cannot be loaded) all functions do nothing.
 """
 
 import contextlib
@@ -39,20 +39,20 @@ def library():
 
 
 def begin():
-    """A step begins. A second begin without an end starts it anew."""
+    """Begins a step. A second begin without an end restarts the step."""
     if library() is not None:
         _library.linkwise_step_begin()
 
 
 def end():
-    """The step ends. An end without a begin is nothing."""
+    """Ends the step. An end without a begin has no effect."""
     if library() is not None:
         _library.linkwise_step_end()
 
 
 @contextlib.contextmanager
 def step():
-    """A step, as a context; it also ends where the body raises. Steps that overlap, nested or of several threads, are one."""
+    """A step as a context manager; an exception ends it, too. Overlapping steps, nested or in several threads, count as one."""
     global _open
     with _lock:
         _open += 1

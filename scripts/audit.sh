@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks every dependency with cargo-deny (deny.toml): licences, sources, duplicates, known vulnerabilities.
-# Installs cargo-deny into target/tools if there is none. What cannot run here is a visible SKIP.
+# Installs cargo-deny into target/tools if it is missing. A check that cannot run here prints SKIP.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -11,7 +11,7 @@ case $tools in /*) ;; *) tools=$root/$tools ;; esac
 PATH=$tools/bin:$PATH
 if ! have cargo-deny; then
   say "audit: installing cargo-deny into $tools (once; takes minutes)"
-  # Its own target folder: the workspace's artefacts stay as they are.
+  # A separate target folder, so that the workspace's artefacts stay unchanged.
   if ! CARGO_TARGET_DIR=$tools/build cargo install --locked --quiet --root "$tools" cargo-deny; then
     say "SKIP audit: cargo-deny is not installed and could not be (no network, or the build failed)"
     exit 0

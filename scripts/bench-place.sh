@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Evaluates placement in full: every comparison that the documents speak of, each into a file of its own.
-# What is finished for this commit is not done again, so it goes on where it was cut off. Arguments: words, any of which a name must
-# contain (none: everything), for example `scripts/bench-place.sh real scenarios`.
+# Runs every placement comparison of the documents, each into a separate file.
+# Resumable: comparisons that are finished for this commit are skipped. Arguments are words; only comparisons whose names contain one of
+# them run (no arguments: all), for example `scripts/bench-place.sh real scenarios`.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -9,16 +9,16 @@ set -euo pipefail
 scripts/cargo.sh build --locked --package linkwise-lab
 lab=${CARGO_TARGET_DIR:-target}/debug/linkwise-lab
 
-# A tree with changes is another program at every run: its results lie apart and are marked.
+# A tree with uncommitted changes may differ at every run: its results go to a marked folder.
 commit=$(git rev-parse --short HEAD 2>/dev/null || say unknown)
 git diff --quiet HEAD -- 2>/dev/null || commit=$commit-changed
 out=out/bench-place/$commit
 mkdir -p "$out/seeds"
-# A run takes long: what is built meanwhile must not change it.
+# A run takes long: a build meanwhile must not change its program.
 cp "$lab" "$out/linkwise-lab"
 lab=$out/linkwise-lab
 
-# As the program finds them itself: the folder named, else the one beside the checkout.
+# The same folder as in the program: LINKWISE_DATA, else shared/data next to the checkout.
 data=${LINKWISE_DATA:-../shared/data}
 tables=$data/bandpilot
 
@@ -29,7 +29,7 @@ bench() {
   commands+=("${*:2}")
 }
 
-# --- The measured tables, the only headline. Cheap methods with the protocol of the papers, networks apart.
+# --- The measured tables, the main result. Fast methods with the protocol of the papers; networks follow separately.
 real=(evaluate --truth "$tables" --resume "$out/seeds")
 cheap=random,default,topo,topo-v4,topo-greedy,slurm-bestfit,slurm-topo,bw-greedy,cascore,upper-litegd,ideal-bandpilot,bandpilot-v4/truth,bound,gp,gp+3
 networks=random,topo,eha,pts,bandpilot,bandpilot-v4,exact/transformer,exact/linear,gp

@@ -5,7 +5,7 @@
 #   scripts/build-nccl-host.sh NCCL_CHECKOUT OUT CUDA_INCLUDE...
 #
 # CUDA_INCLUDE: include folders of the wheels nvidia-cuda-runtime-cu12, nvidia-cuda-nvcc-cu12 (crt/) and nvidia-cuda-cccl-cu12 (nv/).
-# Then put OUT/libnccl.so.2 into the cache: ~/.cache/linkwise/nccl/VERSION/ (crates/nccl-bench/README.md). Nothing built here is to be committed.
+# Then put OUT/libnccl.so.2 into the cache: ~/.cache/linkwise/nccl/VERSION/ (crates/nccl-bench/README.md). Do not commit these files.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//' >&2; exit 2; }
 src=$(realpath "$1") out=$2

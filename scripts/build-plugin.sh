@@ -2,9 +2,9 @@
 # Builds the NCCL plugin, and the program that checks it, for systems with glibc 2.28 and later (RHEL 8, Debian 10, Ubuntu 20.04), and checks that
 # they need nothing newer.
 #
-#   scripts/build-plugin.sh [OUT]        OUT/liblinkwise_nccl.so and OUT/linkwise-plugin-check; out/ if nothing is said
+#   scripts/build-plugin.sh [OUT]        OUT/liblinkwise_nccl.so and OUT/linkwise-plugin-check; default: out/
 #
-# The linker is zig's, which knows old versions of glibc (python3 -m pip install ziglang).
+# The linker is zig's, which supports old versions of glibc (python3 -m pip install ziglang).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,7 +18,7 @@ have objdump || fail "no objdump, which says what a library needs; install binut
 mkdir -p "$out"
 wrapper=$(mktemp -d)
 trap 'rm -rf "$wrapper"' EXIT
-# zig's compiler driver does not know a few flags of rustc's, and brings its own unwinder instead of gcc's.
+# zig's compiler driver rejects a few flags of rustc, and has its own unwinder instead of gcc's.
 cat >"$wrapper/cc" <<WRAPPER
 #!/usr/bin/env bash
 args=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cargo of a toolchain that is new enough; installs one first if there is none.
+# Runs cargo of a toolchain that is new enough; installs one first if it is missing.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Fuzzes every reader, one after the other. Needs a nightly toolchain and a C++ compiler; stable builds never come here.
+# Fuzzes every reader, one after the other. Needs a nightly toolchain and a C++ compiler; no stable build uses it.
 #
-#   scripts/fuzz.sh [SECONDS] [TARGET...]      600 seconds each and all targets if nothing is said
+#   scripts/fuzz.sh [SECONDS] [TARGET...]      default: 600 seconds each, all targets
 #
 # Resumable: findings of earlier runs are kept in fuzz/corpus-local/TARGET and start the next run; the small
 # hand-written corpora in fuzz/corpus/TARGET are replayed by `make test`. A crash leaves fuzz/artifacts/TARGET/crash-*.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What must not be in the repository: paths of one machine, large files, addresses of package registries.
-# Prints each offender as file:line and ends with 1 when there is any.
+# Checks that the repository has no paths of one machine, no large files and no addresses of package registries.
+# Prints each offender as file:line; the exit code is 1 if there is one.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -10,7 +10,7 @@ size_limit_bytes=409600
 machine_paths='(^|[^A-Za-z0-9._-])/(wor[k]|far[m]|roo[t]|home/[a-z][a-z0-9_-]*)/'
 registries='replace-wit[h]|^\[sourc[e]\.|^\[registr(y|ie[s])|spars[e]\+http|index-ur[l]|registry[.=][ "]*http|(index|static)\.crate[s]\.io'
 
-# The checkout may belong to another user than the one who tests it (containers do this).
+# The checkout may belong to another user than the one that runs the test (common in containers).
 git() { command git -c safe.directory='*' "$@"; }
 git rev-parse --git-dir >/dev/null 2>&1 || { say "SKIP hygiene: not a git checkout"; exit 0; }
 

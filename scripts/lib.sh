@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the other scripts share; sourced, never run. Needs bash and awk.
+# Functions for the other scripts; sourced, never run. Needs bash and awk.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
 
-# The oldest Rust that builds the workspace: said once, in Cargo.toml.
+# The oldest Rust that builds the workspace; Cargo.toml defines it.
 rust_needed=$(awk -F'"' '/^rust-version *=/ { print $2; exit }' Cargo.toml)
 
 say() { printf '%s\n' "$*"; }
@@ -29,7 +29,7 @@ rust_is_new_enough() {
 }
 
 # Puts a new enough toolchain first on PATH, without installing anything: the one in use, else the one
-# in the home folder, else rustup's `stable`. False when there is none.
+# in the home folder, else rustup's `stable`. False if there is none.
 use_rust() {
   rust_is_new_enough && return 0
   local home_bin=${CARGO_HOME:-${HOME:-/nonexistent}/.cargo}/bin
@@ -47,7 +47,7 @@ use_rust() {
   return 1
 }
 
-# A toolchain is there afterwards, or the script ends with the reason.
+# Makes sure that there is a toolchain, or ends the script with the reason.
 require_rust() {
   if ! { use_rust && have cc; }; then
     "$root/scripts/setup.sh" || exit 1
@@ -55,8 +55,8 @@ require_rust() {
   fi
 }
 
-# The NCCL bench fetches libraries with pip. Where it is missing and can be installed without a question it is; where it cannot, the tests of
-# the bench say SKIP.
+# The NCCL bench fetches libraries with pip. If pip is missing, this function installs it where that needs no password; otherwise the tests
+# of the bench print SKIP.
 want_pip() {
   python3 -m pip --version >/dev/null 2>&1 && return 0
   local as_root=()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rings of `wire` under Miri, which sees every access to memory: `scripts/miri.sh`. Needs a nightly toolchain with miri; nothing is installed.
+# Runs the rings of `wire` under Miri, which checks every memory access: `scripts/miri.sh`. Needs a nightly toolchain with miri; installs nothing.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"

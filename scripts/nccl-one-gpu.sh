@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Real NCCL with 2, 4 and 8 ranks on ONE GPU, real kernels, against the bench's emulation of the same machine: are the graphs, the table and
-# the decisions the same? docs/nccl-on-one-gpu.md says what is compared and what is not.
+# Compares real NCCL with 2, 4 and 8 ranks on ONE GPU (real kernels) with the bench's emulation of the same machine: graphs, table and
+# decisions must be equal. docs/nccl-on-one-gpu.md lists what is compared.
 #
 #   scripts/nccl-one-gpu.sh [OUT]      logs go to OUT (out/nccl-one-gpu)
 #   LIBNCCL=... LIBCUDART=...          libraries to use; otherwise wheels are fetched with pip (NCCL 2.30.3 or newer is needed)
 #   ONLY=emulation                     only the emulated half, with a topology file in TOPOLOGY: needs no GPU
 #
-# The half with a GPU HAS NOT BEEN RUN YET: no GPU was at hand when this was written. The emulated half has.
+# The half with a GPU HAS NOT BEEN RUN YET, because no GPU was available. The emulated half has been run.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -69,7 +69,7 @@ run() {
   }
 }
 
-# What NCCL decided, without process numbers and the order in which ranks spoke.
+# NCCL's decisions, without process numbers and sorted, because the order of ranks varies.
 decided() {
   sed -n -E 's/^.*NCCL INFO +(Pattern |Ring [0-9]|Trees |Algorithm +\||All(Reduce|Gather)[ :]|ReduceScatter[ :]|Broadcast[ :]|Reduce[ :]|[0-9]+ coll channels)/\1/p; s/^@linkwise (estimate)/\1/p' "$1" |
     grep -E 'Pattern|Ring|Trees|\||Bytes ->|coll channels|estimate' | sort -u

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The plugin, and the host in C that drives every interface of it, both under AddressSanitizer, the host also under
-# UndefinedBehaviorSanitizer: crates/nccl-plugin/tests/host/host.c. Needs a nightly toolchain (its sanitizer for the library, and the same
-# runtime for the host) and a C compiler; says SKIP without.
+# Runs the plugin and a host in C that calls all its interfaces (crates/nccl-plugin/tests/host/host.c) under AddressSanitizer, the host
+# also under UndefinedBehaviorSanitizer. Needs a C compiler and a nightly toolchain (its sanitizer for the library, and the same runtime
+# for the host); prints SKIP without them.
 #
 #   scripts/sanitize-plugin.sh
 #
 # Rust has no undefined-behaviour sanitizer: in this build its overflow, bounds and precondition checks are on, and Miri
-# (`cargo +nightly miri test -p nccl-plugin --lib`) looks at what runs without a host. That the host calls through prototypes of the right
-# types is checked by the compiler; clang's -fsanitize=function knows nothing about functions that clang has not compiled.
+# (`cargo +nightly miri test -p nccl-plugin --lib`) checks the code that runs without a host. The compiler checks the types of the host's
+# prototypes; clang's -fsanitize=function ignores functions that clang has not compiled.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +23,7 @@ built=$CARGO_TARGET_DIR/$target/debug
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# Instrumented by the C compiler, but linked with the library's runtime: there can be only one in a process.
+# The C compiler instruments the host, but it is linked with the library's runtime: a process can have only one.
 "${CC:-cc}" -std=gnu11 -O1 -g -Wall -Wextra -Werror -fsanitize=address,undefined -fno-sanitize-recover=all \
   -c crates/nccl-plugin/tests/host/host.c -o "$scratch/host.o"
 "${CC:-cc}" -rdynamic "$scratch/host.o" -o "$scratch/host" -Wl,--whole-archive "$runtime" -Wl,--no-whole-archive -ldl -lpthread -lm -lrt -lstdc++

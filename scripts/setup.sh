@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Makes sure that linkwise can be built: a C compiler (the bundled SQLite is C), git, and a Rust toolchain with
-# rustfmt and clippy. Uses what is there, installs only what is missing, says what it does; a second run does nothing.
+# rustfmt and clippy. Installs only missing parts and prints each step; a second run does nothing.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# The script behind rustup.rs, by the name that the toolchains themselves come from.
+# The installation script of rustup.rs, from the server of the toolchains.
 rustup_script=https://static.rust-lang.org/rustup/rustup-init.sh
 
 # apt_install PACKAGE...: only what is missing reaches this function.
@@ -40,7 +40,7 @@ else
   trap 'rm -f "$script"' EXIT
   curl --proto '=https' --tlsv1.2 --retry 3 -sSfL "$rustup_script" -o "$script" ||
     fail "cannot download $rustup_script. Install Rust $rust_needed or newer by hand (rustup.rs), then try again"
-  # Existing toolchains and shell profiles stay as they are; use_rust finds the new one in the home folder.
+  # Existing toolchains and shell profiles stay unchanged; use_rust finds the new one in the home folder.
   RUSTUP_INIT_SKIP_PATH_CHECK=yes sh "$script" -y --no-modify-path --profile minimal \
     --default-toolchain stable --component rustfmt --component clippy
 fi

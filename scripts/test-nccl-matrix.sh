@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The NCCL bench on the newest patch of every minor release from 2.21 to 2.32: every check of crates/nccl-bench/tests/versions.rs
+# Tests the NCCL bench on the newest patch of every minor release from 2.21 to 2.32: every check of crates/nccl-bench/tests/versions.rs
 # for each, then a table. Wheels come from the configured package index (some 4 GB the first time); about 3 minutes on two cores after that.
 #
-#   scripts/test-nccl-matrix.sh [VERSION...]        2.21 to 2.32 if nothing is said
+#   scripts/test-nccl-matrix.sh [VERSION...]        default: 2.21 to 2.32
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -16,7 +16,7 @@ else
   minors=("$@")
 fi
 
-# The newest patch that the index has: `pip index versions` lists them newest first. Without an answer the bench's own list decides.
+# The newest patch of the index: `pip index versions` lists them newest first. Without an answer, the bench's own list is used.
 published=$(python3 -m pip index versions nvidia-nccl-cu12 2>/dev/null | sed -n 's/^Available versions: //p' | tr -d ' ' | tr ',' '\n' || true)
 newest() {
   printf '%s\n' "$published" | awk -v minor="$1." 'index($0, minor) == 1 && $0 ~ /^[0-9.]+$/ { print; found = 1; exit } END { if (!found) print substr(minor, 1, length(minor) - 1) }'

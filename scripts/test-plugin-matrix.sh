@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The NCCL plugin on the newest patch of every minor release from 2.21 to 2.32 and on the first that tells communicators apart, then the long checks of the agreement: ten million simulated steps,
-# 200 bad networks, a larger model. Wheels come from the configured package index (some 4 GB the first time).
+# Tests the NCCL plugin on the newest patch of every minor release from 2.21 to 2.32 and on the first that identifies communicators.
+# Then runs the long checks of the agreement: ten million simulated steps, 200 bad networks, a larger model. Wheels come from the configured package index (some 4 GB the first time).
 #
 #   scripts/test-plugin-matrix.sh [VERSION...]      AGREEMENT=0 leaves the long checks out
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every check in stages. Prints each stage with its seconds, failures in full, and as its last line
+# Runs every check in stages. Prints each stage with its seconds, failures in full, and as its last line:
 #   N passed, N failed, N skipped
-# which counts every test once and every other stage once. A test that cannot run here prints
-# `SKIP <name>: <reason>` and is counted as skipped. With CI=true skips that .ci/allowed-skips does not name are one failure.
+# The line counts every test once and every other stage once. A test that cannot run here prints
+# `SKIP <name>: <reason>` and is counted as skipped. With CI=true, skips that .ci/allowed-skips does not list are one failure.
 # Full output: target/test-logs/<stage>.log
 set -uo pipefail
 # shellcheck source=scripts/lib.sh
@@ -21,7 +21,7 @@ skips=$logs/skips # one line per skip: name, tab, reason
 : >"$skips"
 started=$SECONDS
 
-# The last line, whatever happened before.
+# The last line is printed after a failure, too.
 finish() {
   local rc=0
   if [ -s "$skips" ]; then
@@ -49,7 +49,7 @@ finish() {
 
 stage_line() { printf '%-8s %-7s %4d s%s\n' "$1" "$2" "$3" "${4:+   $4}"; }
 
-# Lines of cargo that say nothing about a failure.
+# Lines of cargo that are irrelevant for a failure.
 without_progress() { grep -vE '^ *(Compiling|Checking|Downloading|Downloaded|Updating|Locking|Adding|Fresh|Finished|Blocking) ' "$1"; }
 
 # check NAME COMMAND...: one stage that counts as one check.

@@ -145,7 +145,7 @@ fn workers_that_got_jobs_when_eight_fill_a_cluster() -> usize {
             }
         }
     }
-    assert_eq!(seen.len(), c.gpu_count(), "GPUs are left although everybody ended");
+    assert_eq!(seen.len(), c.gpu_count(), "GPUs are left although all workers ended");
     let state = State::open(&path).unwrap();
     state.check().unwrap();
     let now = state.snapshot().unwrap();

@@ -169,7 +169,7 @@ pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
             return Err(ReadError::in_file(
                 file,
                 "this is a cluster file already",
-                format!("use it as it is: linkwise topology show {file}"),
+                format!("use it directly: linkwise topology show {file}"),
             ));
         }
         None => {
