@@ -220,7 +220,7 @@ fn a_fit_that_replaces_a_model_waits_for_those_who_teach_it_and_sees_what_they_s
         let fit =
             s.spawn(|| json(d, &["fit", "--cluster", "h100", "--store", "S.db", "-o", "m.json", "--format", "json"]));
         std::thread::sleep(std::time::Duration::from_secs(2)); // long enough to read the store without the lock
-        let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "90"];
+        let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "108"];
         ok(d, &[&args[..], &["--gpus", "n0:[0-2] n1:[0-2] n2:[0-2]"]].concat());
         drop(lock);
         fit.join().expect("the fit")
@@ -238,7 +238,7 @@ fn a_model_file_that_is_a_link_is_taught_where_it_points() {
     let d = dir.path();
     std::os::unix::fs::symlink("m.json", d.join("link.json")).expect("a link");
     let before = std::fs::read(d.join("m.json")).expect("the model");
-    let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "90"];
+    let args = ["observe", "--cluster", "h100", "--store", "S.db", "--job", "j", "--simulated", "--busbw", "108"];
     let out = ok(d, &[&args[..], &["--gpus", "n0:[0-2] n1:[0-2]", "--model", "link.json"]].concat());
     assert!(out.contains("has learned 1 reading"), "{out}");
     assert_ne!(std::fs::read(d.join("m.json")).expect("the model"), before);

@@ -30,8 +30,8 @@ pub use evidence::HostDeviation;
 pub use infer::{Candidate, Defect, FACTORS};
 pub use monitor::{Monitor, ReadingId, Work};
 pub use probe::most_informative_allocation;
-pub use window::{JOB_HOSTS_MAX,
-    ALLOCATIONS_PER_HOST_MIN, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
+pub use window::{
+    ALLOCATIONS_PER_HOST_MIN, JOB_HOSTS_MAX, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
 };
 
 use crate::fit::{FitError, FitOptions, fit};
