@@ -25,7 +25,7 @@ enum Command {
     /// Replay requests against true bandwidths and score the choices
     Evaluate(cmd::evaluate::Args),
     /// Judge placement on simulated sites: switches, rails, defects, noise, wrong files
-    Sites(cmd::sites::Args),
+    Sites(lab_sites::Args),
     /// Reproduce tables and figures of the papers, with the published numbers
     Reproduce(cmd::reproduce::Args),
     /// Compare route plans: NIMBLE's experiments and real routing on a model of its testbed
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     console::exit_code(match cli.command {
         Command::Demo(a) => cmd::demo::run(a),
         Command::Evaluate(a) => cmd::evaluate::run(a),
-        Command::Sites(a) => cmd::sites::run(a),
+        Command::Sites(a) => lab_sites::run(a),
         Command::Reproduce(a) => cmd::reproduce::run(a),
         Command::Route(a) => lab_routing::run(a),
         Command::Tune(a) => lab_tuning::run(a),

@@ -12,8 +12,10 @@ use crate::evaluation::{Load, Missing, Settings, ceiling, run_seed};
 use crate::ground_truth::{self, Outliers, Rule, Switch};
 
 use console::{Failure, Format, Progress, load_cluster};
+use lab_kit::design::DesignArg;
 use lab_kit::published::data_folder;
 use measure::design::DesignKind;
+
 use rayon::prelude::*;
 use std::path::PathBuf;
 use topology::{Bytes, Cluster};
@@ -107,30 +109,6 @@ pub struct Args {
     /// Keep each finished seed in this folder; seeds found there are not repeated
     #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
-}
-
-/// A design by name.
-#[derive(Clone, Copy, clap::ValueEnum)]
-pub enum DesignArg {
-    /// Random GPUs
-    Random,
-    /// Spread over host counts and splits
-    Stratified,
-    /// Most unbalanced splits
-    WorstCase,
-    /// Where the model is uncertain
-    Adaptive,
-}
-
-impl From<DesignArg> for DesignKind {
-    fn from(d: DesignArg) -> Self {
-        match d {
-            DesignArg::Random => Self::Random,
-            DesignArg::Stratified => Self::Stratified,
-            DesignArg::WorstCase => Self::WorstCase,
-            DesignArg::Adaptive => Self::Adaptive,
-        }
-    }
 }
 
 /// The settings of one run, for all of its tables.

@@ -4,4 +4,3 @@ pub mod data;
 pub mod demo;
 pub mod evaluate;
 pub mod reproduce;
-pub mod sites;

@@ -9,7 +9,6 @@ pub mod online;
 pub mod replay;
 pub mod requests;
 pub mod sampling;
-pub mod sites;
 mod summary;
 
 pub use replay::{Missing, Settings, run_seed};

@@ -3,16 +3,13 @@
 //! One cell is a kind and a seed: the site is measured as `linkwise measure` does, models are fitted and asked through the engine, rules choose
 //! by switches and free GPUs, and a search with the truth says what was possible.
 
-mod backend;
-mod requests;
-mod rules;
-
-use backend::measure_site;
+use crate::backend::measure_site;
+use crate::requests::{Ask, requests};
+use crate::rules;
 use engine::{Engine, EngineError, FitRequest, PlaceQuery};
 use measure::DesignKind;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use requests::{Ask, requests};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;

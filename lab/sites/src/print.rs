@@ -1,6 +1,6 @@
 //! Tables of `linkwise-lab sites`.
 
-use crate::evaluation::sites::{Cell, Settings};
+use crate::evaluate::{Cell, Settings};
 use console::{Failure, Format};
 use lab_kit::output::table;
 use serde_json::{Value, json};

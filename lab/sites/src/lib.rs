@@ -1,11 +1,17 @@
 //! `linkwise-lab sites`: placement on truths that look like sites. Simulated.
 
-mod print;
+#![forbid(unsafe_code)]
 
-use super::evaluate::DesignArg;
-use crate::evaluation::sites::{Cell, METHODS, Settings, cell};
+mod backend;
+mod evaluate;
+mod print;
+mod requests;
+mod rules;
+
 use console::{Failure, Format, Progress};
+use evaluate::{Cell, METHODS, Settings, cell};
 use files::{read_text, write_atomic};
+use lab_kit::design::DesignArg;
 use measure::DesignKind;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
