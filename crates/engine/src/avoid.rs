@@ -14,7 +14,7 @@ use store::state::Suspect;
 use topology::{Allocation, Bytes, Cluster, GpuMask};
 
 /// Probability below which a single suspect does not move a job.
-const PROBABILITY_MIN: f64 = 0.005;
+const PROBABILITY_MIN: f64 = 0.0005;
 /// What an expectation must gain to leave the search's own choice for one that costs the cluster no more; else the request's slack decides.
 const GAIN_MIN: f64 = 0.005;
 

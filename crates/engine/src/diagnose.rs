@@ -12,7 +12,7 @@ use store::{Measurement, Query, Source};
 use topology::{Allocation, Bytes, Cluster, Collective, GpuMask};
 
 /// Suspects below this probability are not kept.
-pub(crate) const SUSPECT_MIN: f64 = 0.002;
+pub(crate) const SUSPECT_MIN: f64 = 0.0005;
 /// Number of other hosts in the computation of a defect's cost.
 const OTHERS: usize = 8;
 /// Probability from which a defect is named.
@@ -161,7 +161,7 @@ impl Engine {
         }
         let size = model.sizes().last().copied().unwrap_or(Bytes::mib(16));
         let typical = typical(cluster, &diagnosis, &rows);
-        let usable = cluster.usable();
+        let usable = if self.has_state() { self.snapshot()?.free.clone() } else { cluster.usable() };
         let defect = |d: &Defect| defect(cluster, &model, d, size, &typical, &usable);
         Ok(DiagnoseAnswer {
             cluster: cluster.name.clone(),

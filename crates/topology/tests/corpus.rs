@@ -41,7 +41,7 @@ fn the_corpora_of_p2p_matrices_are_read() {
 
 #[test]
 fn the_corpus_of_cluster_files_is_read_and_written() {
-    replay("cluster_yaml", 4, |text, name| {
+    replay("cluster_yaml", 5, |text, name| {
         let c = file::read(text, name).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(file::read(&file::write(&c), name).unwrap(), c);
         true

@@ -15,7 +15,7 @@ const PRIOR: f64 = 2e-3;
 const LINK: f64 = 0.05;
 /// Most components of a cluster that are expected to be slow, before any reading. The sum of many small suspicions must not become a defect:
 /// a site has twenty thousand components.
-const EXPECTED_MAX: f64 = 0.15;
+const EXPECTED_MAX: f64 = 0.4;
 /// Least standard deviation of a host's own level (of the logarithm).
 const LEVEL_SD_MIN: f64 = 0.01;
 /// Fewest hosts whose levels are compared.

@@ -9,13 +9,12 @@ use super::product::{Linkwise, arg};
 use super::source::DemoTruth;
 use console::Failure;
 use predict::Model;
-use predict::doctor::{Component, Defect, Effects, most_informative_allocation, suspicions};
+use predict::doctor::{Component, Effects};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use store::{Query, State, Store};
+use std::path::PathBuf;
 use topology::{Allocation, Cluster, GpuMask};
 
 /// GPUs of the jobs that are placed.
@@ -204,17 +203,19 @@ impl Commands<'_> {
     }
 
     /// The most likely defect, judged as `linkwise observe` does.
-    fn defect(&self) -> Result<Option<Defect>, Failure> {
-        let text = files::read_text(Path::new(&self.model), predict::FILE_BYTES_MAX)?;
-        let model = Model::load(&text, papers::models()).map_err(Failure::impossible)?;
-        let store = Store::open(Path::new(&self.store), self.cluster).map_err(Failure::input)?;
-        let mut rows = store.measurements(&Query::usable()).map_err(Failure::input)?;
-        rows.sort_by(|a, b| (a.size, &a.allocation).cmp(&(b.size, &b.allocation)));
-        Ok(suspicions(&model, &rows).defects.into_iter().next())
-    }
-
-    fn free(&self) -> Result<Allocation, Failure> {
-        Ok(State::open(Path::new(&self.state)).map_err(Failure::input)?.snapshot().map_err(Failure::input)?.free)
+    /// What `linkwise doctor` says of the first defect: its most probable component, the probability, and the GPUs whose reading would tell most.
+    fn defect(&self) -> Result<Option<Suspicion>, Failure> {
+        let v = self.linkwise.json(&["doctor", "--state", &self.state, "--store", &self.store])?;
+        let defect = &v["defects"][0];
+        let Some(component) = defect["candidates"][0]["component"].as_str() else { return Ok(None) };
+        let names: Vec<&str> =
+            defect["worth_measuring"].as_array().into_iter().flatten().filter_map(|g| g.as_str()).collect();
+        let worth_measuring = match names.as_slice() {
+            [] => None,
+            names => Some(self.cluster.parse_gpus(names.iter().copied()).map_err(Failure::impossible)?),
+        };
+        let probability = defect["candidates"][0]["probability"].as_f64().unwrap_or(0.0);
+        Ok(Some(Suspicion { component: component.into(), probability, worth_measuring }))
     }
 
     /// The lines of `linkwise doctor` about the first defect, and the component that it names.
@@ -231,6 +232,13 @@ impl Commands<'_> {
     }
 }
 
+/// What the doctor says of a defect.
+struct Suspicion {
+    component: String,
+    probability: f64,
+    worth_measuring: Option<Allocation>,
+}
+
 fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLoop, Failure> {
     let cluster = commands.cluster;
     let hosts = |a: &Allocation| a.parts().iter().map(|p| cluster.host(p.0).name.clone()).collect::<Vec<_>>();
@@ -240,10 +248,11 @@ fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLo
     let culprit = slow.name(cluster);
     hardware.slow = Some(slow);
     let mut events = report_first_job(commands, hardware, &first)?;
-    let defect = commands.defect()?;
     commands.release("train-1")?;
     let second = commands.place("train-2")?;
     events.push(report_second_job(commands, hardware, &second)?);
+    commands.release("train-2")?;
+    let defect = commands.defect()?;
     let probed = take_probes(commands, hardware, defect)?;
     let probes = probed.len();
     events.extend(probed);
@@ -294,23 +303,20 @@ fn report_second_job(commands: &mut Commands, hardware: &mut Hardware, job: &Pla
 fn take_probes(
     commands: &mut Commands,
     hardware: &mut Hardware,
-    mut defect: Option<Defect>,
+    mut defect: Option<Suspicion>,
 ) -> Result<Vec<Event>, Failure> {
     let cluster = commands.cluster;
-    let (mut events, mut read) = (Vec::new(), Vec::new());
-    while let Some(d) = defect.clone().filter(|d| d.candidates[0].probability < SURE && read.len() < PROBES_MAX) {
-        let free = commands.free()?;
-        let Some(a) = most_informative_allocation(hardware.model, &d, &free, super::SIZE, &read) else { break };
-        read.push(a.clone());
+    let mut events = Vec::new();
+    while let Some(d) = defect.take().filter(|d| d.probability < SURE && events.len() < PROBES_MAX) {
+        let Some(a) = d.worth_measuring else { break };
         let predicted_gb_per_s = hardware.model.predict_allocation(super::SIZE, &a).busbw_gb_per_s;
         let got_gb_per_s = hardware.gives(&a);
-        commands.observe(&format!("reading-{}", read.len()), Some(&a), got_gb_per_s)?;
+        commands.observe(&format!("reading-{}", events.len() + 1), Some(&a), got_gb_per_s)?;
         defect = commands.defect()?;
-        let then = defect.as_ref().map_or("nothing is suspected".into(), |d| {
-            let best = &d.candidates[0];
-            format!("{} {:.0} %", best.component.name(cluster), 100.0 * best.probability)
-        });
-        let (what, gpus) = (format!("reading {}", read.len()), cluster.gpu_list(&a));
+        let then = defect
+            .as_ref()
+            .map_or("nothing is suspected".into(), |d| format!("{} {:.0} %", d.component, 100.0 * d.probability));
+        let (what, gpus) = (format!("reading {}", events.len() + 1), cluster.gpu_list(&a));
         events.push(Event { what, gpus, predicted_gb_per_s, got_gb_per_s, then });
     }
     Ok(events)
