@@ -251,7 +251,6 @@ fn run_loop(commands: &mut Commands, hardware: &mut Hardware) -> Result<ClosedLo
     commands.release("train-1")?;
     let second = commands.place("train-2")?;
     events.push(report_second_job(commands, hardware, &second)?);
-    commands.release("train-2")?;
     let defect = commands.defect()?;
     let probed = take_probes(commands, hardware, defect)?;
     let probes = probed.len();
