@@ -35,4 +35,9 @@ report "files over $size_limit_bytes bytes (fetch or generate them instead):" \
     if [ "$bytes" -gt $size_limit_bytes ]; then say "$bytes $file"; fi
   done)"
 
+report "names in .ci/allowed-skips that no test prints (rename or delete them):" \
+  "$(sed -n 's/^\([a-z][a-z0-9_]*\).*/\1/p' .ci/allowed-skips | while IFS= read -r name; do
+    git grep -qw "$name" -- crates lab || say "$name"
+  done)"
+
 exit $bad
