@@ -7,7 +7,7 @@
 use crate::estimate::Fabric;
 use crate::maxmin::{self, MaxMinFlow};
 use crate::tree;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use topology::nccl::Algorithm;
 use topology::{Allocation, Bandwidth, Bytes, Collective, HostId};
 
@@ -154,7 +154,7 @@ struct TightLink {
 pub struct RunningClaims {
     claims: Vec<Claim>,
     /// Users of each link of a claim with a demand: (claim, load).
-    users: HashMap<SharedLink, Vec<(u32, f64)>>,
+    users: FxHashMap<SharedLink, Vec<(u32, f64)>>,
     /// NICs in use by host.
     nics: Vec<u32>,
     common_links: bool,
@@ -178,7 +178,7 @@ pub struct Joined {
 impl RunningClaims {
     /// Prepares running claims. O(links of all claims), plus the sharing of the tight ones.
     pub fn new(fabric: &Fabric, claims: Vec<Claim>) -> Self {
-        let mut users: HashMap<SharedLink, Vec<(u32, f64)>> = HashMap::new();
+        let mut users: FxHashMap<SharedLink, Vec<(u32, f64)>> = FxHashMap::default();
         for (i, c) in claims.iter().enumerate().filter(|c| c.1.demand_gb_per_s > 0.0) {
             for (link, load) in &c.loads {
                 users.entry(*link).or_default().push((i as u32, *load));
@@ -250,11 +250,11 @@ impl RunningClaims {
             return alone;
         }
         // The claims reached over tight links, and these links.
-        let mut place: HashMap<u32, usize> = HashMap::from([(me, 0)]);
+        let mut place: FxHashMap<u32, usize> = FxHashMap::from_iter([(me, 0)]);
         let mut reached = vec![me];
         let mut seen = vec![false; self.tight.len()];
         let mut links: Vec<&TightLink> = new.links.iter().collect();
-        let meet = |link: &TightLink, reached: &mut Vec<u32>, place: &mut HashMap<u32, usize>| {
+        let meet = |link: &TightLink, reached: &mut Vec<u32>, place: &mut FxHashMap<u32, usize>| {
             for u in &link.users {
                 place.entry(u.0).or_insert_with(|| {
                     reached.push(u.0);
@@ -290,7 +290,7 @@ impl RunningClaims {
 #[derive(Default)]
 struct Tight {
     links: Vec<TightLink>,
-    known: HashMap<Vec<(u32, u64)>, usize>,
+    known: FxHashMap<Vec<(u32, u64)>, usize>,
 }
 
 impl Tight {
