@@ -57,19 +57,21 @@ impl JobHosts {
 impl Fabric<'_> {
     /// The hosts of an allocation. O(hosts x kinds).
     pub(crate) fn job_hosts(&self, allocation: &Allocation) -> JobHosts {
-        /// Equal for hosts of one kind. A host with a degraded NIC is its own kind.
+        /// Equal for hosts of one kind.
         #[derive(Clone, Copy, PartialEq)]
-        struct HostKey {
+        struct HostKey<'h> {
             host_type: usize,
             mask: u32,
-            host: Option<HostId>,
+            /// Health of the NICs; empty if all are healthy.
+            nic_health: &'h [f64],
         }
         let mut job = JobHosts { kinds: Vec::new(), order: Vec::with_capacity(allocation.host_count()), ranks: 0 };
         let mut keys: Vec<HostKey> = Vec::new();
         for &(host, mask) in allocation.parts() {
             let h = self.cluster().host(host);
             let healthy = h.nic_health.iter().all(|f| *f == 1.0);
-            let key = HostKey { host_type: h.host_type, mask: mask.0, host: (!healthy).then_some(host) };
+            let nic_health = if healthy { &[][..] } else { &h.nic_health };
+            let key = HostKey { host_type: h.host_type, mask: mask.0, nic_health };
             job.ranks += mask.count();
             // Neighbours are often of one kind.
             let kind = match job.order.last() {

@@ -1,11 +1,12 @@
 //! The analytic bound of an allocation: the smaller of its weakest host's bandwidth and the network's.
 
 use crate::nccl::NcclNetwork;
+use crate::rates::RatedCluster;
 use crate::shares::HostShare;
 use fabric::{Bottleneck, FabricTables};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
-use topology::{Allocation, Bytes, Cluster, Collective, GpuMask, HostId};
+use topology::{Allocation, Bytes, Collective, GpuMask, HostId};
 
 /// The part that limits an allocation.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +49,7 @@ pub struct Analytic {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds<'m> {
     /// The cluster.
-    pub cluster: &'m Cluster,
+    pub site: &'m RatedCluster,
     /// The physics.
     pub tables: &'m FabricTables,
     /// The collective.
@@ -96,11 +97,8 @@ impl Bounds<'_> {
         out.clear();
         out.extend(parts.iter().map(|p| (p.host, p.representative)));
         out.sort_unstable_by_key(|p| p.0);
-        let alike = self.cluster.network.tiers.is_empty()
-            && self.cluster.network.host_links.is_empty()
-            && parts
-                .iter()
-                .all(|p| p.host_type == parts[0].host_type && self.cluster.host(p.host).nic_health.is_empty());
+        let first = self.site.kind(parts[0].host);
+        let alike = self.site.is_one_switch() && parts.iter().all(|p| self.site.kind(p.host) == first);
         if alike {
             let mut masks: Vec<GpuMask> = out.iter().map(|p| p.1).collect();
             masks.sort_unstable_by_key(|m| (std::cmp::Reverse(m.count()), m.0));
@@ -110,17 +108,13 @@ impl Bounds<'_> {
         }
     }
 
-    /// The inputs of the physics between the hosts of a list. Hosts of one type with healthy NICs on one switch are interchangeable.
+    /// The inputs of the physics between the hosts of a list. Hosts of one kind on one switch are interchangeable.
     fn key(&self, list: &[(HostId, GpuMask)], key: &mut Vec<u64>) {
-        let one_switch = self.cluster.network.tiers.is_empty() && self.cluster.network.host_links.is_empty();
+        let one_switch = self.site.is_one_switch();
         key.clear();
         key.extend(list.iter().map(|&(id, mask)| {
-            let h = self.cluster.host(id);
-            if one_switch && h.nic_health.is_empty() {
-                1 << 63 | (h.host_type as u64) << 32 | u64::from(mask.0)
-            } else {
-                u64::from(id.0) << 32 | u64::from(mask.0)
-            }
+            let place = if one_switch { self.site.kind(id) } else { id.0 };
+            u64::from(place) << 32 | u64::from(mask.0)
         }));
     }
 
@@ -166,20 +160,21 @@ impl Bounds<'_> {
         list: &[(HostId, GpuMask)],
         parts: &[HostShare],
     ) -> f64 {
+        let cluster = &self.site.cluster;
         let physics = || {
             let stand_in = Allocation::new(list.iter().copied());
-            self.tables.on(self.cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
+            self.tables.on(cluster).estimate_between_hosts(&stand_in, self.collective, self.size).busbw.gb_per_s()
         };
-        let nccl = self.nccl.and_then(|n| n.busbw_gb_per_s(cache, self.cluster, list, self.collective, self.size));
-        let Some(nccl) = nccl else { return physics() };
+        let kept = self.site.kept(list);
+        let nccl = self.nccl.and_then(|n| n.busbw_gb_per_s(cache, cluster, list, self.collective, self.size));
+        let Some(nccl) = nccl else { return kept * physics() };
         let gpus = parts.iter().map(|p| p.count as usize).sum();
         let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         // Searches prune by this bound.
         let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
-        let network = &self.cluster.network;
-        let plain = network.tiers.is_empty() && network.host_links.is_empty();
+        let plain = self.site.is_one_switch() && cluster.network.rails.is_none();
         // NCCL's model knows NICs, not the switches above them.
-        nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
+        kept * nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
     }
 
     /// The component that limits the candidate.
@@ -193,8 +188,12 @@ impl Bounds<'_> {
         if intra < self.between_hosts_gb_per_s(&mut nccl_model::HostCache::default(), &list, parts) {
             return Limit::Intra { host };
         }
-        let nccl = self.nccl.and_then(|n| n.limit(self.cluster, &list, self.collective, self.size));
-        let e = self.tables.on(self.cluster).estimate_between_hosts(&Allocation::new(list), self.collective, self.size);
+        let nccl = self.nccl.and_then(|n| n.limit(&self.site.cluster, &list, self.collective, self.size));
+        let e = self.tables.on(&self.site.cluster).estimate_between_hosts(
+            &Allocation::new(list),
+            self.collective,
+            self.size,
+        );
         // The representative may have moved counts between equal hosts: name the host of the request that has the fewest NICs.
         let thinnest = parts.iter().min_by(|a, b| a.nic_gb_per_s.total_cmp(&b.nic_gb_per_s)).map_or(host, |p| p.host);
         match nccl {

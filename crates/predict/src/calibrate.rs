@@ -5,9 +5,11 @@
 //! readings do. The Gaussian processes then correct the residuals.
 
 use crate::bound::{Bounds, Memo};
+use crate::rates::{KEPT, LearnedRates, NIC_FACTOR, RatedCluster, TierRates, UPLINK_FACTOR};
 use crate::shares::HostShare;
 use fabric::constants::ShareConstants;
 use fabric::{Constants, Fabric, FabricTables};
+use std::cell::RefCell;
 use topology::{Bytes, Cluster, Collective};
 
 /// Most readings used; of more, evenly spread ones.
@@ -23,29 +25,82 @@ const SUPPORT: usize = 3;
 /// First step of every constant, in its own coordinate, and the last.
 const STEP: (f64, f64) = (0.16, 0.01);
 
-/// One constant: its place, its range, and whether its coordinate is its logarithm.
+/// What a fit may move: constants of sharing and rates that the cluster file tells.
+#[derive(Clone, Debug, PartialEq)]
+struct Tuned {
+    constants: Constants,
+    /// By group of host types that are the same hardware: factor of the NICs' rate.
+    nics: Vec<f64>,
+    /// By tier.
+    tiers: Vec<TierRates>,
+}
+
+/// The value that a dial moves.
+#[derive(Clone, Copy)]
+enum Place {
+    Share(fn(&mut ShareConstants) -> &mut f64),
+    Nics(usize),
+    Uplinks(usize),
+    Kept(usize),
+}
+
+/// One value: its place, its range, and whether its coordinate is its logarithm.
+#[derive(Clone, Copy)]
 struct Dial {
-    at: fn(&mut ShareConstants) -> &mut f64,
+    at: Place,
     range: (f64, f64),
     ln: bool,
+    /// Deviation of the prior, in the coordinate.
+    prior_sd: f64,
+}
+
+impl Dial {
+    const fn share(at: fn(&mut ShareConstants) -> &mut f64, range: (f64, f64), ln: bool) -> Dial {
+        Dial { at: Place::Share(at), range, ln, prior_sd: PRIOR_SD }
+    }
+
+    /// True for a rate that the cluster file tells.
+    fn is_told(&self) -> bool {
+        matches!(self.at, Place::Nics(_) | Place::Uplinks(_))
+    }
+
+    fn value<'t>(&self, t: &'t mut Tuned) -> &'t mut f64 {
+        match self.at {
+            Place::Share(at) => at(&mut t.constants.share),
+            Place::Nics(i) => &mut t.nics[i],
+            Place::Uplinks(i) => &mut t.tiers[i].uplinks,
+            Place::Kept(i) => &mut t.tiers[i].kept,
+        }
+    }
 }
 
 /// Ranges keep [`crate::bound::network_at_most_gb_per_s`] true.
 const DIALS: [Dial; 9] = [
-    Dial { at: |s| &mut s.channel_gb_per_s, range: (2.0, 60.0), ln: true },
-    Dial { at: |s| &mut s.met, range: (0.0, 1.0), ln: false },
-    Dial { at: |s| &mut s.incast, range: (1.0, 3.0), ln: true },
-    Dial { at: |s| &mut s.incast_far, range: (1.0, 3.0), ln: true },
-    Dial { at: |s| &mut s.scattered, range: (1.0, 3.0), ln: true },
-    Dial { at: |s| &mut s.tree, range: (0.3, 1.0), ln: true },
-    Dial { at: |s| &mut s.nvls_tree_many, range: (0.3, 1.0), ln: true },
-    Dial { at: |s| &mut s.nvls_tree_ceiling, range: (0.3, 1.5), ln: true },
-    Dial { at: |s| &mut s.tree_ll128, range: (0.7, 2.0), ln: true },
+    Dial::share(|s| &mut s.channel_gb_per_s, (2.0, 60.0), true),
+    Dial::share(|s| &mut s.met, (0.0, 1.0), false),
+    Dial::share(|s| &mut s.incast, (1.0, 3.0), true),
+    Dial::share(|s| &mut s.incast_far, (1.0, 3.0), true),
+    Dial::share(|s| &mut s.scattered, (1.0, 3.0), true),
+    Dial::share(|s| &mut s.tree, (0.3, 1.0), true),
+    Dial::share(|s| &mut s.nvls_tree_many, (0.3, 1.0), true),
+    Dial::share(|s| &mut s.nvls_tree_ceiling, (0.3, 1.5), true),
+    Dial::share(|s| &mut s.tree_ll128, (0.7, 2.0), true),
 ];
 /// How many constants a fit may move.
 pub(crate) const CONSTANTS: usize = DIALS.len();
-/// Deviation of the prior, in every coordinate.
+/// Deviation of the prior of constants of sharing, in every coordinate.
 const PRIOR_SD: f64 = 0.4;
+/// The same for the rates that the cluster file tells, which may be wrong by factors.
+const RATE_PRIOR_SD: f64 = 1.0;
+/// Steps of the rates that a file may have wrong: ports come in twos, and Gbit/s are taken for GB/s.
+const LADDER: [f64; 6] = [0.125, 0.25, 0.5, 2.0, 4.0, 8.0];
+/// What a step of the ladder must gain: `-ln` of the share of files that are wrong.
+const LADDER_PRICE: f64 = 8.0;
+/// Deviation of the offset that all readings have in common: a site is a few per cent better or worse than the physics, a wrong file is
+/// wrong in the rates of NICs.
+const OFFSET_SD: f64 = 0.06;
+/// Most host types whose NICs get a factor.
+const TYPES_MAX: usize = 8;
 
 /// One reading over several hosts.
 pub(crate) struct CalibrationReading {
@@ -64,93 +119,181 @@ fn robust(r: f64) -> f64 {
 pub(crate) fn plausible(share: ShareConstants) -> bool {
     let mut s = share;
     DIALS.iter().all(|d| {
-        let v = *(d.at)(&mut s);
+        let Place::Share(at) = d.at else { return true };
+        let v = *at(&mut s);
         v.is_finite() && v >= 0.5 * d.range.0 && v <= 2.0 * d.range.1
     })
 }
 
-/// The constants, those of sharing calibrated. Deterministic. A constant moves only if [`SUPPORT`] readings and more ask for it. Cost: up to
-/// a few hundred times the readings' estimates, about a microsecond each.
+/// The constants, those of sharing calibrated, and the rates of NICs and tiers. `known` are slow parts, which the readings' parts know
+/// already. Deterministic. A value moves only if [`SUPPORT`] readings and more ask for it. Cost: up to a few hundred times the readings'
+/// estimates, about a microsecond each.
 pub(crate) fn calibrate(
     cluster: &Cluster,
     physics: &Fabric,
     constants: &Constants,
     collective: Collective,
     readings: &[CalibrationReading],
-) -> Constants {
+    known: &LearnedRates,
+) -> (Constants, LearnedRates) {
     let step = readings.len().div_ceil(READINGS_MAX).max(1);
     let seen: Vec<&CalibrationReading> = readings.iter().step_by(step).collect();
     if seen.is_empty() {
-        return constants.clone();
+        return (constants.clone(), known.clone());
     }
-    let c = Calibration { cluster, physics, start: constants, collective, seen };
-    let mut free = [true; DIALS.len()];
-    let mut best = c.descend(constants.clone(), &free);
-    let unsupported: Vec<usize> = (0..DIALS.len()).filter(|d| !c.is_supported(&best, &DIALS[*d])).collect();
+    let groups = groups_of_types(cluster);
+    let start = Tuned {
+        constants: constants.clone(),
+        nics: vec![1.0; groups.len()],
+        tiers: vec![TierRates::TOLD; cluster.tiers().len()],
+    };
+    let dials = dials(&start);
+    let slow = LearnedRates { slow: known.slow.clone(), ..LearnedRates::default() };
+    let site = RefCell::new(slow.on(cluster));
+    let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen };
+    let (from, mut free) = c.wrong_by_factors();
+    let mut best = c.descend(from, &free);
+    let unsupported: Vec<usize> = (0..c.dials.len()).filter(|d| !c.is_supported(&best, &c.dials[*d])).collect();
     if !unsupported.is_empty() {
         for d in unsupported {
-            free[d] = false;
-            *(DIALS[d].at)(&mut best.share) = *(DIALS[d].at)(&mut constants.share.clone());
+            free[d] = false; // back to the start, from which a second descent moves the others
+            *c.dials[d].value(&mut best) = *c.dials[d].value(&mut c.start.clone());
         }
         best = c.descend(best, &free);
     }
-    best
+    let rates = LearnedRates { slow: slow.slow, ..c.rates(&best) };
+    (best.constants, rates)
+}
+
+/// The host types in use with NICs: of each group that is the same hardware, their places.
+fn groups_of_types(cluster: &Cluster) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let used = |t: &usize| cluster.hosts.iter().any(|h| h.host_type == *t);
+    for t in (0..cluster.types.len()).filter(|t| !cluster.types[*t].nics.is_empty()).filter(used) {
+        match groups.iter_mut().find(|g| crate::shares::alike(&cluster.types[g[0]], &cluster.types[t])) {
+            Some(group) => group.push(t),
+            None => groups.push(vec![t]),
+        }
+    }
+    groups.truncate(TYPES_MAX);
+    groups
+}
+
+/// Rates first: they move most.
+fn dials(t: &Tuned) -> Vec<Dial> {
+    let rate = |at, range| Dial { at, range, ln: true, prior_sd: RATE_PRIOR_SD };
+    let mut out: Vec<Dial> = (0..t.nics.len()).map(|i| rate(Place::Nics(i), NIC_FACTOR)).collect();
+    for i in 0..t.tiers.len() {
+        out.push(rate(Place::Kept(i), KEPT));
+        out.push(rate(Place::Uplinks(i), UPLINK_FACTOR));
+    }
+    out.extend(DIALS);
+    out
 }
 
 /// The readings and the physics of one calibration.
 struct Calibration<'a> {
+    /// As the file tells it.
     cluster: &'a Cluster,
+    /// With the slow parts, at the rates that were asked for last.
+    site: RefCell<RatedCluster>,
+    groups: Vec<Vec<usize>>,
     physics: &'a Fabric<'a>,
-    start: &'a Constants,
+    start: Tuned,
+    dials: Vec<Dial>,
     collective: Collective,
     seen: Vec<&'a CalibrationReading>,
 }
 
 impl Calibration<'_> {
-    /// The cost of every reading under some constants.
-    fn costs(&self, c: &Constants) -> Vec<f64> {
-        let tables: FabricTables = self.physics.retuned(c.clone()).tables();
+    /// The rates that differ from those of the file.
+    fn rates(&self, t: &Tuned) -> LearnedRates {
+        let of_group = |(group, factor): (&Vec<usize>, &f64)| -> Vec<(String, f64)> {
+            group.iter().map(|t| (self.cluster.types[*t].name.clone(), *factor)).collect()
+        };
+        let nics = self.groups.iter().zip(&t.nics).filter(|g| *g.1 != 1.0).flat_map(of_group).collect();
+        let tiers = self.cluster.tiers().iter().zip(&t.tiers).filter(|x| *x.1 != TierRates::TOLD);
+        LearnedRates { nics, tiers: tiers.map(|(tier, r)| (tier.name.clone(), *r)).collect(), slow: Vec::new() }
+    }
+
+    /// The residual of every reading under some values.
+    fn residuals(&self, t: &Tuned) -> Vec<f64> {
+        let tables: FabricTables = self.physics.retuned(t.constants.clone()).tables();
+        let mut site = self.site.borrow_mut();
+        site.set_shared(self.cluster, &self.rates(t));
+        let site = &*site;
         let mut memo = Memo::default();
         let mut last = None;
         let residual = |r: &&CalibrationReading| {
             if last.replace(r.size).is_some_and(|s| s != r.size) {
                 memo = Memo::default();
             }
-            let (cluster, collective) = (self.cluster, self.collective);
-            let bounds = Bounds { cluster, tables: &tables, collective, size: r.size, nccl: None };
+            let bounds = Bounds { site, tables: &tables, collective: self.collective, size: r.size, nccl: None };
             (r.busbw_gb_per_s / bounds.of(&r.parts, &mut memo).bound_gb_per_s).ln()
         };
-        let residuals: Vec<f64> = self.seen.iter().map(residual).collect();
-        // The Gaussian process learns the offset common to all readings.
+        self.seen.iter().map(residual).collect()
+    }
+
+    /// The cost of every reading under some values, and of their offset.
+    fn costs(&self, t: &Tuned) -> (Vec<f64>, f64) {
+        let residuals = self.residuals(t);
         let middle = stats::upper_median(&residuals);
-        residuals.iter().map(|r| robust(r - middle)).collect()
+        (residuals.iter().map(|r| robust(r - middle)).collect(), 0.5 * (middle / OFFSET_SD).powi(2))
     }
 
-    /// The cost of the move of one constant.
-    fn prior(&self, c: &Constants, dial: &Dial) -> f64 {
-        let (a, b) = (*(dial.at)(&mut self.start.share.clone()), *(dial.at)(&mut c.share.clone()));
+    /// The cost of the move of one value.
+    fn prior(&self, t: &Tuned, dial: &Dial) -> f64 {
+        let (a, b) = (*dial.value(&mut self.start.clone()), *dial.value(&mut t.clone()));
         let moved = if dial.ln { (b / a).ln() } else { b - a };
-        0.5 * (moved / PRIOR_SD).powi(2)
+        0.5 * (moved / dial.prior_sd).powi(2)
     }
 
-    fn cost(&self, c: &Constants) -> f64 {
-        let prior: f64 = DIALS.iter().map(|d| self.prior(c, d)).sum();
-        self.costs(c).iter().sum::<f64>() + prior
+    /// The cost of all. Where the file's rates are taken to be right, the offset is free: the Gaussian process learns it.
+    fn cost(&self, t: &Tuned, offset_counts: bool) -> f64 {
+        let prior: f64 = self.dials.iter().map(|d| self.prior(t, d)).sum();
+        let (each, offset) = self.costs(t);
+        each.iter().sum::<f64>() + prior + if offset_counts { offset } else { 0.0 }
     }
 
-    /// Moves the free constants, one after the other, by steps that shrink.
-    fn descend(&self, from: Constants, free: &[bool; DIALS.len()]) -> Constants {
+    /// The start with the rates that the file has wrong by factors, and the values that may move: all but the other rates of the file.
+    fn wrong_by_factors(&self) -> (Tuned, Vec<bool>) {
+        let mut from = self.start.clone();
+        let mut least = self.cost(&from, true);
+        let mut free = Vec::with_capacity(self.dials.len());
+        for dial in &self.dials {
+            if !dial.is_told() {
+                free.push(true);
+                continue;
+            }
+            let at = |factor: f64| {
+                let mut next = from.clone();
+                *dial.value(&mut next) = factor.clamp(dial.range.0, dial.range.1);
+                (self.cost(&next, true), next)
+            };
+            let best = LADDER.map(at).into_iter().reduce(|a, b| if b.0 < a.0 { b } else { a });
+            let wrong = best.filter(|b| b.0 < least - LADDER_PRICE);
+            free.push(wrong.is_some());
+            if let Some(b) = wrong {
+                (least, from) = b;
+            }
+        }
+        (from, free)
+    }
+
+    /// Moves the free values, one after the other, by steps that shrink.
+    fn descend(&self, from: Tuned, free: &[bool]) -> Tuned {
+        let wrong = self.dials.iter().zip(free).any(|(d, free)| *free && d.is_told());
         let mut best = from;
-        let mut least = self.cost(&best);
-        let mut steps = [STEP.0; DIALS.len()];
+        let mut least = self.cost(&best, wrong);
+        let mut steps = vec![STEP.0; self.dials.len()];
         for _ in 0..SWEEPS_MAX {
-            for ((dial, step), _) in DIALS.iter().zip(&mut steps).zip(free).filter(|d| *d.1) {
+            for ((dial, step), _) in self.dials.iter().zip(&mut steps).zip(free).filter(|d| *d.1) {
                 if *step < STEP.1 {
                     continue;
                 }
                 let better = [1.0, -1.0].into_iter().find_map(|sign| {
                     let next = stepped(&best, dial, sign * *step)?;
-                    let cost = self.cost(&next);
+                    let cost = self.cost(&next, wrong);
                     (cost < least - 1e-9).then_some((next, cost))
                 });
                 *step *= if better.is_some() { 1.5 } else { 0.4 };
@@ -165,25 +308,27 @@ impl Calibration<'_> {
         best
     }
 
-    /// True if a constant's move still pays without the readings that gain most by it: a single bad reading of a rare kind must not set the
-    /// constant of that kind.
-    fn is_supported(&self, best: &Constants, dial: &Dial) -> bool {
+    /// True if a value's move still pays without the readings that gain most by it: a single bad reading of a rare kind must not set the
+    /// value of that kind.
+    fn is_supported(&self, best: &Tuned, dial: &Dial) -> bool {
         let mut without = best.clone();
-        *(dial.at)(&mut without.share) = *(dial.at)(&mut self.start.share.clone());
+        *dial.value(&mut without) = *dial.value(&mut self.start.clone());
         if without == *best {
             return true;
         }
-        let mut gains: Vec<f64> =
-            self.costs(&without).iter().zip(self.costs(best)).map(|(before, after)| before - after).collect();
+        let (before, offset_before) = self.costs(&without);
+        let (after, offset_after) = self.costs(best);
+        let mut gains: Vec<f64> = before.iter().zip(after).map(|(before, after)| before - after).collect();
         gains.sort_by(|a, b| b.total_cmp(a));
-        gains.iter().skip(SUPPORT - 1).sum::<f64>() > self.prior(best, dial)
+        let offset = if dial.is_told() && gains.len() >= SUPPORT { offset_before - offset_after } else { 0.0 };
+        gains.iter().skip(SUPPORT - 1).sum::<f64>() + offset > self.prior(best, dial)
     }
 }
 
-/// The constants with one of them moved; `None` at the end of its range.
-fn stepped(c: &Constants, dial: &Dial, by: f64) -> Option<Constants> {
-    let mut next = c.clone();
-    let value = (dial.at)(&mut next.share);
+/// The values with one of them moved; `None` at the end of its range.
+fn stepped(t: &Tuned, dial: &Dial, by: f64) -> Option<Tuned> {
+    let mut next = t.clone();
+    let value = dial.value(&mut next);
     let before = *value;
     let to = if dial.ln { before * by.exp() } else { before + by };
     *value = to.clamp(dial.range.0, dial.range.1);
@@ -225,8 +370,9 @@ mod tests {
 
     fn off(cluster: &Cluster, constants: &Constants, readings: &[CalibrationReading]) -> f64 {
         let tables = Fabric::with_constants(cluster, constants.clone()).tables();
+        let site = LearnedRates::default().on(cluster);
         let bounds =
-            Bounds { cluster, tables: &tables, collective: Collective::AllReduce, size: Bytes::gib(2), nccl: None };
+            Bounds { site: &site, tables: &tables, collective: Collective::AllReduce, size: Bytes::gib(2), nccl: None };
         let each = readings
             .iter()
             .map(|r| (r.busbw_gb_per_s / bounds.of(&r.parts, &mut Memo::default()).bound_gb_per_s).ln().abs());
@@ -241,8 +387,11 @@ mod tests {
         (real.share.incast, real.share.met, real.share.channel_gb_per_s) = (1.3, 0.2, 17.0);
         let physics = Fabric::with_constants(&cluster, nominal.clone());
         let seen = readings(&cluster, real.clone(), &splits(4, 0));
-        let found = calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &seen);
-        assert_eq!(found, calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &seen), "deterministic");
+        let calibrated = |seen: &[CalibrationReading]| {
+            calibrate(&cluster, &physics, &nominal, Collective::AllReduce, seen, &LearnedRates::default())
+        };
+        let (found, rates) = calibrated(&seen);
+        assert_eq!((found.clone(), rates), calibrated(&seen), "deterministic");
         let others = readings(&cluster, real, &splits(4, 2));
         let (before, after) = (off(&cluster, &nominal, &others), off(&cluster, &found, &others));
         assert!(after < 0.3 * before, "{after} after, {before} before; {:?}", found.share);
@@ -254,10 +403,13 @@ mod tests {
         let cluster = catalog::cluster("h100").unwrap();
         let nominal = Constants::nominal();
         let physics = Fabric::with_constants(&cluster, nominal.clone());
-        assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &[]), nominal);
+        let calibrated = |seen: &[CalibrationReading]| {
+            calibrate(&cluster, &physics, &nominal, Collective::AllReduce, seen, &LearnedRates::default())
+        };
+        assert_eq!(calibrated(&[]), (nominal.clone(), LearnedRates::default()));
         let mut one = readings(&cluster, nominal.clone(), &[[8, 8, 8, 3]]);
         one[0].busbw_gb_per_s *= 0.5;
         // A single reading is an offset, which the process learns.
-        assert_eq!(calibrate(&cluster, &physics, &nominal, Collective::AllReduce, &one), nominal);
+        assert_eq!(calibrated(&one), (nominal.clone(), LearnedRates::default()));
     }
 }

@@ -172,6 +172,12 @@ impl Committee {
         Committee { ceiling: ceiling(&members), members, widening }
     }
 
+    /// Logarithm of the density of the readings, each predicted from all others by the best member: compares committees over different
+    /// physics on the same readings.
+    pub(crate) fn left_out_density(&self) -> f64 {
+        self.heard().map(|m| left_out_density(&m.gp)).fold(f64::NEG_INFINITY, f64::max)
+    }
+
     /// Upper limit of every mean of `ln(busbw / base)`, for each base.
     pub fn ceiling(&self) -> f64 {
         self.ceiling

@@ -6,6 +6,7 @@ use crate::kind::{FORM_BOUND, FORM_GP, ModelKinds};
 use crate::model::{Correction, Model, SizeTables};
 use crate::names::{Learned, Names};
 use crate::nccl::NcclNetwork;
+use crate::rates::LearnedRates;
 use crate::shares::HostShareTable;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -15,7 +16,7 @@ use topology::{Bytes, Cluster, Collective};
 /// Marks the file.
 const FORMAT: &str = "linkwise-model";
 /// Version of the layout and of the features; a change of either makes old files unreadable on purpose.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Largest file that is read.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
 /// Most sizes in one model.
@@ -34,6 +35,9 @@ struct Saved {
     /// Constants of sharing that were learned; files of older versions have none and rest on the shipped ones.
     #[serde(default)]
     share: Option<fabric::constants::ShareConstants>,
+    /// What readings say of the cluster's rates.
+    #[serde(default, skip_serializing_if = "LearnedRates::is_empty")]
+    rates: LearnedRates,
     /// One entry: the form, and what the crate that knows the form wrote.
     correction: BTreeMap<String, Box<RawValue>>,
     /// NCCL's decisions as physics; files of older versions have none.
@@ -73,6 +77,7 @@ impl Model {
             names: self.names.learned().clone(),
             collective: self.collective,
             repeat_noise: self.repeat_noise,
+            rates: self.rates.clone(),
             share: Some(self.fabric.on(&self.cluster).constants().share),
             tables: self
                 .tables
@@ -133,17 +138,21 @@ impl Model {
             constants.share = share;
         }
         let physics = fabric::Fabric::with_constants(&s.cluster, constants).tables();
+        s.rates.check()?;
+        let site = s.rates.on(&s.cluster);
         s.names.check()?;
         let names = Names::of(s.names, &s.cluster);
         let mut tables = Vec::new();
         for t in s.tables {
             t.intra.check(&s.cluster)?;
-            let parts = HostShareTable::new(&s.cluster, &t.intra, &physics);
+            let parts = HostShareTable::new(&site.cluster, &t.intra, &physics);
             tables.push(SizeTables { size: t.size, intra: t.intra, parts, intra_sd: t.intra_sd });
         }
         let correction = load_correction(&s.correction, names.width(), &s.cluster, kinds)?;
         Ok(Model {
             cluster: s.cluster,
+            rates: s.rates,
+            site,
             collective: s.collective,
             tables,
             names,

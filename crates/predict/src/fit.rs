@@ -9,7 +9,9 @@ use crate::learned::{Learner, LearnerData, ReadingsOfSize, TrainingRun};
 use crate::model::{Correction, Model, SizeTables};
 use crate::names::Names;
 use crate::nccl::NcclNetwork;
+use crate::rates::{LearnedRates, SlowPart};
 use crate::shares::HostShareTable;
+use crate::slow_parts;
 use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use store::{Measurement, Quality};
@@ -29,6 +31,11 @@ pub const AGE_MAX_S: f64 = 90.0 * 86_400.0;
 
 /// Number of other hosts of its type that a host is compared with, to see how much hosts of a type differ.
 const COMPARED_MAX: usize = 12;
+
+/// Rounds in which slow parts and the physics settle: constants fitted to a site with a slow part are wrong for it.
+const SLOW_PARTS_ROUNDS: usize = 3;
+/// Slow parts must raise the logarithm of the density of left-out readings by so much.
+const SLOW_PARTS_GAIN: f64 = 2.0;
 
 /// Why a fit failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -77,6 +84,8 @@ pub struct FitReport {
     pub distrusted: usize,
     /// Masks of single hosts whose reading lies outside their class.
     pub intra_suspects: usize,
+    /// Parts of the network that the readings show to be slower than their kind.
+    pub slow_parts: Vec<SlowPart>,
     /// Training runs of a learned model, by size; empty for other kinds.
     pub training: Vec<TrainingRun>,
 }
@@ -136,6 +145,8 @@ pub fn fit(
     let physics = Fabric::with_constants(cluster, options.constants.clone());
     let mut model = Model {
         cluster: cluster.clone(),
+        rates: LearnedRates::default(),
+        site: LearnedRates::default().on(cluster),
         collective,
         tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
         names: Names::new(cluster),
@@ -156,9 +167,10 @@ pub fn fit(
             fit_offset(&mut model, &readings);
         }
         Kind::Gp => {
-            let readings = grouped.readings(&model);
-            calibrate_physics(&mut model, &physics, &options.constants, measurements, &readings);
-            fit_processes(&mut model, &readings, &mut report)?;
+            let release = |m: &Model, readings: &[CalibrationReading]| {
+                nccl_of(m, measurements, readings, !options.constants.is_fitted())
+            };
+            fit_gp(&mut model, &physics, &options.constants, &grouped, &release, &mut report)?;
         }
     }
     Ok((model, report))
@@ -366,18 +378,74 @@ fn learn(
     Ok(())
 }
 
-/// Fits the constants of sharing to the readings, and decides whether NCCL's own decisions explain them better.
-fn calibrate_physics(
+/// What a fit does about NCCL's own decisions: the release that readings name or show.
+type Release<'r> = &'r dyn Fn(&Model, &[CalibrationReading]) -> NcclNetwork;
+
+/// Fits rates, constants of sharing and processes; first as if no part were slow, then with the slow parts that the readings show, if the
+/// processes then predict left-out readings better.
+fn fit_gp(
     model: &mut Model,
     physics: &Fabric,
     constants: &Constants,
-    measurements: &[Measurement],
-    readings: &[CalibrationReading],
-) {
-    let found = calibrate(&model.cluster, physics, constants, model.collective, readings);
+    grouped: &Grouped,
+    release: Release,
+    report: &mut FitReport,
+) -> Result<(), FitError> {
+    let told = model.clone();
+    calibrate_physics(model, physics, constants, grouped, release);
+    let readings = grouped.readings(model);
+    fit_processes(model, &readings)?;
+    // A slow part may pass for a wrong constant, and a wrong constant for a slow part: both orders are tried.
+    let mut tried: Vec<LearnedRates> = Vec::new();
+    for start in [model.clone(), told] {
+        let mut other = start;
+        for _ in 0..SLOW_PARTS_ROUNDS {
+            let healthy = other.without_slow_parts();
+            let readings = grouped.readings(&healthy);
+            let slow = slow_parts::find(&healthy.site, &healthy.fabric, model.collective, &readings);
+            if slow == other.rates.slow {
+                break;
+            }
+            let rates = LearnedRates { slow, ..healthy.rates.clone() };
+            other = healthy.at_rates(rates);
+            calibrate_physics(&mut other, physics, constants, grouped, release);
+        }
+        if other.rates.slow.is_empty() || tried.contains(&other.rates) {
+            continue;
+        }
+        tried.push(other.rates.clone());
+        let readings = grouped.readings(&other);
+        fit_processes(&mut other, &readings)?;
+        let density = |m: &Model| match &m.correction {
+            Correction::Gp(gp) => gp.left_out_density(),
+            _ => f64::NEG_INFINITY,
+        };
+        if density(&other) > density(model) + SLOW_PARTS_GAIN {
+            *model = other;
+        }
+    }
+    if let Correction::Gp(gp) = &model.correction {
+        report.distrusted = gp.distrusted();
+    }
+    report.slow_parts = model.rates.slow.clone();
+    Ok(())
+}
+
+/// Fits rates and constants of sharing to the readings, and decides whether NCCL's own decisions explain them better. Slow parts stay.
+fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants, grouped: &Grouped, release: Release) {
+    let known = std::mem::take(&mut model.rates);
+    let start = LearnedRates { slow: known.slow, ..LearnedRates::default() };
+    *model = model.clone().at_rates(start.clone());
+    let readings = grouped.readings(model);
+    let (found, rates) = calibrate(&model.cluster, physics, constants, model.collective, &readings, &start);
     model.fabric = physics.retuned(found).tables();
-    let nccl = nccl_of(model, measurements, readings, !constants.is_fitted());
-    if nccl.explains_more(readings, model.bounds(Bytes(1))) {
+    if rates != start {
+        *model = model.clone().at_rates(rates);
+    }
+    let readings = grouped.readings(model);
+    model.nccl = None;
+    let nccl = release(model, &readings);
+    if nccl.explains_more(&readings, model.bounds(Bytes(1))) {
         model.nccl = Some(nccl);
     }
 }
@@ -408,13 +476,12 @@ fn fit_offset(model: &mut Model, readings: &[CalibrationReading]) {
 }
 
 /// The Gaussian processes. Without readings the bound is not corrected and its deviation is wide.
-fn fit_processes(model: &mut Model, readings: &[CalibrationReading], report: &mut FitReport) -> Result<(), FitError> {
+fn fit_processes(model: &mut Model, readings: &[CalibrationReading]) -> Result<(), FitError> {
     let points = points(model, readings);
     if points.is_empty() {
         return Ok(());
     }
     let committee = Committee::fit(&points).ok_or(FitError::Degenerate(points.len()))?;
-    report.distrusted = committee.distrusted();
     model.correction = Correction::Gp(Box::new(committee));
     Ok(())
 }

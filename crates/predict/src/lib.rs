@@ -21,7 +21,9 @@ pub mod linalg;
 mod model;
 mod names;
 mod nccl;
+mod rates;
 mod shares;
+mod slow_parts;
 
 pub use committee::Committee;
 pub use file::{FILE_BYTES_MAX, SIZES_MAX};
@@ -32,4 +34,5 @@ pub use intra::{HostReadings, IntraTables};
 pub use kind::{Kind, KindNameTaken, ModelKinds};
 pub use learned::{LearnedModel, Learner, LearnerData, LoadLearned, ReadingsOfSize, TrainingRun};
 pub use model::{BandwidthModel, Correction, Evaluator, Model, Oracle, Prediction, SizeTables};
+pub use rates::{LearnedRates, Part, RatedCluster, SLOW_PARTS_MAX, SlowPart, TierRates};
 pub use shares::{Candidates, HostShare, HostShareTable};

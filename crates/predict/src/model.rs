@@ -7,6 +7,7 @@ use crate::intra::IntraTables;
 use crate::learned::LearnedModel;
 use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
+use crate::rates::{LearnedRates, RatedCluster};
 use crate::shares::{Candidates, HostShare, HostShareTable};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -121,6 +122,9 @@ pub enum Correction {
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(crate) cluster: Cluster,
+    /// What readings say of the cluster's rates, and the cluster at these rates.
+    pub(crate) rates: LearnedRates,
+    pub(crate) site: RatedCluster,
     pub(crate) collective: Collective,
     pub(crate) tables: Vec<SizeTables>,
     pub(crate) names: Names,
@@ -148,10 +152,27 @@ impl Model {
         for t in &mut self.tables {
             let analytic = |h, m| physics.intra_busbw(h, m, collective, t.size).gb_per_s();
             t.intra = t.intra.on(&self.cluster, cluster, &analytic);
-            t.parts = HostShareTable::new(cluster, &t.intra, &self.fabric);
         }
         self.names = self.names.on(cluster);
         self.cluster = cluster.clone();
+        let rates = std::mem::take(&mut self.rates);
+        self.at_rates(rates)
+    }
+    /// What readings say of the cluster's rates.
+    pub fn rates(&self) -> &LearnedRates {
+        &self.rates
+    }
+    /// The same model of the site without its slow parts: what its jobs would get if they were repaired. O(hosts).
+    pub fn without_slow_parts(&self) -> Model {
+        self.clone().at_rates(self.rates.without_slow_parts())
+    }
+    /// The same at other rates. O(hosts).
+    pub(crate) fn at_rates(mut self, rates: LearnedRates) -> Model {
+        self.site = rates.on(&self.cluster);
+        self.rates = rates;
+        for t in &mut self.tables {
+            t.parts = HostShareTable::new(&self.site.cluster, &t.intra, &self.fabric);
+        }
         self
     }
     /// The collective that it answers for.
@@ -191,13 +212,7 @@ impl Model {
 
     /// The physics below the correction, for messages of `size`.
     pub fn bounds(&self, size: Bytes) -> Bounds<'_> {
-        Bounds {
-            cluster: &self.cluster,
-            tables: &self.fabric,
-            collective: self.collective,
-            size,
-            nccl: self.nccl.as_ref(),
-        }
+        Bounds { site: &self.site, tables: &self.fabric, collective: self.collective, size, nccl: self.nccl.as_ref() }
     }
 
     pub(crate) fn row(&self, parts: &[HostShare], size: Bytes, analytic: Analytic) -> Row {

@@ -1,0 +1,249 @@
+//! Rates that readings teach. The cluster file says what NICs and switches should carry; that is a prior.
+//!
+//! [`LearnedRates`] holds what readings say instead: per host type the rate of its NICs, per tier the rate of its uplinks and what flows keep
+//! that cross it, and the parts that are slower than their kind: a rail, a switch with its hosts, a host, a NIC. A [`RatedCluster`] is the
+//! cluster file at these rates. The physics computes with it, so each rate acts inside the minimum that the physics takes, and searches see
+//! it in the parts of candidates. Names, not places, identify types, tiers, switches and hosts: cluster files change.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use topology::{Bandwidth, Cluster, HostId};
+
+/// Range of the factor of a host type's NICs: files are wrong by up to an order of magnitude (Gbit/s for GB/s).
+pub(crate) const NIC_FACTOR: (f64, f64) = (0.05, 20.0);
+/// Range of the factor of a tier's uplinks.
+pub(crate) const UPLINK_FACTOR: (f64, f64) = (0.1, 10.0);
+/// Range of the share of their rate that flows keep which cross a tier.
+pub(crate) const KEPT: (f64, f64) = (0.2, 1.0);
+/// Most slow parts of a model.
+pub const SLOW_PARTS_MAX: usize = 64;
+
+/// A part of the network that can be slower than its kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "part")]
+pub enum Part {
+    /// The NICs of one index on all hosts.
+    Rail {
+        /// Index of the NIC on its host.
+        nic: u8,
+    },
+    /// The NICs of all hosts below a switch.
+    Switch {
+        /// Name of the tier.
+        tier: String,
+        /// Name of the switch.
+        switch: String,
+    },
+    /// All NICs of a host.
+    Host {
+        /// Its name.
+        host: String,
+    },
+    /// One NIC.
+    Nic {
+        /// Name of its host.
+        host: String,
+        /// Index of the NIC on its host.
+        nic: u8,
+    },
+}
+
+impl Part {
+    /// The hosts and NICs of the part; empty where the cluster does not have it. O(hosts).
+    pub(crate) fn nics(&self, cluster: &Cluster) -> Vec<(HostId, u32)> {
+        let named = |name: &str| cluster.host_ids().find(|h| cluster.host(*h).name == name);
+        match self {
+            Part::Rail { nic } => cluster.host_ids().map(|h| (h, bit(*nic))).collect(),
+            Part::Host { host } => named(host).map(|h| (h, u32::MAX)).into_iter().collect(),
+            Part::Nic { host, nic } => named(host).map(|h| (h, bit(*nic))).into_iter().collect(),
+            Part::Switch { tier, switch } => {
+                let Some(t) = cluster.tiers().iter().position(|t| t.name == *tier) else { return Vec::new() };
+                let Some(s) = (0..cluster.switch_count(t)).find(|s| cluster.switch_name(t, *s) == *switch) else {
+                    return Vec::new();
+                };
+                cluster.hosts_below(t, s).map(|h| (h, u32::MAX)).collect()
+            }
+        }
+    }
+
+    /// In words: `rail 3`, `leaf a`, `the NICs of n3`, `NIC mlx5_2 of n3`.
+    pub fn name(&self, cluster: &Cluster) -> String {
+        match self {
+            Part::Rail { nic } => format!("rail {nic}"),
+            Part::Switch { switch, .. } => format!("the hosts below {switch}"),
+            Part::Host { host } => format!("the NICs of {host}"),
+            Part::Nic { host, nic } => {
+                let type_of = cluster.hosts.iter().find(|h| h.name == *host).map(|h| &cluster.types[h.host_type]);
+                let name = type_of.and_then(|t| t.nics.get(usize::from(*nic))).map(|n| n.name.clone());
+                format!("NIC {} of {host}", name.filter(|n| !n.is_empty()).unwrap_or_else(|| nic.to_string()))
+            }
+        }
+    }
+}
+
+fn bit(nic: u8) -> u32 {
+    1u32.checked_shl(u32::from(nic)).unwrap_or(0)
+}
+
+/// A slow part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowPart {
+    /// The part.
+    #[serde(flatten)]
+    pub part: Part,
+    /// Share of its rate that is left, 0 to 1.
+    pub factor: f64,
+    /// Readings over several hosts that it slows.
+    pub readings: u32,
+}
+
+/// What flows get above a host that cross a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TierRates {
+    /// Factor of the uplinks' rate.
+    pub uplinks: f64,
+    /// Share of their rate that flows keep which cross the tier.
+    pub kept: f64,
+}
+
+impl TierRates {
+    /// As the file says.
+    pub(crate) const TOLD: TierRates = TierRates { uplinks: 1.0, kept: 1.0 };
+}
+
+/// What readings say of the rates of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LearnedRates {
+    /// By name of the host type: factor of the line rates of its NICs. Types that are absent have the rates of the file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nics: BTreeMap<String, f64>,
+    /// By name of the tier.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tiers: BTreeMap<String, TierRates>,
+    /// Parts slower than their kind, the one that explains most first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowPart>,
+}
+
+impl LearnedRates {
+    /// True if the cluster file is right in all.
+    pub fn is_empty(&self) -> bool {
+        *self == LearnedRates::default()
+    }
+
+    /// Without the slow parts: the site as if they were repaired.
+    pub fn without_slow_parts(&self) -> LearnedRates {
+        LearnedRates { slow: Vec::new(), ..self.clone() }
+    }
+
+    /// Checks what was read from a file.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let within = |v: f64, range: (f64, f64)| v.is_finite() && v >= 0.5 * range.0 && v <= 2.0 * range.1;
+        let fine = self.nics.values().all(|f| within(*f, NIC_FACTOR))
+            && self.tiers.values().all(|t| within(t.uplinks, UPLINK_FACTOR) && t.kept > 0.0 && t.kept <= 1.0)
+            && self.slow.iter().all(|s| s.factor.is_finite() && (0.0..=1.0).contains(&s.factor));
+        if self.slow.len() > SLOW_PARTS_MAX {
+            return Err(format!("it knows {} slow parts; at most {SLOW_PARTS_MAX} are supported", self.slow.len()));
+        }
+        if fine { Ok(()) } else { Err("a learned rate is out of range".into()) }
+    }
+
+    /// The cluster at these rates. O(hosts x slow parts).
+    pub(crate) fn on(&self, cluster: &Cluster) -> RatedCluster {
+        let mut rated = cluster.clone();
+        for s in &self.slow {
+            slow_down(&mut rated, &s.part.nics(cluster), s.factor);
+        }
+        let mut site = RatedCluster::new(rated);
+        site.set_shared(cluster, self);
+        site
+    }
+
+    /// The rates of a tier.
+    fn tier(&self, name: &str) -> TierRates {
+        self.tiers.get(name).copied().unwrap_or(TierRates::TOLD)
+    }
+}
+
+/// Multiplies the health of NICs of hosts.
+pub(crate) fn slow_down(cluster: &mut Cluster, nics: &[(HostId, u32)], factor: f64) {
+    for &(h, which) in nics {
+        let n = cluster.type_of(h).nics.len();
+        let health = &mut cluster.hosts[h.index()].nic_health;
+        health.resize(n, 1.0);
+        health.iter_mut().enumerate().filter(|(i, _)| which >> i & 1 == 1).for_each(|(_, f)| *f *= factor);
+    }
+}
+
+/// A cluster at the rates that readings taught.
+#[derive(Clone, Debug)]
+pub struct RatedCluster {
+    /// The hosts, NICs and switches at these rates.
+    pub cluster: Cluster,
+    /// By host: a number that hosts share if their type and the health of their NICs are equal.
+    kinds: Vec<u32>,
+    /// By tier: the share of their rate that flows keep which cross it.
+    kept: Vec<f64>,
+    /// Hosts below one switch each reach all others alike.
+    one_switch: bool,
+}
+
+impl RatedCluster {
+    /// At the rates of a cluster file. O(hosts).
+    fn new(cluster: Cluster) -> RatedCluster {
+        let mut seen: HashMap<(usize, Vec<u64>), u32> = HashMap::new();
+        let alike =
+            |t: usize| (0..t).find(|o| crate::shares::alike(&cluster.types[*o], &cluster.types[t])).unwrap_or(t);
+        let type_of: Vec<usize> = (0..cluster.types.len()).map(alike).collect();
+        let kind = |h: &topology::Host| {
+            let ill = h.nic_health.iter().any(|f| *f != 1.0);
+            let health = if ill { h.nic_health.iter().map(|f| f.to_bits()).collect() } else { Vec::new() };
+            let next = seen.len() as u32;
+            *seen.entry((type_of[h.host_type], health)).or_insert(next)
+        };
+        let kinds = cluster.hosts.iter().map(kind).collect();
+        let one_switch = cluster.network.tiers.is_empty() && cluster.network.host_links.is_empty();
+        let kept = vec![1.0; cluster.tiers().len()];
+        RatedCluster { cluster, kinds, kept, one_switch }
+    }
+
+    /// Sets the rates of host types and tiers; `told` is the cluster file. Slow parts stay. O(types x NICs + tiers).
+    pub(crate) fn set_shared(&mut self, told: &Cluster, rates: &LearnedRates) {
+        for (from, to) in told.types.iter().zip(&mut self.cluster.types) {
+            let factor = rates.nics.get(&from.name).copied().unwrap_or(1.0);
+            for (a, b) in from.nics.iter().zip(&mut to.nics) {
+                b.line_rate = Bandwidth::from_gb_per_s(a.line_rate.gb_per_s() * factor);
+            }
+        }
+        for (from, to) in told.network.tiers.iter().zip(&mut self.cluster.network.tiers) {
+            to.oversubscription = from.oversubscription / rates.tier(&from.name).uplinks;
+        }
+        self.kept = told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect();
+    }
+
+    /// The number of a host's kind.
+    pub(crate) fn kind(&self, host: HostId) -> u32 {
+        self.kinds[host.index()]
+    }
+
+    /// True if the place of a host in the network does not matter.
+    pub(crate) fn is_one_switch(&self) -> bool {
+        self.one_switch
+    }
+
+    /// The share of their rate that flows between hosts keep, by the tiers that the hosts span. O(hosts x tiers), O(1) where nothing is lost.
+    pub(crate) fn kept(&self, hosts: &[(HostId, topology::GpuMask)]) -> f64 {
+        let mut share = 1.0;
+        for (tier, kept) in self.kept.iter().enumerate() {
+            let spans = || {
+                let mut switches = hosts.iter().map(|h| self.cluster.switch_of(tier, h.0));
+                let first = switches.next();
+                switches.any(|s| Some(s) != first)
+            };
+            if *kept < 1.0 && spans() {
+                share *= kept;
+            }
+        }
+        share
+    }
+}

@@ -1,0 +1,317 @@
+//! The search for parts of the network that are slower than their kind: rails, switches with their hosts, hosts, NICs.
+//!
+//! Parts are found one after the other. Each round asks which part, at which share of its rate, explains the readings best: the physics
+//! gives the bandwidth of every reading that the part touches, and residuals `ln(busbw / bound)` have Student's t distribution around one
+//! offset per class of jobs, so that a few bad readings decide nothing. A part must pay for the number of its kind, and must still pay
+//! without the two readings that gain most by it.
+//!
+//! Cost: readings that a part touches x factors x one estimate, for parts that three low readings touch; a healthy site has few of them.
+
+use crate::calibrate::CalibrationReading;
+use crate::rates::{Part, RatedCluster, SlowPart, slow_down};
+use fabric::FabricTables;
+use std::collections::HashMap;
+use topology::{Allocation, Bytes, Cluster, Collective, HostId};
+
+/// Shares of its rate that a slow part may have. A part at more is left to the Gaussian process.
+const FACTORS: [f64; 9] = [0.03, 0.07, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75];
+/// The factors that choose which parts are looked at closely, and how many are.
+const COARSE: [f64; 3] = [0.15, 0.4, 0.7];
+const CLOSELY: usize = 8;
+/// The best factor is refined by steps of this (of the logarithm), so many to either side.
+const REFINE: (f64, i32) = (0.04, 4);
+/// Most parts that are found.
+const FOUND_MAX: usize = 24;
+/// Fewest readings over several hosts.
+const READINGS_MIN: usize = 12;
+/// A part is looked at if so many readings that it touches are low, and this share of them.
+const LOW: (usize, f64) = (3, 0.25);
+/// A reading so many deviations below its expectation is low.
+const LOW_SDS: f64 = 2.5;
+/// Range of the deviation of ordinary readings around the physics.
+const SD: (f64, f64) = (0.03, 0.12);
+/// Degrees of freedom of Student's t distribution.
+const FREEDOM: f64 = 4.0;
+/// Deviation of the offset of a class of jobs from the physics.
+const OFFSET_SD: f64 = 0.1;
+/// Where the offset of a class is so low, most of its jobs may touch a slow part: then rails and switches are looked at without low readings.
+const OFFSET_LOW: f64 = -0.05;
+/// Quantiles of the residuals of a class from which its offset is looked for: most jobs of a class may touch a slow part.
+const STARTS: [f64; 4] = [0.5, 0.7, 0.85, 0.95];
+/// What a part costs, besides the logarithm of the number of parts of its kind: `-ln` of the probability that a site has one.
+const PRICE: f64 = 5.0;
+/// A part must pay without so many readings.
+const WITHOUT: usize = 2;
+
+/// One reading, as the search sees it.
+struct Seen {
+    allocation: Allocation,
+    size: Bytes,
+    ln_busbw: f64,
+    /// Bandwidth of its weakest host, GB/s.
+    inside_gb_per_s: f64,
+    /// Jobs of one class have one offset.
+    class: usize,
+}
+
+/// Residuals with the offsets of their classes.
+struct Explained {
+    residuals: Vec<f64>,
+    offsets: Vec<f64>,
+    cost: f64,
+}
+
+struct Search<'a> {
+    tables: &'a FabricTables,
+    collective: Collective,
+    seen: Vec<Seen>,
+    classes: usize,
+    sd: f64,
+}
+
+/// The NICs of a part, and the readings that they touch.
+struct Suspect {
+    part: Part,
+    nics: Vec<(HostId, u32)>,
+    touched: Vec<u32>,
+    price: f64,
+}
+
+/// The slow parts of a cluster at these rates, that which explains most first. Deterministic.
+pub(crate) fn find(
+    site: &RatedCluster,
+    tables: &FabricTables,
+    collective: Collective,
+    readings: &[CalibrationReading],
+) -> Vec<SlowPart> {
+    if readings.len() < READINGS_MIN {
+        return Vec::new();
+    }
+    let mut search = Search::new(site, tables, collective, readings);
+    let mut now = site.clone();
+    let mut explained = search.explain(search.residuals(&now));
+    search.sd = search.deviation(&explained);
+    explained = search.explain(explained.residuals);
+    let mut found: Vec<SlowPart> = Vec::new();
+    while found.len() < FOUND_MAX {
+        let Some((suspect, factor, next)) = search.best(&now, &explained) else { break };
+        slow_down(&mut now.cluster, &suspect.nics, factor);
+        let slowed = |i: &&u32| next.residuals[**i as usize] - explained.residuals[**i as usize] > 0.02;
+        let readings = suspect.touched.iter().filter(slowed).count() as u32;
+        match found.iter_mut().find(|f| f.part == suspect.part) {
+            Some(again) => again.factor *= factor,
+            None => found.push(SlowPart { part: suspect.part, factor, readings }),
+        }
+        explained = next;
+    }
+    found
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        site: &RatedCluster,
+        tables: &'a FabricTables,
+        collective: Collective,
+        readings: &[CalibrationReading],
+    ) -> Search<'a> {
+        let mut classes: HashMap<(Bytes, bool), usize> = HashMap::new();
+        let mut seen = Vec::with_capacity(readings.len());
+        for r in readings {
+            let allocation = Allocation::new(r.parts.iter().map(|p| (p.host, p.mask)));
+            let next = classes.len();
+            let class = *classes.entry((r.size, allocation.host_count() == 2)).or_insert(next);
+            let kept = site.kept(allocation.parts());
+            seen.push(Seen {
+                class,
+                allocation,
+                size: r.size,
+                ln_busbw: (r.busbw_gb_per_s / kept).ln(),
+                inside_gb_per_s: r.parts.iter().map(|p| p.intra_gb_per_s).fold(f64::INFINITY, f64::min) / kept,
+            });
+        }
+        Search { tables, collective, seen, classes: classes.len(), sd: SD.0 }
+    }
+
+    fn residual(&self, i: usize, cluster: &Cluster) -> f64 {
+        let s = &self.seen[i];
+        let fabric = self.tables.on(cluster);
+        let between = fabric.estimate_between_hosts(&s.allocation, self.collective, s.size).busbw.gb_per_s();
+        s.ln_busbw - between.min(s.inside_gb_per_s).max(1e-6).ln()
+    }
+
+    fn residuals(&self, site: &RatedCluster) -> Vec<f64> {
+        (0..self.seen.len()).map(|i| self.residual(i, &site.cluster)).collect()
+    }
+
+    /// The offsets that fit residuals best, and what all together cost.
+    fn explain(&self, residuals: Vec<f64>) -> Explained {
+        let mut offsets = vec![0.0; self.classes];
+        let mut cost = 0.0;
+        for (class, offset) in offsets.iter_mut().enumerate() {
+            let mut of_class: Vec<f64> =
+                residuals.iter().zip(&self.seen).filter(|(_, s)| s.class == class).map(|(r, _)| *r).collect();
+            of_class.sort_by(f64::total_cmp);
+            let start = |q: f64| of_class[((of_class.len() - 1) as f64 * q) as usize];
+            let best = STARTS
+                .map(|q| self.settle(&of_class, start(q)))
+                .into_iter()
+                .reduce(|a, b| if b.1 < a.1 { b } else { a })
+                .unwrap_or((0.0, 0.0));
+            *offset = best.0;
+            cost += best.1;
+        }
+        Explained { residuals, offsets, cost }
+    }
+
+    /// The offset of one class near a start, and the cost of the class.
+    fn settle(&self, residuals: &[f64], start: f64) -> (f64, f64) {
+        let mut offset = start;
+        for _ in 0..6 {
+            let (mut sum, mut weights) = (0.0, (self.sd / OFFSET_SD).powi(2));
+            for r in residuals {
+                let z = (r - offset) / self.sd;
+                let weight = (FREEDOM + 1.0) / (FREEDOM + z * z);
+                sum += weight * r;
+                weights += weight;
+            }
+            offset = sum / weights;
+        }
+        let each: f64 = residuals.iter().map(|r| self.price_of(r - offset)).sum();
+        (offset, each + 0.5 * (offset / OFFSET_SD).powi(2))
+    }
+
+    /// `-ln` of the density of a residual, up to a constant.
+    fn price_of(&self, residual: f64) -> f64 {
+        let z = residual / self.sd;
+        0.5 * (FREEDOM + 1.0) * (z * z / FREEDOM).ln_1p()
+    }
+
+    fn off(&self, e: &Explained, i: usize) -> f64 {
+        e.residuals[i] - e.offsets[self.seen[i].class]
+    }
+
+    /// Deviation of ordinary readings: of those above their offset, since slow parts lower the others.
+    fn deviation(&self, e: &Explained) -> f64 {
+        let above: Vec<f64> = (0..self.seen.len()).map(|i| self.off(e, i)).filter(|r| *r >= 0.0).collect();
+        if above.is_empty() {
+            return SD.0;
+        }
+        (stats::MAD_TO_SD * stats::upper_median(&above)).clamp(SD.0, SD.1)
+    }
+
+    /// The part that explains most, its factor, and the readings with it; `None` if no part pays.
+    fn best(&self, site: &RatedCluster, now: &Explained) -> Option<(Suspect, f64, Explained)> {
+        let mut work = site.cluster.clone();
+        let mut coarse: Vec<(f64, Suspect)> = self
+            .suspects(&site.cluster, now)
+            .into_iter()
+            .map(|s| {
+                let of = |f| now.cost - self.with(&mut work, &s, f, now).cost - s.price;
+                (COARSE.map(of).into_iter().fold(f64::NEG_INFINITY, f64::max), s)
+            })
+            .collect();
+        coarse.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.part.cmp(&b.1.part)));
+        coarse.truncate(CLOSELY);
+        let mut best: Option<(f64, Suspect, f64, Explained)> = None;
+        for (_, suspect) in coarse {
+            let Some((factor, with)) = self.best_factor(&mut work, &suspect, now) else { continue };
+            let gain = now.cost - with.cost - suspect.price;
+            if gain > best.as_ref().map_or(0.0, |b| b.0) && self.pays_without_some(now, &with, suspect.price) {
+                best = Some((gain, suspect, factor, with));
+            }
+        }
+        best.map(|(_, suspect, factor, with)| (suspect, factor, with))
+    }
+
+    fn best_factor(&self, work: &mut Cluster, suspect: &Suspect, now: &Explained) -> Option<(f64, Explained)> {
+        let better = |a: (f64, Explained), b: (f64, Explained)| if b.1.cost < a.1.cost { b } else { a };
+        let first = FACTORS.map(|f| (f, self.with(work, suspect, f, now))).into_iter().reduce(better)?;
+        let about = first.0;
+        let near = (-REFINE.1..=REFINE.1).filter(|k| *k != 0).map(|k| about * (f64::from(k) * REFINE.0).exp());
+        near.map(|f| (f, self.with(work, suspect, f, now))).fold(first, better).into()
+    }
+
+    /// True if most readings, and not just the few that gain most, pay for a part.
+    fn pays_without_some(&self, now: &Explained, with: &Explained, price: f64) -> bool {
+        let gain = |i| self.price_of(self.off(now, i)) - self.price_of(self.off(with, i));
+        let mut gains: Vec<f64> = (0..self.seen.len()).map(gain).collect();
+        gains.sort_by(|a, b| b.total_cmp(a));
+        gains.iter().skip(WITHOUT).sum::<f64>() > 0.5 * price
+    }
+
+    /// The readings with a part at a share of its rate.
+    fn with(&self, work: &mut Cluster, suspect: &Suspect, factor: f64, now: &Explained) -> Explained {
+        let before: Vec<Vec<f64>> = suspect.nics.iter().map(|n| work.hosts[n.0.index()].nic_health.clone()).collect();
+        slow_down(work, &suspect.nics, factor);
+        let mut residuals = now.residuals.clone();
+        suspect.touched.iter().for_each(|i| residuals[*i as usize] = self.residual(*i as usize, work));
+        for (n, health) in suspect.nics.iter().zip(before) {
+            work.hosts[n.0.index()].nic_health = health;
+        }
+        self.explain(residuals)
+    }
+
+    /// The parts that enough low readings touch.
+    fn suspects(&self, cluster: &Cluster, now: &Explained) -> Vec<Suspect> {
+        let low: Vec<bool> = (0..self.seen.len()).map(|i| self.off(now, i) < -LOW_SDS * self.sd).collect();
+        let most = now.offsets.iter().any(|o| *o < OFFSET_LOW);
+        if !most && low.iter().filter(|l| **l).count() < LOW.0 {
+            return Vec::new();
+        }
+        // A part by its place: kind, first and second number.
+        let mut touched: HashMap<(u8, u32, u32), Vec<u32>> = HashMap::new();
+        let mut touch = |key, i: usize| {
+            let list = touched.entry(key).or_default();
+            if list.last() != Some(&(i as u32)) {
+                list.push(i as u32);
+            }
+        };
+        let (mut rails, mut nics_of_all) = (0u32, 0usize);
+        for t in cluster.hosts.iter().map(|h| &cluster.types[h.host_type]) {
+            rails = rails.max(t.nics.len() as u32);
+            nics_of_all += t.nics.len();
+        }
+        for (i, s) in self.seen.iter().enumerate() {
+            for &(h, mask) in s.allocation.parts() {
+                let nics = cluster.type_of(h).nics_touched(mask);
+                for nic in (0..rails).filter(|n| nics >> n & 1 == 1) {
+                    touch((0, nic, 0), i);
+                    touch((3, h.0, nic), i);
+                }
+                if nics != 0 {
+                    touch((2, h.0, 0), i);
+                    (0..cluster.tiers().len()).for_each(|t| touch((1, t as u32, cluster.switch_of(t, h) as u32), i));
+                }
+            }
+        }
+        let switches: usize = (0..cluster.tiers().len()).map(|t| cluster.switch_count(t)).sum();
+        let mut out: Vec<Suspect> = touched
+            .into_iter()
+            .filter_map(|(key, touched)| {
+                let n = touched.iter().filter(|i| low[**i as usize]).count();
+                let shared = key.0 <= 1 && most;
+                if !shared && (n < LOW.0 || (n as f64) < LOW.1 * touched.len() as f64) {
+                    return None;
+                }
+                let host = |h: u32| cluster.hosts[h as usize].name.clone();
+                let (part, of_kind) = match key {
+                    (0, nic, _) => (Part::Rail { nic: nic as u8 }, rails as usize),
+                    (1, t, s) => {
+                        let (tier, switch) = (t as usize, s as usize);
+                        if cluster.hosts_below(tier, switch).len() < 2 {
+                            return None;
+                        }
+                        let name = cluster.tiers()[tier].name.clone();
+                        (Part::Switch { tier: name, switch: cluster.switch_name(tier, switch).into_owned() }, switches)
+                    }
+                    (2, h, _) => (Part::Host { host: host(h) }, cluster.hosts.len()),
+                    (_, h, nic) => (Part::Nic { host: host(h), nic: nic as u8 }, nics_of_all),
+                };
+                let nics = part.nics(cluster);
+                Some(Suspect { part, nics, touched, price: PRICE + (of_kind.max(1) as f64).ln() })
+            })
+            .collect();
+        out.sort_by(|a, b| a.part.cmp(&b.part));
+        out
+    }
+}
