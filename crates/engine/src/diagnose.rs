@@ -3,6 +3,7 @@
 use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
+use crate::slow_parts::SlowPartAnswer;
 use predict::Model;
 use predict::doctor::{self, Candidate, Cost, Defect, Diagnosis};
 use serde::{Deserialize, Serialize};
@@ -42,8 +43,10 @@ pub struct DiagnoseAnswer {
     pub left_out: usize,
     /// Standard deviation of the logarithm of ordinary readings across several hosts.
     pub noise: f64,
-    /// Defects; the first one explains most readings.
+    /// Defects of single hosts; the first one explains most readings.
     pub defects: Vec<DefectAnswer>,
+    /// Slow parts that hosts share: rails and switches.
+    pub shared: Vec<SlowPartAnswer>,
     /// Deviation of every host with readings from comparable hosts, slowest first.
     pub hosts: Vec<HostAnswer>,
     /// Single readings far below the expected bandwidth that no defect explains.
@@ -171,6 +174,7 @@ impl Engine {
             left_out: diagnosis.left_out,
             noise: diagnosis.noise,
             defects: diagnosis.defects.iter().map(defect).collect(),
+            shared: diagnosis.shared.iter().map(|s| SlowPartAnswer::new(cluster, s)).collect(),
             hosts: diagnosis
                 .hosts
                 .iter()

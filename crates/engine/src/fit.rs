@@ -2,8 +2,10 @@
 
 use crate::error::EngineError;
 use crate::hold::Engine;
-use predict::{BandwidthModel, Correction, FitOptions, Kind};
+use crate::slow_parts::SlowPartAnswer;
+use predict::{BandwidthModel, Correction, FitOptions, Kind, TierRates};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use store::Source;
 use topology::{Bytes, Collective};
 
@@ -41,6 +43,16 @@ pub struct FitAnswer {
     pub distrusted: usize,
     /// Number of subsets of single hosts whose reading deviates far from comparable subsets.
     pub intra_suspects: usize,
+    /// Number of distinct readings of several hosts beyond the limit: others of the same splits stand for them.
+    pub not_chosen: usize,
+    /// Number of repeated readings that newer ones of the same GPUs replace.
+    pub replaced: usize,
+    /// Parts of the network that the readings show to be slower than their kind. The model predicts with them.
+    pub slow_parts: Vec<SlowPartAnswer>,
+    /// By host type: factor of the NICs' line rates in the cluster file, where the readings show others.
+    pub nic_factors: BTreeMap<String, f64>,
+    /// By tier: what the readings show of its uplinks, and of flows that cross it.
+    pub tiers: BTreeMap<String, TierRates>,
     /// Number of simulated readings among them.
     pub simulated_readings: usize,
     /// Relative standard deviation of repeated measurements.
@@ -96,6 +108,11 @@ impl Engine {
             left_out: report.left_out,
             distrusted: report.distrusted,
             intra_suspects: report.intra_suspects,
+            not_chosen: report.multi_host_not_chosen,
+            replaced: report.replaced,
+            slow_parts: report.slow_parts.iter().map(|s| SlowPartAnswer::new(&self.cluster, s)).collect(),
+            nic_factors: model.rates().nics.clone(),
+            tiers: model.rates().tiers.clone(),
             simulated_readings: readings.iter().filter(|m| m.source == Source::Simulated).count(),
             repeat_noise: model.repeat_noise(),
             evaluations: match model.correction() {

@@ -33,6 +33,7 @@ mod plausible;
 mod readings;
 mod request;
 mod sampling;
+mod slow_parts;
 mod teach;
 mod watch;
 
@@ -61,4 +62,5 @@ pub use readings::{
 };
 pub use request::{ConstraintsIn, GroupIn, JobIn, MeasuredIn, PlaceQuery, PlaceRequest};
 pub use sampling::UncertaintySampler;
+pub use slow_parts::SlowPartAnswer;
 pub use teach::{LearnAnswer, LearnRequest, NotLearned, Taught};

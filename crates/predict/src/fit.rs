@@ -431,6 +431,15 @@ fn fit_gp(
     Ok(())
 }
 
+/// The rails and switches that readings show to be slow, at the rates of a model without slow parts.
+pub(crate) fn slow_shared_parts(model: &Model, measurements: &[Measurement]) -> Vec<SlowPart> {
+    let mut report = FitReport::default();
+    let grouped = Grouped::new(&model.cluster, measurements, model.collective, &mut report);
+    let mut found = slow_parts::find(&model.site, &model.fabric, model.collective, &grouped.readings(model));
+    found.retain(|s| s.part.is_shared());
+    found
+}
+
 /// Fits rates and constants of sharing to the readings, and decides whether NCCL's own decisions explain them better. Slow parts stay.
 fn calibrate_physics(model: &mut Model, physics: &Fabric, constants: &Constants, grouped: &Grouped, release: Release) {
     let known = std::mem::take(&mut model.rates);

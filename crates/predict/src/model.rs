@@ -7,7 +7,7 @@ use crate::intra::IntraTables;
 use crate::learned::LearnedModel;
 use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
-use crate::rates::{LearnedRates, RatedCluster};
+use crate::rates::{LearnedRates, Part, RatedCluster};
 use crate::shares::{Candidates, HostShare, HostShareTable};
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
@@ -162,9 +162,13 @@ impl Model {
     pub fn rates(&self) -> &LearnedRates {
         &self.rates
     }
-    /// The same model of the site without its slow parts: what its jobs would get if they were repaired. O(hosts).
+    /// The same model of the site without the slow parts that readings showed: what jobs would get if they were repaired. O(hosts).
     pub fn without_slow_parts(&self) -> Model {
-        self.clone().at_rates(self.rates.without_slow_parts())
+        self.clone().at_rates(self.rates.with_slow_parts(|_| false))
+    }
+    /// The same with hosts and NICs repaired; slow rails and switches, which no host causes, stay. O(hosts).
+    pub(crate) fn with_healthy_hosts(&self) -> Model {
+        self.clone().at_rates(self.rates.with_slow_parts(Part::is_shared))
     }
     /// The same at other rates. O(hosts).
     pub(crate) fn at_rates(mut self, rates: LearnedRates) -> Model {

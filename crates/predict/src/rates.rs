@@ -34,6 +34,15 @@ pub enum Part {
         /// Name of the switch.
         switch: String,
     },
+    /// The NICs of one index on the hosts below a switch.
+    SwitchRail {
+        /// Name of the tier.
+        tier: String,
+        /// Name of the switch.
+        switch: String,
+        /// Index of the NIC on its host.
+        nic: u8,
+    },
     /// All NICs of a host.
     Host {
         /// Its name.
@@ -56,14 +65,14 @@ impl Part {
             Part::Rail { nic } => cluster.host_ids().map(|h| (h, bit(*nic))).collect(),
             Part::Host { host } => named(host).map(|h| (h, u32::MAX)).into_iter().collect(),
             Part::Nic { host, nic } => named(host).map(|h| (h, bit(*nic))).into_iter().collect(),
-            Part::Switch { tier, switch } => {
-                let Some(t) = cluster.tiers().iter().position(|t| t.name == *tier) else { return Vec::new() };
-                let Some(s) = (0..cluster.switch_count(t)).find(|s| cluster.switch_name(t, *s) == *switch) else {
-                    return Vec::new();
-                };
-                cluster.hosts_below(t, s).map(|h| (h, u32::MAX)).collect()
-            }
+            Part::Switch { tier, switch } => below(cluster, tier, switch).map(|h| (h, u32::MAX)).collect(),
+            Part::SwitchRail { tier, switch, nic } => below(cluster, tier, switch).map(|h| (h, bit(*nic))).collect(),
         }
+    }
+
+    /// True for a part that hosts share: a rail, a switch.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Part::Rail { .. } | Part::Switch { .. } | Part::SwitchRail { .. })
     }
 
     /// In words: `rail 3`, `leaf a`, `the NICs of n3`, `NIC mlx5_2 of n3`.
@@ -71,6 +80,7 @@ impl Part {
         match self {
             Part::Rail { nic } => format!("rail {nic}"),
             Part::Switch { switch, .. } => format!("the hosts below {switch}"),
+            Part::SwitchRail { switch, nic, .. } => format!("rail {nic} below {switch}"),
             Part::Host { host } => format!("the NICs of {host}"),
             Part::Nic { host, nic } => {
                 let type_of = cluster.hosts.iter().find(|h| h.name == *host).map(|h| &cluster.types[h.host_type]);
@@ -79,6 +89,13 @@ impl Part {
             }
         }
     }
+}
+
+/// The hosts below a switch; none where the cluster does not have it.
+fn below<'c>(cluster: &'c Cluster, tier: &str, switch: &str) -> impl Iterator<Item = HostId> + 'c {
+    let t = cluster.tiers().iter().position(|t| t.name == tier);
+    let found = t.and_then(|t| Some((t, (0..cluster.switch_count(t)).find(|s| cluster.switch_name(t, *s) == switch)?)));
+    found.into_iter().flat_map(|(t, s)| cluster.hosts_below(t, s))
 }
 
 fn bit(nic: u8) -> u32 {
@@ -131,9 +148,9 @@ impl LearnedRates {
         *self == LearnedRates::default()
     }
 
-    /// Without the slow parts: the site as if they were repaired.
-    pub fn without_slow_parts(&self) -> LearnedRates {
-        LearnedRates { slow: Vec::new(), ..self.clone() }
+    /// With those of the slow parts that `keep` names: the site as if the others were repaired.
+    pub(crate) fn with_slow_parts(&self, keep: impl Fn(&Part) -> bool) -> LearnedRates {
+        LearnedRates { slow: self.slow.iter().filter(|s| keep(&s.part)).cloned().collect(), ..self.clone() }
     }
 
     /// Checks what was read from a file.

@@ -258,7 +258,7 @@ impl<'a> Search<'a> {
         if !most && low.iter().filter(|l| **l).count() < LOW.0 {
             return Vec::new();
         }
-        // A part by its place: kind, first and second number.
+        // A part by its kind (0 rail, 1 switch, 2 rail below a switch, 3 host, 4 NIC) and place.
         let mut touched: HashMap<(u8, u32, u32), Vec<u32>> = HashMap::new();
         let mut touch = |key, i: usize| {
             let list = touched.entry(key).or_default();
@@ -276,10 +276,13 @@ impl<'a> Search<'a> {
                 let nics = cluster.type_of(h).nics_touched(mask);
                 for nic in (0..rails).filter(|n| nics >> n & 1 == 1) {
                     touch((0, nic, 0), i);
-                    touch((3, h.0, nic), i);
+                    touch((4, h.0, nic), i);
+                    if !cluster.tiers().is_empty() {
+                        touch((2, cluster.switch_of(0, h) as u32, nic), i);
+                    }
                 }
                 if nics != 0 {
-                    touch((2, h.0, 0), i);
+                    touch((3, h.0, 0), i);
                     (0..cluster.tiers().len()).for_each(|t| touch((1, t as u32, cluster.switch_of(t, h) as u32), i));
                 }
             }
@@ -304,7 +307,15 @@ impl<'a> Search<'a> {
                         let name = cluster.tiers()[tier].name.clone();
                         (Part::Switch { tier: name, switch: cluster.switch_name(tier, switch).into_owned() }, switches)
                     }
-                    (2, h, _) => (Part::Host { host: host(h) }, cluster.hosts.len()),
+                    (2, s, nic) => {
+                        if cluster.hosts_below(0, s as usize).len() < 2 {
+                            return None;
+                        }
+                        let (tier, switch) = (cluster.tiers()[0].name.clone(), cluster.switch_name(0, s as usize));
+                        let of_kind = cluster.switch_count(0) * rails as usize;
+                        (Part::SwitchRail { tier, switch: switch.into_owned(), nic: nic as u8 }, of_kind)
+                    }
+                    (3, h, _) => (Part::Host { host: host(h) }, cluster.hosts.len()),
                     (_, h, nic) => (Part::Nic { host: host(h), nic: nic as u8 }, nics_of_all),
                 };
                 let nics = part.nics(cluster);

@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Json => format!("{}\n", serde_json::to_string(&answer).map_err(Failure::input)?),
     };
     console::print(&text);
-    if args.exit_code && !answer.defects.is_empty() {
+    if args.exit_code && !(answer.defects.is_empty() && answer.shared.is_empty()) {
         std::process::exit(1);
     }
     Ok(())
@@ -78,7 +78,12 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
     if d.simulated_readings > 0 {
         out += &format!("{} of them are SIMULATED, not measured\n", d.simulated_readings);
     }
-    if d.defects.is_empty() {
+    for s in &d.shared {
+        let (share, n) = (100.0 * s.factor, s.readings);
+        let what = format!("SLOW: {}, about {share:.0} % of the rate; {n} readings show it", s.part);
+        out += &wrap(&what, 2);
+    }
+    if d.defects.is_empty() && d.shared.is_empty() {
         out += "No defect is probable.\n";
     }
     out += &d.defects.iter().map(|d| defect(cluster, d)).collect::<String>();

@@ -105,6 +105,29 @@ pub fn run(args: Args) -> Result<(), Failure> {
         fit.intra_readings, fit.intra_suspects, fit.multi_host_readings, fit.distrusted, fit.left_out
     );
     print(&wrap(&counts, 4));
+    if fit.replaced + fit.not_chosen > 0 {
+        let (old, many) = (fit.replaced, fit.not_chosen);
+        let stand = format!(
+            "  {old} readings are replaced by newer ones of the same GPUs; others of their split stand for {many}"
+        );
+        print(&wrap(&stand, 4));
+    }
+    for s in &fit.slow_parts {
+        let what = format!("  slow: {}, about {:.0} % of the rate ({} readings)", s.part, 100.0 * s.factor, s.readings);
+        print(&wrap(&what, 4));
+    }
+    for (name, factor) in &fit.nic_factors {
+        let what = format!("  the NICs of {name} carry {factor:.2} times what the cluster file says");
+        print(&wrap(&what, 4));
+    }
+    for (name, t) in &fit.tiers {
+        let kept = format!("jobs across tier {name} keep {:.0} % of their bandwidth", 100.0 * t.kept);
+        let uplinks = match t.uplinks {
+            1.0 => String::new(),
+            f => format!(", its uplinks carry {f:.2} times what the cluster file says"),
+        };
+        print(&wrap(&format!("  {kept}{uplinks}"), 4));
+    }
     if let (Some(parameters), Some(bytes)) = (fit.parameters, fit.parameter_bytes) {
         let runs = fit.epochs.iter().zip(&fit.best_epochs).filter(|(epochs, _)| **epochs > 0);
         let epochs: String = runs.map(|(n, best)| format!(", {n} epochs (best {})", best + 1)).collect();

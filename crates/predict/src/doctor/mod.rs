@@ -34,9 +34,10 @@ pub use window::{
     ALLOCATIONS_PER_HOST_MIN, JOB_HOSTS_MAX, PAIRS_MAX, REPETITIONS_MAX, SUBSETS_PER_HOST_MAX, allocations_per_host_max,
 };
 
-use crate::fit::{FitError, FitOptions, fit};
+use crate::fit::{FitError, FitOptions, fit, slow_shared_parts};
 use crate::kind::Kind;
 use crate::model::{Correction, Model};
+use crate::rates::{LearnedRates, SlowPart};
 use effect::EffectCache;
 use evidence::{Baseline, Evidence, Expectations, Expected};
 use search::Search;
@@ -57,8 +58,10 @@ pub const PROBABILITY_MIN: f64 = 0.3;
 /// The defects of a cluster, with the evidence.
 #[derive(Clone, Debug, Default)]
 pub struct Diagnosis {
-    /// Defects, the one that explains most first.
+    /// Defects of single hosts, the one that explains most first.
     pub defects: Vec<Defect>,
+    /// Slow parts that hosts share: rails and switches. They are found first; hosts are compared as if they were normal.
+    pub shared: Vec<SlowPart>,
     /// How far every host with readings is from its class, farthest below first.
     pub hosts: Vec<HostDeviation>,
     /// Distinct readings that were compared: repetitions count once.
@@ -107,7 +110,12 @@ pub fn examine(
         .filter(|m| m.collective == collective && m.quality != Quality::Rejected && m.contention.is_none())
         .filter(|m| m.allocation.host_count() > 1 || !low.contains(&(m.size, m.allocation.clone())))
         .collect();
-    let bound = fit(cluster, &thin(healthy.iter().copied()), &options(Kind::Bound, Some(collective)))?.0;
+    let thinned = thin(healthy.iter().copied());
+    let mut bound = fit(cluster, &thinned, &options(Kind::Bound, Some(collective)))?.0;
+    let shared = slow_shared_parts(&bound, &thinned);
+    if !shared.is_empty() {
+        bound = bound.at_rates(LearnedRates { slow: shared, ..LearnedRates::default() });
+    }
     let effects = Effects::new(cluster, &bound);
     let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
     let mut model = bound.clone();
@@ -124,7 +132,7 @@ pub fn examine(
         if clean.iter().filter(|m| m.allocation.host_count() > 1).count() < evidence::FIT_MIN {
             break; // too few readings are left: the physics with its factors stays
         }
-        model = fit(cluster, &clean, &options(Kind::Gp, Some(collective)))?.0;
+        model = fit(cluster, &clean, &options(Kind::Gp, Some(collective)))?.0.with_healthy_hosts();
         let next = explain(&effects, &model, &evidence, Baseline::Model);
         let same = next.1.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));
         (search, found) = next;
@@ -132,7 +140,7 @@ pub fn examine(
             break;
         }
     }
-    Ok((diagnosis(&search, &effects, found), model))
+    Ok((diagnosis(&search, &effects, &model, found), model))
 }
 
 /// All readings on one host, and at most [`FIT_READINGS_MAX`] allocations over hosts, spread evenly over time.
@@ -165,10 +173,11 @@ fn thin_each(measurements: &[Measurement]) -> Vec<Measurement> {
 
 /// Looks for defects with a model that was fitted before they began. The readings may be all of a store, or the newest of it.
 pub fn suspicions(model: &Model, measurements: &[Measurement]) -> Diagnosis {
+    let model = &model.with_healthy_hosts();
     let evidence = window::gather(model.cluster(), measurements, model.collective());
     let effects = Effects::with_cache(model, EffectCache::default());
     let (search, found) = explain(&effects, model, &evidence, Baseline::Model);
-    diagnosis(&search, &effects, found)
+    diagnosis(&search, &effects, model, found)
 }
 
 /// Searches for defects in readings, compared with `model`.
@@ -206,7 +215,7 @@ fn compare(cluster: &Cluster, search: &mut Search, tolerance: f64) {
     moved.into_iter().for_each(|(i, r)| search.set_residual(i, r));
 }
 
-fn diagnosis(search: &Search, effects: &Effects, defects: Vec<Defect>) -> Diagnosis {
+fn diagnosis(search: &Search, effects: &Effects, model: &Model, defects: Vec<Defect>) -> Diagnosis {
     let mut outliers: Vec<(f64, UnexplainedOutlier)> = Vec::new();
     let (mut readings, mut left_out, mut noise) = (0, 0, 0.0);
     for (_, x) in search.items() {
@@ -242,6 +251,7 @@ fn diagnosis(search: &Search, effects: &Effects, defects: Vec<Defect>) -> Diagno
         outliers: outliers.into_iter().map(|s| s.1).collect(),
         noise,
         defects,
+        shared: model.rates().slow.iter().filter(|s| s.part.is_shared()).cloned().collect(),
     }
 }
 

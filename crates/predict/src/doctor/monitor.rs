@@ -83,6 +83,7 @@ pub struct Monitor {
 impl Monitor {
     /// Without readings. The model is that of healthy hardware.
     pub fn new(model: Model) -> Monitor {
+        let model = model.with_healthy_hosts();
         let hosts = model.cluster().hosts.len();
         Monitor {
             model,
@@ -203,7 +204,7 @@ impl Monitor {
         compare(self.model.cluster(), &mut self.search, TOLERANCE);
         let effects = Effects::with_cache(&self.model, std::mem::take(&mut self.cache));
         let found = self.search.explain(&effects);
-        let d = diagnosis(&self.search, &effects, found);
+        let d = diagnosis(&self.search, &effects, &self.model, found);
         self.cache = effects.into_cache();
         d
     }

@@ -48,6 +48,8 @@ const RECENT_MAX: usize = 7;
 const SAME_SPLIT: f64 = 1e-12;
 /// Jitter that keeps the matrix positive definite, in units of the target's variance.
 const JITTER: f64 = 1e-6;
+/// How often a singular matrix gets more noise, each time a factor of `e` in its variance.
+const NOISIER_MAX: usize = 8;
 
 /// One reading as features and target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -231,6 +233,12 @@ fn active_features(points: &[GpPoint]) -> (Vec<usize>, Vec<(f64, f64)>) {
     (active, scale)
 }
 
+/// A scaled feature without the rounding of its computation: hosts in another order must not make another split.
+fn snapped(v: f64) -> f64 {
+    const STEP: f64 = 1e-8;
+    (v / STEP).round() * STEP
+}
+
 impl Gp {
     /// Fits hyperparameters and conditions on the points (hosts sorted, at most [`POINTS_MAX`]). `None` without points.
     pub fn fit(points: Vec<GpPoint>) -> Option<Gp> {
@@ -261,7 +269,7 @@ impl Gp {
             gp.mark_outliers(ABSURD_SDS);
         }
         gp.optimise(if near.is_some() { EVALUATIONS_MAX / 2 } else { EVALUATIONS_MAX });
-        if !gp.condition() {
+        if !gp.condition_noisier() {
             return None;
         }
         for round in 0..MARKS_MAX {
@@ -271,7 +279,7 @@ impl Gp {
             if round == 0 {
                 gp.optimise(EVALUATIONS_MAX / 2);
             }
-            if !gp.condition() {
+            if !gp.condition_noisier() {
                 return None;
             }
         }
@@ -305,7 +313,7 @@ impl Gp {
     fn scaled(&self) -> Vec<Vec<f64>> {
         self.points
             .iter()
-            .map(|p| self.active.iter().zip(&self.scale).map(|(&d, s)| (p.x[d] - s.0) / s.1).collect())
+            .map(|p| self.active.iter().zip(&self.scale).map(|(&d, s)| snapped((p.x[d] - s.0) / s.1)).collect())
             .collect()
     }
 
@@ -348,6 +356,17 @@ impl Gp {
         true
     }
 
+    /// Factors the matrix, with more noise than the best where rounding makes it singular. `false` if no noise helps.
+    fn condition_noisier(&mut self) -> bool {
+        for _ in 0..NOISIER_MAX {
+            if self.condition() {
+                return true;
+            }
+            self.hyper.ln_noise += 0.5;
+        }
+        false
+    }
+
     /// Prior variance of point `i` with its noise, scaled units.
     fn own_variance(&self, i: usize) -> f64 {
         let [s2, n2, l2, h2] = self.variances();
@@ -362,7 +381,7 @@ impl Gp {
 
     /// Scaled features, clamped to the reach of the readings.
     fn scaled_row(&self, x: &[f64]) -> Vec<f64> {
-        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| (x[d] - s.0) / s.1);
+        let scaled = self.active.iter().zip(&self.scale).map(|(&d, s)| snapped((x[d] - s.0) / s.1));
         scaled.zip(&self.range).map(|(v, r)| v.clamp(r.0, r.1)).collect()
     }
 
@@ -437,7 +456,7 @@ impl Gp {
         // Two plain passes over the distances, which use vector units; the third is rare.
         let nearest = out.iter().fold(f64::INFINITY, |a, b| if *b < a { *b } else { a });
         let twins: Vec<usize> = match nearest < SAME_SPLIT {
-            true => (0..n).filter(|j| out[*j] < SAME_SPLIT).collect(),
+            true => (0..n).filter(|j| out[*j] < SAME_SPLIT && self.rows[*j] == x).collect(),
             false => Vec::new(),
         };
         for o in out.iter_mut() {
