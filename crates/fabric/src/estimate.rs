@@ -391,10 +391,9 @@ impl<'c> Fabric<'c> {
             }
         };
         // Bytes over the link between neighbouring hosts, over bus bandwidth: a ring sends everything once, a tree of two hosts both ways.
-        let per_bus = match (collective, algorithm) {
-            (Collective::AllReduce, Some(Algorithm::Tree | Algorithm::NvlsTree)) => ranks / (2.0 * (ranks - 1.0)),
-            _ => 1.0,
-        };
+        let tree =
+            collective == Collective::AllReduce && matches!(algorithm, Some(Algorithm::Tree | Algorithm::NvlsTree));
+        let per_bus = if tree { ranks / (2.0 * (ranks - 1.0)) } else { 1.0 };
         for link in &network.host_links {
             let both = [link.a, link.b].iter().all(|h| !allocation.mask(*h).is_empty());
             if both {
@@ -404,7 +403,7 @@ impl<'c> Fabric<'c> {
                 offer(link.rate.gb_per_s() * efficiency / cross, format!("{}-{}", name(link.a), name(link.b)));
             }
         }
-        for (t, switch, cross) in self.uplink_crossings(allocation, collective, per_bus) {
+        for (t, switch, cross) in self.uplink_crossings(allocation, collective, per_bus, tree) {
             let up = self.uplink_gb_per_s(t, switch) * efficiency;
             offer(up / cross.max(1e-12), network.tiers[t].name.clone());
         }
@@ -428,25 +427,32 @@ impl<'c> Fabric<'c> {
     /// The uplinks that an allocation uses: tier, switch, and GB/s in one direction per GB/s of bus bandwidth. `per_bus`: the share of bus
     /// bandwidth that crosses between neighbours on a ring or a tree. O(hosts x tiers).
     ///
-    /// A ring enters and leaves a switch once, for any number of hosts below. All-to-all sends everything that is not for the switch's own
-    /// hosts. In a rail-optimised fabric with joined rails, the NICs of a host that not all hosts of the job use reach the others
+    /// A ring enters and leaves a switch once, for any number of hosts below. Of the two trees, each with half of the bytes, every link between
+    /// hosts of different switches crosses. All-to-all sends everything that is not for the switch's own hosts. In a rail-optimised fabric with joined rails, the NICs of a host that not all hosts of the job use reach the others
     /// over the uplinks, too.
     pub(crate) fn uplink_crossings(
         &self,
         allocation: &Allocation,
         collective: Collective,
         per_bus: f64,
+        tree: bool,
     ) -> Vec<(usize, usize, f64)> {
         let ranks = allocation.gpu_count() as f64;
+        let order = if tree { self.grouped_by_switch(allocation) } else { Vec::new() };
         let mut out = Vec::new();
         for t in 0..self.cluster.tiers().len() {
             let below = self.cluster.gpus_below(t, allocation);
             if below.len() < 2 {
                 break; // the whole job is below one switch of this tier, so also of every higher tier
             }
-            out.extend(below.into_iter().map(|(switch, gpus)| {
+            let links = if tree { self.tree_links(t, &order, &below) } else { Vec::new() };
+            out.extend(below.into_iter().enumerate().map(|(i, (switch, gpus))| {
                 let g = gpus as f64;
-                let cross = if collective == Collective::AllToAll { g * (ranks - g) / (ranks - 1.0) } else { per_bus };
+                let cross = match collective {
+                    Collective::AllToAll => g * (ranks - g) / (ranks - 1.0),
+                    _ if tree => per_bus * f64::from(links[i]) / 2.0,
+                    _ => per_bus,
+                };
                 (t, switch, cross)
             }));
         }
@@ -467,6 +473,27 @@ impl<'c> Fabric<'c> {
             }
         }
         out
+    }
+
+    /// The hosts of an allocation in the order of the trees: those below one switch follow each other, on every tier.
+    fn grouped_by_switch(&self, allocation: &Allocation) -> Vec<HostId> {
+        let mut hosts: Vec<HostId> = allocation.parts().iter().map(|p| p.0).collect();
+        let tiers = self.cluster.tiers().len();
+        hosts.sort_by_cached_key(|h| {
+            let mut key = [0; topology::switches::TIERS_MAX];
+            (0..tiers).for_each(|t| key[tiers - 1 - t] = self.cluster.switch_of(t, *h));
+            key
+        });
+        hosts
+    }
+
+    /// Of every switch in `below`: the links of both trees that leave its hosts.
+    fn tree_links(&self, tier: usize, order: &[HostId], below: &[(usize, usize)]) -> Vec<u32> {
+        let place = |h: &HostId| {
+            let switch = self.cluster.switch_of(tier, *h);
+            below.partition_point(|b| b.0 < switch) as u32
+        };
+        tree::links_that_leave(&order.iter().map(place).collect::<Vec<_>>(), below.len())
     }
 
     /// As [`Fabric::estimate`], but without the limit of links inside hosts, for callers that measured those links. No difference for one host.

@@ -96,7 +96,7 @@ impl Fabric<'_> {
         }
         let uplink =
             |(t, switch, c): (usize, usize, f64)| (SharedLink::Uplink(t as u32, switch as u32), c / efficiency);
-        out.extend(self.uplink_crossings(allocation, collective, cross).into_iter().map(uplink));
+        out.extend(self.uplink_crossings(allocation, collective, cross, tree).into_iter().map(uplink));
         out.retain(|l| l.1 > 0.0 && l.1.is_finite());
         out.sort_by_key(|l| l.0);
         out

@@ -17,6 +17,39 @@ pub fn link_counts(hosts: usize, host: usize) -> [usize; 2] {
     [link_count(hosts, host), link_count(hosts, other)]
 }
 
+/// The parent of `rank` in the first tree over `n` ranks; `None` for the root, rank 0.
+fn parent(n: usize, rank: usize) -> Option<usize> {
+    if rank == 0 {
+        return None;
+    }
+    let bit = 1 << rank.trailing_zeros();
+    let up = (rank ^ bit) | (bit << 1);
+    Some(if up < n { up } else { rank ^ bit })
+}
+
+/// Of every switch: the links of both trees that leave the hosts below it. `switch_of[i]` is the switch above host `i` of the trees, below
+/// `switches`. O(hosts).
+pub fn links_that_leave(switch_of: &[u32], switches: usize) -> Vec<u32> {
+    let n = switch_of.len();
+    let mut out = vec![0; switches];
+    let mut link = |a: usize, b: usize| {
+        let (a, b) = (switch_of[a] as usize, switch_of[b] as usize);
+        if a != b {
+            out[a] += 1;
+            out[b] += 1;
+        }
+    };
+    // In the second tree a host has the place that `link_counts` gives it.
+    let other = |place: usize| if n.is_multiple_of(2) { n - 1 - place } else { (place + 1) % n };
+    for rank in 1..n {
+        if let Some(up) = parent(n, rank) {
+            link(rank, up);
+            link(other(rank), other(up));
+        }
+    }
+    out
+}
+
 /// L(N): bytes that the busiest host sends over the buffer size, when each tree carries half: 1, 1.5, 2 for two, three, four or more hosts.
 /// O(1).
 pub fn busiest_host_load(hosts: usize) -> f64 {
@@ -34,6 +67,18 @@ mod tests {
     #[test]
     fn the_busiest_host_carries_one_one_and_a_half_and_two_buffers() {
         assert_eq!([2, 3, 4, 5, 8].map(busiest_host_load), [1.0, 1.5, 2.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn links_between_switches_of_one_host_each_are_the_links_of_the_hosts() {
+        for n in 2..=64 {
+            let each: Vec<u32> = (0..n as u32).collect();
+            let links: Vec<u32> = (0..n).map(|h| link_counts(n, h).iter().sum::<usize>() as u32).collect();
+            assert_eq!(links_that_leave(&each, n), links, "{n} hosts");
+            assert_eq!(links_that_leave(&vec![0; n], 1), [0], "all below one switch");
+        }
+        // Two halves of eight hosts: each tree has one link between them.
+        assert_eq!(links_that_leave(&[0, 0, 0, 0, 1, 1, 1, 1], 2).iter().sum::<u32>() % 2, 0);
     }
 
     #[test]

@@ -108,3 +108,25 @@ fn joined_rails_cross_the_uplinks_where_hosts_use_different_nics() {
     let loads = Fabric::new(&c).loads(&other, Collective::AllReduce, Bytes::mib(16));
     assert!(loads.iter().any(|l| l.0 == SharedLink::Uplink(0, 0)), "{loads:?}");
 }
+
+#[test]
+fn jobs_of_one_host_below_each_leaf_get_no_more_than_an_uplink_carries() {
+    let mut c = catalog::cluster("32xhgx-h100").unwrap();
+    c.network.tiers = vec![Tier::regular("leaf", 4, 8.0)];
+    let f = Fabric::new(&c);
+    let up = f.uplink_gb_per_s(0, 0);
+    let busbw = |hosts: &[u32], size: Bytes| {
+        let a = Allocation::new(hosts.iter().map(|h| (HostId(*h), GpuMask(0xff))));
+        f.estimate(&a, Collective::AllReduce, size).busbw.gb_per_s()
+    };
+    for size in [Bytes::mib(16), Bytes::mib(256), Bytes::gib(4)] {
+        // A host sends and receives at least 2 (N - 1) / N buffers; with two hosts on two leaves one buffer, with trees of four hosts up to two.
+        let bus = |n: f64| 2.0 * (8.0 * n - 1.0) / (8.0 * n);
+        for (hosts, least) in [(&[0, 4][..], 1.0), (&[0, 4, 8], 4.0 / 3.0), (&[0, 4, 8, 12], 1.5)] {
+            let most = up * bus(hosts.len() as f64) / least;
+            let v = busbw(hosts, size);
+            assert!(v <= most * 1.001, "{hosts:?} at {size}: {v} GB/s, at most {most}");
+        }
+        assert!(busbw(&[0, 4, 8, 12], size) < busbw(&[0, 1, 2, 3], size), "{size}");
+    }
+}
