@@ -50,6 +50,9 @@ pub struct PlaceAnswer {
     /// What the choice costs, and what it gains over the rule.
     #[serde(default)]
     pub price: PriceAnswer,
+    /// The choice with equal counts per host, where the answer's counts differ because equal ones would waste hosts or bandwidth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub equal_counts: Option<ScoredAnswer>,
     /// Candidates whose measurement would tell most, the choice first.
     pub worth_measuring: Vec<GpuList>,
     /// The next best splits.
@@ -333,6 +336,7 @@ impl PlaceAnswer {
             packed: a.packed.as_ref().map(|p| scored(cluster, p)),
             rule: a.rule.as_ref().map(|r| scored(cluster, r)),
             price: price(cluster, &a.price),
+            equal_counts: a.equal_counts.as_ref().map(|e| scored(cluster, e)),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
             runner_ups: a.runner_ups.iter().map(|s| scored(cluster, s)).collect(),
             avoided: None,

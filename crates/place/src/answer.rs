@@ -61,6 +61,8 @@ pub struct Answer {
     pub rule: Option<Scored>,
     /// What the choice costs, and what it gains over the rule.
     pub price: Price,
+    /// The choice with equal counts per host, where the answer's counts differ because equal ones would waste hosts or bandwidth.
+    pub equal_counts: Option<Scored>,
     /// Candidates judged.
     pub evaluations: u64,
     /// The effect of the choice on the new job and on the running jobs.
@@ -138,8 +140,49 @@ pub fn answer(cluster: &Cluster, model: &dyn BandwidthModel, request: &Request) 
     answer_with(&Auto, cluster, model, request)
 }
 
+/// Equal counts per host, which most launchers ask for, are given up for so much bandwidth.
+const UNEVEN_GAIN: f64 = 0.25;
+/// They are given up, too, where they take so many times the hosts for no more than [`UNEVEN_LOSS`] of bandwidth.
+const UNEVEN_HOSTS: usize = 2;
+/// See [`UNEVEN_HOSTS`].
+const UNEVEN_LOSS: f64 = 0.05;
+
 /// Answers a request by any search.
+///
+/// Where equal counts are a mere preference and take more hosts than needed, the request is searched with any counts, too, and the better
+/// answer wins.
 pub fn answer_with(
+    search: &dyn Search,
+    cluster: &Cluster,
+    model: &dyn BandwidthModel,
+    request: &Request,
+) -> Result<Answer, Refusal> {
+    let equal = answer_once(search, cluster, model, request)?;
+    let hosts = equal.choice.allocation.host_count();
+    let prefers = request.constraints.split == Split::EqualIfFeasible && request.groups.is_empty();
+    let even = equal.choice.allocation.counts().windows(2).all(|c| c[0] == c[1]);
+    if !(prefers && even && hosts > 1) {
+        return Ok(equal);
+    }
+    let free = request.usable(cluster)?;
+    let usable = Request { free, ..request.clone() };
+    if usable.fewest_hosts().is_none_or(|n| n >= hosts) {
+        return Ok(equal);
+    }
+    let mut any = request.clone();
+    any.constraints.split = Split::Any;
+    let Ok(mut uneven) = answer_once(search, cluster, model, &any) else { return Ok(equal) };
+    let (a, b) = (uneven.choice.score_gb_per_s, equal.choice.score_gb_per_s);
+    let fewer = UNEVEN_HOSTS * uneven.choice.allocation.host_count() <= hosts;
+    if a > (1.0 + UNEVEN_GAIN) * b || (fewer && a > (1.0 - UNEVEN_LOSS) * b) {
+        uneven.evaluations += equal.evaluations;
+        uneven.equal_counts = Some(equal.choice);
+        return Ok(uneven);
+    }
+    Ok(Answer { evaluations: equal.evaluations + uneven.evaluations, ..equal })
+}
+
+fn answer_once(
     search: &dyn Search,
     cluster: &Cluster,
     model: &dyn BandwidthModel,
@@ -206,6 +249,7 @@ pub fn answer_with(
         runner_ups,
         rule,
         price,
+        equal_counts: None,
         evaluations,
         effect,
         pods,

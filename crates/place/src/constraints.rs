@@ -125,18 +125,24 @@ impl Request {
         Ok(self)
     }
 
-    /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).
-    fn equal_counts_fit(&self) -> bool {
+    /// The fewest free hosts that hold the request; None if all of them do not. O(hosts log hosts).
+    pub(crate) fn fewest_hosts(&self) -> Option<usize> {
         let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
         let mut sum = 0;
-        let Some(at) = free.iter().position(|n| {
+        let at = free.iter().position(|n| {
             sum += n;
             sum >= self.gpus
-        }) else {
-            return false;
-        };
-        let (fewest, counts) = (at + 1, self.counts_allowed());
+        })?;
+        Some(at + 1)
+    }
+
+    /// Do equal counts fit on the free GPUs without many more hosts than needed? O(hosts log hosts + counts x hosts).
+    fn equal_counts_fit(&self) -> bool {
+        let Some(fewest) = self.fewest_hosts() else { return false };
+        let mut free: Vec<usize> = self.free.parts().iter().map(|p| p.1.count()).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        let counts = self.counts_allowed();
         let most = (EQUAL_HOSTS_FACTOR * fewest).min(self.constraints.hosts_max.unwrap_or(usize::MAX));
         (fewest..=most.min(free.len()).min(self.gpus)).any(|hosts| {
             let each = self.gpus / hosts;

@@ -1,6 +1,7 @@
 //! The simple rule: what a careful operator does without a measurement.
 //!
-//! One host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices where possible.
+//! One host if one fits; else the lowest switch that fits, on it the fewest hosts, an even split and the same GPU indices where possible. A
+//! higher switch comes first where it needs at most half of the hosts: many half-taken hosts below one switch are no bargain.
 //! Between equals: healthy hosts first, then those that leave fewest whole hosts broken and fewest GPUs stranded.
 //!
 //! [`Rule::choices`] also makes the rule's choices under other preferences (hosts of one type, hosts without running jobs, the hosts that the
@@ -14,6 +15,9 @@ use topology::{Allocation, GpuMask, HostId};
 
 /// Most kinds of hosts that get a choice of their own.
 const KINDS_MAX: usize = 4;
+
+/// A higher switch is worth a division of the hosts by so many.
+const HOSTS_WORTH_A_LEVEL: usize = 2;
 
 /// A host with usable GPUs.
 struct Slot {
@@ -99,8 +103,15 @@ impl<'a> Rule<'a> {
         let told_apart = spread > 1e-3 || self.slots.iter().any(|s| s.busy);
         let orders = if told_apart { &[Order::Tidy, Order::Liked][..] } else { &[Order::Tidy] };
         let mut found: Vec<Allocation> = Vec::new();
-        for set in &sets {
+        // The rule's own choices: one for each level.
+        let mut own = 0;
+        for (which, set) in sets.iter().enumerate() {
             for order in orders {
+                if which == 0 && *order == Order::Tidy {
+                    own = usize::MAX;
+                } else if own == usize::MAX {
+                    own = found.len();
+                }
                 for level in 0..self.levels() {
                     for least in [1, hosts] {
                         let Some(counts) = self.at_level(set, level, *order, least) else { continue };
@@ -114,6 +125,12 @@ impl<'a> Rule<'a> {
                     }
                 }
             }
+        }
+        let by_level = &found[..own.min(found.len())];
+        let fewer = |at: usize, i: usize| HOSTS_WORTH_A_LEVEL * by_level[i].host_count() <= by_level[at].host_count();
+        let first = (1..by_level.len()).fold(0, |at, i| if fewer(at, i) { i } else { at });
+        if first > 0 {
+            found[..=first].rotate_right(1);
         }
         found
     }

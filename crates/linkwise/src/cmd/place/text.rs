@@ -61,6 +61,7 @@ impl Reply<'_> {
         );
         out += &self.bottleneck();
         out += &self.price();
+        out += &self.equal_counts();
         out += &self.pods();
         for g in &a.groups {
             let (n, size) = (g.count, g.size);
@@ -134,6 +135,17 @@ impl Reply<'_> {
         } else {
             format!("{price}: the simple rule's choice.")
         };
+        wrap(&text, 2)
+    }
+
+    /// What equal counts would have given, where the answer gives them up.
+    fn equal_counts(&self) -> String {
+        let Some(e) = &self.answer.equal_counts else { return String::new() };
+        let each = e.gpus.allocation(self.cluster).counts().first().copied().unwrap_or(0);
+        let text = format!(
+            "Equal counts would get {:.1} GB/s as {}; `--per-host {each}` asks for them.",
+            e.predicted_busbw_gb_per_s, e.split
+        );
         wrap(&text, 2)
     }
 
