@@ -8,6 +8,7 @@ use crate::names::{Learned, Names};
 use crate::nccl::NcclNetwork;
 use crate::rates::LearnedRates;
 use crate::shares::HostShareTable;
+use crate::sizes::Ladder;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -155,6 +156,7 @@ impl Model {
             site,
             collective: s.collective,
             tables,
+            ladder: Ladder::default(),
             names,
             fabric: physics,
             correction,

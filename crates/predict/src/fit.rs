@@ -11,6 +11,7 @@ use crate::names::Names;
 use crate::nccl::NcclNetwork;
 use crate::rates::{LearnedRates, SlowPart};
 use crate::shares::HostShareTable;
+use crate::sizes::Ladder;
 use crate::slow_parts;
 use fabric::{Constants, Fabric};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -149,6 +150,7 @@ pub fn fit(
         site: LearnedRates::default().on(cluster),
         collective,
         tables: intra_tables(cluster, collective, &sizes, &grouped.intra, &physics, &mut report),
+        ladder: Ladder::default(),
         names: Names::new(cluster),
         fabric: physics.tables(),
         correction: Correction::Offset { ln_factor: 0.0, sd: 0.3 },

@@ -126,6 +126,42 @@ impl IntraTables {
         IntraTables { by_host, suspects, measured: if all == 0 { 0.0 } else { known as f64 / all as f64 } }
     }
 
+    /// The tables at another size: the physics of that size, times how far the tables at hand are from the physics of theirs. `near` are tables
+    /// with their weights, which add up to 1, and the size of each; `physics(host, mask, size)` is in GB/s. O(hosts), and a few estimates for
+    /// each subset of each type.
+    pub(crate) fn at_size<S: Copy>(
+        cluster: &Cluster,
+        near: &[(&IntraTables, f64, S)],
+        size: S,
+        physics: &dyn Fn(HostId, GpuMask, S) -> f64,
+    ) -> IntraTables {
+        let mut of_type: HashMap<usize, Vec<f64>> = HashMap::new();
+        let mut seen: HashMap<(usize, Vec<*const f64>), Arc<[f64]>> = HashMap::new();
+        let by_host = cluster.host_ids().map(|h| {
+            let t = cluster.host(h).host_type;
+            let scale = of_type.entry(t).or_insert_with(|| {
+                let of = |m: u32| {
+                    if m.count_ones() < 2 {
+                        return 0.0;
+                    }
+                    let of_size = |s: S| physics(h, GpuMask(m), s).max(1e-9);
+                    of_size(size) / near.iter().map(|n| of_size(n.2).powf(n.1)).product::<f64>()
+                };
+                (0..1u32 << cluster.type_of(h).gpu_count()).map(of).collect()
+            });
+            let key = (t, near.iter().map(|n| n.0.by_host[h.index()].as_ptr()).collect());
+            let scaled = seen.entry(key).or_insert_with(|| {
+                let value = |m: usize| near.iter().map(|n| n.0.by_host[h.index()][m].powf(n.1)).product::<f64>();
+                (0..scale.len()).map(|m| scale[m] * value(m)).collect()
+            });
+            Arc::clone(scaled)
+        });
+        let by_host = by_host.collect();
+        let nearest = near.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|n| n.0);
+        let suspects = nearest.map_or_else(|| vec![Vec::new(); cluster.hosts.len()], |n| n.suspects.clone());
+        IntraTables { by_host, suspects, measured: nearest.map_or(0.0, |n| n.measured) }
+    }
+
     /// The tables for another cluster, whose hosts are known by name. A host of a new name or type gets the median over the hosts of its type,
     /// else the analytic values. O(hosts), and the medians of the types with new hosts.
     pub(crate) fn on(&self, old: &Cluster, new: &Cluster, analytic: &dyn Fn(HostId, GpuMask) -> f64) -> IntraTables {

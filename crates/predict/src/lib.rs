@@ -23,6 +23,7 @@ mod names;
 mod nccl;
 mod rates;
 mod shares;
+mod sizes;
 mod slow_parts;
 
 pub use committee::Committee;

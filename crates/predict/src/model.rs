@@ -9,6 +9,7 @@ use crate::names::{NO_NUMBER, Names};
 use crate::nccl::NcclNetwork;
 use crate::rates::{LearnedRates, Part, RatedCluster};
 use crate::shares::{Candidates, HostShare, HostShareTable};
+use crate::sizes::Ladder;
 use rustc_hash::FxBuildHasher;
 use std::collections::HashMap;
 use topology::nccl::Version;
@@ -33,7 +34,7 @@ pub type Evaluator<'a> = Box<dyn FnMut(&[HostShare]) -> f64 + 'a>;
 pub trait BandwidthModel: Send + Sync {
     /// `bound`, `gp`, ...
     fn kind(&self) -> &'static str;
-    /// The parts that searches combine, for messages of `size`. Models fitted on several sizes use the nearest.
+    /// The parts that searches combine, for messages of `size`.
     fn share_table(&self, size: Bytes) -> &HostShareTable;
     /// Expected bus bandwidth in GB/s of every candidate, in order. One batch; `out` is overwritten.
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>);
@@ -126,7 +127,9 @@ pub struct Model {
     pub(crate) rates: LearnedRates,
     pub(crate) site: RatedCluster,
     pub(crate) collective: Collective,
+    /// Of the measured sizes, ascending.
     pub(crate) tables: Vec<SizeTables>,
+    pub(crate) ladder: Ladder,
     pub(crate) names: Names,
     pub(crate) fabric: fabric::FabricTables,
     pub(crate) correction: Correction,
@@ -177,6 +180,7 @@ impl Model {
         for t in &mut self.tables {
             t.parts = HostShareTable::new(&self.site.cluster, &t.intra, &self.fabric);
         }
+        self.ladder = Ladder::default();
         self
     }
     /// The collective that it answers for.
@@ -202,10 +206,6 @@ impl Model {
     /// What was learned on top of the bound.
     pub fn correction(&self) -> &Correction {
         &self.correction
-    }
-    /// The tables nearest to a size (on a logarithmic scale).
-    pub fn tables(&self, size: Bytes) -> &SizeTables {
-        nearest(&self.tables, size)
     }
     /// Mean and deviation of an allocation.
     pub fn predict_allocation(&self, size: Bytes, allocation: &Allocation) -> Prediction {
@@ -275,15 +275,15 @@ impl Model {
     /// learned, for other models and for readings that cannot be used.
     pub fn learn(&mut self, size: Bytes, new: &[(Allocation, f64)], seed: u64) -> bool {
         let Correction::Learned(learned) = &mut self.correction else { return false };
-        let table = &nearest(&self.tables, size).parts;
-        learned.learn(table, size, new, seed)
+        let Some(nearest) = nearest(&self.tables, size) else { return false };
+        learned.learn(&nearest.parts, size, new, seed)
     }
 }
 
-fn nearest(tables: &[SizeTables], size: Bytes) -> &SizeTables {
+fn nearest(tables: &[SizeTables], size: Bytes) -> Option<&SizeTables> {
     let ln = size.as_f64().max(1.0).ln();
     let off = |t: &&SizeTables| (t.size.as_f64().ln() - ln).abs();
-    tables.iter().min_by(|a, b| off(a).total_cmp(&off(b))).expect("a model has at least one size")
+    tables.iter().min_by(|a, b| off(a).total_cmp(&off(b)))
 }
 
 /// Hosts and weights of a candidate, in its order.
@@ -363,7 +363,10 @@ impl BandwidthModel for Model {
     }
 
     fn share_table(&self, size: Bytes) -> &HostShareTable {
-        &self.tables(size).parts
+        match self.correction {
+            Correction::Learned(_) => &self.measured_tables(size).parts,
+            _ => &self.tables(size).parts,
+        }
     }
 
     fn means(&self, size: Bytes, candidates: &Candidates, out: &mut Vec<f64>) {
@@ -407,13 +410,14 @@ impl BandwidthModel for Model {
             let suspect = parts.first().is_some_and(|p| intra.suspects(p.host).contains(&p.mask));
             if suspect { SUSPECT_SD } else { self.tables(size).intra_sd }
         } else {
-            match &self.correction {
+            let of_size = match &self.correction {
                 Correction::Offset { sd, .. } => *sd,
                 Correction::Learned(l) => l.deviation(size),
                 Correction::Gp(gp) => {
                     gp.deviation(&self.row(parts, size, analytic)[..self.width()], &self.weights_of(parts), &analytic)
                 }
-            }
+            };
+            of_size.hypot(self.size_sd(size))
         };
         Prediction { busbw_gb_per_s: mean, std_gb_per_s: mean * sd }
     }
