@@ -9,6 +9,7 @@ use crate::levels::Level;
 use crate::objective::{Effect, Objective};
 use crate::pods::{packed_pods, place_pods};
 use crate::policy::{Field, Price, deviation};
+use crate::rails;
 use crate::ranks;
 use crate::request::{Refusal, Request, Split};
 use crate::rule::Rule;
@@ -300,7 +301,8 @@ impl Found {
 /// What a search finds in one region, and what the simple rule does. `relax`: equal counts are a mere preference.
 fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<Found, Refusal> {
     let (request, keep) = (objective.request, 1 + RUNNER_UPS);
-    let SearchResult { best, evaluations } = match search.search(objective, keep) {
+    let align = |a: &Allocation| rails::aligned(objective.cluster, &request.free, a);
+    let SearchResult { mut best, mut evaluations } = match search.search(objective, keep) {
         Err(Refusal::Unsupported { .. }) if relax && request.constraints.split == Split::Equal => {
             let mut any = request.clone();
             any.constraints.split = Split::Any;
@@ -308,11 +310,20 @@ fn found_by(search: &dyn Search, objective: &Objective, relax: bool) -> Result<F
         }
         found => found?,
     };
+    let moved: Vec<Allocation> = best.iter().filter_map(|s| align(&s.allocation)).collect();
+    if !moved.is_empty() {
+        evaluations += moved.len() as u64;
+        best.extend(moved.into_iter().map(|a| scored(objective, a)));
+        best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
+        best.dedup_by(|a, b| a.allocation == b.allocation);
+        best.truncate(keep);
+    }
     if !search.keeps_to_rule() || request.gpus < 2 {
         return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations });
     }
     let Some(first) = best.first() else { return Ok(Found { best, cheap: Vec::new(), rule: None, evaluations }) };
-    let choices = Rule::new(objective).choices(first.allocation.host_count());
+    let mut choices = Rule::new(objective).choices(first.allocation.host_count());
+    choices.iter_mut().for_each(|a| *a = align(a).unwrap_or_else(|| a.clone()));
     let mut values = Vec::new();
     objective.scores(&Candidates::of(objective.table(), &choices), &mut values);
     let evaluations = evaluations + choices.len() as u64;

@@ -172,7 +172,7 @@ impl Bounds<'_> {
         let thinnest = parts.iter().map(|p| p.nic_gb_per_s).fold(f64::INFINITY, f64::min);
         // Searches prune by this bound.
         let most = network_at_most_gb_per_s(thinnest, parts.len(), gpus);
-        let plain = self.site.is_one_switch() && cluster.network.rails.is_none();
+        let plain = self.site.is_one_switch();
         // NCCL's model knows NICs, not the switches above them.
         kept * nccl.min(most).min(if plain { f64::INFINITY } else { physics() })
     }

@@ -219,7 +219,8 @@ impl RatedCluster {
             *seen.entry((type_of[h.host_type], health)).or_insert(next)
         };
         let kinds = cluster.hosts.iter().map(kind).collect();
-        let one_switch = cluster.network.tiers.is_empty() && cluster.network.host_links.is_empty();
+        let network = &cluster.network;
+        let one_switch = network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none();
         let kept = vec![1.0; cluster.tiers().len()];
         RatedCluster { cluster, kinds, kept, one_switch }
     }

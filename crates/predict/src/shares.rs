@@ -23,7 +23,7 @@ pub struct HostShare {
     /// The host's type, index into `Cluster::types`; of types that are the same hardware under several names the first.
     pub host_type: u16,
     /// The GPUs of this host that represent all sets of the same count and NIC rate in estimates of the network: those with the
-    /// best links inside the host by topology.
+    /// best links inside the host by topology. Where rails have switches of their own, every set represents itself.
     pub representative: GpuMask,
 }
 
@@ -82,8 +82,10 @@ impl HostShareTable {
                             (0..rates.len()).filter(|i| nics >> i & 1 == 1).map(|i| rates[i]).sum()
                         })
                         .collect();
-                    let mut best: HashMap<(u32, u64), (f64, u32)> = HashMap::new();
-                    let class = |m: u32| (m.count_ones(), nic[m as usize].to_bits());
+                    let mut best: HashMap<(u32, u64, u32), (f64, u32)> = HashMap::new();
+                    // Where rails have switches of their own, the rails decide which hosts reach each other: GPUs stand for themselves.
+                    let own = |m: u32| if cluster.network.rails.is_some() { m } else { 0 };
+                    let class = |m: u32| (m.count_ones(), nic[m as usize].to_bits(), own(m));
                     for m in 1..1u32 << ty.gpu_count() {
                         let ring = fabric.intra(h, GpuMask(m)).ring_gb_per_s;
                         let b = best.entry(class(m)).or_insert((ring, m));
