@@ -100,6 +100,8 @@ pub struct FitOptions<'l> {
     pub collective: Option<Collective>,
     /// Constants of the physics, which also supply GPU subsets of a host that were never measured.
     pub constants: Constants,
+    /// The slow parts of the site, where they are known; None: the fit looks for them.
+    pub known_slow_parts: Option<Vec<SlowPart>>,
     /// Seed of what learners draw at random (initial values, batches, validation readings); the kinds that ship draw nothing.
     pub seed: u64,
 }
@@ -107,7 +109,7 @@ pub struct FitOptions<'l> {
 impl<'l> FitOptions<'l> {
     /// A kind of model with everything else as it ships.
     pub fn of(kind: Kind<'l>) -> Self {
-        FitOptions { kind, collective: None, constants: Constants::default(), seed: 0 }
+        FitOptions { kind, collective: None, constants: Constants::default(), known_slow_parts: None, seed: 0 }
     }
 
     /// For this collective.
@@ -172,7 +174,8 @@ pub fn fit(
             let release = |m: &Model, readings: &[CalibrationReading]| {
                 nccl_of(m, measurements, readings, !options.constants.is_fitted())
             };
-            fit_gp(&mut model, &physics, &options.constants, &grouped, &release, &mut report)?;
+            let known = options.known_slow_parts.as_deref();
+            fit_gp(&mut model, &physics, &options.constants, &grouped, &release, known, &mut report)?;
         }
     }
     Ok((model, report))
@@ -391,15 +394,20 @@ fn fit_gp(
     constants: &Constants,
     grouped: &Grouped,
     release: Release,
+    known: Option<&[SlowPart]>,
     report: &mut FitReport,
 ) -> Result<(), FitError> {
+    if let Some(known) = known {
+        model.rates.slow = known.to_vec();
+    }
     let told = model.clone();
     calibrate_physics(model, physics, constants, grouped, release);
     let readings = grouped.readings(model);
     fit_processes(model, &readings)?;
+    let search = if known.is_some() { Vec::new() } else { vec![model.clone(), told] };
     // A slow part may pass for a wrong constant, and a wrong constant for a slow part: both orders are tried.
     let mut tried: Vec<LearnedRates> = Vec::new();
-    for start in [model.clone(), told] {
+    for start in search {
         let mut other = start;
         for _ in 0..SLOW_PARTS_ROUNDS {
             let healthy = other.without_slow_parts();

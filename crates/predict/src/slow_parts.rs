@@ -9,7 +9,7 @@
 
 use crate::calibrate::CalibrationReading;
 use crate::rates::{Part, RatedCluster, SlowPart, slow_down};
-use fabric::FabricTables;
+use fabric::{Fabric, FabricTables};
 use std::collections::HashMap;
 use topology::{Allocation, Bytes, Cluster, Collective, HostId};
 
@@ -132,15 +132,15 @@ impl<'a> Search<'a> {
         Search { tables, collective, seen, classes: classes.len(), sd: SD.0 }
     }
 
-    fn residual(&self, i: usize, cluster: &Cluster) -> f64 {
+    fn residual(&self, i: usize, fabric: &Fabric) -> f64 {
         let s = &self.seen[i];
-        let fabric = self.tables.on(cluster);
         let between = fabric.estimate_between_hosts(&s.allocation, self.collective, s.size).busbw.gb_per_s();
         s.ln_busbw - between.min(s.inside_gb_per_s).max(1e-6).ln()
     }
 
     fn residuals(&self, site: &RatedCluster) -> Vec<f64> {
-        (0..self.seen.len()).map(|i| self.residual(i, &site.cluster)).collect()
+        let fabric = self.tables.on(&site.cluster);
+        (0..self.seen.len()).map(|i| self.residual(i, &fabric)).collect()
     }
 
     /// The offsets that fit residuals best, and what all together cost.
@@ -244,7 +244,8 @@ impl<'a> Search<'a> {
         let before: Vec<Vec<f64>> = suspect.nics.iter().map(|n| work.hosts[n.0.index()].nic_health.clone()).collect();
         slow_down(work, &suspect.nics, factor);
         let mut residuals = now.residuals.clone();
-        suspect.touched.iter().for_each(|i| residuals[*i as usize] = self.residual(*i as usize, work));
+        let fabric = self.tables.on(work);
+        suspect.touched.iter().for_each(|i| residuals[*i as usize] = self.residual(*i as usize, &fabric));
         for (n, health) in suspect.nics.iter().zip(before) {
             work.hosts[n.0.index()].nic_health = health;
         }
@@ -292,7 +293,7 @@ impl<'a> Search<'a> {
             .into_iter()
             .filter_map(|(key, touched)| {
                 let n = touched.iter().filter(|i| low[**i as usize]).count();
-                let shared = key.0 <= 1 && most;
+                let shared = most && key.0 <= 1;
                 if !shared && (n < LOW.0 || (n as f64) < LOW.1 * touched.len() as f64) {
                     return None;
                 }

@@ -17,6 +17,11 @@ const SD_MIN: f64 = 0.01;
 const LOW_SDS: f64 = 3.0;
 /// See [`LOW_SDS`].
 const LOW_MIN: f64 = 0.05;
+/// Fewest subsets of a host that tell its own level.
+const LEVEL_READINGS_MIN: usize = 8;
+/// Range of the standard deviation of the levels of healthy hosts, and how many of them are ordinary.
+const LEVEL_SD: (f64, f64) = (0.01, 0.025);
+const ORDINARY_SDS: f64 = 3.0;
 /// Range of the standard deviation between healthy hosts of one type.
 const HOST_SD: (f64, f64) = (0.01, 0.04);
 
@@ -208,12 +213,14 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
             own.entry((*h, *size, *m)).or_default().push(at);
         }
     }
-    let mut found: Vec<(usize, f64)> = Vec::new();
+    // Place, residual, and the host if other hosts give the expectation.
+    let mut found: Vec<(usize, f64, Option<HostId>)> = Vec::new();
     for &(i, e) in evidence {
         let (h, m) = part(e);
         let same = &by_mask[&(cluster.host(h).host_type, e.size, m)];
         let own = &own[&(h, e.size, m)];
-        let middle = if same.len() - own.len() < CLASS_MIN - 1 {
+        let alone = same.len() - own.len() < CLASS_MIN - 1;
+        let middle = if alone {
             let ty = cluster.type_of(h);
             let alike = by_host[&(h, e.size)].iter().filter(|s| equivalent(ty, s.0, m));
             let mut class: Vec<f64> = alike.map(|s| s.1).collect();
@@ -224,12 +231,43 @@ fn single_host(cluster: &Cluster, evidence: &[(usize, &Evidence)], out: &mut [Op
         } else {
             median_with(same, own, e.ln_busbw)
         };
-        found.push((i, e.ln_busbw - middle));
+        found.push((i, e.ln_busbw - middle, (!alone).then_some(h)));
+    }
+    let levels = own_levels(cluster, found.iter().filter_map(|(_, r, h)| Some(((*h)?, *r))));
+    for (_, r, h) in &mut found {
+        *r -= h.map_or(0.0, |h| levels[h.index()]);
     }
     let sd = spread(&found.iter().map(|f| f.1).collect::<Vec<_>>()).max(SD_MIN);
-    for (i, r) in found {
+    for (i, r, _) in found {
         out[i] = Some(Residual { ln_ratio: r, sd, class: None });
     }
+}
+
+/// By host: how far its subsets together are from those of other hosts, where that is no more than hosts ordinarily differ. Without this a
+/// host that is 5 % slower throughout would pass for one with a slow link wherever noise adds to it. The upper quartile counts, since a slow
+/// GPU lowers more than half of the subsets.
+fn own_levels(cluster: &Cluster, residuals: impl Iterator<Item = (HostId, f64)>) -> Vec<f64> {
+    let mut of_host: Vec<Vec<f64>> = vec![Vec::new(); cluster.hosts.len()];
+    residuals.for_each(|(h, r)| of_host[h.index()].push(r));
+    let all: Vec<f64> = of_host.iter().flatten().copied().collect();
+    let quartile = |v: &[f64]| {
+        let mut v = v.to_vec();
+        v.sort_by(f64::total_cmp);
+        v[(v.len() - 1) * 3 / 4]
+    };
+    let enough = |v: &&Vec<f64>| v.len() >= LEVEL_READINGS_MIN;
+    let known: Vec<f64> = of_host.iter().filter(enough).map(|v| quartile(v)).collect();
+    if known.is_empty() {
+        return vec![0.0; of_host.len()];
+    }
+    // With few hosts the scatter of all readings says how far quartiles are from each other.
+    let middle = if known.len() >= CLASS_MIN { stats::median(&known) } else { quartile(&all) };
+    let ordinary = spread(&known).clamp(LEVEL_SD.0, LEVEL_SD.1);
+    let level = |v: &Vec<f64>| {
+        let level = if v.len() >= LEVEL_READINGS_MIN { quartile(v) - middle } else { 0.0 };
+        if level.abs() <= ORDINARY_SDS * ordinary { level } else { 0.0 }
+    };
+    of_host.iter().map(level).collect()
 }
 
 /// The median of a sorted class without the readings at the places `without`, and with `value`. O(places + log n).

@@ -97,7 +97,7 @@ pub fn examine(
     collective: Option<Collective>,
     constants: fabric::Constants,
 ) -> Result<(Diagnosis, Model), FitError> {
-    let options = |kind, collective| FitOptions { kind, collective, constants: constants.clone(), seed: 0 };
+    let options = |kind, collective| FitOptions { collective, ..FitOptions::of(kind).constants(constants.clone()) };
     let collective = match collective {
         Some(c) => c,
         None => fit(cluster, &thin_each(measurements), &options(Kind::Bound, None))?.0.collective(),
@@ -114,7 +114,7 @@ pub fn examine(
     let mut bound = fit(cluster, &thinned, &options(Kind::Bound, Some(collective)))?.0;
     let shared = slow_shared_parts(&bound, &thinned);
     if !shared.is_empty() {
-        bound = bound.at_rates(LearnedRates { slow: shared, ..LearnedRates::default() });
+        bound = bound.at_rates(LearnedRates { slow: shared.clone(), ..LearnedRates::default() });
     }
     let effects = Effects::new(cluster, &bound);
     let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
@@ -132,7 +132,8 @@ pub fn examine(
         if clean.iter().filter(|m| m.allocation.host_count() > 1).count() < evidence::FIT_MIN {
             break; // too few readings are left: the physics with its factors stays
         }
-        model = fit(cluster, &clean, &options(Kind::Gp, Some(collective)))?.0.with_healthy_hosts();
+        let known_slow_parts = Some(shared.clone());
+        model = fit(cluster, &clean, &FitOptions { known_slow_parts, ..options(Kind::Gp, Some(collective)) })?.0;
         let next = explain(&effects, &model, &evidence, Baseline::Model);
         let same = next.1.iter().map(|d| d.candidates[0].component).eq(found.iter().map(|d| d.candidates[0].component));
         (search, found) = next;

@@ -81,6 +81,7 @@ impl<'t> Guides<'t> {
                 kind,
                 collective: Some(truth.collective()),
                 constants: fabric::Constants::unfitted(),
+                known_slow_parts: None,
                 seed,
             };
             predict::fit(truth.cluster(), &rows, &options).map(|f| f.0).map_err(Failure::impossible)
