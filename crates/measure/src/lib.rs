@@ -13,11 +13,13 @@ pub mod campaign;
 pub mod command;
 pub mod design;
 pub mod features;
+pub mod idle;
 pub mod intra;
 mod layout;
 pub mod nccl_tests;
 pub mod outlier;
 pub mod plugin_trace;
+mod process;
 pub mod simulated;
 pub mod trace;
 
