@@ -20,6 +20,7 @@ pub mod nccl_tests;
 pub mod outlier;
 pub mod plugin_trace;
 mod process;
+pub mod scale;
 pub mod simulated;
 pub mod trace;
 
@@ -28,3 +29,4 @@ pub use backend::{Backend, BackendError, Point, Reading};
 pub use campaign::{Campaign, CampaignError, CampaignEvent, CampaignHooks, CampaignPlan, CampaignSummary};
 pub use design::{DesignKind, Uncertainty, design};
 pub use layout::first_points;
+pub use scale::Scale;

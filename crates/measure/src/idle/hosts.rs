@@ -97,10 +97,12 @@ impl<'c> Hosts<'c> {
         let mut out = Vec::new();
         for (&host, answer) in hosts.iter().zip(self.ask(&hosts)) {
             match answer {
-                Ok(in_use) => out.extend(in_use.into_iter().map(|(gpu, why)| LeftOut {
-                    gpus: Allocation::new([(host, GpuMask::from_indices([gpu]))]),
-                    why,
-                })),
+                Ok(in_use) => {
+                    out.extend(in_use.into_iter().map(|(gpu, why)| LeftOut {
+                        gpus: Allocation::new([(host, GpuMask::from_indices([gpu]))]),
+                        why,
+                    }))
+                }
                 Err(why) => out.push(LeftOut::host(self.cluster, host, format!("not known to be idle: {why}"))),
             }
         }

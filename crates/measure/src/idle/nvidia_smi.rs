@@ -64,7 +64,12 @@ pub fn parse(text: &str) -> Result<Vec<SmiGpu>, String> {
             return Err(format!("line {} of nvidia-smi: {} fields, 4 were expected", i + 1, fields.len()));
         };
         if index.parse() != Ok(gpus.len()) {
-            return Err(format!("line {} of nvidia-smi: GPU `{}` where {} was expected", i + 1, short(index), gpus.len()));
+            return Err(format!(
+                "line {} of nvidia-smi: GPU `{}` where {} was expected",
+                i + 1,
+                short(index),
+                gpus.len()
+            ));
         }
         if gpus.len() >= GPUS_PER_HOST_MAX {
             return Err(format!("nvidia-smi lists more than {GPUS_PER_HOST_MAX} GPUs"));
@@ -89,7 +94,8 @@ pub fn parse(text: &str) -> Result<Vec<SmiGpu>, String> {
         let (Some(uuid), Some(pid), Some(name)) = (fields.next(), fields.next(), fields.next()) else {
             return Err(format!("line {} of nvidia-smi: `{}` is no process", i + 1, short(line)));
         };
-        let pid = pid.parse().map_err(|_| format!("line {} of nvidia-smi: `{}` is no process id", i + 1, short(pid)))?;
+        let pid =
+            pid.parse().map_err(|_| format!("line {} of nvidia-smi: `{}` is no process id", i + 1, short(pid)))?;
         // A process of a MIG instance names the instance; the GPU itself is known as divided.
         if let Some(&gpu) = of_uuid.get(uuid) {
             let name = name.rsplit('/').next().unwrap_or(name);
@@ -112,10 +118,13 @@ mod tests {
 
     #[test]
     fn a_process_memory_or_mig_makes_a_gpu_busy() {
-        let gpus = parse(&format!("Welcome, user, to n0\n{TWO}GPU-aa, 4711, /usr/bin/python3, v 3\nGPU-aa, 4712, x\n")).unwrap();
+        let gpus = parse(&format!("Welcome, user, to n0\n{TWO}GPU-aa, 4711, /usr/bin/python3, v 3\nGPU-aa, 4712, x\n"))
+            .unwrap();
         assert_eq!(gpus[0].in_use().as_deref(), Some("process 4711 (python3, v 3) and 1 more"));
         assert!(gpus[1].in_use().unwrap().starts_with("60000 MiB"));
-        let idle = parse("0, GPU-aa, 5, Disabled\n1, GPU-bb, [N/A], Enabled\nlinkwise-apps\nNo running processes found\n").unwrap();
+        let idle =
+            parse("0, GPU-aa, 5, Disabled\n1, GPU-bb, [N/A], Enabled\nlinkwise-apps\nNo running processes found\n")
+                .unwrap();
         assert_eq!(idle[0].in_use(), None);
         assert!(idle[1].in_use().unwrap().contains("MIG"));
     }

@@ -12,19 +12,41 @@ use topology::{Allocation, Cluster, GpuMask, HostId, names};
 
 /// States in which a job holds no GPU.
 const JOB_IS_OVER: [&str; 17] = [
-    "PENDING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
-    "OUT_OF_MEMORY", "REVOKED", "SPECIAL_EXIT", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "EXPEDITING",
+    "PENDING",
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+    "REVOKED",
+    "SPECIAL_EXIT",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "RESV_DEL_HOLD",
+    "EXPEDITING",
 ];
 /// Node states in which GPUs that no job holds are idle.
 const NODE_IS_UP: [&str; 4] = ["idle", "mixed", "allocated", "completing"];
 
 fn line(program: &str, args: &[&str]) -> CommandLine {
-    CommandLine { program: program.into(), args: args.iter().map(|a| a.to_string()).collect(), ..CommandLine::default() }
+    CommandLine {
+        program: program.into(),
+        args: args.iter().map(|a| a.to_string()).collect(),
+        ..CommandLine::default()
+    }
 }
 
 /// The two commands: nodes with their states, jobs with their GPUs.
 pub fn command_lines() -> [CommandLine; 2] {
-    [line("sinfo", &["--noheader", "--Node", "--format=%N %T"]), line("scontrol", &["--details", "--oneliner", "show", "job"])]
+    [
+        line("sinfo", &["--noheader", "--Node", "--format=%N %T"]),
+        line("scontrol", &["--details", "--oneliner", "show", "job"]),
+    ]
 }
 
 /// Runs both commands and reads them. `own_job`: the job that this process runs in.
@@ -99,7 +121,11 @@ fn left_out_nodes(cluster: &Cluster, by_name: &HashMap<&str, HostId>, text: &str
         match states.get(&host) {
             None => out.push(LeftOut::host(cluster, host, "Slurm has no such node")),
             Some(state) if !NODE_IS_UP.contains(state) => {
-                let plain: String = state.chars().filter(|c| c.is_ascii_alphanumeric() || "_*~#!%$@^-+".contains(*c)).take(30).collect();
+                let plain: String = state
+                    .chars()
+                    .filter(|c| c.is_ascii_alphanumeric() || "_*~#!%$@^-+".contains(*c))
+                    .take(30)
+                    .collect();
                 out.push(LeftOut::host(cluster, host, format!("Slurm says {plain}")));
             }
             Some(_) => {}
