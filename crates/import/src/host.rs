@@ -77,7 +77,7 @@ pub fn apply_ports(t: &mut HostType, ports: &[RdmaPort]) -> (Option<NetworkClass
     let port = |n: &Nic| ports.iter().find(|p| p.device == n.name);
     let of_layer = |layer: &str| {
         let of = |n: &&Nic| port(n).is_some_and(|p| p.active && p.link_layer == layer);
-        t.nics.iter().filter(of).map(|n| n.line_rate.gbit_per_s().max(1.0)).count()
+        t.nics.iter().filter(of).count()
     };
     let (ib, ethernet) = (of_layer("InfiniBand"), of_layer("Ethernet"));
     let class = match (ib, ethernet) {
@@ -133,14 +133,15 @@ pub fn class_by_names(t: &HostType) -> Option<NetworkClass> {
     t.nics.iter().all(|n| of(n) == Some(first)).then_some(first)
 }
 
-/// True for a GPU that is soldered to a board with NVLink.
+/// True for a GPU that is soldered to a board with NVLink. A name without a form (`H100`) means the SXM one, as in `infer`.
 pub fn is_on_nvlink_board(gpu_model: &str) -> bool {
-    let name = gpu_model.to_ascii_uppercase();
-    let word = |w: &str| name.split(|c: char| !c.is_ascii_alphanumeric()).any(|x| x == w);
-    !word("PCIE")
-        && !word("NVL")
-        && (["SXM", "HBM3"].iter().any(|w| name.contains(w))
-            || ["H200", "B200", "B300", "GB200", "GB300", "H800", "H20"].iter().any(|w| word(w)))
+    let is_card = |name: &str| {
+        name.split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|w| ["PCIE", "NVL"].contains(&w.to_ascii_uppercase().as_str()))
+    };
+    let known = infer::model_by_name(gpu_model).map_or("", |m| m.name);
+    let sxm = ["SXM", "HBM3", "H200", "B200", "B300", "H800", "H20"];
+    !is_card(gpu_model) && !is_card(known) && sxm.iter().any(|w| known.contains(w))
 }
 
 /// True for the trays of a rack in which all trays share NVLink (NVL72).

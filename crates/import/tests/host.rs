@@ -78,7 +78,7 @@ fn an_sxm_board_without_nvlink_comes_from_the_catalog_or_is_refused() {
     // The pairs of a mesh cannot be known.
     let e = board(&mut bare("dgx1-v100", "Tesla V100-SXM2-32GB"), None).unwrap_err();
     assert!(e.contains("nvidia-smi topo -m"), "{e}");
-    let e = board(&mut h100, Some("a100-pcie")).unwrap_err();
+    let e = board(&mut h100, Some("gb200-tray")).unwrap_err();
     assert!(e.contains("--board"), "{e}");
     // PCIe cards have none, and a file that has some keeps them.
     assert_eq!(board(&mut bare("dgx-a100", "NVIDIA A100 80GB PCIe"), None), Ok(None));

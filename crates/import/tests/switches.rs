@@ -196,7 +196,11 @@ fn fabric(groups: usize, hosts: usize, rails: usize, uplinks: usize, joined: boo
             ports.push("\"H-aa\"[1](aa) \t\t# \"Mellanox Technologies Aggregation Node\" lid 193 4xNDR".into());
             if (g, r) == (0, 0) {
                 ports.push("\"H-bb\"[1](bb) \t\t# \"ufm-1 mlx5_0\" lid 680 4xHDR".into());
-                ports.push("\"H-cc\"[1](cc) \t\t# \"MT4129 ConnectX7   Mellanox Technologies\" lid 515 4xNDR".into());
+                if !joined {
+                    ports.push(
+                        "\"H-cc\"[1](cc) \t\t# \"MT4129 ConnectX7   Mellanox Technologies\" lid 515 4xNDR".into(),
+                    );
+                }
             }
             block(&mut out, &format!("1{g:02}{r:02}"), &format!("LEAF-{g}-{r}"), &ports);
         }
@@ -218,7 +222,7 @@ fn an_infiniband_fabric_gives_leaf_groups_rails_and_the_oversubscription_of_its_
         sets(&w, 0).iter().map(|s| s.1.as_str()).collect::<Vec<_>>(),
         ["gpu-[00-07]", "gpu-[08-15]", "gpu-[16-23]", "gpu-[24-31]"]
     );
-    assert_eq!(w.tiers[0].oversubscription, Some(2.0), "8 host ports over 2 x 2 uplinks");
+    assert_eq!(w.tiers[0].oversubscription, Some(2.0), "8 host ports over 2 x 2 uplinks: the median");
     assert_eq!(sets(&w, 1).iter().map(|s| s.1.as_str()).collect::<Vec<_>>(), ["gpu-[00-15]", "gpu-[16-31]"]);
     assert_eq!(w.port_gbit_per_s[&("gpu-03".into(), "mlx5_2".into())], 400.0);
     for wanted in ["1 ports name no host", "ufm-1", "rails"] {

@@ -22,7 +22,7 @@ const CANDIDATES_MAX: usize = 20_000;
 /// One in this many allocations of `stratified` is drawn evenly.
 const EVEN_ONE_IN: usize = 3;
 /// By job size, draws of the smallest host count for one draw of the largest, at most.
-const MOST_TIMES: usize = 32;
+const MOST_TIMES: usize = 64;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
 /// Up to this many GPUs all subsets are compared, above it [`MASKS_TRIED`] random ones.
@@ -306,7 +306,7 @@ fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
         .into_iter()
         .map(|a| {
             let (least, largest) = extremes(cluster, &a);
-            let jobs = if by_job_size { a.host_count() as f64 } else { 1.0 };
+            let jobs = if by_job_size { (a.host_count() as f64).powi(2) } else { 1.0 };
             let weight = (least * (least / largest).powi(2) / jobs).max(1e-6);
             let u: f64 = rng.random_range(f64::MIN_POSITIVE..1.0);
             (splits.insert(split(cluster, &a)), u.ln() / weight, a)

@@ -12,6 +12,8 @@ struct Process {
     device: usize,
 }
 
+type Half = Option<[f64; 4]>;
+
 /// A run, as the released program writes it.
 struct Run {
     program: &'static str,
@@ -19,7 +21,7 @@ struct Run {
     gpus: usize,
     processes: Vec<Process>,
     /// Size, and (time, algbw, busbw, wrong elements) of both halves; no half where that operation did not run.
-    rows: Vec<(u64, Option<[f64; 4]>, Option<[f64; 4]>)>,
+    rows: Vec<(u64, Half, Half)>,
     checked: bool,
 }
 

@@ -10,7 +10,7 @@
 //! The switches one step further up join groups to larger ones, and so on. Oversubscription is the bandwidth of the cables: hosts of a group
 //! over its uplinks.
 
-use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, tier_name};
+use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use topology::{HOSTS_MAX, NetworkClass, Rails, ReadError};
 
@@ -65,6 +65,7 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
         return Err(ReadError::in_file(file, "no port of a switch leads to a host of the cluster", remedy));
     }
     wiring.hosts = compute.iter().map(|h| (*h).to_owned()).collect();
+    sort_hosts(&mut wiring.hosts);
     if wiring.hosts.len() > HOSTS_MAX {
         return Err(ReadError::in_file(
             file,
@@ -93,8 +94,9 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
     let index: HashMap<&str, usize> = switches.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
     let mut level: BTreeSet<usize> = leaves.clone();
     let mut seen = leaves.clone();
-    let host_gbit =
-        |s: usize| -> f64 { switches[s].ports.iter().filter(|p| is_host_port(p)).map(|p| p.gbit_per_s).sum() };
+    // Ports that name no host are most often those of hosts, too.
+    let counts = |p: &Port<'_>| is_host_port(p) && host_of(p).is_none_or(|(h, _)| compute.contains(h));
+    let host_gbit = |s: usize| -> f64 { switches[s].ports.iter().filter(|p| counts(p)).map(|p| p.gbit_per_s).sum() };
     let mut down: BTreeMap<usize, f64> = BTreeMap::new();
     for &s in &leaves {
         *down.entry(s).or_default() += host_gbit(s);
@@ -137,7 +139,9 @@ pub fn read(text: &str, file: &str, only: Option<&BTreeSet<String>>) -> Result<W
                     [first, rest @ ..] => format!("{}+{}", switches[*first].name, rest.len()),
                     [] => format!("{}-{g}", tier_name(tier)),
                 };
-                wired.push(WiredSwitch { name, hosts: hosts.iter().cloned().collect() });
+                let mut hosts: Vec<String> = hosts.iter().cloned().collect();
+                sort_hosts(&mut hosts);
+                wired.push(WiredSwitch { name, hosts });
             }
             unique_names(&mut wired);
             wiring.tiers.push(WiredTier {
@@ -244,17 +248,23 @@ fn gbit(word: &str) -> Option<f64> {
     Some(lanes * lane)
 }
 
+/// Host and device, where the description has the form `HOST DEVICE`.
+fn host_of<'t>(p: &Port<'t>) -> Option<(&'t str, &'t str)> {
+    let mut words = p.description.split_whitespace();
+    match (words.next(), words.next(), words.next()) {
+        (Some(host), Some(device), None) => Some((host, device)),
+        _ => None,
+    }
+}
+
 /// Devices of hosts on switches, and the number of ports that name no host.
 fn attached<'t>(switches: &[Switch<'t>]) -> (Vec<Attached<'t>>, usize) {
     let (mut out, mut unnamed) = (Vec::new(), 0);
     for (switch, s) in switches.iter().enumerate() {
         for p in s.ports.iter().filter(|p| is_host_port(p)) {
-            let mut words = p.description.split_whitespace();
-            match (words.next(), words.next(), words.next()) {
-                (Some(host), Some(device), None) => {
-                    out.push(Attached { host, device, switch, gbit_per_s: p.gbit_per_s });
-                }
-                _ => unnamed += 1,
+            match host_of(p) {
+                Some((host, device)) => out.push(Attached { host, device, switch, gbit_per_s: p.gbit_per_s }),
+                None => unnamed += 1,
             }
         }
     }

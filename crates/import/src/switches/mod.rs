@@ -27,7 +27,7 @@ pub const TIERS_MAX: usize = topology::switches::TIERS_MAX;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WiredSwitch {
     pub name: String,
-    /// Names of its hosts as the file has them, sorted.
+    /// Names of its hosts as the file has them, `n9` before `n10`.
     pub hosts: Vec<String>,
 }
 
@@ -148,6 +148,27 @@ fn tier_name(tier: usize) -> String {
         2 => "core".into(),
         n => format!("tier-{}", n + 1),
     }
+}
+
+/// Sorts names so that `n9` comes before `n10`, and drops repeated ones.
+fn sort_hosts(hosts: &mut Vec<String>) {
+    hosts.sort_by_cached_key(|h| natural(h));
+    hosts.dedup();
+}
+
+/// Texts and numbers of a name in turn.
+fn natural(name: &str) -> (Vec<(String, u64)>, String) {
+    let mut out: Vec<(String, u64)> = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, after) = rest.split_at(digits);
+        let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
+        let (number, after) = after.split_at(end);
+        out.push((text.into(), number.parse().unwrap_or(0)));
+        rest = after;
+    }
+    (out, name.into())
 }
 
 /// A list of hosts as Slurm writes it.

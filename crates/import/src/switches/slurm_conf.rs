@@ -1,7 +1,7 @@
 //! Slurm's `topology.conf`: `SwitchName=s0 Nodes=n[0-15]`, `SwitchName=s4 Switches=s[0-3]`, or `BlockName=b0 Nodes=n[0-17]` with
 //! `BlockSizes=18,36`. Keys have no case; `#` begins a comment; `\` at the end continues a line. Topograph writes this form, too.
 
-use super::{FILE_BYTES_MAX, SWITCHES_MAX, WiredSwitch, WiredTier, Wiring, expand, tree};
+use super::{FILE_BYTES_MAX, SWITCHES_MAX, WiredSwitch, WiredTier, Wiring, expand, sort_hosts, tree};
 use topology::ReadError;
 use topology::diagnose::did_you_mean;
 
@@ -145,8 +145,7 @@ pub(super) fn of_blocks(mut blocks: Vec<tree::Entry>, sizes: &[usize]) -> Result
             let message = format!("block `{}` has no Nodes", b.name);
             return Err(tree::Wrong { line: b.line, message, remedy: "name its nodes: Nodes=n[0-17]" });
         }
-        b.nodes.sort_unstable();
-        b.nodes.dedup();
+        sort_hosts(&mut b.nodes);
         for n in &b.nodes {
             if let Some(other) = of_node.insert(n.clone(), b.name.clone()) {
                 let message = format!("`{n}` is in block `{other}` and in block `{}`", b.name);
@@ -161,7 +160,7 @@ pub(super) fn of_blocks(mut blocks: Vec<tree::Entry>, sizes: &[usize]) -> Result
             .chunks(per_group.max(1))
             .map(|group| {
                 let mut hosts: Vec<String> = group.iter().flat_map(|b| b.nodes.iter().cloned()).collect();
-                hosts.sort_unstable();
+                sort_hosts(&mut hosts);
                 let name = match group {
                     [one] => one.name.clone(),
                     [first, .., last] => format!("{}..{}", first.name, last.name),

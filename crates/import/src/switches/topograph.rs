@@ -1,7 +1,7 @@
 //! Topograph's output: the JSON of its `graph` engine (`instances` with `network_layers`, leaf first), and the labels that it puts on
 //! Kubernetes nodes (`kubectl get nodes -o json`). Its Slurm engine writes `topology.conf` and `topology.yaml`.
 
-use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, tier_name};
+use super::{FILE_BYTES_MAX, SWITCHES_MAX, TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 use topology::{HOSTS_MAX, ReadError};
@@ -86,7 +86,7 @@ fn of_rows(rows: &[(String, Vec<String>, Option<String>)]) -> Result<Wiring, Str
         let switches: Vec<WiredSwitch> = sets
             .into_iter()
             .map(|(name, mut hosts)| {
-                hosts.sort_unstable();
+                sort_hosts(&mut hosts);
                 WiredSwitch { name: name.into(), hosts }
             })
             .collect();

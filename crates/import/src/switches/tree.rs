@@ -1,6 +1,6 @@
 //! Tiers from switches that name their children, as both files of Slurm have them.
 
-use super::{TIERS_MAX, WiredSwitch, WiredTier, Wiring, tier_name};
+use super::{TIERS_MAX, WiredSwitch, WiredTier, Wiring, sort_hosts, tier_name};
 use std::collections::{BTreeMap, HashMap};
 use topology::Rails;
 
@@ -29,12 +29,9 @@ const ONE_PARENT: &str = "give each switch one parent; switches with the same ch
 pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
     let wrong = |line, message: String, remedy| Wrong { line, message, remedy };
     let mut wiring = Wiring::default();
-    let index: HashMap<&str, usize> = entries.iter().enumerate().map(|(i, e)| (e.name.as_str(), i)).collect();
-    // Switches with equal sets below them count as one, under the first name.
-    let mut stands_for: Vec<usize> = (0..entries.len()).collect();
-    let mut first_with: BTreeMap<(bool, Vec<&str>), usize> = BTreeMap::new();
+    let mut index: HashMap<&str, usize> = HashMap::new();
     for (i, e) in entries.iter().enumerate() {
-        if index.get(e.name.as_str()) != Some(&i) {
+        if index.insert(&e.name, i).is_some() {
             return Err(wrong(e.line, format!("switch `{}` is defined twice", e.name), "give each switch one line"));
         }
         if e.children.is_empty() == e.nodes.is_empty() {
@@ -44,12 +41,8 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
             };
             return Err(wrong(e.line, message, "Slurm wants exactly one of them"));
         }
-        let mut key: Vec<&str> = e.children.iter().chain(&e.nodes).map(String::as_str).collect();
-        key.sort_unstable();
-        key.dedup();
-        let key = (e.nodes.is_empty(), key);
-        stands_for[i] = *first_with.entry(key).or_insert(i);
     }
+    let stands_for = representatives(entries, &index);
     let mut parallel: Vec<Vec<usize>> = vec![Vec::new(); entries.len()];
     (0..entries.len()).filter(|&i| !entries[i].nodes.is_empty()).for_each(|i| parallel[stands_for[i]].push(i));
     // Parents, children and heights.
@@ -114,8 +107,7 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
         let switches: Vec<WiredSwitch> = sets
             .into_iter()
             .map(|(s, mut hosts)| {
-                hosts.sort_unstable();
-                hosts.dedup();
+                sort_hosts(&mut hosts);
                 WiredSwitch { name: entries[s].name.clone(), hosts }
             })
             .collect();
@@ -133,6 +125,35 @@ pub fn tiers(entries: &[Entry]) -> Result<Wiring, Wrong> {
         ));
     }
     Ok(wiring)
+}
+
+/// Switches with equal sets below them count as one: the index of the first of each. Equal leaves make their parents equal, so this goes upwards.
+fn representatives(entries: &[Entry], index: &HashMap<&str, usize>) -> Vec<usize> {
+    let mut stands_for: Vec<usize> = (0..entries.len()).collect();
+    let mut first_leaf: HashMap<Vec<&str>, usize> = HashMap::new();
+    for (i, e) in entries.iter().enumerate().filter(|(_, e)| !e.nodes.is_empty()) {
+        let mut key: Vec<&str> = e.nodes.iter().map(String::as_str).collect();
+        key.sort_unstable();
+        key.dedup();
+        stands_for[i] = *first_leaf.entry(key).or_insert(i);
+    }
+    for _ in 0..TIERS_MAX {
+        let mut first: HashMap<Vec<usize>, usize> = HashMap::new();
+        let mut next = stands_for.clone();
+        for (i, e) in entries.iter().enumerate().filter(|(_, e)| e.nodes.is_empty()) {
+            // An unknown child is an error later.
+            let mut key: Vec<usize> =
+                e.children.iter().filter_map(|c| index.get(c.as_str()).map(|&c| stands_for[c])).collect();
+            key.sort_unstable();
+            key.dedup();
+            next[i] = if key.len() == 1 && key[0] == i { i } else { *first.entry(key).or_insert(i) };
+        }
+        if next == stands_for {
+            break;
+        }
+        stands_for = next;
+    }
+    stands_for
 }
 
 /// A switch and those above it, lowest first. Stops after the deepest tree.

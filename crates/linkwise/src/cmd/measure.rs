@@ -291,6 +291,11 @@ fn campaign(
         o
     };
     let in_words = if source == Source::Simulated { "simulated " } else { "" };
+    if estimate.points == 0 {
+        return Err(Failure::impossible(
+            "nothing to measure: the plan has no point (one idle host has no multi-host sample, --no-intra skips the tables of single hosts)",
+        ));
+    }
     if estimate.points == estimate.already {
         eprintln!("all {} points of this campaign are in the store already", estimate.points);
     } else {
