@@ -168,7 +168,7 @@ fn rails(entries: &[Entry], leaves: &[usize], parallel: &[Vec<usize>], wiring: &
     if most < 2 {
         return;
     }
-    let widest = leaves.iter().max_by_key(|&&l| parallel[l].len()).copied().unwrap_or(0);
+    let widest = leaves.iter().rev().max_by_key(|&&l| parallel[l].len()).copied().unwrap_or(0);
     let names: Vec<&str> = parallel[widest].iter().take(3).map(|&i| entries[i].name.as_str()).collect();
     if least == most {
         wiring.rails = Some(Rails::Joined);
