@@ -227,6 +227,15 @@ fn nothing_about_the_network_is_assumed_without_a_note() {
     let (code, err, _) = import(&matrix(4, "NV18"), &["--gpu-model", "GB200", "--count", "18"]);
     assert!(code == 2 && err.contains("NVL72") && err.contains("--separate-trays"), "{err}");
     assert_eq!(import(&matrix(4, "NV18"), &["--gpu-model", "GB200"]).0, 0, "one tray");
+    let card =
+        |g: u8| format!(r#"<pci busid="0000:0{g}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>"#);
+    let cloud = format!(r#"<system version="1"><cpu numaid="0">{}{}</cpu></system>"#, card(1), card(2));
+    let (code, err, _) = import(&cloud, &[]);
+    assert!(
+        code == 2 && err.contains("neither the GPU model nor NVLinks") && err.contains("nvidia-smi topo -m"),
+        "{err}"
+    );
+    assert_eq!(import(&cloud, &["--gpu-model", "L40S"]).0, 0);
     let rocm = "============== ROCm System Management Interface ==============\n       GPU0         GPU1\nGPU0   0            XGMI\nGPU1   XGMI         0\n";
     let (code, err, _) = import(rocm, &[]);
     assert!(code == 2 && err.contains("AMD GPUs") && !err.contains("run `nvidia-smi topo -m` again"), "{err}");

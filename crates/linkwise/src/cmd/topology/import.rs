@@ -270,6 +270,7 @@ fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClas
     if let Some(said) = host::board(t, a.board.as_deref()).map_err(|e| Failure::input(of_file(site, &e)))? {
         note(said);
     }
+    refuse_unknown_links(t, site)?;
     let mut class = None;
     if let Some(ports) = &site.ports {
         let (told, notes) = host::apply_ports(t, ports);
@@ -302,6 +303,21 @@ fn apply(a: &Import, t: &mut HostType, site: &Site) -> Result<Option<NetworkClas
     }
     t.check().map_err(Failure::input)?;
     Ok(class)
+}
+
+/// An NCCL file written by hand or by a cloud has no NVLinks, whatever the host has: without the GPU's model nobody knows.
+fn refuse_unknown_links(t: &HostType, site: &Site) -> Result<(), Failure> {
+    let [only] = &site.hosts[..] else { return Ok(()) };
+    let cannot_tell = only.reading.notes.iter().any(|n| n.starts_with(read::nccl_xml::NO_GPU_ELEMENTS));
+    if cannot_tell && t.nvlink.is_none() && t.gpu_model == "unknown" && t.gpu_count() > 1 {
+        return Err(Failure::input(format!(
+            "{}: the file shows neither the GPU model nor NVLinks, so {} GPUs would count as joined by PCIe alone. Add the output of \
+             `nvidia-smi topo -m` of the host, or name the model with --gpu-model or the board with --board",
+            only.file,
+            t.gpu_count()
+        )));
+    }
+    Ok(())
 }
 
 /// The rate that a port has on most hosts of the fabric.
