@@ -8,6 +8,7 @@ fn linkwise_imports_only_what_its_border_allows() {
             "agreement",
             "autotune",
             "draw",
+            "import",
             "engine",
             "fabric",
             "files",

@@ -123,6 +123,7 @@ done
         "command",
         "--command",
         "echo broken >&2; exit 1",
+        "--all-idle",
         "--store",
         &folder.at("t.db"),
         "--samples",

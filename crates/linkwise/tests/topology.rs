@@ -121,3 +121,122 @@ fn no_note_of_an_import_contradicts_a_flag() {
     let unknown = notes(&["--gpu-model", "Voodoo 2"]);
     assert!(unknown.contains("25 GB/s") && unknown.contains("link rates of `Voodoo 2` are not known"), "{unknown}");
 }
+
+/// `nvidia-smi topo -m` of `gpus` GPUs joined by `label`, with a NIC next to each and one far from all.
+fn matrix(gpus: usize, label: &str) -> String {
+    let header: Vec<String> =
+        (0..gpus).map(|g| format!("GPU{g}")).chain((0..=gpus).map(|n| format!("NIC{n}"))).collect();
+    let mut out = format!("\t{}\n", header.join("\t"));
+    for g in 0..gpus {
+        let to_gpus = (0..gpus).map(|h| if g == h { "X" } else { label });
+        let to_nics = (0..=gpus).map(|n| if n == g { "PIX" } else { "SYS" });
+        out.push_str(&format!("GPU{g}\t{}\n", to_gpus.chain(to_nics).collect::<Vec<_>>().join("\t")));
+    }
+    out.push_str("\nNIC Legend:\n\n");
+    (0..=gpus).for_each(|n| out.push_str(&format!("  NIC{n}: mlx5_{n}\n")));
+    out
+}
+
+#[test]
+fn a_site_is_imported_from_a_host_its_ports_and_its_switches() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let host = put("host.txt", &matrix(4, "NV12"));
+    let conf = put(
+        "topology.conf",
+        "SwitchName=leaf1 Nodes=gpu-[01-04]\nSwitchName=leaf2 Nodes=gpu-[05-06]\nSwitchName=spine Switches=leaf[1-2]\n",
+    );
+    let port = |n: usize, layer: &str| {
+        format!("CA 'mlx5_{n}'\n\tPort 1:\n\t\tState: Active\n\t\tRate: 200\n\t\tLink layer: {layer}\n")
+    };
+    let ports: String = (0..4).map(|n| port(n, "Ethernet")).chain([port(4, "InfiniBand")]).collect();
+    let ibstat = put("ibstat.txt", &ports);
+    let out = dir.path().join("site.yaml").display().to_string();
+    let args = [
+        "topology",
+        "import",
+        &host,
+        &ibstat,
+        &conf,
+        "--oversubscription",
+        "leaf=2",
+        "--gpu-model",
+        "A100-SXM4-80GB",
+        "-o",
+        &out,
+    ];
+    let (code, _, notes) = linkwise(&args);
+    assert_eq!(code, 0, "{notes}");
+    assert!(notes.contains("mlx5_4 (InfiniBand)"), "{notes}");
+    assert!(
+        !notes.contains("(--nic-gbit-per-s)") && !notes.contains("(--gpu-model)"),
+        "no note contradicts a file or a flag: {notes}"
+    );
+    let (_, text, _) = linkwise(&["topology", "show", &out]);
+    for wanted in [
+        "6 hosts, 24 GPUs",
+        "RoCE",
+        "tier leaf: 2 switches of 2 to 4 hosts, 2:1 oversubscribed",
+        "leaf2: gpu-[05-06]",
+        "4 x 200 Gbit/s",
+    ] {
+        assert!(text.contains(wanted), "no `{wanted}` in\n{text}");
+    }
+    // Errors name file, line and the next step.
+    let broken = put("broken.conf", "SwitchName=leaf1 Nodes=gpu-[01-04]\nSwitchName=spine Switches=leaf[1-2]\n");
+    let (code, _, err) = linkwise(&["topology", "import", &host, &broken]);
+    assert!(code == 2 && err.contains("broken.conf:2:1") && err.contains("add a line for it"), "{err}");
+    let (code, _, err) = linkwise(&["topology", "import", &host, &conf, "--hosts", "gpu-[01-07]"]);
+    assert!(code == 2 && err.contains("`gpu-07` is below no switch of"), "{err}");
+    let (code, _, err) = linkwise(&["topology", "import", &conf]);
+    assert!(code == 2 && err.contains("nvidia-smi topo -m") && err.contains("--host-type"), "{err}");
+    let (code, _, err) = linkwise(&["topology", "import", &conf, "--host-type", "hgx-h100"]);
+    assert!(code == 0 && err.contains("--oversubscription leaf=2"), "{err}");
+}
+
+#[test]
+fn nothing_about_the_network_is_assumed_without_a_note() {
+    let import = |text: &str, flags: &[&str]| {
+        let mut c = Command::cargo_bin("linkwise").unwrap();
+        let out = c.args(["topology", "import", "-"]).args(flags).write_stdin(text).output().unwrap();
+        (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap(), String::from_utf8(out.stdout).unwrap())
+    };
+    let (code, notes, file) = import(&matrix(4, "NV12"), &["--count", "2"]);
+    assert_eq!(code, 0, "{notes}");
+    for wanted in [
+        "taken as InfiniBand",
+        "one non-blocking switch",
+        "mlx5_4 left out",
+        "does not name the GPU (--gpu-model)",
+        "--nic-gbit-per-s",
+    ] {
+        assert!(notes.contains(wanted), "no `{wanted}` in {notes}");
+    }
+    assert!(file.contains("gpu_model: unknown"), "a matrix does not name the GPU: {file}");
+    let (_, notes, file) = import(&matrix(4, "NV12"), &["--network", "tcp", "--all-nics"]);
+    assert!(
+        !notes.contains("taken as InfiniBand") && file.contains("class: tcp") && file.contains("mlx5_4"),
+        "{notes}{file}"
+    );
+    // A board without its NVLinks, and trays that share NVLink, are refused.
+    let (code, err, _) = import(&matrix(4, "SYS"), &["--gpu-model", "H100"]);
+    assert!(code == 2 && err.contains("without a NVLink") && err.contains("H100 PCIe"), "{err}");
+    let (code, err, _) = import(&matrix(4, "NV18"), &["--gpu-model", "GB200", "--count", "18"]);
+    assert!(code == 2 && err.contains("NVL72") && err.contains("--separate-trays"), "{err}");
+    assert_eq!(import(&matrix(4, "NV18"), &["--gpu-model", "GB200"]).0, 0, "one tray");
+    let card =
+        |g: u8| format!(r#"<pci busid="0000:0{g}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>"#);
+    let cloud = format!(r#"<system version="1"><cpu numaid="0">{}{}</cpu></system>"#, card(1), card(2));
+    let (code, err, _) = import(&cloud, &[]);
+    assert!(
+        code == 2 && err.contains("neither the GPU model nor NVLinks") && err.contains("nvidia-smi topo -m"),
+        "{err}"
+    );
+    assert_eq!(import(&cloud, &["--gpu-model", "L40S"]).0, 0);
+    let rocm = "============== ROCm System Management Interface ==============\n       GPU0         GPU1\nGPU0   0            XGMI\nGPU1   XGMI         0\n";
+    let (code, err, _) = import(rocm, &[]);
+    assert!(code == 2 && err.contains("AMD GPUs") && !err.contains("run `nvidia-smi topo -m` again"), "{err}");
+}

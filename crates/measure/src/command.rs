@@ -136,8 +136,8 @@ impl Backend for CommandBackend<'_> {
     fn provenance(&self) -> String {
         self.options.command.chars().take(1000).collect()
     }
-    fn expected(&self, _: &Point) -> Seconds {
-        Seconds(self.took.unwrap_or(crate::simulated::NOMINAL_SECONDS))
+    fn expected(&self, point: &Point) -> Seconds {
+        self.took.map_or_else(|| crate::simulated::nominal_seconds(point.allocation.gpu_count()), Seconds)
     }
     fn measure(&mut self, point: &Point) -> Result<Reading, BackendError> {
         let mut last = String::new();

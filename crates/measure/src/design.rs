@@ -5,6 +5,7 @@
 
 use crate::features::{distance, features};
 use crate::intra::random_mask;
+use crate::scale::Scale;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
@@ -20,6 +21,8 @@ const DRAWS_FOR_NEW_SPLIT: usize = 40;
 const CANDIDATES_MAX: usize = 20_000;
 /// One in this many allocations of `stratified` is drawn evenly.
 const EVEN_ONE_IN: usize = 3;
+/// By job size, draws of the smallest host count for one draw of the largest, at most.
+const MOST_TIMES: usize = 64;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
 /// Up to this many GPUs all subsets are compared, above it [`MASKS_TRIED`] random ones.
@@ -64,12 +67,25 @@ pub trait Uncertainty {
 /// A sample of up to `n` allocations over two hosts or more; fewer if there are no more. `Adaptive` here means farthest-point. O(n x hosts);
 /// farthest-point O(n x candidates).
 pub fn design(cluster: &Cluster, idle: &Allocation, n: usize, kind: DesignKind, seed: u64) -> Vec<Allocation> {
+    design_at(cluster, idle, n, kind, seed, Scale::SMALL)
+}
+
+/// [`design`] within the limits of a scale.
+pub fn design_at(
+    cluster: &Cluster,
+    idle: &Allocation,
+    n: usize,
+    kind: DesignKind,
+    seed: u64,
+    scale: Scale,
+) -> Vec<Allocation> {
     let n = n.min(SAMPLE_SIZE_MAX);
+    let sampler = Sampler::new(cluster, idle, seed, scale);
     match kind {
-        DesignKind::Random => Sampler::new(cluster, idle, seed).take(n, |s, _| s.any()),
-        DesignKind::Stratified => stratified(cluster, idle, n, seed),
-        DesignKind::WorstCase => worst_case(cluster, idle, n, seed),
-        DesignKind::Adaptive => farthest_point(cluster, idle, n, seed),
+        DesignKind::Random => sampler.take(n, |s, _| s.any()),
+        DesignKind::Stratified => stratified(sampler, n),
+        DesignKind::WorstCase => worst_case(sampler, n),
+        DesignKind::Adaptive => farthest_point(sampler, n),
     }
 }
 
@@ -79,13 +95,15 @@ pub struct Candidates<'a> {
     pub cluster: &'a Cluster,
     pub idle: &'a Allocation,
     pub seed: u64,
+    pub scale: Scale,
 }
 
 impl Candidates<'_> {
     /// The next `n` allocations of an adaptive design: the candidates with the most uncertain prediction, at most one per split while there are
     /// enough splits. Skips those in `taken`.
     pub fn most_uncertain(self, n: usize, taken: &[Allocation], model: &dyn Uncertainty) -> Vec<Allocation> {
-        let mut pool = stratified(self.cluster, self.idle, candidates(n + taken.len()), self.seed);
+        let sampler = Sampler::new(self.cluster, self.idle, self.seed, self.scale);
+        let mut pool = stratified(sampler, candidates(n + taken.len()));
         let known: HashSet<&Allocation> = taken.iter().collect();
         pool.retain(|a| !known.contains(a));
         let std = model.std(&pool);
@@ -118,16 +136,51 @@ fn host_counts(hosts: usize) -> Vec<usize> {
     all
 }
 
+/// The host counts of a sample in the order in which they are drawn, again and again. By job size, `h` hosts come as `1 / h²` of two hosts.
+fn strata(hosts: usize, scale: Scale) -> Vec<usize> {
+    let counts = host_counts(hosts.min(scale.hosts_per_run));
+    if !scale.by_job_size {
+        return counts;
+    }
+    let largest = counts.last().copied().unwrap_or(2);
+    let times = |h: usize| (largest * largest / (h * h)).clamp(1, MOST_TIMES);
+    let rounds = counts.iter().map(|&h| times(h)).max().unwrap_or(1);
+    // Small counts first in each round, so that a short sample has all of them.
+    (0..rounds).flat_map(|r| counts.iter().copied().filter(move |&h| r < times(h))).collect()
+}
+
 struct Sampler<'a> {
     cluster: &'a Cluster,
     idle: &'a Allocation,
     fabric: fabric::Fabric<'a>,
     rng: ChaCha8Rng,
+    seed: u64,
+    scale: Scale,
+    /// The idle hosts of each switch of the lowest tier that has two or more; empty without several switches.
+    below_switches: Vec<Vec<(HostId, GpuMask)>>,
 }
 
 impl<'a> Sampler<'a> {
-    fn new(cluster: &'a Cluster, idle: &'a Allocation, seed: u64) -> Self {
-        Sampler { cluster, idle, fabric: fabric::Fabric::new(cluster), rng: ChaCha8Rng::seed_from_u64(seed) }
+    fn new(cluster: &'a Cluster, idle: &'a Allocation, seed: u64, scale: Scale) -> Self {
+        let mut below_switches: Vec<Vec<(HostId, GpuMask)>> = Vec::new();
+        if scale.by_job_size && !cluster.tiers().is_empty() {
+            below_switches.resize(cluster.switch_count(0), Vec::new());
+            for &(h, m) in idle.parts() {
+                if let Some(below) = below_switches.get_mut(cluster.switch_of(0, h)) {
+                    below.push((h, m));
+                }
+            }
+            below_switches.retain(|b| b.len() >= 2);
+            if below_switches.len() < 2 {
+                below_switches.clear();
+            }
+        }
+        let (fabric, rng) = (fabric::Fabric::new(cluster), ChaCha8Rng::seed_from_u64(seed));
+        Sampler { cluster, idle, fabric, rng, seed, scale, below_switches }
+    }
+
+    fn strata(&self) -> Vec<usize> {
+        strata(self.idle.host_count(), self.scale)
     }
 
     /// Draws until there are `n` different multi-host allocations; `draw` gets the number already taken.
@@ -154,7 +207,13 @@ impl<'a> Sampler<'a> {
 
     /// Random GPUs.
     fn any(&mut self) -> Allocation {
-        let mut gpus: Vec<_> = self.idle.gpus().collect();
+        let mut gpus: Vec<_> = match self.scale.hosts_per_run < self.idle.host_count() {
+            true => {
+                let hosts = self.scale.hosts_per_run;
+                Allocation::new(self.hosts(hosts)).gpus().collect()
+            }
+            false => self.idle.gpus().collect(),
+        };
         let k = self.rng.random_range(2..=gpus.len());
         for i in 0..k {
             let j = self.rng.random_range(i..gpus.len());
@@ -163,9 +222,16 @@ impl<'a> Sampler<'a> {
         Allocation::from_gpus(gpus.into_iter().take(k))
     }
 
-    /// `count` different idle hosts.
+    /// `count` different idle hosts. With several switches, every second draw takes them below one switch, where one has so many.
     fn hosts(&mut self, count: usize) -> Vec<(HostId, GpuMask)> {
         let mut hosts = self.idle.parts().to_vec();
+        if !self.below_switches.is_empty() && self.rng.random_bool(0.5) {
+            let enough: Vec<usize> =
+                (0..self.below_switches.len()).filter(|&s| self.below_switches[s].len() >= count).collect();
+            if !enough.is_empty() {
+                hosts.clone_from(&self.below_switches[enough[self.rng.random_range(0..enough.len())]]);
+            }
+        }
         let count = count.min(hosts.len());
         for i in 0..count {
             let j = self.rng.random_range(i..hosts.len());
@@ -222,11 +288,12 @@ impl<'a> Sampler<'a> {
 /// A scheduler compares near-balanced splits of many GPUs. Thin or lopsided splits seldom win, and a few of them teach the model how slow they are.
 /// From a pool that is even over splits, allocations are drawn without replacement with weight `smallest x (smallest / largest)²`, counted in NIC
 /// rate if hosts differ. Every third one is drawn evenly, so that the model also knows the rest of the space.
-fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
-    let strata = host_counts(idle.host_count());
+fn stratified(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
+    let (cluster, idle, seed, strata) = (sampler.cluster, sampler.idle, sampler.seed, sampler.strata());
+    let by_job_size = sampler.scale.by_job_size;
     let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
     let mut draws = 0;
-    let pool = Sampler::new(cluster, idle, seed).take(candidates(n), move |s, taken| {
+    let pool = sampler.take(candidates(n), move |s, taken| {
         let hosts = strata[taken % strata.len()];
         let base = 1 + (taken / strata.len() + draws) % most;
         draws += 1; // try another base if this one yields nothing new
@@ -239,7 +306,8 @@ fn stratified(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<
         .into_iter()
         .map(|a| {
             let (least, largest) = extremes(cluster, &a);
-            let weight = (least * (least / largest).powi(2)).max(1e-6);
+            let jobs = if by_job_size { (a.host_count() as f64).powi(2) } else { 1.0 };
+            let weight = (least * (least / largest).powi(2) / jobs).max(1e-6);
             let u: f64 = rng.random_range(f64::MIN_POSITIVE..1.0);
             (splits.insert(split(cluster, &a)), u.ln() / weight, a)
         })
@@ -265,10 +333,10 @@ fn extremes(cluster: &Cluster, a: &Allocation) -> (f64, f64) {
     sides.fold((f64::INFINITY, 0.0), |e, s| (e.0.min(s), e.1.max(s)))
 }
 
-fn worst_case(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
-    let strata = host_counts(idle.host_count());
+fn worst_case(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
+    let (idle, strata) = (sampler.idle, host_counts(sampler.idle.host_count().min(sampler.scale.hosts_per_run)));
     let most = idle.parts().iter().map(|p| p.1.count()).max().unwrap_or(1);
-    let pool = Sampler::new(cluster, idle, seed).take(candidates(n), |s, taken| {
+    let pool = sampler.take(candidates(n), |s, taken| {
         s.arbitrary(strata[taken % strata.len()], 1 + taken / strata.len() % most.div_ceil(2))
     });
     // Most unbalanced first within each host count, then the host counts in turn.
@@ -294,8 +362,9 @@ fn worst_case(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<
     out
 }
 
-fn farthest_point(cluster: &Cluster, idle: &Allocation, n: usize, seed: u64) -> Vec<Allocation> {
-    let pool = stratified(cluster, idle, candidates(n), seed);
+fn farthest_point(sampler: Sampler<'_>, n: usize) -> Vec<Allocation> {
+    let cluster = sampler.cluster;
+    let pool = stratified(sampler, candidates(n));
     let points: Vec<Vec<f64>> = pool.iter().map(|a| features(cluster, a)).collect();
     let mut nearest = vec![f64::INFINITY; pool.len()];
     let mut out = Vec::new();

@@ -45,8 +45,8 @@ pub fn random_mask(idle: GpuMask, count: usize, rng: &mut ChaCha8Rng) -> GpuMask
     GpuMask::from_indices(gpus.into_iter().take(count))
 }
 
-/// [`SPOT_CHECKS`] subsets of a table, spread over the counts, the full set included.
-pub fn spot_checks(table: &[GpuMask], seed: u64) -> Vec<GpuMask> {
+/// `checks` subsets of a table, spread over the counts, the full set first.
+pub fn spot_checks(table: &[GpuMask], checks: usize, seed: u64) -> Vec<GpuMask> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut by_count: Vec<Vec<GpuMask>> = Vec::new();
     for m in table {
@@ -57,9 +57,9 @@ pub fn spot_checks(table: &[GpuMask], seed: u64) -> Vec<GpuMask> {
     }
     let mut picked = Vec::new();
     // Largest counts first: the full host uses every link.
-    while picked.len() < SPOT_CHECKS && by_count.iter().any(|g| !g.is_empty()) {
+    while picked.len() < checks && by_count.iter().any(|g| !g.is_empty()) {
         for group in by_count.iter_mut().rev().filter(|g| !g.is_empty()) {
-            if picked.len() < SPOT_CHECKS {
+            if picked.len() < checks {
                 picked.push(group.swap_remove(rng.random_range(0..group.len())));
             }
         }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn spot_checks_hold_the_whole_host_and_repeat_nothing() {
         let t = table(GpuMask(0b1011_1101), 1);
-        let s = spot_checks(&t, 5);
+        let s = spot_checks(&t, SPOT_CHECKS, 5);
         assert_eq!(s.len(), SPOT_CHECKS);
         assert!(s.contains(&GpuMask(0b1011_1101)));
         let mut unique = s.clone();

@@ -2,7 +2,7 @@
 
 use crate::backend::Point;
 use crate::campaign::CampaignPlan;
-use crate::design::design;
+use crate::design::design_at;
 use crate::intra;
 use std::collections::HashSet;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
@@ -51,17 +51,23 @@ impl Layout<'_> {
 
     /// Spot checks of GPU subsets that are idle on both hosts.
     pub fn spot_points(&self, host: HostId, reference: HostId, size: Bytes) -> Vec<Point> {
+        self.checks_of(host, reference, self.plan.scale.spot_checks, size)
+    }
+
+    /// This many of them.
+    pub fn checks_of(&self, host: HostId, reference: HostId, checks: usize, size: Bytes) -> Vec<Point> {
         let idle = &self.plan.idle;
         let both = GpuMask(idle.mask(host).0 & idle.mask(reference).0);
         let of_reference: HashSet<GpuMask> = intra::table(idle.mask(reference), self.plan.seed).into_iter().collect();
         let mut common = intra::table(both, self.plan.seed);
         common.retain(|m| of_reference.contains(m));
-        let masks = intra::spot_checks(&common, self.plan.seed);
+        let masks = intra::spot_checks(&common, checks, self.plan.seed);
         masks.into_iter().map(|m| self.point(Allocation::new([(host, m)]), size)).collect()
     }
 
     pub fn sample_points(&self, size: Bytes) -> Vec<Point> {
-        let chosen = design(self.cluster, &self.plan.idle, self.plan.sample_size, self.plan.design, self.plan.seed);
+        let plan = self.plan;
+        let chosen = design_at(self.cluster, &plan.idle, plan.sample_size, plan.design, plan.seed, plan.scale);
         chosen.into_iter().map(|a| self.point(a, size)).collect()
     }
 }

@@ -11,6 +11,14 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
 /// Duration of one nccl-tests point with default counts, s; the published campaigns imply 2 to 6 s (`facts/placement-prototype.md`, pitfall 5).
 pub const NOMINAL_SECONDS: f64 = 4.0;
+/// What each rank adds, s: starting and connecting a process. 20 ms a rank is the slope that a review of campaigns used for `mpirun` and
+/// `srun` (5 s at 50 ranks); a measured one takes its place when hardware is at hand.
+pub const NOMINAL_SECONDS_PER_RANK: f64 = 0.02;
+
+/// Expected duration of one run of this many ranks.
+pub fn nominal_seconds(ranks: usize) -> Seconds {
+    Seconds(NOMINAL_SECONDS + NOMINAL_SECONDS_PER_RANK * ranks as f64)
+}
 
 /// Irregularity and noise of the simulated cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,8 +114,8 @@ impl<F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Backend for Simulated<'
     fn width(&self) -> usize {
         usize::MAX
     }
-    fn expected(&self, _: &Point) -> Seconds {
-        Seconds(NOMINAL_SECONDS)
+    fn expected(&self, point: &Point) -> Seconds {
+        nominal_seconds(point.allocation.gpu_count())
     }
     fn measure(&mut self, point: &Point) -> Result<Reading, BackendError> {
         let gpus = self.cluster.gpu_names(&point.allocation).join(" ");
@@ -119,7 +127,7 @@ impl<F: Fn(&Allocation, Collective, Bytes) -> Bandwidth> Backend for Simulated<'
         if rng.random_bool(self.options.outlier_rate.clamp(0.0, 1.0)) {
             gb_per_s *= rng.random_range(0.3..0.7);
         }
-        let mut reading = Reading::new(Bandwidth::from_gb_per_s(gb_per_s), Seconds(NOMINAL_SECONDS));
+        let mut reading = Reading::new(Bandwidth::from_gb_per_s(gb_per_s), self.expected(point));
         let factor = point.collective.bus_factor(point.allocation.gpu_count());
         if gb_per_s > 0.0 {
             reading.time = Some(Seconds(point.size.as_f64() * factor / (gb_per_s * 1e9)));

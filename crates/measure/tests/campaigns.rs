@@ -29,6 +29,7 @@ fn plan(c: &Cluster) -> CampaignPlan {
         sample_size: 30,
         design: DesignKind::Stratified,
         seed: 1,
+        scale: measure::Scale::SMALL,
         budget_gpu_minutes: None,
     }
 }

@@ -14,11 +14,17 @@ fn accepted(target: &str, one: impl Fn(&str) -> bool) -> usize {
 #[test]
 fn the_corpora_of_nccl_tests_output_and_of_tables_are_read() {
     assert_eq!(accepted("nccl_tests_text", |t| measure::nccl_tests::parse_text(t).is_ok()), 1);
-    assert_eq!(accepted("nccl_tests_json", |t| measure::nccl_tests::parse_json(t).is_ok()), 1);
+    assert_eq!(accepted("nccl_tests_json", |t| measure::nccl_tests::parse_json(t).is_ok()), 2);
+    assert_eq!(accepted("nvidia_smi", |t| measure::idle::nvidia_smi::parse(t).is_ok()), 1);
     assert_eq!(accepted("job_trace", |t| measure::trace::parse_trace(t, 16).is_ok()), 2);
     let plugin = |t: &str| measure::plugin_trace::read(t.as_bytes(), |_| Ok(())).is_ok();
     assert_eq!(accepted("plugin_trace", plugin), 2, "of five; one of them is cut off at its end");
     let cluster = topology::catalog::cluster("h100").expect("built in");
+    let jobs = |t: &str| {
+        let (nodes, jobs) = t.split_once("\n---\n").expect("two parts");
+        measure::idle::slurm::parse(&cluster, nodes, jobs, None).is_ok()
+    };
+    assert_eq!(accepted("slurm_jobs", jobs), 1);
     let map = store::HostMap::parse("h100_26=n0,h100_27=n1", &cluster).expect("known hosts");
     assert_eq!(accepted("store_csv", |t| store::parse_csv(t, "corpus", &cluster, &map).is_ok()), 2);
 }

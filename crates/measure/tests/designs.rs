@@ -103,7 +103,11 @@ fn an_adaptive_round_takes_what_the_model_knows_least() {
     }
     let c = cluster("h100");
     let taken = design(&c, &c.usable(), 10, DesignKind::Adaptive, 1);
-    let round = Candidates { cluster: &c, idle: &c.usable(), seed: 1 }.most_uncertain(6, &taken, &OnlyThreeHosts);
+    let round = Candidates { cluster: &c, idle: &c.usable(), seed: 1, scale: measure::Scale::SMALL }.most_uncertain(
+        6,
+        &taken,
+        &OnlyThreeHosts,
+    );
     assert_eq!(round.len(), 6);
     assert!(round.iter().all(|a| a.host_count() == 3 && !taken.contains(a)));
 }

@@ -19,7 +19,7 @@ pub mod switches;
 pub use allocation::{Allocation, GPUS_PER_HOST_MAX, GpuId, GpuMask, HOSTS_MAX, HostId};
 pub use cluster::{Cluster, Host, HostLink, LinkHealth, Network, NetworkClass};
 pub use diagnose::ReadError;
-pub use host::{Gpu, HostType, Nic, NvLinkFabric, PathKind, Pcie};
+pub use host::{Gpu, HostType, NICS_PER_HOST_MAX, Nic, NvLinkFabric, PathKind, Pcie};
 pub use list::{ListError, ListErrorKind, ListReader};
 pub use nccl_types::Collective;
 pub use quantity::{Bandwidth, Bytes, Seconds};

@@ -51,6 +51,7 @@ pub fn measure_site(
         sample_size: samples,
         design,
         seed,
+        scale: measure::Scale::SMALL,
         budget_gpu_minutes: None,
     };
     let fabric = fabric::Fabric::new(site.cluster());

@@ -72,8 +72,9 @@ impl Readings<'_> {
                 break;
             }
             let taken: Vec<Allocation> = out.iter().map(|m| m.allocation.clone()).collect();
-            let next = Candidates { cluster: self.cluster, idle: &idle, seed: seed + round }
-                .most_uncertain(60, &taken, &learning);
+            let next =
+                Candidates { cluster: self.cluster, idle: &idle, seed: seed + round, scale: measure::Scale::SMALL }
+                    .most_uncertain(60, &taken, &learning);
             let want = (n - out.len()).min(10);
             out.extend(read(next, want));
         }

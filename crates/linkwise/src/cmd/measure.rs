@@ -1,6 +1,7 @@
 //! `linkwise measure`: takes bandwidth measurements into a store, or brings in published ones.
 
 mod args;
+mod idle;
 mod progress;
 mod show;
 mod tables;
@@ -16,9 +17,10 @@ use console::Format;
 use console::load_cluster;
 use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
+use measure::idle::Guarded;
 use measure::nccl_tests::{LaunchOptions, Launcher, NcclTests, command_line};
 use measure::simulated::{Irregularity, on_fabric};
-use measure::{Backend, Campaign, CampaignError, CampaignHooks, CampaignPlan};
+use measure::{Backend, Campaign, CampaignError, CampaignHooks, CampaignPlan, Scale};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,8 +32,6 @@ use topology::{Allocation, Bytes, Cluster, Collective};
 const SIZES_MAX: usize = 32;
 /// Longest time limit of one point.
 const TIMEOUT_S_MAX: f64 = 86_400.0;
-/// Largest list of idle GPUs that is read, bytes.
-const IDLE_BYTES_MAX: usize = 16 << 20;
 
 /// Runs it.
 pub fn run(args: Args) -> Result<(), Failure> {
@@ -45,10 +45,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.dry_run {
         return dry_run(&args, &cluster, &plan);
     }
+    let asks = idle::asks(&args)?;
     let path =
         args.store.as_deref().ok_or_else(|| Failure::input("--store FILE is missing: where measurements are kept"))?;
     // Everything is read and judged before the store is touched.
     let imports = tables::read_all(&args, &cluster)?;
+    let plan = if args.backend.is_some() { idle::keep_idle(&args, &cluster, plan, &asks)? } else { plan };
     let mut store = open::store_or_new(path, &cluster)?;
     let mut answer =
         show::Answer { store: path.display().to_string(), cluster: cluster.name.clone(), ..Default::default() };
@@ -57,7 +59,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     if let Some(kind) = args.backend {
         warn_of_mixture(&store, kind)?;
-        answer.campaign = Some(with_backend(&args, &cluster, &plan, kind, &mut store)?);
+        answer.campaign = Some(with_backend(&args, &cluster, &plan, kind, &asks, &mut store)?);
     }
     if let Some(file) = &args.export {
         answer.exported = Some(tables::export(file, &store)?);
@@ -92,12 +94,13 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<CampaignPlan, Failure> {
     if sizes.len() > SIZES_MAX {
         return Err(Failure::input(format!("--sizes: {} sizes; at most {SIZES_MAX}", sizes.len())));
     }
-    let mut idle = idle(args, cluster)?;
-    if args.backend == Some(BackendKind::NcclTests) && args.launcher == args::LauncherKind::Local {
+    let mut idle = idle::named(args, cluster)?;
+    if idle::is_here(args) {
         idle = on_this_machine(args, cluster, &idle)?;
     }
-    if idle.gpu_count() < 2 {
-        return Err(Failure::impossible("fewer than two idle GPUs: there is nothing to measure between"));
+    idle::check_count(&idle)?;
+    if args.max_hosts.is_some_and(|n| n < 1) {
+        return Err(Failure::input("--max-hosts: 1 or more was expected"));
     }
     if args.samples > measure::design::SAMPLE_SIZE_MAX {
         return Err(Failure::input(format!("--samples: at most {}", measure::design::SAMPLE_SIZE_MAX)));
@@ -119,8 +122,10 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<CampaignPlan, Failure> {
     if args.backend == Some(BackendKind::Command) && command.is_empty() {
         return Err(Failure::input("--backend command needs --command 'CMD ...'"));
     }
+    let scale = Scale::of_site(cluster, &idle, args.max_hosts);
     Ok(CampaignPlan {
         idle,
+        scale,
         collective,
         sizes,
         intra: !args.no_intra,
@@ -129,21 +134,6 @@ fn plan(args: &Args, cluster: &Cluster) -> Result<CampaignPlan, Failure> {
         seed: args.seed,
         budget_gpu_minutes: args.budget_gpu_minutes,
     })
-}
-
-/// `--idle LIST|FILE`; all usable GPUs without it. Drained GPUs cannot be idle.
-fn idle(args: &Args, cluster: &Cluster) -> Result<Allocation, Failure> {
-    let usable = cluster.usable();
-    let Some(text) = &args.idle else { return Ok(usable) };
-    let path = Path::new(text);
-    let list = if path.is_file() { files::read_text(path, IDLE_BYTES_MAX)? } else { text.clone() };
-    let idle = cluster.parse_gpus([list.as_str()]).map_err(|e| Failure::input(format!("--idle: {e}")))?;
-    if !usable.contains_all(&idle) {
-        let drained = idle.gpus().find(|g| !usable.mask(g.host).contains(usize::from(g.gpu)));
-        let name = drained.map(|g| cluster.gpu_name(g)).unwrap_or_default();
-        return Err(Failure::input(format!("--idle: `{name}` is drained in cluster `{}`", cluster.name)));
-    }
-    Ok(idle)
 }
 
 /// The part of `idle` that the local launcher reaches: one host.
@@ -217,8 +207,16 @@ fn with_backend(
     cluster: &Cluster,
     plan: &CampaignPlan,
     kind: BackendKind,
+    asks: &idle::Asks,
     store: &mut Store,
 ) -> Result<show::CampaignAnswer, Failure> {
+    let guarded = |backend: &mut dyn Backend, store: &mut Store| match idle::guard(args, cluster, asks) {
+        Some(hosts) => {
+            let whole_hosts = args.idle.is_none();
+            campaign(args, cluster, plan, &mut Guarded::new(backend, hosts, whole_hosts), store)
+        }
+        None => campaign(args, cluster, plan, backend, store),
+    };
     match kind {
         BackendKind::Simulated => {
             let options = Irregularity {
@@ -231,7 +229,7 @@ fn with_backend(
         }
         BackendKind::NcclTests => {
             let timeout = Duration::from_secs_f64(args.timeout_s);
-            campaign(args, cluster, plan, &mut NcclTests::new(cluster, launch_options(args), timeout), store)
+            guarded(&mut NcclTests::new(cluster, launch_options(args), timeout), store)
         }
         BackendKind::Command => {
             let command = args.command.clone().unwrap_or_default();
@@ -240,7 +238,7 @@ fn with_backend(
                 attempts: args.attempts.clamp(1, 100),
                 ..CommandOptions::new(command)
             };
-            campaign(args, cluster, plan, &mut CommandBackend::new(cluster, options), store)
+            guarded(&mut CommandBackend::new(cluster, options), store)
         }
     }
 }
@@ -293,6 +291,11 @@ fn campaign(
         o
     };
     let in_words = if source == Source::Simulated { "simulated " } else { "" };
+    if estimate.points == 0 {
+        return Err(Failure::impossible(
+            "nothing to measure: the plan has no point (one idle host has no multi-host sample, --no-intra skips the tables of single hosts)",
+        ));
+    }
     if estimate.points == estimate.already {
         eprintln!("all {} points of this campaign are in the store already", estimate.points);
     } else {

@@ -30,6 +30,8 @@ pub const FAILURES_IN_ROW_MAX: usize = 10;
 pub const SPOT_MEDIAN_MAX: f64 = 0.05;
 /// ... or a single spot check by more than this.
 pub const SPOT_SINGLE_MAX: f64 = 0.15;
+/// A host with fewer spot checks than this has no median of its own.
+const CHECKS_FOR_MEDIAN: usize = 4;
 /// Rounds of an adaptive design.
 const ADAPTIVE_ROUNDS: usize = 8;
 
@@ -117,7 +119,9 @@ impl<'a> Campaign<'a> {
         if self.plan.intra {
             self.take_tables(&tables, size)?;
             let deviating = self.take_spot_checks(&checks, size)?;
-            self.take_tables(&deviating, size)?;
+            let (first, rest) = deviating.split_at(deviating.len().min(self.plan.scale.tables_of_deviating));
+            self.take_tables(first, size)?;
+            self.take_more_checks(&checks, rest, size)?;
         }
         if self.plan.design == DesignKind::Adaptive && self.model.is_some() {
             self.take_adaptive_sample(size)

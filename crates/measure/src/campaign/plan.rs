@@ -3,6 +3,7 @@
 use super::Campaign;
 use crate::backend::Point;
 use crate::design::DesignKind;
+use crate::scale::Scale;
 use topology::{Allocation, Bytes, Collective};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +21,8 @@ pub struct CampaignPlan {
     pub design: DesignKind,
     /// Seed of designs and spot checks.
     pub seed: u64,
+    /// How the plan grows with the site.
+    pub scale: Scale,
     /// Limit on GPU-minutes of this run; `None` is unlimited.
     pub budget_gpu_minutes: Option<f64>,
 }

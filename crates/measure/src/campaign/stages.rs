@@ -1,9 +1,12 @@
 //! The stages: intra tables, spot checks, and an adaptive sample.
 
 use super::outcome::Stop;
-use super::{ADAPTIVE_ROUNDS, Campaign, CampaignError, CampaignEvent, SPOT_MEDIAN_MAX, SPOT_SINGLE_MAX, Stage};
+use super::{
+    ADAPTIVE_ROUNDS, CHECKS_FOR_MEDIAN, Campaign, CampaignError, CampaignEvent, SPOT_MEDIAN_MAX, SPOT_SINGLE_MAX, Stage,
+};
 use crate::backend::Point;
-use crate::design::{Candidates, DesignKind, design};
+use crate::design::{Candidates, DesignKind, design_at};
+use crate::intra::SPOT_CHECKS;
 use crate::outlier;
 use stats::median;
 use store::Measurement;
@@ -39,25 +42,47 @@ impl Campaign<'_> {
         }
         self.take(Stage::Spot, &format!("spot checks of {} hosts, {size}", checks.len()), &interleaved(&spots))?;
         let mut outliers = Vec::new();
+        // A host with few checks is compared with all hosts.
+        let few = self.plan.scale.spot_checks < CHECKS_FOR_MEDIAN;
+        let all =
+            || checks.iter().zip(&spots).flat_map(|((_, r), p)| self.ratios(p, *r)).map(|x| x.1).collect::<Vec<_>>();
+        let of_site = if few { median(&all()) } else { 0.0 };
         for ((_, r), points) in checks.iter().zip(&spots) {
             let ratios = self.ratios(points, *r);
-            let centre = median(&ratios.iter().map(|x| x.1).collect::<Vec<_>>());
+            let centre = if few { of_site } else { median(&ratios.iter().map(|x| x.1).collect::<Vec<_>>()) };
             outliers.extend(ratios.iter().filter(|x| (x.1 - centre).abs() > SPOT_SINGLE_MAX).map(|x| x.0.clone()));
         }
         self.repeat_outliers(Stage::Spot, &outliers)?;
-        Ok(self.deviating_hosts(checks, &spots))
+        Ok(self.deviating_hosts(checks, &spots, of_site))
+    }
+
+    /// All spot checks of hosts that deviate, where the scale allows no table for them.
+    pub(super) fn take_more_checks(
+        &mut self,
+        checks: &[(HostId, HostId)],
+        hosts: &[HostId],
+        size: Bytes,
+    ) -> Result<(), Stop> {
+        let of_hosts = checks.iter().filter(|(h, _)| hosts.contains(h));
+        let more: Vec<Vec<Point>> = of_hosts.map(|(h, r)| self.layout().checks_of(*h, *r, SPOT_CHECKS, size)).collect();
+        if more.is_empty() {
+            return Ok(());
+        }
+        self.take(Stage::Spot, &format!("more spot checks of {} hosts, {size}", more.len()), &interleaved(&more))
     }
 
     /// The hosts whose spot checks deviate from those of their reference host.
-    fn deviating_hosts(&mut self, checks: &[(HostId, HostId)], spots: &[Vec<Point>]) -> Vec<HostId> {
+    fn deviating_hosts(&mut self, checks: &[(HostId, HostId)], spots: &[Vec<Point>], of_site: f64) -> Vec<HostId> {
+        let few = self.plan.scale.spot_checks < CHECKS_FOR_MEDIAN;
         let mut deviating = Vec::new();
         for ((h, r), points) in checks.iter().zip(spots) {
             let ratios: Vec<f64> = self.ratios(points, *r).iter().map(|x| x.1).collect();
-            if median(&ratios).abs() > SPOT_MEDIAN_MAX || ratios.iter().any(|x| x.abs() > SPOT_SINGLE_MAX) {
+            let deviates = ratios.iter().any(|x| (x - of_site).abs() > SPOT_SINGLE_MAX);
+            if deviates || (!few && median(&ratios).abs() > SPOT_MEDIAN_MAX) {
                 let name = self.cluster.host(*h).name.clone();
                 let percent = 100.0 * (median(&ratios).exp() - 1.0);
                 (self.hooks.on_event)(CampaignEvent::Note(format!(
-                    "{name} deviates from {} by {percent:+.1} % (median of {} spot checks): measuring its full table",
+                    "{name} deviates from {} by {percent:+.1} % (median of {} spot checks): taking more readings of it",
                     self.cluster.host(*r).name,
                     ratios.len()
                 )));
@@ -97,17 +122,18 @@ impl Campaign<'_> {
     /// Measures in rounds: the model learns the readings and chooses the allocations about which it is most uncertain.
     pub(super) fn take_adaptive_sample(&mut self, size: Bytes) -> Result<(), Stop> {
         let per_round = self.plan.sample_size.div_ceil(ADAPTIVE_ROUNDS).max(4);
-        let (cluster, idle, seed) = (self.cluster.clone(), self.plan.idle.clone(), self.plan.seed);
+        let (cluster, idle) = (self.cluster.clone(), self.plan.idle.clone());
+        let (seed, scale) = (self.plan.seed, self.plan.scale);
         let mut taken: Vec<Allocation> = Vec::new();
         while taken.len() < self.plan.sample_size {
             let n = per_round.min(self.plan.sample_size - taken.len());
             let chosen = if taken.is_empty() {
-                design(&cluster, &idle, n, DesignKind::Adaptive, seed)
+                design_at(&cluster, &idle, n, DesignKind::Adaptive, seed, scale)
             } else {
                 let measured = self.measured(&taken, size);
                 let Some(model) = self.model.as_deref_mut() else { break };
                 model.refit(&measured).map_err(|e| Stop::Error(CampaignError::Model(e)))?;
-                Candidates { cluster: &cluster, idle: &idle, seed }.most_uncertain(n, &taken, model)
+                Candidates { cluster: &cluster, idle: &idle, seed, scale }.most_uncertain(n, &taken, model)
             };
             if chosen.is_empty() {
                 break;

@@ -57,9 +57,13 @@ pub struct NcclTestsReport {
     pub nccl_version: Option<String>,
     /// If reported.
     pub collective: Option<Collective>,
-    /// If listed.
+    /// If listed. A JSON file lists the first rank of each process only.
     pub ranks: Vec<NcclTestsRank>,
+    /// Number of ranks, if reported.
+    pub rank_count: Option<usize>,
     pub rows: Vec<NcclTestsRow>,
+    /// Why rows were left out: they have no bandwidth.
+    pub left_out: Vec<String>,
     /// As printed.
     pub average_busbw_gb_per_s: Option<f64>,
     /// Out-of-bounds values, as printed.

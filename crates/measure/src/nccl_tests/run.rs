@@ -3,20 +3,13 @@
 use super::launch::{CommandLine, LaunchOptions, Launcher, command_line};
 use super::text::parse_text;
 use crate::backend::{Backend, BackendError, Point, Reading};
-use rustix::process::{Pid, Signal};
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{OnceLock, mpsc};
+use crate::process;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use store::Source;
 use topology::{Bandwidth, Cluster, Seconds};
-use wait_timeout::ChildExt;
 
-/// Bytes of output kept; more ends the run.
-const OUTPUT_BYTES_MAX: u64 = 16 << 20;
-/// Time between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
 /// Limit on concurrent runs on different hosts.
 const RUNS_AT_A_TIME_MAX: usize = 64;
 
@@ -91,8 +84,8 @@ impl Backend for NcclTests<'_> {
     fn width(&self) -> usize {
         if self.options.launcher == Launcher::Local { 1 } else { RUNS_AT_A_TIME_MAX }
     }
-    fn expected(&self, _: &Point) -> Seconds {
-        Seconds(crate::simulated::NOMINAL_SECONDS)
+    fn expected(&self, point: &Point) -> Seconds {
+        crate::simulated::nominal_seconds(point.allocation.gpu_count())
     }
     fn measure(&mut self, point: &Point) -> Result<Reading, BackendError> {
         self.run(point)
@@ -107,68 +100,16 @@ impl Backend for NcclTests<'_> {
     }
 }
 
-/// Runs a command to its end and returns its standard output. Reads standard output and error on threads, so a full pipe never blocks the
-/// run; a run over the time limit is asked to end, then killed.
+/// Runs a command to its end and returns its standard output.
 fn execute(line: &CommandLine, timeout: Duration) -> Result<String, BackendError> {
-    let mut command = Command::new(&line.program);
-    command.args(&line.args).envs(line.env.iter().cloned());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| {
-        let hint = if Path::new(&line.program).components().count() > 1 {
-            ""
-        } else {
-            " (is it on PATH? --nccl-tests names the folder)"
-        };
-        BackendError::Fatal(format!("cannot start `{}`: {e}{hint}", line.program))
-    })?;
-    let out = drain(child.stdout.take());
-    let err = drain(child.stderr.take());
-    let status = match child.wait_timeout(timeout) {
-        Ok(Some(status)) => status,
-        Ok(None) => {
-            terminate(&mut child);
-            return Err(BackendError::Point(format!("still running after {} s", timeout.as_secs_f64())));
-        }
-        Err(e) => {
-            terminate(&mut child);
-            return Err(BackendError::Fatal(format!("cannot wait for `{}`: {e}", line.program)));
-        }
-    };
-    // Do not wait for the pipe: a remaining process may hold it open.
-    let text = |r: &mpsc::Receiver<Vec<u8>>| {
-        let bytes = r.recv_timeout(GRACE).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let (stdout, stderr) = (text(&out), text(&err));
-    if !status.success() && parse_text(&stdout).is_err() {
-        let last: Vec<&str> = stderr.lines().chain(stdout.lines()).filter(|l| !l.trim().is_empty()).collect();
-        let tail = last.iter().rev().take(3).rev().copied().collect::<Vec<_>>().join(" | ");
+    let ended = process::run(line, timeout, " (is it on PATH? --nccl-tests names the folder)")?;
+    if !ended.status.success() && parse_text(&ended.stdout).is_err() {
         return Err(BackendError::Point(format!(
-            "`{}` ended with {status}: {}",
+            "`{}` ended with {}: {}",
             line.program,
-            super::report::shorten(&tail)
+            ended.status,
+            super::report::shorten(&ended.last_words())
         )));
     }
-    Ok(stdout)
-}
-
-fn drain(pipe: Option<impl Read + Send + 'static>) -> mpsc::Receiver<Vec<u8>> {
-    let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(pipe) = pipe {
-            let _ = pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes);
-        }
-        let _ = send.send(bytes);
-    });
-    receive
-}
-
-/// Terminates a launcher, which then ends its remote processes; kills it if it does not exit; reaps it.
-fn terminate(child: &mut Child) {
-    let asked = rustix::process::kill_process(Pid::from_child(child), Signal::TERM);
-    if !(asked.is_ok() && matches!(child.wait_timeout(GRACE), Ok(Some(_)))) {
-        let _ = child.kill();
-    }
-    let _ = child.wait();
+    Ok(ended.stdout)
 }

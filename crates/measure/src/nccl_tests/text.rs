@@ -98,6 +98,7 @@ pub fn parse_text(text: &str) -> Result<NcclTestsReport, ParseError> {
         }
         report.rows.push(read_row(&tokens, columns.as_deref(), lines)?);
     }
+    report.rank_count = (!report.ranks.is_empty()).then_some(report.ranks.len());
     if report.rows.is_empty() {
         return Err(match failure {
             Some((line, what)) => ParseError::at(line, 1, format!("the run failed: {what}")),

@@ -155,10 +155,33 @@ pub fn detect(text: &str) -> Option<FileKind> {
     None
 }
 
+/// The place that shows the output of AMD's tools: their banner, or a matrix with xGMI links.
+fn rocm(text: &str) -> Option<usize> {
+    if text.trim_start().starts_with('<') {
+        return None; // a dump of RCCL has its own refusal
+    }
+    let head: usize = text.split_inclusive('\n').take(2_000).map(str::len).sum();
+    let head = &text[..head];
+    ["ROCm System Management Interface", "ROCm SMI Log", "Link Type between two GPUs", "XGMI"]
+        .iter()
+        .find_map(|w| head.find(w))
+}
+
 /// Reads a topology file of any kind but the cluster file. `Err` if it describes no host.
 pub fn read(text: &str, file: &str) -> Result<TopologyFile, ReadError> {
     if text.len() > TOPOLOGY_SIZE_MAX {
         return Err(too_large(file, TOPOLOGY_SIZE_MAX));
+    }
+    if let Some(offset) = rocm(text) {
+        return Err(ReadError::at(
+            file,
+            text,
+            offset,
+            4,
+            "AMD GPUs: this is the output of rocm-smi or amd-smi, not of nvidia-smi",
+            "linkwise knows the link rates of NVIDIA GPUs only and will not pass xGMI off as NVLink; measured bandwidths \
+             of such hosts can be used through a P2P matrix",
+        ));
     }
     let reading = match detect(text) {
         Some(FileKind::TopoMatrix) => topo_m::read(text, file)?,

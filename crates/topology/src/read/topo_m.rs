@@ -362,15 +362,25 @@ impl Block<'_> {
         } else {
             notes.push("no NIC is named: jobs over several hosts cannot be predicted until the file names some".into());
         }
-        let known = crate::catalog::host_type_for(None, &gpu_paths);
-        if let Some(t) = &known {
-            notes.push(format!("the matrix equals that of `{}` in the catalog ({})", t.name, t.gpu_model));
-        }
+        // Boards of different GPUs have equal matrices, and the catalog does not have all of them: a matrix never names the GPU.
+        let twins: Vec<String> = crate::catalog::host_types()
+            .into_iter()
+            .filter(|t| t.gpu_paths == gpu_paths)
+            .map(|t| format!("`{}`", t.name))
+            .collect();
+        notes.push(match twins.is_empty() {
+            true => "nvidia-smi topo -m does not name the GPU (--gpu-model)".into(),
+            false => format!(
+                "nvidia-smi topo -m does not name the GPU (--gpu-model); in the catalog {} {} this matrix",
+                twins.join(", "),
+                if twins.len() == 1 { "has" } else { "have" }
+            ),
+        });
         let host_type = HostType {
             name: type_name(file),
             description: format!("{} GPUs, {} NICs, from nvidia-smi topo -m", self.gpus, nics.len()),
             source: super::base_name(file).to_string(),
-            gpu_model: known.map_or_else(|| "unknown".into(), |t| t.gpu_model),
+            gpu_model: "unknown".into(),
             gpus,
             gpu_paths,
             nvlink,

@@ -174,6 +174,7 @@ fn campaign(
         sample_size: n,
         design: DesignKind::Stratified,
         seed,
+        scale: measure::Scale::SMALL,
         budget_gpu_minutes: None,
     };
     let fabric = fabric::Fabric::new(cluster);

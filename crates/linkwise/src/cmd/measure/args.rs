@@ -7,7 +7,9 @@ use std::path::PathBuf;
 /// Arguments of `linkwise measure`.
 #[derive(clap::Args)]
 #[command(after_help = "\
-Uses only GPUs that you list with --idle (default: all that are not drained; linkwise does not check).
+Touches idle GPUs only. Without --idle a real backend asks each host (nvidia-smi), and with --launcher srun Slurm, before the first
+run; after every run it asks the run's hosts again and drops the reading if somebody else uses them. --state leaves out the GPUs of jobs.
+A host of which a part is in use is left out. Inside a Slurm job the GPUs of that job are the idle ones.
 
 Examples:
   A simulated cluster: intra tables and 100 multi-host samples
@@ -16,6 +18,9 @@ Examples:
   Real hosts through Slurm: print the commands, then run them; rerun the same command to resume
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --dry-run
     linkwise measure --cluster site.yaml --backend nccl-tests --launcher srun --store site.db
+
+  The same on named GPUs, without asking anybody
+    linkwise measure ... --idle 'n[0-7]'
 
   At most ten GPU-hours, with fewer samples if necessary
     linkwise measure ... --budget-gpu-minutes 600 --clip
@@ -62,9 +67,24 @@ pub struct Args {
     /// Skip intra tables and spot checks
     #[arg(long)]
     pub no_intra: bool,
-    /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; only these are used [default: all that are not drained; linkwise does not check]
+    /// Idle GPUs ('n[0-3]:[0-7]', n0:1, whole hosts n2) or a file that lists them; only these are used [default: those that the hosts, Slurm and the state say are idle]
     #[arg(long, value_name = "LIST|FILE")]
     pub idle: Option<String>,
+    /// All GPUs that are not drained are idle; nobody is asked
+    #[arg(long, conflicts_with = "idle")]
+    pub all_idle: bool,
+    /// State file: GPUs that a job holds, and drained ones, are not used
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Whom to ask which GPUs are idle, separated by commas [default: hosts, with --launcher srun slurm,hosts; none with --idle, --all-idle or --backend simulated]
+    #[arg(long, value_enum, value_delimiter = ',', conflicts_with = "all_idle")]
+    pub ask: Vec<AskArg>,
+    /// How to reach a host, for --ask hosts; with --launcher local this machine is asked
+    #[arg(long, value_name = "CMD", default_value = "ssh -o BatchMode=yes -o ConnectTimeout=10 {host}")]
+    pub ask_with: String,
+    /// Most hosts of one run [default: 16 on sites of more than 16 hosts or of several switches]
+    #[arg(long, value_name = "N", value_parser = console::number::whole::<usize>)]
+    pub max_hosts: Option<usize>,
     /// Budget of this run: refuses a plan that needs more (--clip takes fewer samples), and stops a run that reaches it
     #[arg(long, value_name = "MINUTES", value_parser = console::number::real)]
     pub budget_gpu_minutes: Option<f64>,
@@ -133,6 +153,17 @@ pub enum BackendKind {
     NcclTests,
     /// Your own benchmark
     Command,
+}
+
+/// `--ask`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum AskArg {
+    /// Each host, by nvidia-smi
+    Hosts,
+    /// sinfo and scontrol
+    Slurm,
+    /// Nobody
+    None,
 }
 
 /// `--launcher`.

@@ -23,14 +23,17 @@ pub fn of_nccl_tests(
     let report: NcclTestsReport = if json { parse_json(&text) } else { parse_text(&text) }
         .map_err(|e| Failure::input(format!("{}: {e}", file.display())))?;
     let ranks = job.gpus.gpu_count();
-    if !report.ranks.is_empty() && report.ranks.len() != ranks {
+    if let Some(found) = report.rank_count.filter(|n| *n != ranks) {
         let gpus = cluster.gpu_list(&job.gpus);
         return Err(Failure::input(format!(
-            "{} is of {} ranks, job `{}` has {ranks} GPUs ({gpus})",
+            "{} is of {found} ranks, job `{}` has {ranks} GPUs ({gpus})",
             file.display(),
-            report.ranks.len(),
             job.job
         )));
+    }
+    if let Some(first) = report.left_out.first() {
+        let (file, n) = (file.display(), report.left_out.len());
+        console::say(&format!("note: {file}: {n} rows without a bandwidth are left out; the first: {first}"));
     }
     let collective = report.collective.unwrap_or(collective);
     let rows = report.rows.iter().filter(|r| r.size_bytes > 0 && r.out_of_place.busbw_gb_per_s > 0.0);

@@ -18,6 +18,8 @@ use roxmltree::{Document, Node};
 const NODES_MAX: u32 = 100_000;
 /// Deepest nesting of elements; a cascade of PCIe switches stays below 12.
 const DEPTH_MAX: usize = 64;
+/// How the note begins on a file that cannot show NVLinks: NCCL completes such a file on the host.
+pub const NO_GPU_ELEMENTS: &str = "the file has no gpu elements";
 const REDUMP: &str = "dump it again on the host: NCCL_TOPO_DUMP_FILE=topo.xml with a job that sees all its GPUs";
 
 /// A PCI device of the tree, with the bridges above it, outermost first.

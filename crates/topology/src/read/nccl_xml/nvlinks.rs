@@ -61,11 +61,11 @@ impl Reader<'_> {
         }
         let may_have_links = model.is_none_or(|m| m.nvlink_gb_per_s > 0.0);
         if may_have_links && gpus.len() > 1 && gpus.iter().all(|d| gpu_element(d.node).is_none()) {
-            notes.push(
-                "the file has no gpu elements and so no NVLinks (NCCL adds them on the host); if the host has any, \
-                 import its `nvidia-smi topo -m` together with this file"
-                    .into(),
-            );
+            notes.push(format!(
+                "{} and so no NVLinks (NCCL adds them on the host); if the host has any, import its `nvidia-smi topo -m` \
+                 together with this file",
+                super::NO_GPU_ELEMENTS
+            ));
         }
         Ok(None)
     }

@@ -1,0 +1,74 @@
+//! What a site's own files say, beyond one host's matrix of GPUs.
+//!
+//! - [`switches`]: the switches above the hosts, from Slurm's `topology.conf` and `topology.yaml`, from `ibnetdiscover`, and from Topograph.
+//! - [`ports`]: `ibstat`, which tells InfiniBand from Ethernet and has the rate of each port.
+//! - [`host`]: which NICs carry GPU traffic, SXM boards whose file lacks the NVLinks, and the class of the network.
+//!
+//! Every inference becomes a note. A bad file gives one [`topology::ReadError`] with line, column and remedy. Readers have limits on size and
+//! number, and never panic.
+
+#![allow(missing_docs, reason = "an item whose name says everything needs no comment")]
+
+pub mod host;
+pub mod ports;
+pub mod switches;
+
+/// Files that this crate reads, recognised by their content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SiteFile {
+    /// Slurm's `topology.conf`, also as Topograph writes it.
+    SlurmConf,
+    /// Slurm's `topology.yaml`, also as Topograph writes it.
+    SlurmYaml,
+    /// The output of `ibnetdiscover`.
+    Ibnetdiscover,
+    /// Topograph's JSON of instances, or `kubectl get nodes -o json` with its labels.
+    Topograph,
+    /// The output of `ibstat`.
+    Ibstat,
+}
+
+/// The kind of a text; `None` if it is none of these. Reads 2,000 lines at most.
+pub fn detect(text: &str) -> Option<SiteFile> {
+    let head = text.trim_start();
+    if head.starts_with('{') {
+        let start: String = head.chars().take(2_000).collect();
+        let is_topograph =
+            start.contains("\"instances\"") || (start.contains("\"items\"") && start.contains("\"kind\""));
+        return is_topograph.then_some(SiteFile::Topograph);
+    }
+    for line in text.lines().take(2_000) {
+        let line = line.trim();
+        let lower = line.to_ascii_lowercase();
+        if lower.starts_with("switchname=") || lower.starts_with("blockname=") || lower.starts_with("blocksizes=") {
+            return Some(SiteFile::SlurmConf);
+        }
+        if line.starts_with("- topology:") {
+            return Some(SiteFile::SlurmYaml);
+        }
+        if line.starts_with("switchguid=") || line.starts_with("# Topology file: generated on") {
+            return Some(SiteFile::Ibnetdiscover);
+        }
+        if line.starts_with("CA '") && line.ends_with('\'') {
+            return Some(SiteFile::Ibstat);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_content_of_a_file_gives_its_kind() {
+        assert_eq!(detect("# comment\nSwitchName=s0 Nodes=n0\n"), Some(SiteFile::SlurmConf));
+        assert_eq!(detect("BlockSizes=4\n"), Some(SiteFile::SlurmConf));
+        assert_eq!(detect("---\n- topology: a\n  flat: true\n"), Some(SiteFile::SlurmYaml));
+        assert_eq!(detect("#\n# Topology file: generated on Wed\n"), Some(SiteFile::Ibnetdiscover));
+        assert_eq!(detect("{\n \"instances\": []}"), Some(SiteFile::Topograph));
+        assert_eq!(detect("CA 'mlx5_0'\n\tCA type: MT4129\n"), Some(SiteFile::Ibstat));
+        assert_eq!(detect("hosts: []\n"), None);
+        assert_eq!(detect("GPU0 GPU1\n"), None);
+    }
+}
