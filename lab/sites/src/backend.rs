@@ -51,7 +51,7 @@ pub fn measure_site(
         sample_size: samples,
         design,
         seed,
-        scale: measure::Scale::SMALL,
+        scale: measure::Scale::of_site(site.cluster(), &site.cluster().usable(), None),
         budget_gpu_minutes: None,
     };
     let fabric = fabric::Fabric::new(site.cluster());
