@@ -26,6 +26,9 @@ pub type HostReadings = HashMap<GpuMask, Vec<f64>>;
 /// A reading this far (as a ratio) from the median of its class is an outlier when most of the class agrees.
 pub const OUTLIER_RATIO: f64 = 1.15;
 
+/// Fewest subsets of a class, and fewest repeated readings, from which values move towards their class.
+const SHRUNK_MIN: usize = 6;
+
 /// Most different tables of one type that a median is taken over.
 const TYPICAL_MAX: usize = 64;
 
@@ -35,6 +38,50 @@ fn median_without(sorted: &[f64], own: f64) -> f64 {
     let other = |i: usize| sorted[if i < at { i } else { i + 1 }];
     let n = sorted.len() - 1;
     if n % 2 == 1 { other(n / 2) } else { 0.5 * (other(n / 2 - 1) + other(n / 2)) }
+}
+
+/// What a host of a type without readings gets on each subset, from the readings of other hosts.
+///
+/// The median of a few readings is noisy, and the best of hundreds of noisy values promises too much. So a value moves towards those of the
+/// subsets that the topology makes equivalent, by as much of its distance as chance explains: the variance between hosts on one subset over
+/// the number of hosts, against the variance between subsets.
+fn typical_values(cluster: &Cluster, of_type: &HashMap<(usize, GpuMask), Vec<f64>>) -> HashMap<(usize, GpuMask), f64> {
+    let mut typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
+    for t in 0..cluster.types.len() {
+        // Classes of equivalent subsets, in the order of their masks.
+        let mut masks: Vec<GpuMask> = of_type.keys().filter(|k| k.0 == t).map(|k| k.1).collect();
+        masks.sort();
+        let mut classes: Vec<Vec<GpuMask>> = Vec::new();
+        for m in masks {
+            match classes.iter_mut().find(|c| equivalent(&cluster.types[t], c[0], m)) {
+                Some(class) => class.push(m),
+                None => classes.push(vec![m]),
+            }
+        }
+        let squares = |v: &Vec<f64>| {
+            let middle = median(v).ln();
+            v.iter().map(|x| (x.ln() - middle).powi(2)).collect::<Vec<f64>>()
+        };
+        let repeated = of_type.iter().filter(|(k, v)| k.0 == t && v.len() > 1).map(|(_, v)| v);
+        let between: Vec<f64> = repeated.flat_map(squares).filter(|s| *s > 0.0).collect();
+        if between.len() < SHRUNK_MIN {
+            continue;
+        }
+        // Robust: the median of squared deviations, of which a normal variable has 0.455 of its variance.
+        let between_hosts = median(&between) / 0.455;
+        for class in classes.iter().filter(|c| c.len() >= SHRUNK_MIN) {
+            let ln: Vec<f64> = class.iter().map(|m| typical[&(t, *m)].ln()).collect();
+            let chance: Vec<f64> = class.iter().map(|m| between_hosts / of_type[&(t, *m)].len() as f64).collect();
+            let middle = median(&ln);
+            let spread = stats::mad_sd(&ln).powi(2);
+            let real = (spread - chance.iter().sum::<f64>() / chance.len() as f64).max(0.0);
+            for ((m, ln), chance) in class.iter().zip(&ln).zip(&chance) {
+                let kept = real / (real + chance).max(f64::MIN_POSITIVE);
+                typical.insert((t, *m), (middle + kept * (ln - middle)).exp());
+            }
+        }
+    }
+    typical
 }
 
 impl IntraTables {
@@ -52,7 +99,7 @@ impl IntraTables {
                 of_type.entry((t, m)).or_default().push(median(v));
             }
         }
-        let typical: HashMap<(usize, GpuMask), f64> = of_type.iter().map(|(k, v)| (*k, median(v))).collect();
+        let typical = typical_values(cluster, &of_type);
         let mut by_host: Vec<Arc<[f64]>> = Vec::with_capacity(cluster.hosts.len());
         let mut shared: HashMap<usize, Arc<[f64]>> = HashMap::new();
         let mut suspects = Vec::with_capacity(cluster.hosts.len());
