@@ -5,6 +5,7 @@
 //! [`KINDS`] from a seed: as it is when it is measured, and as it is when jobs are placed on it. [`search`] finds the best allocations that the
 //! truth knows.
 
+mod draft;
 mod kinds;
 mod network;
 mod search;
