@@ -3,9 +3,12 @@
 //! `cargo run -p engine --example site_scale -- HOSTS READINGS [FOLDER]`. Readings are simulated. Seconds are of processor time. With a
 //! FOLDER its files stay there, for `linkwise observe --cluster HOSTSxhgx-h100 --store FOLDER/site.db --model FOLDER/model.json ...`.
 
+#[path = "../../predict/tests/common/cost.rs"]
+mod cost;
 #[path = "../../predict/tests/common/fleet.rs"]
 mod fleet;
 
+use cost::{cpu_s, peak_mib};
 use engine::{DiagnoseRequest, Engine, ModelKeeper, ObserveRequest, ReadingIn};
 use fleet::Fleet;
 use predict::doctor::Component;
@@ -112,17 +115,4 @@ fn observation(fleet: &mut Fleet, number: usize) -> ObserveRequest {
 
 fn megabytes(path: &Path) -> Result<u64, std::io::Error> {
     Ok(std::fs::metadata(path)?.len() / 1_000_000)
-}
-
-/// Processor time of this process so far, seconds.
-fn cpu_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0) * 1e-9
-}
-
-/// Peak memory of this process, MiB; 0 where the system does not report it.
-fn peak_mib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|v| v.parse::<usize>().ok()).unwrap_or(0) / 1024
 }

@@ -4,9 +4,12 @@
 //!
 //! Seconds are of processor time.
 
+#[path = "../tests/common/cost.rs"]
+mod cost;
 #[path = "../tests/common/fleet.rs"]
 mod fleet;
 
+use cost::{cpu_s, peak_mib};
 use fleet::Fleet;
 use predict::doctor::{Component, Diagnosis, Monitor, examine, suspicions};
 use predict::{FitOptions, Kind, fit};
@@ -102,17 +105,4 @@ fn show(cluster: &Cluster, d: &Diagnosis) {
         let name = c.component.name(cluster);
         println!("  {name} at {:.2}, probability {:.3}, {} readings", c.factor, c.probability, c.readings);
     }
-}
-
-/// Processor time of this process so far, seconds.
-fn cpu_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0) * 1e-9
-}
-
-/// The most memory that this process has held, MiB; 0 where the system does not say.
-fn peak_mib() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap_or_default();
-    line.split_whitespace().nth(1).and_then(|v| v.parse::<usize>().ok()).unwrap_or(0) / 1024
 }
