@@ -89,6 +89,22 @@ fn parts(table: &HostShareTable, a: &Allocation) -> Vec<HostShare> {
     a.parts().iter().map(|&(h, m)| table.part(h, m)).collect()
 }
 
+/// At most `most` of the GPUs, so that brute force stays short.
+fn thinned(free: Allocation, most: usize) -> Allocation {
+    Allocation::from_gpus(free.gpus().step_by(free.gpu_count().div_ceil(most).max(1)))
+}
+
+/// The score of the best of all sets of free GPUs.
+fn by_brute_force(objective: &Objective) -> f64 {
+    let (r, table) = (objective.request, objective.model.share_table(SIZE));
+    let gpus: Vec<_> = r.free.gpus().collect();
+    (1u32..1 << gpus.len())
+        .filter(|m| m.count_ones() as usize == r.gpus)
+        .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
+        .map(|a| objective.effect(&parts(table, &a)).score(r.loss_weight))
+        .fold(f64::NEG_INFINITY, f64::max)
+}
+
 fn owners() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0u8, 0, 0, 1, 1, 2, 3]), 24)
 }
@@ -118,21 +134,14 @@ proptest! {
         demands in prop::collection::vec(demand(), 3), weight in prop::sample::select(vec![0.0, 0.3, 1.0]), by_counts: bool,
     ) {
         let cluster = cluster(one_nic);
-        let (mut free, jobs) = world(&owner, jobs);
-        if free.gpu_count() > 11 {
-            free = Allocation::from_gpus(free.gpus().step_by(free.gpu_count().div_ceil(11)));
-        }
+        let (free, jobs) = world(&owner, jobs);
+        let free = thinned(free, 11);
         let contention = if by_counts { BY_COUNTS } else { Contention::Merge };
         let mut r = request(k, &free, &jobs, &demands, contention);
         r.loss_weight = weight;
         let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
         let objective = Objective::new(&cluster, &model, &r);
-        let gpus: Vec<_> = free.gpus().collect();
-        let best = (1u32..1 << gpus.len())
-            .filter(|m| m.count_ones() as usize == k)
-            .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
-            .map(|a| objective.effect(&parts(&model.table, &a)).score(weight))
-            .fold(f64::NEG_INFINITY, f64::max);
+        let best = by_brute_force(&objective);
         match exact(&cluster, &model, &r, 3) {
             Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
             Ok(found) => {
@@ -355,21 +364,12 @@ proptest! {
             cluster.network.tiers = vec![Tier::regular("leaf", 2, 4.0)];
         }
         let (free, jobs) = world(&owner, 3);
-        // Brute force over at most 12 free GPUs.
-        let free = match free.gpu_count() {
-            0..=12 => free,
-            n => Allocation::from_gpus(free.gpus().step_by(n.div_ceil(12))),
-        };
+        let free = thinned(free, 12);
         let mut r = request(k, &free, &jobs, &demands, Contention::Physical);
         r.loss_weight = weight;
         let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
         let objective = Objective::new(&cluster, &model, &r);
-        let gpus: Vec<_> = free.gpus().collect();
-        let best = (1u32..1 << gpus.len())
-            .filter(|m| m.count_ones() as usize == k)
-            .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
-            .map(|a| objective.effect(&parts(&model.table, &a)).score(weight))
-            .fold(f64::NEG_INFINITY, f64::max);
+        let best = by_brute_force(&objective);
         match exact(&cluster, &model, &r, 3) {
             Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
             Ok(found) => {

@@ -23,6 +23,10 @@ fn ids(store: &Store, q: &Query) -> Vec<i64> {
     store.readings(q).unwrap().iter().map(|r| r.id).collect()
 }
 
+fn newest_of_each_host(s: &Store, one_host: usize, several_hosts: usize) -> Vec<i64> {
+    ids(s, &Query { newest_of_each_host: Some(NewestOfHost { one_host, several_hosts }), ..Query::usable() })
+}
+
 #[test]
 fn readings_are_found_by_host_and_the_newest_come_in_order() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,9 +134,7 @@ fn the_newest_readings_of_every_host_are_found_separately_for_one_host_and_sever
     let of = |gpus| record(&c, gpus, 10.0);
     let (one, near, far) = (of("n0:0 n0:1"), of("n0:0 n1:0"), of("n1:0 n2:0"));
     s.insert_batch(&[one.clone(), far, near.clone(), near, one.clone(), one]).unwrap();
-    let newest = |one_host, several_hosts| {
-        ids(&s, &Query { newest_of_each_host: Some(NewestOfHost { one_host, several_hosts }), ..Query::usable() })
-    };
+    let newest = |one_host, several_hosts| newest_of_each_host(&s, one_host, several_hosts);
     assert_eq!(newest(1, 0), [6]);
     assert_eq!(newest(0, 1), [2, 4], "reading 2 is the newest of n2");
     assert_eq!(newest(2, 2), [2, 3, 4, 5, 6]);
@@ -155,9 +157,7 @@ fn a_store_of_the_second_schema_is_migrated_and_separates_readings_across_severa
     .unwrap();
     drop(old);
     let s = Store::open(&path, &c).unwrap();
-    let newest = |one_host, several_hosts| {
-        ids(&s, &Query { newest_of_each_host: Some(NewestOfHost { one_host, several_hosts }), ..Query::usable() })
-    };
+    let newest = |one_host, several_hosts| newest_of_each_host(&s, one_host, several_hosts);
     assert_eq!(newest(1, 0), [1]);
     assert_eq!(newest(0, 1), [2]);
 }
