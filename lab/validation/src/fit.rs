@@ -79,7 +79,7 @@ pub fn cross(cases: &Cases, fabrics: &[Fabric]) -> Cross {
         rest.cases.retain(|c| half_of[c.family] == half);
         rest.left_out.retain(|f, _| half_of[*f] == half);
         let mut report = score(&rest, &tuned);
-        report.families.retain(|f| f.all.rows > 0 || f.left_out > 0);
+        report.families.retain(|f| f.errors.all.rows > 0 || f.errors.left_out > 0);
         report
     };
     Cross { first_by_second: judge(0), second_by_first: judge(1) }

@@ -22,13 +22,13 @@ fn families(out: &mut String, report: &ValidationReport) {
             f.source.trim_start_matches("github ").to_string(),
             f.system.clone(),
             f.collective.clone(),
-            f.all.rows.to_string(),
-            f.left_out.to_string(),
-            pct(f.all.median_abs_error_pct),
-            pct(f.all.p90_abs_error_pct),
-            signed(f.all.median_signed_error_pct),
-            pct(f.plateau.median_abs_error_pct),
-            pct(f.sweep.median_abs_error_pct),
+            f.errors.all.rows.to_string(),
+            f.errors.left_out.to_string(),
+            pct(f.errors.all.median_abs_error_pct),
+            pct(f.errors.all.p90_abs_error_pct),
+            signed(f.errors.all.median_signed_error_pct),
+            pct(f.errors.plateau.median_abs_error_pct),
+            pct(f.errors.sweep.median_abs_error_pct),
         ]
     };
     *out += &table(&head, 3, report.families.iter().map(row));
@@ -36,7 +36,8 @@ fn families(out: &mut String, report: &ValidationReport) {
 
 fn overall(out: &mut String, title: &str, report: &ValidationReport) {
     let o = &report.overall;
-    let _ = writeln!(out, "\n{title}: {} families, {} rows, {} left out", o.families, o.all.rows, o.left_out);
+    let _ =
+        writeln!(out, "\n{title}: {} families, {} rows, {} left out", o.families, o.errors.all.rows, o.errors.left_out);
     let head = ["median over families", "rows", "median %", "p90 %", "signed %"];
     let row = |(name, s): (&str, &Stats)| {
         vec![
@@ -47,8 +48,11 @@ fn overall(out: &mut String, title: &str, report: &ValidationReport) {
             signed(s.median_signed_error_pct),
         ]
     };
-    let rows =
-        [("all rows", &o.all), ("plateau (64 MiB and above, peaks)", &o.plateau), ("size sweep (below)", &o.sweep)];
+    let rows = [
+        ("all rows", &o.errors.all),
+        ("plateau (64 MiB and above, peaks)", &o.errors.plateau),
+        ("size sweep (below)", &o.errors.sweep),
+    ];
     *out += &table(&head, 1, rows.map(row));
 }
 
@@ -57,9 +61,9 @@ pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
     let mut out = String::new();
     families(&mut out, report);
     overall(&mut out, "Overall", report);
-    if !report.overall.left_out_reasons.is_empty() {
+    if !report.overall.errors.left_out_reasons.is_empty() {
         let _ = writeln!(out, "\nLeft out");
-        for (reason, n) in &report.overall.left_out_reasons {
+        for (reason, n) in &report.overall.errors.left_out_reasons {
             out += &console::wrap(&format!("{n:7}  {reason}"), 9);
         }
     }
@@ -68,7 +72,7 @@ pub fn text(report: &ValidationReport, cross: Option<&Cross>) -> String {
         let _ = writeln!(out, "\nFamilies over 15 %");
         for f in far {
             let why = f.why.as_deref().unwrap_or("");
-            let median = pct(f.all.median_abs_error_pct);
+            let median = pct(f.errors.all.median_abs_error_pct);
             let line = format!("  {} | {} | {}: {median} %: {why}", f.source, f.system, f.collective);
             out += &console::wrap(&line, 4);
         }

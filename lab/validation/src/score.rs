@@ -41,16 +41,10 @@ pub struct Stats {
     pub median_signed_error_pct: Option<f64>,
 }
 
-/// One family.
+/// Errors of the rows of one family, or the medians of the families' figures (`rows` is then the sum).
 #[derive(Clone, Debug, Serialize)]
-pub struct Family {
-    /// Repository, paper or thread.
-    pub source: String,
-    /// System.
-    pub system: String,
-    /// Collective.
-    pub collective: String,
-    /// All its rows.
+pub struct Errors {
+    /// All rows.
     #[serde(flatten)]
     pub all: Stats,
     /// Rows left out.
@@ -61,27 +55,33 @@ pub struct Family {
     pub plateau: Stats,
     /// Smaller rows.
     pub sweep: Stats,
+}
+
+/// One family.
+#[derive(Clone, Debug, Serialize)]
+pub struct Family {
+    /// Repository, paper or thread.
+    pub source: String,
+    /// System.
+    pub system: String,
+    /// Collective.
+    pub collective: String,
+    /// Of its rows.
+    #[serde(flatten)]
+    pub errors: Errors,
     /// Description of the error where the median is above 15 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Over families: medians of the families' figures.
+/// Over families.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overall {
     /// Families with rows that count.
     pub families: usize,
-    /// Median over families of every figure; `rows` is the sum.
+    /// Median over families of every figure.
     #[serde(flatten)]
-    pub all: Stats,
-    /// Rows left out.
-    pub left_out: usize,
-    /// Rows left out, by reason.
-    pub left_out_reasons: BTreeMap<String, usize>,
-    /// The same for plateau rows.
-    pub plateau: Stats,
-    /// The same for the rows below.
-    pub sweep: Stats,
+    pub errors: Errors,
     /// The rows with the largest absolute error.
     pub worst: Vec<RowError>,
 }
@@ -113,15 +113,30 @@ fn stats(signed: &[f64]) -> Stats {
     }
 }
 
-fn over_families<'a>(of: impl Iterator<Item = &'a Stats>) -> Stats {
-    let with: Vec<&Stats> = of.filter(|s| s.rows > 0).collect();
-    let median =
-        |f: &dyn Fn(&Stats) -> Option<f64>| quantile(&mut with.iter().filter_map(|s| f(s)).collect::<Vec<_>>(), 0.5);
-    Stats {
-        rows: with.iter().map(|s| s.rows).sum(),
-        median_abs_error_pct: median(&|s| s.median_abs_error_pct),
-        p90_abs_error_pct: median(&|s| s.p90_abs_error_pct),
-        median_signed_error_pct: median(&|s| s.median_signed_error_pct),
+/// Medians of the families' figures; counts are summed.
+fn over_families(families: &[Family]) -> Errors {
+    let median_of = |of: fn(&Errors) -> &Stats| {
+        let with: Vec<&Stats> = families.iter().map(|f| of(&f.errors)).filter(|s| s.rows > 0).collect();
+        let median = |figure: fn(&Stats) -> Option<f64>| {
+            quantile(&mut with.iter().filter_map(|s| figure(s)).collect::<Vec<_>>(), 0.5)
+        };
+        Stats {
+            rows: with.iter().map(|s| s.rows).sum(),
+            median_abs_error_pct: median(|s| s.median_abs_error_pct),
+            p90_abs_error_pct: median(|s| s.p90_abs_error_pct),
+            median_signed_error_pct: median(|s| s.median_signed_error_pct),
+        }
+    };
+    let mut left_out_reasons: BTreeMap<String, usize> = BTreeMap::new();
+    for (reason, n) in families.iter().flat_map(|f| &f.errors.left_out_reasons) {
+        *left_out_reasons.entry(reason.clone()).or_default() += n;
+    }
+    Errors {
+        all: median_of(|e| &e.all),
+        left_out: families.iter().map(|f| f.errors.left_out).sum(),
+        left_out_reasons,
+        plateau: median_of(|e| &e.plateau),
+        sweep: median_of(|e| &e.sweep),
     }
 }
 
@@ -131,75 +146,73 @@ pub fn predict(case: &Case, fabrics: &[Fabric]) -> (f64, Option<Algorithm>) {
     (e.busbw.gb_per_s(), e.algorithm)
 }
 
+/// A case's error, with its family and whether it counts for the plateau.
+struct Scored {
+    family: usize,
+    plateau: bool,
+    error: RowError,
+}
+
+fn scored(case: &Case, fabrics: &[Fabric]) -> Scored {
+    let (predicted, algorithm) = predict(case, fabrics);
+    let error = RowError {
+        row: case.place.clone(),
+        allocation: case.words.clone(),
+        size_bytes: case.size.0,
+        algorithm,
+        predicted_busbw_gb_per_s: predicted,
+        measured_busbw_gb_per_s: case.measured_gb_per_s,
+        signed_error_pct: (predicted / case.measured_gb_per_s - 1.0) * 100.0,
+    };
+    Scored { family: case.family, plateau: case.plateau, error }
+}
+
+/// The errors of family `i`, of its rows among `all_rows`.
+fn family(i: usize, cases: &Cases, all_rows: &[Scored]) -> Family {
+    let rows: Vec<&Scored> = all_rows.iter().filter(|r| r.family == i).collect();
+    let stats_of = |wanted: &dyn Fn(&Scored) -> bool| {
+        let errors = rows.iter().filter(|r| wanted(r)).map(|r| r.error.signed_error_pct);
+        stats(&errors.collect::<Vec<_>>())
+    };
+    let left_out_reasons = cases.left_out.get(&i).cloned().unwrap_or_default();
+    let errors = Errors {
+        all: stats_of(&|_| true),
+        left_out: left_out_reasons.values().sum(),
+        left_out_reasons,
+        plateau: stats_of(&|r| r.plateau),
+        sweep: stats_of(&|r| !r.plateau),
+    };
+    let name = &cases.families[i];
+    Family {
+        source: name.source.clone(),
+        system: name.system.clone(),
+        collective: name.collective.clone(),
+        why: errors.all.median_abs_error_pct.filter(|m| *m > 15.0).map(|_| why(&rows)),
+        errors,
+    }
+}
+
 /// Scores all cases.
 pub fn score(cases: &Cases, fabrics: &[Fabric]) -> ValidationReport {
-    let mut rows: Vec<(usize, bool, RowError)> = cases
-        .cases
-        .iter()
-        .map(|c| {
-            let (p, algorithm) = predict(c, fabrics);
-            let error = RowError {
-                row: c.place.clone(),
-                allocation: c.words.clone(),
-                size_bytes: c.size.0,
-                algorithm,
-                predicted_busbw_gb_per_s: p,
-                measured_busbw_gb_per_s: c.measured_gb_per_s,
-                signed_error_pct: (p / c.measured_gb_per_s - 1.0) * 100.0,
-            };
-            (c.family, c.plateau, error)
-        })
-        .collect();
-    let mut all_reasons: BTreeMap<String, usize> = BTreeMap::new();
-    let families: Vec<Family> = cases
-        .families
-        .iter()
-        .enumerate()
-        .map(|(i, name)| {
-            let errors = |wanted: Option<bool>| -> Vec<f64> {
-                let mine = rows.iter().filter(|r| r.0 == i && wanted.is_none_or(|w| w == r.1));
-                mine.map(|r| r.2.signed_error_pct).collect()
-            };
-            let reasons = cases.left_out.get(&i).cloned().unwrap_or_default();
-            for (r, n) in &reasons {
-                *all_reasons.entry(r.clone()).or_default() += n;
-            }
-            let all = stats(&errors(None));
-            let mine: Vec<&RowError> = rows.iter().filter(|r| r.0 == i).map(|r| &r.2).collect();
-            let why = all.median_abs_error_pct.filter(|m| *m > 15.0).map(|_| why(&mine));
-            Family {
-                source: name.source.clone(),
-                system: name.system.clone(),
-                collective: name.collective.clone(),
-                all,
-                left_out: reasons.values().sum(),
-                left_out_reasons: reasons,
-                plateau: stats(&errors(Some(true))),
-                sweep: stats(&errors(Some(false))),
-                why,
-            }
-        })
-        .collect();
+    let mut rows: Vec<Scored> = cases.cases.iter().map(|c| scored(c, fabrics)).collect();
+    let families: Vec<Family> = (0..cases.families.len()).map(|i| family(i, cases, &rows)).collect();
     rows.sort_by(|a, b| {
-        b.2.signed_error_pct.abs().total_cmp(&a.2.signed_error_pct.abs()).then_with(|| a.2.row.cmp(&b.2.row))
+        let (a, b) = (&a.error, &b.error);
+        b.signed_error_pct.abs().total_cmp(&a.signed_error_pct.abs()).then_with(|| a.row.cmp(&b.row))
     });
     let overall = Overall {
-        families: families.iter().filter(|f| f.all.rows > 0).count(),
-        all: over_families(families.iter().map(|f| &f.all)),
-        left_out: families.iter().map(|f| f.left_out).sum(),
-        left_out_reasons: all_reasons,
-        plateau: over_families(families.iter().map(|f| &f.plateau)),
-        sweep: over_families(families.iter().map(|f| &f.sweep)),
-        worst: rows.into_iter().take(WORST).map(|r| r.2).collect(),
+        families: families.iter().filter(|f| f.errors.all.rows > 0).count(),
+        errors: over_families(&families),
+        worst: rows.into_iter().take(WORST).map(|r| r.error).collect(),
     };
     ValidationReport { families, overall }
 }
 
 /// What the error of a family looks like, from its rows: small messages, the ramp, or the plateau.
-fn why(rows: &[&RowError]) -> String {
+fn why(rows: &[&Scored]) -> String {
     let part = |low: u64, high: u64| {
-        let mut e: Vec<f64> =
-            rows.iter().filter(|r| (low..high).contains(&r.size_bytes)).map(|r| r.signed_error_pct).collect();
+        let of_size = rows.iter().map(|r| &r.error).filter(|e| (low..high).contains(&e.size_bytes));
+        let mut e: Vec<f64> = of_size.map(|e| e.signed_error_pct).collect();
         quantile(&mut e, 0.5)
     };
     let mut words = Vec::new();
