@@ -15,7 +15,7 @@ use crate::randomness::Keyed;
 use crate::truth::Parts;
 use std::collections::HashMap;
 use std::sync::OnceLock;
-use topology::{Cluster, GpuMask, HostId, PathKind};
+use topology::{Cluster, GpuMask, HostId, HostType, Nic, PathKind};
 
 /// Most GPUs of a host: every subset has a search of its own.
 pub(crate) const GPUS_MAX: usize = 8;
@@ -123,97 +123,157 @@ fn groups(paths: &[Vec<PathKind>], farthest: PathKind) -> Vec<usize> {
     group
 }
 
+/// Resources of a host by number, with the capacity of each in GB/s.
+#[derive(Default)]
+struct Resources(Vec<f64>);
+
+impl Resources {
+    fn add(&mut self, gb_per_s: f64) -> usize {
+        self.0.push(gb_per_s);
+        self.0.len() - 1
+    }
+
+    fn add_many(&mut self, count: usize, gb_per_s: impl Fn(usize) -> f64) -> Vec<usize> {
+        (0..count).map(|i| self.add(gb_per_s(i))).collect()
+    }
+}
+
+/// One direction of a host's PCIe links: those of GPUs, by GPU, and those of switches and of trees, by their group.
+struct Direction {
+    gpu: Vec<usize>,
+    switch: Vec<usize>,
+    tree: Vec<usize>,
+}
+
+/// What a way between two devices leaves on its way up from one of them.
+#[derive(Clone, Copy)]
+struct Leaves {
+    switch: bool,
+    tree: bool,
+}
+
+/// A host's PCIe: GPUs below switches, switches below trees, trees below sockets.
+struct PcieTree<'a> {
+    of: &'a HostType,
+    /// Group of every GPU: the GPUs below one switch, and those of one tree.
+    switch: Vec<usize>,
+    tree: Vec<usize>,
+    /// Away from the GPUs, and towards them.
+    up: Direction,
+    down: Direction,
+    /// `[from * sockets + to]`.
+    between_sockets: Vec<usize>,
+    sockets: usize,
+}
+
+impl<'a> PcieTree<'a> {
+    fn new(of: &'a HostType, health: impl Fn(usize) -> f64, resources: &mut Resources) -> Self {
+        let n = of.gpu_count();
+        let rate = of.pcie.rate().gb_per_s() * PCIE_SHARE;
+        let mut direction = || Direction {
+            gpu: resources.add_many(n, |g| rate * health(g)),
+            switch: resources.add_many(n, |_| rate),
+            tree: resources.add_many(n, |_| rate),
+        };
+        let (up, down) = (direction(), direction());
+        let sockets = usize::from(of.gpus.iter().map(|g| g.socket).max().unwrap_or(0)) + 1;
+        PcieTree {
+            of,
+            switch: groups(&of.gpu_paths, PathKind::Pix),
+            tree: groups(&of.gpu_paths, PathKind::Pxb),
+            up,
+            down,
+            between_sockets: resources.add_many(sockets * sockets, |_| SOCKET_LINK_GB_PER_S),
+            sockets,
+        }
+    }
+
+    /// The links of a GPU in one direction, up to the last part that the way leaves. A switch or tree of one GPU has no link of its own.
+    fn links(&self, direction: &Direction, gpu: usize, leaves: Leaves) -> Vec<usize> {
+        let shared = |group: &[usize]| group.iter().filter(|x| **x == group[gpu]).count() > 1;
+        let mut r = vec![direction.gpu[gpu]];
+        if leaves.switch && shared(&self.switch) {
+            r.push(direction.switch[self.switch[gpu]]);
+        }
+        if leaves.tree && shared(&self.tree) {
+            r.push(direction.tree[self.tree[gpu]]);
+        }
+        r
+    }
+
+    fn socket_link(&self, from: u8, to: u8) -> Option<usize> {
+        (from != to).then(|| self.between_sockets[usize::from(from) * self.sockets + usize::from(to)])
+    }
+
+    /// From one GPU to another.
+    fn between(&self, a: usize, b: usize) -> Vec<usize> {
+        let leaves = Leaves { switch: self.switch[a] != self.switch[b], tree: self.tree[a] != self.tree[b] };
+        let mut r = self.links(&self.up, a, leaves);
+        r.extend(self.links(&self.down, b, leaves));
+        if self.of.gpu_paths[a][b] == PathKind::Sys {
+            r.extend(self.socket_link(self.of.gpus[a].socket, self.of.gpus[b].socket));
+        }
+        r
+    }
+
+    /// From a NIC to a GPU, and from the GPU to the NIC.
+    fn nic_ways(&self, nic: &Nic, gpu: usize) -> (Vec<usize>, Vec<usize>) {
+        let label = nic.gpu_paths[gpu];
+        let leaves = Leaves { switch: label > PathKind::Pix, tree: label > PathKind::Pxb };
+        let (mut enter, mut leave) = (self.links(&self.down, gpu, leaves), self.links(&self.up, gpu, leaves));
+        if let (PathKind::Sys, Some(socket)) = (label, nic.socket) {
+            enter.extend(self.socket_link(socket, self.of.gpus[gpu].socket));
+            leave.extend(self.socket_link(self.of.gpus[gpu].socket, socket));
+        }
+        (enter, leave)
+    }
+}
+
 impl Make {
     fn new(cluster: &Cluster, host: HostId) -> Make {
         let t = cluster.type_of(host);
         let n = t.gpu_count();
-        let mut capacity = Vec::new();
-        let mut add = |gb_per_s: f64| {
-            capacity.push(gb_per_s);
-            capacity.len() - 1
-        };
-        let pcie = t.pcie.rate().gb_per_s() * PCIE_SHARE;
+        let mut resources = Resources::default();
+        let health = |g: usize| cluster.host(host).gpu_health.get(g).copied().unwrap_or(1.0);
+        let pcie = PcieTree::new(t, health, &mut resources);
+        let hop = Make::hops(cluster, host, &pcie, &mut resources);
+        let (mut enter, mut leave) = (vec![Vec::new(); n], vec![Vec::new(); n]);
+        for (i, nic) in t.nics.iter().enumerate() {
+            let rate = cluster.nic_rate(host, i).gb_per_s() * NIC_SHARE;
+            let (nic_in, nic_out) = (resources.add(rate), resources.add(rate));
+            for g in (0..n).filter(|g| t.nearest_nics(*g) >> i & 1 == 1) {
+                let (mut way_in, mut way_out) = pcie.nic_ways(nic, g);
+                way_in.push(nic_in);
+                way_out.push(nic_out);
+                enter[g].push(way_in);
+                leave[g].push(way_out);
+            }
+        }
+        let empty = || (0..1usize << n).map(|_| OnceLock::new()).collect();
+        Make { capacity: resources.0, hop, enter, leave, inside: empty(), across: empty() }
+    }
+
+    /// Resources between every two GPUs: a pair's own NVLinks, the ports of an NVLink switch, or PCIe.
+    fn hops(cluster: &Cluster, host: HostId, pcie: &PcieTree, resources: &mut Resources) -> Vec<Vec<Vec<usize>>> {
+        let t = cluster.type_of(host);
+        let n = t.gpu_count();
         let link = t.nvlink.map_or(0.0, |nv| nv.link_rate.gb_per_s() * NVLINK_SHARE);
         let switched = t.nvlink.is_some_and(|nv| nv.switched);
-        let health = |g: usize| cluster.host(host).gpu_health.get(g).copied().unwrap_or(1.0);
         let links = |a: usize, b: usize| if let PathKind::NvLink(n) = t.gpu_paths[a][b] { f64::from(n) } else { 0.0 };
-        // Up is away from the GPU.
-        let up: Vec<usize> = (0..n).map(|g| add(pcie * health(g))).collect();
-        let down: Vec<usize> = (0..n).map(|g| add(pcie * health(g))).collect();
+        let health = |g: usize| cluster.host(host).gpu_health.get(g).copied().unwrap_or(1.0);
         let port = |g: usize| (0..n).map(|b| links(g, b)).fold(0.0, f64::max) * link * health(g);
-        let port_out: Vec<usize> = (0..n).map(|g| add(port(g))).collect();
-        let port_in: Vec<usize> = (0..n).map(|g| add(port(g))).collect();
-        let switch = groups(&t.gpu_paths, PathKind::Pix);
-        let tree = groups(&t.gpu_paths, PathKind::Pxb);
-        let switch_up: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
-        let switch_down: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
-        let tree_up: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
-        let tree_down: Vec<usize> = (0..n).map(|_| add(pcie)).collect();
-        let sockets = usize::from(t.gpus.iter().map(|g| g.socket).max().unwrap_or(0)) + 1;
-        let between: Vec<usize> = (0..sockets * sockets).map(|_| add(SOCKET_LINK_GB_PER_S)).collect();
-        let shared = |group: &[usize], g: usize| group.iter().filter(|x| **x == group[g]).count() > 1;
-        let out_of = |g: usize, switch_too: bool, tree_too: bool| {
-            let mut r = vec![up[g]];
-            if switch_too && shared(&switch, g) {
-                r.push(switch_up[switch[g]]);
-            }
-            if tree_too && shared(&tree, g) {
-                r.push(tree_up[tree[g]]);
-            }
-            r
-        };
-        let in_to = |g: usize, switch_too: bool, tree_too: bool| {
-            let mut r = vec![down[g]];
-            if switch_too && shared(&switch, g) {
-                r.push(switch_down[switch[g]]);
-            }
-            if tree_too && shared(&tree, g) {
-                r.push(tree_down[tree[g]]);
-            }
-            r
-        };
-        let socket_link = |a: u8, b: u8| (a != b).then(|| between[usize::from(a) * sockets + usize::from(b)]);
+        let (port_out, port_in) = (resources.add_many(n, port), resources.add_many(n, port));
         let mut hop = vec![vec![Vec::new(); n]; n];
         for a in 0..n {
             for b in (0..n).filter(|b| *b != a) {
                 hop[a][b] = match t.gpu_paths[a][b] {
                     PathKind::NvLink(_) if switched => vec![port_out[a], port_in[b]],
-                    PathKind::NvLink(_) => vec![add(links(a, b) * link * cluster.link_health(host, a, b))],
-                    label => {
-                        let (s, x) = (switch[a] != switch[b], tree[a] != tree[b]);
-                        let mut r = out_of(a, s, x);
-                        r.extend(in_to(b, s, x));
-                        if label == PathKind::Sys {
-                            r.extend(socket_link(t.gpus[a].socket, t.gpus[b].socket));
-                        }
-                        r
-                    }
+                    PathKind::NvLink(_) => vec![resources.add(links(a, b) * link * cluster.link_health(host, a, b))],
+                    _ => pcie.between(a, b),
                 };
             }
         }
-        let (mut enter, mut leave) = (vec![Vec::new(); n], vec![Vec::new(); n]);
-        for (i, nic) in t.nics.iter().enumerate() {
-            let rate = cluster.nic_rate(host, i).gb_per_s() * NIC_SHARE;
-            let (nic_in, nic_out) = (add(rate), add(rate));
-            for g in 0..n {
-                if t.nearest_nics(g) >> i & 1 == 0 {
-                    continue;
-                }
-                let label = nic.gpu_paths[g];
-                let (s, x) = (label > PathKind::Pix, label > PathKind::Pxb);
-                let (mut r_in, mut r_out) = (in_to(g, s, x), out_of(g, s, x));
-                if let (PathKind::Sys, Some(socket)) = (label, nic.socket) {
-                    r_in.extend(socket_link(socket, t.gpus[g].socket));
-                    r_out.extend(socket_link(t.gpus[g].socket, socket));
-                }
-                r_in.push(nic_in);
-                r_out.push(nic_out);
-                enter[g].push(r_in);
-                leave[g].push(r_out);
-            }
-        }
-        let empty = || (0..1usize << n).map(|_| OnceLock::new()).collect();
-        Make { capacity, hop, enter, leave, inside: empty(), across: empty() }
+        hop
     }
 
     /// The best speed and its rings; one ring of almost nothing if none fits.

@@ -193,7 +193,7 @@ impl Climber<'_> {
         }
         fit.sort_by(|a, b| b.1.total_cmp(&a.1));
         if by_leaf {
-            let leaf = |h: usize| self.site.network.nodes[h].ports.first().map_or(0, |p| p.leaf);
+            let leaf = |h: usize| self.leaf(HostId(h as u32));
             let mut of_leaf = vec![0usize; self.site.network.leaves.len()];
             fit.iter().for_each(|f| of_leaf[leaf(f.0) as usize] += 1);
             fit.sort_by_key(|f| (std::cmp::Reverse(of_leaf[leaf(f.0) as usize]), leaf(f.0)));
@@ -226,88 +226,118 @@ impl Climber<'_> {
 
     /// A random neighbour with the same number of GPUs; none where the drawn move does not fit.
     fn neighbour(&mut self, at: &Hosts) -> Option<Hosts> {
-        let mut next = at.clone();
         let i = self.below(at.len());
-        let (host, mask) = at[i];
-        let unused = |c: &Self, h: HostId| {
-            c.free_of[h.index()].minus(at.iter().find(|p| p.0 == h).map_or(GpuMask::EMPTY, |p| p.1))
-        };
-        match self.below(10) {
-            // Another host in its place, with the same GPUs where they are free.
-            0..=3 => {
-                let other = self.free.parts()[self.below(self.free.host_count())].0;
-                if at.iter().any(|p| p.0 == other) {
-                    return None;
-                }
-                next[i] = (other, self.like(mask, mask.count(), self.free_of[other.index()])?);
-            }
-            // Another GPU of the same host.
-            4 => {
-                let left = unused(self, host);
-                if left.is_empty() {
-                    return None;
-                }
-                let (a, b) = (self.below(mask.count()), self.below(left.count()));
-                next[i].1 = GpuMask(mask.0 & !(1 << mask.iter().nth(a)?) | 1 << left.iter().nth(b)?);
-            }
-            // One rail for another on all hosts that can.
-            5 => {
-                let a = mask.iter().nth(self.below(mask.count()))?;
-                let b = self.below(self.site.network.nodes[host.index()].port_of_gpu.len());
-                for p in &mut next {
-                    if p.1.contains(a) && !p.1.contains(b) && self.free_of[p.0.index()].contains(b) {
-                        p.1 = GpuMask(p.1.0 & !(1 << a) | 1 << b);
-                    }
-                }
-            }
-            // A GPU less here and one more on a host that takes part, or on a new one.
-            6 | 7 => {
-                let other = self.free.parts()[self.below(self.free.host_count())].0;
-                let left = unused(self, other);
-                if other == host || left.is_empty() {
-                    return None;
-                }
-                let gpu = left.iter().nth(self.below(left.count()))?;
-                let drop = mask.iter().nth(self.below(mask.count()))?;
-                next[i].1 = GpuMask(mask.0 & !(1 << drop));
-                match next.iter_mut().find(|p| p.0 == other) {
-                    Some(p) => p.1 = GpuMask(p.1.0 | 1 << gpu),
-                    None => next.push((other, GpuMask(1 << gpu))),
-                }
-            }
-            // A host emptied onto the others.
-            8 => {
-                if at.len() < 2 {
-                    return None;
-                }
-                next.remove(i);
-                let mut left = mask.count();
-                while left > 0 {
-                    let room = |p: &&mut (HostId, GpuMask)| !unused(self, p.0).minus(p.1).is_empty();
-                    let p = next.iter_mut().filter(room).min_by_key(|p| p.1.count())?;
-                    let free = self.free_of[p.0.index()].minus(p.1);
-                    p.1 = GpuMask(p.1.0 | 1 << free.iter().next()?);
-                    left -= 1;
-                }
-            }
-            // All hosts of one leaf moved below another.
-            _ => {
-                let leaf = |c: &Self, h: HostId| c.site.network.nodes[h.index()].ports.first().map_or(0, |p| p.leaf);
-                let from = leaf(self, host);
-                let other = self.below(self.free.host_count());
-                let to = leaf(self, self.free.parts()[other].0);
-                let mut candidates: Vec<HostId> = self.free.parts().iter().map(|p| p.0).collect();
-                candidates.retain(|h| leaf(self, *h) == to && at.iter().all(|p| p.0 != *h));
-                for p in next.iter_mut().filter(|p| from != to && leaf(self, p.0) == from) {
-                    let fits = candidates.iter().position(|h| self.free_of[h.index()].count() >= p.1.count())?;
-                    let other = candidates.swap_remove(fits);
-                    *p = (other, self.like(p.1, p.1.count(), self.free_of[other.index()])?);
-                }
-            }
-        }
+        let mut next = match self.below(10) {
+            0..=3 => self.on_another_host(at, i),
+            4 => self.with_another_gpu(at, i),
+            5 => self.on_another_rail(at, i),
+            6 | 7 => self.with_a_gpu_moved(at, i),
+            8 => self.without_a_host(at, i),
+            _ => self.below_another_leaf(at, i),
+        }?;
         next.retain(|p| !p.1.is_empty());
         next.sort_unstable();
         (next != *at).then_some(next)
+    }
+
+    /// Free GPUs of a host that `at` does not use.
+    fn unused(&self, at: &Hosts, host: HostId) -> GpuMask {
+        self.free_of[host.index()].minus(at.iter().find(|p| p.0 == host).map_or(GpuMask::EMPTY, |p| p.1))
+    }
+
+    fn free_host(&mut self) -> HostId {
+        let i = self.below(self.free.host_count());
+        self.free.parts()[i].0
+    }
+
+    fn leaf(&self, host: HostId) -> u16 {
+        self.site.network.nodes[host.index()].ports.first().map_or(0, |p| p.leaf)
+    }
+
+    /// Another host in the place of host `i`, with the same GPUs where they are free.
+    fn on_another_host(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
+        let (mut next, mask) = (at.clone(), at[i].1);
+        let other = self.free_host();
+        if at.iter().any(|p| p.0 == other) {
+            return None;
+        }
+        next[i] = (other, self.like(mask, mask.count(), self.free_of[other.index()])?);
+        Some(next)
+    }
+
+    /// Another GPU of host `i`.
+    fn with_another_gpu(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
+        let (mut next, (host, mask)) = (at.clone(), at[i]);
+        let left = self.unused(at, host);
+        if left.is_empty() {
+            return None;
+        }
+        let (a, b) = (self.below(mask.count()), self.below(left.count()));
+        next[i].1 = GpuMask(mask.0 & !(1 << mask.iter().nth(a)?) | 1 << left.iter().nth(b)?);
+        Some(next)
+    }
+
+    /// One rail of host `i` for another on all hosts that can.
+    fn on_another_rail(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
+        let (mut next, (host, mask)) = (at.clone(), at[i]);
+        let a = mask.iter().nth(self.below(mask.count()))?;
+        let b = self.below(self.site.network.nodes[host.index()].port_of_gpu.len());
+        for p in &mut next {
+            if p.1.contains(a) && !p.1.contains(b) && self.free_of[p.0.index()].contains(b) {
+                p.1 = GpuMask(p.1.0 & !(1 << a) | 1 << b);
+            }
+        }
+        Some(next)
+    }
+
+    /// A GPU less on host `i` and one more on a host that takes part, or on a new one.
+    fn with_a_gpu_moved(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
+        let (mut next, (host, mask)) = (at.clone(), at[i]);
+        let other = self.free_host();
+        let left = self.unused(at, other);
+        if other == host || left.is_empty() {
+            return None;
+        }
+        let gpu = left.iter().nth(self.below(left.count()))?;
+        let drop = mask.iter().nth(self.below(mask.count()))?;
+        next[i].1 = GpuMask(mask.0 & !(1 << drop));
+        match next.iter_mut().find(|p| p.0 == other) {
+            Some(p) => p.1 = GpuMask(p.1.0 | 1 << gpu),
+            None => next.push((other, GpuMask(1 << gpu))),
+        }
+        Some(next)
+    }
+
+    /// Host `i` emptied onto the others.
+    fn without_a_host(&self, at: &Hosts, i: usize) -> Option<Hosts> {
+        if at.len() < 2 {
+            return None;
+        }
+        let mut next = at.clone();
+        let (_, mask) = next.remove(i);
+        for _ in 0..mask.count() {
+            let room = |p: &&mut (HostId, GpuMask)| !self.unused(at, p.0).minus(p.1).is_empty();
+            let p = next.iter_mut().filter(room).min_by_key(|p| p.1.count())?;
+            let free = self.free_of[p.0.index()].minus(p.1);
+            p.1 = GpuMask(p.1.0 | 1 << free.iter().next()?);
+        }
+        Some(next)
+    }
+
+    /// All hosts of the leaf of host `i` moved below another leaf.
+    fn below_another_leaf(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
+        let mut next = at.clone();
+        let from = self.leaf(at[i].0);
+        let other = self.free_host();
+        let to = self.leaf(other);
+        let mut candidates: Vec<HostId> = self.free.parts().iter().map(|p| p.0).collect();
+        candidates.retain(|h| self.leaf(*h) == to && at.iter().all(|p| p.0 != *h));
+        for p in next.iter_mut().filter(|p| from != to && self.leaf(p.0) == from) {
+            let fits = candidates.iter().position(|h| self.free_of[h.index()].count() >= p.1.count())?;
+            let other = candidates.swap_remove(fits);
+            *p = (other, self.like(p.1, p.1.count(), self.free_of[other.index()])?);
+        }
+        Some(next)
     }
 
     /// `count` of `free`, those of `mask` first.
