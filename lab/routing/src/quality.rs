@@ -5,7 +5,7 @@ use super::network;
 use super::routing::files;
 use super::sheet::{Cell, Sheet};
 use console::{Failure, Progress};
-use route::read::DispatchLayout;
+use route::read::{DispatchLayout, ExpertRouting};
 use route::traffic::{LinkCondition, TrafficShape};
 use route::{Demand, Planner, RoutingNetwork, RoutingOptions, exact};
 use std::path::Path;
@@ -45,6 +45,39 @@ fn quantile(values: impl Iterator<Item = f64>, q: f64) -> f64 {
     stats::nearest_quantile_of_sorted(&stats::sorted(&values.collect::<Vec<_>>()), q)
 }
 
+/// The share of `seeds` that a cluster takes, in every state of the links: matrices of every shape, and a real one.
+fn judge_cluster(
+    planner: &mut Planner,
+    (name, share): (&str, f64),
+    seeds: u64,
+    real: &[(String, ExpertRouting)],
+) -> Result<Vec<Judged>, Failure> {
+    let cluster = super::cluster(name)?;
+    let whole = network(name, &RoutingOptions::default())?;
+    let n = whole.rank_count();
+    let seeds = ((seeds as f64 * share).ceil() as u64).max(1);
+    let bar = Progress::new(&format!("{name} (plans)"), 3 * seeds as usize * 6);
+    let mut all: Vec<Judged> = Vec::new();
+    for wear in LinkCondition::ALL {
+        for seed in 0..seeds {
+            let options = RoutingOptions { overrides: wear.overrides(&whole, seed), ..RoutingOptions::default() };
+            let net = RoutingNetwork::of(&cluster, &options).map_err(Failure::input)?;
+            for shape in TrafficShape::SKEWED {
+                let demand = shape.demand(n, n as u64 * (32 << 20), seed);
+                let what = format!("{name}, {} links, {}, seed {seed}", wear.name(), shape.name());
+                all.push(judge(planner, &net, &demand, &what)?);
+                bar.advance(1);
+            }
+            if let Some((file, routing)) = real.get(seed as usize % real.len().max(1)) {
+                let d = DispatchLayout { ranks: n, bytes_per_token: 14336, tokens: Some(64 << 10) };
+                let demand = routing.demand(&d).map_err(Failure::input)?;
+                all.push(judge(planner, &net, &demand, &format!("{name}, {file}, seed {seed}"))?);
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// Thousands of matrices.
 pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
     let columns = [
@@ -65,41 +98,15 @@ pub fn quality(seeds: u64, data: Option<&Path>) -> Result<Sheet, Failure> {
          matrices; whole, unequal and degraded links",
         &columns,
     );
-    let real = match data.filter(|d| d.join("moe").join("esft").is_dir()) {
-        Some(d) => files(d)?,
-        None => {
-            sheet.note("SKIP real matrices: no folder of public data with moe/esft (docs/data.md).");
-            Vec::new()
-        }
-    };
+    let real = files(data)?.unwrap_or_else(|| {
+        sheet.note("SKIP real matrices: no folder of public data with moe/esft (docs/data.md).");
+        Vec::new()
+    });
     let mut everything = Vec::new();
     let mut planner = Planner::default();
-    for (name, share) in CLUSTERS {
-        let cluster = super::cluster(name)?;
-        let whole = network(name, &RoutingOptions::default())?;
-        let n = whole.rank_count();
-        let seeds = ((seeds as f64 * share).ceil() as u64).max(1);
-        let bar = Progress::new(&format!("{name} (plans)"), 3 * seeds as usize * 6);
-        let mut all: Vec<Judged> = Vec::new();
-        for wear in LinkCondition::ALL {
-            for seed in 0..seeds {
-                let options = RoutingOptions { overrides: wear.overrides(&whole, seed), ..RoutingOptions::default() };
-                let net = RoutingNetwork::of(&cluster, &options).map_err(Failure::input)?;
-                for shape in TrafficShape::SKEWED {
-                    let demand = shape.demand(n, n as u64 * (32 << 20), seed);
-                    let what = format!("{name}, {} links, {}, seed {seed}", wear.name(), shape.name());
-                    all.push(judge(&mut planner, &net, &demand, &what)?);
-                    bar.advance(1);
-                }
-                if let Some((file, routing)) = real.get(seed as usize % real.len().max(1)) {
-                    let d = DispatchLayout { ranks: n, bytes_per_token: 14336, tokens: Some(64 << 10) };
-                    let demand = routing.demand(&d).map_err(Failure::input)?;
-                    all.push(judge(&mut planner, &net, &demand, &format!("{name}, {file}, seed {seed}"))?);
-                }
-            }
-        }
-        drop(bar);
-        sheet.row(row(name, &all));
+    for cluster in CLUSTERS {
+        let all = judge_cluster(&mut planner, cluster, seeds, &real)?;
+        sheet.row(row(cluster.0, &all));
         everything.extend(all);
     }
     sheet.row(row("all", &everything));

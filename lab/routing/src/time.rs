@@ -55,6 +55,63 @@ pub fn stencil() -> Result<Sheet, Failure> {
     Ok(sheet)
 }
 
+/// Cluster, slow links (see [`overrides`]) and seeds of the traffic.
+const CASES: [(&str, &str, u64); 12] = [
+    ("mesh4", "none", 12),
+    ("mesh4", "all differ", 12),
+    ("cube8", "none", 12),
+    ("rails2x4", "none", 12),
+    ("rails2x4", "all differ", 12),
+    ("rails4x8", "none", 4),
+    ("rails8x8", "none", 4),
+    ("rails8x8", "three", 4),
+    ("rails8x8", "all differ", 4),
+    ("rails64x8", "none", 1),
+    ("rails64x8", "three", 1),
+    ("rails64x8", "all differ", 1),
+];
+
+/// The rates of the links of a cluster: none changed, three slow links, or a different rate everywhere.
+fn overrides(name: &str, slow_links: &str) -> Result<Vec<LinkOverride>, Failure> {
+    let three = ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"];
+    Ok(match slow_links {
+        "none" => Vec::new(),
+        "three" => three.iter().filter_map(|o| o.parse().ok()).collect(),
+        _ => LinkCondition::Unequal.overrides(&network(name, &RoutingOptions::default())?, 1),
+    })
+}
+
+/// Planning times of skewed traffic on one network.
+struct PlanTimes {
+    /// Microseconds of every plan that a rule gives, and of every plan that is corrected.
+    closed_us: Vec<f64>,
+    corrected_us: Vec<f64>,
+    worst_gap: f64,
+    /// Of the reference solver on one matrix; NaN above 32 ranks.
+    reference_us: f64,
+}
+
+fn plan_times(planner: &mut Planner, net: &RoutingNetwork, seeds: u64) -> Result<PlanTimes, Failure> {
+    let n = net.rank_count();
+    let mut out = PlanTimes { closed_us: vec![], corrected_us: vec![], worst_gap: 0.0, reference_us: f64::NAN };
+    for shape in TrafficShape::SKEWED {
+        for seed in 0..seeds {
+            let demand = shape.demand(n, n as u64 * (64 << 20), seed);
+            let us = 1e6 * planning_s(planner, net, &demand, if n > 64 { 5 } else { REPEATS })?;
+            let plan = planner.plan(net, &demand).map_err(failed)?;
+            out.worst_gap = out.worst_gap.max(plan.gap());
+            let of_kind = if plan.pivots == 0 { &mut out.closed_us } else { &mut out.corrected_us };
+            of_kind.push(us);
+            if n <= 32 && out.reference_us.is_nan() && shape == TrafficShape::HeavyTailed {
+                let begin = Instant::now();
+                exact::plan(net, &demand).map_err(failed)?;
+                out.reference_us = 1e6 * begin.elapsed().as_secs_f64();
+            }
+        }
+    }
+    Ok(out)
+}
+
 /// From 4 to 512 ranks.
 pub fn speed() -> Result<Sheet, Failure> {
     let columns = [
@@ -74,64 +131,22 @@ pub fn speed() -> Result<Sheet, Failure> {
         &columns,
     );
     let mut planner = Planner::default();
-    let three: Vec<LinkOverride> =
-        ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"].iter().filter_map(|o| o.parse().ok()).collect();
-    // State of the links: all equal, three slow ones, or different rates everywhere.
-    let cases: [(&str, &str, u64); 12] = [
-        ("mesh4", "none", 12),
-        ("mesh4", "all differ", 12),
-        ("cube8", "none", 12),
-        ("rails2x4", "none", 12),
-        ("rails2x4", "all differ", 12),
-        ("rails4x8", "none", 4),
-        ("rails8x8", "none", 4),
-        ("rails8x8", "three", 4),
-        ("rails8x8", "all differ", 4),
-        ("rails64x8", "none", 1),
-        ("rails64x8", "three", 1),
-        ("rails64x8", "all differ", 1),
-    ];
-    for (name, label, seeds) in cases {
-        let overrides = match label {
-            "none" => Vec::new(),
-            "three" => three.clone(),
-            _ => LinkCondition::Unequal.overrides(&network(name, &RoutingOptions::default())?, 1),
-        };
-        let options = RoutingOptions { overrides, ..RoutingOptions::default() };
+    for (name, slow_links, seeds) in CASES {
+        let options = RoutingOptions { overrides: overrides(name, slow_links)?, ..RoutingOptions::default() };
         let net = network(name, &options)?;
-        let n = net.rank_count();
-        let (mut closed, mut corrected, mut reference, mut gap) = (Vec::new(), Vec::new(), f64::NAN, 0.0f64);
-        for shape in TrafficShape::SKEWED {
-            for seed in 0..seeds {
-                let demand = shape.demand(n, n as u64 * (64 << 20), seed);
-                let us = 1e6 * planning_s(&mut planner, &net, &demand, if n > 64 { 5 } else { REPEATS })?;
-                let plan = planner.plan(&net, &demand).map_err(failed)?;
-                gap = gap.max(plan.gap());
-                if plan.pivots == 0 {
-                    closed.push(us)
-                } else {
-                    corrected.push(us)
-                }
-                if n <= 32 && reference.is_nan() && shape == TrafficShape::HeavyTailed {
-                    let begin = Instant::now();
-                    exact::plan(&net, &demand).map_err(failed)?;
-                    reference = 1e6 * begin.elapsed().as_secs_f64();
-                }
-            }
-        }
-        let count = format!("{} of {}", corrected.len(), corrected.len() + closed.len());
-        let median = |v: &mut Vec<f64>| stats::upper_median(v);
-        let worst = closed.iter().chain(&corrected).copied().fold(0.0, f64::max);
+        let times = plan_times(&mut planner, &net, seeds)?;
+        let (closed, corrected) = (&times.closed_us, &times.corrected_us);
+        let worst = closed.iter().chain(corrected).copied().fold(0.0, f64::max);
         sheet.row([
             Cell::from(name),
-            Cell::Number(n as f64, 0),
-            Cell::from(label),
-            Cell::Number(median(&mut closed), 1),
-            Cell::Number(median(&mut corrected), 1),
+            Cell::Number(net.rank_count() as f64, 0),
+            Cell::from(slow_links),
+            Cell::Number(stats::upper_median(closed), 1),
+            Cell::Number(stats::upper_median(corrected), 1),
             Cell::Number(worst, 1),
-            Cell::from(count),
-            Cell::Number(100.0 * gap, 2),
-            Cell::Number(reference, 0),
+            Cell::from(format!("{} of {}", corrected.len(), corrected.len() + closed.len())),
+            Cell::Number(100.0 * times.worst_gap, 2),
+            Cell::Number(times.reference_us, 0),
         ]);
     }
     sheet.note("One core, workspace warm, medians of repetitions; the same setting as for `quality`. NIMBLE reports 30 to 50 us for 4 and 8 GPUs.");
