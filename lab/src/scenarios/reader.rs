@@ -182,67 +182,91 @@ pub fn parse<'c>(
     Ok(out)
 }
 
-fn scenario(raw: RequestLine, cluster: &Cluster) -> Result<Scenario, String> {
-    let id: String = raw.id.chars().take(NAME_CHARS_MAX).collect();
-    let rate = |field: &str, v: f64| {
-        if (0.0..=RATE_MAX).contains(&v) {
-            Ok(v)
-        } else {
-            Err(format!("request `{id}`, field `{field}`: {v} is not a rate between 0 and {RATE_MAX} GB/s"))
+/// Reads the fields of one request. Errors name the request and the field.
+struct Fields<'a> {
+    id: String,
+    cluster: &'a Cluster,
+}
+
+impl Fields<'_> {
+    fn error(&self, field: &str, what: impl std::fmt::Display) -> String {
+        format!("request `{}`, field `{field}`: {what}", self.id)
+    }
+
+    fn rate(&self, field: &str, v: f64) -> Result<f64, String> {
+        let known = (0.0..=RATE_MAX).contains(&v);
+        known.then_some(v).ok_or_else(|| self.error(field, format!("{v} is not a rate between 0 and {RATE_MAX} GB/s")))
+    }
+
+    fn gpus(&self, field: &str, g: &Gpus) -> Result<Allocation, String> {
+        g.allocation(self.cluster).map_err(|e| self.error(field, e))
+    }
+
+    /// The running jobs: no two share a GPU, and none has an available one.
+    fn background(&self, jobs: &[LineBackground], available: &Allocation) -> Result<Vec<Background>, String> {
+        if jobs.len() > JOBS_MAX {
+            return Err(format!("request `{}`: {} running jobs; at most {JOBS_MAX}", self.id, jobs.len()));
         }
-    };
-    let gpus =
-        |field: &str, g: &Gpus| g.allocation(cluster).map_err(|e| format!("request `{id}`, field `{field}`: {e}"));
-    let available = gpus("available", &Gpus::List(raw.available))?;
-    if raw.k < 2 || raw.k > available.gpu_count() {
-        let n = available.gpu_count();
-        return Err(format!("request `{id}`, field `k`: {} GPUs of {n} available; expected 2 to {n}", raw.k));
-    }
-    if raw.background.len() > JOBS_MAX {
-        return Err(format!("request `{id}`: {} running jobs; at most {JOBS_MAX}", raw.background.len()));
-    }
-    let mut taken = available.clone();
-    let mut background = Vec::new();
-    for b in &raw.background {
-        let job = gpus("background.gpus", &b.gpus)?;
-        if let Some(g) = job.gpus().find(|g| taken.mask(g.host).contains(usize::from(g.gpu))) {
-            let g = cluster.gpu_name(g);
-            return Err(format!("request `{id}`, field `background.gpus`: {g} is available or another job's"));
+        let mut taken = available.clone();
+        let mut out = Vec::new();
+        for b in jobs {
+            let gpus = self.gpus("background.gpus", &b.gpus)?;
+            if let Some(g) = gpus.gpus().find(|g| taken.mask(g.host).contains(usize::from(g.gpu))) {
+                let g = self.cluster.gpu_name(g);
+                return Err(self.error("background.gpus", format!("{g} is available or another job's")));
+            }
+            taken = Allocation::from_gpus(taken.gpus().chain(gpus.gpus()));
+            out.push(Background {
+                gpus,
+                standalone_gb_per_s: self.rate("background.standalone_gbps", b.standalone_gbps)?,
+                demand_gb_per_s: self.rate("background.demand_gbps", b.demand_gbps)?,
+            });
         }
-        taken = Allocation::from_gpus(taken.gpus().chain(job.gpus()));
-        background.push(Background {
-            gpus: job,
-            standalone_gb_per_s: rate("background.standalone_gbps", b.standalone_gbps)?,
-            demand_gb_per_s: rate("background.demand_gbps", b.demand_gbps)?,
-        });
+        Ok(out)
     }
-    if raw.others.len() >= PEERS_MAX {
-        return Err(format!("request `{id}`: {} choices of others; at most {PEERS_MAX}", raw.others.len()));
-    }
-    let mut peers = Vec::new();
-    for (name, p) in
-        raw.bandpilot.iter().map(|p| ("BandPilot", p)).chain(raw.others.iter().map(|(n, p)| (n.as_str(), p)))
-    {
-        let choice = gpus(&format!("{name}.gpus"), &p.gpus)?;
-        if !available.contains_all(&choice) || choice.gpu_count() != raw.k {
-            let k = raw.k;
-            return Err(format!("request `{id}`, field `{name}.gpus`: expected {k} of the available GPUs"));
+
+    /// What another method chose of the available GPUs.
+    fn peer(&self, name: &str, p: &LinePeer, k: usize, available: &Allocation) -> Result<Peer, String> {
+        let field = format!("{name}.gpus");
+        let gpus = self.gpus(&field, &p.gpus)?;
+        if !available.contains_all(&gpus) || gpus.gpu_count() != k {
+            return Err(self.error(&field, format!("expected {k} of the available GPUs")));
         }
-        peers.push(Peer {
+        let standalone = p.truth_standalone_gbps.map(|v| self.rate("truth_standalone_gbps", v));
+        Ok(Peer {
             name: name.chars().take(NAME_CHARS_MAX).collect(),
-            gpus: choice,
-            truth_gb_per_s: rate("truth_gbps", p.truth_gbps)?,
-            standalone_gb_per_s: p.truth_standalone_gbps.map(|v| rate("truth_standalone_gbps", v)).transpose()?,
+            gpus,
+            truth_gb_per_s: self.rate("truth_gbps", p.truth_gbps)?,
+            standalone_gb_per_s: standalone.transpose()?,
             cpu_ms: p.cpu_ms.filter(|v| v.is_finite() && *v >= 0.0),
-        });
+        })
     }
+}
+
+fn scenario(raw: RequestLine, cluster: &Cluster) -> Result<Scenario, String> {
+    let fields = Fields { id: raw.id.chars().take(NAME_CHARS_MAX).collect(), cluster };
+    let k = raw.k;
+    let available = fields.gpus("available", &Gpus::List(raw.available))?;
+    if k < 2 || k > available.gpu_count() {
+        let n = available.gpu_count();
+        return Err(fields.error("k", format!("{k} GPUs of {n} available; expected 2 to {n}")));
+    }
+    let background = fields.background(&raw.background, &available)?;
+    if raw.others.len() >= PEERS_MAX {
+        let (id, n) = (&fields.id, raw.others.len());
+        return Err(format!("request `{id}`: {n} choices of others; at most {PEERS_MAX}"));
+    }
+    let others = raw.others.iter().map(|(n, p)| (n.as_str(), p));
+    let peers = raw.bandpilot.iter().map(|p| ("BandPilot", p)).chain(others);
+    let peers = peers.map(|(name, p)| fields.peer(name, p, k, &available)).collect::<Result<_, _>>()?;
     let optimum_counts = raw.optimum_counts;
     if let Some(c) = &optimum_counts
-        && (c.len() != cluster.hosts.len() || c.iter().map(|c| usize::from(*c)).sum::<usize>() != raw.k)
+        && (c.len() != cluster.hosts.len() || c.iter().map(|c| usize::from(*c)).sum::<usize>() != k)
     {
-        let (h, k) = (cluster.hosts.len(), raw.k);
-        return Err(format!("request `{id}`, field `optimum_counts`: expected {h} counts that sum to {k}"));
+        let h = cluster.hosts.len();
+        return Err(fields.error("optimum_counts", format!("expected {h} counts that sum to {k}")));
     }
-    let optimum_gb_per_s = rate("optimum_gbps", raw.optimum_gbps)?;
-    Ok(Scenario { id, k: raw.k, load: raw.contention, available, background, optimum_gb_per_s, optimum_counts, peers })
+    let optimum_gb_per_s = fields.rate("optimum_gbps", raw.optimum_gbps)?;
+    let (id, load) = (fields.id, raw.contention);
+    Ok(Scenario { id, k, load, available, background, optimum_gb_per_s, optimum_counts, peers })
 }

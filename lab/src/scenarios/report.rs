@@ -5,7 +5,11 @@ use super::replay::{Replay, Settings};
 use crate::evaluation::{Summary, summary};
 use crate::ground_truth::PublicCode;
 use lab_kit::output::table;
+use topology::Allocation;
 use truths::Truth;
+
+/// Requests listed with the lowest GBE.
+const LOWEST: usize = 10;
 
 /// One method on one set of requests.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -62,6 +66,76 @@ fn line(method: &str, gbe: &[(Load, f64)], ms: &mut [f64]) -> Option<MethodLine>
     })
 }
 
+/// What choices are compared with.
+struct Scale<'a> {
+    scenarios: &'a [Scenario],
+    /// The requests of which every seed's choice can be judged.
+    kept: Vec<usize>,
+    /// Of every request. Where a choice beats the file's optimum, the best choice is the best possible one that is known.
+    best_gb_per_s: Vec<f64>,
+}
+
+impl<'a> Scale<'a> {
+    fn of(scenarios: &'a [Scenario], replays: &[Replay]) -> Self {
+        let ours = |i: usize| replays.iter().map(move |r| r.decided[i].truth_gb_per_s);
+        let judged = |i: &usize| scenarios[*i].optimum_gb_per_s > 0.0 && ours(*i).all(|v| v.is_some());
+        let best = |(i, s): (usize, &Scenario)| {
+            let theirs = s.peers.iter().map(|p| p.truth_gb_per_s);
+            theirs.chain(ours(i).flatten()).fold(s.optimum_gb_per_s, f64::max)
+        };
+        Scale {
+            kept: (0..scenarios.len()).filter(judged).collect(),
+            best_gb_per_s: scenarios.iter().enumerate().map(best).collect(),
+            scenarios,
+        }
+    }
+
+    /// GBE of a choice, percent.
+    fn gbe(&self, request: usize, gb_per_s: f64) -> f64 {
+        100.0 * gb_per_s / self.best_gb_per_s[request]
+    }
+
+    /// The lines of the file's methods, in the order of first appearance.
+    fn peer_lines(&self) -> Vec<MethodLine> {
+        let mut names: Vec<&str> = Vec::new();
+        for p in self.scenarios.iter().flat_map(|s| &s.peers) {
+            if !names.contains(&p.name.as_str()) {
+                names.push(&p.name);
+            }
+        }
+        let peer_line = |name: &str| {
+            let of = |i: usize| self.scenarios[i].peers.iter().find(|p| p.name == name);
+            let gbe = |&i: &usize| of(i).map(|p| (self.scenarios[i].load, self.gbe(i, p.truth_gb_per_s)));
+            let gbe: Vec<(Load, f64)> = self.kept.iter().filter_map(gbe).collect();
+            let mut ms: Vec<f64> = (0..self.scenarios.len()).filter_map(|i| of(i).and_then(|p| p.cpu_ms)).collect();
+            line(name, &gbe, &mut ms)
+        };
+        names.into_iter().filter_map(peer_line).collect()
+    }
+
+    /// Every judged choice of linkwise: the request, the choice and its bandwidth.
+    fn choices<'r>(&self, replays: &'r [Replay]) -> impl Iterator<Item = (usize, &'r Allocation, f64)> {
+        replays.iter().flat_map(|r| {
+            self.kept.iter().filter_map(|&i| Some((i, &r.decided[i].choice, r.decided[i].truth_gb_per_s?)))
+        })
+    }
+
+    /// The requests where linkwise's GBE is lowest, each with its worst choice.
+    fn lowest(&self, truth: &PublicCode, replays: &[Replay]) -> Vec<(String, f64, String)> {
+        let counts = |choice: &Allocation| {
+            let counts = truth.cluster().host_ids().map(|h| choice.mask(h).count().to_string());
+            counts.collect::<Vec<_>>().join("+")
+        };
+        let all = self.choices(replays).map(|(i, a, v)| (self.scenarios[i].id.clone(), self.gbe(i, v), counts(a)));
+        let mut lowest: Vec<_> = all.collect();
+        lowest.sort_by(|a, b| a.1.total_cmp(&b.1));
+        lowest.dedup_by(|a, b| a.0 == b.0);
+        lowest.retain(|l| l.1 < 99.995);
+        lowest.truncate(LOWEST);
+        lowest
+    }
+}
+
 /// Sums up.
 pub fn report(
     truth: &PublicCode,
@@ -71,56 +145,17 @@ pub fn report(
     seeds: &[u64],
     recovered: usize,
 ) -> ScenarioReport {
-    let judged =
-        |i: usize| scenarios[i].optimum_gb_per_s > 0.0 && replays.iter().all(|r| r.decided[i].truth_gb_per_s.is_some());
-    // Where a choice beats the file's optimum, the best choice is the best possible one that is known.
-    let best: Vec<f64> = (0..scenarios.len())
-        .map(|i| {
-            let theirs = scenarios[i].peers.iter().map(|p| p.truth_gb_per_s);
-            let ours = replays.iter().filter_map(|r| r.decided[i].truth_gb_per_s);
-            theirs.chain(ours).fold(scenarios[i].optimum_gb_per_s, f64::max)
-        })
-        .collect();
-    let gbe = |i: usize, v: f64| 100.0 * v / best[i];
-    let kept: Vec<usize> = (0..scenarios.len()).filter(|i| judged(*i)).collect();
-    let mut ours = Vec::new();
-    let mut lowest = Vec::new();
-    let mut beyond_optimum = 0;
-    for r in replays {
-        for &i in &kept {
-            let (s, d) = (&scenarios[i], &r.decided[i]);
-            if let Some(v) = d.truth_gb_per_s {
-                beyond_optimum += usize::from(v > 1.0001 * s.optimum_gb_per_s);
-                ours.push((s.load, gbe(i, v)));
-                let counts: Vec<String> =
-                    truth.cluster().host_ids().map(|h| d.choice.mask(h).count().to_string()).collect();
-                lowest.push((s.id.clone(), gbe(i, v), counts.join("+")));
-            }
-        }
-    }
-    lowest.sort_by(|a, b| a.1.total_cmp(&b.1));
-    lowest.dedup_by(|a, b| a.0 == b.0);
-    lowest.retain(|l| l.1 < 99.995);
-    lowest.truncate(10);
-    let mut us: Vec<f64> = replays.iter().flat_map(|r| r.decided.iter().map(|d| d.us)).collect();
-    us.sort_by(f64::total_cmp);
+    let scale = Scale::of(scenarios, replays);
+    let ours: Vec<(Load, f64)> = scale.choices(replays).map(|(i, _, v)| (scenarios[i].load, scale.gbe(i, v))).collect();
+    let beyond = |&(i, _, v): &(usize, &Allocation, f64)| v > 1.0001 * scenarios[i].optimum_gb_per_s;
+    let us: Vec<f64> = replays.iter().flat_map(|r| r.decided.iter().map(|d| d.us)).collect();
+    let us = stats::sorted(&us);
     let mut ms: Vec<f64> = us.iter().map(|u| u / 1e3).collect();
     let mut methods: Vec<MethodLine> = line("linkwise gp", &ours, &mut ms).into_iter().collect();
-    let mut names: Vec<&str> = Vec::new();
-    for p in scenarios.iter().flat_map(|s| &s.peers) {
-        if !names.contains(&p.name.as_str()) {
-            names.push(&p.name);
-        }
-    }
-    for name in names {
-        let of = |i: usize| scenarios[i].peers.iter().find(|p| p.name == name);
-        let theirs: Vec<(Load, f64)> =
-            kept.iter().filter_map(|&i| of(i).map(|p| (scenarios[i].load, gbe(i, p.truth_gb_per_s)))).collect();
-        let mut ms: Vec<f64> = (0..scenarios.len()).filter_map(|i| of(i).and_then(|p| p.cpu_ms)).collect();
-        methods.extend(line(name, &theirs, &mut ms));
-    }
+    methods.extend(scale.peer_lines());
     let decision_us = (stats::nearest_quantile_of_sorted(&us, 0.5), stats::nearest_quantile_of_sorted(&us, 0.99));
     let theirs = methods.iter().find(|m| m.method == "BandPilot").and_then(|m| m.decision_ms_median);
+    let left_out = (0..scenarios.len()).filter(|i| scale.kept.binary_search(i).is_err());
     ScenarioReport {
         cluster: truth.cluster().name.clone(),
         requests: scenarios.len(),
@@ -129,10 +164,10 @@ pub fn report(
         design: settings.design.name(),
         rows: (truth.counts.by_counts.len(), recovered),
         unresolved: replays.iter().flat_map(|r| &r.decided).filter(|d| d.truth_gb_per_s.is_none()).count(),
-        requests_left_out: (0..scenarios.len()).filter(|i| !judged(*i)).map(|i| scenarios[i].id.clone()).collect(),
-        beyond_optimum,
+        requests_left_out: left_out.map(|i| scenarios[i].id.clone()).collect(),
+        beyond_optimum: scale.choices(replays).filter(beyond).count(),
         methods,
-        lowest,
+        lowest: scale.lowest(truth, replays),
         decision_us,
         bandpilot_over_ours: theirs.map(|ms| ms * 1e3 / decision_us.0),
         fit_s: replays.iter().map(|r| r.fit_s).sum::<f64>() / replays.len().max(1) as f64,

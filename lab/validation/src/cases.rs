@@ -114,18 +114,7 @@ impl Cases {
             system: f("system").into(),
             collective: collective.name().into(),
         });
-        let words = Words {
-            gpu: f("gpu"),
-            system: f("system"),
-            gpus_per_node: f("gpus_per_node"),
-            nodes: f("nodes"),
-            allocation: f("allocation"),
-            interconnect: f("interconnect"),
-            nic: f("nic"),
-            algo: f("algo"),
-            proto: f("proto"),
-            note: f("note"),
-        };
+        let words = Words::of(|c| table.field(row, c));
         let case = match system::interpret(&words) {
             Ok(case) => case,
             Err(reason) => {
@@ -143,17 +132,7 @@ impl Cases {
             self.leave(family, "neither a time nor a bandwidth above zero".into());
             return Ok(());
         };
-        let key = format!(
-            "{}|{}|{}|{}|{}|{}|{}|{}",
-            words.gpu,
-            words.system,
-            words.gpus_per_node,
-            words.nodes,
-            words.interconnect,
-            words.nic,
-            words.note,
-            case.cluster.hosts.len()
-        );
+        let key = words.cluster_key(case.cluster.hosts.len());
         let made = case.cluster;
         let cluster = self.cluster(key, || made);
         self.cases.push(Case {

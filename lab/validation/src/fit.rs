@@ -5,7 +5,7 @@
 //! NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set for all classes (the
 //! latencies of NCCL's own cost model), not from the shipped constants.
 
-use super::cases::Cases;
+use super::cases::{Case, Cases};
 use super::score::{ValidationReport, predict, score};
 use fabric::constants::{ClassConstants, LatencyCurve, NetworkConstants};
 use fabric::{Constants, Fabric, GpuClass};
@@ -157,8 +157,9 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
     c
 }
 
-/// Fits the constants on the families that `train` names.
-fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Constants {
+/// The rows of the families that `train` names, each with its weight: at most [`ROWS_PER_FAMILY`] of a family, and plateau and sweep of a family
+/// have equal weight, independent of their numbers of rows.
+fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f64)> {
     let mut by_family = vec![Vec::new(); cases.families.len()];
     for c in cases.cases.iter().filter(|c| train(c.family)) {
         by_family[c.family].push(c);
@@ -173,88 +174,139 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
             *rows = order[..ROWS_PER_FAMILY].iter().map(|i| rows[*i]).collect();
         }
     }
-    by_family.retain(|rows| !rows.is_empty());
-    // Plateau and sweep of a family have equal weight, independent of their numbers of rows.
-    let mut rows = Vec::new();
+    let mut out = Vec::new();
     for family in &by_family {
         for plateau in [false, true] {
             let part: Vec<_> = family.iter().filter(|r| r.plateau == plateau).collect();
             let weight = 1.0 / part.len().max(1) as f64;
-            rows.extend(part.into_iter().map(|r| (*r, weight)));
+            out.extend(part.into_iter().map(|r| (*r, weight)));
         }
     }
-    let start = Constants::nominal();
-    let origin: Vec<f64> = values(&start).iter().map(|v| v.max(1e-3).ln()).collect();
-    let constants = |at: &[f64]| with(&start, &at.iter().map(|v| v.exp()).collect::<Vec<f64>>());
-    let errors = |at: &[f64]| -> Vec<f64> {
-        let c = constants(at);
-        let tuned: Vec<Fabric> = fabrics.iter().map(|f| f.retuned(c.clone())).collect();
-        rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
-    };
-    let kin = kin(origin.len());
-    // Distance from the mean of the kin, and from nominal.
-    let away = |at: &[f64], i: usize| -> (f64, f64) {
-        let mean = kin[i].iter().map(|&j| at[j] - origin[j]).sum::<f64>() / kin[i].len() as f64;
-        (at[i] - origin[i] - mean, at[i] - origin[i])
-    };
-    let cost = |e: &[f64], at: &[f64], half: f64| -> f64 {
-        let ridge = (0..at.len()).map(|i| away(at, i)).map(|(k, o)| KINSHIP * k * k + RIDGE * o * o).sum::<f64>();
-        e.iter().zip(&rows).map(|(e, (_, w))| w * e * e / (e * e + half * half)).sum::<f64>() + ridge
-    };
-    let mut reach = Vec::new();
-    visit(&mut start.clone(), &mut |_, factor| reach.push(factor.ln()));
-    let mut at = origin.clone();
-    let mut now = errors(&at);
+    out
+}
+
+/// Fits the constants on the families that `train` names.
+fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Constants {
+    let fit = Fit::new(fabrics, weighted_rows(cases, train));
+    let mut at = Point { errors: fit.errors(&fit.origin), logs: fit.origin.clone() };
     let mut damping = 1e-2;
     for step in 0..STEPS {
         // Wide at first, so that no early outlier is excluded forever.
         let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
-        let columns: Vec<Vec<f64>> = (0..at.len())
+        if let Some(better) = fit.step(&at, half, &mut damping) {
+            at = better;
+        }
+    }
+    fit.constants(&at.logs)
+}
+
+/// A place of the search: the logarithms of all constants, and the error of every row there.
+struct Point {
+    logs: Vec<f64>,
+    errors: Vec<f64>,
+}
+
+/// What the search minimises: the weighted errors of the rows, and the distance of the constants from their nominal values and from their kin.
+struct Fit<'a> {
+    fabrics: &'a [Fabric<'a>],
+    rows: Vec<(&'a Case, f64)>,
+    start: Constants,
+    /// Logarithms of the nominal values, and how far each may move from them.
+    origin: Vec<f64>,
+    reach: Vec<f64>,
+    kin: Vec<Vec<usize>>,
+}
+
+impl<'a> Fit<'a> {
+    fn new(fabrics: &'a [Fabric<'a>], rows: Vec<(&'a Case, f64)>) -> Self {
+        let start = Constants::nominal();
+        let origin: Vec<f64> = values(&start).iter().map(|v| v.max(1e-3).ln()).collect();
+        let mut reach = Vec::new();
+        visit(&mut start.clone(), &mut |_, factor| reach.push(factor.ln()));
+        Fit { fabrics, rows, start, kin: kin(origin.len()), origin, reach }
+    }
+
+    fn constants(&self, logs: &[f64]) -> Constants {
+        with(&self.start, &logs.iter().map(|v| v.exp()).collect::<Vec<f64>>())
+    }
+
+    /// The logarithm of predicted over measured bandwidth of every row.
+    fn errors(&self, logs: &[f64]) -> Vec<f64> {
+        let c = self.constants(logs);
+        let tuned: Vec<Fabric> = self.fabrics.iter().map(|f| f.retuned(c.clone())).collect();
+        self.rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
+    }
+
+    /// Distance of a constant from the mean of its kin, and from nominal.
+    fn away(&self, logs: &[f64], i: usize) -> (f64, f64) {
+        let kin = &self.kin[i];
+        let mean = kin.iter().map(|&j| logs[j] - self.origin[j]).sum::<f64>() / kin.len() as f64;
+        (logs[i] - self.origin[i] - mean, logs[i] - self.origin[i])
+    }
+
+    fn cost(&self, at: &Point, half: f64) -> f64 {
+        let away = (0..at.logs.len()).map(|i| self.away(&at.logs, i));
+        let ridge = away.map(|(k, o)| KINSHIP * k * k + RIDGE * o * o).sum::<f64>();
+        let errors = at.errors.iter().zip(&self.rows);
+        errors.map(|(e, (_, w))| w * e * e / (e * e + half * half)).sum::<f64>() + ridge
+    }
+
+    /// The normal equations of a Gauss-Newton step: their matrix and their right side.
+    fn normal_equations(&self, at: &Point, half: f64) -> (Vec<Vec<f64>>, Vec<f64>) {
+        let Point { logs, errors: now } = at;
+        let n = logs.len();
+        let columns: Vec<Vec<f64>> = (0..n)
             .into_par_iter()
             .map(|i| {
-                let mut there = at.clone();
+                let mut there = logs.clone();
                 there[i] += NUDGE;
-                errors(&there).iter().zip(&now).map(|(a, b)| (a - b) / NUDGE).collect()
+                self.errors(&there).iter().zip(now).map(|(a, b)| (a - b) / NUDGE).collect()
             })
             .collect();
-        let weight: Vec<f64> =
-            now.iter().zip(&rows).map(|(e, (_, w))| w * half * half / (e * e + half * half).powi(2)).collect();
-        let n = at.len();
+        let weighted = now.iter().zip(&self.rows);
+        let weight: Vec<f64> = weighted.map(|(e, (_, w))| w * half * half / (e * e + half * half).powi(2)).collect();
+        let rows = || 0..self.rows.len();
         let mut normal = vec![vec![0.0; n]; n];
         let mut right = vec![0.0; n];
         for i in 0..n {
             for j in 0..=i {
-                let sum: f64 = (0..rows.len()).map(|k| weight[k] * columns[i][k] * columns[j][k]).sum();
+                let sum: f64 = rows().map(|k| weight[k] * columns[i][k] * columns[j][k]).sum();
                 normal[i][j] = sum;
                 normal[j][i] = sum;
             }
-            right[i] = -(0..rows.len()).map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>();
+            right[i] = -rows().map(|k| weight[k] * columns[i][k] * now[k]).sum::<f64>();
         }
         for i in 0..n {
-            let (from_kin, from_nominal) = away(&at, i);
+            let (from_kin, from_nominal) = self.away(logs, i);
             right[i] -= KINSHIP * from_kin + RIDGE * from_nominal;
             normal[i][i] += KINSHIP + RIDGE;
-            kin[i].iter().for_each(|&j| normal[i][j] -= KINSHIP / kin[i].len() as f64);
+            self.kin[i].iter().for_each(|&j| normal[i][j] -= KINSHIP / self.kin[i].len() as f64);
         }
-        let before = cost(&now, &at, half);
+        (normal, right)
+    }
+
+    /// A step that lowers the cost, if one of six dampings has one; `damping` falls after a success and grows after a failure.
+    fn step(&self, at: &Point, half: f64, damping: &mut f64) -> Option<Point> {
+        let (normal, right) = self.normal_equations(at, half);
+        let n = right.len();
+        let before = self.cost(at, half);
         for _ in 0..6 {
             let mut damped = normal.clone();
-            (0..n).for_each(|i| damped[i][i] *= 1.0 + damping);
-            let there: Vec<f64> = match solve(damped, right.clone()) {
-                Some(d) => (0..n)
-                    .map(|i| (at[i] + d[i].clamp(-0.7, 0.7)).clamp(origin[i] - reach[i], origin[i] + reach[i]))
-                    .collect(),
-                None => break,
-            };
-            let e = errors(&there);
-            if cost(&e, &there, half) < before {
-                (at, now, damping) = (there, e, (damping * 0.4f64).max(1e-6));
-                break;
+            (0..n).for_each(|i| damped[i][i] *= 1.0 + *damping);
+            let d = solve(damped, right.clone())?;
+            let (origin, reach) = (&self.origin, &self.reach);
+            let moved =
+                |i: usize| (at.logs[i] + d[i].clamp(-0.7, 0.7)).clamp(origin[i] - reach[i], origin[i] + reach[i]);
+            let logs: Vec<f64> = (0..n).map(moved).collect();
+            let there = Point { errors: self.errors(&logs), logs };
+            if self.cost(&there, half) < before {
+                *damping = (*damping * 0.4).max(1e-6);
+                return Some(there);
             }
-            damping *= 4.0;
+            *damping *= 4.0;
         }
+        None
     }
-    constants(&at)
 }
 
 /// For every constant, the places of the same constant in the other classes or networks, itself included.

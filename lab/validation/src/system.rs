@@ -37,6 +37,30 @@ pub struct Words<'a> {
     pub note: &'a str,
 }
 
+impl<'a> Words<'a> {
+    /// From the fields of a row, by their columns.
+    pub fn of(field: impl Fn(&'static str) -> &'a str) -> Self {
+        Words {
+            gpu: field("gpu"),
+            system: field("system"),
+            gpus_per_node: field("gpus_per_node"),
+            nodes: field("nodes"),
+            allocation: field("allocation"),
+            interconnect: field("interconnect"),
+            nic: field("nic"),
+            algo: field("algo"),
+            proto: field("proto"),
+            note: field("note"),
+        }
+    }
+
+    /// The same for all rows that have one cluster of so many hosts.
+    pub fn cluster_key(&self, hosts: usize) -> String {
+        let Words { gpu, system, gpus_per_node, nodes, interconnect, nic, note, .. } = self;
+        format!("{gpu}|{system}|{gpus_per_node}|{nodes}|{interconnect}|{nic}|{note}|{hosts}")
+    }
+}
+
 /// A row that can be predicted.
 #[derive(Clone, Debug)]
 pub struct Case {
@@ -138,12 +162,22 @@ fn network_class(nic: &str, note: &str) -> NetworkClass {
     }
 }
 
-/// NVLinks of a model: links per GPU, nominal GB/s of one link in one direction, NVLink SHARP.
-fn nvlinks(gpu: &str, interconnect: &str) -> Option<(u8, f64, bool)> {
+/// NVLinks of a GPU.
+#[derive(Clone, Copy)]
+struct NvLinks {
+    links: u8,
+    /// Nominal, one link in one direction.
+    link_gb_per_s: f64,
+    /// Do its switches multicast and reduce (NVLink SHARP)?
+    sharp: bool,
+}
+
+/// The NVLinks of a model.
+fn nvlinks(gpu: &str, interconnect: &str) -> Option<NvLinks> {
     let g = gpu.to_ascii_uppercase();
     let has = |w: &str| g.contains(w);
     let slow = interconnect.contains("200 GB/s") || interconnect.contains("400 GB/s");
-    Some(match GpuClass::known(gpu)? {
+    let (links, link_gb_per_s, sharp) = match GpuClass::known(gpu)? {
         GpuClass::Pascal => (4, 20.0, false),
         GpuClass::Volta => (6, 25.0, false),
         GpuClass::Ampere if has("A800") => (8, 25.0, false),
@@ -155,7 +189,8 @@ fn nvlinks(gpu: &str, interconnect: &str) -> Option<(u8, f64, bool)> {
         GpuClass::Hopper => (18, 25.0, true),
         GpuClass::Blackwell => (18, 50.0, true),
         GpuClass::Ada => return None,
-    })
+    };
+    Some(NvLinks { links, link_gb_per_s, sharp })
 }
 
 fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
@@ -175,6 +210,7 @@ fn pcie_generation(gpu: &str, interconnect: &str) -> u8 {
     }
 }
 
+/// A host of `n` GPUs without its NICs.
 fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     if n > topology::GPUS_PER_HOST_MAX {
         return Err(format!(
@@ -185,84 +221,116 @@ fn host_type(w: &Words, n: usize) -> Result<HostType, Reason> {
     if GpuClass::known(w.gpu).is_none() {
         return Err(format!("GPU model `{}` is not stated or not known", super::table::shortened(w.gpu)));
     }
-    let inter = w.interconnect.to_ascii_uppercase();
-    let two_sockets = n > 2 && !w.system.to_ascii_uppercase().contains("WRX") && !inter.contains("SINGLE SOCKET");
-    let socket = |i: usize| if two_sockets { (i * 2 / n) as u8 } else { 0 };
-    let switches = inter.contains("SWITCH") && !inter.contains("NVSWITCH");
-    let far = |a: usize, b: usize| {
-        if socket(a) != socket(b) {
-            PathKind::Sys
-        } else if switches {
-            PathKind::Pxb
-        } else {
-            PathKind::Phb
-        }
-    };
-    let pairs =
-        (inter.contains("PAIRS") || inter.contains("PAIRWISE") || inter.contains("BRIDGE")) && !inter.contains("MESH");
-    let spec = nvlinks(w.gpu, w.interconnect);
-    let direct = inter.split("NV").nth(1).and_then(leading_number).filter(|_| inter.contains("DIRECT"));
-    // Links to every other GPU without a switch: their number in parentheses, else the GPU's links divided evenly.
-    let all_to_all = inter.contains("ALL-TO-ALL");
-    let mesh = (inter.contains("MESH") || all_to_all).then(|| {
-        let inside = inter.split('(').nth(1).and_then(leading_number).filter(|_| !all_to_all);
-        inside.unwrap_or_else(|| spec.map_or(1, |s| usize::from(s.0) / (n - 1).max(1)).max(1))
-    });
-    let cube = inter.contains("CUBE")
-        || (n == 8
-            && inter.contains("NVLINK")
-            && GpuClass::of(w.gpu) <= GpuClass::Volta
-            && !inter.contains("NVSWITCH"));
-    let nvlink_stated = inter.contains("NV") && !switches || (inter.is_empty() || inter == "N/A") && spec.is_some();
-    let matrix = |link: &dyn Fn(usize, usize) -> Option<u8>| -> Vec<Vec<PathKind>> {
-        (0..n)
-            .map(|a| {
-                (0..n)
-                    .map(|b| match link(a, b) {
-                        _ if a == b => PathKind::Same,
-                        Some(l) => PathKind::NvLink(l),
-                        None => far(a, b),
-                    })
-                    .collect()
-            })
-            .collect()
-    };
-    let (gpu_paths, nvlink) = match spec {
-        Some((links, rate, multicast)) if nvlink_stated => {
-            let fabric = |switched: bool| {
-                Some(NvLinkFabric {
-                    link_rate: Bandwidth::from_gb_per_s(rate),
-                    switched,
-                    multicast: multicast && switched,
-                })
-            };
-            if pairs {
-                (matrix(&|a, b| (a / 2 == b / 2).then_some(bridge_links(w, links))), fabric(false))
-            } else if let Some(k) = direct.or(mesh).filter(|k| (1..=18).contains(k)) {
-                (matrix(&|_, _| Some(k as u8)), fabric(false))
-            } else if cube {
-                let Some(v100) = catalog::host_type("dgx1-v100") else {
-                    return Err("no cube mesh in the catalog".into());
-                };
-                (v100.gpu_paths, fabric(false))
-            } else {
-                (matrix(&|_, _| Some(links)), fabric(true))
-            }
-        }
-        _ => (matrix(&|_, _| None), None),
-    };
+    let board = Board::of(w, n);
+    let (gpu_paths, nvlink) = gpu_paths(w, &board)?;
     Ok(HostType {
         name: "row".into(),
         description: String::new(),
         source: String::new(),
         gpu_model: w.gpu.into(),
-        gpus: (0..n).map(|i| Gpu { socket: socket(i), pci_bus_id: None }).collect(),
+        gpus: (0..n).map(|i| Gpu { socket: board.socket(i), pci_bus_id: None }).collect(),
         gpu_paths,
         nvlink,
         pcie: Pcie { generation: pcie_generation(w.gpu, w.interconnect), lanes: 16 },
         nics: Vec::new(),
         p2p: None,
     })
+}
+
+/// Sockets and PCIe switches of a host, as far as a row states them.
+struct Board {
+    gpus: usize,
+    two_sockets: bool,
+    switches: bool,
+}
+
+impl Board {
+    fn of(w: &Words, gpus: usize) -> Board {
+        let inter = w.interconnect.to_ascii_uppercase();
+        Board {
+            gpus,
+            two_sockets: gpus > 2 && !w.system.to_ascii_uppercase().contains("WRX") && !inter.contains("SINGLE SOCKET"),
+            switches: inter.contains("SWITCH") && !inter.contains("NVSWITCH"),
+        }
+    }
+
+    fn socket(&self, gpu: usize) -> u8 {
+        if self.two_sockets { (gpu * 2 / self.gpus) as u8 } else { 0 }
+    }
+
+    /// The path between two GPUs that share no NVLink.
+    fn without_nvlink(&self, a: usize, b: usize) -> PathKind {
+        if self.socket(a) != self.socket(b) {
+            PathKind::Sys
+        } else if self.switches {
+            PathKind::Pxb
+        } else {
+            PathKind::Phb
+        }
+    }
+
+    /// The paths between all GPUs, where `links` gives the NVLinks of two.
+    fn paths(&self, links: impl Fn(usize, usize) -> Option<u8>) -> Vec<Vec<PathKind>> {
+        let path = |a: usize, b: usize| match links(a, b) {
+            _ if a == b => PathKind::Same,
+            Some(l) => PathKind::NvLink(l),
+            None => self.without_nvlink(a, b),
+        };
+        (0..self.gpus).map(|a| (0..self.gpus).map(|b| path(a, b)).collect()).collect()
+    }
+}
+
+/// How NVLinks join the GPUs of a host.
+enum Wiring {
+    /// Bridges between neighbours.
+    Pairs,
+    /// So many links between any two GPUs.
+    Mesh(u8),
+    /// As in the first hosts with eight V100.
+    CubeMesh,
+    Switched,
+}
+
+/// The wiring that a row states, for GPUs with `links` NVLinks; none where the GPUs have PCIe alone.
+fn wiring(w: &Words, board: &Board, links: u8) -> Option<Wiring> {
+    let inter = w.interconnect.to_ascii_uppercase();
+    let says = |word: &str| inter.contains(word);
+    let n = board.gpus;
+    if !(says("NV") && !board.switches || inter.is_empty() || inter == "N/A") {
+        return None;
+    }
+    if (says("PAIRS") || says("PAIRWISE") || says("BRIDGE")) && !says("MESH") {
+        return Some(Wiring::Pairs);
+    }
+    let direct = inter.split("NV").nth(1).and_then(leading_number).filter(|_| says("DIRECT"));
+    // Links to every other GPU without a switch: their number in parentheses, else the GPU's links divided evenly.
+    let all_to_all = says("ALL-TO-ALL");
+    let mesh = (says("MESH") || all_to_all).then(|| {
+        let stated = inter.split('(').nth(1).and_then(leading_number).filter(|_| !all_to_all);
+        stated.unwrap_or_else(|| (usize::from(links) / (n - 1).max(1)).max(1))
+    });
+    if let Some(k) = direct.or(mesh).filter(|k| (1..=18).contains(k)) {
+        return Some(Wiring::Mesh(k as u8));
+    }
+    let eight_v100 = n == 8 && says("NVLINK") && GpuClass::of(w.gpu) <= GpuClass::Volta && !says("NVSWITCH");
+    Some(if says("CUBE") || eight_v100 { Wiring::CubeMesh } else { Wiring::Switched })
+}
+
+/// The paths between the GPUs of a host, and its NVLinks.
+fn gpu_paths(w: &Words, board: &Board) -> Result<(Vec<Vec<PathKind>>, Option<NvLinkFabric>), Reason> {
+    let spec = nvlinks(w.gpu, w.interconnect);
+    let Some((spec, wiring)) = spec.and_then(|s| Some((s, wiring(w, board, s.links)?))) else {
+        return Ok((board.paths(|_, _| None), None));
+    };
+    let paths = match wiring {
+        Wiring::Pairs => board.paths(|a, b| (a / 2 == b / 2).then_some(bridge_links(w, spec.links))),
+        Wiring::Mesh(k) => board.paths(|_, _| Some(k)),
+        Wiring::CubeMesh => catalog::host_type("dgx1-v100").ok_or("no cube mesh in the catalog")?.gpu_paths,
+        Wiring::Switched => board.paths(|_, _| Some(spec.links)),
+    };
+    let switched = matches!(wiring, Wiring::Switched);
+    let link_rate = Bandwidth::from_gb_per_s(spec.link_gb_per_s);
+    Ok((paths, Some(NvLinkFabric { link_rate, switched, multicast: spec.sharp && switched })))
 }
 
 /// Links of an NVLink bridge: H100 and A100 boards have 12, others what the model has.

@@ -122,6 +122,51 @@ pub struct Table {
     text: String,
 }
 
+fn utf8<'b>(name: &str, bytes: &'b [u8]) -> Result<&'b str, Failure> {
+    std::str::from_utf8(bytes).map_err(|e| {
+        let before = &bytes[..e.valid_up_to()];
+        let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+        let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
+        Failure::input(format!(
+            "{name}, line {line}, column {column}: byte 0x{:02x} is not UTF-8; save the file as UTF-8",
+            bytes[e.valid_up_to()]
+        ))
+    })
+}
+
+/// The format whose columns a header has, each once.
+fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
+    let kinds = [Kind::Measurements, Kind::IntraTable, Kind::MultiHostTable, Kind::P2pMatrix];
+    let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| find(headers, c).is_some()));
+    let Some(kind) = kind else {
+        let found = headers.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(",");
+        let found: String = found.chars().take(200).collect();
+        return Err(Failure::input(format!(
+            "{name}, line 1, column 1: the header `{found}` is no known format; expected one of\n  {}",
+            kinds.map(|k| format!("{} ({})", k.columns().join(","), k.name())).join("\n  ")
+        )));
+    };
+    match headers.iter().enumerate().find(|(i, h)| headers[..*i].contains(h)) {
+        Some((i, h)) => Err(Failure::input(format!("{name}, line 1, field {}: column `{h}` appears twice", i + 1))),
+        None => Ok(kind),
+    }
+}
+
+/// Does a row have a field for every column, and none that is too long?
+fn check(record: &csv::StringRecord, headers: &[String]) -> Result<(), String> {
+    if record.len() != headers.len() {
+        return Err(format!(
+            "column 1: {} fields, but the header names {}; quote fields that hold commas",
+            record.len(),
+            headers.len()
+        ));
+    }
+    match record.iter().position(|f| f.len() > FIELD_BYTES_MAX) {
+        Some(i) => Err(format!("field {} (`{}`): longer than {FIELD_BYTES_MAX} bytes", i + 1, headers[i])),
+        None => Ok(()),
+    }
+}
+
 impl Table {
     /// Reads a file whole, within limits.
     pub fn read(path: &Path) -> Result<Table, Failure> {
@@ -142,18 +187,7 @@ impl Table {
 
     /// Reads the bytes of a file.
     pub fn parse(name: &str, bytes: &[u8]) -> Result<Table, Failure> {
-        let text = match std::str::from_utf8(bytes) {
-            Ok(t) => t,
-            Err(e) => {
-                let before = &bytes[..e.valid_up_to()];
-                let line = before.iter().filter(|b| **b == b'\n').count() + 1;
-                let column = before.iter().rev().take_while(|b| **b != b'\n').count() + 1;
-                return Err(Failure::input(format!(
-                    "{name}, line {line}, column {column}: byte 0x{:02x} is not UTF-8; save the file as UTF-8",
-                    bytes[e.valid_up_to()]
-                )));
-            }
-        };
+        let text = utf8(name, bytes)?;
         let foreign_text = text.starts_with('\u{feff}') || text.contains('\r');
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = csv::ReaderBuilder::new().has_headers(true).flexible(true).from_reader(text.as_bytes());
@@ -162,49 +196,22 @@ impl Table {
             Failure::input(format!("{name}, line {line}, column 1: {e}"))
         };
         let headers: Vec<String> = reader.headers().map_err(csv_error)?.iter().map(|h| h.trim().to_string()).collect();
-        let kinds = [Kind::Measurements, Kind::IntraTable, Kind::MultiHostTable, Kind::P2pMatrix];
-        let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| find(&headers, c).is_some()));
-        let Some(kind) = kind else {
-            let found = headers.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(",");
-            let found: String = found.chars().take(200).collect();
-            return Err(Failure::input(format!(
-                "{name}, line 1, column 1: the header `{found}` is no known format; expected one of\n  {}",
-                kinds.map(|k| format!("{} ({})", k.columns().join(","), k.name())).join("\n  ")
-            )));
-        };
-        if let Some((i, h)) = headers.iter().enumerate().find(|(i, h)| headers[..*i].contains(h)) {
-            return Err(Failure::input(format!("{name}, line 1, field {}: column `{h}` appears twice", i + 1)));
-        }
+        let kind = kind_of(name, &headers)?;
         let places: Vec<usize> = kind.columns().iter().map(|c| find(&headers, c).unwrap_or(0)).collect();
         let reordered = headers.iter().map(String::as_str).ne(kind.columns().iter().copied());
-        let mut table =
-            Table { name: name.into(), kind, rows: Vec::new(), reordered, foreign_text, places, text: text.into() };
+        let mut rows = Vec::new();
         for record in reader.records() {
             let record = record.map_err(csv_error)?;
             let line = record.position().map_or(1, |p| p.line());
-            if table.rows.len() >= ROWS_MAX {
-                return Err(Failure::input(format!(
-                    "{name}, line {line}, column 1: more than {ROWS_MAX} rows; split the file"
-                )));
+            let error = |problem: String| Failure::input(format!("{name}, line {line}, {problem}"));
+            if rows.len() >= ROWS_MAX {
+                return Err(error(format!("column 1: more than {ROWS_MAX} rows; split the file")));
             }
-            if record.len() != headers.len() {
-                return Err(Failure::input(format!(
-                    "{name}, line {line}, column 1: {} fields, but the header names {}; quote fields that hold commas",
-                    record.len(),
-                    headers.len()
-                )));
-            }
-            if let Some(i) = record.iter().position(|f| f.len() > FIELD_BYTES_MAX) {
-                return Err(Failure::input(format!(
-                    "{name}, line {line}, field {} (`{}`): longer than {FIELD_BYTES_MAX} bytes",
-                    i + 1,
-                    headers[i]
-                )));
-            }
-            let fields = table.places.iter().map(|&p| record.get(p).unwrap_or("").trim().to_string()).collect();
-            table.rows.push(TableRow { line, fields });
+            check(&record, &headers).map_err(error)?;
+            let fields = places.iter().map(|&p| record.get(p).unwrap_or("").trim().to_string()).collect();
+            rows.push(TableRow { line, fields });
         }
-        Ok(table)
+        Ok(Table { name: name.into(), kind, rows, reordered, foreign_text, places, text: text.into() })
     }
 
     /// A message about one field of one row: file, line, column, name of the field, the problem.
