@@ -6,6 +6,7 @@
 use crate::demand::Demand;
 use crate::network::{LinkKind, RoutingNetwork};
 use crate::sums::DemandSums;
+use std::ops::Range;
 
 /// All cuts are evaluated in hosts with at most this many GPUs.
 const CUT_GPUS_MAX: usize = 4;
@@ -102,43 +103,59 @@ fn intra_host_bounds(
     if ranks.len() < 2 || ranks.clone().all(|r| sums.row_host[r * hosts + h] == 0.0) {
         return;
     }
-    // All of a GPU's traffic inside the host crosses its port to the switch.
     let first = net.intra_paths(ranks.start, ranks.start + 1).first();
     if first.is_some_and(|p| p.links().len() == 2) && net.is_direct(ranks.start, ranks.start + 1) {
-        for r in ranks.clone() {
-            let other = if r == ranks.start { r + 1 } else { ranks.start };
-            let ([out, _], [_, back]) = (ports(net, r, other), ports(net, other, r));
-            let n = net.rank_count();
-            offer(sums.row_host[r * hosts + h], 1.0 / net.inverse[out as usize], Evidence::RankSends(r));
-            offer(sums.host_col[h * n + r], 1.0 / net.inverse[back as usize], Evidence::RankReceives(r));
-        }
-        return;
+        return switch_port_bounds(net, sums, h, offer);
     }
-    // (bytes, bytes per second of the direct link) of every pair; rate 0: no direct link.
-    let link = |i: usize, j: usize| match net.intra_paths(i, j).first() {
-        Some(p)
-            if net.is_direct(i, j)
-                && p.links().len() == 1
-                && net.links[p.links()[0] as usize].kind == LinkKind::NvLink =>
-        {
-            1.0 / net.inverse[p.links()[0] as usize]
-        }
-        _ => 0.0,
-    };
     let size = ranks.len();
     let mut pairs = [(0.0, 0.0); topology::GPUS_PER_HOST_MAX * topology::GPUS_PER_HOST_MAX];
+    let pairs = &mut pairs[..size * size];
+    let Some(capacity) = read_pairs(net, demand, ranks, pairs) else { return };
+    offer(volume_s(pairs, capacity), 1.0, Evidence::Volume(h));
+    if size <= CUT_GPUS_MAX {
+        cut_bounds(pairs, size, |set, bytes, rate| offer(bytes, rate, Evidence::Cut(h, set)));
+    }
+}
+
+/// All of a GPU's traffic inside the host crosses its port to the switch.
+fn switch_port_bounds(net: &RoutingNetwork, sums: &DemandSums, h: usize, offer: &mut impl FnMut(f64, f64, Evidence)) {
+    let (n, hosts, ranks) = (net.rank_count(), net.host_count(), net.ranks_of(h));
+    for r in ranks.clone() {
+        let other = if r == ranks.start { r + 1 } else { ranks.start };
+        let ([out, _], [_, back]) = (ports(net, r, other), ports(net, other, r));
+        offer(sums.row_host[r * hosts + h], 1.0 / net.inverse[out as usize], Evidence::RankSends(r));
+        offer(sums.host_col[h * n + r], 1.0 / net.inverse[back as usize], Evidence::RankReceives(r));
+    }
+}
+
+/// Bytes per second of the NVLinks between two ranks of a host; 0: none.
+fn direct_rate(net: &RoutingNetwork, i: usize, j: usize) -> f64 {
+    let Some(path) = net.intra_paths(i, j).first().filter(|_| net.is_direct(i, j)) else { return 0.0 };
+    match *path.links() {
+        [link] if net.links[link as usize].kind == LinkKind::NvLink => 1.0 / net.inverse[link as usize],
+        _ => 0.0,
+    }
+}
+
+/// Reads (bytes, bytes per second of the direct link) of every pair of a host's ranks; rate 0: no direct link. Returns the sum of the rates,
+/// none if a direct path is PCIe, which the bounds of volume and of cuts do not cover.
+fn read_pairs(net: &RoutingNetwork, demand: &Demand, ranks: Range<usize>, pairs: &mut [(f64, f64)]) -> Option<f64> {
     let mut capacity = 0.0;
     for (i, src) in ranks.clone().enumerate() {
         for (j, dst) in ranks.clone().enumerate().filter(|(j, _)| *j != i) {
-            let rate = link(src, dst);
+            let rate = direct_rate(net, src, dst);
             if rate == 0.0 && net.is_direct(src, dst) {
-                return; // the direct path is PCIe, which this bound does not cover
+                return None;
             }
-            pairs[i * size + j] = (demand.get(src, dst) as f64, rate);
+            pairs[i * ranks.len() + j] = (demand.get(src, dst) as f64, rate);
             capacity += rate;
         }
     }
-    let pairs = &pairs[..size * size];
+    Some(capacity)
+}
+
+/// Seconds that all links together need: bytes beyond what a pair's own link carries in that time take two links.
+fn volume_s(pairs: &[(f64, f64)], capacity: f64) -> f64 {
     let mut seconds = 0.0;
     for _ in 0..VOLUME_STEPS_MAX {
         let (mut bytes, mut rate) = (0.0, capacity);
@@ -154,19 +171,21 @@ fn intra_host_bounds(
         }
         seconds = bytes / rate;
     }
-    offer(seconds, 1.0, Evidence::Volume(h));
-    if size <= CUT_GPUS_MAX {
-        for set in 1..(1u32 << size) - 1 {
-            let (mut bytes, mut rate) = (0.0, 0.0);
-            for (i, row) in pairs.chunks(size).enumerate().filter(|(i, _)| set >> i & 1 == 1) {
-                debug_assert_eq!(row.len(), size);
-                for (_, &(d, c)) in row.iter().enumerate().filter(|(j, _)| *j != i && set >> j & 1 == 0) {
-                    bytes += d;
-                    rate += c;
-                }
+    seconds
+}
+
+/// Shows every set of ranks with the bytes that leave it and the rate of the links out of it.
+fn cut_bounds(pairs: &[(f64, f64)], size: usize, mut see: impl FnMut(u32, f64, f64)) {
+    for set in 1..(1u32 << size) - 1 {
+        let (mut bytes, mut rate) = (0.0, 0.0);
+        for (i, row) in pairs.chunks(size).enumerate().filter(|(i, _)| set >> i & 1 == 1) {
+            debug_assert_eq!(row.len(), size);
+            for (_, &(d, c)) in row.iter().enumerate().filter(|(j, _)| *j != i && set >> j & 1 == 0) {
+                bytes += d;
+                rate += c;
             }
-            offer(bytes, rate, Evidence::Cut(h, set));
         }
+        see(set, bytes, rate);
     }
 }
 

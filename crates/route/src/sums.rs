@@ -82,8 +82,26 @@ impl DemandSums {
     /// Computes the bytes that a rule puts on every link. `weights` are the weights of [`Rule::Weighted`], shaped as
     /// [`RoutingNetwork::weights`].
     pub fn loads(&mut self, net: &RoutingNetwork, demand: &Demand, rule: Rule, weights: &[f64], loads: &mut Vec<f64>) {
-        let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         zeroed(loads, net.links.len());
+        self.load_inside_hosts(net, demand, rule, loads);
+        if net.slots == 0 {
+            return;
+        }
+        zeroed(&mut self.out_leg, net.rank_count() * net.slots);
+        zeroed(&mut self.in_leg, net.rank_count() * net.slots);
+        self.choose_own_legs(net, rule, weights);
+        self.follow_other_legs(rule);
+        for (legs, bytes) in [(&net.out_legs, &self.out_leg), (&net.in_legs, &self.in_leg)] {
+            for (leg, &b) in legs.iter().zip(bytes) {
+                if b > 0.0 {
+                    leg.links().iter().for_each(|&l| loads[l as usize] += b);
+                }
+            }
+        }
+    }
+
+    fn load_inside_hosts(&mut self, net: &RoutingNetwork, demand: &Demand, rule: Rule, loads: &mut [f64]) {
+        let hosts = net.host_count();
         for h in 0..hosts {
             for i in net.ranks_of(h) {
                 if self.row_host[i * hosts + h] == 0.0 {
@@ -103,11 +121,11 @@ impl DemandSums {
                 }
             }
         }
-        if slots == 0 {
-            return;
-        }
-        zeroed(&mut self.out_leg, n * slots);
-        zeroed(&mut self.in_leg, n * slots);
+    }
+
+    /// Adds the bytes between hosts to the slots of their sender or receiver, where the rule takes the slot from that rank.
+    fn choose_own_legs(&mut self, net: &RoutingNetwork, rule: Rule, weights: &[f64]) {
+        let (n, hosts, slots) = (net.rank_count(), net.host_count(), net.slots);
         for i in 0..n {
             let h = net.host(i);
             for other in (0..hosts).filter(|&o| o != h) {
@@ -126,16 +144,8 @@ impl DemandSums {
                         own_out[s2] += 0.5 * out;
                     }
                     Rule::Stripe => {
-                        let (share_to, share_from) =
-                            (1.0 / f64::from(to.count_ones()), 1.0 / f64::from(from.count_ones()));
-                        for k in 0..slots {
-                            if to >> k & 1 == 1 {
-                                own_out[k] += out * share_to;
-                            }
-                            if from >> k & 1 == 1 {
-                                own_in[k] += back * share_from;
-                            }
-                        }
+                        stripe(own_out, to, out);
+                        stripe(own_in, from, back);
                     }
                     Rule::Weighted => {
                         let between =
@@ -147,6 +157,10 @@ impl DemandSums {
                 }
             }
         }
+    }
+
+    /// Sets the bytes of the other end, where the slot follows from the rank at this end.
+    fn follow_other_legs(&mut self, rule: Rule) {
         match rule {
             Rule::Direct | Rule::DestinationRail => self.out_leg.copy_from_slice(&self.destination_out),
             Rule::SourceRail => self.in_leg.copy_from_slice(&self.source_in),
@@ -156,12 +170,15 @@ impl DemandSums {
             }
             Rule::Stripe | Rule::Weighted => {}
         }
-        for (legs, bytes) in [(&net.out_legs, &self.out_leg), (&net.in_legs, &self.in_leg)] {
-            for (leg, &b) in legs.iter().zip(bytes) {
-                if b > 0.0 {
-                    leg.links().iter().for_each(|&l| loads[l as usize] += b);
-                }
-            }
+    }
+}
+
+/// Adds equal parts of the bytes to the alive slots.
+fn stripe(slots: &mut [f64], alive: u32, bytes: f64) {
+    let share = 1.0 / f64::from(alive.count_ones());
+    for (k, slot) in slots.iter_mut().enumerate() {
+        if alive >> k & 1 == 1 {
+            *slot += bytes * share;
         }
     }
 }

@@ -29,27 +29,44 @@ pub(super) struct Builder<'a> {
     relay_loop: Vec<Option<u32>>,
 }
 
+/// The limits on ranks, overrides and rates.
+fn check(ranks: usize, options: &RoutingOptions) -> Result<(), RoutingNetworkError> {
+    if ranks == 0 {
+        return Err(RoutingNetworkError::Empty);
+    }
+    if ranks > RANKS_MAX {
+        return Err(RoutingNetworkError::TooManyRanks(ranks));
+    }
+    if options.overrides.len() > OVERRIDES_MAX {
+        return Err(RoutingNetworkError::TooManyOverrides(options.overrides.len()));
+    }
+    for (what, rate) in
+        [("the relay read limit", options.relay_read_gb_per_s), ("the relay write limit", options.relay_write_gb_per_s)]
+    {
+        if let Some(gb_per_s) = rate.filter(|r| !(0.0..=CAPACITY_MAX_GB_PER_S).contains(r)) {
+            return Err(RoutingNetworkError::Rate { what, gb_per_s });
+        }
+    }
+    Ok(())
+}
+
+/// What the model ignores of a cluster.
+fn notes(cluster: &Cluster) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !cluster.network.host_links.is_empty() {
+        notes.push("the routing model ignores the rates of single pairs of hosts".to_string());
+    }
+    if cluster.network.tiers.iter().any(|t| t.oversubscription > 1.0) {
+        notes.push("the routing model ignores oversubscribed switch tiers".to_string());
+    }
+    notes
+}
+
 impl<'a> Builder<'a> {
     pub(super) fn new(cluster: &'a Cluster, options: &'a RoutingOptions) -> Result<Self, RoutingNetworkError> {
         let usable = cluster.usable();
         let ranks: Vec<GpuId> = usable.gpus().collect();
-        if ranks.is_empty() {
-            return Err(RoutingNetworkError::Empty);
-        }
-        if ranks.len() > RANKS_MAX {
-            return Err(RoutingNetworkError::TooManyRanks(ranks.len()));
-        }
-        if options.overrides.len() > OVERRIDES_MAX {
-            return Err(RoutingNetworkError::TooManyOverrides(options.overrides.len()));
-        }
-        for (what, rate) in [
-            ("the relay read limit", options.relay_read_gb_per_s),
-            ("the relay write limit", options.relay_write_gb_per_s),
-        ] {
-            if let Some(gb_per_s) = rate.filter(|r| !(0.0..=CAPACITY_MAX_GB_PER_S).contains(r)) {
-                return Err(RoutingNetworkError::Rate { what, gb_per_s });
-            }
-        }
+        check(ranks.len(), options)?;
         let mut first = Vec::new();
         let mut host_of = Vec::new();
         for (h, &(_, mask)) in usable.parts().iter().enumerate() {
@@ -57,18 +74,11 @@ impl<'a> Builder<'a> {
             host_of.extend(std::iter::repeat_n(h as u16, mask.count()));
         }
         first.push(host_of.len() as u32);
-        let mut notes = Vec::new();
-        if !cluster.network.host_links.is_empty() {
-            notes.push("the routing model ignores the rates of single pairs of hosts".to_string());
-        }
-        if cluster.network.tiers.iter().any(|t| t.oversubscription > 1.0) {
-            notes.push("the routing model ignores oversubscribed switch tiers".to_string());
-        }
         let net = RoutingNetwork {
             name: cluster.name.clone(),
             nodes: Vec::new(),
             links: Vec::new(),
-            notes,
+            notes: notes(cluster),
             inverse: Vec::new(),
             host_of,
             first,
