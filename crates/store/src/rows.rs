@@ -18,38 +18,26 @@ pub(crate) const COLUMNS: &str = "run_id, allocation, collective, size_bytes, bu
 pub(crate) fn clause(cluster: &Cluster, q: &Query, ids: Option<&[i64]>) -> (String, Vec<Value>) {
     let mut clause = vec!["1".to_owned()];
     let mut values: Vec<Value> = Vec::new();
-    let mut is = |column: &str, op: &str, value: Value| {
-        values.push(value);
-        clause.push(format!("{column} {op} ?{}", values.len()));
-    };
-    if let Some(c) = q.collective {
-        is("collective", "=", c.name().to_owned().into());
-    }
-    if let Some(s) = q.size {
-        is("size_bytes", "=", (s.0 as i64).into());
-    }
-    if let Some(s) = q.source {
-        is("source", "=", s.name().to_owned().into());
-    }
-    if let Some(j) = &q.job {
-        is("job", "=", j.clone().into());
-    }
-    if let Some(id) = q.id {
-        is("id", "=", id.into());
-    }
-    if let Some(id) = q.after {
-        is("id", ">", id.into());
-    }
-    if let Some(id) = q.until {
-        is("id", "<=", id.into());
-    }
-    match q.quality {
-        Some(quality) => is("quality", "=", quality.name().to_owned().into()),
-        None if q.with_rejected => {}
-        None => is("quality", "<>", Quality::Rejected.name().to_owned().into()),
-    }
-    if let Place::Host(h) = q.place {
-        is("host", "=", cluster.host(h).name.clone().into());
+    let text = |t: &str| Value::from(t.to_owned());
+    let unless_rejected = q.quality.is_none() && !q.with_rejected;
+    let of_host = if let Place::Host(h) = q.place { Some(text(&cluster.host(h).name)) } else { None };
+    let compared = [
+        ("collective", "=", q.collective.map(|c| text(c.name()))),
+        ("size_bytes", "=", q.size.map(|s| (s.0 as i64).into())),
+        ("source", "=", q.source.map(|s| text(s.name()))),
+        ("job", "=", q.job.as_deref().map(text)),
+        ("id", "=", q.id.map(Value::from)),
+        ("id", ">", q.after.map(Value::from)),
+        ("id", "<=", q.until.map(Value::from)),
+        ("quality", "=", q.quality.map(|quality| text(quality.name()))),
+        ("quality", "<>", unless_rejected.then(|| text(Quality::Rejected.name()))),
+        ("host", "=", of_host),
+    ];
+    for (column, op, value) in compared {
+        if let Some(value) = value {
+            values.push(value);
+            clause.push(format!("{column} {op} ?{}", values.len()));
+        }
     }
     if let Some(prefix) = &q.run_prefix {
         values.push(prefix.clone().into());
