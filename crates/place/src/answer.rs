@@ -201,33 +201,14 @@ fn answer_once(
         _ => base.regions(cluster)?,
     };
     let objectives: Vec<Objective> = regions.iter().map(|r| Objective::new(cluster, model, r)).collect();
-    let mut found = Found { best: Vec::new(), cheap: Vec::new(), rule: None, evaluations: 0 };
-    let mut refused = None;
-    for objective in &objectives {
-        let of_region = match spread {
-            Some(Level::Tier(tier)) => Ok(found_spread(objective, tier)),
-            _ => found_by(search, objective, base.constraints.split == Split::EqualIfFeasible),
-        };
-        match of_region {
-            Ok(more) => found.take(more, cluster),
-            Err(e) => refused = refused.or(Some(e)),
-        }
-    }
+    let (mut found, refused) = Found::in_regions(search, &objectives, base, spread);
     let Some(objective) = objectives.first() else { return Err(base.no_split()) };
-    let Found { mut best, mut cheap, mut rule, evaluations } = found;
-    best.retain(|s| base.accepts(cluster, &s.allocation));
-    if best.is_empty() {
+    found.best.retain(|s| base.accepts(cluster, &s.allocation));
+    if found.best.is_empty() {
         return Err(refused.unwrap_or(Refusal::SearchBreaksLimits { search: search.name() }));
     }
-    if !base.groups.is_empty() {
-        best.iter_mut().chain(&mut cheap).chain(&mut rule).for_each(|s| score_by_groups(objective, base, s));
-    }
-    if regions.len() > 1 || !base.groups.is_empty() {
-        best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
-        best.iter_mut().for_each(|s| s.same_split_other_hosts = false);
-        best.truncate(1 + RUNNER_UPS);
-    }
-    promote_by_lower_confidence_bound(&mut best);
+    found.rank(objective, base, regions.len() > 1);
+    let Found { best, cheap, rule, evaluations } = found;
     let field =
         Field { cluster, free: &request.free, slack: request.slack, hosts_measured_max: model.hosts_measured_max() };
     let Against { choice, runner_ups, rule, price } = against_rule(&field, best, cheap, rule);
@@ -280,6 +261,42 @@ struct Found {
 }
 
 impl Found {
+    /// What a search finds in every region, and the first refusal.
+    fn in_regions(
+        search: &dyn Search,
+        objectives: &[Objective],
+        base: &Request,
+        spread: Option<Level>,
+    ) -> (Found, Option<Refusal>) {
+        let mut found = Found { best: Vec::new(), cheap: Vec::new(), rule: None, evaluations: 0 };
+        let mut refused = None;
+        for objective in objectives {
+            let of_region = match spread {
+                Some(Level::Tier(tier)) => Ok(found_spread(objective, tier)),
+                _ => found_by(search, objective, base.constraints.split == Split::EqualIfFeasible),
+            };
+            match of_region {
+                Ok(more) => found.take(more, objective.cluster),
+                Err(e) => refused = refused.or(Some(e)),
+            }
+        }
+        (found, refused)
+    }
+
+    /// Orders the best candidates: by the bandwidth of the job's groups, if it has any, and over all regions.
+    fn rank(&mut self, objective: &Objective, base: &Request, several_regions: bool) {
+        let Found { best, cheap, rule, .. } = self;
+        if !base.groups.is_empty() {
+            best.iter_mut().chain(cheap).chain(rule).for_each(|s| score_by_groups(objective, base, s));
+        }
+        if several_regions || !base.groups.is_empty() {
+            best.sort_by(|a, b| b.score_gb_per_s.total_cmp(&a.score_gb_per_s));
+            best.iter_mut().for_each(|s| s.same_split_other_hosts = false);
+            best.truncate(1 + RUNNER_UPS);
+        }
+        promote_by_lower_confidence_bound(best);
+    }
+
     /// Adds what was found in another region.
     fn take(&mut self, more: Found, cluster: &Cluster) {
         self.best.extend(more.best);

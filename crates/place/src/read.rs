@@ -159,54 +159,43 @@ impl<'a> Reader<'a> {
     /// A whole request.
     pub fn request(&self, v: &Value) -> Result<Asked, Bad> {
         let map = object(v, "", "a request is a JSON object", &FIELDS)?;
-        let pods = match get(map, "pods") {
-            None => Vec::new(),
-            Some(p) => pods(p)?,
-        };
-        let gpus = match get(map, "gpus") {
+        let field = |name: &str| get(map, name);
+        let pods = field("pods").map(pods).transpose()?.unwrap_or_default();
+        let gpus = match field("gpus") {
             Some(g) => whole(g, "gpus")?,
             None if !pods.is_empty() => pods.iter().fold(0usize, |s, p| s.saturating_add(*p)),
             None => return Err(Bad::request("`gpus` is missing (or `pods`, a list of GPUs per pod)")),
         };
-        let groups = match get(map, "groups") {
-            None => Vec::new(),
-            Some(g) => groups(g)?,
-        };
-        let jobs = match get(map, "jobs") {
-            None => Vec::new(),
-            Some(j) => self.jobs(j)?,
-        };
-        let free = match get(map, "free") {
+        let groups = field("groups").map(groups).transpose()?.unwrap_or_default();
+        let jobs = field("jobs").map(|j| self.jobs(j)).transpose()?.unwrap_or_default();
+        let free = match field("free") {
             None => self.not_held(&jobs),
             Some(f) => without_drained(self.cluster(), &self.gpus(strings(f, "free")?.into_iter(), "free")?),
         };
-        let size = match get(map, "size_bytes") {
+        let size = match field("size_bytes") {
             None => self.defaults.size,
             Some(s) => match s.as_u64() {
                 Some(n) if n > 0 => Bytes(n),
                 _ => return Err(Bad::at("size_bytes", s, "a positive whole number")),
             },
         };
-        let contention = match get(map, "contention") {
+        let contention = match field("contention") {
             None => self.defaults.contention,
             Some(c) => self
                 .registry
                 .contention(text(c, "contention")?)
                 .ok_or_else(|| Bad::at("contention", c, &self.registry.contention_names()))?,
         };
-        let loss_weight = match get(map, "loss_weight") {
-            None => self.defaults.loss_weight,
-            Some(w) => number(w, "loss_weight")?,
-        };
-        let slack = match get(map, "slack") {
+        let loss_weight = field("loss_weight").map(|w| number(w, "loss_weight")).transpose()?;
+        let slack = match field("slack") {
             None => self.defaults.slack,
             Some(s) => text(s, "slack")?.parse().map_err(|e| Bad::request(format!("`slack`: {e}")))?,
         };
-        let constraints = match get(map, "constraints") {
+        let constraints = match field("constraints") {
             None => Constraints { split: Split::EqualIfFeasible, ..Constraints::default() },
             Some(c) => self.constraints(c)?,
         };
-        let search = match get(map, "search") {
+        let search = match field("search") {
             None => None,
             Some(s) => Some(self.registry.search_entry(text(s, "search")?)?.name),
         };
@@ -215,7 +204,7 @@ impl<'a> Reader<'a> {
             groups,
             jobs,
             contention,
-            loss_weight,
+            loss_weight: loss_weight.unwrap_or(self.defaults.loss_weight),
             slack,
             constraints,
             ..Request::new(gpus, free, size)

@@ -101,6 +101,10 @@ impl Exchange<'_, '_> {
         self.all(row, count).iter().max_by(better).copied()
     }
 
+    fn row_of(&self, p: &HostShare) -> Option<usize> {
+        self.free.binary_search_by_key(&p.host, |f| f.0).ok()
+    }
+
     /// Other GPUs of the same host; one GPU from here to there; another host for one of the weakest.
     fn neighbours(&self, budget: &mut usize, out: &mut Candidates) {
         let parts = self.parts;
@@ -128,22 +132,37 @@ impl Exchange<'_, '_> {
                 out.push(&list);
             }
         };
-        let free = self.free;
-        let row_of = |p: &HostShare| free.binary_search_by_key(&p.host, |f| f.0).ok();
-        // Other GPUs of the same host.
-        for &(_, i) in weak.iter().chain(strong) {
-            let Some(row) = row_of(&parts[i]) else { continue };
-            for p in self.all(row, parts[i].count).iter().filter(|p| p.mask != parts[i].mask) {
+        self.other_gpus(weak.iter().chain(strong), &mut push);
+        self.one_gpu_moved(weak, strong, &mut push);
+        self.other_hosts(weak, &mut push);
+    }
+
+    /// Other GPUs of the same host.
+    fn other_gpus<'w>(&self, of: impl Iterator<Item = &'w (f64, usize)>, push: &mut impl FnMut(&[(usize, HostShare)])) {
+        for &(_, i) in of {
+            let part = &self.parts[i];
+            let Some(row) = self.row_of(part) else { continue };
+            for p in self.all(row, part.count).iter().filter(|p| p.mask != part.mask) {
                 push(&[(i, *p)]);
             }
         }
+    }
+
+    /// One GPU less on a weak host and one more on a strong one, and the other way round.
+    fn one_gpu_moved(
+        &self,
+        weak: &[(f64, usize)],
+        strong: &[(f64, usize)],
+        push: &mut impl FnMut(&[(usize, HostShare)]),
+    ) {
+        let parts = self.parts;
         for &(_, w) in weak {
             for &(_, s) in strong.iter().rev() {
                 for (from, to) in [(w, s), (s, w)] {
                     if from == to || parts[from].count < 2 {
                         continue;
                     }
-                    let (Some(f), Some(t)) = (row_of(&parts[from]), row_of(&parts[to])) else { continue };
+                    let (Some(f), Some(t)) = (self.row_of(&parts[from]), self.row_of(&parts[to])) else { continue };
                     for a in self.all(f, parts[from].count - 1) {
                         for b in self.all(t, parts[to].count + 1) {
                             push(&[(from, *a), (to, *b)]);
@@ -152,8 +171,13 @@ impl Exchange<'_, '_> {
                 }
             }
         }
+    }
+
+    /// A host outside of the candidate in the place of a weak one, if it is worthier or has the faster NICs.
+    fn other_hosts(&self, weak: &[(f64, usize)], push: &mut impl FnMut(&[(usize, HostShare)])) {
+        let (parts, free) = (self.parts, self.free);
         let mut inside = vec![false; free.len()];
-        parts.iter().filter_map(row_of).for_each(|i| inside[i] = true);
+        parts.iter().filter_map(|p| self.row_of(p)).for_each(|i| inside[i] = true);
         let mut outside: Vec<(u8, Vec<(f64, HostShare)>)> = Vec::new();
         for &(worth, w) in weak {
             let count = parts[w].count;
