@@ -8,7 +8,7 @@ pub use page::html;
 pub use text::text;
 
 use console::{Failure, load_cluster};
-use job::report::{CallRow, Hardware, JobReport};
+use job::report::{CallRow, Hardware, JobReport, PluginCost};
 use std::path::PathBuf;
 use topology::nccl::Version;
 

@@ -1,6 +1,6 @@
 //! The report for people: sentences and tables that the page shows, too.
 
-use super::{CallRow, JobReport};
+use super::{CallRow, JobReport, PluginCost};
 use ::report::TABLE_ROWS_MAX;
 use comfy_table::CellAlignment;
 use console::wrap;
@@ -184,47 +184,9 @@ pub fn notes(report: &JobReport) -> Vec<String> {
     if report.is_scripted() {
         notes.push("SIMULATED: times were given by a test (LINKWISE_TEST); nothing here was measured.".into());
     }
-    if let Some(c) = report.cost {
-        notes.push(format!(
-            "The plugin cost {:.3} % of a run of {:.1} s: {} decisions of {:.0} ns and {} events of {:.0} ns, {:.1} ms at borders between epochs \
-             (waits included), {:.1} ms to begin and end; its thread computed {:.2} % of the time of a core.",
-            100.0 * c.share,
-            c.run_s,
-            c.decisions,
-            c.decision_ns,
-            c.events,
-            c.event_ns,
-            c.borders_ms,
-            c.setup_ms,
-            100.0 * c.thread_share
-        ));
-    }
-    let left_out = [
-        (report.left_out.calls, "calls (too many communicators and sizes)"),
-        (report.left_out.communicators, "communicators' ranks and nodes"),
-        (report.left_out.times, "times"),
-        (report.left_out.sentences, "sentences about communicators that stay at AUTO"),
-    ];
-    let left_out: Vec<String> =
-        left_out.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-    if !left_out.is_empty() {
-        notes.push(format!("More than a report holds, and not in it: {}; give fewer traces.", left_out.join(", ")));
-    }
-    let disagreeing = report.rows.iter().filter(|r| r.disagrees()).count();
-    if disagreeing > DISAGREEMENTS_MAX {
-        notes.push(format!(
-            "In {disagreeing} rows what decides and the GPU time disagree; {DISAGREEMENTS_MAX} of them:"
-        ));
-    }
-    for r in report.rows.iter().filter(|r| r.disagrees()).take(DISAGREEMENTS_MAX) {
-        notes.push(format!(
-            "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
-            r.collective.to_lowercase(),
-            Bytes(r.size_bytes),
-            r.source,
-            r.arm
-        ));
-    }
+    notes.extend(report.cost.as_ref().map(cost_note));
+    notes.extend(left_out_note(report));
+    notes.extend(disagreements(report));
     let without_gpu = report.rows.iter().filter(|r| r.auto_kernel_us.or(r.arm_kernel_us).is_none()).count();
     if without_gpu > 0 {
         notes.push(format!(
@@ -233,16 +195,7 @@ pub fn notes(report: &JobReport) -> Vec<String> {
             report.rows.len()
         ));
     }
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
-    for why in report.rows.iter().filter_map(|r| r.predicted.as_ref().err()) {
-        match reasons.iter_mut().find(|r| r.0 == why) {
-            Some(r) => r.1 += 1,
-            None => reasons.push((why, 1)),
-        }
-    }
-    let other = reasons.len().saturating_sub(REASONS_MAX);
-    notes.extend(reasons.iter().take(REASONS_MAX).map(|(why, n)| format!("{n} rows: {why}.")));
-    notes.extend((other > 0).then(|| format!("{other} more reasons why there is no model are in --format json.")));
+    notes.extend(without_model(report));
     if let Some(p) = report.rows.iter().find_map(|r| r.predicted.as_ref().ok()) {
         notes.push(format!("Predicted: {}, not measured.", p.model));
     }
@@ -253,6 +206,72 @@ pub fn notes(report: &JobReport) -> Vec<String> {
             report.cut_off, report.full
         ));
     }
+    notes
+}
+
+fn cost_note(c: &PluginCost) -> String {
+    format!(
+        "The plugin cost {:.3} % of a run of {:.1} s: {} decisions of {:.0} ns and {} events of {:.0} ns, {:.1} ms at borders between epochs \
+         (waits included), {:.1} ms to begin and end; its thread computed {:.2} % of the time of a core.",
+        100.0 * c.share,
+        c.run_s,
+        c.decisions,
+        c.decision_ns,
+        c.events,
+        c.event_ns,
+        c.borders_ms,
+        c.setup_ms,
+        100.0 * c.thread_share
+    )
+}
+
+fn left_out_note(report: &JobReport) -> Option<String> {
+    let left_out = [
+        (report.left_out.calls, "calls (too many communicators and sizes)"),
+        (report.left_out.communicators, "communicators' ranks and nodes"),
+        (report.left_out.times, "times"),
+        (report.left_out.sentences, "sentences about communicators that stay at AUTO"),
+    ];
+    let left_out: Vec<String> =
+        left_out.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let note = || format!("More than a report holds, and not in it: {}; give fewer traces.", left_out.join(", "));
+    (!left_out.is_empty()).then(note)
+}
+
+/// The rows whose deciding times and GPU times name different winners, the first few of them.
+fn disagreements(report: &JobReport) -> Vec<String> {
+    let disagreeing: Vec<&CallRow> = report.rows.iter().filter(|r| r.disagrees()).collect();
+    let mut notes = Vec::new();
+    if disagreeing.len() > DISAGREEMENTS_MAX {
+        notes.push(format!(
+            "In {} rows what decides and the GPU time disagree; {DISAGREEMENTS_MAX} of them:",
+            disagreeing.len()
+        ));
+    }
+    notes.extend(disagreeing.iter().take(DISAGREEMENTS_MAX).map(|r| {
+        format!(
+            "{} of {}: the {} and the GPU time disagree about {}; the first decides.",
+            r.collective.to_lowercase(),
+            Bytes(r.size_bytes),
+            r.source,
+            r.arm
+        )
+    }));
+    notes
+}
+
+/// Why rows have no prediction, each reason once.
+fn without_model(report: &JobReport) -> Vec<String> {
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for why in report.rows.iter().filter_map(|r| r.predicted.as_ref().err()) {
+        match reasons.iter_mut().find(|r| r.0 == why) {
+            Some(r) => r.1 += 1,
+            None => reasons.push((why, 1)),
+        }
+    }
+    let other = reasons.len().saturating_sub(REASONS_MAX);
+    let mut notes: Vec<String> = reasons.iter().take(REASONS_MAX).map(|(why, n)| format!("{n} rows: {why}.")).collect();
+    notes.extend((other > 0).then(|| format!("{other} more reasons why there is no model are in --format json.")));
     notes
 }
 

@@ -216,26 +216,39 @@ struct Change {
     after: Cell,
 }
 
-fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), Failure> {
-    let mut changes: Vec<Change> = Vec::new();
-    let mut unchecked: Vec<String> = Vec::new();
-    let mut last: Option<(Version, Vec<Cell>)> = None;
-    for v in minors(from, to) {
-        let c = case.communicator(v)?;
-        if !c.checked() {
-            unchecked.push(v.to_string());
-        }
-        let cells = case.cells(&c);
-        if let Some((before, old)) = last.replace((v, case.cells(&c))) {
-            for (a, b) in old.into_iter().zip(cells) {
-                let same = (a.decision.algorithm, a.decision.protocol, a.decision.channels)
-                    == (b.decision.algorithm, b.decision.protocol, b.decision.channels);
-                if !same {
-                    changes.push(Change { from: before, to: v, before: a, after: b });
+/// The changes from release to release.
+struct Changes {
+    all: Vec<Change>,
+    /// Releases that were not compared with the library on these hosts.
+    unchecked: Vec<String>,
+}
+
+impl Changes {
+    fn between(case: &Case, from: Version, to: Version) -> Result<Changes, Failure> {
+        let mut out = Changes { all: Vec::new(), unchecked: Vec::new() };
+        let mut last: Option<(Version, Vec<Cell>)> = None;
+        for v in minors(from, to) {
+            let c = case.communicator(v)?;
+            if !c.checked() {
+                out.unchecked.push(v.to_string());
+            }
+            let cells = case.cells(&c);
+            if let Some((before, old)) = last.replace((v, case.cells(&c))) {
+                for (a, b) in old.into_iter().zip(cells) {
+                    let same = (a.decision.algorithm, a.decision.protocol, a.decision.channels)
+                        == (b.decision.algorithm, b.decision.protocol, b.decision.channels);
+                    if !same {
+                        out.all.push(Change { from: before, to: v, before: a, after: b });
+                    }
                 }
             }
         }
+        Ok(out)
     }
+}
+
+fn diff(case: &Case, from: Version, to: Version, format: Format) -> Result<(), Failure> {
+    let Changes { all: changes, unchecked } = Changes::between(case, from, to)?;
     if format == Format::Json {
         let of = |c: &Change| {
             json!({"from": c.from, "to": c.to, "size_bytes": c.before.decision.size_bytes,

@@ -38,6 +38,17 @@ struct Call {
     least_us: f64,
 }
 
+/// The times of the calls that all ranks of a job have timed.
+#[derive(Default)]
+struct Times<'t> {
+    /// Microseconds of every call.
+    of_kind: BTreeMap<&'t Kind, Vec<f64>>,
+    /// Calls of other communicators, and calls that not all ranks have timed.
+    left_out: usize,
+    /// Of the last call that not all ranks have timed: the ranks with a time, and all.
+    partial: Option<(u32, u32)>,
+}
+
 /// What the plugin's traces of a job say.
 #[derive(Default)]
 pub struct Traces {
@@ -114,68 +125,83 @@ impl Traces {
 
     /// One reading for every kind of call over all of the job's GPUs, and how many calls were left out.
     pub fn readings(self, gpus: usize, simulated: bool) -> Result<(Vec<ReadingIn>, usize), Failure> {
-        let path = self.path.display().to_string();
+        let path = self.path.display();
         if self.scripted && !simulated {
             return Err(Failure::input(format!(
                 "{path}: its times were given by a test (LINKWISE_TEST), not measured; --simulated takes them as a simulation"
             )));
         }
-        let mut left_out = self.left_out;
-        let mut kinds: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
-        let mut partial = None;
-        for ((comm, _), (kind, call)) in self.calls {
-            let ranks = self.comms.get(&comm).copied().unwrap_or(0);
-            if ranks as usize != gpus {
-                left_out += 1;
-            } else if call.ranks != ranks {
-                partial = Some((call.ranks, ranks));
-                left_out += 1;
-            } else {
-                kinds.entry(kind).or_default().push(call.least_us);
-            }
-        }
+        let times = self.times(gpus);
+        let mut left_out = times.left_out;
         let mut out: Vec<(usize, ReadingIn)> = Vec::new();
-        for ((collective, size, arm, channels), times) in kinds {
-            if times.len() < CALLS_MIN || size == 0 {
-                left_out += times.len();
-                continue;
+        for (kind, us) in &times.of_kind {
+            if us.len() < CALLS_MIN || kind.1 == 0 {
+                left_out += us.len();
+            } else {
+                out.push((us.len(), self.reading(kind, us, gpus)));
             }
-            let us = stats::upper_median(&times);
-            let busbw_gb_per_s = size as f64 / us / 1e3 * collective.bus_factor(gpus);
-            let what = format!("NCCL plugin, median of {} calls", times.len());
-            let mut m = ReadingIn::new(collective, Some(Bytes(size)), busbw_gb_per_s);
-            m.provenance = provenance(&what, &self.path);
-            m.time_s = Some(us * 1e-6);
-            if let Some((a, p)) = arm.split_once('/') {
-                (m.algorithm, m.protocol) = (Some(a.to_string()), Some(p.to_string()));
-            }
-            m.channels = (channels > 0).then_some(channels);
-            out.push((times.len(), m));
         }
         out.sort_by_key(|(n, m)| (std::cmp::Reverse(*n), m.collective, m.size_bytes));
         left_out += out.iter().skip(KINDS_MAX).map(|o| o.0).sum::<usize>();
         out.truncate(KINDS_MAX);
         if out.is_empty() {
-            let why = match partial {
-                Some((some, all)) => format!(
-                    "its calls have GPU times of {some} of {all} ranks; give the folder with the traces of all hosts"
-                ),
-                None if !self.comms.values().any(|r| *r as usize == gpus) => {
-                    let mut sizes: Vec<u32> = self.comms.values().copied().collect();
-                    sizes.dedup();
-                    format!(
-                        "no communicator has {gpus} ranks, one for each of the job's GPUs (they have {sizes:?}); --gpus names the job's"
-                    )
-                }
-                None if !self.profiler => {
-                    "NCCL did not load the plugin as its profiler; `linkwise run` asks for it".into()
-                }
-                None => format!(
-                    "no collective has its GPU time and {CALLS_MIN} calls; `linkwise run --kernel-times` asks NCCL for them (2.27.3 and later)"
-                ),
-            };
+            let why = self.why_nothing(gpus, times.partial);
             return Err(Failure::input(format!("{path}: nothing to record: {why}")));
         }
         Ok((out.into_iter().map(|o| o.1).collect(), left_out))
+    }
+
+    /// The times of the communicators that have so many ranks.
+    fn times(&self, gpus: usize) -> Times<'_> {
+        let mut out = Times { left_out: self.left_out, ..Times::default() };
+        for ((comm, _), (kind, call)) in &self.calls {
+            let ranks = self.comms.get(comm).copied().unwrap_or(0);
+            if ranks as usize != gpus {
+                out.left_out += 1;
+            } else if call.ranks != ranks {
+                out.partial = Some((call.ranks, ranks));
+                out.left_out += 1;
+            } else {
+                out.of_kind.entry(kind).or_default().push(call.least_us);
+            }
+        }
+        out
+    }
+
+    /// The reading of one kind of call: the median of its times.
+    fn reading(&self, (collective, size, arm, channels): &Kind, times: &[f64], gpus: usize) -> ReadingIn {
+        let us = stats::upper_median(times);
+        let busbw_gb_per_s = *size as f64 / us / 1e3 * collective.bus_factor(gpus);
+        let what = format!("NCCL plugin, median of {} calls", times.len());
+        let mut m = ReadingIn::new(*collective, Some(Bytes(*size)), busbw_gb_per_s);
+        m.provenance = provenance(&what, &self.path);
+        m.time_s = Some(us * 1e-6);
+        if let Some((a, p)) = arm.split_once('/') {
+            (m.algorithm, m.protocol) = (Some(a.to_string()), Some(p.to_string()));
+        }
+        m.channels = (*channels > 0).then_some(*channels);
+        m
+    }
+
+    /// Why no call became a reading. `partial`: the ranks with a time, of all ranks, of a call that not all ranks have timed.
+    fn why_nothing(&self, gpus: usize, partial: Option<(u32, u32)>) -> String {
+        match partial {
+            Some((some, all)) => {
+                format!(
+                    "its calls have GPU times of {some} of {all} ranks; give the folder with the traces of all hosts"
+                )
+            }
+            None if !self.comms.values().any(|r| *r as usize == gpus) => {
+                let mut sizes: Vec<u32> = self.comms.values().copied().collect();
+                sizes.dedup();
+                format!(
+                    "no communicator has {gpus} ranks, one for each of the job's GPUs (they have {sizes:?}); --gpus names the job's"
+                )
+            }
+            None if !self.profiler => "NCCL did not load the plugin as its profiler; `linkwise run` asks for it".into(),
+            None => format!(
+                "no collective has its GPU time and {CALLS_MIN} calls; `linkwise run --kernel-times` asks NCCL for them (2.27.3 and later)"
+            ),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::launch::devices;
 use super::reply::Reply;
 use console::{list_cell, table, text_of, wrap};
-use engine::{AllocationCost, GpuList, HostGpus, NeighbourEffect};
+use engine::{AllocationCost, GpuList, GroupAnswer, HostGpus, NeighbourEffect};
 use std::fmt::Write;
 
 /// Pods, and running jobs, that are listed; JSON has all.
@@ -44,43 +44,61 @@ impl Reply<'_> {
             out.push_str("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.\n");
             return out;
         }
-        let candidates =
-            if a.evaluations == 1 { "1 candidate".to_owned() } else { format!("{} candidates", a.evaluations) };
-        out += &wrap(
-            &format!(
-                "Predicted {} bus bandwidth at {}: {:.1} ± {:.1} GB/s ({} model, {} search, {candidates}, {:.0} us)",
-                a.collective,
-                self.size(),
-                a.predicted_busbw_gb_per_s,
-                a.std_gb_per_s,
-                a.model,
-                a.search,
-                self.elapsed.as_secs_f64() * 1e6
-            ),
-            2,
-        );
+        out += &self.predicted();
         out += &self.bottleneck();
         out += &self.price();
         out += &self.equal_counts();
         out += &self.pods();
-        for g in &a.groups {
-            let (n, size) = (g.count, g.size);
-            let text =
-                format!("{} groups: {n} of {size} ranks, {:.1} GB/s while all communicate", g.kind, g.busbw_gb_per_s);
-            out += &wrap(&text, 2);
-        }
+        out += &self.groups();
         out += &wrap(&format!("Rank order: {}", self.ranks()), 2);
-        if let Some(version) = self.nccl {
-            let settings = self.settings();
-            if settings.is_empty() {
-                out += &wrap(&format!("NCCL {version}: no setting is expected to gain anything here (model)."), 2);
-            }
-            for a in settings {
-                let gain = 100.0 * a.gain().unwrap_or(0.0);
-                let text = a.text();
-                out += &wrap(&format!("With {text} expect {gain:+.0} % (model of NCCL {version}, not measured)."), 2);
-            }
+        out += &self.nccl_settings();
+        out += &self.compared();
+        out + &self.jobs()
+    }
+
+    fn predicted(&self) -> String {
+        let a = self.answer;
+        let candidates =
+            if a.evaluations == 1 { "1 candidate".to_owned() } else { format!("{} candidates", a.evaluations) };
+        let text = format!(
+            "Predicted {} bus bandwidth at {}: {:.1} ± {:.1} GB/s ({} model, {} search, {candidates}, {:.0} us)",
+            a.collective,
+            self.size(),
+            a.predicted_busbw_gb_per_s,
+            a.std_gb_per_s,
+            a.model,
+            a.search,
+            self.elapsed.as_secs_f64() * 1e6
+        );
+        wrap(&text, 2)
+    }
+
+    fn groups(&self) -> String {
+        let group = |g: &GroupAnswer| {
+            let (n, size) = (g.count, g.size);
+            let rate = g.busbw_gb_per_s;
+            wrap(&format!("{} groups: {n} of {size} ranks, {rate:.1} GB/s while all communicate", g.kind), 2)
+        };
+        self.answer.groups.iter().map(group).collect()
+    }
+
+    /// What settings of NCCL are expected to gain.
+    fn nccl_settings(&self) -> String {
+        let Some(version) = self.nccl else { return String::new() };
+        let settings = self.settings();
+        if settings.is_empty() {
+            return wrap(&format!("NCCL {version}: no setting is expected to gain anything here (model)."), 2);
         }
+        let expected = settings.iter().map(|a| {
+            let gain = 100.0 * a.gain().unwrap_or(0.0);
+            wrap(&format!("With {} expect {gain:+.0} % (model of NCCL {version}, not measured).", a.text()), 2)
+        });
+        expected.collect()
+    }
+
+    /// The choice and its alternatives.
+    fn compared(&self) -> String {
+        let a = self.answer;
         let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
         let mut row = |what: &str, split: &str, gb_per_s: f64, std: f64, gpus: &GpuList| {
             t.add_row([
@@ -99,8 +117,7 @@ impl Reply<'_> {
         for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
             row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
         }
-        out += &text_of(&t);
-        out + &self.jobs()
+        text_of(&t)
     }
 
     fn bottleneck(&self) -> String {
