@@ -311,50 +311,65 @@ impl RoutingNetwork {
     /// Computes everything that follows from the link capacities.
     fn compute_rates(&mut self) {
         self.inverse = self.links.iter().map(|l| 1e-9 / l.capacity_gb_per_s).collect();
-        let (hosts, slots) = (self.host_count(), self.slots);
-        self.weights = vec![0.0; hosts * hosts * slots];
-        let nic = |leg: &Leg, kind: LinkKind| {
-            leg.links()
-                .iter()
-                .map(|&l| &self.links[l as usize])
-                .find(|l| l.kind == kind)
-                .map_or(0.0, |l| l.capacity_gb_per_s)
-        };
+        self.intra_share = self.shares_of_intra_paths();
+        self.rank_rates = self.rates_of_ranks();
+        self.host_rates = self.rates_of_hosts();
+        self.weights = self.rail_weights();
+    }
+    /// The share of a pair's bytes that each of its paths inside the host takes: all on the direct link; without one, bytes spread over the paths
+    /// with the fewest hops.
+    fn shares_of_intra_paths(&self) -> Vec<f64> {
         let rate =
             |leg: &Leg| 1.0 / leg.links().iter().map(|&l| self.inverse[l as usize]).fold(f64::MIN_POSITIVE, f64::max);
-        let mut intra_share = vec![0.0; self.intra.len()];
+        let mut out = vec![0.0; self.intra.len()];
         for (pair, &direct) in self.direct.iter().enumerate() {
             let paths = self.intra_at[pair] as usize..self.intra_at[pair + 1] as usize;
-            // Without a direct link, bytes spread over the paths with the fewest hops.
             let short = |p: usize| self.intra[p].len == self.intra[paths.start].len;
             let total: f64 = paths.clone().filter(|&p| short(p)).map(|p| rate(&self.intra[p])).sum();
             for (n, p) in paths.clone().enumerate() {
-                intra_share[p] = match direct {
+                out[p] = match direct {
                     true => f64::from(u8::from(n == 0)),
                     false if short(p) => rate(&self.intra[p]) / total,
                     false => 0.0,
                 };
             }
         }
-        self.intra_share = intra_share;
-        self.rank_rates = vec![(0.0, 0.0); self.ranks.len()];
+        out
+    }
+    /// Bytes per second that all links out of a rank, and all links to it, carry.
+    fn rates_of_ranks(&self) -> Vec<(f64, f64)> {
+        let mut out = vec![(0.0, 0.0); self.ranks.len()];
         for l in self.links.iter().filter(|l| l.from != l.to) {
-            if let Some(r) = self.rank_rates.get_mut(l.from as usize) {
+            if let Some(r) = out.get_mut(l.from as usize) {
                 r.0 += l.capacity_gb_per_s * 1e9;
             }
-            if let Some(r) = self.rank_rates.get_mut(l.to as usize) {
+            if let Some(r) = out.get_mut(l.to as usize) {
                 r.1 += l.capacity_gb_per_s * 1e9;
             }
         }
+        out
+    }
+    /// GB/s of the NIC of a leg.
+    fn nic_gb_per_s(&self, leg: &Leg, kind: LinkKind) -> f64 {
+        let mut links = leg.links().iter().map(|&l| &self.links[l as usize]);
+        links.find(|l| l.kind == kind).map_or(0.0, |l| l.capacity_gb_per_s)
+    }
+    /// Bytes per second that all NICs of a host send and receive.
+    fn rates_of_hosts(&self) -> Vec<(f64, f64)> {
         let nic_rates = |h: usize| {
             let r = self.first[h] as usize;
-            let own = 0..usize::from(self.host_nics[h]).min(slots);
+            let own = 0..usize::from(self.host_nics[h]).min(self.slots);
             own.fold((0.0, 0.0), |sum, k| {
-                let out = nic(self.out_leg(r, k), LinkKind::NicSend) * 1e9;
-                (sum.0 + out, sum.1 + nic(self.in_leg(r, k), LinkKind::NicReceive) * 1e9)
+                let out = self.nic_gb_per_s(self.out_leg(r, k), LinkKind::NicSend) * 1e9;
+                (sum.0 + out, sum.1 + self.nic_gb_per_s(self.in_leg(r, k), LinkKind::NicReceive) * 1e9)
             })
         };
-        self.host_rates = (0..hosts).map(nic_rates).collect();
+        (0..self.host_count()).map(nic_rates).collect()
+    }
+    /// The share of every rail between two hosts, by the rate of the slower of its two NICs.
+    fn rail_weights(&self) -> Vec<f64> {
+        let (hosts, slots) = (self.host_count(), self.slots);
+        let mut weights = vec![0.0; hosts * hosts * slots];
         for a in 0..hosts {
             for b in (0..hosts).filter(|&b| b != a) {
                 let at = (a * hosts + b) * slots;
@@ -362,14 +377,15 @@ impl RoutingNetwork {
                 let mask = self.masks[a * hosts + b];
                 let mut total = 0.0;
                 for k in (0..slots).filter(|k| mask >> k & 1 == 1) {
-                    let rate =
-                        nic(self.out_leg(i, k), LinkKind::NicSend).min(nic(self.in_leg(j, k), LinkKind::NicReceive));
-                    self.weights[at + k] = rate;
+                    let sends = self.nic_gb_per_s(self.out_leg(i, k), LinkKind::NicSend);
+                    let rate = sends.min(self.nic_gb_per_s(self.in_leg(j, k), LinkKind::NicReceive));
+                    weights[at + k] = rate;
                     total += rate;
                 }
-                self.weights[at..at + slots].iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
+                weights[at..at + slots].iter_mut().for_each(|w| *w /= total.max(f64::MIN_POSITIVE));
             }
         }
+        weights
     }
     /// Seconds per byte of a rail between two hosts, of the slower of the two NICs.
     pub fn rail_inverse(&self, a: usize, b: usize, slot: usize) -> f64 {
