@@ -94,15 +94,26 @@ fn thinned(free: Allocation, most: usize) -> Allocation {
     Allocation::from_gpus(free.gpus().step_by(free.gpu_count().div_ceil(most).max(1)))
 }
 
-/// The score of the best of all sets of free GPUs.
-fn by_brute_force(objective: &Objective) -> f64 {
-    let (r, table) = (objective.request, objective.model.share_table(SIZE));
+/// The exact search refuses, or finds a candidate with the score of the best of all sets of free GPUs.
+fn exact_is_best(cluster: &Cluster, r: &Request, salt: u64) -> Result<(), TestCaseError> {
+    let model = Oracle { table: table(cluster, salt), truth: truth(salt) };
+    let objective = Objective::new(cluster, &model, r);
+    let score = |a: &Allocation| objective.effect(&parts(&model.table, a)).score(r.loss_weight);
     let gpus: Vec<_> = r.free.gpus().collect();
-    (1u32..1 << gpus.len())
+    let best = (1u32..1 << gpus.len())
         .filter(|m| m.count_ones() as usize == r.gpus)
-        .map(|m| Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i])))
-        .map(|a| objective.effect(&parts(table, &a)).score(r.loss_weight))
-        .fold(f64::NEG_INFINITY, f64::max)
+        .map(|m| score(&Allocation::from_gpus(GpuMask(m).iter().map(|i| gpus[i]))))
+        .fold(f64::NEG_INFINITY, f64::max);
+    match exact(cluster, &model, r, 3) {
+        Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
+        Ok(found) => {
+            let (first, near) = (&found.best[0], 1e-9 * best.abs().max(1.0));
+            let found = first.score_gb_per_s;
+            prop_assert!((found - best).abs() <= near, "found {found} of {best}");
+            prop_assert!((score(&first.allocation) - found).abs() <= near);
+        }
+    }
+    Ok(())
 }
 
 fn owners() -> impl Strategy<Value = Vec<u8>> {
@@ -139,19 +150,7 @@ proptest! {
         let contention = if by_counts { BY_COUNTS } else { Contention::Merge };
         let mut r = request(k, &free, &jobs, &demands, contention);
         r.loss_weight = weight;
-        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
-        let objective = Objective::new(&cluster, &model, &r);
-        let best = by_brute_force(&objective);
-        match exact(&cluster, &model, &r, 3) {
-            Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
-            Ok(found) => {
-                let first = &found.best[0];
-                prop_assert!((first.score_gb_per_s - best).abs() <= 1e-9 * best.abs().max(1.0),
-                    "found {} of {best}", first.score_gb_per_s);
-                let effect = objective.effect(&parts(&model.table, &first.allocation));
-                prop_assert!((effect.score(weight) - first.score_gb_per_s).abs() <= 1e-9 * best.abs().max(1.0));
-            }
-        }
+        exact_is_best(&cluster, &r, salt)?;
     }
 
     #[test]
@@ -367,16 +366,7 @@ proptest! {
         let free = thinned(free, 12);
         let mut r = request(k, &free, &jobs, &demands, Contention::Physical);
         r.loss_weight = weight;
-        let model = Oracle { table: table(&cluster, salt), truth: truth(salt) };
-        let objective = Objective::new(&cluster, &model, &r);
-        let best = by_brute_force(&objective);
-        match exact(&cluster, &model, &r, 3) {
-            Err(e) => prop_assert_eq!(e.code(), "not_enough_free"),
-            Ok(found) => {
-                let first = found.best[0].score_gb_per_s;
-                prop_assert!((first - best).abs() <= 1e-9 * best.abs().max(1.0), "found {} of {}", first, best);
-            }
-        }
+        exact_is_best(&cluster, &r, salt)?;
     }
 }
 
