@@ -10,9 +10,9 @@ pub struct Table2 {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
     /// Alone: best configuration, ms, AUTO's gap in %.
-    pub alone: (&'static str, f64, f64),
+    pub alone: Winner,
     /// Beside computation.
-    pub overlapped: (&'static str, f64, f64),
+    pub overlapped: Winner,
 }
 
 const TS: &str = "TREE/SIMPLE";
@@ -35,44 +35,31 @@ pub struct Table1 {
     /// Whole buffer, bytes.
     pub size_bytes: u64,
     /// Alone.
-    pub alone: (&'static str, f64, f64),
+    pub alone: Winner,
     /// Beside computation.
-    pub overlapped: (&'static str, f64, f64),
+    pub overlapped: Winner,
     /// Marked as a flip.
     pub is_flip: bool,
 }
 
+/// The best configuration, its median in ms, and AUTO's gap in %.
+type Winner = (&'static str, f64, f64);
+
+const fn row(kib: u64, alone: Winner, overlapped: Winner, is_flip: bool) -> Table1 {
+    Table1 { size_bytes: kib << 10, alone, overlapped, is_flip }
+}
+
 /// Table 1 as printed: 8 A100 of one host.
 pub const TABLE_1: [Table1; 9] = [
-    Table1 { size_bytes: 32 << 10, alone: ("TREE/LL128", 8.33, 1.5), overlapped: (TS, 8.32, 0.1), is_flip: true },
-    Table1 { size_bytes: 64 << 10, alone: ("RING/LL128", 8.44, 0.0), overlapped: ("AUTO", 8.12, 0.0), is_flip: true },
-    Table1 { size_bytes: 256 << 10, alone: ("RING/SIMPLE", 8.35, 3.0), overlapped: ("AUTO", 8.36, 0.0), is_flip: true },
-    Table1 {
-        size_bytes: 1 << 20,
-        alone: ("TREE/LL128", 8.56, 0.3),
-        overlapped: ("TREE/LL128", 8.28, 1.3),
-        is_flip: false,
-    },
-    Table1 {
-        size_bytes: 2 << 20,
-        alone: ("RING/LL128", 8.45, 1.7),
-        overlapped: ("RING/SIMPLE", 8.60, 3.3),
-        is_flip: true,
-    },
-    Table1 { size_bytes: 4 << 20, alone: (TS, 8.50, 0.1), overlapped: ("RING/SIMPLE", 8.46, 2.1), is_flip: true },
-    Table1 {
-        size_bytes: 16 << 20,
-        alone: ("RING/SIMPLE", 8.50, 3.1),
-        overlapped: ("RING/SIMPLE", 8.56, 3.0),
-        is_flip: false,
-    },
-    Table1 {
-        size_bytes: 64 << 20,
-        alone: ("RING/SIMPLE", 8.95, 2.3),
-        overlapped: ("RING/SIMPLE", 9.23, 0.6),
-        is_flip: false,
-    },
-    Table1 { size_bytes: 256 << 20, alone: ("AUTO", 10.6, 0.0), overlapped: ("RING/SIMPLE", 10.6, 0.4), is_flip: true },
+    row(32, ("TREE/LL128", 8.33, 1.5), (TS, 8.32, 0.1), true),
+    row(64, ("RING/LL128", 8.44, 0.0), ("AUTO", 8.12, 0.0), true),
+    row(256, ("RING/SIMPLE", 8.35, 3.0), ("AUTO", 8.36, 0.0), true),
+    row(1 << 10, ("TREE/LL128", 8.56, 0.3), ("TREE/LL128", 8.28, 1.3), false),
+    row(2 << 10, ("RING/LL128", 8.45, 1.7), ("RING/SIMPLE", 8.60, 3.3), true),
+    row(4 << 10, (TS, 8.50, 0.1), ("RING/SIMPLE", 8.46, 2.1), true),
+    row(16 << 10, ("RING/SIMPLE", 8.50, 3.1), ("RING/SIMPLE", 8.56, 3.0), false),
+    row(64 << 10, ("RING/SIMPLE", 8.95, 2.3), ("RING/SIMPLE", 9.23, 0.6), false),
+    row(256 << 10, ("AUTO", 10.6, 0.0), ("RING/SIMPLE", 10.6, 0.4), true),
 ];
 
 /// One line of Table 3: medians in ms and the improvement in % as printed.
