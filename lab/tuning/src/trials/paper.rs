@@ -5,6 +5,9 @@ use super::data::size_name;
 use ::trial::{Noise, Overlap, Spec};
 use ::tune::Arm;
 
+/// The best configuration, its median in ms, and AUTO's gap in %.
+type Winner = (&'static str, f64, f64);
+
 /// One line of Table 2: 2 hosts of 4 A100. Milliseconds of the best configuration and AUTO's gap above it.
 pub struct Table2 {
     /// Whole buffer, bytes.
@@ -41,9 +44,6 @@ pub struct Table1 {
     /// Marked as a flip.
     pub is_flip: bool,
 }
-
-/// The best configuration, its median in ms, and AUTO's gap in %.
-type Winner = (&'static str, f64, f64);
 
 const fn row(kib: u64, alone: Winner, overlapped: Winner, is_flip: bool) -> Table1 {
     Table1 { size_bytes: kib << 10, alone, overlapped, is_flip }
