@@ -176,7 +176,7 @@ impl PlaceRequest {
     /// Converts a request. `known` are the valid searches and contention rules, `size` is the default message size. O(names).
     pub fn read(&self, cluster: &Cluster, known: &Registry, size: Bytes) -> Result<PlaceQuery, EngineError> {
         let defaults =
-            Defaults { size, contention: Contention::default(), loss_weight: 0.0, slack: place::Slack::default() };
+            Defaults { size, contention: Contention::of(cluster), loss_weight: 0.0, slack: place::Slack::default() };
         let reader = Reader::new(cluster, defaults, known);
         let mut job = PlaceRequest { seed: 0, measured: Vec::new(), commit: None, key: None, ..self.clone() };
         let search = job.search.take().unwrap_or_else(|| "auto".into());

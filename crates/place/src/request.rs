@@ -240,6 +240,11 @@ pub enum Contention {
 }
 
 impl Contention {
+    /// What a request means that does not say it: below switches the flows, since jobs that share no host may share uplinks; else the merge.
+    pub fn of(cluster: &topology::Cluster) -> Contention {
+        if cluster.tiers().is_empty() { Contention::Merge } else { Contention::Physical }
+    }
+
     /// Its name in files and flags.
     pub fn name(self) -> &'static str {
         match self {

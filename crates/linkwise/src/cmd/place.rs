@@ -70,9 +70,9 @@ pub struct Args {
     #[arg(long, value_parser = Bytes::parse)]
     size: Option<Bytes>,
     /// How running jobs and the new one share: `merge` (BandPilot's virtual merge), `merge-counts` (the same by counts, as its code
-    /// does) or `physical` (flows, max-min fair)
-    #[arg(long, default_value = "merge", value_parser = contention)]
-    contention: Contention,
+    /// does) or `physical` (flows, max-min fair) (default: `physical` where the cluster has switches, else `merge`)
+    #[arg(long, value_parser = contention)]
+    contention: Option<Contention>,
     /// Weight of bandwidth lost by running jobs (0: ignore; 1: as important as the new job's)
     #[arg(long, default_value_t = 0.0, value_parser = console::number::real)]
     loss_weight: f64,
@@ -127,7 +127,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let engine = open::build(builder.model(open::model(&args.model)?), &args.model)?;
     engine.check_search(&args.search).map_err(|e| Failure::input(format!("--search: {e}")))?;
     let size = args.size.unwrap_or_else(|| engine.default_size());
-    let defaults = Defaults { size, contention: args.contention, loss_weight: args.loss_weight, slack: args.slack };
+    let contention = args.contention.unwrap_or_else(|| Contention::of(engine.cluster()));
+    let defaults = Defaults { size, contention, loss_weight: args.loss_weight, slack: args.slack };
     let reader = Reader::new(engine.cluster(), defaults, ::papers::searches());
     if let Some(file) = &args.requests {
         let (search, seed, nccl) = (&args.search, args.seed, args.nccl);
