@@ -173,6 +173,16 @@ impl Model {
     pub(crate) fn with_healthy_hosts(&self) -> Model {
         self.clone().at_rates(self.rates.with_slow_parts(Part::is_shared))
     }
+    /// True if the predictions count on a component's being slow: a suspect that the model has learned costs a job nothing more.
+    pub fn predicts_slow(&self, component: crate::doctor::Component) -> bool {
+        use crate::doctor::Component;
+        let host = &self.cluster.host(component.host()).name;
+        self.rates.slow.iter().any(|s| match (&s.part, component) {
+            (Part::Nic { host: h, nic }, Component::Nic(_, i)) => h == host && *nic == i,
+            (Part::Host { host: h }, Component::Host(_) | Component::HostNetwork(_)) => h == host,
+            _ => false,
+        })
+    }
     /// The same at other rates. O(hosts).
     pub(crate) fn at_rates(mut self, rates: LearnedRates) -> Model {
         self.site = rates.on(&self.cluster);

@@ -208,6 +208,15 @@ pub struct RatedCluster {
 impl RatedCluster {
     /// At the rates of a cluster file. O(hosts).
     fn new(cluster: Cluster) -> RatedCluster {
+        let kinds = RatedCluster::kinds_of(&cluster);
+        let network = &cluster.network;
+        let one_switch = network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none();
+        let kept = vec![1.0; cluster.tiers().len()];
+        RatedCluster { cluster, kinds, kept, one_switch }
+    }
+
+    /// By host: a number that hosts share if their type and the health of their NICs are equal. O(hosts).
+    pub(crate) fn kinds_of(cluster: &Cluster) -> Vec<u32> {
         let mut seen: HashMap<(usize, Vec<u64>), u32> = HashMap::new();
         let alike =
             |t: usize| (0..t).find(|o| crate::shares::alike(&cluster.types[*o], &cluster.types[t])).unwrap_or(t);
@@ -218,11 +227,7 @@ impl RatedCluster {
             let next = seen.len() as u32;
             *seen.entry((type_of[h.host_type], health)).or_insert(next)
         };
-        let kinds = cluster.hosts.iter().map(kind).collect();
-        let network = &cluster.network;
-        let one_switch = network.tiers.is_empty() && network.host_links.is_empty() && network.rails.is_none();
-        let kept = vec![1.0; cluster.tiers().len()];
-        RatedCluster { cluster, kinds, kept, one_switch }
+        cluster.hosts.iter().map(kind).collect()
     }
 
     /// Sets the rates of host types and tiers; `told` is the cluster file. Slow parts stay. O(types x NICs + tiers).
@@ -237,6 +242,11 @@ impl RatedCluster {
             to.oversubscription = from.oversubscription / rates.tier(&from.name).uplinks;
         }
         self.kept = told.tiers().iter().map(|t| rates.tier(&t.name).kept).collect();
+    }
+
+    /// The number of every host's kind.
+    pub(crate) fn kinds(&self) -> &[u32] {
+        &self.kinds
     }
 
     /// The number of a host's kind.

@@ -290,3 +290,18 @@ fn the_share_table_of_a_slow_nic_tells_searches_which_gpus_avoid_it() {
     let rate = |m: GpuMask| table.part(HostId(5), m).nic_gb_per_s / f64::from(m.count() as u32);
     assert!(rate(slow) < 0.5 * rate(fast.minus(slow)), "{} {}", rate(slow), rate(fast.minus(slow)));
 }
+
+#[test]
+fn a_suspect_that_the_model_has_learned_costs_a_job_nothing_more() {
+    use predict::doctor::{Component, Effects};
+    let told = hosts(16);
+    let mut real = told.clone();
+    slow_down(&mut real, 5, |n| n == 2, 0.3);
+    let rows = Site::new(real, 6).readings(100, 0.02);
+    let model = fitted(&told, &rows).0;
+    let a = Allocation::new([(HostId(4), GpuMask(0xff)), (HostId(5), GpuMask(0xff))]);
+    let effect = |m: &Model, c| Effects::new(&told, m).of(c, 0.3, &a, SIZE);
+    assert_eq!(effect(&model, Component::Nic(HostId(5), 2)), 0.0);
+    assert!(effect(&model, Component::Nic(HostId(4), 2)) < -0.5, "another NIC is another suspect");
+    assert!(effect(&model.without_slow_parts(), Component::Nic(HostId(5), 2)) < -0.5);
+}

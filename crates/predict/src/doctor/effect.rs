@@ -1,6 +1,7 @@
 //! How a slow component lowers the bandwidth of an allocation.
 
 use crate::model::{BandwidthModel, Model};
+use crate::rates::RatedCluster;
 use rustc_hash::FxBuildHasher;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -194,6 +195,8 @@ pub struct Effects<'m> {
     model: &'m Model,
     collective: Collective,
     cluster: Cow<'m, Cluster>,
+    /// By host: equal for hosts of one type and health.
+    kinds: Cow<'m, [u32]>,
     /// The cluster without shared links. One host has slow NICs during an estimate.
     flat: RefCell<Cluster>,
     shared_links: bool,
@@ -203,15 +206,17 @@ pub struct Effects<'m> {
 impl<'m> Effects<'m> {
     /// Effects in `cluster`, which has the hosts of the model's. O(hosts).
     pub fn new(cluster: &Cluster, model: &'m Model) -> Self {
-        Effects::of_parts(Cow::Owned(cluster.clone()), model, EffectCache::default())
+        let kinds = Cow::Owned(RatedCluster::kinds_of(cluster));
+        Effects::of_parts(Cow::Owned(cluster.clone()), kinds, model, EffectCache::default())
     }
 
-    /// The effects in the model's own cluster, with the estimates of earlier ones of the same model. O(1) from the second time on.
+    /// The effects in the model's own cluster, at the rates that it learned, with the estimates of earlier ones of the same model. O(1) from
+    /// the second time on.
     pub(super) fn with_cache(model: &'m Model, cache: EffectCache) -> Self {
-        Effects::of_parts(Cow::Borrowed(model.cluster()), model, cache)
+        Effects::of_parts(Cow::Borrowed(&model.site.cluster), Cow::Borrowed(model.site.kinds()), model, cache)
     }
 
-    fn of_parts(cluster: Cow<'m, Cluster>, model: &'m Model, mut cache: EffectCache) -> Self {
+    fn of_parts(cluster: Cow<'m, Cluster>, kinds: Cow<'m, [u32]>, model: &'m Model, mut cache: EffectCache) -> Self {
         let flat = cache.flat.take().unwrap_or_else(|| {
             let mut flat = Cluster::clone(&cluster);
             flat.network.tiers.clear();
@@ -223,6 +228,7 @@ impl<'m> Effects<'m> {
             model,
             collective: model.collective(),
             cluster,
+            kinds,
             flat: RefCell::new(flat),
             shared_links,
             cache: RefCell::new(cache),
@@ -245,11 +251,11 @@ impl<'m> Effects<'m> {
     }
 
     /// Logarithm of the share of an allocation's bandwidth that is left when `component` has the share `factor` of its rate; 0 where the
-    /// component does not matter. O(hosts) if the estimate is known, else two estimates.
+    /// component does not matter, and where the model's predictions count on its being slow. O(hosts) if the estimate is known, else two estimates.
     pub fn of(&self, component: Component, factor: f64, allocation: &Allocation, size: Bytes) -> f64 {
         let h = component.host();
         let mask = allocation.mask(h);
-        if mask.is_empty() || allocation.gpu_count() < 2 {
+        if mask.is_empty() || allocation.gpu_count() < 2 || self.model.predicts_slow(component) {
             return 0.0;
         }
         let nics = self.cluster.type_of(h).nics_touched(mask);
@@ -313,11 +319,9 @@ impl<'m> Effects<'m> {
     /// The number of an allocation's shape.
     fn shape(&self, allocation: &Allocation, size: Bytes) -> u32 {
         let key: Box<[u64]> = std::iter::once(size.0)
-            .chain(allocation.parts().iter().map(|&(h, mask)| {
-                let host = self.cluster.host(h);
-                let own = if host.nic_health.iter().all(|f| *f == 1.0) { 0 } else { u64::from(h.0) + 1 };
-                own << 40 | (host.host_type as u64) << 20 | u64::from(mask.0)
-            }))
+            .chain(
+                allocation.parts().iter().map(|&(h, mask)| u64::from(self.kinds[h.index()]) << 32 | u64::from(mask.0)),
+            )
             .collect();
         let mut cache = self.cache.borrow_mut();
         if let Some(shape) = cache.shapes.get(&key) {

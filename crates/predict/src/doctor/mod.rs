@@ -116,7 +116,7 @@ pub fn examine(
     if !shared.is_empty() {
         bound = bound.at_rates(LearnedRates { slow: shared.clone(), ..LearnedRates::default() });
     }
-    let effects = Effects::new(cluster, &bound);
+    let effects = Effects::new(&bound.site.cluster, &bound);
     let (mut search, mut found) = explain(&effects, &bound, &evidence, Baseline::Classes);
     let mut model = bound.clone();
     for _ in 1..ROUNDS {
