@@ -94,6 +94,8 @@ const PRIOR_SD: f64 = 0.4;
 const RATE_PRIOR_SD: f64 = 1.0;
 /// Steps of the rates that a file may have wrong: ports come in twos, and Gbit/s are taken for GB/s.
 const LADDER: [f64; 6] = [0.125, 0.25, 0.5, 2.0, 4.0, 8.0];
+/// A rate that ends so near to that of the file (of the logarithm) is taken to be right.
+const NEARLY_RIGHT_LN: f64 = 0.35;
 /// What a step of the ladder must gain: `-ln` of the share of files that are wrong.
 const LADDER_PRICE: f64 = 8.0;
 /// Deviation of the offset that all readings have in common: a site is a few per cent better or worse than the physics, a wrong file is
@@ -153,7 +155,9 @@ pub(crate) fn calibrate(
     let c = Calibration { cluster, site, groups, physics, start, dials, collective, seen };
     let (from, mut free) = c.wrong_by_factors();
     let mut best = c.descend(from, &free);
-    let unsupported: Vec<usize> = (0..c.dials.len()).filter(|d| !c.is_supported(&best, &c.dials[*d])).collect();
+    let stays =
+        |d: &usize| !c.is_supported(&best, &c.dials[*d]) || (free[*d] && c.is_nearly_right(&best, &c.dials[*d]));
+    let unsupported: Vec<usize> = (0..c.dials.len()).filter(stays).collect();
     if !unsupported.is_empty() {
         for d in unsupported {
             free[d] = false; // back to the start, from which a second descent moves the others
@@ -278,6 +282,11 @@ impl Calibration<'_> {
             }
         }
         (from, free)
+    }
+
+    /// True for a rate of the file that is wrong by less than the ladder's steps are about: such differences are the physics' own.
+    fn is_nearly_right(&self, t: &Tuned, dial: &Dial) -> bool {
+        dial.is_told() && dial.value(&mut t.clone()).ln().abs() < NEARLY_RIGHT_LN
     }
 
     /// Moves the free values, one after the other, by steps that shrink.
