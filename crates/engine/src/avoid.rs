@@ -2,7 +2,9 @@
 //!
 //! A suspect lowers the expected bandwidth of the choices that use it, by its probability. The result of the search is compared with its
 //! results without the suspected GPUs and without the suspected hosts; the greatest expected bandwidth wins. A weak suspicion therefore
-//! moves a job only to an alternative of about the same bandwidth, and a certain defect moves it to any better one. At most three searches.
+//! moves a job only to an alternative of about the same bandwidth, and a certain defect moves it to any better one. Where some suspects are
+//! elsewhere, the search is also asked to leave only those of its own choice: a faint suspicion of the alternative must not keep a job on a
+//! slow host. At most five searches.
 
 use crate::answer::{AvoidedSuspects, SuspectTouched, round};
 use crate::error::EngineError;
@@ -88,7 +90,14 @@ impl<'a> Suspicion<'a> {
         let mut best: (f64, Option<Answer>) = (expected_of_first, None);
         let gpus = |c: &Component| c.gpus(self.cluster);
         let hosts = |c: &Component| self.cluster.type_of(c.host()).all_gpus();
-        for other in [self.without(request, &gpus), self.without(request, &hosts)] {
+        let of_first =
+            self.known.iter().filter(|x| first.choice.allocation.mask(x.0.host).0 & x.1.gpus(self.cluster).0 != 0);
+        let of_first: Vec<(&Suspect, Component)> = of_first.copied().collect();
+        let mut others = vec![without(request, &self.known, &gpus), without(request, &self.known, &hosts)];
+        if of_first.len() < self.known.len() {
+            others.extend([without(request, &of_first, &gpus), without(request, &of_first, &hosts)]);
+        }
+        for other in others {
             // Too few GPUs are left, or a constraint fails: the choice needs the suspects.
             if other.free.gpu_count() < request.gpus {
                 continue;
@@ -122,10 +131,11 @@ impl<'a> Suspicion<'a> {
         let touched = self.touched(&answer.choice.allocation);
         Ok(Wary { answer, avoided: Some(avoided), touched })
     }
+}
 
-    fn without(&self, request: &Request, gpus: &dyn Fn(&Component) -> GpuMask) -> Request {
-        let mask = |h| self.known.iter().filter(|(s, _)| s.host == h).fold(0, |m, (_, c)| m | gpus(c).0);
-        let free = request.free.parts().iter().map(|&(h, m)| (h, m.minus(GpuMask(mask(h)))));
-        Request { free: Allocation::new(free), ..request.clone() }
-    }
+/// The request without the GPUs that `gpus` gives for each suspect.
+fn without(request: &Request, suspects: &[(&Suspect, Component)], gpus: &dyn Fn(&Component) -> GpuMask) -> Request {
+    let mask = |h| suspects.iter().filter(|(s, _)| s.host == h).fold(0, |m, (_, c)| m | gpus(c).0);
+    let free = request.free.parts().iter().map(|&(h, m)| (h, m.minus(GpuMask(mask(h)))));
+    Request { free: Allocation::new(free), ..request.clone() }
 }
