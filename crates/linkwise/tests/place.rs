@@ -292,7 +292,7 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
         ("bad_request", r#"{"gpus":2,"constraints":["n1"]}"#),
         ("no_host_matches", r#"{"gpus":2,"constraints":{"gpu_type":"b300"}}"#),
         ("no_hosts_allowed", r#"{"gpus":2,"constraints":{"hosts_max":0}}"#),
-        ("no_split", r#"{"gpus":2,"constraints":{"gpus_per_host_min":3}}"#),
+        ("hosts_too_small", r#"{"gpus":2,"constraints":{"gpus_per_host_min":3}}"#),
         ("bad_request", r#"{"gpus":2,"constraints":{"exclusive_nics":1}}"#),
         ("bad_request", r#"{"gpus":2,"gpus":8}"#),
         ("bad_request", r#"{"gpus":2,"constraints":{"hosts_max":1,"hosts_max":2}}"#),
@@ -365,7 +365,7 @@ fn flags_ask_what_request_lines_ask() {
     bad(&["--gpus", "2", "--contention", "none"], 2, "`merge-counts` or `physical` was expected");
     bad(&["--gpus", "9", "--pods", "4,4"], 2, "together, but 9");
     bad(&["--pods", "4,x"], 2, "--pods");
-    bad(&["--gpus", "9", "--max-hosts", "1"], 1, "no split of 9");
+    bad(&["--gpus", "9", "--max-hosts", "1"], 1, "1 host holds at most 8 GPUs");
     bad(&["--gpus", "2", "--jobs", "nothing.json"], 2, "nothing.json");
     bad(&["--gpus", "2", "--loss-weight=-1"], 2, "loss_weight");
     bad(&["--requests", "-", "--exclude-hosts", "n1"], 2, "cannot be used with");
