@@ -1,6 +1,7 @@
 //! The command line of linkwise.
 
 mod advice_json;
+mod brief;
 mod cmd;
 mod interrupt;
 mod job_report;
