@@ -15,7 +15,8 @@ fn linkwise(dir: &Path, args: &[&str], input: &str) -> (String, String) {
     let mut c = Command::cargo_bin("linkwise").expect("the built command");
     c.args(args).current_dir(dir).env("NO_COLOR", "1").env("USER", "ada").write_stdin(input);
     let o = c.output().expect("it runs");
-    let (out, err) = (String::from_utf8_lossy(&o.stdout).into_owned(), String::from_utf8_lossy(&o.stderr).into_owned());
+    let (out, err) =
+        (String::from_utf8_lossy(&o.stdout).into_owned(), String::from_utf8_lossy(&o.stderr).replace("\n  ", " "));
     assert_eq!(o.status.code(), Some(0), "{args:?}: {err}");
     (out, err)
 }

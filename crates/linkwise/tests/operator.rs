@@ -19,7 +19,7 @@ fn ok(dir: &Path, args: &[&str]) -> String {
 
 fn refused(dir: &Path, args: &[&str], code: i32) -> String {
     let o = run(dir, args);
-    let err = text(&o.stderr);
+    let err = text(&o.stderr).replace("\n  ", " ");
     assert_eq!(o.status.code(), Some(code), "{args:?}: {err}");
     assert!(err.starts_with("error: ") && err.trim().lines().count() == 1, "one clear error: {err}");
     err

@@ -86,7 +86,7 @@ fn exit_codes_tell_bad_input_from_a_request_that_cannot_be_met() {
         .arg(dir.path().join("gp"))
         .assert()
         .code(2);
-    let message = String::from_utf8_lossy(&other.get_output().stderr).into_owned();
+    let message = String::from_utf8_lossy(&other.get_output().stderr).replace("\n  ", " ");
     assert!(message.contains("fit a model for this cluster"), "{message}");
     std::fs::write(dir.path().join("torn"), &std::fs::read(dir.path().join("gp")).expect("read")[..5000])
         .expect("written");
@@ -357,7 +357,7 @@ fn flags_ask_what_request_lines_ask() {
     // Wrong flags.
     let bad = |args: &[&str], code: i32, words: &str| {
         let a = place(dir.path(), args).code(code);
-        let e = String::from_utf8_lossy(&a.get_output().stderr).into_owned();
+        let e = String::from_utf8_lossy(&a.get_output().stderr).replace("\n  ", " ");
         assert!(e.contains(words), "{e}");
     };
     bad(&["--gpus", "2", "--search", "exakt"], 2, "did you mean `exact`?");

@@ -54,14 +54,14 @@ pub fn json(answer: &Answer) -> String {
 pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     for i in &answer.imports {
-        out.push_str(&format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already));
+        let mut head = format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already);
         if i.suspect > 0 {
-            out.push_str(&format!(", {} far from comparable ones (suspect)", i.suspect));
+            head += &format!(", {} far from comparable ones (suspect)", i.suspect);
         }
         if i.without_bandwidth > 0 {
-            out.push_str(&format!(", {} of 0 GB/s (rejected: stored, never used)", i.without_bandwidth));
+            head += &format!(", {} of 0 GB/s (rejected: stored, never used)", i.without_bandwidth);
         }
-        out.push('\n');
+        out += &wrap(&head, 2);
         if let Some(above) = &i.above_links {
             let (n, gpus) = (above.readings, &above.first_gpus);
             let got = gb(above.first_gb_per_s);
