@@ -161,9 +161,9 @@ fn a_suspect_explains_only_slower_readings_and_is_told_only_of_its_collective() 
     let gather = ok(&folder, &format!("{observe} --busbw {v} --collective all_gather"));
     assert!(gather.contains("another collective") && !gather.contains("suspected"), "{gather}");
     // A suspicion that names nothing is no defect for scripts.
-    let doctor = json(&folder, "doctor --store s.db --cluster h100");
+    let doctor = json(&folder, "doctor --store s.db --cluster h100 --collective all_reduce");
     let named = doctor["defects"].as_array().expect("defects").iter().any(|d| d["named"] == true);
-    let (code, out, _) = run(&folder, "doctor --store s.db --cluster h100 --exit-code");
+    let (code, out, _) = run(&folder, "doctor --store s.db --cluster h100 --collective all_reduce --exit-code");
     assert!(out.contains("SUSPICION") && !named, "{out}");
     assert_eq!(code, 0, "{out}");
     assert!(out.lines().all(|l| l.chars().count() <= 80), "{out}");
@@ -247,6 +247,31 @@ fn errors_fit_80_columns_and_name_what_differs_of_two_clusters_of_one_name() {
     assert!(err.lines().all(|l| l.chars().count() <= 80), "{err}");
     let e = refused(&folder, "place --cluster other.yaml --model m.json --gpus 8", 2);
     assert!(!e.contains("not those of `h100`"), "{e}");
+}
+
+#[test]
+fn readings_of_renamed_hosts_go_into_a_store_of_the_new_names() {
+    let folder = workplace();
+    let text = "name: h100\nhosts: [{name: 'gpu-[0-3]', type: hgx-h100}]\n";
+    std::fs::write(folder.at("new.yaml"), text).unwrap();
+    ok(&folder, "measure --cluster h100 --store s.db --export s.csv");
+    let e = refused(&folder, "measure --cluster new.yaml --store n.db --import s.csv", 2);
+    assert!(e.contains("has no host `n0`"), "{e}");
+    ok(&folder, "measure --cluster new.yaml --store n.db --import s.csv --host-map 'n*=gpu-*'");
+    ok(
+        &folder,
+        "measure --cluster new.yaml --store p.db --import s.csv --host-map n0=gpu-0,n1=gpu-1,n2=gpu-2,n3=gpu-3",
+    );
+    ok(&folder, "measure --cluster new.yaml --store n.db --export n.csv");
+    ok(&folder, "measure --cluster new.yaml --store p.db --export p.csv");
+    let gpus = |file: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.at(file)).unwrap();
+        text.lines().skip(1).map(|l| l.split(',').next().unwrap().to_owned()).collect()
+    };
+    let renamed: Vec<String> = gpus("s.csv").iter().map(|g| g.replace('n', "gpu-")).collect();
+    assert_eq!((gpus("n.csv"), gpus("p.csv")), (renamed.clone(), renamed));
+    let e = refused(&folder, "measure --cluster new.yaml --store q.db --import s.csv --host-map 'n*=m*'", 2);
+    assert!(e.contains("no host of cluster `h100` begins with `m`"), "{e}");
 }
 
 #[test]

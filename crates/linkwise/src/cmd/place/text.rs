@@ -176,8 +176,9 @@ impl Reply<'_> {
         let Some(e) = &self.answer.equal_counts else { return String::new() };
         let each = e.gpus.allocation(self.cluster).counts().first().copied().unwrap_or(0);
         let text = format!(
-            "Equal counts would get {:.1} GB/s as {}; `--per-host {each}` asks for them.",
-            e.predicted_busbw_gb_per_s, e.split
+            "Equal counts would get {} GB/s as {}; `--per-host {each}` asks for them.",
+            gb(e.predicted_busbw_gb_per_s),
+            e.split
         );
         wrap(&text, 2)
     }
