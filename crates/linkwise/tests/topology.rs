@@ -202,7 +202,8 @@ fn nothing_about_the_network_is_assumed_without_a_note() {
     let import = |text: &str, flags: &[&str]| {
         let mut c = Command::cargo_bin("linkwise").unwrap();
         let out = c.args(["topology", "import", "-"]).args(flags).write_stdin(text).output().unwrap();
-        (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap(), String::from_utf8(out.stdout).unwrap())
+        let said = String::from_utf8(out.stderr).unwrap().replace("\n  ", " ");
+        (out.status.code().unwrap(), said, String::from_utf8(out.stdout).unwrap())
     };
     let (code, notes, file) = import(&matrix(4, "NV12"), &["--count", "2"]);
     assert_eq!(code, 0, "{notes}");
