@@ -18,6 +18,9 @@ pub struct PlaceAnswer {
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
+    /// The figure that the choice is by where it is not the bandwidth alone, as in [`ScoredAnswer`], GB/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_gb_per_s: Option<f64>,
     /// GPUs per host, largest first: `4+4`.
     pub split: String,
     /// Name of the search that chose.
@@ -63,6 +66,9 @@ pub struct PlaceAnswer {
     pub suspects_touched: Vec<SuspectTouched>,
     /// The job that holds the GPUs now; none without a commit.
     pub committed: Option<CommittedJob>,
+    /// How the network differs from that of the model's fit; what the model learned of the former network may not hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network_changes: Vec<String>,
 }
 
 /// A committed job.
@@ -87,6 +93,10 @@ pub struct ScoredAnswer {
     pub predicted_busbw_gb_per_s: f64,
     /// Its standard deviation, GB/s.
     pub std_gb_per_s: f64,
+    /// The figure that the choice is by where it is not the bandwidth alone: with running jobs the bandwidth among them, less their weighted
+    /// losses; with groups the bandwidth of the groups. GB/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_gb_per_s: Option<f64>,
 }
 
 /// The groups of one kind.
@@ -233,6 +243,9 @@ impl BottleneckAnswer {
                     if nics.len() > 4 { format!("{} NICs", nics.len()) } else { format!("NIC {}", nics.join(", ")) };
                 format!("Limited by {nics} of host {host} ({gb_per_s:.0} GB/s line rate).")
             }
+            BottleneckAnswer::Link { name } if name.starts_with("NCCL") || name.starts_with("NVLinks") => {
+                format!("Limited by {name}.") // no link of the cluster file
+            }
             BottleneckAnswer::Link { name } => format!("Limited by the link {name}."),
             BottleneckAnswer::Latency => "Limited by latency: the message is too small to fill a link.".to_owned(),
             BottleneckAnswer::None => return None,
@@ -268,14 +281,18 @@ pub struct SuspectTouched {
     pub probability: f64,
 }
 
-/// Rounds to three digits after the point: predictions are not more precise, and JSON reads back as the same value.
+/// Rounds to three digits after the point, values below 1 to four digits: predictions are not more precise, and JSON reads back as the same
+/// value.
 pub(crate) fn round(v: f64) -> f64 {
-    let rounded = (v * 1000.0).round() / 1000.0;
+    let small = v != 0.0 && v.abs() < 0.1;
+    let digits = if small { (-v.abs().log10().floor()).min(15.0) as i32 + 3 } else { 3 };
+    let rounded = (v * 10f64.powi(digits)).round() / 10f64.powi(digits);
     if rounded.is_finite() { rounded } else { v } // a demand near the largest number: JSON has no infinity
 }
 
-pub(crate) fn scored(cluster: &Cluster, s: &Scored) -> ScoredAnswer {
+pub(crate) fn scored(cluster: &Cluster, s: &Scored, by_score: bool) -> ScoredAnswer {
     ScoredAnswer {
+        score_gb_per_s: by_score.then(|| round(s.score_gb_per_s)),
         split: s.allocation.split(),
         gpus: GpuList::new(cluster, &s.allocation),
         predicted_busbw_gb_per_s: round(s.prediction.busbw_gb_per_s),
@@ -317,8 +334,12 @@ impl PlaceAnswer {
     pub(crate) fn new(cluster: &Cluster, model: &Model, request: &Request, a: &Answer) -> PlaceAnswer {
         let all: Vec<Scored> = std::iter::once(&a.choice).chain(&a.runner_ups).cloned().collect();
         let probes = place::worth_measuring(&all, &[], PROBES, model.repeat_noise());
-        let choice = scored(cluster, &a.choice);
+        let (jobs, groups) = (!request.jobs.is_empty(), !request.groups.is_empty());
+        let scored_as = |s: &Scored, by_score| scored(cluster, s, by_score);
+        let scored = |s: &Scored| scored_as(s, jobs || groups);
+        let choice = scored(&a.choice);
         PlaceAnswer {
+            score_gb_per_s: choice.score_gb_per_s,
             gpus: choice.gpus,
             predicted_busbw_gb_per_s: choice.predicted_busbw_gb_per_s,
             std_gb_per_s: choice.std_gb_per_s,
@@ -333,15 +354,16 @@ impl PlaceAnswer {
             size_bytes: request.size.0,
             evaluations: a.evaluations,
             bottleneck: bottleneck(cluster, &a.bottleneck),
-            packed: a.packed.as_ref().map(|p| scored(cluster, p)),
-            rule: a.rule.as_ref().map(|r| scored(cluster, r)),
+            packed: a.packed.as_ref().map(|p| scored_as(p, jobs && !groups)), // searches do not judge its groups,
+            rule: a.rule.as_ref().map(scored),
             price: price(cluster, &a.price),
-            equal_counts: a.equal_counts.as_ref().map(|e| scored(cluster, e)),
+            equal_counts: a.equal_counts.as_ref().map(scored),
             worth_measuring: probes.into_iter().map(|i| GpuList::new(cluster, &all[i].allocation)).collect(),
-            runner_ups: a.runner_ups.iter().map(|s| scored(cluster, s)).collect(),
+            runner_ups: a.runner_ups.iter().map(scored).collect(),
             avoided: None,
             suspects_touched: Vec::new(),
             committed: None,
+            network_changes: Vec::new(),
         }
     }
 }

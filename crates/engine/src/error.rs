@@ -33,7 +33,7 @@ pub enum EngineError {
     #[error("this request needs a {0}, and none is loaded")]
     Missing(&'static str),
     /// The model was fitted on other hosts.
-    #[error("the model was fitted on cluster `{fitted}`, whose hosts are not those of `{given}`")]
+    #[error("the model was fitted on {}", other_cluster(fitted, given))]
     OtherModel {
         /// Cluster of the model.
         fitted: String,
@@ -53,7 +53,7 @@ pub enum EngineError {
         job: String,
     },
     /// The request names no GPUs, and the job holds none.
-    #[error("no job `{job}` holds GPUs; {known}. A job that has ended is named with --gpus and --cluster")]
+    #[error("no job `{job}` holds GPUs; {known}. For a job that has ended, name its GPUs with --gpus")]
     NotHeld {
         /// The job.
         job: String,
@@ -62,8 +62,8 @@ pub enum EngineError {
     },
     /// A reading is above the bandwidth that the links allow.
     #[error(
-        "{busbw_gb_per_s} GB/s on {gpus} is impossible: the links allow about {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
-        crate::IMPOSSIBLE_FACTOR
+        "{} GB/s on {gpus} is impossible: the links allow about {bound_gb_per_s:.1} GB/s, and {} times that is the limit",
+        short(*busbw_gb_per_s), crate::IMPOSSIBLE_FACTOR
     )]
     Impossible {
         /// The GPUs.
@@ -220,6 +220,18 @@ impl EngineError {
 impl Serialize for EngineError {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.form().serialize(s)
+    }
+}
+
+/// A number without the hundreds of zeros of one that is far out of range.
+fn short(v: f64) -> String {
+    if v.abs() < 1e9 { v.to_string() } else { format!("{v:e}") }
+}
+
+fn other_cluster(fitted: &str, given: &str) -> String {
+    match fitted == given {
+        true => format!("a cluster `{fitted}` whose hosts are not those of the cluster given"),
+        false => format!("cluster `{fitted}`, whose hosts are not those of `{given}`"),
     }
 }
 

@@ -73,6 +73,7 @@ impl Engine {
                 gpus: GpuList::new(&self.cluster, &gpus),
                 predicted_busbw_gb_per_s: round(p.busbw_gb_per_s),
                 std_gb_per_s: round(p.std_gb_per_s),
+                score_gb_per_s: None,
             },
             model: model.kind().into(),
             collective: model.collective(),

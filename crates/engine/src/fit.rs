@@ -95,6 +95,7 @@ impl Engine {
             store.mark_all_taught()?;
         }
         let model = self.replace_model(model)?;
+        self.network_learned();
         let network = match model.correction() {
             Correction::Learned(l) => Some((l.parameter_count(), l.parameter_bytes())),
             _ => None,

@@ -39,6 +39,8 @@ pub struct Engine {
     pub(crate) kinds: ModelKinds,
     used: Mutex<HashMap<(String, u64), Arc<dyn Search>>>,
     pub(crate) watch: Mutex<Option<Watch>>,
+    /// How the network differs from the one of the model's fit.
+    network_changes: Mutex<Vec<String>>,
 }
 
 /// Builds an [`Engine`].
@@ -50,6 +52,8 @@ pub struct Builder {
     keeper: Option<Box<dyn ModelKeeper>>,
     searches: Registry,
     kinds: ModelKinds,
+    /// Of the model, where an engine had it before.
+    network_changes: Vec<String>,
 }
 
 impl Builder {
@@ -70,6 +74,7 @@ impl Builder {
     /// Adds a model.
     pub fn model(mut self, model: Model) -> Self {
         self.model = Some(model);
+        self.network_changes.clear();
         self
     }
     /// Adds the function that saves a model after it has learned.
@@ -93,6 +98,10 @@ impl Builder {
     /// # Errors
     /// The model was fitted on another cluster: of another name, or with fewer than half of its hosts.
     pub fn build(self) -> Result<Engine, EngineError> {
+        let mut network_changes = self.network_changes;
+        if let Some(m) = self.model.as_ref().filter(|_| network_changes.is_empty()) {
+            network_changes = crate::network_changes(m.cluster(), &self.cluster);
+        }
         let model = self.model.map(|m| on_cluster(m, &self.cluster)).transpose()?;
         Ok(Engine {
             turns: self.state.as_ref().map(|s| s.turns()),
@@ -107,6 +116,7 @@ impl Builder {
             kinds: self.kinds,
             used: Mutex::new(HashMap::new()),
             watch: Mutex::new(None),
+            network_changes: Mutex::new(network_changes),
         })
     }
 }
@@ -145,6 +155,7 @@ impl Engine {
             keeper: self.keeper.map(inner),
             searches: self.searches,
             kinds: self.kinds,
+            network_changes: inner(self.network_changes),
         }
     }
 
@@ -158,6 +169,7 @@ impl Engine {
             keeper: None,
             searches: Registry::shipped(),
             kinds: ModelKinds::shipped(),
+            network_changes: Vec::new(),
         }
     }
 
@@ -179,6 +191,17 @@ impl Engine {
     /// The present model; none if no model was given or fitted.
     pub fn model_if_any(&self) -> Option<Arc<Model>> {
         self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How the network differs from that of the model's fit, a few words each: factors that the model learned of tiers, rails and NICs may not
+    /// hold. Empty without a model, and after a fit.
+    pub fn network_changes(&self) -> Vec<String> {
+        lock(&self.network_changes).clone()
+    }
+
+    /// A fit has learned the present network.
+    pub(crate) fn network_learned(&self) {
+        lock(&self.network_changes).clear();
     }
 
     /// The present state. Reads one row if nothing has changed since the last call, else O(GPUs held).

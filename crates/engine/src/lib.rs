@@ -27,6 +27,7 @@ mod gpus;
 mod handle;
 mod hold;
 mod jobs;
+mod network;
 mod observe;
 mod place;
 mod plausible;
@@ -55,8 +56,9 @@ pub use jobs::{
     AllocateAnswer, AllocateRequest, DrainAnswer, DrainRequest, DrainedAnswer, JobAnswer, ReleaseAnswer,
     ReleaseRequest, ReleasedJob, StatusAnswer, StatusRequest, SuspectAnswer, UndrainAnswer, UndrainRequest,
 };
+pub use network::network_changes;
 pub use observe::{ObserveAnswer, ObserveRequest, ObservedJob, ReadingAnswer, ReadingIn};
-pub use plausible::{IMPOSSIBLE_FACTOR, check as check_plausible};
+pub use plausible::{ABOVE_LINKS_FACTOR, IMPOSSIBLE_FACTOR, above_links, check as check_plausible, check_time};
 pub use readings::{
     CorrectRequest, ReadingChangeAnswer, ReadingsAnswer, ReadingsRequest, StoredReadingAnswer, WithdrawRequest,
 };

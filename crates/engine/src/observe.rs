@@ -1,5 +1,6 @@
 //! Records the bandwidth that a job achieved: in the store, the model and the suspects.
 
+use crate::answer::round;
 use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
@@ -17,6 +18,10 @@ const SIZE_DEFAULT: Bytes = Bytes::mib(16);
 const NAMED_MAX: usize = 16;
 /// Most readings of one request.
 const READINGS_MAX: usize = 10_000;
+
+/// A bandwidth of 0 cannot be compared or learned: models learn ratios.
+pub(crate) const NO_BANDWIDTH: &str =
+    "a bus bandwidth of 0 GB/s cannot be recorded: no operation was completed, or its time is missing";
 
 /// Most GPUs that an answer names, over all its readings: about 70 MB in JSON's tree. A hundred readings of ten thousand GPUs.
 pub(crate) const GPUS_NAMED_MAX: usize = 1 << 20;
@@ -107,7 +112,7 @@ pub struct ObserveAnswer {
     pub readings: Vec<ReadingAnswer>,
     /// Number of readings that the model learned; 0 without a model.
     pub learned: usize,
-    /// Suspected components in words, with their probabilities; none without a model.
+    /// Suspected components in words, with their probabilities; none without a model, and where no reading is of its collective.
     pub suspected: Option<Vec<String>>,
     /// True if they were stored before, under the same key; this is that earlier answer.
     pub repeated: bool,
@@ -128,6 +133,9 @@ pub struct ReadingAnswer {
     pub busbw_gb_per_s: f64,
     /// Other jobs on its NICs.
     pub contention: Option<String>,
+    /// What the links allow, GB/s, where the reading is far above: its unit or the rates in the cluster file may be wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links_allow_gb_per_s: Option<f64>,
     /// The effect on the model; none without a model.
     #[serde(flatten)]
     pub taught: Taught,
@@ -164,6 +172,9 @@ impl Engine {
                 return Err(EngineError::bad("give --state or --gpus: the job's GPUs must be known"));
             }
         };
+        if gpus.is_empty() {
+            return Err(EngineError::bad(format!("`gpus` names no GPU of job `{job}`")));
+        }
         if gpus.gpu_count() < 2 {
             return Err(EngineError::OneGpu { job: job.into() });
         }
@@ -209,6 +220,8 @@ impl Engine {
             readings.iter().filter(|(_, gone)| why_not(*gone).is_none()).map(|(m, _)| m.clone()).collect();
         let learned = if teaches { Some(self.teach(&lesson, once.as_ref())?) } else { None };
         let mut taught = learned.iter().flat_map(|l| l.taught.iter().cloned());
+        let measured: Vec<Measurement> = readings.iter().map(|r| r.0.clone()).collect();
+        let mut above = plausible::above_links(&self.cluster, &measured).into_iter();
         let mut told = Vec::with_capacity(readings.len());
         for (i, (m, gone)) in readings.into_iter().enumerate() {
             told.push(ReadingAnswer {
@@ -218,6 +231,7 @@ impl Engine {
                 size_bytes: m.size,
                 busbw_gb_per_s: m.busbw.gb_per_s(),
                 contention: m.contention,
+                links_allow_gb_per_s: above.next().flatten().map(round),
                 taught: match why_not(gone) {
                     Some(why) => Taught::nothing(teaches.then_some(why)),
                     None => taught.next().unwrap_or(Taught::nothing(None)),
@@ -228,7 +242,7 @@ impl Engine {
             job: r.job.clone(),
             readings: told,
             learned: learned.as_ref().map_or(0, Learned::updates),
-            suspected: learned.as_ref().map(Learned::suspected),
+            suspected: learned.as_ref().filter(|l| told_of(l, &measured)).map(Learned::suspected),
             repeated: false,
         };
         self.keep_answer(once.as_ref(), &shortened(&answer))?;
@@ -254,6 +268,10 @@ impl Engine {
         }
         let measurements: Vec<Measurement> = r.readings.iter().map(|x| job.measurement(x, r, now_unix_s)).collect();
         for m in &measurements {
+            if m.busbw.gb_per_s() == 0.0 {
+                return Err(EngineError::bad(NO_BANDWIDTH));
+            }
+            plausible::check_time(m, now_unix_s)?;
             m.check().map_err(|e| EngineError::bad(format!("what the job got cannot be: {e}")))?;
         }
         if !r.force {
@@ -277,6 +295,11 @@ impl Engine {
         }
         Ok(readings)
     }
+}
+
+/// True if a reading is of the collective of the model, and so of its suspects.
+fn told_of(l: &Learned, readings: &[Measurement]) -> bool {
+    readings.iter().any(|m| m.collective == l.model.collective())
 }
 
 /// The answer as it is kept: all readings of a request are of the same GPUs, which the first one names. Thirty sizes of a job of ten

@@ -70,6 +70,7 @@ impl Engine {
         let wary = suspicion.choose(model, &request, &choose)?;
         let mut answer = PlaceAnswer::new(&self.cluster, model, &request, &wary.answer);
         (answer.avoided, answer.suspects_touched) = (wary.avoided, wary.touched);
+        answer.network_changes = self.network_changes();
         Ok(Decided {
             answer,
             predicted_gb_per_s: Some(wary.answer.effect.shared_gb_per_s).filter(|_| request.gpus > 1),

@@ -1,4 +1,4 @@
-//! Refuses readings that no hardware can produce.
+//! Refuses readings that no hardware can produce, and finds those that the links of the cluster file do not explain.
 
 use crate::error::EngineError;
 use store::Measurement;
@@ -7,8 +7,15 @@ use topology::{Bytes, Cluster};
 /// A reading above this multiple of the physical bound is refused unless the request forces it.
 ///
 /// The value 3: reduction in the switches (SHARP, NVLS) up to doubles the bus bandwidth of a ring, and the rest allows for outdated rates
-/// in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s) and is detected.
+/// in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s): it is detected where the links are used by more than three
+/// eighths; else [`ABOVE_LINKS_FACTOR`] tells it.
 pub const IMPOSSIBLE_FACTOR: f64 = 3.0;
+
+/// A reading above this multiple of what the links allow gets a note: its unit or the rates in the cluster file may be wrong.
+pub const ABOVE_LINKS_FACTOR: f64 = 1.3;
+
+/// A reading may be so far in the future: clocks of hosts differ, and time zones are confused.
+const FUTURE_S_MAX: f64 = 86_400.0;
 
 /// A size at which latency is negligible: the bound at this size is an upper limit of the bound at all sizes.
 const SIZE: Bytes = Bytes::gib(16);
@@ -28,4 +35,28 @@ pub fn check(cluster: &Cluster, readings: &[Measurement]) -> Result<(), EngineEr
         }
     }
     Ok(())
+}
+
+/// What the links of every reading's GPUs allow, GB/s, for readings above [`ABOVE_LINKS_FACTOR`] times that; None for the others. O(readings x
+/// hosts of a reading).
+pub fn above_links(cluster: &Cluster, readings: &[Measurement]) -> Vec<Option<f64>> {
+    let fabric = fabric::Fabric::new(cluster);
+    let one = |m: &Measurement| {
+        let most = fabric.links_alone(&m.allocation, m.collective).gb_per_s();
+        (most.is_finite() && most > 0.0 && m.busbw.gb_per_s() > ABOVE_LINKS_FACTOR * most).then_some(most)
+    };
+    readings.iter().map(one).collect()
+}
+
+/// Refuses a reading that was taken more than a day after `now_unix_s`.
+pub fn check_time(m: &Measurement, now_unix_s: f64) -> Result<(), EngineError> {
+    match m.taken_at_unix_s {
+        Some(t) if t > now_unix_s + FUTURE_S_MAX => {
+            let days = (t - now_unix_s) / 86_400.0;
+            Err(EngineError::bad(format!(
+                "a reading was taken at {t} s since 1970, {days:.0} days in the future; give seconds, not milliseconds, or leave the time out"
+            )))
+        }
+        _ => Ok(()),
+    }
 }

@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::gpus::GpuList;
 use crate::hold::Engine;
 use crate::jobs::once;
-use crate::observe::GPUS_NAMED_MAX;
+use crate::observe::{GPUS_NAMED_MAX, NO_BANDWIDTH};
 use crate::plausible;
 use serde::{Deserialize, Serialize};
 use store::{By, Done, Quality, Query, ReadingChange, Source, StoredReading, WhatChanged};
@@ -191,6 +191,9 @@ impl Engine {
             let found = store.readings(&Query { id: Some(r.id), with_withdrawn: true, ..Query::all() })?;
             for s in found {
                 let mut m = s.record.measurement;
+                if r.busbw_gb_per_s == 0.0 {
+                    return Err(EngineError::bad(NO_BANDWIDTH));
+                }
                 m.busbw = Bandwidth::from_gb_per_s(r.busbw_gb_per_s);
                 plausible::check(&self.cluster, &[m])?;
             }

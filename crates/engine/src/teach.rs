@@ -35,6 +35,8 @@ pub enum NotLearned {
     OtherSize,
     /// A suspected defect explains it.
     Explained,
+    /// Its bandwidth is 0, and models learn ratios.
+    NoBandwidth,
     /// The kind of model learns only when it is fitted.
     KindLearnsByFit,
     /// The reading was withdrawn or rejected before the request was answered.
@@ -54,6 +56,7 @@ impl NotLearned {
             NotLearned::Explained => "a suspected defect explains the reading; it stays a model of healthy hardware",
             NotLearned::Gone => "it was withdrawn or rejected before the request was answered",
             NotLearned::TaughtBefore => "an earlier try of the same request did the teaching",
+            NotLearned::NoBandwidth => "its bandwidth is 0, and no model can learn that",
             NotLearned::KindLearnsByFit => "this kind of model learns only when it is fitted",
         }
     }
@@ -95,6 +98,9 @@ pub struct LearnRequest {
 pub struct LearnAnswer {
     /// Results by reading, in the order of the request.
     pub readings: Vec<Taught>,
+    /// By reading: what the links allow, GB/s, where the reading is far above; its unit or the rates in the cluster file may be wrong.
+    #[serde(default)]
+    pub links_allow_gb_per_s: Vec<Option<f64>>,
     /// Number of readings that the model learned.
     pub learned: usize,
     /// Suspected components in words, with their probabilities.
@@ -162,7 +168,10 @@ impl Engine {
             true => measurements.iter().map(|_| Taught::nothing(Some(NotLearned::TaughtBefore))).collect(),
             false => learned.taught,
         };
-        let answer = LearnAnswer { readings, learned: learned_count, suspected, repeated: false };
+        let above = crate::above_links(&self.cluster, &measurements).into_iter();
+        let links_allow_gb_per_s = above.map(|v| v.map(round)).collect();
+        let learned = learned_count;
+        let answer = LearnAnswer { readings, links_allow_gb_per_s, learned, suspected, repeated: false };
         self.keep_answer(once.as_ref(), &answer)?;
         Ok(answer)
     }
@@ -241,17 +250,24 @@ impl Engine {
 fn why_not(model: &Model, diagnosis: &Diagnosis, m: &Measurement) -> Option<NotLearned> {
     if m.contention.is_some() {
         Some(NotLearned::Contended)
+    } else if m.busbw.gb_per_s() <= 0.0 {
+        Some(NotLearned::NoBandwidth)
     } else if m.allocation.host_count() < 2 {
         Some(NotLearned::OneHost)
     } else if m.collective != model.collective() {
         Some(NotLearned::OtherCollective)
     } else if !near(model, m.size) {
         Some(NotLearned::OtherSize)
-    } else if diagnosis.share_left(model, &m.allocation, m.size) < EXPLAINED {
+    } else if slower_than_expected(model, m) && diagnosis.share_left(model, &m.allocation, m.size) < EXPLAINED {
         Some(NotLearned::Explained)
     } else {
         None
     }
+}
+
+/// A defect explains only readings that are slower than the model of healthy hardware expects.
+fn slower_than_expected(model: &Model, m: &Measurement) -> bool {
+    m.busbw.gb_per_s() < model.predict_allocation(m.size, &m.allocation).busbw_gb_per_s
 }
 
 fn near(model: &Model, size: Bytes) -> bool {

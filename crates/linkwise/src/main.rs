@@ -1,6 +1,7 @@
 //! The command line of linkwise.
 
 mod advice_json;
+mod brief;
 mod cmd;
 mod interrupt;
 mod job_report;
@@ -8,6 +9,7 @@ mod plugin_library;
 mod store_errors;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::Failure;
 use std::any::TypeId;
 use std::process::ExitCode;
 use topology::Bytes;
@@ -152,7 +154,24 @@ fn main() -> ExitCode {
             Ok(())
         }
     };
-    console::exit_code(result)
+    console::exit_code(result.map_err(in_lines))
+}
+
+/// A failure in lines that fit the terminal.
+fn in_lines(failure: Failure) -> Failure {
+    let lines = |message: String| {
+        const START: &str = "error: "; // stands before the first line
+        if format!("{START}{message}").lines().all(|l| l.chars().count() <= console::text_width()) {
+            return message;
+        }
+        let text = console::wrap(&format!("{START}{message}"), 2);
+        text.trim_end().strip_prefix(START).map_or(message, str::to_owned)
+    };
+    match failure {
+        Failure::Impossible(m) => Failure::Impossible(lines(m)),
+        Failure::Input(m) => Failure::Input(lines(m)),
+        located => located,
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 fn err(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+    String::from_utf8(output.stderr.clone()).expect("UTF-8").replace("\n  ", " ")
 }
 
 /// The sub-commands that a help text lists.

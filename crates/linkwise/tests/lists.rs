@@ -10,7 +10,7 @@ const WIDTH: usize = 80;
 fn linkwise(dir: &Path, args: &[&str]) -> (i32, String, String) {
     let out = Command::cargo_bin("linkwise").expect("built").current_dir(dir).args(args).output().expect("runs");
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr))
+    (out.status.code().unwrap_or(-1), text(&out.stdout), text(&out.stderr).replace("\n  ", " "))
 }
 
 fn ok(dir: &Path, args: &[&str]) -> String {

@@ -17,7 +17,7 @@ fn json(args: &[&str]) -> Value {
 /// Exit code and message of a call that must fail.
 fn refused(args: &[&str]) -> (i32, String) {
     let out = linkwise(args).assert().failure().get_output().clone();
-    (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).into_owned())
+    (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).replace("\n  ", " "))
 }
 
 /// `nccl advise` on GPUs of the h100 cluster for one size.

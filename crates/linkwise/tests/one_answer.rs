@@ -15,7 +15,8 @@ fn linkwise(dir: &Path, args: &[&str], input: &str) -> (String, String) {
     let mut c = Command::cargo_bin("linkwise").expect("the built command");
     c.args(args).current_dir(dir).env("NO_COLOR", "1").env("USER", "ada").write_stdin(input);
     let o = c.output().expect("it runs");
-    let (out, err) = (String::from_utf8_lossy(&o.stdout).into_owned(), String::from_utf8_lossy(&o.stderr).into_owned());
+    let (out, err) =
+        (String::from_utf8_lossy(&o.stdout).into_owned(), String::from_utf8_lossy(&o.stderr).replace("\n  ", " "));
     assert_eq!(o.status.code(), Some(0), "{args:?}: {err}");
     (out, err)
 }
@@ -206,7 +207,7 @@ fn every_search_and_contention_rule_answers_or_refuses_alike_through_every_door(
             Err(expected) => {
                 refused += 1;
                 assert_eq!(streamed["error"], json!(expected.form()), "the stream, {request}");
-                let said = String::from_utf8_lossy(&single.stderr);
+                let said = String::from_utf8_lossy(&single.stderr).replace("\n  ", " ");
                 assert!(single.status.code() != Some(0) && said.contains(&expected.to_string()), "{request}: {said}");
             }
         }
@@ -236,13 +237,15 @@ fn every_other_request_gets_the_same_answer_from_the_engine_and_from_the_command
     let model = ["--model", "m.json", "--state", "s", "--format", "json"];
     let by = ["--who", "ada", "--why", "typo"];
     // With a time of its own: how probable a defect is depends on when readings were taken.
-    let line = json!({"collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "at_unix_s": 4e9});
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a clock");
+    let later = (now.as_secs() + 3600) as f64; // after the campaign; a day later would be refused
+    let line = json!({"collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "at_unix_s": later});
     std::fs::write(d.join("t.jsonl"), format!("{line}\n")).expect("written");
     let trace = measure::trace::parse_trace(&format!("{line}\n"), 4).expect("a trace");
     let provenance = format!("linkwise observe, {:?} trace, 1 operations, t.jsonl", trace.form);
     let observed = json!({"request": "observe", "job": "old", "simulated": true, "key": "k", "readings": [{
         "collective": "all_reduce", "size_bytes": 1 << 24, "busbw_gb_per_s": 70.0, "time_s": trace.kinds[0].time.0,
-        "taken_at_unix_s": 4e9, "provenance": provenance}]});
+        "taken_at_unix_s": later, "provenance": provenance}]});
     let asked: Vec<(Value, Vec<&str>)> = vec![
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()),
         (json!({"request": "place", "gpus": 8, "commit": "new"}), place.to_vec()), // repeated: the answer of then

@@ -19,7 +19,7 @@ fn ok(dir: &Path, args: &[&str]) -> String {
 
 fn refused(dir: &Path, args: &[&str], code: i32) -> String {
     let o = run(dir, args);
-    let err = text(&o.stderr);
+    let err = text(&o.stderr).replace("\n  ", " ");
     assert_eq!(o.status.code(), Some(code), "{args:?}: {err}");
     assert!(err.starts_with("error: ") && err.trim().lines().count() == 1, "one clear error: {err}");
     err
@@ -209,6 +209,9 @@ fn an_observation_is_recorded_learned_and_suspected_in_every_form() {
     assert!(names(&v["gpus"]).iter().all(|g| g.starts_with("n0") || g.starts_with("n1")), "{v}");
     let v = json(d, &["doctor", "--store", "S.db", "--state", "s", "--format", "json"]);
     assert!(v["defects"][0]["worth_measuring"].is_array() && v["defects"][0]["named"] == false, "{v}");
+    // A suspicion that names nothing is no defect for scripts.
+    let suspicion = ok(d, &["doctor", "--store", "S.db", "--state", "s", "--exit-code"]);
+    assert!(suspicion.contains("SUSPICION") && suspicion.lines().all(|l| l.chars().count() <= 80), "{suspicion}");
 }
 
 #[test]

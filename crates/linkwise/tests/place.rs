@@ -86,7 +86,7 @@ fn exit_codes_tell_bad_input_from_a_request_that_cannot_be_met() {
         .arg(dir.path().join("gp"))
         .assert()
         .code(2);
-    let message = String::from_utf8_lossy(&other.get_output().stderr).into_owned();
+    let message = String::from_utf8_lossy(&other.get_output().stderr).replace("\n  ", " ");
     assert!(message.contains("fit a model for this cluster"), "{message}");
     std::fs::write(dir.path().join("torn"), &std::fs::read(dir.path().join("gp")).expect("read")[..5000])
         .expect("written");
@@ -292,7 +292,7 @@ fn hostile_request_lines_get_one_error_each_and_the_stream_goes_on() {
         ("bad_request", r#"{"gpus":2,"constraints":["n1"]}"#),
         ("no_host_matches", r#"{"gpus":2,"constraints":{"gpu_type":"b300"}}"#),
         ("no_hosts_allowed", r#"{"gpus":2,"constraints":{"hosts_max":0}}"#),
-        ("no_split", r#"{"gpus":2,"constraints":{"gpus_per_host_min":3}}"#),
+        ("hosts_too_small", r#"{"gpus":2,"constraints":{"gpus_per_host_min":3}}"#),
         ("bad_request", r#"{"gpus":2,"constraints":{"exclusive_nics":1}}"#),
         ("bad_request", r#"{"gpus":2,"gpus":8}"#),
         ("bad_request", r#"{"gpus":2,"constraints":{"hosts_max":1,"hosts_max":2}}"#),
@@ -357,7 +357,7 @@ fn flags_ask_what_request_lines_ask() {
     // Wrong flags.
     let bad = |args: &[&str], code: i32, words: &str| {
         let a = place(dir.path(), args).code(code);
-        let e = String::from_utf8_lossy(&a.get_output().stderr).into_owned();
+        let e = String::from_utf8_lossy(&a.get_output().stderr).replace("\n  ", " ");
         assert!(e.contains(words), "{e}");
     };
     bad(&["--gpus", "2", "--search", "exakt"], 2, "did you mean `exact`?");
@@ -365,7 +365,7 @@ fn flags_ask_what_request_lines_ask() {
     bad(&["--gpus", "2", "--contention", "none"], 2, "`merge-counts` or `physical` was expected");
     bad(&["--gpus", "9", "--pods", "4,4"], 2, "together, but 9");
     bad(&["--pods", "4,x"], 2, "--pods");
-    bad(&["--gpus", "9", "--max-hosts", "1"], 1, "no split of 9");
+    bad(&["--gpus", "9", "--max-hosts", "1"], 1, "1 host holds at most 8 GPUs");
     bad(&["--gpus", "2", "--jobs", "nothing.json"], 2, "nothing.json");
     bad(&["--gpus", "2", "--loss-weight=-1"], 2, "loss_weight");
     bad(&["--requests", "-", "--exclude-hosts", "n1"], 2, "cannot be used with");

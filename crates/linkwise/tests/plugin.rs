@@ -14,7 +14,7 @@ fn linkwise(args: &[&str]) -> Command {
 }
 
 fn err(out: &Output) -> String {
-    String::from_utf8_lossy(&out.stderr).into_owned()
+    String::from_utf8_lossy(&out.stderr).replace("\n  ", " ")
 }
 
 #[test]

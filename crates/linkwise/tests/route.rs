@@ -17,7 +17,7 @@ fn out(args: &[&str]) -> String {
 
 fn refused(args: &[&str]) -> (i32, String) {
     let out = linkwise(args).assert().failure().get_output().clone();
-    (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).into_owned())
+    (out.status.code().expect("it exits"), String::from_utf8_lossy(&out.stderr).replace("\n  ", " "))
 }
 
 /// A demand file in a folder that is removed at the end.

@@ -5,7 +5,7 @@ use assert_cmd::Command;
 fn linkwise(args: &[&str]) -> (i32, String, String) {
     let out = Command::cargo_bin("linkwise").unwrap().args(args).output().unwrap();
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).unwrap();
-    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr).replace("\n  ", " "))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn no_note_of_an_import_contradicts_a_flag() {
     let notes = |flags: &[&str]| {
         let mut c = Command::cargo_bin("linkwise").unwrap();
         let out = c.args(["topology", "import", "-"]).args(flags).write_stdin(topo).output().unwrap();
-        String::from_utf8(out.stderr).unwrap()
+        String::from_utf8(out.stderr).unwrap().replace("\n  ", " ")
     };
     let plain = notes(&[]);
     assert!(plain.contains("Gbit/s each") && plain.contains("NVLink taken as 25 GB/s"), "{plain}");
@@ -202,7 +202,8 @@ fn nothing_about_the_network_is_assumed_without_a_note() {
     let import = |text: &str, flags: &[&str]| {
         let mut c = Command::cargo_bin("linkwise").unwrap();
         let out = c.args(["topology", "import", "-"]).args(flags).write_stdin(text).output().unwrap();
-        (out.status.code().unwrap(), String::from_utf8(out.stderr).unwrap(), String::from_utf8(out.stdout).unwrap())
+        let said = String::from_utf8(out.stderr).unwrap().replace("\n  ", " ");
+        (out.status.code().unwrap(), said, String::from_utf8(out.stdout).unwrap())
     };
     let (code, notes, file) = import(&matrix(4, "NV12"), &["--count", "2"]);
     assert_eq!(code, 0, "{notes}");

@@ -19,7 +19,7 @@ fn ok(dir: &Path, args: &[&str]) -> String {
 
 fn refused(dir: &Path, args: &[&str]) -> String {
     let o = linkwise(dir, args);
-    let err = String::from_utf8(o.stderr).unwrap();
+    let err = String::from_utf8(o.stderr).unwrap().replace("\n  ", " ");
     assert_eq!(o.status.code(), Some(2), "{args:?}: {err}");
     assert!(err.starts_with("error: ") && err.trim().lines().count() == 1, "one clear error: {err}");
     err

@@ -169,7 +169,9 @@ fn lines(text: &str, operations: &mut TraceOperations) -> Result<(), ParseError>
             (None, Some(t)) if t > 0.0 && t <= TIME_US_MAX => {
                 collective.busbw_gb_per_s(operations.gpus, size.as_f64(), t * 1e-6)
             }
-            (None, Some(t)) => return Err(bad(format!("`time_us` is {t}; 0 to {TIME_US_MAX} was expected"))),
+            (None, Some(t)) => {
+                return Err(bad(format!("`time_us` is {t}; a time above 0, {TIME_US_MAX} at most, was expected")));
+            }
             _ => return Err(bad("one of `busbw_gb_per_s` and `time_us` was expected".into())),
         };
         if !(gb_per_s > 0.0 && gb_per_s <= store::measurement::BUSBW_GB_PER_S_MAX) {

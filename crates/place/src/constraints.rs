@@ -35,6 +35,7 @@ impl Request {
             return Err(Refusal::NotEnough { wanted: self.gpus, free });
         }
         if self.constraints.allow_every_gpu() {
+            self.check_host_limits(cluster, &self.free)?;
             return Ok(self.free.clone());
         }
         let (usable, dropped) = self.constrained(cluster);
@@ -46,7 +47,43 @@ impl Request {
                 dropped: dropped?,
             });
         }
+        self.check_host_limits(cluster, &usable)?;
         Ok(usable)
+    }
+
+    /// Do the limits on hosts hold the request whatever the split? Counts alone decide it, before any search. O(hosts log hosts) with such
+    /// limits.
+    fn check_host_limits(&self, cluster: &Cluster, usable: &Allocation) -> Result<(), Refusal> {
+        let c = &self.constraints;
+        let (least, hosts) = (c.gpus_per_host_min.max(1), c.hosts_max.filter(|m| *m < self.gpus));
+        if least == 1 && hosts.is_none() && c.gpus_per_host_max.is_none() {
+            return Ok(());
+        }
+        let each = c.gpus_per_host_max.unwrap_or(usize::MAX);
+        let sorted = |counts: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+            let mut counts: Vec<usize> = counts.filter(|n| *n >= least).map(|n| n.min(each)).collect();
+            counts.sort_unstable_by(|a, b| b.cmp(a));
+            counts
+        };
+        let first = |counts: &[usize]| counts.iter().take(hosts.unwrap_or(usize::MAX)).sum::<usize>();
+        let now = sorted(&mut usable.parts().iter().map(|p| p.1.count()));
+        let whole = sorted(&mut cluster.host_ids().map(|h| cluster.type_of(h).gpu_count()));
+        if now.is_empty() || self.gpus < least {
+            let largest = usable.parts().iter().map(|p| p.1.count()).max().unwrap_or(0);
+            return Err(Refusal::HostsTooSmall { gpus: self.gpus, least, largest, free: !whole.is_empty() });
+        }
+        let most = first(&now);
+        if most >= self.gpus {
+            return Ok(());
+        }
+        let mut sum = 0;
+        let fit = now.iter().position(|n| {
+            sum += n;
+            sum >= self.gpus
+        });
+        let fit = fit.map(|i| i + 1);
+        let each = c.gpus_per_host_max;
+        Err(Refusal::LimitsTooTight { gpus: self.gpus, hosts, most, each, whole: first(&whole), fit })
     }
 
     /// The GPUs that remain, and in words the number of GPUs that each constraint removed; `Err` where it left no host of the whole cluster.

@@ -109,6 +109,41 @@ pub enum Refusal {
         /// The limits on hosts, in words.
         limits: String,
     },
+    /// The limits on hosts hold fewer GPUs than are asked for, whatever the split.
+    #[error("{gpus} GPUs are requested, but {}", tight_limits(*gpus, *hosts, *most, *each, *whole, *fit))]
+    LimitsTooTight {
+        /// Requested.
+        gpus: usize,
+        /// Most hosts; None: no limit.
+        hosts: Option<usize>,
+        /// Usable GPUs of the fullest so many hosts.
+        most: usize,
+        /// Most GPUs per host, if that is limited.
+        each: Option<usize>,
+        /// GPUs of the largest so many hosts of the cluster, were all free.
+        whole: usize,
+        /// Hosts that hold the request; None if all together do not.
+        fit: Option<usize>,
+    },
+    /// No host has as many GPUs as every host is to give.
+    #[error(
+        "at least {least} GPUs per host are asked for, but {}",
+        match *largest {
+            _ if *gpus < *least => format!("the request is for {gpus}"),
+            0 => "no host has a usable GPU".to_owned(),
+            n => format!("no host has more than {n} {}; ask for at most {n}", if *free { "usable now" } else { "GPUs" }),
+        }
+    )]
+    HostsTooSmall {
+        /// Requested.
+        gpus: usize,
+        /// Fewest GPUs per host.
+        least: usize,
+        /// Most usable GPUs on a host.
+        largest: usize,
+        /// True if a host of the cluster has so many, which are not all usable.
+        free: bool,
+    },
     /// The request allows no GPU on any host.
     #[error("at most 0 GPUs per host are allowed; leave the limit out for any number")]
     NoGpusPerHost,
@@ -333,6 +368,8 @@ impl Refusal {
             Refusal::PodsTooMixed { .. } => "pods_too_mixed",
             Refusal::NoSplit { .. } => "no_split",
             Refusal::NoHostMatches { .. } => "no_host_matches",
+            Refusal::LimitsTooTight { .. } => "limits_too_tight",
+            Refusal::HostsTooSmall { .. } => "hosts_too_small",
             Refusal::NoGpusPerHost => "no_gpus_per_host",
             Refusal::NoSwitchesAllowed => "no_switches_allowed",
             Refusal::UnknownLevel { .. } => "unknown_level",
@@ -365,6 +402,8 @@ impl Refusal {
             | Refusal::PerHostDoesNotFit { .. }
             | Refusal::SwitchesTooSmall { .. }
             | Refusal::HostTooSmall { .. }
+            | Refusal::LimitsTooTight { .. }
+            | Refusal::HostsTooSmall { .. }
             | Refusal::TooLarge { .. }
             | Refusal::PodTooLarge { .. }
             | Refusal::PodsDoNotFit { .. }
@@ -410,6 +449,27 @@ fn multiples(gpus: usize, each: usize) -> String {
         (1..=topology::GPUS_PER_HOST_MAX).filter(|n| gpus.is_multiple_of(*n)).map(|n| n.to_string()).collect();
     let numbers = if below == 0 { each.to_string() } else { format!("{below} or {}", below + each) };
     format!("{numbers} GPUs, or {} per host", dividing.join(", "))
+}
+
+/// What the hosts that a request allows hold, and what would hold it.
+fn tight_limits(
+    gpus: usize,
+    hosts: Option<usize>,
+    most: usize,
+    each: Option<usize>,
+    whole: usize,
+    fit: Option<usize>,
+) -> String {
+    let of_each = each.map(|n| format!(" at {n} per host at most")).unwrap_or_default();
+    let held = match hosts {
+        Some(1) => "1 host holds".to_owned(),
+        Some(n) => format!("{n} hosts hold"),
+        None => "the hosts hold".to_owned(),
+    };
+    let now = if whole >= gpus { " of the usable GPUs" } else { " GPUs" };
+    let fits = fit.map(|n| format!("allow {n} hosts, or "));
+    let wait = if whole >= gpus { ", or wait until more is free" } else { "" };
+    format!("{held} at most {most}{now}{of_each}; {}ask for {most}{wait}", fits.unwrap_or_default())
 }
 
 fn nearest_per_host(nearest: Option<usize>, gpus: usize, per_host: usize, there: usize) -> String {

@@ -272,7 +272,11 @@ fn every_refusal_says_what_was_found_and_has_a_code_of_its_own() {
         ("pod_too_large", "no host has more than 8", Box::new(|r| (r.gpus, r.pods) = (9, vec![9]))),
         ("pods_do_not_fit", "32 GPUs on 4 hosts", Box::new(|r| (r.gpus, r.pods) = (25, vec![5; 5]))),
         ("no_split", "at least 8 GPUs per host", Box::new(|r| (r.gpus, r.constraints.gpus_per_host_min) = (12, 8))),
-        ("no_split", "at most 1 host)", Box::new(|r| (r.gpus, r.constraints.hosts_max) = (9, Some(1)))),
+        (
+            "limits_too_tight",
+            "1 host holds at most 8 GPUs; allow 2 hosts, or ask for 8",
+            Box::new(|r| (r.gpus, r.constraints.hosts_max) = (9, Some(1))),
+        ),
         ("no_hosts_allowed", "a job needs one", Box::new(|r| r.constraints.hosts_max = Some(0))),
         ("no_host_matches", "hgx-h100 (NVIDIA H100", Box::new(|r| r.constraints.gpu_type = Some("B200".into()))),
         (

@@ -11,6 +11,7 @@
 use crate::digest::fnv64;
 use crate::measurement::{Measurement, Quality, Record, Source};
 use crate::rows::allocation_of;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, GpuMask, HostId, Seconds};
 
@@ -38,9 +39,10 @@ pub struct CsvError {
 /// Maps host names of a table to hosts of the cluster.
 ///
 /// Text form: `26=n0,27=n1`. A repeated name (`4090=n0,4090=n1`) stands for several hosts: the table is that of a host type. A name
-/// matches a table's whole host name (`h100_26`) or its last part after `_` (`26`).
+/// matches a table's whole host name (`h100_26`) or its last part after `_` (`26`). `n*=gpu-*` stands for every host of the cluster whose
+/// name begins with `gpu-`. In columns of GPUs (`n0:0 n0:1`) a name stands for its first host: so readings follow hosts that were renamed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostMap(Vec<(String, HostId)>);
+pub struct HostMap(Vec<(String, HostId)>, HashMap<String, HostId>);
 
 impl HostMap {
     /// Reads the text form. Errors name the piece and the expected form.
@@ -51,6 +53,15 @@ impl HostMap {
             let (name, host) = piece
                 .split_once('=')
                 .ok_or_else(|| format!("`{piece}`: write NAME_IN_FILE=HOST, for example 26=n0"))?;
+            if let (Some(old), Some(new)) = (name.trim().strip_suffix('*'), host.trim().strip_suffix('*')) {
+                let of = cluster.host_ids().filter_map(|h| Some((cluster.host(h).name.strip_prefix(new)?, h)));
+                let before = pairs.len();
+                pairs.extend(of.map(|(rest, h)| (format!("{old}{rest}"), h)));
+                if pairs.len() == before {
+                    return Err(format!("`{piece}`: no host of cluster `{}` begins with `{new}`", cluster.name));
+                }
+                continue;
+            }
             let host = *index
                 .get(host.trim())
                 .ok_or_else(|| format!("`{piece}`: cluster `{}` has no host `{}`", cluster.name, host.trim()))?;
@@ -58,12 +69,28 @@ impl HostMap {
             if pairs.contains(&pair) {
                 return Err(format!("`{piece}` is given twice"));
             }
-            if pairs.len() == HOSTS_PER_NAME_MAX {
+            if pairs.len() >= HOSTS_PER_NAME_MAX {
                 return Err(format!("more than {HOSTS_PER_NAME_MAX} pairs"));
             }
             pairs.push(pair);
         }
-        Ok(HostMap(pairs))
+        let first = pairs.iter().rev().cloned().collect();
+        Ok(HostMap(pairs, first))
+    }
+
+    /// GPUs as HOST:INDEX with the hosts' names of today: those that the map names once are replaced.
+    fn renamed<'a>(&self, cluster: &Cluster, gpus: &'a str) -> Cow<'a, str> {
+        if self.0.is_empty() {
+            return Cow::Borrowed(gpus);
+        }
+        let renamed = gpus.split_whitespace().map(|gpu| {
+            let (host, rest) = gpu.rsplit_once(':').unwrap_or((gpu, ""));
+            match self.1.get(host) {
+                Some(new) => format!("{}:{rest}", cluster.host(*new).name),
+                None => gpu.to_owned(),
+            }
+        });
+        Cow::Owned(renamed.collect::<Vec<_>>().join(" "))
     }
 
     /// The hosts for `name`: the mapped ones, else the cluster's host of that name.
@@ -232,7 +259,8 @@ fn allocations(
     let column = table.at(field);
     let text = table.required(row, field)?;
     if shape != Shape::Intra {
-        let allocation = allocation_of(cluster, index, text).map_err(|e| table.error(column, e))?;
+        let text = map.renamed(cluster, text);
+        let allocation = allocation_of(cluster, index, &text).map_err(|e| table.error(column, e))?;
         if shape == Shape::MultiHost {
             check_counts(table, row, &allocation)?;
         }

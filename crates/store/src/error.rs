@@ -35,7 +35,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The store belongs to another cluster.
-    #[error("the store {} is of another cluster (`{stored}`, given is `{given}`): {difference}. Use another --store, or name the cluster it was made for", .path.display())]
+    #[error("the store {} is of another cluster{}: {difference}. Use another --store, or name the cluster it was made for", .path.display(), two_names(.stored, .given))]
     OtherCluster {
         /// The file.
         path: PathBuf,
@@ -83,6 +83,15 @@ pub enum StoreError {
         /// The message of SQLite or of the system.
         why: String,
     },
+}
+
+/// The names of two clusters where they differ; where they do not, the difference that follows tells the two apart.
+pub(crate) fn two_names(stored: &str, given: &str) -> String {
+    if stored == given {
+        format!(" of the same name (`{given}`)")
+    } else {
+        format!(" (`{stored}`, given is `{given}`)")
+    }
 }
 
 impl StoreError {

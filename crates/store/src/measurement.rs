@@ -153,6 +153,7 @@ impl Measurement {
             return Err("allocation: it has no GPU".into());
         }
         if !(0.0..=BUSBW_GB_PER_S_MAX).contains(&bw) {
+            let bw = if bw.abs() < 1e9 { bw.to_string() } else { format!("{bw:e}") };
             return Err(format!("busbw_gb_per_s: {bw} is not between 0 and {BUSBW_GB_PER_S_MAX}"));
         }
         if !(1..=SIZE_BYTES_MAX).contains(&self.size.0) {

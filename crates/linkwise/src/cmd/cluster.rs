@@ -28,7 +28,7 @@ pub enum Commands {
     Init(Init),
     /// Show jobs, free GPUs and drained ones
     Show(Common),
-    /// Take over a cluster file with other hosts than before
+    /// Take over a cluster file with other hosts, or another network, than before
     Update(Init),
     /// Give GPUs to a job
     Allocate(Allocate),
@@ -154,14 +154,19 @@ fn init(a: &Init) -> Result<(), Failure> {
 fn update(a: &Init) -> Result<(), Failure> {
     let cluster = load_cluster(&a.cluster)?;
     let mut state = State::open(&a.common.state).or_failure()?;
+    let network = engine::network_changes(state.cluster(), &cluster);
     let changes = state.update_cluster(&cluster).or_failure()?;
     print(
         a.common.format,
         || {
             let what = if changes.is_empty() { "the hosts are as they were".into() } else { changes.text() };
-            wrap(&format!("{}: cluster {} taken over; {what}", state.path().display(), cluster.name), 2)
+            let taken = wrap(&format!("{}: cluster {} taken over; {what}", state.path().display(), cluster.name), 2);
+            match network.is_empty() {
+                true => taken,
+                false => taken + &wrap(&format!("{}.", open::network_note(&network)), 2),
+            }
         },
-        || json!({"state": state.path(), "cluster": cluster.name, "changes": changes}),
+        || json!({"state": state.path(), "cluster": cluster.name, "changes": changes, "network_changes": network}),
     );
     Ok(())
 }

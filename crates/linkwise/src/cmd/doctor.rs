@@ -1,5 +1,6 @@
 //! `linkwise doctor`: hosts, GPUs and NICs that are slower than identical hardware.
 
+use crate::brief::{self, gb};
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, table, text_of, wrap};
@@ -13,7 +14,8 @@ use topology::{Cluster, Collective};
     after_help = "Examples:\n  linkwise doctor --store S.db --cluster site.yaml\n  linkwise doctor --store S.db --state site.state --format json\n\n\
     Every reading is compared with readings of comparable GPUs, and a difference is explained by a defect where one is probable: a slow \
     NIC slows the jobs that use it and no others. Probabilities are over all components, shares of rate and moments; one defect in a \
-    thousand components is expected beforehand. The exit code is 0 whether or not a defect is found; --exit-code makes it 1 if one is."
+    thousand components is expected beforehand. The exit code is 0 whether or not a defect is found; --exit-code makes it 1 if a defect is \
+    named (DEFECT: probability of one component 50 % or more) or a shared part is slow (SLOW). A SUSPICION leaves it 0."
 )]
 pub struct Args {
     /// Store with measurements
@@ -28,7 +30,7 @@ pub struct Args {
     /// Collective whose readings are judged (default: the one that the store holds)
     #[arg(long, value_parser = clap::value_parser!(Collective))]
     collective: Option<Collective>,
-    /// Exit with code 1 if a defect is probable
+    /// Exit with code 1 if a defect is named (probability of one component 50 % or more) or a shared part is slow; a suspicion is neither
     #[arg(long)]
     exit_code: bool,
     /// Output format
@@ -44,6 +46,8 @@ const UNUSUAL_SDS: f64 = 3.0;
 const CANDIDATES_SHOWN: usize = 4;
 /// From this probability on no further measurement is proposed.
 const SURE: f64 = 0.9;
+/// Longest list of an unexplained outlier's GPUs, characters: it fits two lines with the figures.
+const OUTLIER_CHARS_MAX: usize = 70;
 /// Most unexplained outliers that the text lists.
 const STRAY_SHOWN: usize = 5;
 
@@ -58,7 +62,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Format::Json => format!("{}\n", serde_json::to_string(&answer).map_err(Failure::input)?),
     };
     console::print(&text);
-    if args.exit_code && !(answer.defects.is_empty() && answer.shared.is_empty()) {
+    if args.exit_code && (answer.defects.iter().any(|d| d.named) || !answer.shared.is_empty()) {
         std::process::exit(1);
     }
     Ok(())
@@ -106,9 +110,9 @@ fn text(cluster: &Cluster, d: &DiagnoseAnswer) -> String {
         out += &text_of(&hosts);
     }
     for s in d.stray.iter().take(STRAY_SHOWN) {
-        let gpus = cluster.gpu_list(&s.gpus.allocation(cluster));
-        let (got, size, expected) = (s.busbw_gb_per_s, s.size_bytes, s.expected_gb_per_s);
-        out += &wrap(&format!("unexplained outlier: {gpus} got {got:.1} GB/s at {size}, {expected:.1} expected"), 2);
+        let gpus = brief::gpus_within(cluster, &s.gpus.allocation(cluster), OUTLIER_CHARS_MAX);
+        let (got, size, expected) = (gb(s.busbw_gb_per_s), s.size_bytes, gb(s.expected_gb_per_s));
+        out += &wrap(&format!("unexplained outlier: {gpus} got {got} GB/s at {size}, {expected} expected"), 2);
     }
     if d.stray.len() > STRAY_SHOWN {
         out += &format!("and {} more\n", d.stray.len() - STRAY_SHOWN);
@@ -142,21 +146,20 @@ fn defect(cluster: &Cluster, d: &DefectAnswer) -> String {
         );
         out += &wrap(&cost, 4);
     } else {
-        out += &format!(
-            "SUSPICION: something is slow (probability {:.0} %); it may be any of {} components\n",
-            100.0 * d.probability,
-            d.candidates.len()
-        );
+        let (probability, n) = (100.0 * d.probability, d.candidates.len());
+        let any =
+            if n == 1 { "it may be this component".to_owned() } else { format!("it may be any of {n} components") };
+        out += &wrap(&format!("SUSPICION: something is slow (probability {probability:.0} %); {any}"), 2);
     }
     let others = d.candidates.iter().skip(usize::from(d.named)).take(CANDIDATES_SHOWN);
     let others: Vec<String> = others.map(|c| format!("{} ({:.1} %)", c.component, 100.0 * c.probability)).collect();
     if !others.is_empty() {
-        out += &format!("  it may {}be {}\n", if d.named { "also " } else { "" }, others.join(", "));
+        out += &wrap(&format!("  it may {}be {}", if d.named { "also " } else { "" }, others.join(", ")), 4);
     }
     if best.probability < SURE
         && let Some(gpus) = &d.worth_measuring
     {
-        let gpus = cluster.gpu_list(&gpus.allocation(cluster));
+        let gpus = cluster.gpu_list(&gpus.allocation(cluster)); // whole: it is to be copied
         out += &wrap(&format!("  most informative next measurement: '{gpus}'"), 4);
     }
     out

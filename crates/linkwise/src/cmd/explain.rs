@@ -1,5 +1,6 @@
 //! `linkwise explain`: the bandwidth that a model expects of given GPUs, and what limits them.
 
+use crate::brief::{gb, gb_with_std};
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, wrap};
@@ -49,6 +50,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let engine = open::build(builder.model(model), &args.model)?;
     let gpus = args.gpus.as_ref().map(|list| engine.cluster().parse_gpus([list.as_str()])).transpose();
     let gpus = gpus.map_err(|e| Failure::input(format!("--gpus: {e}")))?;
+    if gpus.as_ref().is_some_and(|a| a.is_empty()) {
+        return Err(Failure::input("--gpus: the list names no GPU; such as 'n[0-3]:[0-7]' was expected"));
+    }
     let request = ExplainRequest {
         gpus: gpus.map(|a| engine.cluster().gpu_names(&a)),
         job: args.job,
@@ -67,10 +71,9 @@ fn text(cluster: &Cluster, a: &ExplainAnswer) -> String {
     let expected = &a.expected;
     let mut out = wrap(
         &format!(
-            "{}: {:.1} ± {:.1} GB/s expected in {} of {} ({} model)",
+            "{}: {} GB/s expected in {} of {} ({} model)",
             cluster.gpu_list(&expected.gpus.allocation(cluster)),
-            expected.predicted_busbw_gb_per_s,
-            expected.std_gb_per_s,
+            gb_with_std(expected.predicted_busbw_gb_per_s, expected.std_gb_per_s),
             a.collective,
             Bytes(a.size_bytes),
             a.model
@@ -84,7 +87,7 @@ fn text(cluster: &Cluster, a: &ExplainAnswer) -> String {
         a.suspects_touched.iter().map(|s| format!("{} ({:.1} %)", s.component, 100.0 * s.probability)).collect();
     if !suspects.is_empty() {
         let left = a.expected_with_suspects_gb_per_s;
-        out += &wrap(&format!("{left:.1} GB/s with suspected defects: {}", suspects.join(", ")), 2);
+        out += &wrap(&format!("{} GB/s with suspected defects: {}", gb(left), suspects.join(", ")), 2);
     }
     out
 }

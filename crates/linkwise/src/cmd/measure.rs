@@ -14,7 +14,7 @@ use crate::store_errors::OrFailure;
 use args::BackendKind;
 use console::Failure;
 use console::Format;
-use console::load_cluster;
+use console::{load_cluster, wrap};
 use fabric::Fabric;
 use measure::command::{CommandBackend, CommandOptions};
 use measure::idle::Guarded;
@@ -190,13 +190,18 @@ fn dry_run(args: &Args, cluster: &Cluster, plan: &CampaignPlan) -> Result<(), Fa
     Ok(())
 }
 
+/// Writes a sentence to standard error, in lines of 80 columns.
+fn note(text: &str) {
+    console::say(&wrap(text, 2).trim_end());
+}
+
 /// A store that mixes simulated and real readings is usually a mistake.
 fn warn_of_mixture(store: &Store, kind: BackendKind) -> Result<(), Failure> {
     let simulated = store.count(&Query { source: Some(Source::Simulated), ..Query::all() }).or_failure()?;
     let real = store.count(&Query::all()).or_failure()? - simulated;
     if (kind == BackendKind::Simulated && real > 0) || (kind != BackendKind::Simulated && simulated > 0) {
-        eprintln!(
-            "warning: this store will hold simulated and real measurements together; a fit uses both. Another --store keeps them apart"
+        note(
+            "warning: this store will hold simulated and real measurements together; a fit uses both. Another --store keeps them apart",
         );
     }
     Ok(())
@@ -279,7 +284,7 @@ fn campaign(
             }
             plan.sample_size = fits;
             o = estimate(&plan, store, backend, &mut on_event).or_failure()?;
-            eprintln!("clipped to {} multi-host samples per size to keep within the budget", plan.sample_size);
+            note(&format!("clipped to {} multi-host samples per size to keep within the budget", plan.sample_size));
         }
         if o.gpu_minutes > budget {
             return Err(Failure::impossible(format!(
@@ -297,15 +302,15 @@ fn campaign(
         ));
     }
     if estimate.points == estimate.already {
-        eprintln!("all {} points of this campaign are in the store already", estimate.points);
+        note(&format!("all {} points of this campaign are in the store already", estimate.points));
     } else {
-        eprintln!(
+        note(&format!(
             "{} points, {} of them stored already; the rest takes about {:.1} {in_words}GPU-minutes, {} (repetitions not counted)",
             estimate.points,
             estimate.already,
             estimate.gpu_minutes,
             console::duration(estimate.seconds),
-        );
+        ));
     }
     let start = Instant::now();
     let taken = Arc::new(AtomicUsize::new(0));

@@ -3,6 +3,7 @@
 mod plugin;
 mod reading;
 
+use crate::brief::{self, gb, gb_with_std};
 use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
 use console::{Failure, Format, now_unix_s, wrap};
@@ -47,7 +48,7 @@ pub struct Args {
     #[arg(long, required_unless_present = "cluster")]
     state: Option<PathBuf>,
     /// The job's GPUs, such as 'n[0-3]:[0-7]', where neither a state nor a trace of the NCCL plugin names them
-    #[arg(long, requires = "cluster")]
+    #[arg(long)]
     gpus: Option<String>,
     /// Built-in cluster or cluster file
     #[arg(long)]
@@ -122,7 +123,11 @@ fn request(args: &Args, engine: &Engine) -> Result<(ObserveRequest, usize), Fail
         _ => None,
     };
     let named = args.gpus.as_ref().map(|list| cluster.parse_gpus([list.as_str()]));
-    let named = match (named.transpose().map_err(|e| Failure::input(format!("--gpus: {e}")))?, &traces) {
+    let named = named.transpose().map_err(|e| Failure::input(format!("--gpus: {e}")))?;
+    if named.as_ref().is_some_and(|a| a.is_empty()) {
+        return Err(Failure::input("--gpus: the list names no GPU; such as 'n[0-3]:[0-7]' was expected"));
+    }
+    let named = match (named, &traces) {
         // The plugin's processes wrote where they ran.
         (None, Some(t)) if !engine.has_state() => Some(t.gpus(cluster)?),
         (named, _) => named,
@@ -172,18 +177,21 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
     let mut out = String::new();
     for r in &a.readings {
         let expected = match (r.taught.expected_gb_per_s, r.taught.std_gb_per_s) {
-            (Some(v), Some(std)) => format!("; {v:.1} ± {std:.1} was expected"),
+            (Some(v), Some(std)) => format!("; {} was expected", gb_with_std(v, std)),
             _ => String::new(),
         };
         let line = format!(
-            "job {} got {:.1} GB/s in {} of {} on {}{expected}",
+            "job {} got {} GB/s in {} of {} on {}{expected}",
             args.job,
-            r.busbw_gb_per_s,
+            gb(r.busbw_gb_per_s),
             r.collective,
             r.size_bytes,
-            cluster.gpu_list(&r.gpus.allocation(cluster))
+            brief::gpus(cluster, &r.gpus.allocation(cluster))
         );
         out += &wrap(&line, 2);
+        if let Some(most) = r.links_allow_gb_per_s {
+            out += &wrap(&format!("note: {}", brief::above_links(most)), 2);
+        }
     }
     if left_out > 0 {
         let why = "other group sizes, or no collective with a size";
@@ -193,17 +201,17 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
         out += &wrap(&format!("contended ({c}): recorded as such, the model learns nothing from it"), 2);
     }
     let before = if a.repeated { ", recorded before under the same key" } else { "" };
-    out += &format!("{} in {}{before}\n", readings(a.readings.len()), args.store.display());
-    if let (Some(suspected), Some(file)) = (&a.suspected, &args.model) {
+    out += &wrap(&format!("{} in {}{before}", readings(a.readings.len()), args.store.display()), 2);
+    if let Some(file) = &args.model {
         out += &learned(a, &file.display().to_string());
+    }
+    if let (Some(suspected), Some(_)) = (&a.suspected, &args.model) {
         for s in suspected.iter().take(4) {
-            out += &format!("suspected: {s}\n");
+            out += &wrap(&format!("suspected: {s}"), 2);
         }
         if suspected.len() > 4 {
-            out += &format!(
-                "and {} more; `linkwise doctor` names the most informative next measurement\n",
-                suspected.len() - 4
-            );
+            let more = suspected.len() - 4;
+            out += &wrap(&format!("and {more} more; `linkwise doctor` names the most informative next measurement"), 2);
         }
     }
     out
@@ -213,7 +221,7 @@ fn text(args: &Args, cluster: &Cluster, a: &ObserveAnswer, left_out: usize) -> S
 fn learned(a: &ObserveAnswer, file: &str) -> String {
     let mut out = match a.learned {
         0 => String::new(),
-        n => format!("{file} has learned {}\n", readings(n)),
+        n => wrap(&format!("{file} has learned {}", readings(n)), 2),
     };
     let mut reasons: Vec<(NotLearned, usize)> = Vec::new();
     for why in a.readings.iter().filter_map(|r: &ReadingAnswer| r.taught.why_not) {
@@ -223,10 +231,11 @@ fn learned(a: &ObserveAnswer, file: &str) -> String {
         }
     }
     for (why, n) in reasons {
-        out += &match (n, a.readings.len()) {
-            (n, all) if n == all => format!("{file} has learned nothing: {}\n", why.text()),
-            (n, _) => format!("{file} has not learned {}: {}\n", readings(n), why.text()),
+        let what = match (n, a.readings.len()) {
+            (n, all) if n == all => format!("{file} has learned nothing: {}", why.text()),
+            (n, _) => format!("{file} has not learned {}: {}", readings(n), why.text()),
         };
+        out += &wrap(&what, 2);
     }
     out
 }

@@ -1,7 +1,7 @@
 //! The engine of a command, put together from the files that its flags name.
 
 use crate::store_errors::OrFailure;
-use console::Failure;
+use console::{Failure, wrap};
 use engine::{Builder, Engine, ModelKeeper};
 use files::{FileLock, read_text, write_atomic};
 use predict::Model;
@@ -61,7 +61,7 @@ fn noted(store: Store) -> Store {
         if !changes.removed.is_empty() || !changes.retyped.is_empty() {
             note += "; readings of hardware that is gone stay stored and are not used";
         }
-        console::say(&note);
+        console::say(&wrap(&note, 2).trim_end());
     }
     store
 }
@@ -74,12 +74,25 @@ pub fn model(path: &Path) -> Result<Model, Failure> {
 
 /// The engine with a model from a file, which an error about its cluster names.
 pub fn build(builder: Builder, model_file: &Path) -> Result<Engine, Failure> {
-    builder.build().map_err(|e| match e {
+    let engine = builder.build().map_err(|e| match e {
         e @ engine::EngineError::OtherModel { .. } => {
             Failure::input(format!("{}: {e}; {}", model_file.display(), e.remedy()))
         }
         e => Err::<(), _>(e).or_failure().unwrap_err(),
-    })
+    })?;
+    let network = engine.network_changes();
+    if !network.is_empty() {
+        console::say(&wrap(&format!("note: {}: {}", model_file.display(), network_note(&network)), 2).trim_end());
+    }
+    Ok(engine)
+}
+
+/// What is said of a network that is not the one that models have learned.
+pub fn network_note(changes: &[String]) -> String {
+    let changes = changes.join("; ");
+    format!(
+        "the network is not as before: {changes}; a model learned on the former network keeps its factors: fit again"
+    )
 }
 
 /// A model file that no other process changes while this lives: two observations at a time learn one after the other.

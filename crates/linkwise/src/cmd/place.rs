@@ -10,7 +10,7 @@ mod text;
 
 use crate::cmd::open;
 use crate::store_errors::OrFailure;
-use console::{Failure, now_unix_s};
+use console::{Failure, now_unix_s, wrap};
 use engine::PlaceQuery;
 use place::read::{Defaults, Reader};
 use place::{Contention, Slack};
@@ -149,7 +149,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     })?;
     let reply = Reply { cluster: engine.cluster(), answer: &answer, elapsed: start.elapsed(), nccl: args.nccl };
     for note in reply.notes() {
-        console::say(&format!("note: {note}"));
+        console::say(&wrap(&format!("note: {note}"), 2).trim_end());
     }
     match args.format {
         PlaceFormat::Text => console::print(&reply.text()),

@@ -1,5 +1,6 @@
 //! `linkwise readings`: what is stored, and what people correct or withdraw.
 
+use crate::brief::{self, gb};
 use crate::cmd::open::{self, LockedModelFile};
 use crate::store_errors::OrFailure;
 use console::number;
@@ -186,10 +187,16 @@ fn learn(a: &Learn) -> Result<(), Failure> {
     }
     let file = a.model.display();
     let before = if answer.repeated { " before, under the same key" } else { "" };
-    let mut out = format!("{file} has learned {} of {} readings{before}\n", answer.learned, answer.readings.len());
+    let (learned, all) = (answer.learned, answer.readings.len());
+    let mut out = wrap(&format!("{file} has learned {learned} of {all} readings{before}"), 2);
     for (id, taught) in a.ids.iter().zip(&answer.readings) {
         if let Some(why) = taught.why_not {
             out += &wrap(&format!("reading {id} was not learned: {}", why.text()), 2);
+        }
+    }
+    for (id, most) in a.ids.iter().zip(&answer.links_allow_gb_per_s) {
+        if let Some(most) = most {
+            out += &wrap(&format!("note: reading {id}: {}", brief::above_links(*most)), 2);
         }
     }
     console::print(&out);
@@ -228,14 +235,14 @@ fn text(cluster: &Cluster, a: &ReadingsAnswer, after: bool) -> String {
             list_cell(&cluster.gpu_list(&r.gpus.allocation(cluster)), LIST_WIDTH),
             if r.withdrawn { "withdrawn" } else { "" }.to_owned(),
             r.id.to_string(),
-            format!("{:.1}", r.busbw_gb_per_s),
+            gb(r.busbw_gb_per_s),
         ]);
     }
     let mut out = text_of(&t);
     for c in a.readings.iter().flat_map(|r| &r.changes) {
         let what = match (c.what, c.new_busbw_gb_per_s) {
             (WhatChanged::Corrected, Some(new)) => {
-                format!("corrected from {:.1} to {new:.1} GB/s", c.old_busbw_gb_per_s)
+                format!("corrected from {} to {} GB/s", gb(c.old_busbw_gb_per_s), gb(new))
             }
             _ => "withdrawn".into(),
         };
@@ -252,7 +259,7 @@ fn text(cluster: &Cluster, a: &ReadingsAnswer, after: bool) -> String {
 fn changed(format: Format, a: &ReadingChangeAnswer) -> Result<(), Failure> {
     let c = &a.change;
     let what = match c.new_busbw_gb_per_s {
-        Some(new) => format!("corrected from {:.1} to {new:.1} GB/s", c.old_busbw_gb_per_s),
+        Some(new) => format!("corrected from {} to {} GB/s", gb(c.old_busbw_gb_per_s), gb(new)),
         None => "withdrawn".into(),
     };
     let before = if a.repeated { " before, under the same key" } else { "" };

@@ -11,11 +11,11 @@ pub fn linkwise(command: &str, args: &[&str]) -> Command {
     c
 }
 
-/// Exit code, standard output, standard error.
+/// Exit code, standard output, standard error; lines of the latter that belong to one sentence are joined.
 pub fn said(mut command: Command) -> (i32, String, String) {
     let out = command.output().unwrap();
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
-    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr))
+    (out.status.code().unwrap_or(-1), text(out.stdout), text(out.stderr).replace("\n  ", " "))
 }
 
 /// A folder that goes away with the test.

@@ -133,7 +133,8 @@ pub struct Args {
     /// Also import readings above what the links allow
     #[arg(long, requires = "import")]
     pub force: bool,
-    /// Hosts of the names in imported tables: 26=n0,27=n1; repeat a name that stands for several hosts
+    /// Hosts of the names in imported tables: 26=n0,27=n1, or n*=gpu-* for all names that begin so; repeat a name that stands for several
+    /// hosts
     #[arg(long, value_name = "NAME=HOST,...", default_value = "")]
     pub host_map: String,
     /// Export the store as CSV; - writes to standard output

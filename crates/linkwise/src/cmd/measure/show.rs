@@ -1,7 +1,8 @@
 //! What `linkwise measure` says at the end.
 
 use super::tables::Imported;
-use console::{table, text_of};
+use crate::brief::{above_links, gb};
+use console::{table, text_of, wrap};
 use measure::CampaignSummary;
 use store::Source;
 
@@ -53,11 +54,23 @@ pub fn json(answer: &Answer) -> String {
 pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     for i in &answer.imports {
-        out.push_str(&format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already));
+        let mut head = format!("{}: {} rows, {} added, {} known already", i.file, i.rows, i.added, i.already);
         if i.suspect > 0 {
-            out.push_str(&format!(", {} far from comparable ones (suspect)", i.suspect));
+            head += &format!(", {} far from comparable ones (suspect)", i.suspect);
         }
-        out.push('\n');
+        if i.without_bandwidth > 0 {
+            head += &format!(", {} of 0 GB/s (rejected: stored, never used)", i.without_bandwidth);
+        }
+        out += &wrap(&head, 2);
+        if let Some(above) = &i.above_links {
+            let (n, gpus) = (above.readings, &above.first_gpus);
+            let got = gb(above.first_gb_per_s);
+            let what = match n {
+                1 => format!("{got} GB/s on {gpus}"),
+                n => format!("{n} readings, the first {got} GB/s on {gpus}"),
+            };
+            out.push_str(&wrap(&format!("note: {what}: {}", above_links(above.links_allow_gb_per_s)), 2));
+        }
     }
     if let Some(c) = &answer.campaign {
         out.push_str(&campaign(c));

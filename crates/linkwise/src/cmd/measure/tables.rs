@@ -1,11 +1,12 @@
 //! CSV into a store and out of it.
 
 use super::args::Args;
+use crate::brief;
 use crate::store_errors::OrFailure;
 use console::Failure;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use store::{HostMap, Quality, Query, Record, Source, Store};
+use store::{HostMap, Measurement, Quality, Query, Record, Source, Store};
 use topology::Cluster;
 
 /// A file that was read and found good.
@@ -13,6 +14,21 @@ pub struct Import {
     path: PathBuf,
     records: Vec<Record>,
     far: usize,
+    without_bandwidth: usize,
+    above_links: Option<AboveLinks>,
+}
+
+/// Readings far above what the links of their GPUs allow.
+#[derive(serde::Serialize)]
+pub struct AboveLinks {
+    /// How many.
+    pub readings: usize,
+    /// The GPUs of the first one.
+    pub first_gpus: String,
+    /// Its bandwidth.
+    pub first_gb_per_s: f64,
+    /// What the links of its GPUs allow.
+    pub links_allow_gb_per_s: f64,
 }
 
 /// What an import did.
@@ -28,6 +44,10 @@ pub struct Imported {
     pub already: usize,
     /// Rows far from comparable ones, stored as suspect.
     pub suspect: usize,
+    /// Rows of 0 GB/s, stored as rejected.
+    pub without_bandwidth: usize,
+    /// Rows far above what the links allow.
+    pub above_links: Option<AboveLinks>,
 }
 
 /// Reads every `--import` file, or none: the first error ends it before anything is stored.
@@ -45,13 +65,36 @@ fn read(path: &Path, cluster: &Cluster, map: &HostMap, force: bool) -> Result<Im
     })?;
     let name = path.display().to_string();
     let mut records = store::parse_csv(&text, &name, cluster, map).map_err(Failure::input)?;
+    let measurements: Vec<_> = records.iter().map(|r| r.measurement.clone()).collect();
+    let now = console::now_unix_s();
+    let late = measurements.iter().try_for_each(|m| engine::check_time(m, now));
+    late.map_err(|e| Failure::input(format!("{name}: {e}")))?;
     if !force {
-        let measurements: Vec<_> = records.iter().map(|r| r.measurement.clone()).collect();
         engine::check_plausible(cluster, &measurements)
             .map_err(|e| Failure::input(format!("{name}: {}", e.with_remedy())))?;
     }
+    let above_links = above_links(&measurements, cluster);
+    let without_bandwidth = reject_zeros(&mut records);
     let far = mark_suspects(&mut records, cluster);
-    Ok(Import { path: path.into(), records, far })
+    Ok(Import { path: path.into(), records, far, without_bandwidth, above_links })
+}
+
+/// A reading of 0 GB/s is no bandwidth: nothing may learn it as a good one.
+fn reject_zeros(records: &mut [Record]) -> usize {
+    let zeros = records.iter_mut().filter(|r| r.measurement.busbw.gb_per_s() == 0.0);
+    zeros.map(|r| r.measurement.quality = Quality::Rejected).count()
+}
+
+fn above_links(readings: &[Measurement], cluster: &Cluster) -> Option<AboveLinks> {
+    let above = engine::above_links(cluster, readings);
+    let mut found = readings.iter().zip(above).filter_map(|(m, most)| Some((m, most?)));
+    let (m, links_allow_gb_per_s) = found.next()?;
+    Some(AboveLinks {
+        readings: 1 + found.count(),
+        first_gpus: brief::gpus(cluster, &m.allocation),
+        first_gb_per_s: m.busbw.gb_per_s(),
+        links_allow_gb_per_s,
+    })
 }
 
 /// Published tables are single shots: readings far from comparable ones are marked, never changed.
@@ -87,6 +130,8 @@ pub fn store_one(import: Import, store: &mut Store) -> Result<Imported, Failure>
         added: done.added,
         already: done.already,
         suspect: import.far,
+        without_bandwidth: import.without_bandwidth,
+        above_links: import.above_links,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::launch::devices;
 use super::reply::Reply;
+use crate::brief::{gb, gb_with_std, gpus_within, std_of};
 use console::{list_cell, table, text_of, wrap};
 use engine::{AllocationCost, GpuList, GroupAnswer, HostGpus, NeighbourEffect};
 use std::fmt::Write;
@@ -12,6 +13,12 @@ const LISTED_MAX: usize = 16;
 const RUNNER_UPS_SHOWN: usize = 3;
 /// Columns of a list of GPUs in a table.
 const LIST_WIDTH: usize = 30;
+/// Columns of a split in a table.
+const SPLIT_WIDTH: usize = 16;
+/// Longest list of GPUs in a table, characters; of more GPUs the hosts are counted.
+const CELL_CHARS_MAX: usize = 90;
+/// Smallest gain over the rule that is told, as a share of the choice's bandwidth.
+const GAIN_SAID_MIN: f64 = 0.0002;
 
 impl Reply<'_> {
     /// Hosts and GPUs in rank order; on one host, too.
@@ -41,7 +48,7 @@ impl Reply<'_> {
         let listed = self.list_in_order(&a.rank_order);
         let mut out = wrap(&format!("{gpus} GPU{s}, split {}: {listed}", a.split), 2);
         if gpus < 2 {
-            out.push_str("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.\n");
+            out += &wrap("A single GPU has no collective traffic; chosen to leave the best-connected GPUs free.", 2);
             return out;
         }
         out += &self.predicted();
@@ -61,11 +68,10 @@ impl Reply<'_> {
         let candidates =
             if a.evaluations == 1 { "1 candidate".to_owned() } else { format!("{} candidates", a.evaluations) };
         let text = format!(
-            "Predicted {} bus bandwidth at {}: {:.1} ± {:.1} GB/s ({} model, {} search, {candidates}, {:.0} us)",
+            "Predicted {} bus bandwidth at {}: {} GB/s ({} model, {} search, {candidates}, {:.0} us)",
             a.collective,
             self.size(),
-            a.predicted_busbw_gb_per_s,
-            a.std_gb_per_s,
+            gb_with_std(a.predicted_busbw_gb_per_s, a.std_gb_per_s),
             a.model,
             a.search,
             self.elapsed.as_secs_f64() * 1e6
@@ -76,8 +82,8 @@ impl Reply<'_> {
     fn groups(&self) -> String {
         let group = |g: &GroupAnswer| {
             let (n, size) = (g.count, g.size);
-            let rate = g.busbw_gb_per_s;
-            wrap(&format!("{} groups: {n} of {size} ranks, {rate:.1} GB/s while all communicate", g.kind), 2)
+            let rate = gb(g.busbw_gb_per_s);
+            wrap(&format!("{} groups: {n} of {size} ranks, {rate} GB/s while all communicate", g.kind), 2)
         };
         self.answer.groups.iter().map(group).collect()
     }
@@ -99,29 +105,33 @@ impl Reply<'_> {
     /// The choice and its alternatives.
     fn compared(&self) -> String {
         let a = self.answer;
-        let mut t = table(&["", "split", "GB/s", "±", "of choice", "GPUs"], 2..5);
-        let mut row = |what: &str, split: &str, gb_per_s: f64, std: f64, gpus: &GpuList| {
-            t.add_row([
-                what.to_owned(),
-                split.to_owned(),
-                format!("{gb_per_s:.1}"),
-                format!("{std:.1}"),
-                format!("{:.0} %", 100.0 * gb_per_s / a.predicted_busbw_gb_per_s.max(1e-9)),
-                list_cell(&self.cluster.gpu_list(&gpus.allocation(self.cluster)), LIST_WIDTH),
-            ]);
+        // The figure that the choice is by has a column of its own where it is not the bandwidth alone.
+        let by = a.score_gb_per_s.map(|_| if a.contention.is_some() { "among\njobs" } else { "of\ngroups" });
+        let mut head = vec!["", "split", "GB/s", "±"];
+        head.extend(by);
+        head.extend(["of choice", "GPUs"]);
+        let mut t = table(&head, 2..head.len() - 1);
+        let of_choice = a.score_gb_per_s.unwrap_or(a.predicted_busbw_gb_per_s).max(1e-9);
+        let mut row = |what: &str, split: &str, (gb_per_s, std): (f64, f64), score: Option<f64>, gpus: &GpuList| {
+            let gpus = gpus_within(self.cluster, &gpus.allocation(self.cluster), CELL_CHARS_MAX);
+            let mut cells = vec![what.to_owned(), list_cell(split, SPLIT_WIDTH), gb(gb_per_s), std_of(gb_per_s, std)];
+            cells.extend(by.map(|_| score.map_or("–".to_owned(), gb)));
+            cells.push(format!("{:.0} %", 100.0 * score.unwrap_or(gb_per_s) / of_choice));
+            cells.push(list_cell(&gpus, LIST_WIDTH));
+            t.add_row(cells);
         };
-        row("choice", &a.split, a.predicted_busbw_gb_per_s, a.std_gb_per_s, &a.gpus);
+        row("choice", &a.split, (a.predicted_busbw_gb_per_s, a.std_gb_per_s), a.score_gb_per_s, &a.gpus);
         let runner_ups = a.runner_ups.iter().take(RUNNER_UPS_SHOWN).enumerate();
         let rule = a.rule.iter().filter(|_| !a.price.keeps_rule).map(|r| ("simple rule", r));
         let others = rule.chain(a.packed.iter().map(|p| ("packed", p)));
         for (what, s) in others.chain(runner_ups.map(|(i, s)| (if i == 0 { "runner-up" } else { "" }, s))) {
-            row(what, &s.split, s.predicted_busbw_gb_per_s, s.std_gb_per_s, &s.gpus);
+            row(what, &s.split, (s.predicted_busbw_gb_per_s, s.std_gb_per_s), s.score_gb_per_s, &s.gpus);
         }
         text_of(&t)
     }
 
     fn bottleneck(&self) -> String {
-        self.answer.bottleneck.text().map_or(String::new(), |t| t + "\n")
+        self.answer.bottleneck.text().map_or(String::new(), |t| wrap(&t, 2))
     }
 
     /// What the choice costs the cluster, and what it gains over the simple rule.
@@ -141,16 +151,22 @@ impl Reply<'_> {
         let price = format!("Costs {}", cost(&p.cost));
         let Some(rule) = &p.rule_cost else { return wrap(&format!("{price}."), 2) };
         let gained = p.gained_busbw_gb_per_s;
+        let among = if self.answer.contention.is_some() { " among the running jobs" } else { "" };
+        let same_gpus = self.answer.rule.as_ref().is_some_and(|r| r.gpus == self.answer.gpus);
         let text = if !p.keeps_rule {
             format!(
-                "{price}; the simple rule {}. Gains {gained:.1} GB/s over the rule (needed: {:.1}).",
+                "{price}; the simple rule {}. Gains {} GB/s over the rule{among} (needed: {}).",
                 cost(rule),
-                p.slack_gb_per_s
+                gb(gained),
+                gb(p.slack_gb_per_s)
             )
-        } else if gained > 0.05 {
-            format!("{price}, as the simple rule; gains {gained:.1} GB/s over it by the choice of hosts or GPUs.")
-        } else {
+        } else if same_gpus {
             format!("{price}: the simple rule's choice.")
+        } else if gained > GAIN_SAID_MIN * self.answer.predicted_busbw_gb_per_s {
+            let gained = gb(gained);
+            format!("{price}, as the simple rule; gains {gained} GB/s over it{among} by the choice of hosts or GPUs.")
+        } else {
+            format!("{price}, as much as the simple rule's choice.")
         };
         wrap(&text, 2)
     }
@@ -160,8 +176,9 @@ impl Reply<'_> {
         let Some(e) = &self.answer.equal_counts else { return String::new() };
         let each = e.gpus.allocation(self.cluster).counts().first().copied().unwrap_or(0);
         let text = format!(
-            "Equal counts would get {:.1} GB/s as {}; `--per-host {each}` asks for them.",
-            e.predicted_busbw_gb_per_s, e.split
+            "Equal counts would get {} GB/s as {}; `--per-host {each}` asks for them.",
+            gb(e.predicted_busbw_gb_per_s),
+            e.split
         );
         wrap(&text, 2)
     }
@@ -185,7 +202,7 @@ impl Reply<'_> {
         let (n, s) = (c.jobs.len(), if c.jobs.len() == 1 { "" } else { "s" });
         let head = format!("Beside {n} running job{s} ({} contention):", c.kind);
         let (shared, alone) = (c.shared_busbw_gb_per_s, c.alone_busbw_gb_per_s);
-        let mut out = wrap(&format!("{head} {shared:.1} GB/s of {alone:.1} alone."), 2);
+        let mut out = wrap(&format!("{head} {} GB/s of {} alone.", gb(shared), gb(alone)), 2);
         let loss = |j: &NeighbourEffect| j.before_busbw_gb_per_s - j.after_busbw_gb_per_s;
         let mut losing: Vec<&NeighbourEffect> = c.jobs.iter().filter(|j| loss(j) > 0.0).collect();
         if losing.is_empty() {
@@ -197,7 +214,7 @@ impl Reply<'_> {
         for j in losing.iter().take(LISTED_MAX) {
             let id: String = j.id.chars().filter(|c| !c.is_control()).take(40).collect();
             let (before, after) = (j.before_busbw_gb_per_s, j.after_busbw_gb_per_s);
-            t.add_row([id, format!("{before:.1}"), format!("{after:.1}"), format!("{:.1}", loss(j))]);
+            t.add_row([id, gb(before), gb(after), gb(loss(j))]);
         }
         out += &text_of(&t);
         if losing.len() > LISTED_MAX {

@@ -20,6 +20,8 @@ impl Builder<'_> {
             let message = format!("`like` has {} GPUs, this type {n}", base.map_or(0, |b| b.gpu_count()));
             return Err(self.error(at, message, "give the layout of this type: sockets, pcie_switches, nvlink"));
         }
+        // A type with another number of GPUs has another layout; the rates of its links and its GPU model are still those of `like`.
+        let of_like = base.clone();
         let base = base.filter(|b| b.gpu_count() == n);
         let layout = self.layout(f, n)?;
         let gpu_paths = match (&f.gpu_matrix, &base) {
@@ -39,6 +41,8 @@ impl Builder<'_> {
             given.clone().or_else(|| base.cloned()).unwrap_or_else(|| otherwise.to_string())
         };
         let pcie = f.pcie.map(|p| Pcie { generation: p.generation, lanes: p.lanes });
+        let links = gpu_paths.iter().flatten().any(|p| matches!(p, PathKind::NvLink(_)));
+        let linked_base = base.as_ref().or(of_like.as_ref().filter(|_| links));
         let host_type = HostType {
             name: f.name.clone(),
             description: text(&f.description, base.as_ref().map(|b| &b.description), ""),
@@ -46,7 +50,7 @@ impl Builder<'_> {
             gpu_model: text(&f.gpu_model, base.as_ref().map(|b| &b.gpu_model), "unknown"),
             gpus,
             gpu_paths,
-            nvlink: nvlink(f, base.as_ref()),
+            nvlink: nvlink(f, linked_base),
             pcie: pcie.or(base.as_ref().map(|b| b.pcie)).unwrap_or(Pcie { generation: 4, lanes: 16 }),
             nics,
             p2p: p2p(f, base.as_ref()),

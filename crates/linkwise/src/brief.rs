@@ -1,0 +1,72 @@
+//! Figures and lists of GPUs in few words: three significant digits, and a few hosts of many.
+
+use topology::{Allocation, Cluster};
+
+/// Longest list of GPUs that a sentence holds whole, characters: about two lines.
+const LIST_CHARS_MAX: usize = 120;
+/// Hosts that stand for a longer one.
+const HOSTS_NAMED: usize = 3;
+
+/// Digits after the point of a bandwidth in GB/s: one, and more where three significant digits need them.
+fn decimals(gb_per_s: f64) -> usize {
+    let v = gb_per_s.abs();
+    if (1e-9..10.0).contains(&v) { (2 - v.log10().floor() as i32).clamp(1, 12) as usize } else { 1 }
+}
+
+/// A bandwidth: `401.4`, `8.25`, `0.0473`.
+pub fn gb(gb_per_s: f64) -> String {
+    format!("{gb_per_s:.*}", decimals(gb_per_s))
+}
+
+/// A bandwidth and its standard deviation with as many digits: `0.0473 ± 0.0012`.
+pub fn gb_with_std(gb_per_s: f64, std_gb_per_s: f64) -> String {
+    format!("{} ± {}", gb(gb_per_s), std_of(gb_per_s, std_gb_per_s))
+}
+
+/// The standard deviation of a bandwidth, with as many digits as that.
+pub fn std_of(gb_per_s: f64, std_gb_per_s: f64) -> String {
+    format!("{std_gb_per_s:.*}", decimals(gb_per_s))
+}
+
+/// GPUs of one host or of few as a list; of many, their number and their first hosts: `2500 GPUs on 313 hosts (n0000, n0001, n0002, ...)`.
+pub fn gpus(cluster: &Cluster, a: &Allocation) -> String {
+    gpus_within(cluster, a, LIST_CHARS_MAX)
+}
+
+/// The same, with the longest list that is shown whole.
+pub fn gpus_within(cluster: &Cluster, a: &Allocation, chars_max: usize) -> String {
+    let list = cluster.gpu_list(a);
+    if list.chars().count() <= chars_max {
+        return list;
+    }
+    let first: Vec<&str> = a.parts().iter().take(HOSTS_NAMED).map(|p| cluster.host(p.0).name.as_str()).collect();
+    let more = if a.host_count() > first.len() { ", ..." } else { "" };
+    format!("{} GPUs on {} hosts ({}{more})", a.gpu_count(), a.host_count(), first.join(", "))
+}
+
+/// What is said of a reading far above what the links of its GPUs allow.
+pub fn above_links(links_allow_gb_per_s: f64) -> String {
+    format!(
+        "that is more than the links allow ({} GB/s): is it in Gbit/s? or are the NIC rates in the cluster file too low?",
+        gb(links_allow_gb_per_s)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bandwidth_has_three_significant_digits() {
+        let shown = [0.0, 0.000_047_34, 0.0473, 0.999_6, 8.254, 9.996, 12.34, 401.44, 1e5].map(gb);
+        assert_eq!(shown, ["0.0", "0.0000473", "0.0473", "1.000", "8.25", "10.00", "12.3", "401.4", "100000.0"]);
+        assert_eq!(gb_with_std(0.0473, 0.001_24), "0.0473 ± 0.0012");
+    }
+
+    #[test]
+    fn the_gpus_of_many_hosts_are_a_number_and_a_few_names() {
+        let c = topology::catalog::cluster("h100").expect("a cluster of the catalogue");
+        assert_eq!(gpus(&c, &c.usable()), "n[0-3]:[0-7]");
+        assert_eq!(gpus_within(&c, &c.usable(), 5), "32 GPUs on 4 hosts (n0, n1, n2, ...)");
+    }
+}

@@ -1,0 +1,277 @@
+//! What commands say of wrong units, changed networks, limits that cannot be kept and large jobs. All readings are simulated.
+
+mod common;
+
+use common::{Folder, linkwise, said};
+use serde_json::Value;
+
+/// A folder with a store, a fitted model and a state of the cluster `h100`.
+fn workplace() -> Folder {
+    let folder = Folder::new();
+    ok(&folder, "measure --cluster h100 --backend simulated --samples 60 --store s.db");
+    ok(&folder, "fit --cluster h100 --store s.db -o m.json");
+    ok(&folder, "cluster init --cluster h100 --state s");
+    folder
+}
+
+/// Runs `linkwise` with words separated by spaces; `'` groups them.
+fn run(folder: &Folder, line: &str) -> (i32, String, String) {
+    let mut words: Vec<String> = Vec::new();
+    for (i, part) in line.split('\'').enumerate() {
+        match i % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    let args: Vec<&str> = words.iter().skip(1).map(String::as_str).collect();
+    let mut c = linkwise(&words[0], &args);
+    c.current_dir(&folder.0).env("NO_COLOR", "1");
+    said(c)
+}
+
+fn ok(folder: &Folder, line: &str) -> String {
+    let (code, out, err) = run(folder, line);
+    assert_eq!(code, 0, "{line}: {err}");
+    out
+}
+
+fn json(folder: &Folder, line: &str) -> Value {
+    serde_json::from_str(&ok(folder, &format!("{line} --format json"))).expect("JSON")
+}
+
+fn refused(folder: &Folder, line: &str, code: i32) -> String {
+    let (found, out, err) = run(folder, line);
+    assert_eq!(found, code, "{line}: {out}{err}");
+    err
+}
+
+/// Text with its line breaks joined, as a sentence is read.
+fn joined(text: &str) -> String {
+    text.replace("\n  ", " ")
+}
+
+/// A site of 4 hosts like those of `h100`, with these lines of network.
+fn site(folder: &Folder, file: &str, network: &str) {
+    let text = format!("name: h100\nnetwork: {network}\nhosts: [{{name: 'n[0-3]', type: hgx-h100}}]\n");
+    std::fs::write(folder.at(file), text).unwrap();
+}
+
+#[test]
+fn another_network_is_told_by_update_and_by_every_command_with_a_model_of_the_former() {
+    let folder = workplace();
+    site(
+        &folder,
+        "leaves.yaml",
+        "{class: infiniband, tiers: [{name: leaf, hosts_per_switch: 2, oversubscription: 2}]}",
+    );
+    site(
+        &folder,
+        "slower.yaml",
+        "{class: infiniband, tiers: [{name: leaf, hosts_per_switch: 2, oversubscription: 4}]}",
+    );
+    let first = joined(&ok(&folder, "cluster update --cluster leaves.yaml --state s"));
+    assert!(first.contains("the network is not as before:") && first.contains("tier leaf is new"), "{first}");
+    assert!(first.contains("fit again"), "{first}");
+    let second = json(&folder, "cluster update --cluster slower.yaml --state s");
+    let change = "tier leaf has an oversubscription of 4:1, it was 2:1";
+    assert_eq!(second["network_changes"], serde_json::json!([change]));
+    let same = ok(&folder, "cluster update --cluster slower.yaml --state s");
+    assert!(same.contains("the hosts are as they were") && !same.contains("network"), "{same}");
+
+    let (_, _, err) = run(&folder, "place --cluster leaves.yaml --model m.json --gpus 16");
+    assert!(err.contains("note: m.json: the network is not as before:") && err.contains("fit again"), "{err}");
+    let answer = json(&folder, "place --state s --model m.json --gpus 16");
+    assert!(answer["network_changes"].to_string().contains("tier leaf is new"), "{answer}");
+    let (_, _, err) = run(&folder, "place --cluster h100 --model m.json --gpus 16");
+    assert_eq!(err, "", "the network of the fit needs no note");
+    assert!(json(&folder, "place --cluster h100 --model m.json --gpus 16").get("network_changes").is_none());
+}
+
+#[test]
+fn a_reading_above_what_the_links_allow_is_asked_for_its_unit() {
+    let folder = workplace();
+    let observe = "observe --store s.db --cluster h100 --job j --gpus 'n0 n1' --simulated";
+    let note = "is it in Gbit/s? or are the NIC rates in the cluster file too low?";
+    let healthy = joined(&ok(&folder, &format!("{observe} --busbw 300 --model m.json")));
+    assert!(!healthy.contains("Gbit/s"), "{healthy}");
+    let high = joined(&ok(&folder, &format!("{observe} --busbw 1000 --model m.json")));
+    assert!(high.contains("more than the links allow") && high.contains(note), "{high}");
+    let high = json(&folder, &format!("{observe} --busbw 1000"));
+    let links = high["readings"][0]["links_allow_gb_per_s"].as_f64().expect("a bound");
+    assert!((1000.0 / 3.0..1000.0 / 1.3).contains(&links), "{high}");
+    let id = high["readings"][0]["id"].as_i64().expect("a number");
+    let learned = ok(&folder, &format!("readings learn {id} --store s.db --cluster h100 --model m.json"));
+    assert!(joined(&learned).contains(note), "{learned}");
+    ok(&folder, "measure --cluster h100 --store s.db --export s.csv");
+    let text = std::fs::read_to_string(folder.at("s.csv")).unwrap();
+    let row = text.lines().find(|l| l.contains(",1000")).expect("the reading");
+    std::fs::write(folder.at("high.csv"), format!("{}\n{row}\n", text.lines().next().unwrap())).unwrap();
+    let import = ok(&folder, "measure --cluster h100 --store other.db --import high.csv");
+    assert!(joined(&import).contains(note), "{import}");
+}
+
+#[test]
+fn readings_without_bandwidth_of_the_future_or_out_of_range_are_no_good_readings() {
+    let folder = workplace();
+    let observe = "observe --store s.db --cluster h100 --job j --simulated";
+    let zero = refused(&folder, &format!("{observe} --gpus 'n0 n1' --busbw 0 --model m.json"), 2);
+    assert!(zero.contains("0 GB/s cannot be recorded") && !zero.contains("fitted"), "{zero}");
+    let empty = refused(&folder, &format!("{observe} --gpus '' --busbw 9"), 2);
+    assert!(empty.contains("names no GPU"), "{empty}");
+    let long = refused(&folder, &format!("{observe} --gpus 'n0 n1' --busbw 1e300"), 2);
+    assert!(long.contains("1e300") && long.chars().count() < 200, "{long}");
+    let line = |more: &str| format!("{{\"collective\":\"all_reduce\",\"size_bytes\":16777216,{more}}}\n");
+    std::fs::write(folder.at("future.jsonl"), line("\"busbw_gb_per_s\":100,\"at_unix_s\":4102444800")).unwrap();
+    let future = refused(&folder, &format!("{observe} --gpus 'n0 n1' --trace future.jsonl"), 2);
+    assert!(future.contains("days in the future"), "{future}");
+    std::fs::write(folder.at("zero.jsonl"), line("\"time_us\":0")).unwrap();
+    let time = refused(&folder, &format!("{observe} --gpus 'n0 n1' --trace zero.jsonl"), 2);
+    assert!(time.contains("a time above 0"), "{time}");
+
+    ok(&folder, "measure --cluster h100 --store s.db --export s.csv");
+    let text = std::fs::read_to_string(folder.at("s.csv")).unwrap();
+    let (head, row) = (text.lines().next().unwrap(), text.lines().nth(1).unwrap());
+    let column = |name: &str| head.split(',').position(|c| c == name).expect("a column");
+    let with = |name: &str, value: &str| -> String {
+        let mut cells: Vec<&str> = row.split(',').collect();
+        cells[column(name)] = value;
+        format!("{head}\n{}\n", cells.join(","))
+    };
+    std::fs::write(folder.at("zero.csv"), with("busbw_gb_per_s", "0")).unwrap();
+    let zero = joined(&ok(&folder, "measure --cluster h100 --store z.db --import zero.csv --export z.csv"));
+    assert!(zero.contains("1 of 0 GB/s (rejected"), "{zero}");
+    let stored = std::fs::read_to_string(folder.at("z.csv")).unwrap();
+    assert!(stored.contains("rejected") && !stored.contains("good"), "{stored}");
+    std::fs::write(folder.at("future.csv"), with("taken_at_unix_s", "4102444800")).unwrap();
+    let future = refused(&folder, "measure --cluster h100 --store f.db --import future.csv", 2);
+    assert!(future.contains("days in the future"), "{future}");
+}
+
+#[test]
+fn a_suspect_explains_only_slower_readings_and_is_told_only_of_its_collective() {
+    let folder = workplace();
+    ok(&folder, "cluster allocate j n0 n1 --state s");
+    let observe = "observe --store s.db --state s --job j --simulated --model m.json";
+    let expected = json(&folder, "explain --state s --model m.json --job j");
+    let v = expected["predicted_busbw_gb_per_s"].as_f64().expect("a prediction");
+    let slow = json(&folder, &format!("{observe} --busbw {}", v / 2.0));
+    assert_eq!(slow["readings"][0]["why_not"], "explained", "{slow}");
+    let fast = json(&folder, &format!("{observe} --busbw {}", v * 1.02));
+    assert_eq!(fast["readings"][0]["why_not"], Value::Null, "{fast}");
+    let gather = ok(&folder, &format!("{observe} --busbw {v} --collective all_gather"));
+    assert!(gather.contains("another collective") && !gather.contains("suspected"), "{gather}");
+    // GPUs of an ended job are named with the state alone.
+    ok(&folder, "cluster release j --state s");
+    ok(&folder, &format!("observe --store s.db --state s --job j --gpus 'n0 n1' --busbw {v} --simulated"));
+}
+
+#[test]
+fn text_and_json_agree_on_whose_choice_it_is_and_on_what_is_gained() {
+    let folder = workplace();
+    for free in ["n[0-3]", "n0:[0-5] n[1-3]", "n0:[1-3] n1:[2-7] n2:[0-3] n3"] {
+        for gpus in [2, 4, 8, 12] {
+            let line = format!("place --cluster h100 --model m.json --gpus {gpus} --free '{free}'");
+            let (text, answer) = (joined(&ok(&folder, &line)), json(&folder, &line));
+            let same = answer["rule"]["gpus"] == answer["gpus"];
+            assert_eq!(text.contains(": the simple rule's choice."), same, "{line}: {text}{answer}");
+        }
+    }
+    let jobs = r#"[{"id":"a","gpus":["n0:0","n0:1","n1:0","n1:1"]},{"id":"b","gpus":["n2:0","n2:1","n3:0","n3:1"]}]"#;
+    std::fs::write(folder.at("jobs.json"), jobs).unwrap();
+    let line = "place --cluster h100 --model m.json --gpus 10 --jobs jobs.json";
+    let (text, answer) = (ok(&folder, line), json(&folder, line));
+    let figure = |v: &Value, key: &str| v[key].as_f64().expect("a figure");
+    let gained = figure(&answer, "score_gb_per_s") - figure(&answer["rule"], "score_gb_per_s");
+    assert!((gained - figure(&answer["price"], "gained_busbw_gb_per_s")).abs() < 0.01, "{answer}");
+    let shared = figure(&answer["contention"], "shared_busbw_gb_per_s");
+    assert_eq!(shared, figure(&answer, "score_gb_per_s"));
+    assert!(text.contains("among") && text.contains(&format!("{shared:.1}")), "{text}");
+}
+
+#[test]
+fn limits_that_no_split_keeps_are_refused_with_the_arithmetic_by_every_search() {
+    let folder = workplace();
+    for search in ["auto", "threshold", "exact", "bandpilot"] {
+        let place = format!("place --cluster h100 --model m.json --search {search}");
+        let e = refused(&folder, &format!("{place} --gpus 16 --max-hosts 1"), 1);
+        assert!(e.contains("1 host holds at most 8 GPUs; allow 2 hosts, or ask for 8"), "{search}: {e}");
+        let e = refused(&folder, &format!("{place} --gpus 24 --max-hosts 2 --free 'n0:[0-3] n[1-3]'"), 1);
+        assert!(e.contains("2 hosts hold at most 16 GPUs; allow 3 hosts, or ask for 16"), "{search}: {e}");
+        let e = refused(&folder, &format!("{place} --gpus 16 --max-hosts 2 --free 'n0:[0-3] n1:[0-5] n2 n3:0'"), 1);
+        assert!(e.contains("2 hosts hold at most 14 of the usable GPUs; allow 3 hosts"), "{search}: {e}");
+        let e = refused(&folder, &format!("{place} --gpus 16 --min-per-host 9"), 1);
+        assert!(e.contains("no host has more than 8 GPUs"), "{search}: {e}");
+        let e = refused(&folder, &format!("{place} --gpus 24 --max-per-host 4"), 1);
+        assert!(e.contains("at most 16 GPUs at 4 per host"), "{search}: {e}");
+    }
+}
+
+#[test]
+fn small_messages_have_digits_and_large_jobs_few_lines() {
+    let folder = workplace();
+    let small = ok(&folder, "place --cluster h100 --model m.json --gpus 16 --size 1KiB");
+    assert!(!small.contains(" 0.0 ± 0.0 GB/s"), "{small}");
+    let text = "name: big\nnetwork: {tiers: [{name: leaf, hosts_per_switch: 32, oversubscription: 2}]}\n\
+                hosts: [{name: 'n[000-319]', type: hgx-h100}]\n";
+    std::fs::write(folder.at("big.yaml"), text).unwrap();
+    ok(&folder, "fit --cluster big.yaml --model nccl -o big.json");
+    // Every third host has GPUs 0 to 5 and every other one 2 to 7: the lists are long.
+    let free: Vec<String> = (0..320).map(|h| format!("n{h:03}:[{}-{}]", h % 3, h % 3 + 5)).collect();
+    std::fs::write(folder.at("free.txt"), free.join("\n")).unwrap();
+    let (code, out, err) =
+        run(&folder, "place --cluster big.yaml --model big.json --gpus 1250 --free free.txt --uneven");
+    assert_eq!(code, 0, "{err}");
+    let table = out.lines().skip_while(|l| !l.trim_start().starts_with("split")).count();
+    assert!((1..=30).contains(&table), "{table} lines of table: {out}");
+    assert!(out.lines().all(|l| l.chars().count() <= 80), "{out}");
+    let limit = ok(&folder, "explain --cluster big.yaml --model big.json --gpus 'n[000-063]'");
+    assert!(!limit.contains("the link NCCL") && !limit.contains("the link NVL"), "{limit}");
+}
+
+#[test]
+fn errors_fit_80_columns_and_name_what_differs_of_two_clusters_of_one_name() {
+    let folder = workplace();
+    let text = "name: h100\nhosts: [{name: 'm[0-3]', type: hgx-h100}]\n";
+    std::fs::write(folder.at("other.yaml"), text).unwrap();
+    let mut c = linkwise("place", &["--cluster", "other.yaml", "--state", "s", "--model", "m.json", "--gpus", "8"]);
+    let out = c.current_dir(&folder.0).output().unwrap();
+    let err = String::from_utf8(out.stderr).unwrap();
+    assert!(joined(&err).contains("of the same name (`h100`)") && !err.contains("given is"), "{err}");
+    assert!(err.lines().all(|l| l.chars().count() <= 80), "{err}");
+    let e = refused(&folder, "place --cluster other.yaml --model m.json --gpus 8", 2);
+    assert!(!e.contains("not those of `h100`"), "{e}");
+}
+
+#[test]
+fn readings_of_renamed_hosts_go_into_a_store_of_the_new_names() {
+    let folder = workplace();
+    let text = "name: h100\nhosts: [{name: 'gpu-[0-3]', type: hgx-h100}]\n";
+    std::fs::write(folder.at("new.yaml"), text).unwrap();
+    ok(&folder, "measure --cluster h100 --store s.db --export s.csv");
+    let e = refused(&folder, "measure --cluster new.yaml --store n.db --import s.csv", 2);
+    assert!(e.contains("has no host `n0`"), "{e}");
+    ok(&folder, "measure --cluster new.yaml --store n.db --import s.csv --host-map 'n*=gpu-*'");
+    ok(
+        &folder,
+        "measure --cluster new.yaml --store p.db --import s.csv --host-map n0=gpu-0,n1=gpu-1,n2=gpu-2,n3=gpu-3",
+    );
+    ok(&folder, "measure --cluster new.yaml --store n.db --export n.csv");
+    ok(&folder, "measure --cluster new.yaml --store p.db --export p.csv");
+    let gpus = |file: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(folder.at(file)).unwrap();
+        text.lines().skip(1).map(|l| l.split(',').next().unwrap().to_owned()).collect()
+    };
+    let renamed: Vec<String> = gpus("s.csv").iter().map(|g| g.replace('n', "gpu-")).collect();
+    assert_eq!((gpus("n.csv"), gpus("p.csv")), (renamed.clone(), renamed));
+    let e = refused(&folder, "measure --cluster new.yaml --store q.db --import s.csv --host-map 'n*=m*'", 2);
+    assert!(e.contains("no host of cluster `h100` begins with `m`"), "{e}");
+}
+
+#[test]
+fn a_type_with_fewer_gpus_takes_the_rate_of_its_links_from_like() {
+    let folder = Folder::new();
+    let text = "name: odd\nhost_types:\n- {name: two, like: h100-4gpu, gpu_matrix: [X NV6, NV6 X]}\n\
+                hosts: [{name: 'n[0-1]', type: two}]\n";
+    std::fs::write(folder.at("odd.yaml"), text).unwrap();
+    ok(&folder, "topology show odd.yaml");
+}
