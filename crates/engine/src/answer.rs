@@ -96,7 +96,7 @@ pub struct GroupAnswer {
     pub kind: String,
     /// Ranks of one group.
     pub size: usize,
-    /// How many groups.
+    /// Number of groups.
     pub count: usize,
     /// Share of the job's traffic, relative to the other kinds.
     pub weight: f64,

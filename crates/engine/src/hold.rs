@@ -12,9 +12,9 @@ use store::state::{Snapshot, Turns};
 use store::{ClusterStateStore, Measurement, NewestOfHost, Query, ReadingStore};
 use topology::Cluster;
 
-/// Most readings that a fit or a diagnosis uses, the newest ones.
+/// Maximum number of readings that a fit or a diagnosis uses, the newest ones.
 pub const READINGS_MAX: usize = 200_000;
-/// Most searches that stay in memory between requests, by name and seed.
+/// Maximum number of searches that stay in memory between requests, by name and seed.
 const SEARCHES_MAX: usize = 64;
 
 /// Saves a model that has learned, for the next engine.

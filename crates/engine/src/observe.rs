@@ -13,9 +13,9 @@ use topology::{Allocation, Bandwidth, Bytes, Cluster, Collective, Seconds};
 
 /// Message size if neither the reading nor the state has one.
 const SIZE_DEFAULT: Bytes = Bytes::mib(16);
-/// Most jobs in a note on contention.
+/// Maximum number of jobs in a note on contention.
 const NAMED_MAX: usize = 16;
-/// Most readings of one request.
+/// Maximum number of readings of one request.
 const READINGS_MAX: usize = 10_000;
 
 /// Most GPUs that an answer names, over all its readings: about 70 MB in JSON's tree. A hundred readings of ten thousand GPUs.

@@ -12,7 +12,7 @@ use topology::{Allocation, Bandwidth, Bytes, Collective};
 
 /// Readings of an answer if the request has no limit.
 const LIMIT_DEFAULT: usize = 100;
-/// Most readings of an answer.
+/// Maximum number of readings of an answer.
 const LIMIT_MAX: usize = 10_000;
 
 /// Lists readings. A field that is left out does not restrict the list.

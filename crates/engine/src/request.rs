@@ -6,7 +6,7 @@ use place::{Contention, Registry, Request, Split};
 use serde::{Deserialize, Serialize};
 use topology::{Allocation, Bytes, Cluster};
 
-/// Most measured candidates of a request.
+/// Maximum number of measured candidates of a request.
 const MEASURED_MAX: usize = 1000;
 
 /// Asks for GPUs for a job. All fields but `gpus` (or `pods`) may be left out. The fields of the job are those of a request line.
@@ -90,7 +90,7 @@ pub struct ConstraintsIn {
     /// Fewest GPUs on any host of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host_min: Option<u64>,
-    /// Most hosts.
+    /// Maximum number of hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hosts_max: Option<u64>,
     /// No NIC may be shared with a running job.
@@ -105,7 +105,7 @@ pub struct ConstraintsIn {
     /// Most GPUs on any host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus_per_host_max: Option<u64>,
-    /// Most switches of a tier.
+    /// Maximum number of switches of a tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches_max: Option<u64>,
     /// The tier of `switches_max`; none: the one nearest to the hosts.

@@ -18,7 +18,7 @@ use topology::Bytes;
 const SIZE_RATIO_MAX: f64 = 1.5;
 /// Readings that suspected defects slow below this share do not train the model.
 const EXPLAINED: f64 = 0.95;
-/// Most readings that one request may teach.
+/// Maximum number of readings that one request may teach.
 const LEARN_MAX: usize = 10_000;
 
 /// The reason why the model did not learn a reading.

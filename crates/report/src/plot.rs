@@ -5,11 +5,11 @@ use super::draw::{self, Drawn, Grid, Key, PALETTE};
 use super::text;
 use plotters::style::Color;
 
-/// Most series in one plot; further ones are omitted and counted.
+/// Maximum number of series in one plot; further ones are omitted and counted.
 pub const SERIES_MAX: usize = PALETTE.len();
-/// Most points of one series; longer series are thinned evenly, the first and last point stay, and a note says so.
+/// Maximum number of points of one series; longer series are thinned evenly, the first and last point stay, and a note says so.
 pub const POINTS_MAX: usize = 2_000;
-/// Most categories of a bar plot; further ones are omitted and counted.
+/// Maximum number of categories of a bar plot; further ones are omitted and counted.
 pub const CATEGORIES_MAX: usize = 60;
 
 /// A named series of points.

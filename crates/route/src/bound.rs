@@ -1,7 +1,8 @@
 //! Closed-form lower bounds on the congestion of any plan: the bytes that must cross a cut, over the cut's capacity.
 //!
-//! Each bound holds for every split of the demand over any paths with any number of relays. Given the sums of the demand, all bounds take
-//! O(ranks + hosts). They often equal the optimum; otherwise the multipliers of the correction give a higher bound.
+//! Each bound holds for every split of the demand over any paths with any number of relays. Given the sums of the
+//! demand, all bounds together take O(ranks + hosts). A bound often equals the optimum. Where it does not, the
+//! multipliers of the correction give a higher bound.
 
 use crate::demand::Demand;
 use crate::network::{LinkKind, RoutingNetwork};

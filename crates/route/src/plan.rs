@@ -28,7 +28,7 @@ pub(crate) struct Exception {
 /// Why the planner returned this plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanReason {
-    /// A static rule is within the wanted gap of the optimum.
+    /// A static rule is within the requested gap of the optimum.
     RuleIsEnough,
     /// Pivots corrected a rule.
     Corrected,
@@ -45,7 +45,7 @@ pub struct RoutePlan {
     pub rule: Rule,
     /// Seconds that the busiest link needs, before rounding to whole bytes.
     pub congestion_s: f64,
-    /// No plan's congestion is below this, seconds.
+    /// Proven lower bound on the congestion of any plan, seconds.
     pub lower_bound_s: f64,
     /// What proves the bound.
     pub evidence: Evidence,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 /// Longest key, bytes.
 pub const KEY_BYTES_MAX: usize = 200;
-/// Most keys that a file keeps.
+/// Maximum number of keys that a file keeps.
 pub const KEYS_MAX: usize = 10_000;
 /// Longest age of a key, seconds: a week.
 pub const KEY_AGE_S_MAX: f64 = 7.0 * 86_400.0;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The word that a step's line starts with.
 pub const STEP: &str = "linkwise_step_time_us";
-/// Most readings of one launch.
+/// Maximum number of readings of one launch.
 const READINGS_MAX: usize = 1_000_000;
 
 /// The ranks, hosts and GPUs of a launch, as far as its output gives them. Readings of two sites cannot be compared.

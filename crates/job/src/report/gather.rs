@@ -10,15 +10,15 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-/// Most trace files of one report: one per process of the job.
+/// Maximum number of trace files of one report: one per process of the job.
 const FILES_MAX: usize = 8192;
 /// Most (communicator, collective, bucket) of a report, and most communicators.
 const KEYS_MAX: usize = 100_000;
-/// Most times kept per arm of a key, most calls with GPU times, most steps.
+/// Maximum number of times kept per arm of a key, most calls with GPU times, most steps.
 const TIMES_MAX: usize = 100_000;
-/// Most different arms of a group; all arms with every channel count are fewer.
+/// Maximum number of different arms of a group; all arms with every channel count are fewer.
 const ARMS_MAX: usize = 2_000;
-/// Most sentences about communicators that stay at AUTO.
+/// Maximum number of sentences about communicators that stay at AUTO.
 const NEVER_MAX: usize = 1000;
 
 /// Calls of one collective and size bucket in one communicator.

@@ -197,7 +197,7 @@ impl<'a> Builder<'a> {
         n.iter().take(4).chain(n.iter().skip(4).rev().take(2)).map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Share of the nominal rate that the link between two GPUs still has.
+    /// Rate of the link between two GPUs as a share of the nominal rate.
     fn link_health(&self, local: &HostBuild, i: usize, j: usize) -> f64 {
         let h = self.cluster.host(local.id);
         let gpu = |g: usize| h.gpu_health.get(g).copied().unwrap_or(1.0);

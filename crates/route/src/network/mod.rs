@@ -15,9 +15,9 @@ use crate::demand::RANKS_MAX;
 use build::Builder;
 use topology::{Cluster, GpuId};
 
-/// Most links of one leg, and of one path inside a host.
+/// Maximum number of links of one leg, and of one path inside a host.
 pub const LEG_LINKS_MAX: usize = 8;
-/// Most overrides of single links.
+/// Maximum number of overrides of single links.
 pub const OVERRIDES_MAX: usize = 4096;
 /// Highest accepted rate of a link, GB/s.
 const CAPACITY_MAX_GB_PER_S: f64 = 100_000.0;
@@ -221,7 +221,7 @@ impl RoutingNetwork {
         &self.inverse
     }
 
-    /// How many ranks.
+    /// Number of ranks.
     #[inline]
     pub fn rank_count(&self) -> usize {
         self.ranks.len()
@@ -258,7 +258,7 @@ impl RoutingNetwork {
         let at = self.intra_row[src] as usize + dst - self.first[self.host(src)] as usize;
         &self.intra_share[self.intra_at[at] as usize..self.intra_at[at + 1] as usize]
     }
-    /// Most relays on a path inside a host: its NVLink hops minus one.
+    /// Maximum number of relays on a path inside a host: its NVLink hops minus one.
     pub fn relays_in_series(&self) -> usize {
         let hops = |l: &Leg| l.links().iter().filter(|&&l| self.links[l as usize].kind == LinkKind::NvLink).count();
         self.intra.iter().map(hops).max().unwrap_or(1).saturating_sub(1)

@@ -9,9 +9,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use topology::{Allocation, Bytes, Cluster, GpuMask, HostId};
 
-/// Most jobs that an error names.
+/// Maximum number of jobs that an error names.
 const NAMED_MAX: usize = 5;
-/// Most suspects of a state; later ones of the list are dropped.
+/// Maximum number of suspects of a state; later ones of the list are dropped.
 const SUSPECTS_MAX: usize = 4096;
 /// A probability that changes by less than this does not affect decisions.
 const PROBABILITY_STEP: f64 = 0.01;

@@ -30,7 +30,7 @@ use topology::Cluster;
 
 /// Longest wait of a process for another process's write.
 pub const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most jobs that hold GPUs at the same time.
+/// Maximum number of jobs that hold GPUs at the same time.
 pub const JOBS_MAX: usize = 100_000;
 /// Longest job id, bytes.
 pub const JOB_ID_BYTES_MAX: usize = 128;

@@ -12,7 +12,7 @@ const ALARM: f64 = 8.0;
 const ALARM_WIDE: f64 = 9.5;
 /// Standard deviation from which [`ALARM_WIDE`] applies.
 const WIDE: f64 = 0.15;
-/// Most evidence from one reading: a single spike is no change.
+/// Largest evidence that one reading may add: a single spike is not a change.
 const STEP_MAX: f64 = 2.0;
 /// Calls over which the level follows slow drift.
 const MEMORY: f64 = 64.0;
