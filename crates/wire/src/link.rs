@@ -194,7 +194,7 @@ impl Link {
         self.broken.get_or_insert(broken_reason.into());
     }
 
-    /// Ends the connection for a reason of the caller's.
+    /// Ends the connection with a reason that the caller gives.
     pub fn close_with_reason(&mut self, broken_reason: &'static str) {
         self.fail(broken_reason);
     }

@@ -1,8 +1,8 @@
 //! The addresses of the rendezvous, tried in turn.
 //!
-//! A name is resolved on its own thread, because a silent name server can block the lookup for as long as its timeout, and replies to other ranks
-//! must not wait for it. The thread is never joined: it ends with the C library's timeout. At most one such thread exists; its result is taken when
-//! it is there.
+//! A name is resolved on its own thread: a silent name server can block the lookup for its whole timeout, and replies
+//! to other ranks must not wait for it. The thread is never joined; it ends with the C library's timeout. At most one
+//! such thread exists.
 
 use super::Rendezvous;
 use super::packet::ADDRESSES_MAX;
