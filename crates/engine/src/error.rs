@@ -57,7 +57,7 @@ pub enum EngineError {
     NotHeld {
         /// The job.
         job: String,
-        /// Jobs that hold GPUs, in words.
+        /// Jobs that hold GPUs, as text.
         known: String,
     },
     /// A reading is above the bandwidth that the links allow.
@@ -80,7 +80,7 @@ pub enum EngineError {
         attempts: u32,
     },
     /// The model could not be saved.
-    #[error("the readings are stored, but the model that learned them could not be saved: {0}")]
+    #[error("the readings are stored, but the model with these readings could not be saved: {0}")]
     ModelNotKept(String),
     /// A stored answer cannot be read.
     #[error("the kept answer to this request cannot be read: {0}")]

@@ -10,7 +10,7 @@ use topology::{Bytes, Cluster};
 /// in the cluster file. A wrong unit is a factor of 8 (Gbit/s) or 1,000 (MB/s) and is detected.
 pub const IMPOSSIBLE_FACTOR: f64 = 3.0;
 
-/// A size at which latency is negligible: the bound at this size is an upper limit of the bound at all sizes.
+/// A size at which latency is negligible: the bound at this size is an upper limit for all sizes.
 const SIZE: Bytes = Bytes::gib(16);
 
 /// Refuses the first impossible reading. O(readings) estimates of about 1 us each. Refuses nothing if the physics gives no bound.
