@@ -114,7 +114,7 @@ fn eight_processes_that_place_and_commit_at_the_same_time_share_the_cluster_with
     let mut holder = BTreeMap::new();
     for (job, gpus) in &got {
         for g in gpus {
-            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was given out twice");
+            assert_eq!(holder.insert(g.clone(), job.clone()), None, "{g} was allocated twice");
         }
     }
     assert_eq!(holder.len(), 32, "GPUs are left");
