@@ -74,7 +74,7 @@ fn every_call_runs_its_committed_arms(leader: &Comm, caller: &Comm) {
 }
 
 #[test]
-fn no_call_misses_a_proposal_that_it_must_obey() {
+fn no_call_misses_a_proposal_that_applies_to_it() {
     let comm = comm(Role::Tune);
     every_call_runs_its_committed_arms(&comm, &comm);
 }
@@ -86,7 +86,8 @@ fn no_call_of_a_follower_misses_a_proposal_to_the_job() {
         runs: Vec::new(),
         settled: Arm::new(Algorithm::Tree, Protocol::Ll),
     }];
-    // One epoch per job: its epochs mean the table or AUTO, so the call from which it applies is what counts.
+    // Each job commits at most one epoch, which means the table or AUTO. The test therefore checks the call from which the
+    // epoch applies.
     let mut in_time = 0;
     for round in 0..2000u64 {
         let job = comm(Role::Job);
