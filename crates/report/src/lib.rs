@@ -127,7 +127,7 @@ impl Report {
     /// The page as HTML text. O(size of the data); plots are thinned and tables cut as their limits say, so the page stays small.
     ///
     /// # Errors
-    /// [`ReportError`]; no data of this module's tests cause one.
+    /// [`ReportError`]. No data in this module's tests cause one.
     pub fn html(&self) -> Result<String, ReportError> {
         let sections =
             self.sections.iter().take(SECTIONS_MAX).map(Section::view).collect::<Result<Vec<_>, ReportError>>()?;
