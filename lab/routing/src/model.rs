@@ -6,7 +6,8 @@ use super::sheet::{Cell, Sheet, ratio};
 use console::Failure;
 use route::{Demand, Planner, RoutePlan, RoutingNetwork, RoutingOptions, Rule, exact, traffic};
 
-/// The experts of a model. NIMBLE does not name its own, so two models bracket common ones, in bf16, one expert per token.
+/// The experts of a model. NIMBLE does not name its model, so two models represent the range of common ones: in bf16,
+/// one expert per token.
 struct Experts {
     name: &'static str,
     hidden: u64,
@@ -30,7 +31,7 @@ fn transposed(d: &Demand) -> Result<Demand, Failure> {
 }
 
 impl Experts {
-    /// Seconds of the hottest rank's products.
+    /// Seconds that the hottest rank needs for its matrix products.
     fn compute_s(&self, tokens: f64) -> f64 {
         tokens * (6 * self.hidden * self.feed_forward) as f64 / FLOP_PER_S
     }

@@ -51,7 +51,7 @@ pub fn stencil() -> Result<Sheet, Failure> {
             ]);
         }
     }
-    sheet.note("Planner times are measured here, on one core, with the demand in memory; whether NIMBLE's include gathering it is not published. Transfers are modelled.");
+    sheet.note("Planner times are measured here, on one core, with the demand in memory; it is not published whether NIMBLE's times include gathering the demand. Transfers are modelled.");
     Ok(sheet)
 }
 
@@ -150,6 +150,6 @@ pub fn speed() -> Result<Sheet, Failure> {
         ]);
     }
     sheet.note("One core, workspace warm, medians of repetitions; the same setting as for `quality`. NIMBLE reports 30 to 50 us for 4 and 8 GPUs.");
-    sheet.note("Not counted: getting the demand to every rank (8 bytes a pair; an allgather of 10 to 30 us on shared memory or InfiniBand, estimated). A rule alone needs none.");
+    sheet.note("Not counted: sending the demand to every rank (8 bytes per pair; an allgather of 10 to 30 us on shared memory or InfiniBand, estimated). A rule needs no demand.");
     Ok(sheet)
 }

@@ -111,7 +111,7 @@ pub const KINDS: &[Kind] = &[
 pub fn draw(kind: &str, seed: u64) -> Result<Drawn, String> {
     let Some(kind) = KINDS.iter().find(|k| k.name == kind) else {
         let known: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
-        return Err(format!("`{kind}` is no kind of site; known: {}", known.join(", ")));
+        return Err(format!("`{kind}` is not a kind of site; known: {}", known.join(", ")));
     };
     let name = kind.name.bytes().fold(0u64, |h, b| h.wrapping_mul(257).wrapping_add(b.into()));
     let draft = (kind.make)(Draft::new(Keyed::new(seed, 0x517e).with(name)));
