@@ -176,7 +176,7 @@ fn check(path: &Path, root: &Path) -> (Checked, Option<Table>) {
             checked.kind = "CSV".into();
             // Files of other data sets have their own columns.
             let text = e.to_string();
-            if text.contains("is no known format") {
+            if text.contains("is not a known format") {
                 checked.notes.push("not checked: columns of another data set".into());
             } else {
                 checked.problems.push(text);

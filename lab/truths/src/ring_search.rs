@@ -1,14 +1,15 @@
 //! A ring search over switches, similar to NCCL's: the bandwidth is the result of a search, not of a formula.
 //!
-//! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of PCIe switches and trees,
-//! the link between sockets, NICs. For falling speeds a depth-first search lays rings through the chosen GPUs (over hosts: paths that enter
-//! by one NIC and leave by one), each taking its speed from everything it crosses, until no more fit. The speed with the largest
-//! speed x rings wins. Hosts search for themselves; an allocation has the fewest rings and the lowest speed of its hosts, as NCCL agrees
-//! on graphs: `B = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once),
-//! and no more than the slowest of them has alone. So a host that is good
-//! with many slow rings and one that is good with few fast ones are bad together, which no minimum of two bandwidths reproduces.
+//! Every host is a set of directed resources: NVLinks (pairs, or ports of a switch), PCIe links of GPUs, uplinks of
+//! PCIe switches and trees, the link between sockets, NICs. For falling speeds a depth-first search lays rings through
+//! the chosen GPUs (over hosts: paths that enter by one NIC and leave by one) until no more fit. Each ring takes its
+//! speed from every resource on its way. The speed with the largest speed x rings is chosen. Every host has its own
+//! search. As in NCCL's agreement on graphs, an allocation gets the fewest rings and the lowest speed of its hosts: `B
+//! = rings x speed`, times 0.9 x 2(n-1)/n for two hosts of n GPUs (a tree uses each NIC once), and at most the
+//! bandwidth of its slowest host without the others. A host that is fast with many slow rings and a host that is fast
+//! with few fast rings are therefore slow together. No minimum of two bandwidths reproduces that.
 //!
-//! Tiers of switches and links between single hosts are not part of it.
+//! Tiers of switches and links between single hosts are not modelled.
 
 use crate::form::Form;
 use crate::randomness::Keyed;
@@ -17,13 +18,13 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use topology::{Cluster, GpuMask, HostId, HostType, Nic, PathKind};
 
-/// Most GPUs of a host: every subset has a search of its own.
+/// Maximum number of GPUs of a host: every subset has a separate search.
 pub(crate) const GPUS_MAX: usize = 8;
-/// Most rings, as NCCL's channels.
+/// Maximum number of rings, like NCCL's channels.
 const RINGS_MAX: usize = 16;
 /// Steps after which a search for one more ring gives up.
 const STEPS_MAX: usize = 300;
-/// Speeds that are tried, GB/s.
+/// Speeds that the search tries, GB/s.
 const SPEEDS: [f64; 26] = [
     50.0, 48.0, 45.0, 40.0, 36.0, 30.0, 24.0, 22.0, 20.0, 18.0, 15.0, 12.5, 12.0, 11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0,
     4.0, 3.0, 2.0, 1.2, 1.0, 0.6,
@@ -49,7 +50,7 @@ struct Make {
     capacity: Vec<f64>,
     /// `hop[a][b]`: resources between two GPUs.
     hop: Vec<Vec<Vec<usize>>>,
-    /// Per GPU: ways in from the network and out to it, nearest NICs only.
+    /// Per GPU: ways in from the network and out to it, over the nearest NICs only.
     enter: Vec<Vec<Vec<usize>>>,
     leave: Vec<Vec<Vec<usize>>>,
     inside: Vec<OnceLock<FoundRings>>,
@@ -93,7 +94,7 @@ impl RingSearch {
         *table[mask.0 as usize].get_or_init(|| make.search(mask, across))
     }
 
-    /// The slowest host alone; no multi-host job is faster.
+    /// Bandwidth of the slowest host without the others. No multi-host job is faster.
     fn inside(&self, parts: Parts) -> f64 {
         let several = parts.iter().filter(|p| p.1.count() > 1);
         several.map(|&(h, m)| self.found(h, m, false)).map(|f| f.rings * f.speed).fold(f64::INFINITY, f64::min)
@@ -276,7 +277,7 @@ impl Make {
         hop
     }
 
-    /// The best speed and its rings; one ring of almost nothing if none fits.
+    /// The best speed and its rings; one ring of almost no bandwidth if none fits.
     fn search(&self, mask: GpuMask, across: bool) -> FoundRings {
         let gpus: Vec<usize> = mask.iter().collect();
         let mut best = FoundRings { rings: 1.0, speed: SPEEDS[SPEEDS.len() - 1] / 2.0 };
@@ -296,7 +297,7 @@ impl Make {
         best
     }
 
-    /// Lays one more ring, if one fits; `turn` rotates where the search starts, so that NICs are used in turn.
+    /// Lays one more ring, if one fits. `turn` rotates the start of the search, so that NICs are used in turn.
     fn ring(&self, gpus: &[usize], across: bool, speed: f64, turn: usize, left: &mut [f64]) -> bool {
         let n = gpus.len();
         let mut steps = STEPS_MAX;
@@ -354,7 +355,7 @@ impl Make {
     }
 }
 
-/// Takes a speed from all resources of a way, or from none.
+/// Takes a speed from all resources of a way, or from none of them.
 fn take(left: &mut [f64], way: &[usize], speed: f64) -> bool {
     let fits = way.iter().all(|r| left[*r] >= speed - 1e-9);
     if fits {

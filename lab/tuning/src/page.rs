@@ -9,14 +9,14 @@ use console::Failure;
 use files::write_atomic;
 use std::path::Path;
 
-/// Calls over which curves are smoothed by their mean, as a share of the call's number.
+/// Curves are smoothed by the mean over this share of the call's number.
 const SMOOTH_SHARE: f64 = 0.05;
 
 fn is_drawing(file: &Path) -> bool {
     file.extension().is_some_and(|e| e == "svg")
 }
 
-/// Refuses what cannot be written, before anything is run.
+/// Refuses files that cannot be written, before anything is run.
 pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty());
     if let Some(folder) = folder.filter(|f| !f.is_dir()) {
@@ -28,7 +28,7 @@ pub fn check(file: &Path, environments: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes it: HTML, or for a name that ends in `.svg` the learning curves of the one environment.
+/// Writes the page as HTML, or for a name that ends in `.svg` the learning curves of the one environment.
 pub fn write(file: &Path, entries: &[Entry], results: &[Vec<PolicyScore>], settings: &Settings) -> Result<(), Failure> {
     check(file, entries.len())?;
     if is_drawing(file) {
@@ -59,7 +59,7 @@ fn section(entry: &Entry, lines: &[PolicyScore]) -> Section {
     }
 }
 
-/// Means over windows that grow with the call's number, so that a logarithmic axis shows the beginning call by call.
+/// Means over windows that grow with the call's number, so that a logarithmic axis shows the begin call by call.
 fn smooth(values: impl Fn(usize) -> f64, calls: usize) -> Vec<(f64, f64)> {
     let mut out = Vec::new();
     let mut from = 0;

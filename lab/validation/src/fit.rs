@@ -1,9 +1,9 @@
-//! Fitting the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms with weights that make
-//! outliers count less (iteratively re-weighted least squares), deterministic.
+//! Fits the latency and ramp constants: damped Gauss-Newton (Levenberg-Marquardt) on their logarithms, with weights
+//! that reduce the influence of outliers (iteratively re-weighted least squares). Deterministic.
 //!
-//! Fitted are the fields that `fabric::constants` marks so (latencies, ramps, copies). Plateau rates, link and NIC efficiencies and
-//! NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set for all classes (the
-//! latencies of NCCL's own cost model), not from the shipped constants.
+//! The fit changes the fields that `fabric::constants` marks (latencies, ramps, copies). Plateau rates, link and NIC
+//! efficiencies and NCCL's decisions are measured or nominal and stay unchanged. The search starts from one nominal set
+//! for all classes (the latencies of NCCL's cost model), not from the shipped constants.
 
 use super::cases::{Case, Cases};
 use super::score::{ValidationReport, predict, score};
@@ -15,29 +15,29 @@ use topology::{Collective, NetworkClass};
 
 /// Steps of the search.
 const STEPS: usize = 48;
-/// Relative change that measures a derivative.
+/// Relative change for numerical derivatives.
 const NUDGE: f64 = 0.01;
-/// How far latencies and ramps of a class may move from nominal, as a factor.
+/// Largest change of latencies and ramps of a class from nominal, as a factor.
 const CURVE_FACTOR: f64 = 12.0;
 /// The same for shares and copies.
 const SHARE_FACTOR: f64 = 2.0;
 /// The same for networks.
 const NETWORK_FACTOR: f64 = 6.0;
-/// Rows of one family that the fit looks at, spread over its table.
+/// Number of rows of one family in the fit, spread over its table.
 const ROWS_PER_FAMILY: usize = 60;
-/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems that behave unlike
-/// their class do not pull its constants.
+/// An error `e` of one row (as a logarithm) counts `e^2 / (e^2 + ERROR_HALF^2)`: a square near zero, at most 1. Systems
+/// that differ from their class therefore have little influence on its constants.
 const ERROR_HALF: f64 = 0.15;
 
-/// Weight of staying near the nominal value: constants that no row determines do not drift.
+/// Weight of the distance from the nominal value. It keeps constants that no row determines from drifting.
 const RIDGE: f64 = 0.002;
-/// Weight of staying near the same constant of the other classes (or networks), as factors on nominal: a class without rows for a collective
-/// learns from the others.
+/// Weight of the distance from the same constant of the other classes (or networks), as factors on nominal. A class
+/// without rows for a collective thereby learns from the others.
 const KINSHIP: f64 = 0.005;
 
-/// Classes with constants of their own to fit; P100 follows V100, L40S and 4090 (PCIe only) need none.
+/// Classes with separate constants to fit; P100 uses those of V100, L40S and 4090 (PCIe only) need none.
 const CLASSES: [GpuClass; 4] = [GpuClass::Volta, GpuClass::Ampere, GpuClass::Hopper, GpuClass::Blackwell];
-/// Networks with constants of their own to fit; no-GPUDirect and TCP follow RoCE (too few sweeps are published).
+/// Networks with separate constants to fit; no-GPUDirect and TCP use those of RoCE (too few sweeps are published).
 const NETWORKS: [(NetworkClass, GpuClass); 4] = [
     (NetworkClass::Infiniband, GpuClass::Hopper),
     (NetworkClass::Roce, GpuClass::Hopper),
@@ -48,9 +48,9 @@ const NETWORKS: [(NetworkClass, GpuClass); 4] = [
 /// Fitted constants of one network.
 const NETWORK_FIELDS: usize = 11;
 
-/// Both halves: families laid out as systems x collectives and coloured like a chess board, so that each half knows every
-/// collective and half of what was published of every system. (Halves that lack a whole GPU generation or a whole collective say more about
-/// the gap than about the fit.)
+/// Both halves. The families are arranged as systems x collectives and coloured like a chess board, so that each half
+/// has every collective and half of the published data of every system. (Halves without a whole GPU generation or a
+/// whole collective would measure the gap rather than the fit.)
 #[derive(Clone, Debug, Serialize)]
 pub struct Cross {
     /// First half, judged with constants fitted on the second.

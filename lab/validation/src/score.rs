@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use topology::nccl::Algorithm;
 
-/// Rows listed as the worst.
+/// Number of listed worst rows.
 const WORST: usize = 10;
 
 /// One row's error.
@@ -18,7 +18,7 @@ pub struct RowError {
     pub allocation: String,
     /// Size, bytes.
     pub size_bytes: u64,
-    /// Algorithm that the rule took; `None` for sends from rank to rank.
+    /// Algorithm of the prediction; `None` for sends from rank to rank.
     pub algorithm: Option<Algorithm>,
     /// Predicted bus bandwidth.
     pub predicted_busbw_gb_per_s: f64,
@@ -31,7 +31,7 @@ pub struct RowError {
 /// Errors of some rows.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Stats {
-    /// Rows that count.
+    /// Number of scored rows.
     pub rows: usize,
     /// Median of the absolute errors; null without rows.
     pub median_abs_error_pct: Option<f64>,
@@ -77,7 +77,7 @@ pub struct Family {
 /// Over families.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overall {
-    /// Families with rows that count.
+    /// Families with scored rows.
     pub families: usize,
     /// Median over families of every figure.
     #[serde(flatten)]

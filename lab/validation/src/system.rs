@@ -1,4 +1,4 @@
-//! One fixed rule that turns the system columns of a row into a cluster and an allocation.
+//! One fixed rule that converts the system columns of a row to a cluster and an allocation.
 //!
 //! Only the columns gpu, gpus_per_node, nodes, allocation, interconnect, nic, algo, proto and note are read, never the result.
 
@@ -9,10 +9,10 @@ use topology::{
     PathKind, Pcie, catalog,
 };
 
-/// Most hosts that a row may name.
+/// Maximum number of hosts of a row.
 const HOSTS_MAX: usize = 4_096;
 
-/// What a row says about its system, as text.
+/// The system columns of a row, as text.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
     /// GPU model.
@@ -21,7 +21,7 @@ pub struct Words<'a> {
     pub system: &'a str,
     /// GPUs of one node.
     pub gpus_per_node: &'a str,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: &'a str,
     /// GPUs used.
     pub allocation: &'a str,
@@ -67,7 +67,7 @@ pub struct Case {
     /// The system.
     pub cluster: Cluster,
     pub allocation: Allocation,
-    /// How the collective ran.
+    /// Settings of the run.
     pub run: RunOptions,
 }
 

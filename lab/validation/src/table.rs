@@ -1,4 +1,4 @@
-//! Reading published measurement tables: which format a file has, and its rows with the place of every field.
+//! Reads published measurement tables: the format of a file, and its rows with the position of every field.
 
 use console::Failure;
 use std::path::Path;
@@ -6,7 +6,7 @@ use topology::Bytes;
 
 /// Largest file read, bytes.
 const FILE_BYTES_MAX: u64 = 64 << 20;
-/// Most rows of one file.
+/// Maximum number of rows of one file.
 const ROWS_MAX: usize = 500_000;
 /// Longest field, bytes.
 const FIELD_BYTES_MAX: usize = 4_096;
@@ -66,7 +66,7 @@ const OTHER_NAMES: [(&str, &[&str]); 8] = [
     ("nccl_version", &["nccl"]),
 ];
 
-/// Where a column is in a header: under its own name or another.
+/// Position of a column in a header, under its own name or another.
 fn find(headers: &[String], column: &str) -> Option<usize> {
     headers.iter().position(|h| h == column).or_else(|| {
         let others = OTHER_NAMES.iter().find(|o| o.0 == column)?.1;
@@ -84,7 +84,7 @@ impl Kind {
             Kind::P2pMatrix => &P2P_COLUMNS,
         }
     }
-    /// In words.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Measurements => "measurements",
@@ -113,11 +113,11 @@ pub struct Table {
     pub kind: Kind,
     /// Its rows.
     pub rows: Vec<TableRow>,
-    /// Are columns in another order, or are there more than the format has?
+    /// True if columns are in another order, or if there are more than the format has.
     pub reordered: bool,
-    /// Does the file have carriage returns or a byte order mark?
+    /// True if the file has carriage returns or a byte order mark.
     pub foreign_text: bool,
-    /// For pointing at fields: place of each known column in the file.
+    /// Position of each known column in the file, for error messages.
     places: Vec<usize>,
     text: String,
 }
@@ -168,7 +168,7 @@ fn check(record: &csv::StringRecord, headers: &[String]) -> Result<(), String> {
 }
 
 impl Table {
-    /// Reads a file whole, within limits.
+    /// Reads a whole file, within limits.
     pub fn read(path: &Path) -> Result<Table, Failure> {
         let meta = std::fs::metadata(path).map_err(|e| Failure::file("read", path, e))?;
         if meta.is_dir() {

@@ -10,7 +10,7 @@ use topology::Bytes;
 pub struct Kind {
     /// Its name.
     pub name: &'static str,
-    /// What is hidden, in a line.
+    /// The hidden fact, in one line.
     pub about: &'static str,
     make: fn(Draft) -> Draft,
 }
@@ -19,7 +19,7 @@ const fn kind(name: &'static str, about: &'static str, make: fn(Draft) -> Draft)
     Kind { name, about, make }
 }
 
-/// Every kind. The number in a name is that of hosts.
+/// All kinds. The number in a name is the number of hosts.
 pub const KINDS: &[Kind] = &[
     kind("flat16", "8 H100 a host behind one switch, nothing odd", |d| d.flat(16)),
     kind("flat64", "the same with leaf switches that cost nothing", |d| d.leaves(64, 8, 0.0..0.0)),
@@ -107,7 +107,7 @@ pub const KINDS: &[Kind] = &[
 /// A site of a kind; the seed chooses all that is hidden.
 ///
 /// # Errors
-/// A name that no kind has.
+/// No kind has this name.
 pub fn draw(kind: &str, seed: u64) -> Result<Drawn, String> {
     let Some(kind) = KINDS.iter().find(|k| k.name == kind) else {
         let known: Vec<&str> = KINDS.iter().map(|k| k.name).collect();

@@ -1,32 +1,33 @@
-//! The best allocations that a search with the truth finds: what choices are measured against.
+//! The best allocations that a search with the truth finds. Choices are compared with them.
 //!
-//! Starts: every switch of every level and the whole site, every number of GPUs per host, several orders of hosts and of GPUs, and the choices of
-//! all methods. From the best of them it climbs: a host or a leaf exchanged, a GPU moved, a host emptied, a rail exchanged; first by the smooth
-//! bandwidth, then by the real one. Deterministic; nothing proves that its best is the optimum.
+//! The search starts from every switch of every level and the whole site, with every number of GPUs per host and
+//! several orders of hosts and GPUs, and from the choices of all methods. From the best starts it climbs: it exchanges
+//! a host or a leaf, moves a GPU, empties a host, exchanges a rail; first by the smooth bandwidth, then by the real
+//! one. It is deterministic. Its result is not proven to be the optimum.
 
 use super::Site;
 use crate::truth::{Irregularity, Parts};
 use std::collections::HashSet;
 use topology::{Allocation, GpuMask, HostId};
 
-/// Starts from which it climbs.
+/// Number of starts from which the search climbs.
 const CLIMBS: usize = 12;
-/// Starts with one number of hosts.
+/// Number of starts with the same number of hosts.
 const ALIKE_MAX: usize = 3;
-/// Moves tried in a row without a gain after which a climb ends, and most of one climb.
+/// Number of moves without a gain after which a climb ends, and the maximum number of moves of one climb.
 const FRUITLESS_MAX: usize = 400;
 const MOVES_MAX: usize = 4_000;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The largest bandwidth of all that was looked at, GB/s.
+    /// The largest bandwidth found, GB/s.
     pub best_gb_per_s: f64,
-    /// GPUs that get it.
+    /// The GPUs with this bandwidth.
     pub best: Allocation,
-    /// The choice of somebody who knows everything but the irregularity of single splits.
+    /// The best choice of a method that knows everything except the irregularity of single splits.
     pub smooth: Allocation,
-    /// Allocations looked at.
+    /// Number of allocations evaluated.
     pub looked_at: usize,
 }
 
@@ -43,7 +44,8 @@ struct Climber<'a> {
     looked_at: usize,
 }
 
-/// Searches for `k` of the free GPUs, `choices` among the starts. O(milliseconds) for 16 hosts, some tenths of a second for 128.
+/// Searches for `k` of the free GPUs; `choices` are additional starts. Takes milliseconds for 16 hosts, some tenths of
+/// a second for 128.
 pub fn search(site: &Site, free: &Allocation, k: usize, choices: &[Allocation], seed: u64) -> Option<Found> {
     if k < 2 || free.gpu_count() < k {
         return None;
@@ -66,7 +68,7 @@ pub fn search(site: &Site, free: &Allocation, k: usize, choices: &[Allocation], 
     starts.retain(|s| known.insert(s.clone()));
     let mut judged: Vec<(f64, Hosts)> = starts.into_iter().map(|s| (c.look(&s).0, s)).collect();
     judged.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    // Of every number of hosts the best few starts: those with the same hosts climb to the same place.
+    // For every number of hosts only the best few starts are used: starts with the same hosts reach the same result.
     let mut of_size = vec![0; site.about.cluster.hosts.len() + 1];
     let mut few = |s: &Hosts| {
         of_size[s.len()] += 1;
@@ -112,12 +114,12 @@ impl Climber<'_> {
         ((u128::from(x ^ (x >> 31)) * n as u128) >> 64) as usize
     }
 
-    /// `count` of a host's GPUs in an order of GPUs.
+    /// `count` of a host's free GPUs, in the order of `order`.
     fn take(free: GpuMask, count: usize, order: &[usize]) -> GpuMask {
         GpuMask::from_indices(order.iter().copied().filter(|g| free.contains(*g)).take(count))
     }
 
-    /// The `count` free GPUs of one host with most bandwidth inside; of equals the first.
+    /// The `count` free GPUs of one host with the highest bandwidth inside; among equals the first.
     fn best_inside(&self, host: HostId, count: usize) -> GpuMask {
         let mut best = (f64::NEG_INFINITY, GpuMask::EMPTY);
         for m in self.free_of[host.index()].subsets().filter(|m| m.count() == count) {
@@ -138,7 +140,7 @@ impl Climber<'_> {
             }
         }
         let gpus = site.network.nodes.iter().map(|n| n.port_of_gpu.len()).max().unwrap_or(1);
-        // Orders of GPUs: as they are numbered, backwards, the fastest rails of the site first.
+        // Orders of GPUs: ascending, descending, and by the rate of the site's rails, fastest first.
         let rate = |h: usize, g: usize| {
             let node = &site.network.nodes[h];
             node.port_of_gpu.get(g).map_or(0.0, |p| node.ports[*p as usize].gb_per_s)
@@ -173,7 +175,8 @@ impl Climber<'_> {
         out
     }
 
-    /// At most `most` GPUs on each of the fewest hosts, evenly; the fastest hosts first, or those of the leaves with most of them.
+    /// At most `most` GPUs on each of the fewest hosts, evenly. The fastest hosts come first, or the hosts of the
+    /// leaves with the most of them.
     fn even(&self, domain: &[usize], k: usize, most: usize, order: &[usize], by_leaf: bool) -> Option<Hosts> {
         let hosts = k.div_ceil(most);
         let (base, more) = (k / hosts, k % hosts);
@@ -224,7 +227,7 @@ impl Climber<'_> {
         at
     }
 
-    /// A random neighbour with the same number of GPUs; none where the drawn move does not fit.
+    /// A random neighbour with the same number of GPUs; `None` if the drawn move does not fit.
     fn neighbour(&mut self, at: &Hosts) -> Option<Hosts> {
         let i = self.below(at.len());
         let mut next = match self.below(10) {
