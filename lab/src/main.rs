@@ -12,7 +12,9 @@ use std::process::ExitCode;
 /// Evaluate the choices of linkwise, and reproduce the papers.
 #[derive(Parser)]
 #[command(name = "linkwise-lab", version, about, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 done, 1 the request cannot be met (the reason is printed), 2 bad input or usage.")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 the request cannot be met (the reason is printed), 2 bad input or usage."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -135,7 +135,10 @@ fn round_robin_is_misled_by_two_modes_and_misses_the_target() {
     let measured = &v["targets"][0]["measured"];
     let wrong = measured[0]["value"].as_f64().unwrap();
     assert!((50.0..85.0).contains(&wrong) && measured[0]["is_met"] == false, "{wrong}");
-    assert!(measured[1]["value"] == 0.0 && measured[1]["is_met"] == true, "a policy that stays on AUTO never leaves it wrongly");
+    assert!(
+        measured[1]["value"] == 0.0 && measured[1]["is_met"] == true,
+        "a policy that stays on AUTO never leaves it wrongly"
+    );
 }
 
 #[test]

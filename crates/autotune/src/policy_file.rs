@@ -177,7 +177,10 @@ impl PolicyFile {
         let file: PolicyFile = serde_json::from_str(text)
             .map_err(|e| format!("not a policy file ({e}); `linkwise tune profile` writes them"))?;
         if file.linkwise_tune_profile != VERSION {
-            return Err(format!("format {}, but this version reads format {VERSION}: profile again", file.linkwise_tune_profile));
+            return Err(format!(
+                "format {}, but this version reads format {VERSION}: profile again",
+                file.linkwise_tune_profile
+            ));
         }
         if file.hash() != file.sha256 {
             return Err("the file was changed after it was written (its sha256 differs): profile again".into());

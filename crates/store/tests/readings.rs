@@ -182,7 +182,11 @@ fn hosts_are_added_and_removed_and_the_readings_of_the_others_stay() {
     assert_eq!(s.changed_hosts().text(), "1 host added (new), 1 host removed (n0)");
     let kept = s.readings(&Query::usable()).unwrap();
     assert_eq!(kept.iter().map(|r| r.id).collect::<Vec<_>>(), [2]);
-    assert_eq!(other.gpu_names(&kept[0].record.measurement.allocation), ["n2:0", "n1:0"], "hosts are matched by name, not by position");
+    assert_eq!(
+        other.gpu_names(&kept[0].record.measurement.allocation),
+        ["n2:0", "n1:0"],
+        "hosts are matched by name, not by position"
+    );
     drop(s);
     assert!(Store::open(&path, &other).unwrap().changed_hosts().is_empty(), "told once");
     assert_eq!(usable(&c), [1, 2], "the host is back");

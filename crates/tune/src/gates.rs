@@ -217,7 +217,11 @@ mod tests {
         let verdict = check_turns(&lucky, &auto, 0);
         assert_eq!((verdict.failed, verdict.turns), (Some(Gate::Agreement), 2));
         assert!(verdict.to_string().contains("turns disagree"), "{verdict}");
-        assert_eq!(check(&lucky.concat(), &auto.concat(), 0).failed, None, "readings without their launch do not show the difference");
+        assert_eq!(
+            check(&lucky.concat(), &auto.concat(), 0).failed,
+            None,
+            "readings without their launch do not show the difference"
+        );
         let steady = [draws(3, 25, 80.0, 0.02), draws(4, 25, 80.0, 0.02)];
         assert!(check_turns(&steady, &auto, 0).is_passed());
         // One launch failed: both arms were measured in one turn only, and the verdict says so.

@@ -60,7 +60,10 @@ mod tests {
         let priced = Objective::with_price(0.01).unwrap();
         let few: Arm = "RING/SIMPLE@4".parse().unwrap();
         assert!((priced.cost_us(100.0, few, None) - 104.0).abs() < 1e-9);
-        assert!((priced.cost_us(100.0, few, Some(16)) - 116.0).abs() < 1e-9, "the used count takes precedence over the requested one");
+        assert!(
+            (priced.cost_us(100.0, few, Some(16)) - 116.0).abs() < 1e-9,
+            "the used count takes precedence over the requested one"
+        );
         let plain: Arm = "TREE/LL".parse().unwrap();
         assert_eq!(priced.cost_us(100.0, Arm::AUTO, None), priced.cost_us(100.0, plain, None));
         assert_eq!(Objective::with_price(0.0), Ok(Objective::Time));

@@ -204,7 +204,11 @@ mod tests {
         assert_eq!(two_kinds("overlap", intensity), by_kind);
         let size = |o: bool| format!(",\"size_bytes\":{}", if o { 16 << 20 } else { 1 << 20 });
         assert_eq!(two_kinds("round-robin", size), by_kind);
-        assert_eq!(two_kinds("round-robin", |_| String::new()), ["AUTO", "AUTO"], "without the fields all calls share one policy");
+        assert_eq!(
+            two_kinds("round-robin", |_| String::new()),
+            ["AUTO", "AUTO"],
+            "without the fields all calls share one policy"
+        );
     }
 
     #[test]

@@ -96,7 +96,10 @@ impl Cases {
                         system: shortened(table.field(row, "system")),
                         collective: "p2p".into(),
                     });
-                    self.leave(family, "a peer-to-peer matrix, not a collective (see `linkwise topology import`)".into());
+                    self.leave(
+                        family,
+                        "a peer-to-peer matrix, not a collective (see `linkwise topology import`)".into(),
+                    );
                 }
             }
         }

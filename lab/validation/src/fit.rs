@@ -91,7 +91,7 @@ pub fn all(cases: &Cases, fabrics: &[Fabric]) -> String {
     format!("{fitted:#?}\n")
 }
 
-/// Shows every fitted constant to `see`, in a fixed order, with the factor that it may move up or down from its nominal value.
+/// Passes every fitted constant to `see`, in a fixed order, with the largest factor of its change from nominal.
 fn visit(c: &mut Constants, see: &mut dyn FnMut(&mut f64, f64)) {
     fn curve(c: &mut LatencyCurve, see: &mut dyn FnMut(&mut f64, f64)) {
         [&mut c.base_us, &mut c.step_us, &mut c.fill_us, &mut c.fill_at, &mut c.fill_power]
@@ -167,7 +167,8 @@ fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f6
     for rows in &mut by_family {
         let n = rows.len();
         if n > ROWS_PER_FAMILY {
-            // Multiples of the golden ratio: even over the table, and never in step with its sizes or configurations.
+            // Multiples of the golden ratio: uniform over the table, and independent of the period of its sizes and
+            // configurations.
             let at = |i: usize| (i as f64 * 0.618_033_988_749_895).fract();
             let mut order: Vec<usize> = (0..n).collect();
             order.sort_by(|a, b| at(*a).total_cmp(&at(*b)));
@@ -191,7 +192,7 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     let mut at = Point { errors: fit.errors(&fit.origin), logs: fit.origin.clone() };
     let mut damping = 1e-2;
     for step in 0..STEPS {
-        // Wide at first, so that no early outlier is excluded forever.
+        // Wide at first, so that no row that looks like an outlier early is excluded permanently.
         let half = (0.6 * 0.9f64.powi(step as i32)).max(ERROR_HALF);
         if let Some(better) = fit.step(&at, half, &mut damping) {
             at = better;
@@ -309,7 +310,7 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// For every constant, the places of the same constant in the other classes or networks, itself included.
+/// For every constant, the indices of the same constant in the other classes or networks, itself included.
 fn kin(count: usize) -> Vec<Vec<usize>> {
     let pcie = 2 * 5 + 3;
     let networks = NETWORKS.len() * NETWORK_FIELDS;

@@ -293,7 +293,8 @@ mod tests {
     fn a_launch_without_its_background_command_fails() {
         let program = strings(&["/bin/sh", "-c", "sleep 0.5; echo linkwise_step_time_us=5"]);
         let overlapped = Launch { is_overlapped: true, ..launch("AUTO", &[8]) };
-        for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it printed nothing")] {
+        for (line, words) in [("no-such-program-at-all", "no-such-program-at-all"), ("sleep 0.1", "it printed nothing")]
+        {
             let Err(LaunchError::Background(e)) = run(&program, &overlapped, Some(line), LONG) else {
                 panic!("{line} passed")
             };

@@ -134,7 +134,11 @@ impl PlanRequest {
             && sizes.windows(2).all(|w| w[0] < w[1])
             && sizes.iter().all(|s| self.sizes.contains(s));
         let in_all = turns.saturating_mul(iterations);
-        if fits { Ok(self.with(turns, in_all, sizes, cost)) } else { Err("the plan does not belong to this run".into()) }
+        if fits {
+            Ok(self.with(turns, in_all, sizes, cost))
+        } else {
+            Err("the plan does not belong to this run".into())
+        }
     }
 
     /// Time of everything requested, seconds.

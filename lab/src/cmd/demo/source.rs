@@ -47,7 +47,9 @@ pub fn find(data: Option<&Path>, simulated: bool) -> Result<DataSource, Failure>
             || DataSource::Simulated(format!("{} holds no {MULTI_TABLE}", dir.display())),
             DataSource::Published,
         )),
-        (None, None) => Ok(DataSource::Simulated("no published tables were found; docs/data.md names the sources".into())),
+        (None, None) => {
+            Ok(DataSource::Simulated("no published tables were found; docs/data.md names the sources".into()))
+        }
     }
 }
 
