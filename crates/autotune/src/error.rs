@@ -14,7 +14,7 @@ pub enum ProfileError {
     Impossible(String),
     /// The given time does not suffice for one turn.
     #[error(
-        "--minutes {minutes}: one turn of {launches} launches with {iterations} readings takes about {least_s:.0} s, all that was asked for \
+        "--minutes {minutes}: one turn of {launches} launches with {iterations} readings takes about {least_s:.0} s, everything requested takes \
          {all_s:.0} s; give --minutes {} or fewer --arms",
         (all_s / 60.0).ceil()
     )]

@@ -1,4 +1,4 @@
-//! Policies by name, for programs whose users name a policy.
+//! Policies by name, for programs that take a policy name from the user.
 
 use topology::diagnose::did_you_mean;
 use tune::registry::POLICIES;

@@ -17,7 +17,7 @@ pub const FILE_BYTES_MAX: usize = 4 << 20;
 pub struct PolicyFile {
     /// The version of the format; the name of the field identifies the file.
     pub linkwise_tune_profile: u32,
-    /// Where the numbers come from.
+    /// The origin of the numbers.
     pub provenance: Provenance,
     /// The arms that were measured.
     pub arms: Vec<String>,

@@ -184,10 +184,10 @@ impl EngineError {
             EngineError::KeptAnswer(_) => "send the request under a new key",
             EngineError::State(StateError::JobExists { .. }) => "release the job first, or choose another id",
             EngineError::State(StateError::KeyReused(_)) | EngineError::Store(StoreError::KeyReused(_)) => {
-                "give every request a key of its own"
+                "give every request a different key"
             }
             _ => match self.kind() {
-                ErrorKind::Malformed => "correct the request as the message says",
+                ErrorKind::Malformed => "correct the request",
                 ErrorKind::Impossible => "change the request as the message says, or wait until more is free",
                 ErrorKind::Busy => "send the request again in a moment",
                 ErrorKind::Broken => "repair the file or the disk that the message names",

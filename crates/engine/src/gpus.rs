@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for GpuList {
             let (host, gpu) = name
                 .rsplit_once(':')
                 .and_then(|(h, g)| Some((h, g.parse().ok()?)))
-                .ok_or_else(|| D::Error::custom(format!("`{name}` is no GPU; HOST:INDEX was expected")))?;
+                .ok_or_else(|| D::Error::custom(format!("`{name}` is not a GPU; HOST:INDEX was expected")))?;
             match out.last_mut() {
                 Some(last) if last.host == host => last.gpus.push(gpu),
                 _ => out.push(HostGpus { host: host.into(), gpus: vec![gpu] }),

@@ -31,7 +31,7 @@ fn one_call(comm: &Comm) -> Arm {
 /// ranks could run one call with different arms.
 fn every_call_runs_its_committed_arms(leader: &Comm, caller: &Comm) {
     const ROUNDS: u64 = 150_000;
-    // On a busy machine the two threads seldom run at the same time: more rounds make up for it.
+    // On a busy machine the two threads rarely run at the same time, so there are more rounds.
     const TIMELY_MIN: usize = 1_000;
     const LONGEST: Duration = Duration::from_secs(60);
     let over = AtomicBool::new(false);

@@ -47,7 +47,7 @@ pub struct RoutePlan {
     pub congestion_s: f64,
     /// Proven lower bound on the congestion of any plan, seconds.
     pub lower_bound_s: f64,
-    /// What proves the bound.
+    /// The proof of the bound.
     pub evidence: Evidence,
     /// Index of the busiest link in [`RoutingNetwork::links`].
     pub bottleneck: usize,
@@ -97,7 +97,7 @@ impl RoutePlan {
         self.shares.clear();
     }
 
-    /// Number of pairs with shares of their own.
+    /// Number of pairs with separate shares.
     pub fn exception_count(&self) -> usize {
         self.exceptions.len()
     }
@@ -113,7 +113,7 @@ impl RoutePlan {
         self.host_weights.extend_from_slice(weights);
     }
 
-    /// Number of pairs of hosts with weights of their own.
+    /// Number of pairs of hosts with separate weights.
     pub fn host_exception_count(&self) -> usize {
         self.host_pairs.len()
     }
@@ -155,7 +155,7 @@ impl RoutePlan {
         self.shares[from..to].iter().for_each(|&(p, s)| out.push(usize::from(p), s));
     }
 
-    /// Calls `each` with every pair that has shares of its own.
+    /// Calls `each` with every pair that has separate shares.
     pub(crate) fn for_each_exception(&self, mut each: impl FnMut(usize, usize, &Shares)) {
         let mut shares = Shares::default();
         for (at, e) in self.exceptions.iter().enumerate() {

@@ -13,7 +13,7 @@ pub enum StoreError {
     NotAStore {
         /// The file.
         path: PathBuf,
-        /// What the file contains instead.
+        /// The actual content of the file.
         why: String,
     },
     /// SQLite found the file damaged.
@@ -71,7 +71,7 @@ pub enum StoreError {
         why: String,
     },
     /// An idempotency key was used for another request.
-    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
     /// An error of SQLite or of the file system.
     #[error("cannot {doing} the store {}: {why}", .path.display())]
@@ -114,7 +114,7 @@ pub(crate) fn why(e: &rusqlite::Error) -> String {
     let remedy = match e.sqlite_error_code() {
         Some(C::DiskFull) => "; make room on the disk",
         Some(C::ReadOnly | C::CannotOpen | C::PermissionDenied) => {
-            "; the file and its folder must be writable, since SQLite keeps its log beside the file"
+            "; the file and its folder must be writable, because SQLite keeps its log next to the file"
         }
         Some(C::SystemIoFailure) => "; the disk is full, damaged, or not a local one",
         _ => "",

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Context {
     /// True if computation runs during the collective; `None` if unknown.
     pub overlapped: Option<bool>,
-    /// Share of the step that is computation, 0 to 1, where it is known.
+    /// Share of the step that is computation, 0 to 1, if known.
     pub compute_intensity: Option<f64>,
 }
 

@@ -113,7 +113,7 @@ pub fn build(name: &str, arms: &[Arm], options: &PolicyOptions) -> Result<Box<dy
     build_from(POLICIES, name, arms, options)
 }
 
-/// The policy with this name among `known`, for callers with policies of their own.
+/// The policy with this name among `known`, for callers with additional policies.
 ///
 /// # Errors
 /// Same as [`build`].

@@ -74,7 +74,7 @@ impl RoundRobin {
         let Some(best) = best.filter(|_| auto_us.is_finite()) else {
             return Chosen {
                 arm: self.auto,
-                because: "AUTO: exploration brought no reading of AUTO to compare with".into(),
+                because: "AUTO: exploration has no reading of AUTO to compare with".into(),
             };
         };
         let gain = 1.0 - means[best] / auto_us;

@@ -68,7 +68,7 @@ enum PeerState {
     Unauthenticated { token: Vec<u8>, until: Instant, intra_node: IntraNodeTransport, file: Option<OwnedFd> },
 }
 
-/// Where [`Link::flush`] writes: `Socket`, then `Switching` once both sides hold the memory, then `SharedMemory`.
+/// The path of [`Link::flush`]: `Socket`, then `Switching` once both sides hold the memory, then `SharedMemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SendPath {
     Socket,

@@ -72,6 +72,6 @@ pub fn shapes() -> Result<Sheet, Failure> {
             sheet.row([Cell::from(name), Cell::from(shape.name())].into_iter().chain(sum.map(ratio)));
         }
     }
-    sheet.note("Planning matters inside hosts with direct links (mesh, cube), where no static rule uses a relay, and for heavy tails.");
+    sheet.note("A planner helps inside hosts with direct links (mesh, cube), where no static rule uses a relay, and for heavy tails.");
     Ok(sheet)
 }

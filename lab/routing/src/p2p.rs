@@ -52,7 +52,7 @@ pub fn paths() -> Result<Sheet, Failure> {
     }
     let costs = route::model::RelayCosts::default();
     sheet.note(format!(
-        "* with the model of relays and pieces, direct where that is sooner. By it a second path pays from {:.1} MiB, three from {:.1} MiB; NIMBLE \
+        "* with the model of relays and pieces, direct where that is sooner. In this model a second path helps from {:.1} MiB, three paths from {:.1} MiB; NIMBLE \
          uses one path up to 1 MB.",
         costs.crossover_bytes(2, 120.0) as f64 / MIB as f64,
         costs.crossover_bytes(3, 120.0) as f64 / MIB as f64

@@ -179,9 +179,9 @@ pub fn relays() -> Result<Sheet, Failure> {
         }
     }
     sheet.note(
-        "On an even mesh a second relay brings nothing. On a cube, and where links of a mesh differ, it brings much, so plans use two there. What is \
-         left on rails2x4 are detours of a host's own traffic over the other host. All by the reference solver; bounds and gaps elsewhere refer to the \
-         paths that a plan may use.",
+        "On an even mesh a second relay has no benefit. On a cube, and on a mesh with different links, it has a large benefit, so plans use two relays there. \
+         The rest on rails2x4 comes from detours of a host's own traffic over the other host. All by the reference solver; bounds and gaps elsewhere refer to \
+         the paths that a plan may use.",
     );
     Ok(sheet)
 }

@@ -129,6 +129,6 @@ pub fn routing(data: Option<&Path>, wanted: bool) -> Result<Sheet, Failure> {
         found.iter().map(|f| f.0.as_str()).collect::<Vec<_>>().join(", "),
         SIZES.map(|s| format!("{} ({})", s.1, s.0)).join(", ")
     ));
-    sheet.note("Real routing skews what a rank receives by 1.1 to 1.6 at 8 ranks; hot ranks of 0.7 and more by 5 to 7. The gain on real traffic is in the `real` rows.");
+    sheet.note("At 8 ranks the busiest receiver gets 1.1 to 1.6 times the mean with real routing, and 5 to 7 times the mean with a hot rank of 0.7 and more. The gain on real traffic is in the `real` rows.");
     Ok(sheet)
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  linkwise-lab reproduce bandpilot table-2\n  linkwise-lab reproduce litegd table-1 --per-k 2\n  \
-    linkwise-lab reproduce bandpilot            (lists what there is)"
+    linkwise-lab reproduce bandpilot            (lists the items)"
 )]
 pub struct Args {
     /// The paper

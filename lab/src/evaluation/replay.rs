@@ -324,7 +324,7 @@ mod tests {
         let settings = settings(Load::Common, Contention::Merge);
         let mut compared = 0;
         for (i, mut s) in scenarios(truth.cluster(), 1, 3).into_iter().enumerate() {
-            // Few free GPUs, so that every subset can be examined; jobs hold the rest.
+            // Few GPUs are free, so that every subset can be examined; jobs hold the others.
             let free: Vec<GpuId> = s.free.gpus().step_by(2).take(11).collect();
             (s.free, s.k) = (Allocation::from_gpus(free.iter().copied()), 2 + s.k % 7);
             if s.k > free.len() {

@@ -33,7 +33,7 @@ impl FromStr for Switch {
         match s.parse::<f64>() {
             Ok(v) if v > 0.0 && v <= GB_PER_S_MAX => Ok(Switch::Uniform(v)),
             _ => Err(format!(
-                "`{s}` is no switch: write GB/s between hosts (20, 40, 60) or `random` (20 to 40 per pair of hosts)"
+                "`{s}` is not a switch: write GB/s between hosts (20, 40, 60) or `random` (20 to 40 per pair of hosts)"
             )),
         }
     }

@@ -323,7 +323,7 @@ fn figure_11(dir: &str) -> Result<String, Failure> {
     for (name, pairs) in [("inside a host", &single), ("over hosts", &several)] {
         let _ = writeln!(
             out,
-            "  {name:<14} {:>4} sets with both sizes; {:5.1} % of pairs that differ by more than 2 % rank alike",
+            "  {name:<14} {:>4} sets with both sizes; {:5.1} % of pairs that differ by more than 2 % have the same order",
             pairs.len(),
             agreement(pairs)
         );

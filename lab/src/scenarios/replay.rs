@@ -26,7 +26,7 @@ const TIMED: usize = 3;
 pub struct Settings {
     /// Readings over several hosts that the model learns from.
     pub samples: usize,
-    /// How they are chosen; `random` takes rows of the table evenly, without repetition.
+    /// Their sampling design. `random` draws rows of the table uniformly, without repetition.
     pub design: DesignKind,
 }
 

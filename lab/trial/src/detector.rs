@@ -9,7 +9,7 @@ const BINS: usize = 200;
 /// Calls of one run, by their true state and the state that was predicted just before the call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detection {
-    /// Overlapped, predicted so.
+    /// Overlapped, predicted overlapped.
     pub hits: u64,
     /// Alone, predicted overlapped.
     pub false_alarms: u64,

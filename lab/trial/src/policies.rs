@@ -37,7 +37,7 @@ pub const FOR_COMPARISON: [PolicyEntry; 5] = [
     },
     PolicyEntry {
         name: "v1",
-        about: "epsilon-greedy whose ranks draw different numbers (the paper's v1); ranks disagree",
+        about: "epsilon-greedy with different random numbers on each rank (the paper's v1); ranks disagree",
         make: |_, arms, auto, o| Ok(Box::new(EpsilonGreedy::v1(arms, auto, o.objective, o.seed, o.rank))),
     },
 ];

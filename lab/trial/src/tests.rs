@@ -186,7 +186,7 @@ fn the_area_under_the_curve_counts_pairs() {
     for (is_overlapped, p) in [(true, 0.9), (true, 0.3), (false, 0.1), (false, 0.3)] {
         d.count(is_overlapped, Some(p));
     }
-    // Of four pairs three are in order and one is a tie.
+    // Three of four pairs are in order, and one is a tie.
     assert_eq!((d.area(), d.accuracy()), (Some(3.5 / 4.0), Some(0.75)));
 }
 

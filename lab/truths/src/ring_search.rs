@@ -428,7 +428,7 @@ mod tests {
         let f = |c: usize| s.hosts(&[0, 1, 2].map(|h| (HostId(h), GpuMask::first(c))));
         assert!((f(8) - 384.0).abs() < 16.0, "{}", f(8));
         assert!((f(1) / f(8) - 1.0 / 8.0).abs() < 0.02, "one NIC per GPU");
-        // One NIC on an A6000 host, whatever the number of GPUs.
+        // An A6000 host has one NIC for any number of GPUs.
         assert!((found(2, &[0], true) - found(2, &[0, 1, 2, 3], true)).abs() < 1.0);
     }
 

@@ -37,7 +37,10 @@ pub fn write(file: &Path, entries: &[Entry], results: &[Vec<PolicyScore>], setti
     }
     let report = Report {
         title: "linkwise-lab tune evaluate".into(),
-        subtitle: format!("Simulated: policies against environments whose truth is known; {} runs each", settings.runs),
+        subtitle: format!(
+            "Simulated: policies in environments whose true times are known; {} runs each",
+            settings.runs
+        ),
         generated_from: format!(
             "linkwise {}; {}",
             env!("CARGO_PKG_VERSION"),

@@ -71,7 +71,7 @@ impl RendezvousAddresses {
         all
     }
 
-    /// The address at which a process of this host listens: the same for all processes of the host, in whatever order they resolve.
+    /// The address at which a process of this host listens: the same for all processes of the host, independent of the order of the resolved addresses.
     pub fn listen_address(&self) -> Option<SocketAddr> {
         let tcp = |a: &Address| match a {
             Address::Tcp(a) => Some(*a),

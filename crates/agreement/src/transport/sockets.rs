@@ -138,7 +138,7 @@ impl Sockets {
     /// Listens at the rendezvous. Succeeds only on its host, and there for one process.
     fn become_register(&mut self, address: &Address) -> bool {
         let at = match address {
-            // Of several local addresses all processes choose the same one, so that there is one register.
+            // If several addresses are local, all processes choose the same one, so that there is one register.
             Address::Tcp(a) if self.rendezvous.listen_address() != Some(*a) => return false,
             Address::Tcp(a) if self.bind.is_none() && self.rendezvous.is_name() => {
                 Address::Tcp(SocketAddr::new(any(a.ip()), a.port()))

@@ -66,7 +66,7 @@ pub struct LaunchOutput {
     pub times_us: BTreeMap<u64, Vec<f64>>,
     /// True if the program compared its results and all were right.
     pub is_checked: bool,
-    /// Where it ran.
+    /// The site of the launch.
     pub place: LaunchSite,
 }
 

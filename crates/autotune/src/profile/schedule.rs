@@ -115,7 +115,7 @@ impl Schedule {
         }
     }
 
-    /// Restores a launch of an interrupted run, whatever time that run was given. False: the launch does not follow
+    /// Restores a launch of an interrupted run, with any time limit of that run. False: the launch does not follow
     /// from the launches before it.
     pub fn put_again(&mut self, entry: LaunchRecord) -> bool {
         let seconds = std::mem::replace(&mut self.seconds, f64::INFINITY);

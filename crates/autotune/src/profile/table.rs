@@ -13,7 +13,7 @@ pub fn text(file: &PolicyFile, is_overlapped: bool) -> Result<String, String> {
     let profile = file.profile(is_overlapped)?;
     let p = &file.provenance;
     let mut out = format!(
-        "# By linkwise {} tune profile, sha256 {}\n# {}; collective from to arm: where it was measured; AUTO elsewhere\n",
+        "# By linkwise {} tune profile, sha256 {}\n# {}; collective, from, to, arm: place of the measurement; AUTO elsewhere\n",
         p.linkwise,
         file.sha256,
         if is_overlapped { "During computation" } else { "Calls alone" }

@@ -47,9 +47,9 @@ pub struct CallGroup {
     left_out: u64,
     /// Bytes of these calls.
     pub bytes: u64,
-    /// How often AUTO would have chosen each arm.
+    /// Number of calls for which AUTO would have chosen each arm.
     pub autos: BTreeMap<String, u64>,
-    /// How often each arm was requested.
+    /// Number of calls that requested each arm.
     pub arm_calls: BTreeMap<String, u64>,
     /// Times that the policy decides by, by arm.
     pub times: BTreeMap<String, Vec<f64>>,

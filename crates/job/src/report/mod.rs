@@ -90,7 +90,7 @@ pub struct JobReport {
     pub rows: Vec<CallRow>,
     /// Communicators that stayed at AUTO, and why.
     pub never: Vec<String>,
-    /// How often ranks waited for a verdict.
+    /// Number of times that ranks waited for a verdict.
     pub waits: u64,
     /// The longest wait, milliseconds.
     pub longest_wait_ms: f64,

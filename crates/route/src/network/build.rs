@@ -457,7 +457,7 @@ impl<'a> Builder<'a> {
         (out, back)
     }
 
-    /// Of the GPUs next to a NIC, the one that GPU `g` reaches fastest over NVLink, with the paths there and back.
+    /// The GPU next to a NIC that GPU `g` reaches fastest over NVLink, with the paths in both directions.
     fn nearest_gpu_to_nic(&self, local: &HostBuild, g: usize, near: &[usize]) -> Option<(usize, Leg, Leg)> {
         let count = local.gpus.len();
         let way = |i: usize, j: usize| {

@@ -216,7 +216,7 @@ impl RoutingNetwork {
         Builder::new(cluster, options)?.build()
     }
 
-    /// Seconds per byte of every link; infinite where it is dead.
+    /// Seconds per byte of every link; infinite for a dead link.
     pub fn seconds_per_byte(&self) -> &[f64] {
         &self.inverse
     }

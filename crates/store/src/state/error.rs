@@ -27,7 +27,7 @@ pub enum StateError {
     NotAState {
         /// The file.
         path: PathBuf,
-        /// What the file contains instead.
+        /// The actual content of the file.
         why: String,
     },
     /// The content contradicts itself or is unreadable.
@@ -134,7 +134,7 @@ pub enum StateError {
         reason: String,
     },
     /// An idempotency key was used for another request.
-    #[error("the idempotency key `{0}` was used for another request; give every request a key of its own")]
+    #[error("the idempotency key `{0}` was used for another request; give every request a different key")]
     KeyReused(String),
     /// The number of jobs is at its limit.
     #[error("{max} jobs hold GPUs; that is the limit")]

@@ -166,7 +166,7 @@ impl Adaptive {
             call: 0,
             pending: VecDeque::new(),
             races: 0,
-            because: "nothing known yet".into(),
+            because: "no readings yet".into(),
         };
         if arms.len() > 1 {
             policy.state = State::Racing(Race::new(&all, auto, auto, config.false_switch_prob_first, config.limit));

@@ -106,7 +106,7 @@ fn limit(cluster: &Cluster, bottleneck: &Bottleneck, bound_gb_per_s: f64) -> Opt
         Bottleneck::Network { name } => format!("the network between the hosts ({name})"),
         Bottleneck::Latency => "latency; the message is too small to fill the links".to_owned(),
     };
-    Some(format!("What limits it, by the physics alone ({bound_gb_per_s:.0} GB/s): {what}."))
+    Some(format!("The bottleneck by the physics ({bound_gb_per_s:.0} GB/s): {what}."))
 }
 
 /// `a, b and c`.
