@@ -83,7 +83,7 @@ pub enum EngineError {
     #[error("the readings are stored, but the model with these readings could not be saved: {0}")]
     ModelNotKept(String),
     /// A stored answer cannot be read.
-    #[error("the kept answer to this request cannot be read: {0}")]
+    #[error("the stored answer to this request cannot be read: {0}")]
     KeptAnswer(String),
 }
 

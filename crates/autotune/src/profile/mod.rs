@@ -419,8 +419,8 @@ fn warnings(turns: u32, isolated: &[SizeLine], overlapped: &[SizeLine]) -> Vec<S
     let mut out = Vec::new();
     if turns < 2 {
         out.push(
-            "one turn only: every arm's readings come from one launch, which is slow or fast as a whole, and no second launch was asked; give \
-             it more --minutes or fewer --arms with --restart"
+            "one turn only: every arm's readings come from one launch, which is slow or fast as a whole, and no second launch confirms them; \
+             give more --minutes or fewer --arms with --restart"
                 .to_owned(),
         );
     }
