@@ -35,7 +35,7 @@ pub enum StoreError {
         known: i64,
     },
     /// The store belongs to another cluster.
-    #[error("the store {} is of another cluster (`{stored}`, given is `{given}`): {difference}. Use another --store, or name the cluster it was made for", .path.display())]
+    #[error("the store {} belongs to another cluster (`{stored}`, given: `{given}`): {difference}. Use another --store, or name the cluster it was made for", .path.display())]
     OtherCluster {
         /// The file.
         path: PathBuf,

@@ -223,7 +223,7 @@ impl Store {
         for r in records {
             r.measurement.check().map_err(StoreError::Invalid)?;
             if r.run_id.as_ref().is_some_and(|id| id.is_empty() || id.len() > RUN_ID_BYTES_MAX) {
-                return Err(StoreError::Invalid(format!("run_id: it has not 1 to {RUN_ID_BYTES_MAX} bytes")));
+                return Err(StoreError::Invalid(format!("run_id: it does not have 1 to {RUN_ID_BYTES_MAX} bytes")));
             }
             if r.measurement.allocation.gpu_count() > gpus || !all.contains_all(&r.measurement.allocation) {
                 let why = format!("allocation: cluster `{}` does not have all of its GPUs", self.cluster.name);

@@ -182,7 +182,7 @@ fn another_cluster_is_refused_but_a_drained_gpu_is_not_another_cluster() {
     let other = topology::catalog::cluster("het-ra").unwrap();
     let e = Store::open(&path, &other).unwrap_err().to_string();
     assert!(
-        e.contains("is of another cluster (`h100`, given is `het-ra`)") && e.contains("of another type (n0"),
+        e.contains("belongs to another cluster (`h100`, given: `het-ra`)") && e.contains("of another type (n0"),
         "{e}"
     );
     let mut renamed = cluster();

@@ -75,7 +75,7 @@ pub const POLICIES: &[PolicyEntry] = &[
         make: |known, arms, _, o| {
             let inner = if o.inner.is_empty() { INNER } else { &o.inner };
             if inner == "overlap" {
-                return Err("overlap cannot keep itself twice".into());
+                return Err("overlap cannot be its own inner policy".into());
             }
             let inner = || build_from(known, inner, arms, o);
             Ok(Box::new(Overlap::new(arms, o.objective, inner()?, inner()?)))

@@ -65,7 +65,7 @@ impl Item {
 #[command(
     after_help = "Examples:\n  linkwise-lab route\n  linkwise-lab route hotspot routing --data ../shared/data\n  \
     linkwise-lab route quality --seeds 30\n\n\
-    All but the planning times is modelled from link capacities, on a model of NIMBLE's testbed: 2 hosts of 4 H100, 120 GB/s a pair, 45.1 GB/s\n\
+    Everything except the planning times is modelled from link capacities, on a model of NIMBLE's testbed: 2 hosts of 4 H100, 120 GB/s a pair, 45.1 GB/s\n\
     a NIC. Published figures are printed for comparison; they were measured on hardware, with another library."
 )]
 pub struct Args {

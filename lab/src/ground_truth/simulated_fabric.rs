@@ -30,14 +30,14 @@ impl SimulatedFabric {
     /// vector.
     pub fn new(cluster: &Cluster, seed: u64, irregularity: f64) -> Result<Self, String> {
         if !(0.0..=truths::IRREGULARITY_MAX).contains(&irregularity) {
-            return Err(format!("an irregularity of {irregularity}; 0 to {} is meant", truths::IRREGULARITY_MAX));
+            return Err(format!("an irregularity of {irregularity}; 0 to {} was expected", truths::IRREGULARITY_MAX));
         }
         let tables = Fabric::with_constants(cluster, Constants::default()).tables();
         Ok(SimulatedFabric {
             about: About {
                 name: NAME.to_owned(),
                 description: format!(
-                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: of the shape of linkwise's models",
+                    "linkwise's own physics, all-reduce; simulated, seed {seed}, irregularity {} %: the form of linkwise's models",
                     100.0 * irregularity
                 ),
                 cluster: cluster.clone(),

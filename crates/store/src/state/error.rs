@@ -49,7 +49,7 @@ pub enum StateError {
         known: i64,
     },
     /// The state belongs to another cluster.
-    #[error("the state {} is of another cluster (`{stored}`, given is `{given}`): {difference}", .path.display())]
+    #[error("the state {} belongs to another cluster (`{stored}`, given: `{given}`): {difference}", .path.display())]
     OtherCluster {
         /// The file.
         path: PathBuf,

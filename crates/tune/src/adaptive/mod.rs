@@ -333,7 +333,7 @@ impl Adaptive {
             }
             RaceVerdict::Over => (self.in_use, None),
             RaceVerdict::Back => (self.auto, Some("AUTO is faster again")),
-            RaceVerdict::Switch(a) => (a, Some("faster than AUTO beyond chance")),
+            RaceVerdict::Switch(a) => (a, Some("significantly faster than AUTO")),
         };
         let race = race.clone();
         let c = race.compare(next, self.auto);
@@ -342,7 +342,7 @@ impl Adaptive {
                 format!("{w}: {:.1} % less time, p {:.1e}", 100.0 * (1.0 - c.effect.exp()), c.p_faster)
             }
             Some(w) => w.to_string(),
-            None if self.in_use == self.auto => "no arm is faster than AUTO beyond chance".to_string(),
+            None if self.in_use == self.auto => "no arm is significantly faster than AUTO".to_string(),
             None => self.because.clone(),
         };
         self.settle(race, next, because);
@@ -420,7 +420,7 @@ impl Policy for Adaptive {
             && race.is_starved()
         {
             let race = race.clone();
-            self.settle(race, self.auto, "too few readings came back".into());
+            self.settle(race, self.auto, "too few readings arrived".into());
         }
         let (arm, role) = match &mut self.state {
             State::Racing(race) => {
