@@ -103,7 +103,7 @@ pub struct Comm {
     timed: AtomicBool,
     /// The next calls are captured into a CUDA graph.
     captured: AtomicBool,
-    /// The outermost group of the next calls, 0 if NCCL does not report groups; and its begin in ns since `born`.
+    /// The outermost group of the next calls, 0 if NCCL does not report groups; and its start in ns since `born`.
     group: AtomicU32,
     group_ns: AtomicU64,
     slots: Box<[AtomicU32]>,

@@ -62,7 +62,7 @@ fn section(entry: &Entry, lines: &[PolicyScore]) -> Section {
     }
 }
 
-/// Means over windows that grow with the call's number, so that a logarithmic axis shows the begin call by call.
+/// Means over windows that grow with the call's number, so that a logarithmic axis shows the beginning call by call.
 fn smooth(values: impl Fn(usize) -> f64, calls: usize) -> Vec<(f64, f64)> {
     let mut out = Vec::new();
     let mut from = 0;

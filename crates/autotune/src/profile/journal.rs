@@ -89,7 +89,7 @@ pub enum JournalLine {
     Plan(JournaledPlan),
 }
 
-/// Begin of the plan's line. No launch's line begins with it.
+/// Start of the plan's line. No launch's line begins with it.
 const PLAN: &str = "{\"turns\":";
 
 impl LaunchRecord {

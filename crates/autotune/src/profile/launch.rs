@@ -89,7 +89,7 @@ impl<'a> BackgroundCommand<'a> {
         Ok(BackgroundCommand { line, group, said })
     }
 
-    /// Checks that the command still runs: at the begin and at the end of a launch.
+    /// Checks that the command still runs: at the beginning and at the end of a launch.
     fn check(&mut self) -> Result<(), LaunchError> {
         let status = match self.group.child.try_wait() {
             Ok(None) => return Ok(()),

@@ -57,7 +57,7 @@ pub fn cluster(cluster: &Cluster, folder: &Folder) -> String {
     out += &format!("  $ linkwise topology import {} \\\n", path("hgx-h100.topo.txt"));
     out += &format!("      {} \\\n      -o {}\n", IMPORT_FLAGS.join(" "), path("cluster.yaml"));
     let drawn = draw::text(cluster);
-    // Only the begin of the drawing; the report shows all of it.
+    // Only the beginning of the drawing; the report shows all of it.
     drawn
         .lines()
         .take_while(|l| !l.starts_with("hgx-h100:"))

@@ -38,7 +38,7 @@ const SIZE: u64 = 16 << 20;
 /// Readings of each arm of an offline profile: the paper's 50.
 const PROFILE_READINGS: u64 = 50;
 
-/// The profile of policy `profile`: every arm measured alone on the nodes of the run's begin.
+/// The profile of policy `profile`: every arm measured alone on the nodes of the run's start.
 fn offline(spec: &Spec, seed: u64) -> Profile {
     let readings = Simulated::new(spec, seed).offline_us(PROFILE_READINGS);
     let (line, _) = Profile::line(&spec.arms, &readings, SIZE);
