@@ -22,7 +22,7 @@ const DRAWS_FOR_NEW_SPLIT: usize = 40;
 const CANDIDATES_MAX: usize = 20_000;
 /// One in this many allocations of `stratified` is drawn uniformly.
 const EVEN_ONE_IN: usize = 3;
-/// By job size, draws of the smallest host count for one draw of the largest, at most.
+/// Maximum ratio of draws of the smallest host count to draws of the largest, if runs are drawn by job size.
 const MOST_TIMES: usize = 64;
 /// Probability that a host's GPUs are drawn without regard to their links.
 const RANDOM_MASK: f64 = 0.25;
