@@ -56,7 +56,7 @@ pub struct Cases {
     /// Rows left out: family, reason, count.
     pub left_out: BTreeMap<usize, BTreeMap<String, usize>>,
     pub clusters: Vec<Cluster>,
-    /// Rows that count.
+    /// Number of scored rows.
     pub cases: Vec<Case>,
     systems: HashMap<String, usize>,
 }

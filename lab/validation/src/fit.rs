@@ -186,7 +186,7 @@ fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f6
     out
 }
 
-/// Fits the constants on the families that `train` names.
+/// Fits the constants on the families that `train` selects.
 fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Constants {
     let fit = Fit::new(fabrics, weighted_rows(cases, train));
     let mut at = Point { errors: fit.errors(&fit.origin), logs: fit.origin.clone() };

@@ -69,7 +69,7 @@ pub struct Family {
     /// Of its rows.
     #[serde(flatten)]
     pub errors: Errors,
-    /// Description of the error where the median is above 15 %.
+    /// Description of the error if the median is above 15 %.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -208,7 +208,7 @@ pub fn score(cases: &Cases, fabrics: &[Fabric]) -> ValidationReport {
     ValidationReport { families, overall }
 }
 
-/// What the error of a family looks like, from its rows: small messages, the ramp, or the plateau.
+/// The form of a family's error, from its rows: small messages, the ramp, or the plateau.
 fn why(rows: &[&Scored]) -> String {
     let part = |low: u64, high: u64| {
         let of_size = rows.iter().map(|r| &r.error).filter(|e| (low..high).contains(&e.size_bytes));

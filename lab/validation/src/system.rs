@@ -333,7 +333,7 @@ fn gpu_paths(w: &Words, board: &Board) -> Result<(Vec<Vec<PathKind>>, Option<NvL
     Ok((paths, Some(NvLinkFabric { link_rate, switched, multicast: spec.sharp && switched })))
 }
 
-/// Links of an NVLink bridge: H100 and A100 boards have 12, others what the model has.
+/// Number of links of an NVLink bridge: H100 and A100 boards have 12, other models have the given number.
 fn bridge_links(w: &Words, links: u8) -> u8 {
     let stated = w.interconnect.split('(').nth(1).and_then(leading_number);
     match stated {

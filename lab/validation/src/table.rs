@@ -142,7 +142,7 @@ fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
         let found = headers.iter().take(20).map(String::as_str).collect::<Vec<_>>().join(",");
         let found: String = found.chars().take(200).collect();
         return Err(Failure::input(format!(
-            "{name}, line 1, column 1: the header `{found}` is no known format; expected one of\n  {}",
+            "{name}, line 1, column 1: the header `{found}` is not a known format; expected one of\n  {}",
             kinds.map(|k| format!("{} ({})", k.columns().join(","), k.name())).join("\n  ")
         )));
     };

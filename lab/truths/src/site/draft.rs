@@ -13,26 +13,26 @@ use topology::cluster::Host;
 use topology::switches::{NamedSwitch, NamedSwitches, Switches, Tier};
 use topology::{Bandwidth, Bytes, Cluster, Collective, HostId, HostType, Nic, PathKind, catalog};
 
-/// Share of the line rate that a collective gets of a healthy port.
+/// Share of a healthy port's line rate that a collective gets.
 const EFFICIENCY: f64 = 0.93;
-/// Deviation of ports and of hosts as they are built.
+/// Standard deviation of the rates of ports and of hosts.
 const PORT_SPREAD: f64 = 0.005;
 const HOST_SPREAD: f64 = 0.01;
-/// Irregularity of the tables inside of hosts.
+/// Irregularity of the tables inside hosts.
 const INSIDE: f64 = 0.02;
-/// Share of a leaf's links upwards that other traffic holds, where they are fewer than those downwards.
+/// Share of a leaf's uplinks that other traffic uses, if the leaf is oversubscribed.
 const BACKGROUND: Range<f64> = 0.15..0.30;
-/// Deviation of a reading over hosts, unless the kind says otherwise.
+/// Standard deviation of a reading over several hosts, unless the kind has another one.
 const NOISE: f64 = 0.02;
 
-/// What the file says of NICs.
+/// The NICs in the cluster file.
 pub(super) enum Nics {
     True,
     Times(f64),
     Absent,
 }
 
-/// What changes between measuring and placing.
+/// The change between measuring and placing.
 enum After {
     Nothing,
     Drift,
@@ -52,11 +52,11 @@ pub(super) struct Draft {
     rails: bool,
     leaf_loss: Range<f64>,
     pod_loss: Range<f64>,
-    /// Of leaves and of pods.
+    /// Oversubscription of leaves and of pods.
     oversubscription: [f64; 2],
-    /// Host, port and what is left of its rate.
+    /// Host, port and the remaining share of its rate.
     slow: Vec<(usize, usize, f64)>,
-    /// Does the file name the tiers?
+    /// True if the file names the tiers.
     told: bool,
     file_nics: Nics,
     noise: f64,
@@ -180,7 +180,7 @@ impl Draft {
         (self.key.with(1000 + purpose).uniform() * below as f64) as usize
     }
 
-    /// `count` different numbers, ascending.
+    /// Draws `count` different numbers, ascending.
     pub(super) fn lots(&self, below: usize, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..below).collect();
         all.sort_by_key(|i| self.key.with(2000 + *i as u64).uniform().to_bits());
@@ -199,7 +199,7 @@ impl Draft {
         }
     }
 
-    /// Number of units of hosts below one leaf (with rails: one set of leaves).
+    /// Number of sets of hosts below one leaf (with rails: below one set of leaves).
     fn units(&self) -> usize {
         self.leaf_of.iter().max().map_or(1, |m| usize::from(*m) + 1)
     }
@@ -242,7 +242,7 @@ impl Draft {
             Switch { above, up_gb_per_s: below / over, keeps: (1.0 - lost) * (1.0 / traffic).min(1.0) }
         };
         let leaves = (0..units * rails).map(|i| {
-            // The rails of one unit meet in one spine, and lose alike.
+            // The rails of one unit meet in one spine and have the same loss.
             let loss = i / rails;
             switch(5000, loss, above[i], below.0[i], &self.leaf_loss, self.oversubscription[0])
         });
@@ -250,14 +250,14 @@ impl Draft {
         Network::new(nodes, leaves.collect(), pods.collect())
     }
 
-    /// The switch above every host by level, where there is more than one on it.
+    /// By level, the switch above every host; only levels with more than one switch.
     fn switches(&self) -> Vec<Vec<u32>> {
         let leaves: Vec<u32> = self.leaf_of.iter().map(|l| u32::from(*l)).collect();
         let pods = (0..self.hosts.len()).map(|h| (h / self.pod_hosts.max(1)) as u32).collect();
         [leaves, pods].into_iter().filter(|l: &Vec<u32>| l.iter().any(|s| *s != l[0])).collect()
     }
 
-    /// What the cluster file says of the hosts.
+    /// The hosts of the cluster file.
     fn file(&self) -> Cluster {
         let mut c = self.healthy();
         for t in &mut c.types {
@@ -272,7 +272,7 @@ impl Draft {
         c
     }
 
-    /// The tiers that the cluster file names, for some of the hosts.
+    /// The tiers in the cluster file, for some of the hosts.
     fn tiers(&self, hosts: &[usize]) -> Result<Vec<Tier>, String> {
         if !self.told {
             return Ok(Vec::new());
@@ -338,7 +338,7 @@ pub(super) fn h100() -> HostType {
     type_of("hgx-h100")
 }
 
-/// The NIC that a GPU uses: its own where there is one for each, else the nearest.
+/// The NIC that a GPU uses: its own if every GPU has one, else the nearest.
 fn port_of(t: &HostType, gpu: usize) -> u8 {
     if t.nics.len() == t.gpu_count() { gpu as u8 } else { t.nearest_nics(gpu).trailing_zeros().min(31) as u8 }
 }

@@ -343,7 +343,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// `count` of `free`, those of `mask` first.
+    /// `count` of `free`, first those of `mask`.
     fn like(&self, mask: GpuMask, count: usize, free: GpuMask) -> Option<GpuMask> {
         if free.count() < count {
             return None;

@@ -14,7 +14,7 @@ pub struct Table2 {
     pub size_bytes: u64,
     /// Alone: best configuration, ms, AUTO's gap in %.
     pub alone: Winner,
-    /// Beside computation.
+    /// During computation.
     pub overlapped: Winner,
 }
 
@@ -39,7 +39,7 @@ pub struct Table1 {
     pub size_bytes: u64,
     /// Alone.
     pub alone: Winner,
-    /// Beside computation.
+    /// During computation.
     pub overlapped: Winner,
     /// Marked as a flip.
     pub is_flip: bool,
