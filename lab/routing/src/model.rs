@@ -46,7 +46,7 @@ fn both_ways(
     Ok(plan(net, dispatch)?.completion_s + plan(net, &transposed(dispatch)?)?.completion_s)
 }
 
-/// Seconds of a whole block by every way to route it.
+/// Time of a whole block for every routing method, seconds.
 struct BlockTimes {
     destination_rail: f64,
     source_rail: f64,
@@ -54,11 +54,11 @@ struct BlockTimes {
     two_rails: f64,
     linkwise: f64,
     optimum: f64,
-    /// Of which the products of the hottest rank.
+    /// The part of this time for the matrix products of the hottest rank.
     compute: f64,
 }
 
-/// A block on eight ranks; one of them gets the share `hot` of the tokens.
+/// A block on eight ranks. One rank gets the share `hot` of the tokens.
 fn block(
     planner: &mut Planner,
     net: &RoutingNetwork,

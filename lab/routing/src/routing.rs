@@ -17,7 +17,7 @@ const BYTES_PER_TOKEN: u64 = 4096;
 /// Expert-parallel sizes and the cluster that stands for each.
 const SIZES: [(usize, &str); 4] = [(4, "mesh4"), (8, "rails2x4"), (16, "rails4x4"), (32, "rails4x8")];
 
-/// Every routing file of a folder of public data, by name; none without moe/esft in it.
+/// All routing files of a folder of public data, by name; empty if the folder has no `moe/esft`.
 pub fn files(data: Option<&Path>) -> Result<Option<Vec<(String, ExpertRouting)>>, Failure> {
     let Some(root) = data.map(|d| d.join("moe").join("esft")).filter(|r| r.is_dir()) else { return Ok(None) };
     let mut found = Vec::new();

@@ -71,7 +71,7 @@ const CASES: [(&str, &str, u64); 12] = [
     ("rails64x8", "all differ", 1),
 ];
 
-/// The rates of the links of a cluster: none changed, three slow links, or a different rate everywhere.
+/// The link rates of a cluster: nominal, with three slow links, or different for every link.
 fn overrides(name: &str, slow_links: &str) -> Result<Vec<LinkOverride>, Failure> {
     let three = ["n0:2>rail2=x0.5", "rail3>n1:3=x0.25", "n0:1>n0:switch=x0.5"];
     Ok(match slow_links {
@@ -83,11 +83,11 @@ fn overrides(name: &str, slow_links: &str) -> Result<Vec<LinkOverride>, Failure>
 
 /// Planning times of skewed traffic on one network.
 struct PlanTimes {
-    /// Microseconds of every plan that a rule gives, and of every plan that is corrected.
+    /// Times of the plans by rules, and of the corrected plans, microseconds.
     closed_us: Vec<f64>,
     corrected_us: Vec<f64>,
     worst_gap: f64,
-    /// Of the reference solver on one matrix; NaN above 32 ranks.
+    /// Time of the reference solver on one matrix; NaN above 32 ranks.
     reference_us: f64,
 }
 

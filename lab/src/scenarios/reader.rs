@@ -184,7 +184,7 @@ pub fn parse<'c>(
     Ok(out)
 }
 
-/// Reads the fields of one request. Errors name the request and the field.
+/// Reads the fields of one request. An error contains the request and the field.
 struct Fields<'a> {
     id: String,
     cluster: &'a Cluster,
@@ -204,7 +204,7 @@ impl Fields<'_> {
         g.allocation(self.cluster).map_err(|e| self.error(field, e))
     }
 
-    /// The running jobs: no two share a GPU, and none has an available one.
+    /// The running jobs. It is an error if two jobs share a GPU or if a job has an available GPU.
     fn background(&self, jobs: &[LineBackground], available: &Allocation) -> Result<Vec<Background>, String> {
         if jobs.len() > JOBS_MAX {
             return Err(format!("request `{}`: {} running jobs; at most {JOBS_MAX}", self.id, jobs.len()));
@@ -227,7 +227,7 @@ impl Fields<'_> {
         Ok(out)
     }
 
-    /// What another method chose of the available GPUs.
+    /// The choice of another method among the available GPUs.
     fn peer(&self, name: &str, p: &LinePeer, k: usize, available: &Allocation) -> Result<Peer, String> {
         let field = format!("{name}.gpus");
         let gpus = self.gpus(&field, &p.gpus)?;

@@ -8,7 +8,7 @@ use lab_kit::output::table;
 use topology::Allocation;
 use truths::Truth;
 
-/// Requests listed with the lowest GBE.
+/// Number of listed requests with the lowest GBE.
 const LOWEST: usize = 10;
 
 /// One method on one set of requests.

@@ -146,7 +146,7 @@ struct Direction {
     tree: Vec<usize>,
 }
 
-/// What a way between two devices leaves on its way up from one of them.
+/// The parts of the PCIe tree that a path between two devices passes upwards from one device.
 #[derive(Clone, Copy)]
 struct Leaves {
     switch: bool,
@@ -159,10 +159,10 @@ struct PcieTree<'a> {
     /// Group of every GPU: the GPUs below one switch, and those of one tree.
     switch: Vec<usize>,
     tree: Vec<usize>,
-    /// Away from the GPUs, and towards them.
+    /// The direction away from the GPUs, and the direction to the GPUs.
     up: Direction,
     down: Direction,
-    /// `[from * sockets + to]`.
+    /// Links between sockets, at index `from * sockets + to`.
     between_sockets: Vec<usize>,
     sockets: usize,
 }
@@ -189,7 +189,8 @@ impl<'a> PcieTree<'a> {
         }
     }
 
-    /// The links of a GPU in one direction, up to the last part that the way leaves. A switch or tree of one GPU has no link of its own.
+    /// The links of a GPU in one direction, up to the last part that the path passes. A switch or tree with only one GPU has no
+    /// separate link.
     fn links(&self, direction: &Direction, gpu: usize, leaves: Leaves) -> Vec<usize> {
         let shared = |group: &[usize]| group.iter().filter(|x| **x == group[gpu]).count() > 1;
         let mut r = vec![direction.gpu[gpu]];
@@ -206,7 +207,7 @@ impl<'a> PcieTree<'a> {
         (from != to).then(|| self.between_sockets[usize::from(from) * self.sockets + usize::from(to)])
     }
 
-    /// From one GPU to another.
+    /// The links from one GPU to another.
     fn between(&self, a: usize, b: usize) -> Vec<usize> {
         let leaves = Leaves { switch: self.switch[a] != self.switch[b], tree: self.tree[a] != self.tree[b] };
         let mut r = self.links(&self.up, a, leaves);
@@ -217,7 +218,7 @@ impl<'a> PcieTree<'a> {
         r
     }
 
-    /// From a NIC to a GPU, and from the GPU to the NIC.
+    /// The links from a NIC to a GPU, and from the GPU to the NIC.
     fn nic_ways(&self, nic: &Nic, gpu: usize) -> (Vec<usize>, Vec<usize>) {
         let label = nic.gpu_paths[gpu];
         let leaves = Leaves { switch: label > PathKind::Pix, tree: label > PathKind::Pxb };
@@ -254,7 +255,7 @@ impl Make {
         Make { capacity: resources.0, hop, enter, leave, inside: empty(), across: empty() }
     }
 
-    /// Resources between every two GPUs: a pair's own NVLinks, the ports of an NVLink switch, or PCIe.
+    /// The resources between any two GPUs: the NVLinks of the pair, the ports of an NVLink switch, or PCIe.
     fn hops(cluster: &Cluster, host: HostId, pcie: &PcieTree, resources: &mut Resources) -> Vec<Vec<Vec<usize>>> {
         let t = cluster.type_of(host);
         let n = t.gpu_count();

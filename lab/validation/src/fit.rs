@@ -157,8 +157,8 @@ fn with(c: &Constants, values: &[f64]) -> Constants {
     c
 }
 
-/// The rows of the families that `train` names, each with its weight: at most [`ROWS_PER_FAMILY`] of a family, and plateau and sweep of a family
-/// have equal weight, independent of their numbers of rows.
+/// The rows of the families that `train` selects, with weights: at most [`ROWS_PER_FAMILY`] of each family. Plateau and sweep
+/// of a family have equal weights, independent of their numbers of rows.
 fn weighted_rows(cases: &Cases, train: impl Fn(usize) -> bool) -> Vec<(&Case, f64)> {
     let mut by_family = vec![Vec::new(); cases.families.len()];
     for c in cases.cases.iter().filter(|c| train(c.family)) {
@@ -201,18 +201,19 @@ fn fit(cases: &Cases, fabrics: &[Fabric], train: impl Fn(usize) -> bool) -> Cons
     fit.constants(&at.logs)
 }
 
-/// A place of the search: the logarithms of all constants, and the error of every row there.
+/// One point of the search: the logarithms of all constants, and the errors of all rows.
 struct Point {
     logs: Vec<f64>,
     errors: Vec<f64>,
 }
 
-/// What the search minimises: the weighted errors of the rows, and the distance of the constants from their nominal values and from their kin.
+/// The objective of the search: the weighted errors of the rows, and the distances of the constants from their nominal values
+/// and from related constants.
 struct Fit<'a> {
     fabrics: &'a [Fabric<'a>],
     rows: Vec<(&'a Case, f64)>,
     start: Constants,
-    /// Logarithms of the nominal values, and how far each may move from them.
+    /// Logarithms of the nominal values, and the allowed distance from each.
     origin: Vec<f64>,
     reach: Vec<f64>,
     kin: Vec<Vec<usize>>,
@@ -238,7 +239,7 @@ impl<'a> Fit<'a> {
         self.rows.iter().map(|(r, _)| (predict(r, &tuned).0 / r.measured_gb_per_s).max(1e-9).ln()).collect()
     }
 
-    /// Distance of a constant from the mean of its kin, and from nominal.
+    /// Distance of a constant from the mean of the related constants, and from its nominal value.
     fn away(&self, logs: &[f64], i: usize) -> (f64, f64) {
         let kin = &self.kin[i];
         let mean = kin.iter().map(|&j| logs[j] - self.origin[j]).sum::<f64>() / kin.len() as f64;
@@ -286,7 +287,8 @@ impl<'a> Fit<'a> {
         (normal, right)
     }
 
-    /// A step that lowers the cost, if one of six dampings has one; `damping` falls after a success and grows after a failure.
+    /// Tries six dampings and returns the first step that lowers the cost. `damping` falls after a success and grows after a
+    /// failure.
     fn step(&self, at: &Point, half: f64, damping: &mut f64) -> Option<Point> {
         let (normal, right) = self.normal_equations(at, half);
         let n = right.len();

@@ -134,7 +134,7 @@ fn utf8<'b>(name: &str, bytes: &'b [u8]) -> Result<&'b str, Failure> {
     })
 }
 
-/// The format whose columns a header has, each once.
+/// The format whose columns all appear in the header. An error if no format fits or if a column appears twice.
 fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
     let kinds = [Kind::Measurements, Kind::IntraTable, Kind::MultiHostTable, Kind::P2pMatrix];
     let kind = kinds.into_iter().find(|k| k.columns().iter().all(|c| find(headers, c).is_some()));
@@ -152,7 +152,7 @@ fn kind_of(name: &str, headers: &[String]) -> Result<Kind, Failure> {
     }
 }
 
-/// Does a row have a field for every column, and none that is too long?
+/// Checks that a row has one field for every column, and that no field is too long.
 fn check(record: &csv::StringRecord, headers: &[String]) -> Result<(), String> {
     if record.len() != headers.len() {
         return Err(format!(

@@ -29,7 +29,7 @@ pub(super) struct Builder<'a> {
     relay_loop: Vec<Option<u32>>,
 }
 
-/// The limits on ranks, overrides and rates.
+/// Checks the limits on ranks, overrides and rates.
 fn check(ranks: usize, options: &RoutingOptions) -> Result<(), RoutingNetworkError> {
     if ranks == 0 {
         return Err(RoutingNetworkError::Empty);
@@ -50,7 +50,7 @@ fn check(ranks: usize, options: &RoutingOptions) -> Result<(), RoutingNetworkErr
     Ok(())
 }
 
-/// What the model ignores of a cluster.
+/// Lists the properties of a cluster that the model ignores.
 fn notes(cluster: &Cluster) -> Vec<String> {
     let mut notes = Vec::new();
     if !cluster.network.host_links.is_empty() {

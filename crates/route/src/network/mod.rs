@@ -316,8 +316,8 @@ impl RoutingNetwork {
         self.host_rates = self.rates_of_hosts();
         self.weights = self.rail_weights();
     }
-    /// The share of a pair's bytes that each of its paths inside the host takes: all on the direct link; without one, bytes spread over the paths
-    /// with the fewest hops.
+    /// The share of a pair's bytes on each of its paths inside the host: all bytes on the direct link, or without a direct link
+    /// spread over the paths with the fewest hops.
     fn shares_of_intra_paths(&self) -> Vec<f64> {
         let rate =
             |leg: &Leg| 1.0 / leg.links().iter().map(|&l| self.inverse[l as usize]).fold(f64::MIN_POSITIVE, f64::max);
@@ -336,7 +336,7 @@ impl RoutingNetwork {
         }
         out
     }
-    /// Bytes per second that all links out of a rank, and all links to it, carry.
+    /// Total rate of the links out of a rank, and of the links to it, bytes per second.
     fn rates_of_ranks(&self) -> Vec<(f64, f64)> {
         let mut out = vec![(0.0, 0.0); self.ranks.len()];
         for l in self.links.iter().filter(|l| l.from != l.to) {
@@ -349,12 +349,12 @@ impl RoutingNetwork {
         }
         out
     }
-    /// GB/s of the NIC of a leg.
+    /// Rate of the NIC of a leg, GB/s.
     fn nic_gb_per_s(&self, leg: &Leg, kind: LinkKind) -> f64 {
         let mut links = leg.links().iter().map(|&l| &self.links[l as usize]);
         links.find(|l| l.kind == kind).map_or(0.0, |l| l.capacity_gb_per_s)
     }
-    /// Bytes per second that all NICs of a host send and receive.
+    /// Total rate of the NICs of a host, bytes per second: send and receive.
     fn rates_of_hosts(&self) -> Vec<(f64, f64)> {
         let nic_rates = |h: usize| {
             let r = self.first[h] as usize;

@@ -1,4 +1,4 @@
-//! A site under construction: the kinds say how it differs from a flat one, and a seed chooses the rest.
+//! [`Draft`]: a site under construction. The kind sets its differences from a flat site, and the seed determines the rest.
 
 use super::kinds::Kind;
 use super::network::{Network, Node, Port, Switch};
@@ -47,7 +47,7 @@ pub(super) struct Draft {
     hosts: Vec<usize>,
     /// Leaf (with rails: unit) of every host.
     leaf_of: Vec<u16>,
-    /// Hosts of a pod.
+    /// Number of hosts in a pod.
     pod_hosts: usize,
     rails: bool,
     leaf_loss: Range<f64>,
@@ -89,7 +89,7 @@ impl Draft {
         }
     }
 
-    /// Hosts of these types behind one switch; `hosts` holds the type of each.
+    /// Hosts of these types behind one switch. `hosts`: for each host, the index of its type.
     pub(super) fn of(self, types: Vec<HostType>, hosts: Vec<usize>) -> Self {
         Draft { leaf_of: vec![0; hosts.len()], pod_hosts: hosts.len(), types, hosts, ..self }
     }
@@ -104,78 +104,78 @@ impl Draft {
         self.of(vec![type_of("dgx-a100"), h100()], (0..32).map(|h| h / 16).collect())
     }
 
-    /// H100 hosts behind leaves of `per_leaf` hosts; a flow over leaves loses a share in `loss`.
+    /// H100 hosts behind leaves of `per_leaf` hosts. A flow between leaves loses a share of its rate drawn from `loss`.
     pub(super) fn leaves(self, hosts: usize, per_leaf: usize, loss: Range<f64>) -> Self {
         self.flat(hosts).leaf_of((0..hosts).map(|h| (h / per_leaf) as u16), loss)
     }
 
-    /// The leaf of every host.
+    /// Sets the leaf of every host.
     pub(super) fn leaf_of(self, leaf_of: impl Iterator<Item = u16>, loss: Range<f64>) -> Self {
         Draft { leaf_of: leaf_of.collect(), leaf_loss: loss, ..self }
     }
 
-    /// Pods of `hosts` hosts above the leaves.
+    /// Adds pods of `hosts` hosts above the leaves.
     pub(super) fn pods(self, hosts: usize, loss: Range<f64>) -> Self {
         Draft { pod_hosts: hosts, pod_loss: loss, ..self }
     }
 
-    /// Every leaf becomes a unit with a switch for every rail.
+    /// Replaces every leaf by a unit with one switch for each rail.
     pub(super) fn rails(self) -> Self {
         Draft { rails: true, ..self }
     }
 
-    /// Rates below the leaves and the pods over those above.
+    /// Sets the ratio of the total rate below to the total rate above, for leaves and for pods.
     pub(super) fn oversubscribed(self, leaves: f64, pods: f64) -> Self {
         Draft { oversubscription: [leaves, pods], ..self }
     }
 
-    /// Leaves these ports the share `left` of their rate.
+    /// Reduces the rate of these ports to the share `left`.
     pub(super) fn slow_ports(mut self, hosts: Range<usize>, ports: Range<usize>, left: f64) -> Self {
         self.slow.extend(hosts.flat_map(|h| ports.clone().map(move |p| (h, p, left))));
         self
     }
 
-    /// The cluster file names no tiers.
+    /// Omits the tiers from the cluster file.
     pub(super) fn untold(self) -> Self {
         Draft { told: false, ..self }
     }
 
-    /// What the cluster file says of the NICs.
+    /// Sets the NICs in the cluster file.
     pub(super) fn in_the_file(self, file_nics: Nics) -> Self {
         Draft { file_nics, ..self }
     }
 
-    /// Relative noise of a reading over hosts, and the share of readings that are interrupted.
+    /// Sets the relative noise of a reading over several hosts, and the share of interrupted readings.
     pub(super) fn readings(self, noise: f64, outliers: f64) -> Self {
         Draft { noise, outliers, ..self }
     }
 
-    /// Size of the collective.
+    /// Sets the size of the collective.
     pub(super) fn size(self, size: Bytes) -> Self {
         Draft { size, ..self }
     }
 
-    /// Rates and losses change between measuring and placing.
+    /// Changes rates and losses between measuring and placing.
     pub(super) fn drifts(self) -> Self {
         Draft { after: After::Drift, ..self }
     }
 
-    /// The hosts that are there when readings are taken and when jobs are placed.
+    /// Sets the hosts that exist during measuring and during placing.
     pub(super) fn with_hosts(self, measured: Vec<usize>, placed: Vec<usize>) -> Self {
         Draft { after: After::Hosts { measured, placed }, ..self }
     }
 
-    /// Other jobs run on the GPUs that are not free.
+    /// Runs other jobs on the GPUs that are not free.
     pub(super) fn contended(self) -> Self {
         Draft { contended: true, ..self }
     }
 
-    /// A number in `range`; `purpose` makes it one of its own.
+    /// Draws a number in `range`. Different values of `purpose` give independent numbers.
     pub(super) fn between(&self, purpose: u64, range: Range<f64>) -> f64 {
         range.start + (range.end - range.start) * self.key.with(purpose).uniform()
     }
 
-    /// A number below `below`.
+    /// Draws a number below `below`.
     pub(super) fn lot(&self, purpose: u64, below: usize) -> usize {
         (self.key.with(1000 + purpose).uniform() * below as f64) as usize
     }

@@ -1,4 +1,4 @@
-//! The kinds of sites: a table of what each hides.
+//! The kinds of sites, each with its hidden facts.
 
 use super::Drawn;
 use super::draft::{Draft, Nics, first_gpus, h100, with_nics};

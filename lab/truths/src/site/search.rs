@@ -243,7 +243,7 @@ impl Climber<'_> {
         (next != *at).then_some(next)
     }
 
-    /// Free GPUs of a host that `at` does not use.
+    /// The free GPUs of a host that `at` does not use.
     fn unused(&self, at: &Hosts, host: HostId) -> GpuMask {
         self.free_of[host.index()].minus(at.iter().find(|p| p.0 == host).map_or(GpuMask::EMPTY, |p| p.1))
     }
@@ -257,7 +257,7 @@ impl Climber<'_> {
         self.site.network.nodes[host.index()].ports.first().map_or(0, |p| p.leaf)
     }
 
-    /// Another host in the place of host `i`, with the same GPUs where they are free.
+    /// Replaces host `i` by another host, with the same GPUs if they are free.
     fn on_another_host(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, mask) = (at.clone(), at[i].1);
         let other = self.free_host();
@@ -268,7 +268,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// Another GPU of host `i`.
+    /// Replaces a GPU of host `i` by another one.
     fn with_another_gpu(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let left = self.unused(at, host);
@@ -280,7 +280,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// One rail of host `i` for another on all hosts that can.
+    /// Replaces a rail of host `i` by another one, on all hosts where it is free.
     fn on_another_rail(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let a = mask.iter().nth(self.below(mask.count()))?;
@@ -293,7 +293,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// A GPU less on host `i` and one more on a host that takes part, or on a new one.
+    /// Moves a GPU from host `i` to another host of the allocation or to a new host.
     fn with_a_gpu_moved(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let (mut next, (host, mask)) = (at.clone(), at[i]);
         let other = self.free_host();
@@ -311,7 +311,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// Host `i` emptied onto the others.
+    /// Moves all GPUs of host `i` to the other hosts.
     fn without_a_host(&self, at: &Hosts, i: usize) -> Option<Hosts> {
         if at.len() < 2 {
             return None;
@@ -327,7 +327,7 @@ impl Climber<'_> {
         Some(next)
     }
 
-    /// All hosts of the leaf of host `i` moved below another leaf.
+    /// Moves all hosts of the leaf of host `i` to another leaf.
     fn below_another_leaf(&mut self, at: &Hosts, i: usize) -> Option<Hosts> {
         let mut next = at.clone();
         let from = self.leaf(at[i].0);
